@@ -1,0 +1,3 @@
+module github.com/dripfeed/dripfeed
+
+go 1.26.0
