@@ -1,0 +1,248 @@
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Bucket paces calls by one to eight limits in up to four units. A call takes
+// its cost from all of them or from none. Calls that have no room are refused
+// at once, with the time to come back ([ThrottledError]); a queue around the
+// bucket waits instead.
+//
+// A Bucket is safe for concurrent use. A decision in memory takes some ten
+// nanoseconds for one limit and a few hundred for several; it does not
+// allocate with one limit of which nobody waits. A bucket has no goroutine and
+// needs no Close.
+type Bucket struct {
+	word atomic.Int64 // when the bucket is empty, in ns of this process; or busy: see fast.go
+	seen atomic.Int64 // when the last call was admitted by the word, to the millisecond
+	unit int64        // ns that a unit takes to leak; 0: no fast path
+	brim int64        // ns that a full bucket takes to leak
+	slow atomic.Pointer[ledger]
+	born time.Duration
+	key  string
+	pins atomic.Int32  // permits that a Keyed has out
+	info atomic.Uint32 // the unit of the limit below, and good
+	// The first limit, in line: a bucket with one limit costs 96 bytes.
+	capacity, rate float64 // rate 0: AtOnce
+	name           *string
+}
+
+// good in info: a call of the fast path has succeeded.
+const good = 1 << 8
+
+func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
+
+// NewBucket returns a bucket that lives in this process, or a [*LimitError].
+// The key names it in errors and events; every call of NewBucket makes a
+// bucket of its own, whatever the key.
+func NewBucket(key string, limits ...Limit) (*Bucket, error) {
+	if len(limits) == 1 { // without a copy to the heap
+		if flaw := limits[0].check(); flaw != "" {
+			return nil, &LimitError{Key: key, Limit: limits[0], Reason: flaw}
+		}
+		return newBucket(key, &limits[0]), nil
+	}
+	own, err := checkLimits(key, limits)
+	if err != nil {
+		return nil, err
+	}
+	b := newBucket(key, &own[0])
+	b.word.Store(busy)
+	b.unit = 0
+	b.slow.Store(newLedger(b, own))
+	return b, nil
+}
+
+func newBucket(key string, l *Limit) *Bucket {
+	b := &Bucket{key: key, born: now(), capacity: l.Capacity, rate: l.LeakRate}
+	if l.Name != "" {
+		name := l.Name
+		b.name = &name
+	}
+	b.info.Store(uint32(l.Unit))
+	b.start(l)
+	return b
+}
+
+// NewSharedBucket returns a bucket whose state is in a store, under the key:
+// all buckets with the same key there are one. It does no I/O. A nil store is
+// [ErrNil], because a bucket in memory would give each of N workers the whole
+// quota, and a limit [AtOnce] is a [*LimitError].
+func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
+	if s == nil {
+		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
+	}
+	own, err := checkLimits(key, limits)
+	if err != nil {
+		return nil, err
+	}
+	if err := noSlots(key, own); err != nil {
+		return nil, err
+	}
+	b := newBucket(key, &own[0])
+	b.word.Store(busy)
+	b.unit = 0
+	l := newLedger(b, own)
+	l.store = s
+	b.slow.Store(l)
+	return b, nil
+}
+
+// noSlots refuses a limit that needs the calls of all workers to be known.
+func noSlots(key string, limits []Limit) error {
+	for i := range limits {
+		if limits[i].atOnce {
+			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce counts the calls of one process: a shared bucket cannot have it"}
+		}
+	}
+	return nil
+}
+
+// Must returns the bucket, and panics if there is an error: for buckets that
+// are made when a program starts.
+func Must(b *Bucket, err error) *Bucket {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// Key returns the key that the bucket was made with.
+func (b *Bucket) Key() string { return b.key }
+
+// Acquire admits a call of this cost if it fits under every limit now, and
+// charges it. If not, nothing is charged and the error is a [*ThrottledError]
+// with the time to come back, or a [*CostError] if coming back is no use. The
+// error is ctx's own if ctx is done, and a [*StoreError] if the store failed.
+func (b *Bucket) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	if b == nil {
+		return Permit{}, fmt.Errorf("%w: Bucket", ErrNil)
+	}
+	if err := ctx.Err(); err != nil {
+		return Permit{}, err
+	}
+	if n := c[b.unitOf()]; b.word.Load() != busy && n > 0 && n <= b.capacity && c.valid() {
+		p, wait, ok := b.take(n)
+		if ok {
+			return p, nil
+		}
+		if wait > 0 {
+			return Permit{}, &ThrottledError{Key: b.key, Limit: b.limitName(), RetryAfter: wait}
+		}
+	}
+	costs := [1]Cost{c}
+	var into [1]Charge
+	r, err := b.book(ctx, &Op{Action: Book, Costs: costs[:], into: into[:0]})
+	if err != nil {
+		return Permit{}, err
+	}
+	return NewPermit(b.newCall(&r.Charges[0])), nil
+}
+
+// Fillup fills by any finite cost, whatever the level: up to the brim of each
+// limit and no further, and never below what is booked. It is the meter, for
+// spending, error rates or alerts, where Acquire is the gate. State.Full is
+// true only in the reply to the fill that reached the brim: a moment later
+// some has leaked. The State is that of the limit nearest its brim. A call at
+// once is not metered.
+func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
+	if err := b.ready(ctx); err != nil {
+		return State{}, err
+	}
+	if !c.valid() {
+		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+	}
+	costs := [1]Cost{c}
+	r, err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]})
+	if err != nil {
+		return State{}, err
+	}
+	return nearest(b.states(&r)), nil
+}
+
+// AbleToAccept reports whether Acquire would admit a call of this cost now,
+// and changes nothing. By the time of the Acquire another caller may have been
+// faster. Its errors are those of Acquire but for ThrottledError.
+func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
+	if err := b.ready(ctx); err != nil {
+		return false, err
+	}
+	if !c.valid() {
+		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+	}
+	r, err := b.do(ctx, "peek", &Op{})
+	if err != nil {
+		return false, err
+	}
+	wait, err := b.forecast(&r, c)
+	if err != nil {
+		return false, err
+	}
+	l := b.slow.Load()
+	return wait == 0 && (l == nil || l.room()), nil
+}
+
+// Hold lets no call go for d from now on, however many limits have room, as an
+// API that asks for a pause wants it. A hold that ends before one in force
+// changes nothing; Resume ends it early. A d that is not above 0 is
+// [ErrInvalidDuration].
+func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
+	if err := b.ready(ctx); err != nil {
+		return err
+	}
+	if d <= 0 {
+		return fmt.Errorf("%w: hold of %v for %s", ErrInvalidDuration, d, quote(b.key))
+	}
+	reports := [1]Report{{Kind: Held, Wait: d}}
+	_, err := b.do(ctx, "hold", &Op{Reports: reports[:]})
+	return err
+}
+
+// Resume ends a hold and a slow-down at once: the operator's way out. Places
+// that were booked are void, and whoever waits books anew. Nothing refills.
+func (b *Bucket) Resume(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return err
+	}
+	_, err := b.do(ctx, "resume", &Op{Action: Resume})
+	return err
+}
+
+// SetLimits replaces the limits, for all who share the bucket. Limits are
+// matched by Unit and Name: the level of one that stays, stays, in units; a new
+// one starts empty; nothing refills. Calls that are booked go at their places,
+// and nobody overtakes them. In a shared store the limits that are set win over
+// those that any bucket was made with, until SetLimits with none, which makes
+// the buckets' own count again; a bucket in this process cannot have none.
+func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
+	if err := b.ready(ctx); err != nil {
+		return err
+	}
+	l := b.ledger()
+	var own []Limit
+	if len(limits) > 0 || l.store == nil {
+		var err error
+		if own, err = checkLimits(b.key, limits); err != nil {
+			return err
+		}
+	}
+	if l.store != nil {
+		if err := noSlots(b.key, own); err != nil {
+			return err
+		}
+	}
+	_, err := b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own})
+	return err
+}
+
+// ready is what every method asks first.
+func (b *Bucket) ready(ctx context.Context) error {
+	if b == nil {
+		return fmt.Errorf("%w: Bucket", ErrNil)
+	}
+	return ctx.Err()
+}

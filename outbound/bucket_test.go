@@ -1,0 +1,104 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var ctx = context.Background()
+
+// at lets the bubble's time pass until d after begin.
+func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
+
+func ms(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
+
+// The published example of a meter: capacity 3, leak 1.5 per second.
+func TestMeterFillsUpToTheBrim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("meter", Limit{Capacity: 3, LeakRate: 1.5}))
+		begin := time.Now()
+		for _, c := range []struct {
+			at, fill, level float64
+			full            bool
+		}{{1, 1, 1, false}, {1.7, 2, 2, false}, {2, 1, 2.55, false}, {2.3, 2, 3, true}, {6, 3, 3, true}} {
+			at(begin, ms(c.at*1000))
+			s, err := b.Fillup(ctx, Cost{c.fill})
+			if err != nil || math.Abs(s.Level-c.level) > 1e-9 || s.Full != c.full {
+				t.Errorf("at %v s, filled by %v: level %v, full %v, %v; want %v, %v", c.at, c.fill, s.Level, s.Full, err, c.level, c.full)
+			}
+		}
+	})
+}
+
+// The published example of two users with one unit per 2 s each... counted in
+// a clock of milliseconds.
+func TestTwoUsersHaveBucketsOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		users := [2]*Bucket{}
+		for i := range users {
+			users[i] = Must(NewBucket("user", Limit{Capacity: 1, LeakRate: 0.5}))
+		}
+		begin := time.Now()
+		for i, c := range []struct {
+			at   float64
+			user int
+			ok   bool
+		}{{0, 0, true}, {999, 0, false}, {1000, 0, false}, {1000, 1, true}, {1001, 0, false}, {2001, 1, false},
+			{2001, 0, true}, {2001, 0, false}, {3002, 1, true}, {3003, 1, false}} {
+			at(begin, ms(c.at))
+			if _, err := users[c.user].Acquire(ctx, Cost{1}); (err == nil) != c.ok {
+				t.Errorf("call %d at %v ms: %v, want admitted %v", i, c.at, err, c.ok)
+			}
+		}
+	})
+}
+
+func TestBudgetOfThirtyDaysRefusesWhatIsTooMuchAndTakesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("budget", Limit{Capacity: 1000, LeakRate: 1000 / (30 * 24 * time.Hour).Seconds()}))
+		for _, c := range []struct {
+			cost float64
+			ok   bool
+		}{{30, true}, {990, false}, {970, true}} {
+			if _, err := b.Acquire(ctx, Cost{c.cost}); (err == nil) != c.ok {
+				t.Errorf("cost %v: %v, want admitted %v", c.cost, err, c.ok)
+			}
+		}
+	})
+}
+
+// Alone, a caller who comes back early is refused, and one who
+// comes back on time is admitted.
+func TestRetryAfterIsExact(t *testing.T) {
+	for _, limits := range [][]Limit{
+		{PerSecond(10)}, {Limit{Capacity: 2, LeakRate: 1}}, {Limit{Capacity: 3, LeakRate: 7}}, {Limit{Capacity: 1, LeakRate: 1e7 / 3}},
+		{PerSecond(10), PerMinute(100).Burst(10).Of(0, "minute")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("exact", limits...))
+			for range 50 {
+				_, err := b.Acquire(ctx, Cost{1})
+				var full *ThrottledError
+				if !errors.As(err, &full) {
+					continue
+				}
+				if full.RetryAfter > 2 {
+					time.Sleep(full.RetryAfter - 2)
+					if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+						t.Fatalf("%v: early: %v", limits, err)
+					}
+					time.Sleep(2)
+				} else {
+					time.Sleep(full.RetryAfter)
+				}
+				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+					t.Fatalf("%v: after RetryAfter %v: %v", limits, full.RetryAfter, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,36 @@
+package outbound
+
+import "math"
+
+// Units is the number of different units that one [Cost] can carry.
+const Units = 4
+
+// Cost is what a call takes, one number per unit: Cost{1} is one call. A
+// program with several units indexes them with constants of its own,
+//
+//	const (
+//		calls = iota
+//		input
+//		output
+//	)
+//	cost := outbound.Cost{calls: 1, input: 900, output: 300}
+//
+// and a [Limit] says which of the numbers it counts. Every number is finite
+// and not negative, and at least one that the bucket counts is above 0:
+// anything else is [ErrInvalidCost]. An array passes by value, costs no
+// allocation, and a wrapper cannot drop a unit of it.
+//
+// What is less than a billionth of a limit's capacity counts as a billionth.
+type Cost [Units]float64
+
+// valid reports whether every number is finite and not negative.
+func (c *Cost) valid() bool {
+	// A comparison with NaN is false, so NaN fails the first four.
+	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
+		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
+}
+
+// covers reports whether a place that was booked for c has room for a call of d.
+func (c *Cost) covers(d *Cost) bool {
+	return c[0] >= d[0] && c[1] >= d[1] && c[2] >= d[2] && c[3] >= d[3]
+}

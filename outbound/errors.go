@@ -1,0 +1,168 @@
+package outbound
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// sentinel is an error to compare with. Like every error of this module it
+// answers aws-sdk-go-v2, which would otherwise retry it blindly.
+type sentinel string
+
+func (s sentinel) Error() string        { return string(s) }
+func (s sentinel) RetryableError() bool { return false }
+
+// Errors to compare with by [errors.Is].
+const (
+	// ErrThrottled is what every [*ThrottledError] is.
+	ErrThrottled = sentinel("outbound: throttled")
+	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
+	// See [*CostError].
+	ErrTooLarge = sentinel("outbound: cost too large")
+	// ErrInvalidCost is a cost with a number that is NaN, infinite or
+	// negative, or one that no limit of the bucket counts. See [*CostError].
+	ErrInvalidCost = sentinel("outbound: invalid cost")
+	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
+	ErrInvalidLimit = sentinel("outbound: invalid limit")
+	// ErrInvalidDuration is a duration that is negative or 0 where it must not be.
+	ErrInvalidDuration = sentinel("outbound: invalid duration")
+	// ErrNil is a required argument that is nil.
+	ErrNil = sentinel("outbound: nil argument")
+	// ErrFull is a [Keyed] with no room for another key.
+	ErrFull = sentinel("outbound: too many keys")
+)
+
+// ThrottledError says that there is no room for a call now. Nothing was
+// charged. It is [ErrThrottled], and whatever Err is.
+type ThrottledError struct {
+	// Key is the key of the bucket.
+	Key string
+	// Limit is the name of the limit that has no room; empty if it has none.
+	Limit string
+	// RetryAfter is how long until the same call would go if nobody else
+	// called. Alone, a call that comes back after it is admitted. 0: not
+	// known, because the limit is one on calls at once.
+	RetryAfter time.Duration
+	// Held is true while the API itself has asked for a pause.
+	Held bool
+	// Err is why a call that was ready to wait does not: it is
+	// [context.DeadlineExceeded], refused early, or a queue's own reason. nil:
+	// the call was not ready to wait, or not for so long.
+	Err error
+}
+
+func (e *ThrottledError) Error() string {
+	s := "outbound: " + quote(e.Key) + " has no room"
+	if e.Held {
+		s = "outbound: " + quote(e.Key) + " is held by the API"
+	}
+	if e.Limit != "" {
+		s += " in " + quote(e.Limit)
+	}
+	if e.RetryAfter > 0 {
+		s += ", retry after " + e.RetryAfter.String()
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Is reports that the error is [ErrThrottled].
+func (e *ThrottledError) Is(target error) bool { return target == ErrThrottled }
+
+// Unwrap returns Err.
+func (e *ThrottledError) Unwrap() error { return e.Err }
+
+// Timeout reports whether Err is a timeout, as a context's deadline is.
+func (e *ThrottledError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// RetryableError is false: come back after RetryAfter, not at once.
+func (e *ThrottledError) RetryableError() bool { return false }
+
+// CostError says that a cost can never go, so that no retry helps. It is
+// [ErrTooLarge] or [ErrInvalidCost]. Nothing was charged.
+type CostError struct {
+	// Key is the key of the bucket.
+	Key string
+	// Limit is the limit that is too small; zero for an invalid cost.
+	Limit Limit
+	// Cost is what the call would take.
+	Cost Cost
+	// Err is ErrTooLarge or ErrInvalidCost.
+	Err error
+}
+
+func (e *CostError) Error() string {
+	if e.Err != ErrTooLarge {
+		return fmt.Sprintf("outbound: invalid cost %v for %s", [Units]float64(e.Cost), quote(e.Key))
+	}
+	n := number(e.Cost[e.Limit.Unit])
+	cure := "Capacity " + n
+	if e.Limit.window > 0 {
+		cure = "Burst(" + n + ")"
+	}
+	return fmt.Sprintf("outbound: cost %s is above the capacity of %s, %s: it needs %s or more",
+		n, quote(e.Key), e.Limit, cure)
+}
+
+// Unwrap returns Err.
+func (e *CostError) Unwrap() error { return e.Err }
+
+// RetryableError is false: the cost can never go.
+func (e *CostError) RetryableError() bool { return false }
+
+// LimitError says what is wrong with a limit. It is [ErrInvalidLimit].
+type LimitError struct {
+	// Key is the key of the bucket.
+	Key string
+	// Limit is the limit, or zero where all of them together are wrong.
+	Limit Limit
+	// Reason says what is wrong.
+	Reason string
+}
+
+func (e *LimitError) Error() string {
+	return "outbound: invalid limit for " + quote(e.Key) + ": " + e.Reason
+}
+
+// Unwrap returns [ErrInvalidLimit].
+func (e *LimitError) Unwrap() error { return ErrInvalidLimit }
+
+// RetryableError is false: the limit stays invalid.
+func (e *LimitError) RetryableError() bool { return false }
+
+// StoreError says that a store could not do its work. Whether the operation
+// took effect is not known; if it did, room was lost, and none was gained.
+type StoreError struct {
+	// Op is what was asked of the store: "acquire", "fillup", "hold", …
+	Op string
+	// Key is the key of the bucket.
+	Key string
+	// Err is the driver's error.
+	Err error
+}
+
+func (e *StoreError) Error() string {
+	return "outbound: " + e.Op + " " + quote(e.Key) + ": " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *StoreError) Unwrap() error { return e.Err }
+
+// RetryableError is false: the store has done its own retries.
+func (e *StoreError) RetryableError() bool { return false }
+
+// quote makes a key of any bytes fit for one line of a log.
+func quote(key string) string {
+	const most = 80
+	if len(key) > most {
+		return strconv.Quote(key[:most]) + "…"
+	}
+	return strconv.Quote(key)
+}

@@ -1,0 +1,93 @@
+package outbound
+
+import (
+	"math"
+	"time"
+)
+
+// A bucket with one limit, of which nobody waits, is held or has given
+// anything back, needs no more state than the time at which it will be empty:
+// level = (word - now)/unit. Filling it is then one compare-and-swap. Anything
+// else takes the word away under the ledger's lock (busy), and whoever leaves
+// the ledger puts it back if the state is that simple again.
+
+const (
+	busy = math.MaxInt64 // in the word: the state is in the ledger
+	// coarse is how exactly a bucket on the fast path knows when its last call
+	// went: it only matters whether that was more than leak.Lag ago.
+	coarse = int64(time.Millisecond)
+	never  = math.MinInt64 / 2
+)
+
+// start prepares the fast path, if whole nanoseconds per unit are exact enough.
+func (b *Bucket) start(l *Limit) {
+	b.word.Store(busy)
+	unit := roundUp(1e9 / l.LeakRate)
+	// The rate is rounded once, here, and down; the brim as every cost is.
+	// Rounding those apart would keep most limits from ever admitting all of
+	// their capacity.
+	brim := l.Capacity * unit
+	if l.atOnce || unit*l.LeakRate > 1e9*(1+1e-5) || roundUp(brim) > brim*(1+1e-9) {
+		return
+	}
+	b.unit, b.brim = int64(unit), int64(roundUp(brim))
+	b.word.Store(int64(b.born))
+	b.seen.Store(never)
+}
+
+// roundUp is math.Ceil but for the last bits of the arithmetic before it.
+func roundUp(x float64) float64 { return math.Ceil(x * (1 - 4e-16)) }
+
+// take charges n units if there is room now. If not, wait is how long there
+// will be none, or 0: take the slow path.
+func (b *Bucket) take(n float64) (p Permit, wait time.Duration, ok bool) {
+	need := int64(roundUp(max(n, b.capacity*1e-9) * float64(b.unit)))
+	t := int64(now())
+	for {
+		word := b.word.Load()
+		if word == busy {
+			return Permit{}, 0, false
+		}
+		next := max(word, t) + need
+		if over := next - t - b.brim; over > 0 {
+			if word-t > b.brim { // the clock has stepped back, or t is old
+				return Permit{}, 0, false
+			}
+			return Permit{}, time.Duration(over), false
+		}
+		if b.word.CompareAndSwap(word, next) {
+			seen := b.seen.Load()
+			if t-seen >= coarse {
+				b.seen.Store(t)
+			}
+			return Permit{bucket: b, units: n, word: next, place: t, before: seen}, 0, true
+		}
+	}
+}
+
+// open moves the fast path's state into the ledger, whose lock is held.
+func (b *Bucket) open(l *ledger) {
+	word := b.word.Swap(busy)
+	if word == busy {
+		return
+	}
+	s := &l.stored.State
+	limits, t := l.shapes(), now()
+	s.Advance(limits, t)
+	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
+	s.Last = max(s.Last, min(0, time.Duration(b.seen.Load())-t))
+}
+
+// shut moves the state back to the fast path, if it is simple enough.
+func (b *Bucket) shut(l *ledger) {
+	s := &l.stored.State
+	simple := b.unit != 0 && l.stored.Version == 0 && s.Born == b.born && s.Epoch == int64(b.born) && s.Skip == 0 &&
+		s.Rem <= 0 && s.Last <= 0 && s.Level[0].Ret == 0 && s.Level[0].Level <= b.capacity
+	if !simple {
+		return
+	}
+	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
+		b.seen.Store(seen)
+	}
+	b.word.Store(int64(s.At) + int64(math.Ceil(s.Level[0].Level*float64(b.unit))))
+}

@@ -1,0 +1,192 @@
+package leak
+
+import (
+	"math"
+	"time"
+)
+
+// Charge is what a fill has taken, and what it takes to give back from it, or
+// to act on how its call ended.
+type Charge struct {
+	N      Units         // what it is still charged, of each limit
+	Y      Units         // the level when the call goes, plus Ret, as its own fill left them
+	Place  time.Duration // dial time at which the call may go
+	Before time.Duration // the place of the booking before
+	Born   time.Duration // the life of the key
+	Epoch  int64         // the holds that counted when it was booked
+	// Settled is set once something was given back or added.
+	Settled bool
+	// Lost has a bit for each limit that knows nothing of this charge,
+	// because it is newer.
+	Lost uint8
+}
+
+func (c *Charge) lost(i int) bool { return c.Lost&(1<<i) != 0 }
+
+// left returns what of limit i's level was there when c had been filled: its
+// own fill's level, less what has run past or come back since.
+func (s *State) left(limits []Limit, c *Charge, i int) float64 {
+	return c.Y[i] - s.Level[i].Ret + limits[i].Rate*(c.Place-s.Dial()).Seconds()
+}
+
+// latest reports whether c is the last booking, with nothing filled, settled
+// or written off since.
+func (s *State) latest(limits []Limit, c *Charge) bool {
+	if c.Settled || c.Lost != 0 || c.Born != s.Born || c.Place-s.Dial() != s.Last {
+		return false
+	}
+	for i := range limits {
+		// Rounding, not a cost: those are at least a billionth of the capacity.
+		if level := s.Level[i].Level; c.N[i] > 0 &&
+			math.Abs(level-s.left(limits, c, i)) > 1e-10*max(level, limits[i].Capacity) {
+			return false
+		}
+	}
+	return true
+}
+
+// Unbook takes c back as if it had never been, if it is the last booking. It
+// reports whether it was.
+func (s *State) Unbook(limits []Limit, c *Charge) bool {
+	if !s.latest(limits, c) {
+		return false
+	}
+	for i := range limits {
+		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i])
+	}
+	s.Last = max(-Lag, c.Before-s.Dial())
+	c.N, c.Settled = Units{}, true
+	return true
+}
+
+// Settle says that the call has really cost used. More than was charged is
+// added, even above the brim. Less comes back only as far as that is safe:
+// what its own fill left, less what has run past since, less what has still
+// to run until the last booking goes.
+func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
+	if c.Settled {
+		return
+	}
+	for i := range limits {
+		if c.lost(i) || used[i] == c.N[i] {
+			continue
+		}
+		c.Settled = true
+		l := &s.Level[i]
+		if used[i] > c.N[i] {
+			l.Level += used[i] - c.N[i]
+			c.N[i] = used[i]
+			continue
+		}
+		if c.Born != s.Born {
+			continue
+		}
+		back := s.left(limits, c, i) - limits[i].Rate*max(0, s.Last).Seconds()
+		back = min(max(0, back), c.N[i]-used[i], l.Level)
+		l.Level -= back
+		l.Ret += back
+		c.N[i] -= back
+	}
+}
+
+// Hold lets nothing leave for d. c is the call that was told so; nil: nobody's.
+// If bookings are out the clock stands, but for the time in which c's own
+// units run out; else the leak runs on. Afterwards the shortest limit has room
+// for one such call. A hold that ends before the one in force changes nothing.
+func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
+	ext := d - max(0, s.Rem)
+	if ext <= 0 {
+		return
+	}
+	dial := s.Dial()
+	last := s.Last
+	if c != nil && s.latest(limits, c) {
+		last = max(-Lag, c.Before-dial)
+	}
+	out := last > -Lag
+	x := ext
+	if out {
+		x = min(max(0, s.free(limits, c)-dial), ext)
+	}
+	s.Rem = d
+	s.Skip = sub(s.Skip, x)
+	s.leak(limits, x)
+	if len(limits) == 0 {
+		return
+	}
+	i := Shortest(limits)
+	brim := limits[i].Capacity
+	if out {
+		s.Last = max(s.Last, time.Microsecond)
+		brim += limits[i].Rate * max(0, s.Last).Seconds()
+	} else if c != nil && !c.lost(i) && c.Born == s.Born {
+		brim -= c.N[i]
+	} else {
+		brim -= min(1, brim)
+	}
+	l := &s.Level[i]
+	l.Level = max(l.Level, brim)
+	l.Ret += l.Level // what was there before does not come back to it
+}
+
+// free returns the dial time at which the first limit has rid itself of c.
+func (s *State) free(limits []Limit, c *Charge) time.Duration {
+	if c == nil || c.Born != s.Born {
+		return s.Dial()
+	}
+	w := time.Duration(math.MaxInt64)
+	for i := range limits {
+		w = min(w, lasts(c.N[i], limits[i].Rate))
+	}
+	return add(c.Place, w)
+}
+
+// Refused says that the API has refused c, a call that knew of epoch when it
+// left, and asked to wait d (0: it did not say). A refusal that is news begins
+// an episode: the clock slows if a call had succeeded since the last hold, and
+// else the hold was too short and is at least doubled. One that is not only
+// extends the hold.
+func (s *State) Refused(limits []Limit, epoch int64, d time.Duration, c *Charge) {
+	if epoch == s.Epoch {
+		s.Epoch++
+		switch s.Fails {
+		case Fresh:
+			s.Fails = 0
+		case Succeeded:
+			s.Fails = 0
+			factor := 0.9
+			if s.Rem > -Memory {
+				factor = 0.7
+			}
+			s.Speed = max(MinSpeed, s.Speed*factor)
+		default:
+			s.Fails++
+		}
+		back := MaxBack
+		if s.Fails < 12 {
+			back = min(back, time.Second<<s.Fails)
+		}
+		if s.Fails > 0 || d == 0 {
+			d = max(d, back)
+		}
+	}
+	s.Hold(limits, d, c)
+}
+
+// Succeeded says that a call which knew of epoch has succeeded.
+func (s *State) Succeeded(epoch int64) {
+	if epoch == s.Epoch {
+		s.Fails = Succeeded
+	}
+}
+
+// Shortest returns the index of the limit that drains in the shortest time.
+func Shortest(limits []Limit) int {
+	least := 0
+	for i := range limits {
+		if limits[i].Capacity*limits[least].Rate < limits[least].Capacity*limits[i].Rate {
+			least = i
+		}
+	}
+	return least
+}

@@ -1,0 +1,229 @@
+// Package leak is the arithmetic of leaky buckets that share a clock: pure
+// functions of a state and a time. It reads no clock, takes no lock and
+// allocates nothing. Every store of this module computes with it, or is
+// tested against it.
+//
+// Times are in nanoseconds of the store's clock, rates in units per second.
+// Waits are rounded up and the dial down, so that nothing goes a nanosecond
+// early.
+package leak
+
+import (
+	"math"
+	"time"
+)
+
+// Max is the largest number of limits of one bucket.
+const Max = 8
+
+const (
+	// Lag is how long a booked call may still be on its way out after its
+	// place, so how long a booking counts as out.
+	Lag = 100 * time.Millisecond
+	// Memory is how long the end of a hold is remembered.
+	Memory = 10 * time.Second
+	// farthest is the longest wait that is booked: beyond it sums overflow.
+	farthest = math.MaxInt64 / 2
+	// MinSpeed is the slowest that a clock runs.
+	MinSpeed = 0.01
+	// MaxBack is the longest hold by repeated refusals alone.
+	MaxBack = time.Hour
+	// Fresh is the value of Fails in a life in which nothing was refused yet.
+	Fresh = -2
+	// Succeeded is the value of Fails when a call has succeeded since the last hold.
+	Succeeded = -1
+)
+
+// Limit is the shape of one leaky bucket.
+type Limit struct {
+	Capacity float64 // units
+	Rate     float64 // units per second
+}
+
+// Level is what a limit has to remember.
+type Level struct {
+	Level float64 // units in it, booked ones included
+	// Ret is the units that were given back or written off since born. What
+	// has run past the limit since born, wanted or not, is Rate*dial + Ret:
+	// keeping the two apart loses no digits however long a life is.
+	Ret float64
+}
+
+// State is what a bucket keeps between two looks at it. Levels drain by the
+// dial, which shows At - Born - Skip: real time, less what was lost to holds,
+// slow-downs and steps back of the store's clock. The dial never runs faster
+// than real time and never goes back.
+type State struct {
+	At   time.Duration // the store's time of this state
+	Born time.Duration // its creation, which names this life of the key
+	Skip time.Duration
+	Rem  time.Duration // above 0: hold still to serve; else real time since the last one ended, to -Memory
+	Last time.Duration // dial time from now until the last booking goes, to -Lag
+	// Speed of the dial, MinSpeed to 1.
+	Speed float64
+	Epoch int64 // holds that counted; starts at Born, so that another life never matches
+	Fails int   // refusals in a row with no success between, from 0; or Succeeded, or Fresh
+	Level [Max]Level
+}
+
+// New returns the state of a bucket that nobody has used.
+func New(now time.Duration) State {
+	return State{At: now, Born: now, Rem: -Memory, Last: -Lag, Speed: 1, Epoch: int64(now), Fails: Fresh}
+}
+
+// Dial returns what the bucket's clock shows.
+func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
+
+// Units is one number per limit, in the order of the limits.
+type Units [Max]float64
+
+// leak lets dial time x pass.
+func (s *State) leak(limits []Limit, x time.Duration) {
+	if x <= 0 {
+		return
+	}
+	sec := x.Seconds()
+	for i := range limits {
+		s.Level[i].Level = max(0, s.Level[i].Level-limits[i].Rate*sec)
+	}
+	s.Last = max(-Lag, s.Last-min(x, math.MaxInt64/2))
+}
+
+// Advance brings the state to the store's time now. A clock that has stepped
+// back loses the step and nothing else.
+func (s *State) Advance(limits []Limit, now time.Duration) {
+	e := sub(now, s.At)
+	s.At = now
+	if e <= 0 {
+		s.Skip = add(s.Skip, e)
+		return
+	}
+	x := max(0, e-max(0, s.Rem))
+	s.Rem = max(-Memory, sub(s.Rem, e))
+	x, s.Speed = dialOf(s.Speed, x)
+	s.Skip += e - x
+	s.leak(limits, x)
+}
+
+// Wait returns the dial time until a call of n could go, after all that are
+// booked, and which limit it would wait for (-1: for the order only).
+func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
+	w, which := max(0, s.Last), -1
+	for i := range limits {
+		// A limit that the call does not fill cannot be broken by it.
+		if n[i] == 0 {
+			continue
+		}
+		if d := lasts(s.Level[i].Level+n[i]-limits[i].Capacity, limits[i].Rate); d > w {
+			w, which = d, i
+		}
+	}
+	return w, which
+}
+
+// Real returns the real time until the dial has advanced by w, from now on.
+func (s *State) Real(w time.Duration) time.Duration {
+	return add(max(0, s.Rem), realOf(s.Speed, w))
+}
+
+// Fill books the next place for a call of n, if that is no further away in
+// real time than most, and notes in c what was charged. It returns the real
+// time until the place, or until what would have been one, and the limit that
+// the call waits for.
+func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
+	w, which := s.Wait(limits, n)
+	real = s.Real(w)
+	if real > min(most, farthest) {
+		return real, which, false
+	}
+	dial := s.Dial()
+	*c = Charge{N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}
+	for i := range limits {
+		if n[i] == 0 {
+			continue
+		}
+		l := &s.Level[i]
+		// The joint rule: a call that waits for one limit fills the others
+		// when it goes, not now.
+		run := limits[i].Rate * w.Seconds()
+		l.Level = max(l.Level, run) + n[i]
+		c.Y[i] = l.Level - run + l.Ret
+	}
+	s.Last = max(s.Last, w)
+	if s.Rem > 0 {
+		s.Last = max(s.Last, time.Microsecond)
+	}
+	return real, which, true
+}
+
+// Meter fills every limit by n, up to the brim but never below what is booked,
+// and reports which of them this fill brought to the brim.
+func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
+	for i := range limits {
+		l, c := &s.Level[i], limits[i].Capacity
+		full[i] = n[i] > 0 && l.Level+n[i] >= c
+		l.Level = max(l.Level, min(l.Level+n[i], c))
+	}
+	return full
+}
+
+// Due returns the real time from this state until the dial shows place and no
+// hold is left to serve, and how far the dial is past place already.
+func (s *State) Due(place time.Duration) (in, late time.Duration) {
+	w := place - s.Dial()
+	return s.Real(max(0, w)), max(0, -w)
+}
+
+// Idle reports whether a new state would behave like this one.
+func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
+
+// Expire returns the real time until the state is idle, if it is left alone:
+// drained, with no booking out, unheld, and at full speed.
+func (s *State) Expire(limits []Limit) time.Duration {
+	w := s.Last + Lag
+	for i := range limits {
+		w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
+	}
+	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory))
+}
+
+// Change replaces the limits. from[i] is the index among the old limits of
+// the i-th new one, or -1 for one that was not there: it starts empty. Nothing
+// refills, and nobody overtakes the booked, who go at their places.
+func (s *State) Change(old, limits []Limit, from []int) {
+	dial := s.Dial().Seconds()
+	was := s.Level
+	s.Level = [Max]Level{}
+	for i := range limits {
+		l := &s.Level[i]
+		if j := from[i]; j >= 0 {
+			*l = was[j]
+			// What has run past so far stays what it was.
+			l.Ret += (old[j].Rate - limits[i].Rate) * dial
+		}
+		if s.Last > -Lag {
+			if brim := limits[i].Capacity + limits[i].Rate*max(0, s.Last).Seconds(); l.Level < brim {
+				l.Level = brim
+				l.Ret += brim
+			}
+		}
+	}
+}
+
+// Resume ends a hold and a slow-down, and begins a new life: what was booked
+// is void, and what has been charged does not come back.
+func (s *State) Resume(limits []Limit) {
+	held := max(0, s.Rem).Seconds()
+	for i := range limits {
+		// A hold without bookings let the limits leak ahead: take that back.
+		s.Level[i] = Level{Level: min(limits[i].Capacity, s.Level[i].Level+limits[i].Rate*held)}
+	}
+	born := s.At
+	if born <= s.Born {
+		born = s.Born + 1
+	}
+	epoch := s.Epoch + 1
+	at, level := s.At, s.Level
+	*s = New(born)
+	s.At, s.Skip, s.Level, s.Epoch = at, at-born, level, epoch
+}

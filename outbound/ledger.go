@@ -1,0 +1,214 @@
+package outbound
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+)
+
+const lag = leak.Lag
+
+// ledger is what a bucket needs beyond its word: several limits, bookings,
+// holds, calls at once, a store. It is made when it is first needed.
+type ledger struct {
+	store Store        // nil: stored, below
+	heard atomic.Int64 // the newest epoch in which a call has succeeded
+	told  atomic.Int64 // the newest that the state was told of
+
+	mu     sync.Mutex // protects what follows
+	limits []Limit    // as given, an AtOnce included
+	own    []Limit    // without it; never changed in place
+	slots  int        // calls at once; 0: any number
+	used   int        // of them
+	stored Stored     // if there is no store
+
+	lost     atomic.Int64 // slots of permits that were dropped without Done
+	watchMu  sync.Mutex   // protects watchers
+	watchers map[*func()]struct{}
+}
+
+func newLedger(b *Bucket, limits []Limit) *ledger {
+	l := new(ledger)
+	l.heard.Store(never)
+	l.told.Store(never)
+	l.stored.State = leak.New(b.born)
+	l.set(limits)
+	l.stored.Limits = l.own
+	return l
+}
+
+// set takes the limits apart; mu is held, or nobody else knows of l.
+func (l *ledger) set(limits []Limit) {
+	l.limits, l.own, l.slots = limits, limits, 0
+	for i := range limits {
+		if limits[i].atOnce {
+			l.slots = int(limits[i].Capacity)
+			l.own = append(append([]Limit{}, limits[:i]...), limits[i+1:]...)
+			return
+		}
+	}
+}
+
+// shapes returns what the arithmetic needs of the first limit.
+func (l *ledger) shapes() []leak.Limit {
+	return []leak.Limit{{Capacity: l.own[0].Capacity, Rate: l.own[0].LeakRate}}
+}
+
+// ledger returns the bucket's ledger and makes one if there is none yet.
+func (b *Bucket) ledger() *ledger {
+	if l := b.slow.Load(); l != nil {
+		return l
+	}
+	b.slow.CompareAndSwap(nil, newLedger(b, b.first()))
+	return b.slow.Load()
+}
+
+// first returns the limit that the bucket was made with, if it was one.
+func (b *Bucket) first() []Limit {
+	return []Limit{{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}}
+}
+
+func (b *Bucket) limitName() string {
+	if b.name == nil {
+		return ""
+	}
+	return *b.name
+}
+
+// do carries an operation out, where the bucket's state is.
+func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
+	l := b.ledger()
+	// The first success after a hold rides on what comes next.
+	if e := l.heard.Load(); e != l.told.Swap(e) {
+		reports := make([]Report, 0, 2)
+		reports = append(reports, Report{Kind: Succeeded, Epoch: e})
+		op.Reports = append(reports, op.Reports...)
+	}
+	if l.store == nil {
+		r := b.local(l, op)
+		if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
+			l.changed()
+		}
+		return r, nil
+	}
+	op.Limits = l.own
+	far := *op // a store may let its argument escape to the heap
+	r, err := l.store.Update(ctx, b.key, &far)
+	if err != nil {
+		return r, &StoreError{Op: name, Key: b.key, Err: err}
+	}
+	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
+		l.changed()
+	}
+	return r, nil
+}
+
+// local is do for a bucket of this process.
+func (b *Bucket) local(l *ledger, op *Op) Result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.own) == 1 {
+		b.open(l)
+	}
+	if b.info.Load()&good != 0 {
+		l.stored.State.Succeeded(int64(b.born))
+	}
+	if lost := l.lost.Swap(0); lost > 0 {
+		l.used -= int(lost)
+	}
+	if op.Action == Replace {
+		l.set(op.Replacement)
+		op.Replacement = l.own
+	}
+	op.Limits = l.own
+	op.free = l.slots > 0
+	costs := op.Costs
+	if op.Action == Book && l.slots > 0 {
+		op.Costs = costs[:max(0, min(len(costs), l.slots-l.used))]
+	}
+	r := op.Apply(&l.stored, now())
+	if op.Action == Book && l.slots > 0 {
+		l.used += len(r.Charges)
+		if !r.Refused && len(r.Charges) < len(costs) {
+			r.Refused, r.noSlot = true, true
+		}
+		op.Costs = costs
+	}
+	if len(l.own) == 1 {
+		b.shut(l)
+	}
+	return r
+}
+
+// release ends n calls at once.
+func (b *Bucket) release() {
+	l := b.ledger()
+	l.mu.Lock()
+	l.used--
+	l.mu.Unlock()
+	l.changed()
+}
+
+// room reports whether another call at once could start.
+func (l *ledger) room() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slots == 0 || l.used-int(l.lost.Load()) < l.slots
+}
+
+// report sends one report by itself. What fails is lost, and costs room.
+func (b *Bucket) report(r Report) {
+	reports := [1]Report{r}
+	_, _ = b.do(context.Background(), "report", &Op{Reports: reports[:]})
+}
+
+// succeeded notes that a call which knew of epoch has succeeded.
+func (b *Bucket) succeeded(epoch int64) {
+	if l := b.slow.Load(); l != nil {
+		if l.heard.Load() < epoch {
+			l.heard.Store(epoch)
+		}
+		return
+	}
+	if info := b.info.Load(); info&good == 0 {
+		b.info.Store(info | good)
+	}
+}
+
+// OnChange has f called, soon, in any goroutine and with no lock held,
+// whenever something in this process has changed what those who wait for the
+// bucket have planned: a Hold, Resume, SetLimits, a call at once that ended, or
+// units that came back. It is for packages that wait, as [Bucket.Book] is. f
+// must not block. stop ends it.
+func (b *Bucket) OnChange(f func()) (stop func()) {
+	l := b.ledger()
+	l.watchMu.Lock()
+	defer l.watchMu.Unlock()
+	if l.watchers == nil {
+		l.watchers = make(map[*func()]struct{})
+	}
+	l.watchers[&f] = struct{}{}
+	return func() {
+		l.watchMu.Lock()
+		defer l.watchMu.Unlock()
+		delete(l.watchers, &f)
+	}
+}
+
+func (l *ledger) changed() {
+	l.watchMu.Lock()
+	if len(l.watchers) == 0 {
+		l.watchMu.Unlock()
+		return
+	}
+	all := make([]func(), 0, len(l.watchers))
+	for f := range l.watchers {
+		all = append(all, *f)
+	}
+	l.watchMu.Unlock()
+	for _, f := range all {
+		f()
+	}
+}

@@ -1,0 +1,180 @@
+package outbound
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+const (
+	maxLimits   = 8
+	maxCapacity = 1e12                     // units; above it a float64 no longer tells small costs apart
+	maxLeakRate = 1e12                     // units per second
+	maxDrain    = 100 * 365.25 * 24 * 3600 // seconds: capacity / leak rate, and every wait, stays inside time.Duration
+	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
+	maxWait     = time.Duration(math.MaxInt64)
+)
+
+// Limit is the shape of one leaky bucket: how much it holds, how fast that
+// leaks out, and which unit of a [Cost] it counts. In any interval of length W
+// at most Capacity + LeakRate*W units go out.
+//
+// A literal is for APIs that publish a bucket of their own, such as
+// Limit{Capacity: 40, LeakRate: 2}. For "n calls per window" use [Per],
+// [PerSecond], [PerMinute] or [PerHour]: a literal of capacity n that leaks
+// n per window lets almost 2n out inside one window, and such APIs refuse them.
+//
+// A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
+// Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
+// the bucket drains within 100 years, and Unit is 0 to 3.
+type Limit struct {
+	// Capacity is the number of units that may go out at once, after a pause.
+	Capacity float64
+	// LeakRate is the number of units per second that may go out in the long run.
+	LeakRate float64
+	// Unit is the index of the number in a [Cost] that this limit counts.
+	Unit int
+	// Name says which limit this is in errors, events and metrics, and matches
+	// a limit with its successor in [Bucket.SetLimits]. It may be empty.
+	Name string
+
+	n      float64       // Per: so many
+	window time.Duration // in any window of this length
+	atOnce bool
+	flaw   string // what a method found wrong; NewBucket reports it
+}
+
+// Per returns a limit that spaces calls evenly so that the API sees at most n
+// of them in any window of this length, wherever the window begins: capacity
+// 1, leak rate n/(window + 10 ms). The 10 ms are for arrivals that the network
+// moves closer together; at 10 calls per second they cost 1 % of the quota.
+func Per(n float64, window time.Duration) Limit {
+	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
+	switch {
+	case !(n > 0) || math.IsInf(n, 0):
+		l.flaw = "Per needs a finite number above 0, not " + number(n)
+	case window <= 0 || window > maxWait-jitter:
+		l.flaw = fmt.Sprintf("Per needs a window above 0 and below 292 years, not %v", window)
+	}
+	return l
+}
+
+// PerSecond is [Per] with a window of one second.
+func PerSecond(n float64) Limit { return Per(n, time.Second) }
+
+// PerMinute is [Per] with a window of one minute.
+func PerMinute(n float64) Limit { return Per(n, time.Minute) }
+
+// PerHour is [Per] with a window of one hour.
+func PerHour(n float64) Limit { return Per(n, time.Hour) }
+
+// Burst returns the limit with room for b units at once. The leak rate is
+// lowered to (n - b + 1)/(window + 10 ms), so that for whole-number costs the
+// API still sees at most n units in any window. It gives up (b-1)/n of the
+// quota for good, so keep it as small as the largest call, or the largest
+// group of calls, needs: PerMinute(30_000).Burst(3_000) for calls of up to
+// 3 000 tokens runs at 27 001 tokens a minute.
+//
+// It belongs to [Per] and its kin, with 1 <= b <= n; on any other limit, and
+// with any other b, it makes the limit invalid.
+func (l Limit) Burst(b float64) Limit {
+	switch {
+	case l.flaw != "":
+	case l.window == 0:
+		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
+	case !(b >= 1 && b <= l.n):
+		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(l.n), number(b))
+	default:
+		l.Capacity = b
+		l.LeakRate = (l.n - b + 1) / (l.window + jitter).Seconds()
+	}
+	return l
+}
+
+// Of returns the limit as one that counts this unit of a [Cost], under this
+// name: PerMinute(30_000).Burst(3_000).Of(input, "input tokens").
+func (l Limit) Of(unit int, name string) Limit {
+	l.Unit, l.Name = unit, name
+	return l
+}
+
+// AtOnce returns a limit on calls in progress: at most n have been admitted
+// and not yet ended by [Permit.Done], whatever they cost. Its room comes back
+// with Done and not with time, so a refusal by it has no RetryAfter. A bucket
+// has at most one such limit, and for now only in process:
+// [NewSharedBucket] refuses it.
+func AtOnce(n int) Limit {
+	return Limit{Capacity: float64(n), atOnce: true}
+}
+
+// String describes the limit, for logs: "input tokens (unit 1): 3000 at once,
+// 445.858/s".
+func (l Limit) String() string {
+	s := number(l.Capacity) + " at once"
+	if l.atOnce {
+		s = number(l.Capacity) + " in progress"
+	} else {
+		s += ", " + number(l.LeakRate) + "/s"
+	}
+	if l.Unit != 0 {
+		s = fmt.Sprintf("(unit %d): ", l.Unit) + s
+	} else if l.Name != "" {
+		s = ": " + s
+	}
+	if l.Unit != 0 && l.Name != "" {
+		return l.Name + " " + s
+	}
+	return l.Name + s
+}
+
+// check returns what is wrong with the limit, or "".
+func (l *Limit) check() string {
+	switch {
+	case l.flaw != "":
+		return l.flaw
+	case !(l.Capacity > 0 && l.Capacity <= maxCapacity):
+		return "capacity " + number(l.Capacity) + " is not above 0 and at most 1e12"
+	case l.Unit < 0 || l.Unit >= Units:
+		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
+	case l.atOnce:
+		return ""
+	case !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
+		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
+	case l.Capacity/l.LeakRate > maxDrain:
+		return "it drains in more than 100 years"
+	}
+	return ""
+}
+
+// checkLimits validates a bucket's limits and copies them.
+func checkLimits(key string, limits []Limit) ([]Limit, error) {
+	if len(limits) == 0 || len(limits) > maxLimits {
+		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
+	}
+	atOnce := 0
+	for i := range limits {
+		if flaw := limits[i].check(); flaw != "" {
+			return nil, &LimitError{Key: key, Limit: limits[i], Reason: flaw}
+		}
+		if limits[i].atOnce {
+			atOnce++
+		}
+		for j := range i {
+			if limits[i].same(&limits[j]) {
+				return nil, &LimitError{Key: key, Limit: limits[i], Reason: "two limits of one unit need different names"}
+			}
+		}
+	}
+	if atOnce > 1 {
+		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
+	}
+	return append([]Limit(nil), limits...), nil
+}
+
+// same reports whether both are the same limit at different times.
+func (l *Limit) same(m *Limit) bool {
+	return l.Unit == m.Unit && l.Name == m.Name && l.atOnce == m.atOnce
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }

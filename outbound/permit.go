@@ -1,0 +1,139 @@
+package outbound
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Permit is what an admitted call carries. It settles what the call really
+// cost, reports what the API said, and ends the call:
+//
+//	permit, err := bucket.Acquire(ctx, outbound.Cost{1})
+//	if err != nil {
+//		return err
+//	}
+//	defer permit.Done()
+//
+// Its methods take no ctx and return no error, because the call's ctx is often
+// over by then: what fails costs room and never gives too much. A permit
+// belongs to one call, and its methods are not to be called concurrently. It
+// is a value, so that it needs no allocation, but one to use in place: settling
+// through a copy as well would give units back twice. The zero Permit has
+// nothing to do.
+type Permit struct {
+	call Call
+	// What follows is the charge of a bucket's fast path, in line, if bucket
+	// is not nil.
+	bucket *Bucket
+	units  float64 // charged
+	word   int64   // the bucket's word after the charge
+	place  int64   // when it was charged
+	before int64   // when the charge before was
+	flags  uint8
+	pin    *atomic.Int32 // what counts this permit as one in use
+}
+
+// Call is what ends a call: the methods of a [Permit]. *Permit is one, so that
+// a Limiter of your own can embed the permit that it got and override a method.
+type Call interface {
+	Settle(used Cost)
+	Refused(d time.Duration)
+	Hold(d time.Duration)
+	Done()
+}
+
+// NewPermit returns a permit that calls c, for a [Limiter] of your own. A nil
+// c makes a permit with nothing to do.
+func NewPermit(c Call) Permit { return Permit{call: c} }
+
+const (
+	flagSettled uint8 = 1 << iota
+	flagRefused       // the call has not succeeded
+	flagDone
+)
+
+// Settle says what the call really cost, in all units, once that is known: the
+// zero Cost if it never went out. More than was acquired is added, even above
+// the brim. Less is given back as far as that is safe: not what has leaked
+// meanwhile, nor what others that wait have been promised. The first Settle
+// counts; later ones are ignored, and so is a cost that is NaN, infinite or
+// negative.
+func (p *Permit) Settle(used Cost) {
+	switch {
+	case p == nil || p.flags&flagDone != 0:
+	case p.call != nil:
+		p.call.Settle(used)
+	case p.bucket != nil && p.flags&flagSettled == 0 && used.valid():
+		p.flags |= flagSettled
+		if used == (Cost{}) {
+			p.flags |= flagRefused
+		}
+		if used[p.bucket.unitOf()] != p.units {
+			p.bucket.report(Report{Kind: Settled, Charge: p.charge(), Used: used})
+		}
+	}
+}
+
+// Refused says that the API has refused the call, as with 429, and has asked
+// to wait d; 0: it did not say. A negative d counts as 0. All who share the
+// bucket wait: d, or at least a second, doubled with each refusal in a row up
+// to an hour; and if calls had succeeded since the last such pause, the
+// bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less
+// than 10 s ago, and speeds up by 10 % a minute.
+func (p *Permit) Refused(d time.Duration) {
+	switch {
+	case p == nil || p.flags&flagDone != 0:
+	case p.call != nil:
+		p.call.Refused(d)
+	case p.bucket != nil:
+		p.flags |= flagRefused
+		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Epoch: int64(p.bucket.born)})
+	}
+}
+
+// Hold says that the API has taken the call and asks to wait d before the
+// next one. A d that is not above 0 is ignored.
+func (p *Permit) Hold(d time.Duration) {
+	switch {
+	case p == nil || p.flags&flagDone != 0:
+	case p.call != nil:
+		p.call.Hold(d)
+	case p.bucket != nil && d > 0:
+		p.bucket.report(Report{Kind: Held, Charge: p.charge(), Wait: d})
+	}
+}
+
+// Done ends the call. It gives the place among the calls at once back, and,
+// unless the call was Refused or settled to nothing, counts it as a success.
+// Later calls of Done, and of the other methods after it, have no effect.
+func (p *Permit) Done() {
+	if p == nil || p.flags&flagDone != 0 {
+		return
+	}
+	p.flags |= flagDone
+	switch {
+	case p.call != nil:
+		p.call.Done()
+	case p.bucket != nil && p.flags&flagRefused == 0:
+		p.bucket.succeeded(int64(p.bucket.born))
+	}
+	if p.pin != nil {
+		p.pin.Add(-1)
+	}
+}
+
+// charge returns the charge of the fast path as the slow one writes it.
+func (p *Permit) charge() *Charge {
+	b := p.bucket
+	c := &Charge{limits: b.first()}
+	c.N[0] = p.units
+	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
+	c.Place = time.Duration(p.place) - b.born
+	c.Before = time.Duration(p.before) - b.born
+	c.Born, c.Epoch = b.born, int64(b.born)
+	c.Cost[b.unitOf()] = p.units
+	if p.flags&flagSettled != 0 {
+		c.Settled = true
+	}
+	return c
+}
