@@ -178,7 +178,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	wait, err := b.forecast(&r, c)
+	clock := b.clock(&r)
+	wait, err := clock.wait(Cost{}, c)
 	if err != nil {
 		return false, err
 	}

@@ -126,7 +126,11 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	op.free = l.slots > 0
 	costs := op.Costs
 	if op.Action == Book && l.slots > 0 {
-		op.Costs = costs[:max(0, min(len(costs), l.slots-l.used))]
+		free := l.slots - l.used
+		if op.Move != nil {
+			free++ // it brings its own
+		}
+		op.Costs = costs[:max(0, min(len(costs), free))]
 	}
 	r := op.Apply(&l.stored, now())
 	if op.Action == Book && l.slots > 0 {
