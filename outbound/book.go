@@ -44,7 +44,7 @@ type Ticket struct{ call *call }
 func (t Ticket) Permit() Permit { return Permit{call: t.call} }
 
 // Cost returns what the ticket was booked for.
-func (t Ticket) Cost() Cost { return t.call.charge.Cost }
+func (t Ticket) Cost() Cost { return t.call.cost[0] }
 
 // Book carries the booking out. The first of Costs is refused with a
 // [*ThrottledError] or a [*CostError], as Acquire refuses it; then, as with
@@ -62,12 +62,12 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	k.charges = k.charges[:0]
 	for _, t := range k.Back {
 		if t.call.once(flagDone) {
-			k.charges = append(k.charges, &t.call.charge)
+			k.charges = append(k.charges, &t.call.charge[0])
 		}
 	}
 	op.Charges = k.charges
 	if k.Move.call != nil {
-		op.Move = &k.Move.call.charge
+		op.Move = &k.Move.call.charge[0]
 	}
 	r, err := b.book(ctx, &op)
 	for _, t := range k.Back {
@@ -90,7 +90,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	calls := make([]call, len(r.Charges))
 	for i := range r.Charges {
-		calls[i].bucket, calls[i].charge = b, r.Charges[i]
+		calls[i].bucket, calls[i].cost[0], calls[i].charge[0] = b, k.Costs[i], r.Charges[i]
 		calls[i].hold()
 		k.Tickets = append(k.Tickets, Ticket{&calls[i]})
 	}
@@ -163,11 +163,11 @@ const hearing = 25 * time.Millisecond
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not: it is to be given back and its call booked anew.
-func (k *Clock) Holds(t Ticket) bool { return t.call.charge.Born == k.state.Born }
+func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }
 
 // Due returns the time at which the ticket's call may go, by this clock.
 func (k *Clock) Due(t Ticket) time.Time {
-	in, late := k.state.Due(t.call.charge.Place)
+	in, late := k.state.Due(t.call.charge[0].Place)
 	if in == 0 {
 		return k.received.Add(-late)
 	}
@@ -178,7 +178,7 @@ func (k *Clock) Due(t Ticket) time.Time {
 // it is, a lateness before a hold included. A call that is due is not ready
 // while the clock was not heard lately enough: then book, or only listen.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
-	in, late := k.state.Due(t.call.charge.Place)
+	in, late := k.state.Due(t.call.charge[0].Place)
 	if !k.shared {
 		// The bucket of this process has just been asked: what it did not
 		// allow then, it may have forbidden since.
@@ -200,35 +200,40 @@ func (k *Clock) Same(older *Clock) bool {
 // Earliest returns a lower bound of the time at which a call of this cost can
 // go, if calls of a total cost ahead go before it. It knows nothing of calls at
 // once. A cost that can never go is a [*CostError].
-func (k *Clock) Earliest(ahead, c Cost) (time.Time, error) {
-	wait, err := k.wait(ahead, c)
-	return k.received.Add(wait), err
+func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
+	if err := k.check(c); err != nil {
+		return time.Time{}, err
+	}
+	return k.received.Add(k.wait(ahead, c)), nil
 }
 
-func (k *Clock) wait(ahead, c Cost) (time.Duration, error) {
-	invalid := &CostError{Key: k.bucket.key, Cost: c, Err: ErrInvalidCost}
-	if !c.valid() {
-		return 0, invalid
-	}
-	var buf [maxLimits]leak.Limit
-	var n leak.Units
+// check returns why a call of this cost can never go.
+func (k *Clock) check(c *Cost) error {
 	counted := false
 	for i := range k.limits {
+		n := c[k.limits[i].Unit]
+		counted = counted || n > 0
+		if n > k.limits[i].Capacity && c.valid() {
+			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
+		}
+	}
+	if !c.valid() || !counted && k.bucket.ledger().slots == 0 {
+		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
+	}
+	return nil
+}
+
+// wait returns the real time from the reply on.
+func (k *Clock) wait(ahead, c *Cost) time.Duration {
+	w := max(0, k.state.Last)
+	for i := range k.limits {
 		l := &k.limits[i]
-		own := share(&c, l)
-		if own > l.Capacity {
-			return 0, &CostError{Key: k.bucket.key, Limit: *l, Cost: c, Err: ErrTooLarge}
-		}
-		if own > 0 {
-			n[i] = own + ahead[l.Unit]
-			counted = true
+		if n := share(c, l); n > 0 {
+			shape := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
+			w = max(w, shape.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
 		}
 	}
-	if l := k.bucket.ledger(); !counted && l.slots == 0 {
-		return 0, invalid
-	}
-	w, _ := k.state.Wait(shape(&buf, k.limits), &n)
-	return k.state.Real(w), nil
+	return k.state.Real(w)
 }
 
 // Interval returns the emission interval: the time in which a unit leaks out

@@ -93,7 +93,6 @@ const (
 // Charge is what a booking has taken, kept to give back from it.
 type Charge struct {
 	leak.Charge
-	Cost    Cost
 	Version int64   // of the limits it was booked under
 	limits  []Limit // those limits, as the indices of leak.Charge count them
 }
@@ -293,7 +292,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, r *Result) {
 			r.Refused = true
 			return
 		}
-		c := Charge{Cost: op.Costs[i], Version: s.Version, limits: shapes}
+		c := Charge{Version: s.Version, limits: shapes}
 		wait, which, ok := s.State.Fill(limits, &n, most, &c.Charge)
 		if !ok {
 			r.Refused, r.Wait, r.Limit = true, wait, which

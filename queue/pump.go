@@ -172,14 +172,21 @@ func (q *Queue) fit() {
 	}
 }
 
-// cancel takes out a call whose ctx has ended.
-func (q *Queue) cancel(w *waiter) {
+// cancel takes out a call whose ctx has ended. It reports whether the call was
+// still waiting.
+func (q *Queue) cancel(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.gone {
+		return false
+	}
 	q.stats.Cancelled++
 	first := w == q.list.first
 	if (q.list.remove(w) || first) && !q.busy {
 		q.fit()
 		q.arm()
 	}
+	return true
 }
 
 // refuse takes a call out and answers it with err.
@@ -221,7 +228,7 @@ func (q *Queue) replan() {
 	var before outbound.Cost
 	for w := q.list.rest; w != nil; {
 		next := w.next
-		earliest, err := q.clock.Earliest(before, w.cost)
+		earliest, err := q.clock.Earliest(&before, &w.cost)
 		switch {
 		case err != nil:
 			q.refuse(w, err)

@@ -76,56 +76,68 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // can never go is a [*outbound.CostError]. When ctx ends during the wait, the
 // error is ctx.Err() itself, and the place is the next one's: it costs nobody
 // anything. On every error nothing was charged.
-func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	if q == nil {
-		return outbound.Permit{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
+	// What waits, waits in this frame: it is kept small, and what is needed
+	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
+	w, err := q.enter(ctx, c, &p)
+	if w == nil {
+		return p, err
 	}
-	if q.err != nil {
-		return outbound.Permit{}, q.err
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if q.cancel(w) {
+			return p, ctx.Err()
+		}
+		<-w.ready // admitted or refused at the same moment: that stands
 	}
-	if err := ctx.Err(); err != nil {
-		return outbound.Permit{}, err
+	if w.err == nil {
+		p = w.ticket.Permit()
+	}
+	return p, w.err
+}
+
+// enter admits the call at once, or refuses it, or returns it as one that waits.
+func (q *Queue) enter(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+	if err := q.ready(ctx); err != nil {
+		return nil, err
 	}
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
-		return outbound.Permit{}, ErrClosed
+		return nil, ErrClosed
 	}
 	if q.list.n > 0 || q.busy {
 		w, err := q.join(ctx, c)
 		q.mu.Unlock()
-		if err != nil {
-			return outbound.Permit{}, err
-		}
-		return q.wait(ctx, w)
+		return w, err
 	}
 	// Nobody waits: straight to the bucket, with the others behind.
 	q.busy = true
 	q.mu.Unlock()
-	return q.straight(ctx, c)
+	return q.straight(ctx, c, p)
+}
+
+// ready is what every call asks first.
+func (q *Queue) ready(ctx context.Context) error {
+	if q == nil {
+		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+	}
+	if q.err != nil {
+		return q.err
+	}
+	return ctx.Err()
 }
 
 // join puts a call at the end of the list, or refuses it. mu is held.
 func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
-	now := time.Now()
-	deadline, byCtx := q.deadline(ctx, now)
-	var earliest time.Time
-	if q.heard {
-		var err error
-		if earliest, err = q.clock.Earliest(q.list.ahead, c); err != nil {
-			q.stats.Refused++
-			return nil, err
-		}
-	}
-	if q.list.n >= q.config.MaxLen {
+	w := &waiter{cost: c}
+	w.deadline, w.byCtx = q.deadline(ctx)
+	if err := q.admissible(w); err != nil {
 		q.stats.Refused++
-		return nil, q.refusal(earliest.Sub(now), ErrFull)
+		return nil, err
 	}
-	if !deadline.IsZero() && earliest.After(deadline) {
-		q.stats.Refused++
-		return nil, q.refusal(earliest.Sub(now), because(byCtx))
-	}
-	w := &waiter{cost: c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
+	w.ready = make(chan struct{})
 	first := q.list.rest == nil
 	q.list.pushBack(w)
 	if first && !q.busy {
@@ -134,75 +146,70 @@ func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
 	return w, nil
 }
 
+// admissible says why w is not even to wait.
+func (q *Queue) admissible(w *waiter) error {
+	var after time.Duration // 0: not known
+	late := false
+	if q.heard {
+		earliest, err := q.clock.Earliest(&q.list.ahead, &w.cost)
+		if err != nil {
+			return err
+		}
+		after = time.Until(earliest)
+		late = !w.deadline.IsZero() && earliest.After(w.deadline)
+	}
+	switch {
+	case q.list.n >= q.config.MaxLen:
+		return q.refusal(after, ErrFull)
+	case late:
+		return q.refusal(after, because(w.byCtx))
+	}
+	return nil
+}
+
 // straight asks the bucket for a place now, or for the next one. The caller
 // has set busy.
-func (q *Queue) straight(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	now := time.Now()
-	deadline, byCtx := q.deadline(ctx, now)
+func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+	deadline, byCtx := q.deadline(ctx)
 	q.one[0] = c
 	q.booking.Costs = q.one[:]
-	q.booking.Wait, q.booking.Horizon = within(deadline, now), 0
+	q.booking.Wait, q.booking.Horizon = within(deadline, time.Now()), 0
 	err := q.book()
 
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.busy = false
-	defer func() {
-		q.arm()
-		q.mu.Unlock()
-	}()
-	w := &waiter{cost: c, deadline: deadline, byCtx: byCtx}
+	defer q.arm()
 	switch {
 	case err == nil:
 		t := q.booking.Tickets[0]
 		if ready, _ := q.clock.Ready(t, time.Now()); ready && !q.cut {
 			q.stats.Admitted++
-			return t.Permit(), nil
+			*p = t.Permit()
+			return nil, nil
 		}
-		w.ready = make(chan struct{})
-		q.list.pushFront(w)
-		q.list.place()
 		q.tickets = append(q.tickets, t)
 	case slotless(err):
-		w.ready = make(chan struct{})
-		q.list.pushFront(w)
 		q.noSlot = true
 	default:
 		q.stats.Refused++
-		return outbound.Permit{}, reason(err, byCtx)
+		return nil, reason(err, byCtx)
+	}
+	w := &waiter{cost: c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
+	q.list.pushFront(w)
+	if len(q.tickets) > 0 {
+		q.list.place()
 	}
 	if q.cut {
 		q.refuseAll(ErrClosed)
 	}
-	q.arm()
-	q.mu.Unlock()
-	defer q.mu.Lock()
-	return q.wait(ctx, w)
-}
-
-// wait waits for w's turn.
-func (q *Queue) wait(ctx context.Context, w *waiter) (outbound.Permit, error) {
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		q.mu.Lock()
-		if !w.gone {
-			q.cancel(w)
-			q.mu.Unlock()
-			return outbound.Permit{}, ctx.Err()
-		}
-		q.mu.Unlock() // admitted or refused at the same moment: that stands
-		<-w.ready
-	}
-	if w.err != nil {
-		return outbound.Permit{}, w.err
-	}
-	return w.ticket.Permit(), nil
+	return w, nil
 }
 
 // deadline is when a call gives up, and whether that is by its ctx.
-func (q *Queue) deadline(ctx context.Context, now time.Time) (at time.Time, byCtx bool) {
+func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
 	if q.config.MaxWait > 0 {
-		at = now.Add(q.config.MaxWait)
+		at = time.Now().Add(q.config.MaxWait)
 	}
 	if d, ok := ctx.Deadline(); ok && (at.IsZero() || d.Before(at)) {
 		return d, true
