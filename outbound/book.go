@@ -161,6 +161,9 @@ func (b *Bucket) clock(r *Result) Clock {
 // that is deaf to a hold for longer breaks the invariant.
 const hearing = 25 * time.Millisecond
 
+// Known reports whether there was a reply at all.
+func (k *Clock) Known() bool { return k.bucket != nil }
+
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not: it is to be given back and its call booked anew.
 func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }

@@ -55,6 +55,7 @@ func (q *Queue) step() bool {
 	q.mu.Unlock()
 	err := q.book()
 	q.mu.Lock()
+	q.clock = q.booking.Clock
 	if !q.clock.Same(&before) {
 		q.replan()
 	}
@@ -110,19 +111,16 @@ func (q *Queue) plan(now time.Time) *waiter {
 	return w
 }
 
-// book makes the trip, and measures it as TCP measures its round trips.
+// book makes the trip, and measures it as TCP measures its round trips. The
+// caller is busy and does not hold mu.
 func (q *Queue) book() error {
 	sent := time.Now()
 	// A call's own ctx does not end it: what was booked would be lost.
 	err := q.bucket.Book(context.Background(), &q.booking)
 	q.booking.Move = outbound.Ticket{}
 	took := time.Since(sent)
-	if !q.heard {
-		q.trip = took
-	}
 	q.spread += (max(took-q.trip, q.trip-took) - q.spread) / 4
 	q.trip += (took - q.trip) / 8
-	q.clock, q.heard = q.booking.Clock, true
 	return err
 }
 

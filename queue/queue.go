@@ -23,7 +23,6 @@ type Queue struct {
 	tickets []outbound.Ticket // places booked, in order; the i-th is the i-th waiter's
 	back    []outbound.Ticket // to give back with the next trip
 	clock   outbound.Clock    // as of the last trip
-	heard   bool              // there was one
 	busy    bool              // somebody is away on a trip
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
@@ -150,7 +149,7 @@ func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
 func (q *Queue) admissible(w *waiter) error {
 	var after time.Duration // 0: not known
 	late := false
-	if q.heard {
+	if q.clock.Known() {
 		earliest, err := q.clock.Earliest(&q.list.ahead, &w.cost)
 		if err != nil {
 			return err
@@ -178,7 +177,7 @@ func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permi
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.busy = false
+	q.clock, q.busy = q.booking.Clock, false
 	defer q.arm()
 	switch {
 	case err == nil:

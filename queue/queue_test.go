@@ -13,6 +13,12 @@ import (
 
 var bg = context.Background()
 
+// pass lets time pass, and then all that it has woken run.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	b, err := outbound.NewBucket("test", limits...)
 	if err != nil {
@@ -42,7 +48,7 @@ func TestCallsGoAtTheLeakRateInOrderOfArrival(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		synctest.Wait()
 		if len(order) != 60 {
 			t.Fatalf("%d calls went, want 60", len(order))
@@ -111,6 +117,6 @@ func TestWhoCannotMakeItIsRefusedWithoutWaiting(t *testing.T) {
 		if time.Since(begin) != 0 {
 			t.Errorf("refused only after %v", time.Since(begin))
 		}
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 	})
 }
