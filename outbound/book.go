@@ -91,7 +91,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	calls := make([]call, len(r.Charges))
 	for i := range r.Charges {
 		calls[i].bucket, calls[i].cost[0], calls[i].charge[0] = b, k.Costs[i], r.Charges[i]
-		calls[i].hold()
+		calls[i].hold(&r)
 		k.Tickets = append(k.Tickets, Ticket{&calls[i]})
 	}
 	return nil
@@ -220,7 +220,7 @@ func (k *Clock) check(c *Cost) error {
 			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
 		}
 	}
-	if !c.valid() || !counted && k.bucket.ledger().slots == 0 {
+	if !c.valid() || !counted && k.bucket.ledger().slots.Load() == 0 {
 		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
 	}
 	return nil

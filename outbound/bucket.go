@@ -143,7 +143,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		return nil, err
 	}
 	k.charge[0] = r.Charges[0]
-	k.hold()
+	k.hold(&r)
 	return k, nil
 }
 

@@ -25,9 +25,9 @@ type slot struct {
 	net    runtime.Cleanup
 }
 
-// hold notes the slot that the booking has taken.
-func (k *call) hold() {
-	if l := k.bucket.slow.Load(); l.slots > 0 {
+// hold notes the slot that the booking has taken, if it has.
+func (k *call) hold(r *Result) {
+	if r.slots {
 		k.slot = &slot{bucket: k.bucket}
 		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
 	}

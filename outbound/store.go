@@ -123,7 +123,8 @@ type Result struct {
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	noSlot bool // refused because too many calls are in progress
+	slots  bool // each of Charges has taken a place among the calls at once
+	noSlot bool // refused because there is none
 }
 
 // Stored is what a store keeps of one key. The zero value is a key that does

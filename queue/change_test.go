@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 func TestNobodyGoesDuringAHoldAndThenTheyDrip(t *testing.T) {
@@ -73,23 +74,36 @@ func TestAHoldRefusesWhoCannotMakeItAnyMore(t *testing.T) {
 }
 
 func TestAfterResumeWhoWaitsBooksAnewInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		l := line{q: New(b, Config{})}
-		for i := range 5 {
-			l.arrive(bg, i, outbound.Cost{1}, nil)
-		}
-		b.Hold(bg, time.Hour)
-		time.Sleep(10 * time.Second)
-		if l.went() != 1 {
-			t.Errorf("%d went, want 1", l.went())
-		}
-		b.Resume(bg)
-		pass(10 * time.Second)
-		if len(l.order) != 5 || !l.sorted() {
-			t.Errorf("order %v", l.order)
-		}
-	})
+	for _, rate := range []float64{1, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate})
+			l := line{q: New(b, Config{})}
+			var h outboundtest.History
+			for i := range 50 {
+				l.arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { h.Add(time.Now(), 1) })
+			}
+			b.Hold(bg, time.Hour)
+			time.Sleep(10 * time.Second)
+			if l.went() != 1 {
+				t.Errorf("%d went, want 1", l.went())
+			}
+			b.Resume(bg)
+			// A gate beside them: the places that were booked before are void.
+			for range 100 {
+				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+					h.Add(time.Now(), 1)
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+			pass(time.Hour)
+			if len(l.order) != 50 || !l.sorted() {
+				t.Errorf("order %v", l.order)
+			}
+			if err := h.Check(1, rate, 0); err != nil {
+				t.Errorf("at %v/s: %v", rate, err)
+			}
+		})
+	}
 }
 
 func TestLoweredLimitsRefuseWhatNoLongerFits(t *testing.T) {

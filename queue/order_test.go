@@ -150,6 +150,34 @@ func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
 	}
 }
 
+// Several places are booked ahead, and one in the middle loses its call: those
+// behind it go with places of their own cost only.
+func TestAPlaceIsOnlyUsedByACallOfItsCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := outbound.Limit{Capacity: 10, LeakRate: 2000}
+		b := bucket(t, limit)
+		l := line{q: New(b, Config{})}
+		var h outboundtest.History
+		l.arrive(bg, 0, outbound.Cost{10}, func(*outbound.Permit) { h.Add(time.Now(), 10) })
+		for i := 1; i <= 20; i++ {
+			c := outbound.Cost{float64(1 + i%5)}
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			l.arrive(ctx, i, c, func(*outbound.Permit) { h.Add(time.Now(), c[0]) })
+			if i%3 == 0 {
+				time.AfterFunc(3*time.Millisecond, cancel)
+			}
+		}
+		pass(time.Second)
+		if len(l.order) < 15 || !l.sorted() {
+			t.Errorf("order %v", l.order)
+		}
+		if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestSeveralQueuesShareABucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 2, LeakRate: 100}

@@ -24,6 +24,7 @@ type Queue struct {
 	back    []outbound.Ticket // to give back with the next trip
 	clock   outbound.Clock    // as of the last trip
 	busy    bool              // somebody is away on a trip
+	away    outbound.Cost     // what who goes straight is away to book
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
 	timer   *time.Timer       // of the next thing to do; nil: nobody waits
@@ -112,7 +113,7 @@ func (q *Queue) enter(ctx context.Context, c outbound.Cost, p *outbound.Permit) 
 		return w, err
 	}
 	// Nobody waits: straight to the bucket, with the others behind.
-	q.busy = true
+	q.busy, q.away = true, c
 	q.mu.Unlock()
 	return q.straight(ctx, c, p)
 }
@@ -150,7 +151,13 @@ func (q *Queue) admissible(w *waiter) error {
 	var after time.Duration // 0: not known
 	late := false
 	if q.clock.Known() {
-		earliest, err := q.clock.Earliest(&q.list.ahead, &w.cost)
+		ahead := q.list.ahead
+		for i, c := range q.away {
+			if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
+				ahead[i] += c
+			}
+		}
+		earliest, err := q.clock.Earliest(&ahead, &w.cost)
 		if err != nil {
 			return err
 		}
@@ -177,8 +184,12 @@ func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permi
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.clock, q.busy = q.booking.Clock, false
+	before := q.clock
+	q.clock, q.busy, q.away = q.booking.Clock, false, outbound.Cost{}
 	defer q.arm()
+	if !q.clock.Same(&before) {
+		defer q.replan()
+	}
 	switch {
 	case err == nil:
 		t := q.booking.Tickets[0]
