@@ -137,6 +137,51 @@ func TestTheEndOfTheContextIsReportedAtOnceWithItsCause(t *testing.T) {
 	}
 }
 
+// lateDone makes whoever looks at Done wait for a second first.
+type lateDone struct{ context.Context }
+
+func (l lateDone) Done() <-chan struct{} {
+	time.Sleep(time.Second)
+	return l.Context.Done()
+}
+
+func TestAnEndOfTheContextWinsOverAnAnswerOfTheSameInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // or a select would decide at random
+			ctx, cancel := context.WithCancel(t.Context())
+			api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() })}
+			req := (&http.Request{URL: mustURL("http://api.example.com/")}).WithContext(lateDone{ctx})
+			if res, err := api.RoundTrip(req); res != nil || err != context.Canceled {
+				t.Fatalf("got %v, %v, want context.Canceled", res, err)
+			}
+		}
+	})
+}
+
+func TestTheBodyStaysOpenForAHandlerThatOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := &countingBody{Reader: *strings.NewReader("hello")}
+		api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Minute)
+			read, err := io.ReadAll(r.Body)
+			if string(read) != "hello" || err != nil || body.closed != 0 {
+				t.Errorf("read %q, %v, closed %d times, want an open body", read, err, body.closed)
+			}
+		})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
+		if _, err := api.RoundTrip(req); err != context.DeadlineExceeded {
+			t.Errorf("got %v, want a timeout", err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if body.closed != 1 {
+			t.Errorf("body closed %d times, want once", body.closed)
+		}
+	})
+}
+
 func TestAClientTimeoutEndsTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Latency: time.Minute}

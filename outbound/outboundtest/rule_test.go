@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,9 @@ func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
 			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s, 1, "1"}, {1900*ms - 1, 1, "1"}, {1900 * ms, 1, ""}, {1950*ms - 1, 1, "1"}, {1950 * ms, 1, ""}}},
 		{"a sliding log of units", SlidingLog(10, 10*s), []step{
 			{0, 4, ""}, {2 * s, 4, ""}, {4 * s, 3, "6"}, {4 * s, 7, "8"}, {5 * s, 2, ""}, {5 * s, 9, "10"}, {10*s - 1, 3, "1"}, {10 * s, 4, ""}}},
+		{"a bucket of fractions that do not add up", LeakyBucket(.3, .1), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
+		{"a window of fractions that do not add up", FixedWindow(.3, s), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
+		{"a log of fractions that do not add up", SlidingLog(.3, s), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
 		{"more than ever fits", LeakyBucket(3, 1), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
 		{"more than a window", FixedWindow(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
 		{"more than a log", SlidingLog(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
@@ -349,4 +353,17 @@ func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
 	wantPanic(t, "0 calls at once", func() { AtOnce(0) })
 	wantPanic(t, "-1 calls at once", func() { AtOnce(-1) })
 	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Of("tokens", byHeader) })
+}
+
+// wantPanic expects a panic of this package that says the words.
+func wantPanic(t *testing.T, words string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		text, _ := recover().(string)
+		if !strings.HasPrefix(text, "outboundtest: ") || !strings.Contains(text, words) {
+			t.Errorf("got panic %q, want one that says %q", text, words)
+		}
+	}()
+	f()
 }

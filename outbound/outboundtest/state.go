@@ -1,9 +1,6 @@
 package outboundtest
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // unknown is the wait of a call for which no time can be named.
 const unknown = time.Duration(-1)
@@ -39,9 +36,9 @@ func (b *leakyBucket) wait(now int64, _ int, units float64) time.Duration {
 	if units > b.brim {
 		return unknown
 	}
-	// Rounding may leave the quotient a little short; a caller sent away with it
-	// would be refused again.
-	w := max(1, int64(math.Ceil(over/b.leakRate*1e9)))
+	// The quotient is cut to whole nanoseconds and may be a little short besides; a
+	// caller sent away with it would be refused again.
+	w := int64(over / b.leakRate * 1e9)
 	for step := int64(1); b.levelAt(now+w)+units > b.brim; step *= 2 {
 		w += step
 	}

@@ -1,6 +1,10 @@
 package outboundtest
 
-import "testing"
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
 
 func TestASlidingLogRemembersNoMoreThanTwoWindows(t *testing.T) {
 	s := slidingLog{limit: 100, window: 1000}
@@ -33,6 +37,26 @@ func TestWindowsBefore1970StartAtMultiplesToo(t *testing.T) {
 	for now, want := range map[int64]int64{-1: -1000, -1000: -1000, -1001: -2000, 0: 0, 999: 0, 1000: 1000} {
 		if start := f.startOf(now); start != want {
 			t.Errorf("the window of %d starts at %d, want %d", now, start, want)
+		}
+	}
+}
+
+func TestALeakyBucketHasRoomAfterTheWaitThatItNamesAndNotBefore(t *testing.T) {
+	random := rand.New(rand.NewPCG(13, 14))
+	for range 20_000 {
+		capacity := math.Pow(10, 24*random.Float64()-12)
+		drain := math.Pow(10, 18*random.Float64()-9) // seconds, up to 30 years
+		b := leakyBucket{brim: capacity + capacity*sharp, leakRate: capacity / drain}
+		now := random.Int64N(1 << 60)
+		b.take(now, capacity*random.Float64())
+		units := capacity * random.Float64()
+		w := int64(b.wait(now, 0, units))
+		if again := b.wait(now+w, 0, units); again != 0 {
+			t.Fatalf("%+v: %g units: told to wait %d ns, then %d more", b, units, w, again)
+		}
+		early := max(1, w>>40) // float64 tells no closer instants apart
+		if w > early && b.wait(now+w-early, 0, units) == 0 {
+			t.Fatalf("%+v: %g units: told to wait %d ns, but %d less would do", b, units, w, early)
 		}
 	}
 }
