@@ -84,7 +84,7 @@ func (b *Bucket) GiveBack(ctx context.Context, tickets ...Ticket) error {
 	}
 	charges := make([]*Charge, 0, len(tickets))
 	for _, t := range tickets {
-		if t.call.once(flagDone) {
+		if t.call.once(flagDone | flagVoid) {
 			charges = append(charges, &t.call.charge)
 		}
 	}
