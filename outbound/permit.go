@@ -126,6 +126,20 @@ func (p *Permit) Done() {
 	}
 }
 
+// Pending reports whether Done still has something to free: a place among the
+// calls at once, a limiter that is in use, or whatever a [Limiter] of your own
+// frees. If not, all that Done does is to note a success, and whoever wraps
+// calls can call it early and spare itself to watch for their end.
+func (p *Permit) Pending() bool {
+	if p == nil || p.flags&flagDone != 0 {
+		return false
+	}
+	if k, ok := p.call.(*call); ok {
+		return p.pin != nil || k.slot != nil && !k.slot.ended.Load()
+	}
+	return p.pin != nil || p.call != nil
+}
+
 // charge returns the charge of the fast path as the slow one writes it.
 func (p *Permit) charge() *Charge {
 	b := p.bucket

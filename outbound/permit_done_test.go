@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,4 +129,34 @@ func TestTicketOfACallThatIsDoneIsNotGivenBack(t *testing.T) {
 			t.Errorf("a call that went was given back: %v", err)
 		}
 	})
+}
+
+type silent struct{ *Permit }
+
+func (silent) Done() {}
+
+func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
+	ours := Permit{}
+	pinned := Permit{pin: new(atomic.Int32)}
+	pinned.pin.Store(1)
+	slot := admit(t, Must(NewBucket("slot", AtOnce(1))), 1)
+	twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)
+	fast := admit(t, Must(NewBucket("one", PerSecond(1))), 1)
+	foreign := NewPermit(silent{&ours})
+	for _, c := range []struct {
+		name   string
+		permit *Permit
+		want   bool
+	}{
+		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of the fast path", &fast, false}, {"of two limits", &twoLimits, false},
+		{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
+	} {
+		if got := c.permit.Pending(); got != c.want {
+			t.Errorf("a permit %s: Pending() = %v", c.name, got)
+		}
+		c.permit.Done()
+		if c.permit.Pending() {
+			t.Errorf("a permit %s is pending after Done", c.name)
+		}
+	}
 }
