@@ -108,19 +108,22 @@ func TestBodyIsWrappedOnlyIfThePermitNeedsIt(t *testing.T) {
 
 // A body may be closed while another goroutine reads it, and settled by a third.
 func TestReadCloseAndSettleMayRace(t *testing.T) {
-	for range 200 {
-		r := new(recorder)
-		var permit *outbound.Permit
-		rt := &Transport{Base: answer(200, newBody("some text")), Limiter: r, OnResponse: func(_ *http.Response, p *outbound.Permit) { permit = p }}
-		resp, err := rt.RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
+	r := new(recorder)
+	fast := outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 1000, LeakRate: 1}))
+	for range 100 {
+		for _, l := range []outbound.Limiter{r, fast} {
+			var permit *outbound.Permit
+			rt := &Transport{Base: answer(200, newBody("some text")), Limiter: l, OnResponse: func(_ *http.Response, p *outbound.Permit) { permit = p }}
+			resp, err := rt.RoundTrip(newRequest(t, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all sync.WaitGroup
+			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body) })
+			all.Go(func() { _ = resp.Body.Close() })
+			all.Go(func() { permit.Settle(outbound.Cost{3}) })
+			all.Wait()
 		}
-		var all sync.WaitGroup
-		all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body) })
-		all.Go(func() { _ = resp.Body.Close() })
-		all.Go(func() { permit.Settle(outbound.Cost{3}) })
-		all.Wait()
 		if heard := r.heard(); heard != "acquire 1, settle 3, done" && heard != "acquire 1, done, settle 3" {
 			t.Fatalf("heard %q", heard)
 		}

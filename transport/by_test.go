@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -135,3 +136,27 @@ func TestByWithoutAFunctionRefusesAll(t *testing.T) {
 		}
 	}
 }
+
+func FuzzHostsAndRoutes(f *testing.F) {
+	byRoute, err := ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": nil, "/{a}/{b...}": outbound.Unlimited{}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{"https://api.example.com:443/search/x", "http://[::1%25eth0]:080/a//b/..", "https://bücher.example/%2e%2e/", "mailto:a@b", "//x"} {
+		f.Add(s, "GET", "")
+	}
+	f.Fuzz(func(t *testing.T, rawURL, method, opaque string) {
+		u, err := url.Parse(rawURL)
+		if err != nil {
+			return
+		}
+		key := hostKey(u)
+		if again := hostKey(&url.URL{Scheme: u.Scheme, Host: strings.ToUpper(u.Host)}); isASCII(u.Host) && again != key {
+			t.Errorf("%q has the keys %q and %q", u.Host, key, again)
+		}
+		u.Opaque = opaque
+		byRoute(&http.Request{Method: method, URL: u}) // does not panic
+	})
+}
+
+func isASCII(s string) bool { return strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0 }

@@ -106,6 +106,21 @@ func TestWithCostStandsForTheLastAttempt(t *testing.T) {
 	}
 }
 
+func TestDoneOfWithCostLeavesTheCallInProgress(t *testing.T) {
+	b := slots(1)
+	ctx, permit := WithCost(t.Context(), outbound.Cost{1})
+	resp, err := (&Transport{Base: answer(200, newBody("x")), Limiter: b}).RoundTrip(newRequest(t, nil).WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if permit.Done(); !full(t, b) {
+		t.Error("the slot was freed while the body is open")
+	}
+	if err := resp.Body.Close(); err != nil || full(t, b) {
+		t.Errorf("Close: %v, full %v", err, full(t, b))
+	}
+}
+
 func TestWithCostOfARequestThatNeverWentIsGivenBackByTheTransport(t *testing.T) {
 	r := new(recorder)
 	ctx, permit := WithCost(t.Context(), outbound.Cost{3})

@@ -35,8 +35,8 @@
 // end, has failed or was closed: close bodies, as always. A streamed response
 // keeps its place as long as it streams. The body of a 101 Switching Protocols
 // can be written to and keeps its place until it is closed. If there is no body,
-// or nothing to free, the permit is done when the headers are there, and the
-// body is passed on untouched.
+// or nothing to free and no OnResponse, the permit is done when the headers are
+// there, and the body is passed on untouched.
 //
 // # Retries, redirects, timeouts
 //

@@ -69,6 +69,7 @@ func TestRetryAfterIsReadStrictly(t *testing.T) {
 func TestLongestOfSeveralRetryAftersCounts(t *testing.T) {
 	for want, values := range map[time.Duration][]string{
 		time.Minute:      {"10", "60"},
+		time.Hour:        {"3600", "60"},
 		15 * time.Second: {"soon", "15", "-1"},
 		time.Second:      append(strings.Split(strings.Repeat("1 ", maxLines), " ")[:maxLines], "100"), // beyond the lines that are read
 		0:                {},
@@ -150,6 +151,36 @@ func TestRefusalByTheAPIHoldsAllWhoShareTheBucket(t *testing.T) {
 		time.Sleep(full.RetryAfter)
 		trip(t, ours)
 	})
+}
+
+// The second refusal in a row is held for twice as long, unless a call has
+// succeeded between them.
+func TestResponseThatIsNoRefusalIsASuccessAndAnErrorIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		between base
+		want    time.Duration
+	}{
+		"answered":   {answer(200, nil), time.Second},
+		"not there":  {answer(404, nil), time.Second},
+		"not at all": {func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") }, 2 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
+			held := func() time.Duration {
+				trip(t, &Transport{Base: answer(429, nil), Limiter: b})
+				var full *outbound.ThrottledError
+				if _, err := b.Acquire(t.Context(), outbound.Cost{1}); !errors.As(err, &full) || !full.Held {
+					t.Fatalf("%s: %v", name, err)
+				}
+				return full.RetryAfter
+			}
+			time.Sleep(held() + time.Minute)
+			_, _ = (&Transport{Base: c.between, Limiter: b}).RoundTrip(newRequest(t, nil))
+			if got := held().Round(100 * time.Millisecond); got != c.want {
+				t.Errorf("%s: then held for %v, want %v", name, got, c.want)
+			}
+		})
+	}
 }
 
 func FuzzRetryAfter(f *testing.F) {
