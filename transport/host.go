@@ -16,8 +16,10 @@ func hostKey(u *url.URL) string {
 		return ""
 	}
 	host, port := hostName(u.Hostname()), u.Port()
-	if n, err := strconv.ParseUint(port, 10, 16); err == nil { // 0443 dials 443
-		port = strconv.FormatUint(n, 10)
+	if strings.HasPrefix(port, "0") { // 0443 dials 443
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			port = strconv.FormatUint(n, 10)
+		}
 	}
 	switch scheme := strings.ToLower(u.Scheme); {
 	case port == "",

@@ -60,15 +60,29 @@ var errNoResponse = errors.New("transport: Base returned neither a response nor 
 // the limiter does, no longer than the request's context allows. The request
 // is not changed, its body is not buffered, and nothing is sent twice.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// Whatever happens before Base has taken the body, a panic of the user's
+	// functions or of Base included, it is closed here.
+	ours := true
+	defer func() {
+		if ours {
+			closeRequest(req)
+		}
+	}()
 	var permit outbound.Permit
-	costed, err := t.admit(req, &permit)
+	var err error
+	costed := costOf(req.Context())
+	if limiter := t.limiter(req); limiter != nil {
+		permit, err = limiter.Acquire(req.Context(), t.cost(req, costed))
+	}
 	if err != nil {
+		ours = false
+		closeRequest(req)
 		return t.refuse(req, err)
 	}
 	if costed != nil || t.OnResponse != nil || permit.Pending() {
-		return t.follow(req, permit, costed)
+		return t.follow(req, permit, costed, &ours)
 	}
-	resp, err := t.send(req)
+	resp, err := t.send(req, &ours)
 	if err != nil {
 		if neverSent(err) {
 			permit.Settle(outbound.Cost{})
@@ -85,7 +99,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // follow is RoundTrip for a permit that is used until the body's end.
-func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *costed) (resp *http.Response, err error) {
+func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *costed, ours *bool) (resp *http.Response, err error) {
 	watch := t.OnResponse != nil || permit.Pending()
 	a := &attempt{permit: permit, maxHold: t.maxHold()}
 	if costed != nil {
@@ -98,7 +112,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 			closeResponse(resp)
 		}
 	}()
-	if resp, err = t.send(req); err != nil {
+	if resp, err = t.send(req, ours); err != nil {
 		if neverSent(err) {
 			a.Settle(outbound.Cost{})
 		}
@@ -123,37 +137,24 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	return resp, nil
 }
 
-// admit acquires a permit. If there is none, it has closed the request's body,
-// also when a function of the user panics.
-func (t *Transport) admit(req *http.Request, permit *outbound.Permit) (*costed, error) {
-	admitted := false
-	defer func() {
-		if !admitted {
-			closeRequest(req)
-		}
-	}()
-	ctx := req.Context()
-	costed := costOf(ctx)
-	limiter := t.Limiter
+// limiter returns what admits the request; nil: nothing does.
+func (t *Transport) limiter(req *http.Request) outbound.Limiter {
 	if t.For != nil {
 		if l := t.For(req); l != nil {
-			limiter = l
+			return l
 		}
 	}
-	if limiter == nil {
-		admitted = true
-		return costed, nil
+	return t.Limiter
+}
+
+func (t *Transport) cost(req *http.Request, costed *costed) outbound.Cost {
+	switch {
+	case costed != nil:
+		return costed.cost
+	case t.Cost != nil:
+		return t.Cost(req)
 	}
-	cost := outbound.Cost{1}
-	if costed != nil {
-		cost = costed.cost
-	} else if t.Cost != nil {
-		cost = t.Cost(req)
-	}
-	var err error
-	*permit, err = limiter.Acquire(ctx, cost)
-	admitted = err == nil
-	return costed, err
+	return outbound.Cost{1}
 }
 
 // refuse returns what comes back for a request that was not admitted.
@@ -172,17 +173,11 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 	return resp, nil
 }
 
-// send hands the request on, and holds Base to its contract: a response or an
-// error. A Base that panics may not have closed the request's body.
-func (t *Transport) send(req *http.Request) (*http.Response, error) {
-	returned := false
-	defer func() {
-		if !returned {
-			closeRequest(req)
-		}
-	}()
+// send hands the request on, with its body, and holds Base to its contract: a
+// response or an error.
+func (t *Transport) send(req *http.Request, ours *bool) (*http.Response, error) {
 	resp, err := t.base().RoundTrip(req)
-	returned = true
+	*ours = false
 	switch {
 	case err != nil:
 		closeResponse(resp)
