@@ -13,6 +13,13 @@ import (
 // bucket's clock, in one trip to wherever the bucket lives. A Booking can be
 // used again, which saves allocations.
 type Booking struct {
+	// Back are tickets that no call will use, in the order in which they were
+	// booked. The latest bookings are undone; of others comes back what is safe.
+	Back []Ticket
+	// Move is a ticket to book again for its cost, Costs[0], because units came
+	// back: it is undone if nothing was booked after it, and else nothing is
+	// booked and it stays as it is. The zero Ticket: none.
+	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
 	// Wait is the longest that the first of them can wait.
@@ -26,7 +33,8 @@ type Booking struct {
 	// Clock is the bucket's, as of the reply.
 	Clock Clock
 
-	into []Charge
+	into    []Charge
+	charges []*Charge
 }
 
 // Ticket is a place at which one call may go.
@@ -36,16 +44,12 @@ type Ticket struct{ call *call }
 func (t Ticket) Permit() Permit { return Permit{call: t.call} }
 
 // Cost returns what the ticket was booked for.
-func (t Ticket) Cost() Cost { return t.call.charge.Cost }
+func (t Ticket) Cost() Cost { return t.call.cost[0] }
 
-// Covers reports whether a call of this cost can go with the ticket. If it
-// costs less, settle the permit to that.
-func (t Ticket) Covers(c Cost) bool { return t.call.charge.Cost.covers(&c) }
-
-// Book books. The first of Costs is refused with a [*ThrottledError] or a
-// [*CostError] as Acquire refuses it; then, as with an error of the store, no
-// ticket was granted. A place is used at the time that [Clock.Due] tells, or
-// given back.
+// Book carries the booking out. The first of Costs is refused with a
+// [*ThrottledError] or a [*CostError], as Acquire refuses it; then, as with
+// the error of a store, no ticket was granted. A place is used when
+// [Clock.Ready] says so, or given back.
 func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	k.Tickets = k.Tickets[:0]
 	if err := b.ready(ctx); err != nil {
@@ -54,11 +58,21 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
 	}
-	op := Op{Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
-	if len(k.Costs) > 0 {
-		op.Action = Book
+	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
+	k.charges = k.charges[:0]
+	for _, t := range k.Back {
+		if t.call.once(flagDone | flagVoid) {
+			k.charges = append(k.charges, &t.call.charge[0])
+		}
+	}
+	op.Charges = k.charges
+	if k.Move.call != nil {
+		op.Move = &k.Move.call.charge[0]
 	}
 	r, err := b.book(ctx, &op)
+	for _, t := range k.Back {
+		t.call.slot.end()
+	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r)
 	}
@@ -66,33 +80,21 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		return err
 	}
 	k.into = r.Charges
+	if k.Move.call != nil && len(r.Charges) > 0 {
+		// The slot goes with the place.
+		k.Move.call.once(flagDone | flagVoid)
+		k.Move.call.slot.end()
+	}
+	if len(r.Charges) == 0 {
+		return nil
+	}
 	calls := make([]call, len(r.Charges))
 	for i := range r.Charges {
-		calls[i].bucket, calls[i].charge = b, r.Charges[i]
-		calls[i].hold()
+		calls[i].bucket, calls[i].cost[0], calls[i].charge[0] = b, k.Costs[i], r.Charges[i]
+		calls[i].hold(&r)
 		k.Tickets = append(k.Tickets, Ticket{&calls[i]})
 	}
 	return nil
-}
-
-// GiveBack gives tickets back that no call will use, in the order in which
-// they were booked. The latest bookings are undone; of others comes back what
-// is safe. It fails only with a store, and then room is lost.
-func (b *Bucket) GiveBack(ctx context.Context, tickets ...Ticket) error {
-	if err := b.ready(ctx); err != nil {
-		return err
-	}
-	charges := make([]*Charge, 0, len(tickets))
-	for _, t := range tickets {
-		if t.call.once(flagDone | flagVoid) {
-			charges = append(charges, &t.call.charge)
-		}
-	}
-	_, err := b.do(ctx, "give back", &Op{Action: Unbook, Charges: charges})
-	for _, t := range tickets {
-		t.call.slot.end()
-	}
-	return err
 }
 
 // book carries an operation out and says why the first of its costs was refused.
@@ -140,12 +142,6 @@ func (b *Bucket) slotName() string {
 	return ""
 }
 
-// forecast returns the real time until a call of this cost could go, by a reply.
-func (b *Bucket) forecast(r *Result, c Cost) (time.Duration, error) {
-	k := b.clock(r)
-	return k.Wait(Cost{}, c)
-}
-
 // Clock is what a reply told about a bucket: its clock, its levels and its
 // limits. A [Booking] carries it.
 type Clock struct {
@@ -165,57 +161,82 @@ func (b *Bucket) clock(r *Result) Clock {
 // that is deaf to a hold for longer breaks the invariant.
 const hearing = 25 * time.Millisecond
 
-// Fresh reports whether the clock may still be relied upon to let a call go.
-// That of a bucket in this process costs next to nothing to ask and never may.
-func (k *Clock) Fresh(at time.Time) bool {
-	return k.shared && at.Sub(k.received) <= hearing
-}
+// Known reports whether there was a reply at all.
+func (k *Clock) Known() bool { return k.bucket != nil }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not: it is to be given back and its call booked anew.
-func (k *Clock) Holds(t Ticket) bool { return t.call.charge.Born == k.state.Born }
+func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }
 
-// Due returns the time at which the ticket's call may go, and how late it
-// already was when the clock was last heard: lateness before a hold counts.
-func (k *Clock) Due(t Ticket) (at time.Time, late time.Duration) {
-	in, late := k.state.Due(t.call.charge.Place)
-	return k.received.Add(in), late
-}
-
-// Same reports whether nothing but time and bookings has come between two
-// replies, so that what was planned with the one stands with the other.
-func (k *Clock) Same(other *Clock) bool {
-	return k.state.Born == other.state.Born && k.state.Epoch == other.state.Epoch && k.version == other.version &&
-		k.state.Rem <= 0 && other.state.Rem <= 0
-}
-
-// Wait returns a lower bound of the time until a call of this cost could go,
-// if calls of a total cost ahead go before it, counted from the reply. It
-// knows nothing of calls at once. A cost that can never go is a [*CostError].
-func (k *Clock) Wait(ahead, c Cost) (time.Duration, error) {
-	invalid := &CostError{Key: k.bucket.key, Cost: c, Err: ErrInvalidCost}
-	if !c.valid() {
-		return 0, invalid
+// Due returns the time at which the ticket's call may go, by this clock.
+func (k *Clock) Due(t Ticket) time.Time {
+	in, late := k.state.Due(t.call.charge[0].Place)
+	if in == 0 {
+		return k.received.Add(-late)
 	}
-	var buf [maxLimits]leak.Limit
-	var n leak.Units
+	return k.received.Add(in)
+}
+
+// Ready reports whether the ticket's call may go at the time now, and how late
+// it is, a lateness before a hold included. A call that is due is not ready
+// while the clock was not heard lately enough: then book, or only listen.
+func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
+	in, late := k.state.Due(t.call.charge[0].Place)
+	if !k.shared {
+		// The bucket of this process has just been asked: what it did not
+		// allow then, it may have forbidden since.
+		return in == 0, late
+	}
+	age := now.Sub(k.received)
+	return in <= age && age <= hearing, late + max(0, age-in)
+}
+
+// Same reports whether nothing has come between an older reply and this one
+// that makes later what was planned with it: no hold, no Resume, no change of
+// limits.
+func (k *Clock) Same(older *Clock) bool {
+	s, o := &k.state, &older.state
+	return s.Born == o.Born && s.Epoch == o.Epoch && k.version == older.version &&
+		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
+}
+
+// Earliest returns a lower bound of the time at which a call of this cost can
+// go, if calls of a total cost ahead go before it. It knows nothing of calls at
+// once. A cost that can never go is a [*CostError].
+func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
+	if err := k.check(c); err != nil {
+		return time.Time{}, err
+	}
+	return k.received.Add(k.wait(ahead, c)), nil
+}
+
+// check returns why a call of this cost can never go.
+func (k *Clock) check(c *Cost) error {
 	counted := false
 	for i := range k.limits {
+		n := c[k.limits[i].Unit]
+		counted = counted || n > 0
+		if n > k.limits[i].Capacity && c.valid() {
+			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
+		}
+	}
+	if !c.valid() || !counted && k.bucket.ledger().slots.Load() == 0 {
+		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
+	}
+	return nil
+}
+
+// wait returns the real time from the reply on.
+func (k *Clock) wait(ahead, c *Cost) time.Duration {
+	w := max(0, k.state.Last)
+	for i := range k.limits {
 		l := &k.limits[i]
-		own := share(&c, l)
-		if own > l.Capacity {
-			return 0, &CostError{Key: k.bucket.key, Limit: *l, Cost: c, Err: ErrTooLarge}
-		}
-		counted = counted || own > 0
-		if own > 0 {
-			n[i] = own + ahead[l.Unit]
+		if n := share(c, l); n > 0 {
+			shape := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
+			w = max(w, shape.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
 		}
 	}
-	if l := k.bucket.ledger(); !counted && l.slots == 0 {
-		return 0, invalid
-	}
-	w, _ := k.state.Wait(shape(&buf, k.limits), &n)
-	return k.state.Real(w), nil
+	return k.state.Real(w)
 }
 
 // Interval returns the emission interval: the time in which a unit leaks out

@@ -118,29 +118,33 @@ func (b *Bucket) Key() string { return b.key }
 // charges it. If not, nothing is charged and the error is a [*ThrottledError]
 // with the time to come back, or a [*CostError] if coming back is no use. The
 // error is ctx's own if ctx is done, and a [*StoreError] if the store failed.
-func (b *Bucket) Acquire(ctx context.Context, c Cost) (Permit, error) {
-	if b == nil {
-		return Permit{}, fmt.Errorf("%w: Bucket", ErrNil)
-	}
-	if err := ctx.Err(); err != nil {
-		return Permit{}, err
+func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
+	if err := b.ready(ctx); err != nil {
+		return p, err
 	}
 	if n := c[b.unitOf()]; b.word.Load() != busy && n > 0 && n <= b.capacity && c.valid() {
-		p, wait, ok := b.take(n)
+		wait, ok := b.take(n, &p)
 		if ok {
 			return p, nil
 		}
 		if wait > 0 {
-			return Permit{}, &ThrottledError{Key: b.key, Limit: b.limitName(), RetryAfter: wait}
+			return p, &ThrottledError{Key: b.key, Limit: b.limitName(), RetryAfter: wait}
 		}
 	}
-	costs := [1]Cost{c}
-	var into [1]Charge
-	r, err := b.book(ctx, &Op{Action: Book, Costs: costs[:], into: into[:0]})
+	p.call, err = b.acquire(ctx, c)
+	return p, err
+}
+
+// acquire is Acquire for whatever is not the fast path.
+func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
+	k := &call{bucket: b, cost: [1]Cost{c}}
+	r, err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], into: k.charge[:0]})
 	if err != nil {
-		return Permit{}, err
+		return nil, err
 	}
-	return NewPermit(b.newCall(&r.Charges[0])), nil
+	k.charge[0] = r.Charges[0]
+	k.hold(&r)
+	return k, nil
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each
@@ -178,12 +182,11 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	wait, err := b.forecast(&r, c)
-	if err != nil {
+	clock := b.clock(&r)
+	if err := clock.check(&c); err != nil {
 		return false, err
 	}
-	l := b.slow.Load()
-	return wait == 0 && (l == nil || l.room()), nil
+	return clock.wait(&Cost{}, &c) == 0 && b.ledger().room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -242,7 +245,9 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 // ready is what every method asks first.
 func (b *Bucket) ready(ctx context.Context) error {
 	if b == nil {
-		return fmt.Errorf("%w: Bucket", ErrNil)
+		return errNilBucket
 	}
 	return ctx.Err()
 }
+
+var errNilBucket = fmt.Errorf("%w: Bucket", ErrNil)

@@ -12,8 +12,9 @@ type call struct {
 	bucket *Bucket
 	slot   *slot // the place among the calls at once; nil: none
 	mu     sync.Mutex
-	charge Charge // mu protects it and the flags, against a Done beside a late answer
-	flags  uint8
+	flags  uint8   // mu protects it and charge, against a Done beside a late answer
+	cost   [1]Cost // as acquired; one each, for an Op to point to
+	charge [1]Charge
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety
@@ -24,15 +25,9 @@ type slot struct {
 	net    runtime.Cleanup
 }
 
-func (b *Bucket) newCall(c *Charge) *call {
-	k := &call{bucket: b, charge: *c}
-	k.hold()
-	return k
-}
-
-// hold notes the slot that the booking has taken.
-func (k *call) hold() {
-	if l := k.bucket.slow.Load(); l.slots > 0 {
+// hold notes the slot that the booking has taken, if it has.
+func (k *call) hold(r *Result) {
+	if r.slots {
 		k.slot = &slot{bucket: k.bucket}
 		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
 	}
@@ -66,7 +61,7 @@ func (k *call) once(flags uint8) bool {
 }
 
 func (k *call) Settle(used Cost) {
-	if !used.valid() || !k.once(flagSettled) || used == k.charge.Cost {
+	if !used.valid() || !k.once(flagSettled) || used == k.cost[0] {
 		return
 	}
 	if used == (Cost{}) {
@@ -80,7 +75,7 @@ func (k *call) Refused(d time.Duration) {
 		return
 	}
 	k.once(flagRefused)
-	k.report(Report{Kind: Refused, Wait: max(0, d), Epoch: k.charge.Epoch})
+	k.report(Report{Kind: Refused, Wait: max(0, d), Epoch: k.charge[0].Epoch})
 }
 
 func (k *call) Hold(d time.Duration) {
@@ -98,7 +93,7 @@ func (k *call) Done() {
 		return
 	}
 	if was&flagRefused == 0 {
-		k.bucket.succeeded(k.charge.Epoch)
+		k.bucket.succeeded(k.charge[0].Epoch)
 	}
 	k.slot.end()
 }
@@ -106,6 +101,6 @@ func (k *call) Done() {
 func (k *call) report(r Report) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r.Charge = &k.charge
+	r.Charge = &k.charge[0]
 	k.bucket.report(r)
 }

@@ -29,8 +29,3 @@ func (c *Cost) valid() bool {
 	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
 		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
 }
-
-// covers reports whether a place that was booked for c has room for a call of d.
-func (c *Cost) covers(d *Cost) bool {
-	return c[0] >= d[0] && c[1] >= d[1] && c[2] >= d[2] && c[3] >= d[3]
-}

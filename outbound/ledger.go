@@ -17,11 +17,12 @@ type ledger struct {
 	heard atomic.Int64 // the newest epoch in which a call has succeeded
 	told  atomic.Int64 // the newest that the state was told of
 
+	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
+
 	mu     sync.Mutex // protects what follows
 	limits []Limit    // as given, an AtOnce included
 	own    []Limit    // without it; never changed in place
-	slots  int        // calls at once; 0: any number
-	used   int        // of them
+	used   int        // slots taken
 	stored Stored     // if there is no store
 
 	lost     atomic.Int64 // slots of permits that were dropped without Done
@@ -41,14 +42,16 @@ func newLedger(b *Bucket, limits []Limit) *ledger {
 
 // set takes the limits apart; mu is held, or nobody else knows of l.
 func (l *ledger) set(limits []Limit) {
-	l.limits, l.own, l.slots = limits, limits, 0
+	l.limits, l.own = limits, limits
+	slots := 0.0
 	for i := range limits {
 		if limits[i].atOnce {
-			l.slots = int(limits[i].Capacity)
+			slots = limits[i].Capacity
 			l.own = append(append([]Limit{}, limits[:i]...), limits[i+1:]...)
-			return
+			break
 		}
 	}
+	l.slots.Store(int64(slots))
 }
 
 // shapes returns what the arithmetic needs of the first limit.
@@ -123,14 +126,20 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 		op.Replacement = l.own
 	}
 	op.Limits = l.own
-	op.free = l.slots > 0
+	slots := int(l.slots.Load())
+	op.free = slots > 0
 	costs := op.Costs
-	if op.Action == Book && l.slots > 0 {
-		op.Costs = costs[:max(0, min(len(costs), l.slots-l.used))]
+	if op.Action == Book && slots > 0 {
+		free := slots - l.used
+		if op.Move != nil {
+			free++ // it brings its own
+		}
+		op.Costs = costs[:max(0, min(len(costs), free))]
 	}
 	r := op.Apply(&l.stored, now())
-	if op.Action == Book && l.slots > 0 {
+	if op.Action == Book && slots > 0 {
 		l.used += len(r.Charges)
+		r.slots = true
 		if !r.Refused && len(r.Charges) < len(costs) {
 			r.Refused, r.noSlot = true, true
 		}
@@ -155,7 +164,8 @@ func (b *Bucket) release() {
 func (l *ledger) room() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.slots == 0 || l.used-int(l.lost.Load()) < l.slots
+	slots := int(l.slots.Load())
+	return slots == 0 || l.used-int(l.lost.Load()) < slots
 }
 
 // report sends one report by itself. What fails is lost, and costs room.

@@ -47,11 +47,19 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error)
 		m.keys[key] = k
 	}
 	r := op.Apply(&k.Stored, t)
-	k.until = t + min(r.Expire, maxWait-t)
+	k.until = later(t, r.Expire)
 	if k.Set {
-		k.until += min(keepSet, maxWait-k.until)
+		k.until = later(k.until, keepSet)
 	}
 	return r, nil
+}
+
+// later is t + d, or the end of time.
+func later(t, d time.Duration) time.Duration {
+	if t > 0 && d > maxWait-t {
+		return maxWait
+	}
+	return t + d
 }
 
 // sweep looks at a few keys and drops the idle ones: looking at two for each
@@ -66,4 +74,11 @@ func (m *Memory) sweep(t time.Duration) {
 			return
 		}
 	}
+}
+
+// Len returns the number of keys that are kept.
+func (m *Memory) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.keys)
 }

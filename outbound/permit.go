@@ -149,7 +149,6 @@ func (p *Permit) charge() *Charge {
 	c.Place = time.Duration(p.place) - b.born
 	c.Before = time.Duration(p.before) - b.born
 	c.Born, c.Epoch = b.born, int64(b.born)
-	c.Cost[b.unitOf()] = p.units
 	if p.flags&flagSettled != 0 {
 		c.Settled = true
 	}

@@ -96,7 +96,7 @@ func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		ticket := k.Tickets[0]
-		if err := b.GiveBack(ctx, ticket); err != nil {
+		if err := b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
 			t.Fatal(err)
 		}
 		admit(t, b, 8)
@@ -122,7 +122,7 @@ func TestTicketOfACallThatIsDoneIsNotGivenBack(t *testing.T) {
 		}
 		p := k.Tickets[0].Permit()
 		p.Done()
-		if err := b.GiveBack(ctx, k.Tickets[0]); err != nil {
+		if err := b.Book(ctx, &Booking{Back: []Ticket{k.Tickets[0]}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {

@@ -30,14 +30,13 @@ type Action uint8
 // The actions.
 const (
 	Peek    Action = iota // look, and leave everything as it is
-	Book                  // book the next places for Costs
+	Book                  // give Charges back, then book the next places for Costs
 	Meter                 // fill by Costs[0] whatever the level, up to the brim
-	Unbook                // give Charges back, the newest first
 	Resume                // end a hold, a slow-down and all bookings
 	Replace               // replace the limits, for all who share the key
 )
 
-var actions = [...]string{"peek", "book", "meter", "unbook", "resume", "replace"}
+var actions = [...]string{"peek", "book", "meter", "resume", "replace"}
 
 // String returns the action's name, as errors print it.
 func (a Action) String() string { return actions[a] }
@@ -58,8 +57,12 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
-	// Charges are the bookings to give back, in the order in which they were booked.
+	// Charges are bookings to give back, in the order in which they were booked:
+	// the latest ones are undone, of others comes back what is safe.
 	Charges []*Charge
+	// Move, if not nil, is a booking to undo so that Costs can be booked
+	// instead, if it is the latest of all. If it is not, nothing is booked.
+	Move *Charge
 	// Replacement are the limits to set; none: those that each bucket was made with count again.
 	Replacement []Limit
 
@@ -90,7 +93,6 @@ const (
 // Charge is what a booking has taken, kept to give back from it.
 type Charge struct {
 	leak.Charge
-	Cost    Cost
 	Version int64   // of the limits it was booked under
 	limits  []Limit // those limits, as the indices of leak.Charge count them
 }
@@ -121,7 +123,8 @@ type Result struct {
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	noSlot bool // refused because too many calls are in progress
+	slots  bool // each of Charges has taken a place among the calls at once
+	noSlot bool // refused because there is none
 }
 
 // Stored is what a store keeps of one key. The zero value is a key that does
@@ -156,14 +159,6 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	case Meter:
 		n := op.units(s, &op.Costs[0], shapes)
 		r.Full = s.State.Meter(limits, &n)
-	case Unbook:
-		for i := len(op.Charges) - 1; i >= 0; i-- {
-			c := op.Charges[i]
-			c.align(s, shapes)
-			if !s.State.Unbook(limits, &c.Charge) {
-				s.State.Settle(limits, &c.Charge, &leak.Units{})
-			}
-		}
 	case Resume:
 		s.State.Resume(limits)
 	case Replace:
@@ -265,7 +260,26 @@ func share(c *Cost, l *Limit) float64 {
 }
 
 func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, r *Result) {
+	for i := len(op.Charges) - 1; i >= 0; i-- {
+		c := op.Charges[i]
+		c.align(s, shapes)
+		if !s.State.Unbook(limits, &c.Charge) {
+			s.State.Settle(limits, &c.Charge, &leak.Units{})
+		}
+	}
 	r.Charges = op.into
+	if op.Move != nil {
+		op.Move.align(s, shapes)
+		was, charge := s.State, op.Move.Charge
+		if !s.State.Unbook(limits, &op.Move.Charge) {
+			return
+		}
+		defer func() {
+			if len(r.Charges) == 0 { // nowhere else to go
+				s.State, op.Move.Charge = was, charge
+			}
+		}()
+	}
 	most := op.Wait
 	for i := range op.Costs {
 		n := op.units(s, &op.Costs[i], shapes)
@@ -279,7 +293,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, r *Result) {
 			r.Refused = true
 			return
 		}
-		c := Charge{Cost: op.Costs[i], Version: s.Version, limits: shapes}
+		c := Charge{Version: s.Version, limits: shapes}
 		wait, which, ok := s.State.Fill(limits, &n, most, &c.Charge)
 		if !ok {
 			r.Refused, r.Wait, r.Limit = true, wait, which

@@ -1,0 +1,305 @@
+package outboundtest_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+func TestTheZeroAPIRefusesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var api API
+		if api.Report() != (Report{}) || api.Arrivals().Len() != 0 {
+			t.Error("an API without calls has seen some")
+		}
+		for range 100 {
+			if status, _ := callAPI(t, &api, 1); status != http.StatusOK {
+				t.Fatalf("status %d, want 200", status)
+			}
+		}
+		want := Report{Arrivals: 100, Admitted: 100, Answered: 100, Peak: 1}
+		if r := api.Report(); r != want {
+			t.Errorf("got %+v, want %+v", r, want)
+		}
+	})
+}
+
+func TestHistoriesHoldArrivalsAndAdmittedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(2, time.Second)}}
+		begin := time.Now()
+		for _, gap := range []time.Duration{0, 0, 0, 400, 600, 0, 0, 0, 1500} {
+			time.Sleep(gap * time.Millisecond)
+			callAPI(t, api, 1)
+		}
+		if w := api.Arrivals().Worst(time.Second); w.Units != 5 || !w.Start.Equal(begin.Add(400*time.Millisecond)) {
+			t.Errorf("fullest second of arrivals %+v, want 5 from 400ms on", w)
+		}
+		if w := api.Admitted().Worst(time.Second); w.Units != 2 || !w.Start.Equal(begin) {
+			t.Errorf("fullest second of admitted calls %+v, want 2 from the first on", w)
+		}
+		var times []time.Duration
+		for at, units := range api.Admitted().All() {
+			times = append(times, at.Sub(begin))
+			if units != 1 {
+				t.Errorf("a call of %g units", units)
+			}
+		}
+		if len(times) != 5 || times[1] != 0 || times[2] != time.Second || times[4] != 2500*time.Millisecond {
+			t.Errorf("admitted at %v, want 0s 0s 1s 1s 2.5s", times)
+		}
+		want := Report{Arrivals: 9, Admitted: 5, Refused: 4, Answered: 5, Peak: 1}
+		if r := api.Report(); r != want {
+			t.Errorf("got %+v, want %+v", r, want)
+		}
+	})
+}
+
+func TestLatencyDelaysAnswersAndRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(1, time.Minute)}, Latency: 300 * time.Millisecond}
+		for _, want := range []int{200, 429} {
+			begin := time.Now()
+			if status, _ := callAPI(t, api, 1); status != want || time.Since(begin) != 300*time.Millisecond {
+				t.Errorf("status %d after %v, want %d after 300ms", status, time.Since(begin), want)
+			}
+		}
+		if w := api.Arrivals().Total(); w.Span() != 300*time.Millisecond {
+			t.Errorf("arrivals %v apart, want 300ms: they count when they come, not when they are answered", w.Span())
+		}
+	})
+}
+
+func TestAtOnceCountsCallsFromArrivalToAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{AtOnce(3)}, Latency: time.Second}
+		statuses := make(map[int]int)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				status, after := callAPI(t, api, 1)
+				if after != "" {
+					t.Errorf("Retry-After %q, want none: nobody knows when a call ends", after)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				statuses[status]++
+			})
+		}
+		time.Sleep(500 * time.Millisecond)
+		if r := api.Report(); r.InProgress != 3 || r.Peak != 3 || r.Answered != 0 {
+			t.Errorf("meanwhile: %+v, want 3 in progress", r)
+		}
+		time.Sleep(500*time.Millisecond - 1) // a nanosecond before the first one ends
+		if status, _ := callAPI(t, api, 1); status != http.StatusTooManyRequests {
+			t.Errorf("a nanosecond early: status %d, want 429", status)
+		}
+		wg.Wait()
+		if statuses[200] != 3 || statuses[429] != 7 {
+			t.Errorf("statuses %v, want 3 times 200 and 7 times 429", statuses)
+		}
+		for range 3 {
+			if status, _ := callAPI(t, api, 1); status != http.StatusOK {
+				t.Errorf("after the others: status %d, want 200", status)
+			}
+		}
+		want := Report{Arrivals: 14, Admitted: 6, Refused: 8, Answered: 6, Peak: 3}
+		if r := api.Report(); r != want {
+			t.Errorf("got %+v, want %+v", r, want)
+		}
+	})
+}
+
+func TestNoTimeToRetryIsNamedWhileCallsAtOnceAreBrokenToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, rules := range [][]Rule{
+			{AtOnce(1), SlidingLog(1, time.Minute)},
+			{SlidingLog(1, time.Minute), AtOnce(1)},
+		} {
+			api := &API{Rules: rules, Latency: time.Second}
+			go callAPI(t, api, 1)
+			synctest.Wait()
+			if status, after := callAPI(t, api, 1); status != 429 || after != "" {
+				t.Errorf("status %d, Retry-After %q, want 429 without", status, after)
+			}
+			synctest.Wait() // both calls end in the same instant
+			if status, after := callAPI(t, api, 1); status != 429 || after != "59" {
+				t.Errorf("status %d, Retry-After %q, want 429 with 59", status, after)
+			}
+		}
+	})
+}
+
+func TestARefusalNamesEveryBrokenRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(1, time.Second), LeakyBucket(9, 1), FixedWindow(1, time.Minute)}}
+		client := &http.Client{Transport: api}
+		for _, want := range []string{"ok", "too many: the limit is 1 calls in any 1s, and 1 calls in each 1m0s of the clock\n"} {
+			res, err := client.Get("http://api.example.com/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			if err != nil || string(body) != want || res.ContentLength != int64(len(want)) {
+				t.Errorf("body %q (length %d), %v, want %q", body, res.ContentLength, err, want)
+			}
+		}
+	})
+}
+
+func TestNextAnswersOnlyAdmittedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		api := &API{
+			Rules: []Rule{SlidingLog(1, time.Second)},
+			Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked++
+				time.Sleep(time.Second - 1) // in progress until here, so the next call still finds it in the log
+				w.WriteHeader(http.StatusTeapot)
+			}),
+		}
+		for _, want := range []int{http.StatusTeapot, http.StatusTooManyRequests} {
+			if status, _ := callAPI(t, api, 1); status != want {
+				t.Errorf("status %d, want %d", status, want)
+			}
+		}
+		if asked != 1 {
+			t.Errorf("Next was asked %d times, want once", asked)
+		}
+	})
+}
+
+func TestAPIPanicsOnMeaninglessRulesAndCosts(t *testing.T) {
+	for range 2 { // the first failure must not leave an API without rules behind
+		api := &API{Rules: []Rule{LeakyBucket(1, 1), {}}}
+		for range 2 {
+			wantPanic(t, "rule 1 of an API is the zero Rule", func() {
+				api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+			})
+		}
+	}
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+		api := &API{Rules: []Rule{LeakyBucket(1, 1).Of("tokens", func(*http.Request) float64 { return bad })}}
+		body := &countingBody{}
+		wantPanic(t, "tokens: must be finite", func() {
+			api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com/"), Body: body})
+		})
+		if body.closed != 1 {
+			t.Errorf("body closed %d times, want once", body.closed)
+		}
+		if r := api.Report(); r != (Report{}) {
+			t.Errorf("a call of %g units was counted: %+v", bad, r)
+		}
+	}
+}
+
+func TestManyCallersAtOnceGetExactlyTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{LeakyBucket(50, 100), SlidingLog(120, time.Second), AtOnce(40)}, Latency: time.Millisecond}
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				for range 100 {
+					callAPI(t, api, 1)
+					time.Sleep(time.Duration(1+i%7) * time.Millisecond)
+				}
+			})
+		}
+		wg.Wait()
+		r := api.Report()
+		if r.Arrivals != 5000 || r.Admitted+r.Refused != 5000 || r.Answered != r.Admitted || r.InProgress != 0 || r.Peak != 40 {
+			t.Errorf("report %+v", r)
+		}
+		if api.Arrivals().Len() != r.Arrivals || api.Admitted().Len() != r.Admitted {
+			t.Errorf("%d arrivals and %d admitted calls in the histories, report %+v", api.Arrivals().Len(), api.Admitted().Len(), r)
+		}
+		if err := api.Admitted().Check(50, 100, 0); err != nil {
+			t.Error(err)
+		}
+		if w := api.Admitted().Worst(time.Second); w.Units > 120 {
+			t.Errorf("%g calls in a second, want at most 120", w.Units)
+		}
+		if use := api.Admitted().Use(50, 100); use < 0.9 {
+			t.Errorf("use %g: a strict API must not refuse what keeps its rules", use)
+		}
+	})
+}
+
+func TestTheHandlerKeepsItsRulesOnARealPort(t *testing.T) {
+	api := &API{Rules: []Rule{SlidingLog(25, time.Hour), AtOnce(25)}}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	client := server.Client()
+	statuses := make(map[int]int)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			for range 20 {
+				res, err := client.Post(server.URL, "text/plain", strings.NewReader("body"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				if after := res.Header.Get("Retry-After"); (res.StatusCode == 429) != (after != "") {
+					t.Errorf("status %d, Retry-After %q", res.StatusCode, after)
+				}
+				mu.Lock()
+				statuses[res.StatusCode]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if statuses[200] != 25 || statuses[429] != 75 {
+		t.Errorf("statuses %v, want 25 times 200 and 75 times 429", statuses)
+	}
+	if r := api.Report(); r.Arrivals != 100 || r.Answered != 25 || r.Refused != 75 || r.InProgress != 0 || r.Peak < 1 || r.Peak > 5 {
+		t.Errorf("report %+v", r)
+	}
+}
+
+func TestACallWhoseCallerGaveUpIsNotAnAnswerOf200(t *testing.T) {
+	api := &API{Latency: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	rec := httptest.NewRecorder()
+	api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+	if rec.Code != http.StatusServiceUnavailable {
+		t.Errorf("status %d, want 503", rec.Code)
+	}
+	if r := api.Report(); r.Admitted != 1 || r.Answered != 0 || r.InProgress != 0 {
+		t.Errorf("report %+v, want a call admitted and not answered", r)
+	}
+}
+
+func TestAPanicOfNextEndsTheCall(t *testing.T) {
+	api := &API{
+		Rules: []Rule{AtOnce(1)},
+		Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),
+	}
+	for range 2 { // the second must find the first one's place free
+		func() {
+			defer func() { recover() }()
+			api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		}()
+	}
+	want := Report{Arrivals: 2, Admitted: 2, Peak: 1}
+	if r := api.Report(); r != want {
+		t.Errorf("got %+v, want %+v", r, want)
+	}
+}

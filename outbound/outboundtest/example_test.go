@@ -1,0 +1,178 @@
+package outboundtest_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// An API as the transport of a client: no network, no port.
+func ExampleAPI() {
+	api := &outboundtest.API{Rules: []outboundtest.Rule{
+		outboundtest.SlidingLog(2, time.Hour),
+	}}
+	client := &http.Client{Transport: api}
+	for range 3 {
+		res, err := client.Get("http://api.example.com/items")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		res.Body.Close()
+		fmt.Println(res.Status)
+	}
+	r := api.Report()
+	fmt.Printf("%d arrived, %d answered, %d refused\n", r.Arrivals, r.Answered, r.Refused)
+	// Output:
+	// 200 OK
+	// 200 OK
+	// 429 Too Many Requests
+	// 3 arrived, 2 answered, 1 refused
+}
+
+// An API on a real port, for clients that need one.
+func ExampleAPI_server() {
+	api := &outboundtest.API{
+		Rules: []outboundtest.Rule{outboundtest.AtOnce(100)},
+		Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+		}),
+	}
+	server := httptest.NewServer(api)
+	defer server.Close()
+
+	res, err := http.Post(server.URL, "text/plain", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	res.Body.Close()
+	fmt.Println(res.Status)
+	// Output: 201 Created
+}
+
+// A rule for calls and one for tokens: a call that breaks either counts for
+// neither.
+func ExampleRule_Of() {
+	tokens := func(r *http.Request) float64 {
+		n, _ := strconv.Atoi(r.Header.Get("Tokens"))
+		return float64(n)
+	}
+	api := &outboundtest.API{Rules: []outboundtest.Rule{
+		outboundtest.SlidingLog(100, time.Hour),
+		outboundtest.SlidingLog(1000, time.Hour).Of("tokens", tokens),
+	}}
+	for _, n := range []string{"700", "400", "300"} {
+		req, _ := http.NewRequest("POST", "http://api.example.com/complete", nil)
+		req.Header.Set("Tokens", n)
+		res, err := api.RoundTrip(req)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		res.Body.Close()
+		fmt.Println(n, res.Status)
+	}
+	// Output:
+	// 700 200 OK
+	// 400 429 Too Many Requests
+	// 300 200 OK
+}
+
+// A limiter of capacity 2 that leaks 10 per second let three calls go, the last
+// one 50 ms too early.
+func ExampleHistory_Check() {
+	var h outboundtest.History
+	start := time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC)
+	h.Add(start, 1)
+	h.Add(start, 1)
+	h.Add(start.Add(50*time.Millisecond), 1)
+
+	err := h.Check(2, 10, 0)
+	fmt.Println(err)
+
+	var excess *outboundtest.Excess
+	if errors.As(err, &excess) {
+		fmt.Println(excess.Units, "left,", excess.Allowed, "allowed in", excess.Span())
+	}
+	fmt.Println(h.Check(2, 10, 0.5)) // up to 50 ms late is allowed: 10 per second * 50 ms
+	// Output:
+	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z on, 0.5 above the 2.5 allowed (capacity 2, leak rate 10 per second, slack 0)
+	// 3 left, 2.5 allowed in 50ms
+	// <nil>
+}
+
+// The fullest window of a history, and how much of a quota it used.
+func ExampleHistory_Worst() {
+	var h outboundtest.History
+	start := time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, ms := range []int{0, 900, 1100, 1300, 2500} {
+		h.Add(start.Add(time.Duration(ms)*time.Millisecond), 1)
+	}
+	w := h.Worst(time.Second)
+	fmt.Printf("%g calls from %s on\n", w.Units, w.Start.Format("15:04:05.000"))
+	fmt.Printf("%.0f %% of 4 per second\n", 100*h.Use(1, 4))
+	// Output:
+	// 3 calls from 12:00:00.900 on
+	// 45 % of 4 per second
+}
+
+// The test of the package manual: a client that paces itself, meets a strict API in a bubble where time costs nothing.
+func TestAClientThatPacesItselfIsNeverRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}
+		client := &http.Client{Transport: &paced{base: api, gap: 100 * time.Millisecond}}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 250 {
+					res, err := client.Get("http://api.example.com/items")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					res.Body.Close()
+				}
+			})
+		}
+		wg.Wait()
+		if r := api.Report(); r.Refused > 0 || r.Arrivals != 1000 {
+			t.Errorf("%d of %d calls refused", r.Refused, r.Arrivals)
+		}
+		if err := api.Arrivals().Check(1, 10, 0); err != nil {
+			t.Error(err)
+		}
+		if use := api.Arrivals().Use(1, 10); use < 0.999 {
+			t.Errorf("used %.1f %% of the rate", 100*use)
+		}
+	})
+}
+
+// paced gives each call the next place in time and lets it sleep until then. The
+// mutex is free meanwhile: a bubble's clock stands while a goroutine waits for one.
+type paced struct {
+	base http.RoundTripper
+	gap  time.Duration
+	mu   sync.Mutex
+	next time.Time
+}
+
+func (p *paced) RoundTrip(req *http.Request) (*http.Response, error) {
+	p.mu.Lock()
+	if now := time.Now(); p.next.Before(now) {
+		p.next = now
+	}
+	place := p.next
+	p.next = place.Add(p.gap)
+	p.mu.Unlock()
+	time.Sleep(time.Until(place))
+	return p.base.RoundTrip(req)
+}

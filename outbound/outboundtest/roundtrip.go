@@ -1,0 +1,118 @@
+package outboundtest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+)
+
+// RoundTrip carries the request to the API as if over an ideal network: it arrives
+// at once, and the whole response is there as soon as the API has answered.
+// Nothing is streamed, so the body of the request has been closed by then.
+//
+// The error is the cause of the context's end (context.Cause), as with
+// http.Transport, if it ended first: before the call, which then never reached the
+// API, or during it. What Next does then goes on until it returns, in a goroutine
+// of its own, and the call is in progress until then. If Next panics the error
+// says so; ServeHTTP's other panics reach the caller.
+func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
+	body := onceCloser(req.Body)
+	handedOn := false
+	defer func() {
+		if !handedOn {
+			body.Close()
+		}
+	}()
+	if req.URL == nil {
+		return nil, errors.New("outboundtest: a request without a URL")
+	}
+	ctx := req.Context()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+
+	arrived := asArrived(req, body)
+	rec := httptest.NewRecorder()
+	no := a.arrive(arrived) // here and not in the goroutine: calls arrive in the order in which they are made
+
+	handedOn = true
+	done := make(chan error, 1)
+	go func() {
+		err := errors.New("outboundtest: the handler ended its goroutine") // by runtime.Goexit
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("outboundtest: the handler panicked: %v", v)
+			}
+			body.Close()
+			done <- err
+		}()
+		a.answer(rec, arrived, no)
+		err = nil
+	}()
+	select {
+	case err := <-done:
+		// Of an answer and an end of ctx in the same instant the end wins, or the
+		// answer to a caller who gave up would be left to chance.
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return response(rec, req), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// asArrived returns the request as a server would see it. The caller's is left as
+// it is.
+func asArrived(req *http.Request, body io.ReadCloser) *http.Request {
+	r := req.Clone(req.Context())
+	r.Method = cmp.Or(req.Method, http.MethodGet)
+	r.Host = cmp.Or(req.Host, req.URL.Host)
+	r.RequestURI = req.URL.RequestURI()
+	r.URL.Scheme, r.URL.Host, r.URL.User, r.URL.Fragment, r.URL.RawFragment = "", "", nil, "", ""
+	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
+	r.RemoteAddr = "192.0.2.1:1234" // an address for documentation
+	r.Body, r.GetBody, r.Response = body, nil, nil
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	return r
+}
+
+// response returns what was recorded as a client would see it.
+func response(rec *httptest.ResponseRecorder, req *http.Request) *http.Response {
+	res := rec.Result()
+	res.Request = req
+	res.ContentLength = int64(rec.Body.Len())
+	switch {
+	case req.Method == http.MethodHead:
+		res.Body = http.NoBody // its length is that of the answer to a GET
+	case res.StatusCode == http.StatusNoContent || res.StatusCode == http.StatusNotModified:
+		res.Body, res.ContentLength = http.NoBody, 0
+	}
+	return res
+}
+
+// onceCloser lets a handler close the request's body and RoundTrip close it again,
+// while its owner sees one Close. A nil body becomes an empty one.
+func onceCloser(body io.ReadCloser) io.ReadCloser {
+	if body == nil {
+		return http.NoBody
+	}
+	return &closeOnce{Reader: body, close: sync.OnceValue(body.Close)}
+}
+
+type closeOnce struct {
+	io.Reader
+	close func() error
+}
+
+func (c *closeOnce) Close() error { return c.close() }

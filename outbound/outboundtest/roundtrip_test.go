@@ -1,0 +1,322 @@
+package outboundtest_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// countingBody counts how often it was closed.
+type countingBody struct {
+	strings.Reader
+	closed int
+}
+
+func (b *countingBody) Close() error {
+	b.closed++
+	return nil
+}
+
+func mustURL(raw string) *url.URL {
+	u, err := url.Parse(raw)
+	if err != nil {
+		panic(err)
+	}
+	return u
+}
+
+func TestTheRequestBodyIsClosedOnEveryPath(t *testing.T) {
+	closing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(w, r.Body)
+		r.Body.Close()
+	})
+	tests := []struct {
+		name    string
+		api     *API
+		timeout time.Duration // 0: none
+		ended   bool          // ctx has ended before the call
+		noURL   bool
+		status  int // 0: an error
+	}{
+		{name: "answered", api: &API{}, status: 200},
+		{name: "answered later", api: &API{Latency: time.Second}, status: 200},
+		{name: "answered by a handler that closes it", api: &API{Next: closing}, status: 200},
+		{name: "refused", api: &API{Rules: []Rule{LeakyBucket(0.5, 1)}}, status: 429},
+		{name: "ctx ended before", api: &API{}, ended: true},
+		{name: "ctx ended during the latency", api: &API{Latency: time.Second}, timeout: time.Millisecond},
+		{name: "ctx ended during the handler", api: &API{Next: sleepy(time.Second)}, timeout: time.Millisecond},
+		{name: "ctx ended during a refusal", api: &API{Rules: []Rule{LeakyBucket(0.5, 1)}, Latency: time.Second}, timeout: time.Millisecond},
+		{name: "no URL", api: &API{}, noURL: true},
+		{name: "the handler panics", api: &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") })}},
+		{name: "the handler exits", api: &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if test.timeout > 0 {
+					ctx, cancel = context.WithTimeout(ctx, test.timeout)
+					defer cancel()
+				}
+				if test.ended {
+					cancel()
+				}
+				body := &countingBody{Reader: *strings.NewReader("hello")}
+				req, err := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if test.noURL {
+					req.URL = nil
+				}
+				res, err := test.api.RoundTrip(req)
+				if (res == nil) == (err == nil) {
+					t.Fatalf("response %v and error %v, want exactly one", res, err)
+				}
+				if (test.status == 0) != (err != nil) || res != nil && res.StatusCode != test.status {
+					t.Errorf("got %v, %v, want status %d", res, err, test.status)
+				}
+				time.Sleep(2 * time.Second) // a handler may still hold it
+				synctest.Wait()
+				if body.closed != 1 {
+					t.Errorf("body closed %d times, want once", body.closed)
+				}
+				if r := test.api.Report(); r.InProgress != 0 {
+					t.Errorf("report %+v, want no call in progress", r)
+				}
+			})
+		})
+	}
+}
+
+// sleepy answers after d, whatever becomes of the caller.
+func sleepy(d time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { time.Sleep(d) })
+}
+
+func TestTheEndOfTheContextIsReportedAtOnceWithItsCause(t *testing.T) {
+	cause := errors.New("shutting down")
+	for name, api := range map[string]*API{
+		"latency":              {Rules: []Rule{AtOnce(1)}, Latency: time.Minute},
+		"handler":              {Rules: []Rule{AtOnce(1)}, Next: sleepy(time.Minute)},
+		"handler that notices": {Rules: []Rule{AtOnce(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(time.Second, func() { cancel(cause) })
+				req, _ := http.NewRequestWithContext(ctx, "GET", "http://api.example.com/", nil)
+				if res, err := api.RoundTrip(req); res != nil || err != cause || time.Since(begin) != time.Second {
+					t.Errorf("got %v, %v after %v, want the cause after 1s", res, err, time.Since(begin))
+				}
+				if res, err := api.RoundTrip(req); res != nil || err != cause {
+					t.Errorf("got %v, %v, want the cause again", res, err)
+				}
+				if n := api.Report().Arrivals; n != 1 {
+					t.Errorf("%d arrivals, want 1: the second call had ended before it was made", n)
+				}
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				if r := api.Report(); r.InProgress != 0 {
+					t.Errorf("report %+v, want no call in progress", r)
+				}
+			})
+		})
+	}
+}
+
+// lateDone makes whoever looks at Done wait for a second first.
+type lateDone struct{ context.Context }
+
+func (l lateDone) Done() <-chan struct{} {
+	time.Sleep(time.Second)
+	return l.Context.Done()
+}
+
+func TestAnEndOfTheContextWinsOverAnAnswerOfTheSameInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // or a select would decide at random
+			ctx, cancel := context.WithCancel(t.Context())
+			api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() })}
+			req := (&http.Request{URL: mustURL("http://api.example.com/")}).WithContext(lateDone{ctx})
+			if res, err := api.RoundTrip(req); res != nil || err != context.Canceled {
+				t.Fatalf("got %v, %v, want context.Canceled", res, err)
+			}
+		}
+	})
+}
+
+func TestTheBodyStaysOpenForAHandlerThatOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := &countingBody{Reader: *strings.NewReader("hello")}
+		api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Minute)
+			read, err := io.ReadAll(r.Body)
+			if string(read) != "hello" || err != nil || body.closed != 0 {
+				t.Errorf("read %q, %v, closed %d times, want an open body", read, err, body.closed)
+			}
+		})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
+		if _, err := api.RoundTrip(req); err != context.DeadlineExceeded {
+			t.Errorf("got %v, want a timeout", err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if body.closed != 1 {
+			t.Errorf("body closed %d times, want once", body.closed)
+		}
+	})
+}
+
+func TestAClientTimeoutEndsTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Latency: time.Minute}
+		client := &http.Client{Transport: api, Timeout: time.Second}
+		begin := time.Now()
+		_, err := client.Get("http://api.example.com/")
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
+			t.Errorf("got %v after %v, want a timeout after 1s", err, time.Since(begin))
+		}
+		synctest.Wait()
+		if r := api.Report(); r != (Report{Arrivals: 1, Admitted: 1, Peak: 1}) {
+			t.Errorf("report %+v, want a call that was not answered", r)
+		}
+	})
+}
+
+func TestAHandlerStaysInProgressAfterItsCallerGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{AtOnce(1)}, Next: sleepy(time.Minute)}
+		client := &http.Client{Transport: api, Timeout: time.Second}
+		if _, err := client.Get("http://api.example.com/"); err == nil {
+			t.Error("no timeout")
+		}
+		if status, _ := callAPI(t, api, 1); status != http.StatusTooManyRequests {
+			t.Errorf("while the handler works on: status %d, want 429", status)
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if status, _ := callAPI(t, api, 1); status != http.StatusOK {
+			t.Errorf("after the handler: status %d, want 200", status)
+		}
+	})
+}
+
+func TestTheRequestIsNotModified(t *testing.T) {
+	vandal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("X-Changed", "yes")
+		r.URL.Path = "/changed"
+		r.Host = "changed"
+		r.Method = "CHANGED"
+		r.Body = nil
+	})
+	body := &countingBody{}
+	newRequest := func() *http.Request {
+		req, err := http.NewRequest("POST", "http://user:secret@api.example.com/a%2Fb?c=d#e", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Mine", "1")
+		return req
+	}
+	req := newRequest()
+	res, err := (&API{Next: vandal}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := newRequest(); !reflect.DeepEqual(req, want) {
+		t.Errorf("got  %+v\nwant %+v", req, want)
+	}
+	if res.Request != req {
+		t.Error("the response does not carry the request")
+	}
+}
+
+func TestTheHandlerSeesWhatAServerWouldSee(t *testing.T) {
+	var got *http.Request
+	var read string
+	api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got, read = r, string(body)
+	})}
+	req, _ := http.NewRequest("", "http://user:secret@api.example.com/a%2Fb?c=d#e", strings.NewReader("hello"))
+	if _, err := api.RoundTrip(req); err != nil {
+		t.Fatal(err)
+	}
+	if got.Method != "GET" || got.Host != "api.example.com" || got.RequestURI != "/a%2Fb?c=d" || got.URL.String() != "/a%2Fb?c=d" ||
+		got.ContentLength != 5 || read != "hello" || got.RemoteAddr == "" {
+		t.Errorf("got %+v with body %q", got, read)
+	}
+	// The least that a RoundTripper may be given.
+	if _, err := api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")}); err != nil {
+		t.Fatal(err)
+	}
+	if got.Method != "GET" || got.Header == nil || got.Body == nil || got.URL.Path != "" || got.RequestURI != "/" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestTheResponseIsWhatAClientWouldSee(t *testing.T) {
+	answer := func(status int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Answer", "yes")
+			w.WriteHeader(status)
+			io.WriteString(w, "hello")
+		})
+	}
+	tests := []struct {
+		method string
+		status int
+		text   string
+		body   string
+		length int64
+	}{
+		{"GET", 200, "200 OK", "hello", 5},
+		{"GET", 429, "429 Too Many Requests", "hello", 5},
+		{"HEAD", 200, "200 OK", "", 5},
+		{"GET", 204, "204 No Content", "", 0},
+		{"GET", 304, "304 Not Modified", "", 0},
+	}
+	for _, test := range tests {
+		t.Run(test.method+" "+test.text, func(t *testing.T) {
+			req, _ := http.NewRequest(test.method, "http://api.example.com/", nil)
+			res, err := (&API{Next: answer(test.status)}).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			if err != nil || res.Body.Close() != nil {
+				t.Fatal("the body cannot be read and closed")
+			}
+			if res.StatusCode != test.status || res.Status != test.text || string(body) != test.body ||
+				res.ContentLength != test.length || res.Header.Get("X-Answer") != "yes" || res.Proto != "HTTP/1.1" || res.Request != req {
+				t.Errorf("got %+v with body %q", res, body)
+			}
+		})
+	}
+}
+
+func TestAPanicOfNextIsAnErrorOfTheCall(t *testing.T) {
+	api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("broken") })}
+	_, err := (&http.Client{Transport: api}).Get("http://api.example.com/")
+	if err == nil || !strings.Contains(err.Error(), "outboundtest: the handler panicked: broken") {
+		t.Errorf("got %v", err)
+	}
+	if r := api.Report(); r != (Report{Arrivals: 1, Admitted: 1, Peak: 1}) {
+		t.Errorf("report %+v, want a call that was not answered", r)
+	}
+}

@@ -1,0 +1,126 @@
+package outboundtest
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+)
+
+// longest bounds windows and the time in which a full bucket runs dry, so that
+// instants in nanoseconds cannot overflow.
+const longest = 100 * 365 * 24 * time.Hour
+
+// sharp is the rounding tolerance of the rules, as a share of the limit. It is
+// smaller than that of History.Check, so that the calls which a LeakyBucket admits
+// always pass Check.
+const sharp = 1e-10
+
+// Rule is one limit that an API enforces. LeakyBucket, FixedWindow, SlidingLog and
+// AtOnce make them; they panic if a number means nothing. A Rule is a description
+// without state: the same one may serve several APIs, each with a count of its own.
+//
+// Rules keep time to the nanosecond: a call exactly one window later is admitted,
+// a nanosecond earlier it is not. Sums of fractional costs may pass their limit by
+// 1e-10 of it, which is taken for rounding; for a LeakyBucket that is 1e-10 of the
+// time in which it runs dry when full, below a nanosecond up to 10 s.
+type Rule struct {
+	name  string // what follows the number: "in any 1s"
+	limit float64
+	unit  string
+	cost  func(*http.Request) float64 // nil: 1
+	state func() state                // nil: the zero Rule
+}
+
+// LeakyBucket holds up to capacity units, of which leakRate units per second run
+// out: at most capacity + leakRate*W units in any interval of length W. It panics
+// if one of the two is not above 0 and finite, or if a full bucket needs more than
+// 100 years to run dry.
+func LeakyBucket(capacity, leakRate float64) Rule {
+	needPositive("capacity", capacity)
+	needPositive("leak rate", leakRate)
+	need(capacity/leakRate <= longest.Seconds(),
+		"capacity %g and leak rate %g per second: a full bucket must run dry within 100 years", capacity, leakRate)
+	return newRule(capacity, fmt.Sprintf("in a bucket that leaks %g per second", leakRate), func() state {
+		return &leakyBucket{brim: capacity + capacity*sharp, leakRate: leakRate}
+	})
+}
+
+// FixedWindow admits up to n units in each window of the clock. Windows start at
+// whole multiples of their length since the Unix epoch: those of an hour at each
+// full hour of UTC. Up to 2n units may follow each other closely where two windows
+// meet. It panics if n is not above 0 and finite, or the window not above 0 and at
+// most 100 years.
+func FixedWindow(n float64, window time.Duration) Rule {
+	needWindow(n, window)
+	return newRule(n, fmt.Sprintf("in each %v of the clock", window), func() state {
+		return &fixedWindow{limit: n + n*sharp, window: int64(window)}
+	})
+}
+
+// SlidingLog admits up to n units in any window of the given length, wherever it
+// starts. It remembers each call for one window. It panics if n is not above 0 and
+// finite, or the window not above 0 and at most 100 years.
+func SlidingLog(n float64, window time.Duration) Rule {
+	needWindow(n, window)
+	return newRule(n, fmt.Sprintf("in any %v", window), func() state {
+		return &slidingLog{limit: n + n*sharp, window: int64(window)}
+	})
+}
+
+// AtOnce admits a call while fewer than n are in progress, whatever they cost. A
+// call is in progress from its arrival until its answer is complete, so the rule
+// has an effect only with a Latency or a Next that takes its time. Nobody knows
+// when a call will end: a refusal by this rule carries no Retry-After. It panics if
+// n is below 1.
+func AtOnce(n int) Rule {
+	need(n >= 1, "%d calls at once: must be at least 1", n)
+	return newRule(float64(n), "in progress", func() state { return atOnce(n) })
+}
+
+// Of returns the rule for another unit than calls: cost tells how many units a
+// request takes, and name is what refusals call them, as in "tokens". A nil cost
+// takes 1. The API asks cost once for each arrival, before it decides and possibly
+// from several goroutines, and panics if the answer is negative, infinite or NaN;
+// cost must leave the request as it is and its body unread. A request that costs 0
+// passes the rule, and one that costs more than the rule ever admits is refused
+// without a Retry-After. Of panics for AtOnce, which counts calls.
+func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
+	if r.state != nil {
+		_, counts := r.state().(atOnce)
+		need(!counts, "AtOnce counts calls in progress and cannot count %q", name)
+	}
+	r.unit, r.cost = name, cost
+	return r
+}
+
+// String returns the rule in words: "10 calls in any 1s".
+func (r Rule) String() string {
+	if r.state == nil {
+		return "no rule"
+	}
+	return fmt.Sprintf("%g %s %s", r.limit, r.unit, r.name)
+}
+
+func newRule(limit float64, name string, state func() state) Rule {
+	return Rule{limit: limit, name: name, unit: "calls", state: state}
+}
+
+// costOf returns the units that the request takes of the rule.
+func (r Rule) costOf(req *http.Request) float64 {
+	if r.cost == nil {
+		return 1
+	}
+	units := r.cost(req)
+	need(units >= 0 && !math.IsInf(units, 1), "a request costs %g %s: must be finite and at least 0", units, r.unit)
+	return units
+}
+
+func needPositive(what string, x float64) {
+	need(x > 0 && !math.IsInf(x, 1), "%s %g: must be finite and above 0", what, x)
+}
+
+func needWindow(n float64, window time.Duration) {
+	needPositive("limit of a window", n)
+	need(window > 0 && window <= longest, "a window of %v: must be above 0 and at most 100 years", window)
+}

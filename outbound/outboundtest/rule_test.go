@@ -1,0 +1,369 @@
+package outboundtest_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// callAPI makes a call without a network. A cost other than 1 is for rules made
+// with Of("units", byHeader).
+func callAPI(t *testing.T, api *API, cost float64) (status int, retryAfter string) {
+	t.Helper()
+	req, err := http.NewRequest("GET", "http://api.example.com/items", nil)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	req.Header.Set("Cost", strconv.FormatFloat(cost, 'g', -1, 64))
+	res, err := api.RoundTrip(req)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	res.Body.Close()
+	return res.StatusCode, res.Header.Get("Retry-After")
+}
+
+func byHeader(r *http.Request) float64 {
+	cost, err := strconv.ParseFloat(r.Header.Get("Cost"), 64)
+	if err != nil {
+		panic(err)
+	}
+	return cost
+}
+
+// rulesOf makes an API whose rules count units by header.
+func rulesOf(rules ...Rule) *API {
+	for i, rule := range rules {
+		rules[i] = rule.Of("units", byHeader)
+	}
+	return &API{Rules: rules}
+}
+
+func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	type step struct {
+		at         time.Duration // since midnight
+		cost       float64
+		retryAfter string // "": admitted; "never": refused without
+	}
+	tests := []struct {
+		name  string
+		rule  Rule
+		steps []step
+	}{
+		{"capacity one", LeakyBucket(1, 10), []step{
+			{0, 1, ""}, {0, 1, "1"}, {100*ms - 1, 1, "1"}, {100 * ms, 1, ""}, {200*ms - 1, 1, "1"}, {200 * ms, 1, ""}, {s, 1, ""}, {s, 1, "1"}}},
+		{"one unit per second", LeakyBucket(1, 1), []step{
+			{0, 1, ""}, {s - 1, 1, "1"}, {s, 1, ""}, {2*s - 1, 1, "1"}, {2 * s, 1, ""}}},
+		{"a published bucket", LeakyBucket(3, 1.5), []step{
+			{1 * s, 1, ""}, {1700 * ms, 2, ""}, {2 * s, 1, ""}, {2300 * ms, 2, "1"}, {6 * s, 3, ""}, {6 * s, .5, "1"}, {8*s - 1, 3, "1"}, {8 * s, 3, ""}}},
+		{"fractions", LeakyBucket(1, 1), []step{
+			{0, .25, ""}, {0, .75, ""}, {0, .25, "1"}, {250 * ms, .25, ""}, {250 * ms, 1, "1"}}},
+		{"slow", LeakyBucket(2, 1.0/3600), []step{
+			{0, 1, ""}, {0, 1, ""}, {0, 1, "3600"}, {s, 1, "3599"}, {s + 1, 1, "3599"}, {2*s - 1000, 1, "3599"}, {3600 * s, 1, ""}, {3600 * s, 2, "7200"}}},
+		{"a fixed window", FixedWindow(2, s), []step{
+			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s - 1, 1, "1"}, {s, 1, ""}, {s, 1, ""}, {s, 1, "1"}, {5*s - 1, 2, ""}, {5 * s, 2, ""}}},
+		{"a fixed window of a minute", FixedWindow(10, time.Minute), []step{
+			{30 * s, 8, ""}, {31*s + 1, 3, "29"}, {32 * s, 2, ""}, {60*s - 1, 1, "1"}, {60 * s, 10, ""}, {60 * s, 1, "60"}}},
+		{"a sliding log", SlidingLog(2, s), []step{
+			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s, 1, "1"}, {1900*ms - 1, 1, "1"}, {1900 * ms, 1, ""}, {1950*ms - 1, 1, "1"}, {1950 * ms, 1, ""}}},
+		{"a sliding log of units", SlidingLog(10, 10*s), []step{
+			{0, 4, ""}, {2 * s, 4, ""}, {4 * s, 3, "6"}, {4 * s, 7, "8"}, {5 * s, 2, ""}, {5 * s, 9, "10"}, {10*s - 1, 3, "1"}, {10 * s, 4, ""}}},
+		{"a bucket of fractions that do not add up", LeakyBucket(.3, .1), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
+		{"a window of fractions that do not add up", FixedWindow(.3, s), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
+		{"a log of fractions that do not add up", SlidingLog(.3, s), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "1"}}},
+		{"more than ever fits", LeakyBucket(3, 1), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
+		{"more than a window", FixedWindow(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
+		{"more than a log", SlidingLog(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
+		{"nothing passes a full bucket", LeakyBucket(3, 1), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
+		{"nothing passes a full window", FixedWindow(3, s), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
+		{"nothing passes a full log", SlidingLog(3, s), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				midnight := time.Now()
+				api := rulesOf(test.rule)
+				for i, step := range test.steps {
+					time.Sleep(time.Until(midnight.Add(step.at)))
+					want, wantAfter := http.StatusTooManyRequests, step.retryAfter
+					if wantAfter == "" {
+						want = http.StatusOK
+					}
+					if wantAfter == "never" {
+						wantAfter = ""
+					}
+					if status, after := callAPI(t, api, step.cost); status != want || after != wantAfter {
+						t.Fatalf("step %d, %g units at %v: status %d, Retry-After %q, want %d, %q",
+							i, step.cost, step.at, status, after, want, wantAfter)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Each rule must admit exactly what a look at every earlier admission allows.
+func TestEachRuleAgreesWithALookAtEveryEarlierCall(t *testing.T) {
+	const step = 250 * time.Millisecond
+	tests := []struct {
+		name string
+		rule Rule
+		fits func(admitted []point, candidate point) bool
+	}{
+		{"LeakyBucket", LeakyBucket(4, 2), func(admitted []point, candidate point) bool {
+			return worstExcess(append(admitted, candidate), 4, 2, 0) <= 0
+		}},
+		{"FixedWindow", FixedWindow(4, 2*time.Second), func(admitted []point, candidate point) bool {
+			sum := candidate.units
+			for _, p := range admitted {
+				if p.at/2e6 == candidate.at/2e6 {
+					sum += p.units
+				}
+			}
+			return sum <= 4
+		}},
+		{"SlidingLog", SlidingLog(4, 2*time.Second), func(admitted []point, candidate point) bool {
+			sum := candidate.units
+			for _, p := range admitted {
+				if p.at > candidate.at-2e6 {
+					sum += p.units
+				}
+			}
+			return sum <= 4
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(7, 8))
+				for range 200 {
+					time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+					begin := time.Now()
+					api := rulesOf(test.rule)
+					var admitted []point
+					refused := 0
+					for range 25 {
+						time.Sleep(step * time.Duration(random.IntN(4)))
+						p := point{at: time.Since(begin).Microseconds(), units: 1 + random.Int64N(4)}
+						want := http.StatusOK
+						if !test.fits(admitted, p) {
+							want, refused = http.StatusTooManyRequests, refused+1
+						} else {
+							admitted = append(admitted, p)
+						}
+						if status, _ := callAPI(t, api, float64(p.units)); status != want {
+							t.Fatalf("after %v: %v: status %d, want %d", admitted, p, status, want)
+						}
+					}
+					if r := api.Report(); r.Refused != refused || r.Admitted != len(admitted) || r.Arrivals != 25 {
+						t.Fatalf("report %+v, want %d refused of 25", r, refused)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The same random traffic goes to two APIs. After a refusal one caller waits as
+// told and must be admitted, the other a second less and must not.
+func TestRetryAfterIsTheFirstWholeSecondAtWhichALoneCallerIsAdmitted(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 10))
+	long := 0
+	for i := range 400 {
+		rules := []Rule{
+			LeakyBucket(1+4*random.Float64(), 0.05+random.Float64()),
+			FixedWindow(1+4*random.Float64(), time.Duration(1+random.Int64N(20e9))),
+			SlidingLog(1+4*random.Float64(), time.Duration(1+random.Int64N(20e9))),
+		}
+		if i < 300 {
+			rules = rules[i%3 : i%3+1]
+		}
+		seed := random.Uint64()
+		traffic := func(t *testing.T, early time.Duration) (admitted bool, waited time.Duration) {
+			traffic := rand.New(rand.NewPCG(seed, 0))
+			api := rulesOf(append([]Rule(nil), rules...)...)
+			for range 1000 {
+				time.Sleep(time.Duration(traffic.Int64N(1e9)))
+				cost := traffic.Float64()
+				if _, after := callAPI(t, api, cost); after != "" {
+					seconds, err := strconv.Atoi(after)
+					if err != nil || seconds < 1 {
+						t.Fatalf("Retry-After %q", after)
+					}
+					time.Sleep(time.Duration(seconds)*time.Second - early)
+					status, _ := callAPI(t, api, cost)
+					return status == http.StatusOK, time.Duration(seconds) * time.Second
+				}
+			}
+			return true, 0 // never refused
+		}
+		synctest.Test(t, func(t *testing.T) {
+			if admitted, waited := traffic(t, 0); !admitted {
+				t.Errorf("%v: refused again after waiting for %v as told", rules, waited)
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			admitted, waited := traffic(t, time.Second)
+			if admitted && waited > 0 {
+				t.Errorf("%v: told to wait for %v, but admitted a second earlier", rules, waited)
+			}
+			if waited > time.Second {
+				long++
+			}
+		})
+	}
+	if long < 50 {
+		t.Errorf("only %d of 400 refusals were for more than a second", long)
+	}
+}
+
+func TestCallsThatALeakyBucketAdmitsPassCheckWithoutSlack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(11, 12))
+		for range 100 {
+			capacity, leakRate := 1+random.Float64()*5, random.Float64()*1000
+			api := &API{Rules: []Rule{LeakyBucket(capacity, leakRate)}}
+			for range 200 {
+				time.Sleep(time.Duration(random.ExpFloat64() / leakRate * 0.7e9))
+				callAPI(t, api, 1)
+			}
+			if err := api.Admitted().Check(capacity, leakRate, 0); err != nil {
+				t.Error(err)
+			}
+			if api.Report().Refused == 0 || api.Arrivals().Check(capacity, leakRate, 0) == nil {
+				t.Errorf("capacity %g, leak rate %g: traffic below the limit proves nothing", capacity, leakRate)
+			}
+		}
+	})
+}
+
+func TestSeveralRulesCountACallTogetherOrNotAtAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(500 * time.Millisecond)
+		api := &API{Rules: []Rule{
+			LeakyBucket(2, 1),
+			FixedWindow(100, time.Minute).Of("tokens", byHeader),
+			SlidingLog(5, time.Hour),
+		}}
+		want := func(at time.Duration, tokens float64, status int, after string) {
+			t.Helper()
+			time.Sleep(at)
+			if s, a := callAPI(t, api, tokens); s != status || a != after {
+				t.Errorf("%g tokens: status %d, Retry-After %q, want %d, %q", tokens, s, a, status, after)
+			}
+		}
+		for range 20 {
+			want(0, 101, 429, "") // breaks the tokens only, for ever: must not fill the bucket or the log
+		}
+		want(0, 60, 200, "")
+		for range 20 {
+			want(0, 41, 429, "60") // breaks the tokens, until the next minute
+		}
+		want(0, 10, 200, "")
+		for range 20 {
+			want(0, 1, 429, "1") // breaks the bucket: must not count tokens or calls of the hour
+		}
+		want(0, 31, 429, "60") // breaks two: the longer wait
+		want(time.Second, 30, 200, "")
+		want(time.Second, 0, 200, "") // no tokens left, and none wanted
+		want(time.Second, 0, 200, "")
+		want(0, 0, 429, "3597") // the log's wait is the longest
+		if r := api.Report(); r.Admitted != 5 || r.Arrivals != 5+62 || r.Refused != 62 {
+			t.Errorf("report %+v", r)
+		}
+	})
+}
+
+func TestARuleMayServeSeveralAPIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := SlidingLog(1, time.Second)
+		for range 2 {
+			api := &API{Rules: []Rule{rule}}
+			if status, _ := callAPI(t, api, 1); status != http.StatusOK {
+				t.Error("a rule carried its count from one API to another")
+			}
+		}
+	})
+}
+
+func TestRulesKeepTheirCountThroughExtremeNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const century = 100 * 365 * 24 * time.Hour
+		for _, rule := range []Rule{
+			LeakyBucket(1, 1/century.Seconds()), LeakyBucket(1e300, 1e300), LeakyBucket(1e-300, 1e-300),
+			LeakyBucket(1e12, 1e12/century.Seconds()), LeakyBucket(math.SmallestNonzeroFloat64, math.MaxFloat64),
+			FixedWindow(1e300, century), FixedWindow(math.SmallestNonzeroFloat64, 1),
+			SlidingLog(1e300, century), SlidingLog(math.SmallestNonzeroFloat64, 1),
+		} {
+			var limit float64
+			api := &API{Rules: []Rule{rule.Of("units", func(*http.Request) float64 { return limit })}}
+			for _, limit = range []float64{1e-300, 1, 1e12, 1e300, math.SmallestNonzeroFloat64} {
+				for range 3 {
+					status, after := callAPI(t, api, 1)
+					if seconds, err := strconv.ParseFloat(after, 64); status == 429 && after != "" &&
+						(err != nil || seconds < 1 || seconds > century.Seconds()) {
+						t.Errorf("%v: %g units: Retry-After %s", rule, limit, after)
+					}
+				}
+			}
+			if r := api.Report(); r.Refused == 0 {
+				t.Errorf("%v: nothing refused", rule)
+			}
+		}
+	})
+}
+
+func TestRulesSayWhatTheyLimit(t *testing.T) {
+	for want, rule := range map[string]Rule{
+		"40 calls in a bucket that leaks 2 per second": LeakyBucket(40, 2),
+		"10 calls in each 1s of the clock":             FixedWindow(10, time.Second),
+		"30000 tokens in any 1m0s":                     SlidingLog(30_000, time.Minute).Of("tokens", nil),
+		"3 calls in progress":                          AtOnce(3),
+		"no rule":                                      {},
+	} {
+		if got := rule.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 0} {
+		wantPanic(t, "capacity", func() { LeakyBucket(bad, 1) })
+		wantPanic(t, "leak rate", func() { LeakyBucket(1, bad) })
+		wantPanic(t, "limit of a window", func() { FixedWindow(bad, time.Second) })
+		wantPanic(t, "limit of a window", func() { SlidingLog(bad, time.Second) })
+	}
+	for _, bad := range []time.Duration{0, -1, math.MinInt64, math.MaxInt64} {
+		wantPanic(t, "a window of", func() { FixedWindow(1, bad) })
+		wantPanic(t, "a window of", func() { SlidingLog(1, bad) })
+	}
+	wantPanic(t, "within 100 years", func() { LeakyBucket(1, 1e-10) })
+	wantPanic(t, "within 100 years", func() { LeakyBucket(math.MaxFloat64, math.SmallestNonzeroFloat64) })
+	wantPanic(t, "0 calls at once", func() { AtOnce(0) })
+	wantPanic(t, "-1 calls at once", func() { AtOnce(-1) })
+	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Of("tokens", byHeader) })
+}
+
+// wantPanic expects a panic of this package that says the words.
+func wantPanic(t *testing.T, words string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		text, _ := recover().(string)
+		if !strings.HasPrefix(text, "outboundtest: ") || !strings.Contains(text, words) {
+			t.Errorf("got panic %q, want one that says %q", text, words)
+		}
+	}()
+	f()
+}

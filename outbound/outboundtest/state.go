@@ -1,0 +1,140 @@
+package outboundtest
+
+import "time"
+
+// unknown is the wait of a call for which no time can be named.
+const unknown = time.Duration(-1)
+
+// state is what one API remembers for one of its rules. The API calls it under its
+// lock. Instants are nanoseconds since the Unix epoch and never decrease.
+type state interface {
+	// wait returns 0 if the units fit now, else the shortest time after which
+	// they would if nobody else called, or unknown. It changes nothing that
+	// counts.
+	wait(now int64, inProgress int, units float64) time.Duration
+	// take counts units for which wait has just returned 0.
+	take(now int64, units float64)
+}
+
+type leakyBucket struct {
+	brim, leakRate float64
+	level          float64 // at the instant at
+	at             int64
+}
+
+// levelAt leaks from the last admission on, not from the last look: the steps are
+// then those of History.Check over the admitted calls, and so is the rounding.
+func (b *leakyBucket) levelAt(now int64) float64 {
+	return leak(b.level, b.leakRate, float64(now-b.at)/1e9)
+}
+
+func (b *leakyBucket) wait(now int64, _ int, units float64) time.Duration {
+	over := b.levelAt(now) + units - b.brim
+	if over <= 0 {
+		return 0
+	}
+	if units > b.brim {
+		return unknown
+	}
+	// The quotient is cut to whole nanoseconds and may be a little short besides; a
+	// caller sent away with it would be refused again.
+	w := int64(over / b.leakRate * 1e9)
+	for step := int64(1); b.levelAt(now+w)+units > b.brim; step *= 2 {
+		w += step
+	}
+	return time.Duration(w)
+}
+
+func (b *leakyBucket) take(now int64, units float64) {
+	b.level, b.at = b.levelAt(now)+units, now
+}
+
+type fixedWindow struct {
+	limit  float64
+	window int64
+	start  int64 // of the window in which used was counted
+	used   float64
+}
+
+func (f *fixedWindow) wait(now int64, _ int, units float64) time.Duration {
+	switch start := f.startOf(now); {
+	case units > f.limit:
+		return unknown
+	case start == f.start && f.used+units > f.limit:
+		return time.Duration(start + f.window - now)
+	}
+	return 0
+}
+
+func (f *fixedWindow) take(now int64, units float64) {
+	if start := f.startOf(now); start != f.start {
+		f.start, f.used = start, 0
+	}
+	f.used += units
+}
+
+func (f *fixedWindow) startOf(now int64) int64 {
+	into := now % f.window
+	if into < 0 { // before 1970
+		into += f.window
+	}
+	return now - into
+}
+
+type slidingLog struct {
+	limit  float64
+	window int64
+	log    []departure // log[:begin] has left the window
+	begin  int
+	sum    float64 // of log[begin:]
+}
+
+func (s *slidingLog) wait(now int64, _ int, units float64) time.Duration {
+	s.forget(now)
+	if units > s.limit {
+		return unknown
+	}
+	var w time.Duration
+	rest := s.sum
+	for i := s.begin; i < len(s.log) && rest+units > s.limit; i++ {
+		rest -= s.log[i].units
+		w = time.Duration(s.log[i].at + s.window - now)
+	}
+	return w
+}
+
+func (s *slidingLog) take(now int64, units float64) {
+	if units > 0 {
+		s.log = append(s.log, departure{at: now, units: units})
+		s.sum += units
+	}
+}
+
+// forget drops what is a window old or older. Each time half of the log has gone
+// it moves the rest to the front and adds it up anew: constant work per call, and
+// rounding does not pile up.
+func (s *slidingLog) forget(now int64) {
+	for s.begin < len(s.log) && now-s.log[s.begin].at >= s.window {
+		s.sum -= s.log[s.begin].units
+		s.begin++
+	}
+	if s.begin*2 < len(s.log) || s.begin == 0 {
+		return
+	}
+	s.log = append(s.log[:0], s.log[s.begin:]...)
+	s.begin, s.sum = 0, 0
+	for _, d := range s.log {
+		s.sum += d.units
+	}
+}
+
+type atOnce int
+
+func (n atOnce) wait(_ int64, inProgress int, _ float64) time.Duration {
+	if inProgress >= int(n) {
+		return unknown
+	}
+	return 0
+}
+
+func (n atOnce) take(int64, float64) {}

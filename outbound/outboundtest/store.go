@@ -1,0 +1,267 @@
+package outboundtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// TestStore is the exam that every [outbound.Store] passes. Each case quotes
+// the sentence of the contract that it checks. newStore returns a store that
+// is ready, and not necessarily empty: the cases use keys of their own. Slow
+// stores pass as well as fast ones; the exam sleeps for less than a second.
+func TestStore(t *testing.T, newStore func(t *testing.T) outbound.Store) {
+	for sentence, check := range StoreCases() {
+		t.Run(sentence, func(t *testing.T) {
+			t.Parallel()
+			check(t, newStore(t))
+		})
+	}
+}
+
+// StoreCases yields the cases of [TestStore] one by one, for a store that lives
+// by the clock of this process and can take them in a bubble of testing/synctest.
+func StoreCases() iter.Seq2[string, func(t *testing.T, s outbound.Store)] {
+	return func(yield func(string, func(*testing.T, outbound.Store)) bool) {
+		for _, c := range storeCases {
+			ok := yield(c.sentence, func(t *testing.T, s outbound.Store) { c.check(&exam{t, s, c.sentence}) })
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+var storeCases = []struct {
+	sentence string
+	check    func(*exam)
+}{
+	{"at most the capacity goes at once, whoever asks", (*exam).capacity},
+	{"a bucket that was idle admits its capacity and no more", (*exam).idle},
+	{"levels leak at the leak rate", (*exam).leaks},
+	{"a cost above a capacity can never go", (*exam).tooLarge},
+	{"all limits are filled together or none is", (*exam).together},
+	{"what comes back was there and is not promised to others", (*exam).settles},
+	{"a cost above what was acquired is added", (*exam).settlesMore},
+	{"the meter fills to the brim but never below what is booked", (*exam).meters},
+	{"nothing goes while a hold lasts, and a shorter one changes nothing", (*exam).holds},
+	{"after a hold one call goes and then they drip", (*exam).dripsAfterHold},
+	{"resume ends a hold, and places that were booked are void", (*exam).resumes},
+	{"order of booking is order of departure", (*exam).books},
+	{"the latest booking is undone as if it had never been", (*exam).unbooks},
+	{"refusals of one episode count once, and the clock slows only after a success", (*exam).refusals},
+	{"a refusal without a success in between doubles the hold", (*exam).doubles},
+	{"limits that were set win for all, and levels stay", (*exam).replaces},
+	{"buckets made with different limits are each held to their own", (*exam).disagree},
+	{"keys of any bytes are keys of their own", (*exam).keys},
+	{"long waits are told without overflow", (*exam).longWaits},
+	{"nothing is charged when ctx is done", (*exam).cancelled},
+}
+
+// exam is one case under way.
+type exam struct {
+	*testing.T
+	store    outbound.Store
+	sentence string
+}
+
+var bg = context.Background()
+
+func (e *exam) failf(format string, args ...any) {
+	e.Helper()
+	e.Errorf("the contract says %q: %s", e.sentence, fmt.Sprintf(format, args...))
+}
+
+func (e *exam) key() string { return fmt.Sprintf("exam:%x", rand.Uint64()) }
+
+// share returns another bucket of the same key.
+func (e *exam) share(key string, limits ...outbound.Limit) *outbound.Bucket {
+	e.Helper()
+	b, err := outbound.NewSharedBucket(e.store, key, limits...)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return b
+}
+
+func (e *exam) bucket(limits ...outbound.Limit) *outbound.Bucket {
+	e.Helper()
+	return e.share(e.key(), limits...)
+}
+
+// slow leaks a thousandth of a unit in 36 s: nothing, in an exam.
+func slow(capacity float64) outbound.Limit {
+	return outbound.Limit{Capacity: capacity, LeakRate: 1. / 36000}
+}
+
+func (e *exam) admit(b *outbound.Bucket, c outbound.Cost) outbound.Permit {
+	e.Helper()
+	p, err := b.Acquire(bg, c)
+	if err != nil {
+		e.failf("%v was refused: %v", c, err)
+	}
+	return p
+}
+
+func (e *exam) refuse(b *outbound.Bucket, c outbound.Cost) *outbound.ThrottledError {
+	e.Helper()
+	_, err := b.Acquire(bg, c)
+	var full *outbound.ThrottledError
+	if !errors.As(err, &full) {
+		e.failf("%v was answered with %v, want a refusal", c, err)
+		return &outbound.ThrottledError{}
+	}
+	return full
+}
+
+func (e *exam) levels(b *outbound.Bucket, want ...float64) {
+	e.Helper()
+	all, err := b.States(bg)
+	if err != nil || len(all) != len(want) {
+		e.failf("%d levels, %v; want %v", len(all), err, want)
+		return
+	}
+	for i, s := range all {
+		if math.Abs(s.Level-want[i]) > 0.01 {
+			e.failf("limit %d has level %v, want %v", i, s.Level, want[i])
+		}
+	}
+}
+
+func (e *exam) capacity() {
+	key := e.key()
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		b := e.share(key, slow(100))
+		wg.Go(func() {
+			for range 20 {
+				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+					admitted.Add(1)
+				} else if !errors.Is(err, outbound.ErrThrottled) {
+					e.failf("%v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := admitted.Load(); n != 100 {
+		e.failf("%d of 1000 calls went, want 100", n)
+	}
+}
+
+func (e *exam) idle() {
+	b := e.bucket(outbound.Limit{Capacity: 5, LeakRate: 1000})
+	e.admit(b, outbound.Cost{5})
+	time.Sleep(50 * time.Millisecond)
+	all, err := b.States(bg)
+	if err != nil || all[0].Level != 0 {
+		e.failf("after ten times the time to drain: %+v, %v", all, err)
+	}
+	_, err = b.Acquire(bg, outbound.Cost{5.01})
+	if !errors.Is(err, outbound.ErrTooLarge) {
+		e.failf("more than the capacity: %v", err)
+	}
+}
+
+func (e *exam) leaks() {
+	b := e.bucket(outbound.Limit{Capacity: 100, LeakRate: 10})
+	before := time.Now()
+	e.admit(b, outbound.Cost{100})
+	filled := time.Now()
+	time.Sleep(100 * time.Millisecond)
+	asked := time.Now()
+	s, err := b.State(bg)
+	most, least := 100-10*asked.Sub(filled).Seconds(), 100-10*time.Since(before).Seconds()
+	if err != nil || s.Level > most+0.1 || s.Level < least-0.1 {
+		e.failf("level %v, want %v to %v (%v)", s.Level, least, most, err)
+	}
+}
+
+func (e *exam) tooLarge() {
+	b := e.bucket(slow(10), outbound.PerMinute(100).Of(1, "tokens"))
+	_, err := b.Acquire(bg, outbound.Cost{11, 1})
+	if !errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrThrottled) {
+		e.failf("%v", err)
+	}
+	_, err = b.Acquire(bg, outbound.Cost{1, 50})
+	if !errors.Is(err, outbound.ErrTooLarge) || !strings.Contains(fmt.Sprint(err), "Burst(50)") {
+		e.failf("%v", err)
+	}
+	e.levels(b, 0, 0)
+}
+
+func (e *exam) together() {
+	b := e.bucket(slow(10), slow(5).Of(1, "b"), slow(100).Of(2, "c"))
+	e.admit(b, outbound.Cost{1, 5, 10})
+	if full := e.refuse(b, outbound.Cost{1, 1, 1}); full.Limit != "b" {
+		e.failf("refused by %q, want b", full.Limit)
+	}
+	e.levels(b, 1, 5, 10)
+	e.admit(b, outbound.Cost{1, 0, 1})
+	e.levels(b, 2, 5, 11)
+}
+
+func (e *exam) settles() {
+	b := e.bucket(slow(10))
+	first, second := e.admit(b, outbound.Cost{6}), e.admit(b, outbound.Cost{4})
+	first.Settle(outbound.Cost{2})
+	e.levels(b, 6)
+	first.Settle(outbound.Cost{0})
+	e.levels(b, 6)
+	e.admit(b, outbound.Cost{4})
+	second.Settle(outbound.Cost{})
+	e.levels(b, 6)
+	first.Done()
+	second.Done()
+	// What has run out does not come back.
+	quick := e.bucket(outbound.Limit{Capacity: 10, LeakRate: 1000})
+	p := e.admit(quick, outbound.Cost{10})
+	time.Sleep(30 * time.Millisecond)
+	p.Settle(outbound.Cost{})
+	if s, err := quick.State(bg); err != nil || s.Level != 0 {
+		e.failf("level %v after a late return, %v", s.Level, err)
+	}
+}
+
+func (e *exam) settlesMore() {
+	b := e.bucket(slow(10))
+	p := e.admit(b, outbound.Cost{4})
+	p.Settle(outbound.Cost{25})
+	e.levels(b, 25)
+	if full := e.refuse(b, outbound.Cost{1}); full.RetryAfter < 16*36000*time.Second-time.Minute {
+		e.failf("told to come back after %v", full.RetryAfter)
+	}
+}
+
+func (e *exam) meters() {
+	b := e.bucket(slow(3))
+	for i, want := range []struct {
+		fill, level float64
+		full        bool
+	}{{1, 1, false}, {1.5, 2.5, false}, {2, 3, true}, {1000, 3, true}} {
+		if s, err := b.Fillup(bg, outbound.Cost{want.fill}); err != nil || math.Abs(s.Level-want.level) > 0.01 || s.Full != want.full {
+			e.failf("fill %d: %+v, %v", i, s, err)
+		}
+	}
+	if s, err := b.State(bg); err != nil || s.Full {
+		e.failf("full in a reply that filled nothing: %+v, %v", s, err)
+	}
+	booking := outbound.Booking{Costs: []outbound.Cost{{2}}, Wait: math.MaxInt64}
+	if err := b.Book(bg, &booking); err != nil {
+		e.failf("%v", err)
+	}
+	if s, err := b.Fillup(bg, outbound.Cost{1}); err != nil || math.Abs(s.Level-5) > 0.01 {
+		e.failf("beside a booking: %+v, %v", s, err)
+	}
+}

@@ -1,0 +1,148 @@
+package xrate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"golang.org/x/time/rate"
+)
+
+const maxWait = time.Duration(math.MaxInt64)
+
+// Limiter is a [rate.Limiter] as an [outbound.Limiter]. It has no state of its
+// own, is safe for concurrent use, and its fields are not to be changed once it
+// is in use; the rate and the burst of Rate may be.
+type Limiter struct {
+	// Rate admits the calls. nil: Acquire returns [outbound.ErrNil].
+	Rate *rate.Limiter
+	// Unit is the index of the number in a cost that Rate counts, 0 to 3.
+	Unit int
+	// Key names the limiter in errors. It may be empty.
+	Key string
+}
+
+// Acquire admits a call if Rate has the tokens for it now: the number of its
+// cost that Unit names, rounded up. It locks Rate once more than
+// [rate.Limiter.AllowN] does, and allocates only errors. The permit has nothing to
+// do. If there is an error, nothing is charged; it is
+//
+//   - ctx's own, if ctx is done;
+//   - a [*outbound.ThrottledError], if the tokens are not there yet, with the
+//     time until they are, rounded up to the nanosecond and at most 292 years;
+//   - a [*outbound.CostError], [outbound.ErrTooLarge], if the cost is above the
+//     burst, unless the rate is [rate.Inf], which ignores the burst;
+//   - a [*outbound.CostError], [outbound.ErrInvalidCost], if a number of the
+//     cost is NaN, infinite or negative, or the one that Rate counts is 0;
+//   - a [*outbound.LimitError], if the rate is 0 or below and too few tokens
+//     are left, because coming back is no use; if the rate is, or has been, NaN
+//     or math.Inf(1), with which x/time admits everything; or if Unit is not 0
+//     to 3;
+//   - [outbound.ErrNil], if Rate is nil.
+func (l *Limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	if l == nil {
+		return outbound.Permit{}, fmt.Errorf("%w: xrate.Limiter", outbound.ErrNil)
+	}
+	if l.Rate == nil {
+		return outbound.Permit{}, fmt.Errorf("%w: rate.Limiter of %.80q", outbound.ErrNil, l.Key)
+	}
+	if err := ctx.Err(); err != nil {
+		return outbound.Permit{}, err
+	}
+	if err := l.check(&c); err != nil {
+		return outbound.Permit{}, err
+	}
+	c[l.Unit] = math.Ceil(c[l.Unit])
+	n := math.MaxInt
+	if c[l.Unit] < math.MaxInt {
+		n = int(c[l.Unit])
+	}
+	// A reservation that is cancelled would not do instead: x/time keeps back
+	// what was reserved after it, so the refused would pay.
+	t := time.Now()
+	if l.Rate.AllowN(t, n) {
+		return outbound.Permit{}, nil
+	}
+	return outbound.Permit{}, l.refusal(t, n, c)
+}
+
+// Idle reports whether forgetting Rate would lose nothing but changes of its
+// rate and burst: all tokens are there. It is what an [outbound.Keyed] asks
+// before it drops a limiter.
+func (l *Limiter) Idle() bool {
+	if l == nil || l.Rate == nil {
+		return true
+	}
+	// Tokens that are NaN are no loss either.
+	return !(l.Rate.Tokens() < float64(l.Rate.Burst()))
+}
+
+// check returns what is wrong with the limiter or the cost.
+func (l *Limiter) check(c *outbound.Cost) error {
+	if l.Unit < 0 || l.Unit >= outbound.Units {
+		return l.flaw("unit %d is not one of 0 to %d", l.Unit, outbound.Units-1)
+	}
+	for _, n := range c {
+		if !(n >= 0 && n <= math.MaxFloat64) {
+			return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalidCost}
+		}
+	}
+	if c[l.Unit] == 0 {
+		return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalidCost}
+	}
+	// At a time before all others nothing has run in yet: 0 seconds at a finite
+	// rate. What makes this NaN, makes every comparison of x/time false.
+	if math.IsNaN(l.Rate.TokensAt(time.Time{})) {
+		if r := float64(l.Rate.Limit()); math.IsNaN(r) || math.IsInf(r, 0) {
+			return l.flaw("rate %v is not finite: rate.Inf is the one without a limit", r)
+		}
+		return l.flaw("its rate has been NaN or infinite, which has spoiled its tokens: make a new one")
+	}
+	return nil
+}
+
+// refusal returns why there was no room for n tokens at t.
+func (l *Limiter) refusal(t time.Time, n int, c outbound.Cost) error {
+	r, burst := l.Rate.Limit(), l.Rate.Burst()
+	if n > burst { // an infinite rate would have admitted it
+		return &outbound.CostError{Key: l.Key, Limit: l.limit(r, burst), Cost: c, Err: outbound.ErrTooLarge}
+	}
+	if r <= 0 {
+		return l.flaw("rate %v brings nothing back, and of %v tokens %d are asked for", float64(r), l.Rate.TokensAt(t), n)
+	}
+	// At least 1 ns: someone may have brought tokens back since.
+	wait := max(1, after(math.Ceil(l.lacks(t, n, r))))
+	// The sums of x/time lose digits when they are long: ask it whether that is
+	// enough. It counts whole nanoseconds, rounded down.
+	for range 3 {
+		more := after(l.lacks(t.Add(wait), n, r))
+		if more <= 0 {
+			break
+		}
+		wait += min(more, maxWait-wait)
+	}
+	return &outbound.ThrottledError{Key: l.Key, RetryAfter: wait}
+}
+
+// lacks returns the nanoseconds from t until there are n tokens.
+func (l *Limiter) lacks(t time.Time, n int, r rate.Limit) float64 {
+	return (float64(n) - l.Rate.TokensAt(t)) / float64(r) * 1e9
+}
+
+// after makes a duration of nanoseconds, and saturates.
+func after(ns float64) time.Duration {
+	if ns < math.MaxInt64 {
+		return time.Duration(ns)
+	}
+	return maxWait
+}
+
+func (l *Limiter) limit(r rate.Limit, burst int) outbound.Limit {
+	return outbound.Limit{Capacity: float64(burst), LeakRate: float64(r), Unit: l.Unit}
+}
+
+func (l *Limiter) flaw(format string, args ...any) error {
+	return &outbound.LimitError{Key: l.Key, Limit: l.limit(l.Rate.Limit(), l.Rate.Burst()), Reason: fmt.Sprintf(format, args...)}
+}

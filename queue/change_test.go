@@ -1,0 +1,171 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+func TestNobodyGoesDuringAHoldAndThenTheyDrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 10})
+		l := line{q: New(b, Config{})}
+		begin := time.Now()
+		for i := range 40 {
+			l.arrive(bg, i, outbound.Cost{1}, nil)
+		}
+		time.Sleep(time.Second)
+		if err := b.Hold(bg, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		for i, at := range l.at {
+			switch d := at.Sub(begin); {
+			case d > time.Second && d < 6*time.Second:
+				t.Errorf("call %d went at %v, in the hold", i, d)
+			case i > 0 && d > 6*time.Second && at.Sub(l.at[i-1]) < 99*time.Millisecond && l.at[i-1].Sub(begin) >= 6*time.Second:
+				t.Errorf("call %d went %v after the one before it, want a drip", i, at.Sub(l.at[i-1]))
+			}
+		}
+		if len(l.at) != 40 || !l.sorted() {
+			t.Errorf("order %v", l.order)
+		}
+	})
+}
+
+func TestAHoldRefusesWhoCannotMakeItAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
+		q := New(b, Config{})
+		results := make(chan error, 10)
+		for i := range 10 {
+			ctx, cancel := context.WithTimeout(bg, time.Duration(i)*time.Second+500*time.Millisecond)
+			defer cancel()
+			go func() {
+				_, err := q.Acquire(ctx, outbound.Cost{1})
+				results <- err
+			}()
+			synctest.Wait()
+		}
+		if len(results) != 1 {
+			t.Fatalf("%d answered, want 1", len(results))
+		}
+		time.Sleep(time.Millisecond)
+		b.Hold(bg, time.Hour)
+		synctest.Wait()
+		// The second's place was booked: it is refused when it is looked at, or by its ctx.
+		if len(results) < 9 {
+			t.Errorf("%d answered at the hold, want all who cannot make it", len(results))
+		}
+		<-results
+		for len(results) > 0 {
+			if err := <-results; !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		pass(time.Minute)
+	})
+}
+
+func TestAfterResumeWhoWaitsBooksAnewInOrder(t *testing.T) {
+	for _, rate := range []float64{1, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate})
+			l := line{q: New(b, Config{})}
+			var h outboundtest.History
+			for i := range 50 {
+				l.arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { h.Add(time.Now(), 1) })
+			}
+			b.Hold(bg, time.Hour)
+			time.Sleep(10 * time.Second)
+			if l.went() != 1 {
+				t.Errorf("%d went, want 1", l.went())
+			}
+			b.Resume(bg)
+			// A gate beside them: the places that were booked before are void.
+			for range 100 {
+				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+					h.Add(time.Now(), 1)
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+			pass(time.Hour)
+			if len(l.order) != 50 || !l.sorted() {
+				t.Errorf("order %v", l.order)
+			}
+			if err := h.Check(1, rate, 0); err != nil {
+				t.Errorf("at %v/s: %v", rate, err)
+			}
+		})
+	}
+}
+
+func TestLoweredLimitsRefuseWhatNoLongerFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1})
+		q := New(b, Config{})
+		q.Acquire(bg, outbound.Cost{10})
+		got := make(chan error, 3)
+		for _, n := range []float64{1, 9, 2} {
+			go func() {
+				_, err := q.Acquire(bg, outbound.Cost{n})
+				if n == 9 && !errors.Is(err, outbound.ErrTooLarge) || n != 9 && err != nil {
+					t.Errorf("a call of %v: %v", n, err)
+				}
+				got <- err
+			}()
+			synctest.Wait()
+		}
+		if err := b.SetLimits(bg, outbound.Limit{Capacity: 5, LeakRate: 1}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(got) != 1 {
+			t.Errorf("%d answered at the change, want the one that no longer fits", len(got))
+		}
+		pass(time.Minute)
+		if len(got) != 3 {
+			t.Errorf("%d answered, want 3", len(got))
+		}
+	})
+}
+
+// Tokens: calls are acquired by their estimate and settled to less when they
+// end. The queue books its next place again when units come back, or the
+// units would come too late for it.
+func TestUnitsThatComeBackAreUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1000, LeakRate: 100})
+		q := New(b, Config{})
+		var used atomic.Int64
+		for range 500 {
+			go func() {
+				p, err := q.Acquire(bg, outbound.Cost{500})
+				if err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				used.Add(200)
+				p.Settle(outbound.Cost{200})
+				p.Done()
+			}()
+		}
+		begin := time.Now()
+		for used.Load() < 90_000 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if rate := float64(used.Load()-1000) / time.Since(begin).Seconds(); rate < 95 || rate > 100.5 {
+			t.Errorf("%v units per second used, want at least 95 of 100", rate)
+		} else {
+			t.Logf("%.1f %% of the quota", rate)
+		}
+		pass(time.Hour)
+	})
+}

@@ -1,0 +1,107 @@
+package queue
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// pause keeps the queue from doing anything for d, as a process that is
+// stopped, or short of CPU, would.
+func pause(q *Queue, d time.Duration) {
+	q.mu.Lock()
+	for q.busy {
+		q.mu.Unlock()
+		synctest.Wait()
+		q.mu.Lock()
+	}
+	q.busy = true
+	q.mu.Unlock()
+	time.Sleep(d)
+	q.mu.Lock()
+	q.busy = false
+	q.arm()
+	q.mu.Unlock()
+}
+
+func TestAPauseLetsNobodyGoInABunch(t *testing.T) {
+	for _, l := range []outbound.Limit{{Capacity: 1, LeakRate: 200}, {Capacity: 10, LeakRate: 200}, {Capacity: 1, LeakRate: 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, l), Config{})
+			var h outboundtest.History
+			n := int(l.LeakRate) * 20
+			for range n {
+				go func() {
+					if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+						t.Error(err)
+					}
+					h.Add(time.Now(), 1)
+				}()
+			}
+			time.Sleep(3003 * time.Millisecond)
+			pause(q, 5*time.Second)
+			pass(40 * time.Second)
+			if h.Len() != n {
+				t.Errorf("%v: %d of %d went", l, h.Len(), n)
+			}
+			if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*0.05); err != nil {
+				t.Errorf("%v: %v", l, err)
+			}
+			if q.Stats().Late == 0 {
+				t.Errorf("%v: a pause of 5 s made nobody late", l)
+			}
+		})
+	}
+}
+
+func TestLatenessWithinTheToleranceCostsNoThroughput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := outbound.Limit{Capacity: 1, LeakRate: 100}
+		q := New(bucket(t, l), Config{})
+		var h outboundtest.History
+		begin := time.Now()
+		for range 2000 {
+			go func() {
+				q.Acquire(bg, outbound.Cost{1})
+				h.Add(time.Now(), 1)
+			}()
+		}
+		for h.Len() < 1990 {
+			time.Sleep(7 * time.Millisecond)
+			pause(q, 5*time.Millisecond) // the tolerance at 100/s
+		}
+		if took, ideal := time.Since(begin), 19900*time.Millisecond; took > ideal+ideal/1000+20*time.Millisecond {
+			t.Errorf("took %v, want %v", took, ideal)
+		}
+		if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*0.005); err != nil {
+			t.Error(err)
+		}
+		if late := q.Stats().Late; late != 0 {
+			t.Errorf("%d late, within the tolerance", late)
+		}
+		pass(time.Second)
+	})
+}
+
+func TestToleranceCanBeSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: 20 * time.Millisecond})
+		for range 100 {
+			go q.Acquire(bg, outbound.Cost{1})
+		}
+		time.Sleep(50 * time.Millisecond)
+		pause(q, 20*time.Millisecond)
+		if late := q.Stats().Late; late != 0 {
+			t.Errorf("%d late after 20 ms, which was the tolerance", late)
+		}
+		pause(q, 31*time.Millisecond)
+		synctest.Wait()
+		if q.Stats().Late == 0 {
+			t.Error("nobody late after 31 ms")
+		}
+		pass(2 * time.Second)
+	})
+}

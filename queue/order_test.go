@@ -1,0 +1,212 @@
+package queue
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// line lets calls arrive one by one and notes the order in which they go.
+type line struct {
+	q     *Queue
+	mu    sync.Mutex
+	order []int
+	at    []time.Time
+}
+
+func (l *line) arrive(ctx context.Context, i int, c outbound.Cost, then func(p *outbound.Permit)) {
+	go func() {
+		p, err := l.q.Acquire(ctx, c)
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		l.order = append(l.order, i)
+		l.at = append(l.at, time.Now())
+		l.mu.Unlock()
+		if then != nil {
+			then(&p)
+		}
+		p.Done()
+	}()
+	synctest.Wait()
+}
+
+func (l *line) went() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.order)
+}
+
+// sorted reports whether they went in order. Those that went at one instant may
+// be seen swapped.
+func (l *line) sorted() bool {
+	for i := range l.order[1:] {
+		if l.order[i] > l.order[i+1] && l.at[i] != l.at[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestNobodyIsOvertakenAtAnyRate(t *testing.T) {
+	for _, rate := range []float64{1000, 20_000, 200_000} {
+		for range 30 {
+			synctest.Test(t, func(t *testing.T) {
+				l := line{q: New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{})}
+				for i := range 65 {
+					l.arrive(bg, i, outbound.Cost{1}, nil)
+				}
+				pass(time.Second)
+				if len(l.order) != 65 || !l.sorted() {
+					t.Errorf("at %v/s: order %v", rate, l.order)
+				}
+			})
+		}
+	}
+}
+
+// However much others cost, and whoever cancels in between.
+func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			limit := outbound.Limit{Capacity: 50, LeakRate: 100}
+			l := line{q: New(bucket(t, limit), Config{})}
+			var h outboundtest.History
+			cancelled := 0
+			for i := range 300 {
+				c := outbound.Cost{1}
+				if rnd.IntN(4) == 0 {
+					c[0] = float64(1 + rnd.IntN(50))
+				}
+				ctx, cancel := context.WithCancel(bg)
+				l.arrive(ctx, i, c, func(*outbound.Permit) { h.Add(time.Now(), c[0]) })
+				if rnd.IntN(5) == 0 {
+					cancelled++
+					time.AfterFunc(time.Duration(rnd.IntN(int(5*time.Second))), cancel)
+				} else {
+					defer cancel()
+				}
+				time.Sleep(time.Duration(rnd.IntN(int(20 * time.Millisecond))))
+			}
+			pass(time.Hour)
+			s := l.q.Stats()
+			if !l.sorted() || len(l.order) != 300-int(s.Cancelled) || s.Cancelled == 0 {
+				t.Errorf("seed %d: %d went, %d cancelled, in order: %v", seed, len(l.order), s.Cancelled, l.sorted())
+			}
+			if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		})
+	}
+}
+
+func TestALargeCallIsNotStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}), Config{})}
+		for i := range 10 {
+			l.arrive(bg, i, outbound.Cost{1}, nil)
+		}
+		begin := time.Now()
+		var waited time.Duration
+		l.arrive(bg, 10, outbound.Cost{10}, func(*outbound.Permit) { waited = time.Since(begin) })
+		for i := range 60 {
+			l.arrive(bg, 11+i, outbound.Cost{1}, nil)
+			time.Sleep(50 * time.Millisecond)
+		}
+		if waited != time.Second {
+			t.Errorf("the large call waited %v behind small ones, want 1s", waited)
+		}
+		pass(time.Minute)
+	})
+}
+
+// The place of a call that cancels serves the next; one that was booked for
+// another cost is given back, and the next books its own.
+func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
+	for _, next := range []float64{3, 1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})}
+			l.arrive(bg, 0, outbound.Cost{10}, nil)
+			begin := time.Now()
+			ctx, cancel := context.WithCancel(bg)
+			l.arrive(ctx, 1, outbound.Cost{3}, nil)
+			var waited time.Duration
+			l.arrive(bg, 2, outbound.Cost{next}, func(*outbound.Permit) { waited = time.Since(begin) })
+			time.Sleep(500 * time.Millisecond)
+			cancel()
+			pass(time.Minute)
+			if want := time.Duration(next) * time.Second; waited != want {
+				t.Errorf("behind a cancelled call of 3, one of %v waited %v, want %v", next, waited, want)
+			}
+		})
+	}
+}
+
+// Several places are booked ahead, and one in the middle loses its call: those
+// behind it go with places of their own cost only.
+func TestAPlaceIsOnlyUsedByACallOfItsCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := outbound.Limit{Capacity: 10, LeakRate: 2000}
+		b := bucket(t, limit)
+		l := line{q: New(b, Config{})}
+		var h outboundtest.History
+		l.arrive(bg, 0, outbound.Cost{10}, func(*outbound.Permit) { h.Add(time.Now(), 10) })
+		for i := 1; i <= 20; i++ {
+			c := outbound.Cost{float64(1 + i%5)}
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			l.arrive(ctx, i, c, func(*outbound.Permit) { h.Add(time.Now(), c[0]) })
+			if i%3 == 0 {
+				time.AfterFunc(3*time.Millisecond, cancel)
+			}
+		}
+		pass(time.Second)
+		if len(l.order) < 15 || !l.sorted() {
+			t.Errorf("order %v", l.order)
+		}
+		if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSeveralQueuesShareABucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := outbound.Limit{Capacity: 2, LeakRate: 100}
+		b := bucket(t, limit)
+		var h outboundtest.History
+		var lines [3]line
+		for k := range lines {
+			lines[k].q = New(b, Config{})
+			for i := range 400 {
+				lines[k].arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { h.Add(time.Now(), 1) })
+			}
+		}
+		pass(6 * time.Second)
+		for k := range lines {
+			if n := lines[k].went(); n < 195 || n > 210 {
+				t.Errorf("queue %d had %d of 600 places, want a third", k, n)
+			}
+		}
+		pass(6 * time.Second)
+		for k := range lines {
+			if !lines[k].sorted() || len(lines[k].order) != 400 {
+				t.Errorf("queue %d: %d went, in order: %v", k, len(lines[k].order), lines[k].sorted())
+			}
+		}
+		if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
+			t.Error(err)
+		}
+		if use := h.Use(limit.Capacity, limit.LeakRate); use < 0.998 {
+			t.Errorf("%v of the quota used", use)
+		}
+	})
+}

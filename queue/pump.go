@@ -1,0 +1,299 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// The queue books places ahead for those at its head. Two marks say when: a
+// place is booked when somebody has none and the last one booked is due within
+// the low mark, and then more while they are due within the high one. With one
+// mark every call would cost a trip; booking only when the one before has left
+// would lose the timers' lateness each time.
+const (
+	low     = 5 * time.Millisecond
+	ahead   = 10 * time.Millisecond // from the low mark to the high one
+	most    = 4096                  // calls in one trip
+	recheck = time.Second           // while all slots are taken: a permit may have been dropped without Done
+)
+
+// lowMark is low plus what a trip may take.
+func (q *Queue) lowMark() time.Duration { return low + q.trip + 4*q.spread }
+
+// pump does what is due, and sets the timer for what is next.
+func (q *Queue) pump() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy {
+		return // who is busy sets the timer
+	}
+	q.busy = true
+	for q.step() {
+	}
+	q.busy = false
+	q.arm()
+}
+
+// step makes one trip to the bucket, if one is needed, and lets go what is
+// due. It reports whether there may be more to do at once. mu is held, but not
+// during the trip.
+func (q *Queue) step() bool {
+	now := time.Now()
+	q.expire(now)
+	q.fit()
+	asked := q.plan(now)
+	due := len(q.tickets) > 0 && !q.clock.Due(q.tickets[0]).After(now)
+	if !due && asked == nil && !q.dirty && len(q.back) == 0 {
+		return false
+	}
+	q.dirty = false
+	before := q.clock
+	q.booking.Back, q.back = q.back, q.booking.Back[:0]
+	move := q.booking.Move != outbound.Ticket{}
+	q.mu.Unlock()
+	err := q.book()
+	q.mu.Lock()
+	q.clock = q.booking.Clock
+	if !q.clock.Same(&before) {
+		q.replan()
+	}
+	switch {
+	case err == nil && move && len(q.booking.Tickets) > 0 && len(q.tickets) > 0:
+		q.tickets[0] = q.booking.Tickets[0]
+	case err == nil:
+		for _, t := range q.booking.Tickets {
+			q.tickets = append(q.tickets, t)
+			q.list.place()
+		}
+	case slotless(err):
+		q.noSlot = true
+	case asked != nil && !asked.gone:
+		q.refuse(asked, reason(err, asked.byCtx))
+	case asked == nil && q.list.first != nil:
+		// The clock could not be heard: whoever is first hears of it.
+		q.refuse(q.list.first, err)
+	}
+	q.handOut(time.Now())
+	return true
+}
+
+// plan decides what to book: it sets the booking's costs, and returns the
+// first of the calls they are for, or nil.
+func (q *Queue) plan(now time.Time) *waiter {
+	k := &q.booking
+	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
+	n := len(q.tickets)
+	var last time.Duration
+	if n > 0 {
+		last = q.clock.Due(q.tickets[n-1]).Sub(now)
+	}
+	lo := q.lowMark()
+	w := q.list.rest
+	switch {
+	case q.dirty && n == 1 && q.list.first != nil && last > lo:
+		// Units may have come back: a place that is far away may be nearer now.
+		w = q.list.first
+		k.Move = q.tickets[0]
+		k.Costs = append(k.Costs, w.cost)
+	case w == nil || q.noSlot || n > 0 && last > lo:
+		return nil
+	default:
+		// As many as went the last time, and half as many more: who is asked
+		// for in vain costs time as well.
+		want := min(most, 16+len(k.Tickets)*3/2)
+		for v := w; v != nil && len(k.Costs) < want; v = v.next {
+			k.Costs = append(k.Costs, v.cost)
+		}
+	}
+	k.Wait, k.Horizon = within(w.deadline, now), lo+ahead
+	return w
+}
+
+// book makes the trip, and measures it as TCP measures its round trips. The
+// caller is busy and does not hold mu.
+func (q *Queue) book() error {
+	sent := time.Now()
+	// A call's own ctx does not end it: what was booked would be lost.
+	err := q.bucket.Book(context.Background(), &q.booking)
+	q.booking.Move = outbound.Ticket{}
+	took := time.Since(sent)
+	q.spread += (max(took-q.trip, q.trip-took) - q.spread) / 4
+	q.trip += (took - q.trip) / 8
+	return err
+}
+
+// handOut gives the places that are due to those who wait, in order.
+func (q *Queue) handOut(now time.Time) {
+	gone := 0
+	for _, t := range q.tickets {
+		ready, late := q.clock.Ready(t, now)
+		if !ready {
+			break
+		}
+		gone++
+		switch w := q.list.first; {
+		case w == nil:
+			q.back = append(q.back, t)
+		case late > q.tolerance():
+			// Used now it would go beside what others have booked since.
+			q.stats.Late++
+			q.back = append(q.back, t)
+			q.list.unplace()
+		case w.cost != t.Cost():
+			// It was booked for somebody who has cancelled.
+			q.back = append(q.back, t)
+			q.list.unplace()
+		default:
+			q.stats.Admitted++
+			q.stats.Waited++
+			w.ticket = t
+			close(q.list.pop().ready)
+		}
+	}
+	q.tickets = append(q.tickets[:0], q.tickets[gone:]...)
+}
+
+// fit gives back the places that nobody can use any more: those beyond the
+// last who waits, and the next one if it is not of the first one's cost.
+func (q *Queue) fit() {
+	n := len(q.tickets)
+	if n > q.list.n {
+		q.back = append(q.back, q.tickets[q.list.n:]...)
+		q.tickets = q.tickets[:q.list.n]
+	}
+	if w := q.list.first; w != nil && len(q.tickets) > 0 && q.tickets[0].Cost() != w.cost {
+		q.back = append(q.back, q.tickets[0])
+		q.tickets = append(q.tickets[:0], q.tickets[1:]...)
+		q.list.unplace()
+	}
+}
+
+// cancel takes out a call whose ctx has ended. It reports whether the call was
+// still waiting.
+func (q *Queue) cancel(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.gone {
+		return false
+	}
+	q.stats.Cancelled++
+	first := w == q.list.first
+	if (q.list.remove(w) || first) && !q.busy {
+		q.fit()
+		q.arm()
+	}
+	return true
+}
+
+// refuse takes a call out and answers it with err.
+func (q *Queue) refuse(w *waiter, err error) {
+	q.stats.Refused++
+	q.list.remove(w)
+	w.err = err
+	close(w.ready)
+}
+
+func (q *Queue) refuseAll(err error) {
+	for q.list.first != nil {
+		q.refuse(q.list.first, err)
+	}
+	q.fit()
+}
+
+// expire refuses those who wait for a slot and may not wait any longer. All
+// others were refused before they waited in vain.
+func (q *Queue) expire(now time.Time) {
+	for w := q.list.first; q.noSlot && w != nil && w == q.list.rest && !w.deadline.IsZero() && !w.deadline.After(now); w = q.list.first {
+		q.refuse(w, q.refusal(0, because(w.byCtx)))
+	}
+}
+
+// replan goes through those without a place once, after a hold, a Resume or a
+// change of limits, and refuses who cannot make it any more.
+func (q *Queue) replan() {
+	kept := q.tickets[:0]
+	for _, t := range q.tickets {
+		if q.clock.Holds(t) {
+			kept = append(kept, t)
+		} else {
+			q.back = append(q.back, t)
+			q.list.unplace()
+		}
+	}
+	q.tickets = kept
+	var before outbound.Cost
+	for w := q.list.rest; w != nil; {
+		next := w.next
+		earliest, err := q.clock.Earliest(&before, &w.cost)
+		switch {
+		case err != nil:
+			q.refuse(w, err)
+		case !w.deadline.IsZero() && earliest.After(w.deadline):
+			q.refuse(w, q.refusal(time.Until(earliest), because(w.byCtx)))
+		default:
+			for i, c := range w.cost {
+				before[i] += c
+			}
+		}
+		w = next
+	}
+}
+
+// arm sets the timer for the next thing to do. mu is held and nobody is busy.
+func (q *Queue) arm() {
+	if q.list.n == 0 && len(q.tickets)+len(q.back) == 0 {
+		q.rest()
+		return
+	}
+	now := time.Now()
+	next := time.Duration(1<<63 - 1)
+	if n := len(q.tickets); n > 0 {
+		next = q.clock.Due(q.tickets[0]).Sub(now)
+		if q.list.rest != nil && !q.noSlot {
+			next = min(next, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark())
+		}
+	} else if q.list.rest != nil && !q.noSlot {
+		next = 0
+	}
+	if q.noSlot {
+		next = min(next, recheck)
+		if w := q.list.first; w != nil && !w.deadline.IsZero() {
+			next = min(next, w.deadline.Sub(now))
+		}
+	}
+	if q.dirty || len(q.back) > 0 || len(q.tickets) > q.list.n {
+		next = 0
+	}
+	if q.timer == nil {
+		q.stop = q.bucket.OnChange(q.kick)
+		q.timer = time.AfterFunc(max(0, next), q.pump)
+		return
+	}
+	q.timer.Reset(max(0, next))
+}
+
+// rest is arm when nobody waits.
+func (q *Queue) rest() {
+	if q.timer != nil {
+		q.timer.Stop()
+		q.stop()
+		q.timer, q.stop = nil, nil
+	}
+	q.dirty, q.noSlot = false, false
+	if q.empty != nil {
+		close(q.empty)
+		q.empty = nil
+	}
+}
+
+// kick is called by the bucket when something has changed.
+func (q *Queue) kick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.dirty, q.noSlot = true, false
+	if !q.busy && q.timer != nil {
+		q.timer.Reset(0)
+	}
+}

@@ -1,0 +1,324 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Queue is a [outbound.Limiter] that lets calls wait for a bucket, first in,
+// first out. It is safe for concurrent use. It has no goroutine, and needs no
+// Close to be collected.
+type Queue struct {
+	bucket *outbound.Bucket
+	config Config
+	err    error // what is wrong with the two
+
+	mu      sync.Mutex // protects what follows; never held over a trip to the bucket
+	list    list
+	tickets []outbound.Ticket // places booked, in order; the i-th is the i-th waiter's
+	back    []outbound.Ticket // to give back with the next trip
+	clock   outbound.Clock    // as of the last trip
+	busy    bool              // somebody is away on a trip
+	away    outbound.Cost     // what who goes straight is away to book
+	dirty   bool              // something has changed: listen, and plan anew
+	noSlot  bool              // the next call waits for one at once to end
+	timer   *time.Timer       // of the next thing to do; nil: nobody waits
+	stop    func()            // ends what the bucket tells; set with timer
+	closed  bool              // to newcomers
+	cut     bool              // to those who wait as well
+	empty   chan struct{}     // closed when nobody waits any more; nil: not asked for
+	stats   Stats
+
+	// These belong to whoever is busy.
+	booking outbound.Booking
+	one     [1]outbound.Cost
+	trip    time.Duration // how long a trip takes, mean
+	spread  time.Duration // and its deviation
+}
+
+// Stats counts what has become of calls.
+type Stats struct {
+	Waiting   int    // now
+	Admitted  uint64 // at once or after a wait
+	Waited    uint64 // of the admitted, those that had to wait
+	Refused   uint64 // because of MaxLen, MaxWait, a deadline or a bad cost
+	Cancelled uint64 // by their ctx, while they waited
+	// Late is how often a place was given back because its time had passed by
+	// more than the tolerance when the process came to use it. Each costs up to
+	// a unit's time of throughput: a process in which it keeps growing is short
+	// of CPU, and wants a larger Tolerance.
+	Late uint64
+}
+
+// New returns a queue around a bucket. Several queues may share one; each is
+// like a worker of its own. What is wrong with b or c, Acquire returns: an
+// error that is [outbound.ErrNil] or [outbound.ErrInvalidLimit].
+func New(b *outbound.Bucket, c Config) *Queue {
+	q := &Queue{bucket: b, config: c, err: c.check()}
+	if b == nil {
+		q.err = fmt.Errorf("queue: %w: Bucket", outbound.ErrNil)
+	}
+	if q.config.MaxLen == 0 {
+		q.config.MaxLen = defaultLen
+	}
+	return q
+}
+
+// Acquire admits the call when its turn comes and the bucket has room. It
+// returns at once, without sleeping in vain, when the call would have to wait
+// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: a
+// [*outbound.ThrottledError] with the time until the call could go. A cost that
+// can never go is a [*outbound.CostError]. When ctx ends during the wait, the
+// error is ctx.Err() itself, and the place is the next one's: it costs nobody
+// anything. On every error nothing was charged.
+func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
+	// What waits, waits in this frame: it is kept small, and what is needed
+	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
+	w, err := q.enter(ctx, c, &p)
+	if w == nil {
+		return p, err
+	}
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if q.cancel(w) {
+			return p, ctx.Err()
+		}
+		<-w.ready // admitted or refused at the same moment: that stands
+	}
+	if w.err == nil {
+		p = w.ticket.Permit()
+	}
+	return p, w.err
+}
+
+// enter admits the call at once, or refuses it, or returns it as one that waits.
+func (q *Queue) enter(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+	if err := q.ready(ctx); err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if q.list.n > 0 || q.busy {
+		w, err := q.join(ctx, c)
+		q.mu.Unlock()
+		return w, err
+	}
+	// Nobody waits: straight to the bucket, with the others behind.
+	q.busy, q.away = true, c
+	q.mu.Unlock()
+	return q.straight(ctx, c, p)
+}
+
+// ready is what every call asks first.
+func (q *Queue) ready(ctx context.Context) error {
+	if q == nil {
+		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+	}
+	if q.err != nil {
+		return q.err
+	}
+	return ctx.Err()
+}
+
+// join puts a call at the end of the list, or refuses it. mu is held.
+func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
+	w := &waiter{cost: c}
+	w.deadline, w.byCtx = q.deadline(ctx)
+	if err := q.admissible(w); err != nil {
+		q.stats.Refused++
+		return nil, err
+	}
+	w.ready = make(chan struct{})
+	first := q.list.rest == nil
+	q.list.pushBack(w)
+	if first && !q.busy {
+		q.arm()
+	}
+	return w, nil
+}
+
+// admissible says why w is not even to wait.
+func (q *Queue) admissible(w *waiter) error {
+	var after time.Duration // 0: not known
+	late := false
+	if q.clock.Known() {
+		ahead := q.list.ahead
+		for i, c := range q.away {
+			if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
+				ahead[i] += c
+			}
+		}
+		earliest, err := q.clock.Earliest(&ahead, &w.cost)
+		if err != nil {
+			return err
+		}
+		after = time.Until(earliest)
+		late = !w.deadline.IsZero() && earliest.After(w.deadline)
+	}
+	switch {
+	case q.list.n >= q.config.MaxLen:
+		return q.refusal(after, ErrFull)
+	case late:
+		return q.refusal(after, because(w.byCtx))
+	}
+	return nil
+}
+
+// straight asks the bucket for a place now, or for the next one. The caller
+// has set busy.
+func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+	deadline, byCtx := q.deadline(ctx)
+	q.one[0] = c
+	q.booking.Costs = q.one[:]
+	q.booking.Wait, q.booking.Horizon = within(deadline, time.Now()), 0
+	err := q.book()
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.clock
+	q.clock, q.busy, q.away = q.booking.Clock, false, outbound.Cost{}
+	defer q.arm()
+	if !q.clock.Same(&before) {
+		defer q.replan()
+	}
+	switch {
+	case err == nil:
+		t := q.booking.Tickets[0]
+		if ready, _ := q.clock.Ready(t, time.Now()); ready && !q.cut {
+			q.stats.Admitted++
+			*p = t.Permit()
+			return nil, nil
+		}
+		q.tickets = append(q.tickets, t)
+	case slotless(err):
+		q.noSlot = true
+	default:
+		q.stats.Refused++
+		return nil, reason(err, byCtx)
+	}
+	w := &waiter{cost: c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
+	q.list.pushFront(w)
+	if len(q.tickets) > 0 {
+		q.list.place()
+	}
+	if q.cut {
+		q.refuseAll(ErrClosed)
+	}
+	return w, nil
+}
+
+// deadline is when a call gives up, and whether that is by its ctx.
+func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
+	if q.config.MaxWait > 0 {
+		at = time.Now().Add(q.config.MaxWait)
+	}
+	if d, ok := ctx.Deadline(); ok && (at.IsZero() || d.Before(at)) {
+		return d, true
+	}
+	return at, false
+}
+
+// within is the longest wait that ends by the deadline.
+func within(deadline, now time.Time) time.Duration {
+	if deadline.IsZero() {
+		return 1<<63 - 1
+	}
+	return max(0, deadline.Sub(now))
+}
+
+func because(byCtx bool) error {
+	if byCtx {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// refusal says that a call is not even to wait.
+func (q *Queue) refusal(after time.Duration, why error) error {
+	return &outbound.ThrottledError{Key: q.bucket.Key(), RetryAfter: max(0, after), Err: why}
+}
+
+// reason completes the bucket's refusal of a call that was ready to wait.
+func reason(err error, byCtx bool) error {
+	var full *outbound.ThrottledError
+	if errors.As(err, &full) {
+		full.Err = because(byCtx)
+	}
+	return err
+}
+
+// slotless reports whether the bucket has refused for want of a place among
+// the calls at once, whose end nobody knows.
+func slotless(err error) bool {
+	var full *outbound.ThrottledError
+	return errors.As(err, &full) && full.RetryAfter == 0
+}
+
+// Len returns the number of calls that wait.
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.list.n
+}
+
+// Stats returns what has become of calls so far.
+func (q *Queue) Stats() Stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.stats
+	s.Waiting = q.list.n
+	return s
+}
+
+// Idle reports whether nobody waits and the bucket is idle: what a
+// [outbound.Keyed] asks before it drops a queue.
+func (q *Queue) Idle() bool {
+	q.mu.Lock()
+	busy := q.list.n > 0 || q.busy || len(q.tickets)+len(q.back) > 0
+	q.mu.Unlock()
+	return !busy && (q.bucket == nil || q.bucket.Idle())
+}
+
+// Shutdown refuses newcomers with [ErrClosed] and returns when all who wait
+// have gone, or with ctx's error when that ends first; they still go then.
+func (q *Queue) Shutdown(ctx context.Context) error {
+	q.mu.Lock()
+	q.closed = true
+	if q.list.n == 0 && !q.busy {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.empty == nil {
+		q.empty = make(chan struct{})
+	}
+	empty := q.empty
+	q.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close refuses newcomers and all who wait with [ErrClosed]. Calls that were
+// admitted are not touched. It always returns nil, and can be called again.
+func (q *Queue) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.cut = true, true
+	q.refuseAll(ErrClosed)
+	if !q.busy {
+		q.arm()
+	}
+	return nil
+}

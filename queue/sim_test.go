@@ -1,0 +1,171 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// A simulation: random traffic through queues on one bucket, with cancels,
+// deadlines, settles, gates beside them, holds, refusals, pauses of the process
+// and new limits. Nothing exceeds the law, whatever happens.
+type simulation struct {
+	t      *testing.T
+	rnd    *rand.Rand
+	b      *outbound.Bucket
+	queues []*Queue
+	limits []outbound.Limit
+	sent   [2]outboundtest.History // units that went, by unit
+}
+
+func (s *simulation) call(ctx context.Context, l outbound.Limiter, c outbound.Cost, used outbound.Cost, hold time.Duration) {
+	p, err := l.Acquire(ctx, c)
+	if err != nil {
+		if !errors.Is(err, outbound.ErrThrottled) && !errors.Is(err, ctx.Err()) {
+			s.t.Error(err)
+		}
+		return
+	}
+	now := time.Now()
+	for i := range s.sent {
+		s.sent[i].Add(now, used[i])
+	}
+	time.Sleep(hold)
+	if used != c {
+		p.Settle(used)
+	}
+	p.Done()
+}
+
+// run lets n calls come, faster than the limits let them go.
+func (s *simulation) run(n int) {
+	for range n {
+		q := s.queues[s.rnd.IntN(len(s.queues))]
+		c := outbound.Cost{1, float64(s.rnd.IntN(5))}
+		used := c
+		if s.rnd.IntN(3) == 0 {
+			used[1] = float64(s.rnd.IntN(int(c[1]) + 1))
+		}
+		ctx, cancel := context.WithCancel(bg)
+		if s.rnd.IntN(10) == 0 {
+			ctx, cancel = context.WithTimeout(bg, time.Duration(s.rnd.IntN(int(10*time.Second))))
+		}
+		hold := time.Duration(s.rnd.IntN(int(500 * time.Millisecond)))
+		go func() {
+			s.call(ctx, q, c, used, hold)
+			cancel()
+		}()
+		switch {
+		case q.Len() > 50:
+			time.Sleep(time.Duration(s.rnd.Float64() * 2 / s.limits[0].LeakRate * float64(time.Second)))
+		case s.rnd.IntN(20) == 0:
+			time.Sleep(time.Duration(s.rnd.IntN(int(200 * time.Millisecond))))
+			cancel()
+		}
+		s.disturb(q)
+	}
+}
+
+func (s *simulation) disturb(q *Queue) {
+	switch s.rnd.IntN(400) {
+	case 0:
+		s.b.Hold(bg, time.Duration(s.rnd.IntN(int(5*time.Second)))+1)
+	case 1:
+		pause(q, time.Duration(s.rnd.IntN(int(2*time.Second))))
+	case 2:
+		go s.call(bg, s.b, outbound.Cost{1, 1}, outbound.Cost{1, 1}, 0) // a gate beside the queues
+	case 3:
+		if p, err := s.b.Acquire(bg, outbound.Cost{1}); err == nil {
+			s.sent[0].Add(time.Now(), 1)
+			p.Refused(time.Duration(s.rnd.IntN(int(3 * time.Second))))
+			p.Done()
+		}
+	case 4:
+		s.b.SetLimits(bg, s.limits...)
+	case 5:
+		time.Sleep(30 * time.Second)
+	}
+}
+
+func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
+	seeds, calls := uint64(9), 6000
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			rate := []float64{0.02, 2, 200}[seed%3] // from a hundred hours to half a minute
+			limits := []outbound.Limit{
+				{Capacity: float64(1 + seed%4), LeakRate: rate, Name: "calls"},
+				{Capacity: 10, LeakRate: 2.5 * rate, Unit: 1, Name: "units"},
+			}
+			s := &simulation{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), limits: limits}
+			s.b = bucket(t, limits...)
+			if seed%2 == 1 {
+				var err error
+				if s.b, err = outbound.NewSharedBucket(outbound.NewMemory(), "sim", limits...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 1 + seed/3 {
+				s.queues = append(s.queues, New(s.b, Config{}))
+			}
+			s.run(calls)
+			pass(10 * time.Hour)
+			late := 0.05 // the largest tolerance
+			for i, l := range limits {
+				if err := s.sent[i].Check(l.Capacity, l.LeakRate, late*l.LeakRate); err != nil {
+					t.Errorf("seed %d, %s: %v", seed, l.Name, err)
+				}
+			}
+			for _, q := range s.queues {
+				if s, err := s.b.State(bg); q.Len() != 0 || s.Level != 0 || err != nil {
+					t.Errorf("seed %d: %d wait, level %v, %v", seed, q.Len(), s.Level, err)
+				}
+			}
+			t.Logf("seed %d: %d calls went in %v", seed, s.sent[0].Len(), s.sent[0].Total().End.Sub(s.sent[0].Total().Start))
+		})
+	}
+}
+
+// Whenever there is demand, and neither hold nor pause, the leak rate is used.
+func TestDemandUsesTheLeakRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := outbound.Limit{Capacity: 3, LeakRate: 0.5}
+		q := New(bucket(t, l), Config{})
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var h outboundtest.History
+		begin := time.Now()
+		for time.Since(begin) < 30*time.Hour {
+			ctx, cancel := context.WithCancel(bg)
+			go func() {
+				p, err := q.Acquire(ctx, outbound.Cost{1})
+				if err == nil {
+					h.Add(time.Now(), 1)
+				}
+				p.Done()
+			}()
+			if rnd.IntN(3) == 0 {
+				time.AfterFunc(time.Duration(rnd.IntN(int(time.Minute))), cancel)
+			} else {
+				_ = cancel
+			}
+			if q.Len() > 60 {
+				time.Sleep(time.Duration(rnd.IntN(int(10 * time.Second))))
+			}
+		}
+		if use := h.Use(l.Capacity, l.LeakRate); use < 0.999 {
+			t.Errorf("%v of the leak rate used", use)
+		}
+		if err := h.Check(l.Capacity, l.LeakRate, 0); err != nil {
+			t.Error(err)
+		}
+		pass(time.Hour)
+	})
+}

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+func TestAHeadWithoutASlotWaitsForADone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 100, LeakRate: 100})
+		l := line{q: New(b, Config{})}
+		begin := time.Now()
+		for i := range 10 {
+			l.arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { time.Sleep(3 * time.Second) })
+		}
+		pass(2 * time.Second)
+		if n := l.went(); n != 2 {
+			t.Errorf("%d in progress, want 2", n)
+		}
+		// A head without a slot holds no place of the other limit.
+		if s, _ := b.States(bg); s[0].Level != 2 || s[1].Level != 0 {
+			t.Errorf("levels %v in progress, %v units, want 2, 0", s[0].Level, s[1].Level)
+		}
+		pass(time.Minute)
+		if len(l.order) != 10 || !l.sorted() {
+			t.Errorf("order %v", l.order)
+		}
+		for i, at := range l.at {
+			if want := time.Duration(i/2) * 3 * time.Second; at.Sub(begin) != want {
+				t.Errorf("call %d went at %v, want %v, when a slot came back", i, at.Sub(begin), want)
+			}
+		}
+	})
+}
+
+func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.AtOnce(1).Of(0, "sockets")), Config{MaxWait: 5 * time.Second})
+		p, err := q.Acquire(bg, outbound.Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			go func() {
+				begin := time.Now()
+				_, err := q.Acquire(bg, outbound.Cost{1})
+				var full *outbound.ThrottledError
+				if !errors.As(err, &full) || full.RetryAfter != 0 || time.Since(begin) != 5*time.Second {
+					t.Errorf("after %v: %v", time.Since(begin), err)
+				}
+			}()
+			time.Sleep(100 * time.Millisecond)
+		}
+		pass(10 * time.Second)
+		p.Done()
+		if p, err = q.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Error(err)
+		}
+		p.Done()
+		pass(time.Second)
+		if !q.Idle() {
+			t.Error("not idle")
+		}
+	})
+}
+
+func TestASlotOfATicketThatNobodyUsesComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 1, LeakRate: 1})
+		l := line{q: New(b, Config{})}
+		l.arrive(bg, 0, outbound.Cost{1}, nil)
+		ctx, cancel := contextWithCancel()
+		l.arrive(ctx, 1, outbound.Cost{1}, nil)
+		cancel()
+		pass(time.Second)
+		if s, _ := b.States(bg); s[0].Level != 0 {
+			t.Errorf("%v slots taken, want 0", s[0].Level)
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+)
+
+// A contender is one library, or one way to use it, in the comparison. A nil
+// function means that it has nothing of the kind.
+type contender struct {
+	name string
+	// peer is true for other people's libraries: the fastest of them is what
+	// the subject is held against.
+	peer bool
+
+	// admit returns a decision on a limit with room at every call.
+	admit func() (func() bool, error)
+	// refuse returns a decision on a limit of one unit per hour.
+	refuse func() (func() bool, error)
+	// keyed returns a decision per key, each with room at every call, and what
+	// ends the set of keys.
+	keyed func() (take func(key string) bool, stop func(), err error)
+	// wait returns a call that waits its turn at that rate, one at a time.
+	wait func(perSecond float64) (func(context.Context) error, error)
+	// cancels is true if that call heeds its context.
+	cancels bool
+	// wrap returns a RoundTripper that paces base, with room at every call.
+	wrap func(base http.RoundTripper) (http.RoundTripper, error)
+}
+
+// contenders lists who takes part, in the order of the rows and of the turns.
+// The first is what the ratios refer to.
+func contenders() []contender {
+	return []contender{
+		floor(),
+		floorMutex(),
+		xtime(),
+		uber(),
+		failsafego(),
+		throttledMemstore(),
+		goLimiter(),
+		retryable(),
+	}
+}
+
+// subject is the contender that the last table holds against the others.
+const subject = "dripfeed"
+
+// plenty is a rate per second, and a burst, that no machine can use up: a unit
+// is back after a nanosecond.
+const plenty = 1_000_000_000
+
+// errNoRoom is what the RoundTrippers made of a bare limiter return.
+var errNoRoom = errors.New("peers: no room")
+
+func nothing() {}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// start makes a clock read one look at the monotonic clock.
+var start = time.Now()
+
+// casLimit is the least that a limit needs: one clock read, one
+// compare-and-swap of the time at which it is empty.
+type casLimit struct {
+	_         [64]byte // a cache line of its own, as a library would see to
+	empty     atomic.Int64
+	_         [56]byte
+	interval  int64
+	tolerance int64
+}
+
+func (l *casLimit) take() bool {
+	now := int64(time.Since(start))
+	for {
+		old := l.empty.Load()
+		next := max(old, now) + l.interval
+		if next-now > l.tolerance {
+			return false
+		}
+		if l.empty.CompareAndSwap(old, next) {
+			return true
+		}
+	}
+}
+
+// mutexLimit is the same under a mutex.
+type mutexLimit struct {
+	mu        sync.Mutex
+	empty     int64
+	interval  int64
+	tolerance int64
+}
+
+func (l *mutexLimit) take() bool {
+	l.mu.Lock()
+	now := int64(time.Since(start))
+	next := max(l.empty, now) + l.interval
+	ok := next-now <= l.tolerance
+	if ok {
+		l.empty = next
+	}
+	l.mu.Unlock()
+	return ok
+}
+
+func floor() contender {
+	return contender{
+		name: "floor",
+		admit: func() (func() bool, error) {
+			l := &casLimit{interval: 1, tolerance: plenty}
+			return l.take, nil
+		},
+		refuse: func() (func() bool, error) {
+			l := &casLimit{interval: int64(time.Hour), tolerance: int64(time.Hour)}
+			return l.take, nil
+		},
+		keyed: func() (func(string) bool, func(), error) {
+			// Without the padding of casLimit: a million keys do not share a
+			// few cache lines, but they do share the memory.
+			type entry struct{ empty atomic.Int64 }
+			var keys sync.Map
+			return func(key string) bool {
+				v, ok := keys.Load(key)
+				if !ok {
+					v, _ = keys.LoadOrStore(key, new(entry))
+				}
+				e, now := v.(*entry), int64(time.Since(start))
+				for {
+					old := e.empty.Load()
+					next := max(old, now) + 1
+					if next-now > plenty {
+						return false
+					}
+					if e.empty.CompareAndSwap(old, next) {
+						return true
+					}
+				}
+			}, nothing, nil
+		},
+		wait: func(perSecond float64) (func(context.Context) error, error) {
+			return newFIFO(perSecond).wait, nil
+		},
+		cancels: true,
+		wrap: func(base http.RoundTripper) (http.RoundTripper, error) {
+			return &casTransport{base, &casLimit{interval: 1, tolerance: plenty}}, nil
+		},
+	}
+}
+
+func floorMutex() contender {
+	return contender{
+		name: "floor with a mutex",
+		admit: func() (func() bool, error) {
+			l := &mutexLimit{interval: 1, tolerance: plenty}
+			return l.take, nil
+		},
+		refuse: func() (func() bool, error) {
+			l := &mutexLimit{interval: int64(time.Hour), tolerance: int64(time.Hour)}
+			return l.take, nil
+		},
+		keyed: func() (func(string) bool, func(), error) {
+			// One mutex for the map and all that is in it.
+			var mu sync.Mutex
+			empty := make(map[string]*int64)
+			return func(key string) bool {
+				mu.Lock()
+				e := empty[key]
+				if e == nil {
+					e = new(int64)
+					empty[key] = e
+				}
+				now := int64(time.Since(start))
+				next := max(*e, now) + 1
+				ok := next-now <= plenty
+				if ok {
+					*e = next
+				}
+				mu.Unlock()
+				return ok
+			}, nothing, nil
+		},
+	}
+}
+
+type casTransport struct {
+	base  http.RoundTripper
+	limit *casLimit
+}
+
+func (t *casTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !t.limit.take() {
+		return nil, errNoRoom
+	}
+	return t.base.RoundTrip(r)
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+)
+
+// keyNames and keyOrder are the same for all, and made before anything is
+// measured: a table of keys, as long as was ever asked for, and a random walk.
+var (
+	keyNames []string
+	keyOrder = sync.OnceValue(func() []uint32 {
+		random := rand.New(rand.NewPCG(1, 2))
+		order := make([]uint32, 1<<20)
+		for i := range order {
+			order[i] = random.Uint32()
+		}
+		return order
+	})
+)
+
+// keyed measures an admitted decision for keys in random order, all of which
+// have been seen before, and what a key takes.
+func keyed(o options, keys, goroutines int) scenario {
+	column := fmt.Sprintf("%d keys", keys)
+	if keys == 1 {
+		column = "1 key"
+	}
+	if goroutines > 1 {
+		column += fmt.Sprintf(", %d goroutines", goroutines)
+	}
+	s := scenario{
+		section: "A decision by key, ns",
+		name:    column,
+		metrics: []metric{{name: column, digits: 0, ratio: true}},
+		offered: func(c contender) bool { return c.keyed != nil },
+	}
+	weigh := keys > 1000 // with fewer the fixed cost hides it
+	if weigh {
+		s.metrics = append(s.metrics, metric{name: "bytes per key", digits: 0, ratio: true})
+	}
+	s.measure = func(c contender) (sample, error) {
+		for len(keyNames) < keys {
+			keyNames = append(keyNames, fmt.Sprintf("tenant-%07d", len(keyNames)))
+		}
+		names, order := keyNames[:keys], keyOrder()
+		before := liveHeap()
+		take, stop, err := c.keyed()
+		if err != nil {
+			return sample{}, err
+		}
+		defer stop()
+		for i, name := range names {
+			if !take(name) {
+				return sample{}, fmt.Errorf("key %d is refused", i)
+			}
+		}
+		values := make([]float64, 1, 2)
+		if weigh {
+			values = append(values, float64(int64(liveHeap())-int64(before))/float64(keys))
+		}
+		var outcome tally
+		values[0], _ = timed(o.benchtime, func(n int) {
+			fan(goroutines, n, func(goroutine, n int) {
+				wrong, at := 0, goroutine*len(order)/goroutines
+				for i := range n {
+					// Multiplied and shifted: a random number below keys.
+					random := order[(at+i)&(len(order)-1)]
+					if !take(names[uint64(random)*uint64(keys)>>32]) {
+						wrong++
+					}
+				}
+				outcome.add(n, wrong)
+			})
+		})
+		wrong, err := outcome.share()
+		return sample{values, wrong}, err
+	}
+	return s
+}
+
+// liveHeap returns the bytes that two collections leave.
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

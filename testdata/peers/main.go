@@ -1,0 +1,90 @@
+// Command peers measures dripfeed beside other rate limiters for Go, in one
+// run, and prints the medians and their ratios as Markdown tables. Contenders
+// take turns, round by round, so that what disturbs the machine disturbs all.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"time"
+)
+
+func main() {
+	if childMain() {
+		return
+	}
+	o := options{idle: time.Second}
+	flag.IntVar(&o.rounds, "rounds", 5, "turns that each contender takes; the tables show medians")
+	flag.DurationVar(&o.benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
+	flag.IntVar(&o.keys, "keys", 1_000_000, "most keys, up to a million")
+	flag.IntVar(&o.waiters, "waiters", 100_000, "goroutines that wait")
+	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
+	flag.Parse()
+
+	match, err := regexp.Compile(*only)
+	if err == nil {
+		err = run(os.Stdout, os.Stderr, o, match)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run measures and prints: tables to w, what is being done to progress.
+func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
+	if o.rounds < 1 || o.keys < 1 || o.keys > 1_000_000 || o.waiters < 2 {
+		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.rounds, o.keys, o.waiters)
+	}
+	list := contenders()
+	var columns []*column
+	for _, s := range scenarios(o) {
+		added, err := measure(progress, s, o.rounds, list, only)
+		if err != nil {
+			return err
+		}
+		columns = append(columns, added...)
+	}
+	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.rounds)
+	writeTables(w, columns, list)
+	writeSubject(w, columns, list)
+	return nil
+}
+
+// measure lets all who can take their turns at one scenario and returns its
+// columns, none if nobody was asked for.
+func measure(progress io.Writer, s scenario, rounds int, list []contender, only *regexp.Regexp) ([]*column, error) {
+	columns := make([]*column, len(s.metrics))
+	for i, m := range s.metrics {
+		columns[i] = &column{section: s.section, metric: m, cells: map[string]*cell{}}
+	}
+	for round := range rounds {
+		for _, c := range list {
+			name := s.name + "/" + c.name
+			if !s.offered(c) || !only.MatchString(name) {
+				continue
+			}
+			fmt.Fprintf(progress, "round %d: %s\n", round+1, name)
+			runtime.GC()
+			got, err := s.measure(c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			if len(got.values) != len(columns) {
+				return nil, fmt.Errorf("%s: %d values for %d columns", name, len(got.values), len(columns))
+			}
+			for i, v := range got.values {
+				columns[i].add(c.name, v, got.wrong)
+			}
+		}
+	}
+	if len(columns[0].cells) == 0 {
+		return nil, nil
+	}
+	return columns, nil
+}

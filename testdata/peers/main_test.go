@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if childMain() { // the waiting is measured in copies of this program
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var (
+	anything = regexp.MustCompile("")
+	small    = options{rounds: 1, benchtime: time.Millisecond, keys: 2000, waiters: 1000, idle: time.Millisecond}
+)
+
+func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(&out, io.Discard, small, anything); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenarios(small) {
+		if table := section(out.String(), s.section); table == "" {
+			t.Errorf("no table for %q", s.section)
+		} else {
+			for _, c := range contenders() {
+				if s.offered(c) && !strings.Contains(table, "\n| "+c.name+" | ") {
+					t.Errorf("%s is missing from %q", c.name, s.section)
+				}
+			}
+		}
+	}
+	if strings.Contains(out.String(), "NaN") || strings.Contains(out.String(), "Inf") {
+		t.Error("a cell is not a number")
+	}
+	t.Log("\n" + out.String())
+}
+
+// section returns the table whose first heading that is.
+func section(tables, heading string) string {
+	_, table, _ := strings.Cut(tables, "| "+heading+" |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	return table
+}
+
+func TestOnlyWhatWasAskedForIsMeasured(t *testing.T) {
+	var out, progress bytes.Buffer
+	twice := small
+	twice.rounds = 2
+	if err := run(&out, &progress, twice, regexp.MustCompile("^admitted, 2 .*/x/time")); err != nil {
+		t.Fatal(err)
+	}
+	want := "round 1: admitted, 2 goroutines/x/time/rate\nround 2: admitted, 2 goroutines/x/time/rate\n"
+	if progress.String() != want {
+		t.Errorf("measured\n%swant\n%s", progress.String(), want)
+	}
+}
+
+func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
+	left := 5000 // enough for the look before the measurement, not for all of it
+	fickle := contender{name: "fickle", admit: func() (func() bool, error) {
+		return func() bool { left--; return left > 0 }, nil
+	}}
+	_, err := measure(io.Discard, decision(small, true, 1), 1, []contender{fickle}, anything)
+	if err == nil || !strings.Contains(err.Error(), "came out wrong") {
+		t.Errorf("got error %v", err)
+	}
+
+	stingy := contender{name: "stingy", admit: func() (func() bool, error) {
+		return func() bool { return false }, nil
+	}}
+	_, err = measure(io.Discard, decision(small, true, 1), 1, []contender{stingy}, anything)
+	if err == nil || !strings.Contains(err.Error(), "decision 1 is not true") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestTablesShowMediansAndRatios(t *testing.T) {
+	list := []contender{{name: "least"}, {name: subject}, {name: "slow", peer: true}, {name: "quick", peer: true}}
+	c := &column{section: "Thing, ns", metric: metric{name: "once", digits: 1, ratio: true}, cells: map[string]*cell{}}
+	for who, values := range map[string][]float64{
+		"least": {10, 90, 10}, subject: {15, 14, 16}, "slow": {40, 30}, "quick": {20, 20, 99},
+	} {
+		for _, v := range values {
+			c.add(who, v, 0)
+		}
+	}
+	c.add("slow", 35, 0.004)
+
+	var out bytes.Buffer
+	writeTables(&out, []*column{c}, list)
+	writeSubject(&out, []*column{c}, list)
+	want := `| Thing, ns | once |
+|---|---:|
+| least | 10.0 (1.00×) |
+| dripfeed | 15.0 (1.50×) |
+| slow | 35.0 (3.50×) \* |
+| quick | 20.0 (2.00×) |
+
+\* some of these decisions went wrong, at most 0.4 %
+
+| dripfeed | median | to the floor | best peer | to the best peer |
+|---|---:|---:|---:|---:|
+| Thing, ns: once | 15.0 | 1.50× | quick | 0.75× |
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestSeveralGoroutinesShareAllTurns(t *testing.T) {
+	for _, goroutines := range []int{1, 2, 64} {
+		var sum tally
+		fan(goroutines, 1001, func(_, n int) { sum.add(n, 0) })
+		if got := sum.all.Load(); got != 1001 {
+			t.Errorf("%d goroutines took %d of 1001 turns", goroutines, got)
+		}
+	}
+}

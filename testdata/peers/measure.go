@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// mostWrong is the share of decisions that may go wrong before a measurement
+// means nothing.
+const mostWrong = 0.01
+
+// timed runs work with growing counts until it takes at least as long as asked,
+// and returns the nanoseconds and allocations per count of the last run.
+func timed(least time.Duration, work func(n int)) (ns, allocs float64) {
+	var before, after runtime.MemStats
+	for n := 1000; ; {
+		runtime.ReadMemStats(&before)
+		began := time.Now()
+		work(n)
+		took := time.Since(began)
+		if took >= least {
+			runtime.ReadMemStats(&after)
+			return float64(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)
+		}
+		grow := 1.2 * float64(least) / float64(max(took, time.Microsecond))
+		n = int(float64(n) * min(grow, 100))
+	}
+}
+
+// fan divides n turns among goroutines that start together, and returns when
+// the last has ended. A single goroutine is the caller's own. There are as many
+// threads as GOMAXPROCS says, whatever the number of goroutines.
+func fan(goroutines, n int, turns func(goroutine, n int)) {
+	if goroutines == 1 {
+		turns(0, n)
+		return
+	}
+	var done sync.WaitGroup
+	gate := make(chan struct{})
+	for g := range goroutines {
+		share := n / goroutines
+		if g < n%goroutines {
+			share++
+		}
+		done.Go(func() {
+			<-gate
+			turns(g, share)
+		})
+	}
+	close(gate)
+	done.Wait()
+}
+
+// tally counts what did not come out as it should.
+type tally struct{ all, wrong atomic.Int64 }
+
+func (t *tally) add(all, wrong int) {
+	t.all.Add(int64(all))
+	t.wrong.Add(int64(wrong))
+}
+
+// share returns the part that went wrong, and an error if it is too large.
+func (t *tally) share() (float64, error) {
+	s := float64(t.wrong.Load()) / float64(max(t.all.Load(), 1))
+	if s > mostWrong {
+		return s, fmt.Errorf("%d of %d came out wrong", t.wrong.Load(), t.all.Load())
+	}
+	return s, nil
+}
+
+// all returns an error unless the next n results of f are as wanted.
+func all(n int, want bool, f func() bool) error {
+	for i := range n {
+		if f() != want {
+			return fmt.Errorf("decision %d is not %t", i+1, want)
+		}
+	}
+	return nil
+}

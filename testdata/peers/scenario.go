@@ -1,0 +1,57 @@
+package main
+
+import "time"
+
+// options are the flags of a run.
+type options struct {
+	rounds    int
+	benchtime time.Duration
+	keys      int
+	waiters   int
+	idle      time.Duration // how long waiters are watched while nothing happens
+}
+
+// A scenario measures one thing that some of the contenders can do.
+type scenario struct {
+	section string // the table that it stands in
+	name    string
+	metrics []metric
+	// offered says whether the contender can do it.
+	offered func(contender) bool
+	// measure takes one turn.
+	measure func(contender) (sample, error)
+}
+
+// A metric is a column of a table. Less is better.
+type metric struct {
+	name   string
+	digits int
+	// ratio is false where a ratio to the first contender says nothing.
+	ratio bool
+}
+
+// A sample is what one turn measured.
+type sample struct {
+	values []float64 // one for each metric
+	wrong  float64   // the share of decisions that went wrong
+}
+
+// scenarios lists what is measured, in the order of the tables.
+func scenarios(o options) []scenario {
+	var list []scenario
+	for _, g := range []int{1, 2, 64} {
+		list = append(list, decision(o, true, g))
+	}
+	for _, g := range []int{1, 2, 64} {
+		list = append(list, decision(o, false, g))
+	}
+	list = append(list,
+		keyed(o, 1, 1),
+		keyed(o, min(1000, o.keys), 1),
+		keyed(o, min(1000, o.keys), 64),
+		keyed(o, o.keys, 1),
+		parked(o),
+		released(o),
+		roundTrip(o))
+	return list
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A cell is all that was measured for a contender in one column.
+type cell struct {
+	values []float64
+	wrong  float64
+}
+
+func (c *cell) median() float64 {
+	v := slices.Sorted(slices.Values(c.values))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// A column is one metric of one scenario, with a cell for each contender that
+// was measured.
+type column struct {
+	section string
+	metric  metric
+	cells   map[string]*cell
+}
+
+func (c *column) add(contender string, value, wrong float64) {
+	if c.cells[contender] == nil {
+		c.cells[contender] = &cell{}
+	}
+	c.cells[contender].values = append(c.cells[contender].values, value)
+	c.cells[contender].wrong = max(c.cells[contender].wrong, wrong)
+}
+
+// writeTables prints a Markdown table per section, in the order of the columns,
+// and then one that holds the subject against the others.
+func writeTables(w io.Writer, columns []*column, list []contender) {
+	for len(columns) > 0 {
+		section := columns[0].section
+		end := slices.IndexFunc(columns, func(c *column) bool { return c.section != section })
+		if end < 0 {
+			end = len(columns)
+		}
+		writeSection(w, columns[:end], list)
+		columns = columns[end:]
+	}
+}
+
+func writeSection(w io.Writer, columns []*column, list []contender) {
+	head := []string{columns[0].section}
+	for _, c := range columns {
+		head = append(head, c.metric.name)
+	}
+	writeHead(w, head)
+	wrong := 0.0
+	for _, who := range list {
+		row, any := []string{who.name}, false
+		for _, c := range columns {
+			text := "–"
+			if cell := c.cells[who.name]; cell != nil {
+				any = true
+				text = c.text(cell, c.cells[list[0].name])
+				wrong = max(wrong, cell.wrong)
+			}
+			row = append(row, text)
+		}
+		if any {
+			writeRow(w, row)
+		}
+	}
+	if wrong > 0 {
+		fmt.Fprintf(w, "\n\\* some of these decisions went wrong, at most %.2g %%\n", wrong*100)
+	}
+	fmt.Fprintln(w)
+}
+
+// text returns the median and, where both are known, how many times the first
+// contender's that is.
+func (c *column) text(of, first *cell) string {
+	text := strconv.FormatFloat(of.median(), 'f', c.metric.digits, 64)
+	if c.metric.ratio && first != nil && first.median() > 0 {
+		text += fmt.Sprintf(" (%.2f×)", of.median()/first.median())
+	}
+	if of.wrong > 0 {
+		text += " \\*"
+	}
+	return text
+}
+
+// writeSubject prints the subject beside the first contender and beside the
+// best of its peers, if it took part.
+func writeSubject(w io.Writer, columns []*column, list []contender) {
+	var rows [][]string
+	for _, c := range columns {
+		own := c.cells[subject]
+		if own == nil {
+			continue
+		}
+		row := []string{c.section + ": " + c.metric.name, strconv.FormatFloat(own.median(), 'f', c.metric.digits, 64), "–", "–", "–"}
+		if first := c.cells[list[0].name]; first != nil && first.median() > 0 {
+			row[2] = fmt.Sprintf("%.2f×", own.median()/first.median())
+		}
+		var best *cell
+		for _, who := range list {
+			if cell := c.cells[who.name]; who.peer && cell != nil && (best == nil || cell.median() < best.median()) {
+				best, row[3] = cell, who.name
+			}
+		}
+		if best != nil && best.median() > 0 {
+			row[4] = fmt.Sprintf("%.2f×", own.median()/best.median())
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		return
+	}
+	writeHead(w, []string{subject, "median", "to the floor", "best peer", "to the best peer"})
+	for _, row := range rows {
+		writeRow(w, row)
+	}
+}
+
+func writeHead(w io.Writer, cells []string) {
+	writeRow(w, cells)
+	fmt.Fprintln(w, "|---"+strings.Repeat("|---:", len(cells)-1)+"|")
+}
+
+func writeRow(w io.Writer, cells []string) {
+	fmt.Fprintln(w, "| "+strings.Join(cells, " | ")+" |")
+}
