@@ -61,7 +61,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
 	k.charges = k.charges[:0]
 	for _, t := range k.Back {
-		if t.call.once(flagDone) {
+		if t.call.once(flagDone | flagVoid) {
 			k.charges = append(k.charges, &t.call.charge[0])
 		}
 	}
@@ -82,7 +82,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	k.into = r.Charges
 	if k.Move.call != nil && len(r.Charges) > 0 {
 		// The slot goes with the place.
-		k.Move.call.once(flagDone)
+		k.Move.call.once(flagDone | flagVoid)
 		k.Move.call.slot.end()
 	}
 	if len(r.Charges) == 0 {

@@ -48,14 +48,15 @@ func (s *slot) forgotten() {
 	}
 }
 
-// once sets a flag and reports whether it, or Done, had not been set before.
-func (k *call) once(flag uint8) bool {
+// once sets flags and reports whether none of them had been set before, and
+// there is a call at all.
+func (k *call) once(flags uint8) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flags&(flag|flagDone) != 0 {
+	if k.flags&(flags|flagVoid) != 0 {
 		return false
 	}
-	k.flags |= flag
+	k.flags |= flags
 	return true
 }
 

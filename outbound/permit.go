@@ -50,26 +50,29 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagRefused       // the call has not succeeded
 	flagDone
+	flagVoid // the ticket was given back: there is no call
 )
 
 // Settle says what the call really cost, in all units, once that is known: the
 // zero Cost if it never went out. More than was acquired is added, even above
 // the brim. Less is given back as far as that is safe: not what has leaked
 // meanwhile, nor what others that wait have been promised. The first Settle
-// counts; later ones are ignored, and so is a cost that is NaN, infinite or
-// negative.
+// counts, also after Done, because what a call has cost is often known only
+// when it is over; later ones are ignored, and so is a cost that is NaN,
+// infinite or negative.
 func (p *Permit) Settle(used Cost) {
 	switch {
-	case p == nil || p.flags&flagDone != 0:
+	case p == nil:
 	case p.call != nil:
 		p.call.Settle(used)
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.valid():
+		charge := p.charge() // as it was: one that is settled already would not be settled again
 		p.flags |= flagSettled
 		if used == (Cost{}) {
 			p.flags |= flagRefused
 		}
 		if used[p.bucket.unitOf()] != p.units {
-			p.bucket.report(Report{Kind: Settled, Charge: p.charge(), Used: used})
+			p.bucket.report(Report{Kind: Settled, Charge: charge, Used: used})
 		}
 	}
 }
@@ -79,10 +82,11 @@ func (p *Permit) Settle(used Cost) {
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
 // to an hour; and if calls had succeeded since the last such pause, the
 // bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less
-// than 10 s ago, and speeds up by 10 % a minute.
+// than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
+// for an answer that is understood late.
 func (p *Permit) Refused(d time.Duration) {
 	switch {
-	case p == nil || p.flags&flagDone != 0:
+	case p == nil:
 	case p.call != nil:
 		p.call.Refused(d)
 	case p.bucket != nil:
@@ -92,10 +96,10 @@ func (p *Permit) Refused(d time.Duration) {
 }
 
 // Hold says that the API has taken the call and asks to wait d before the
-// next one. A d that is not above 0 is ignored.
+// next one. A d that is not above 0 is ignored. It counts after Done as well.
 func (p *Permit) Hold(d time.Duration) {
 	switch {
-	case p == nil || p.flags&flagDone != 0:
+	case p == nil:
 	case p.call != nil:
 		p.call.Hold(d)
 	case p.bucket != nil && d > 0:
@@ -105,7 +109,7 @@ func (p *Permit) Hold(d time.Duration) {
 
 // Done ends the call. It gives the place among the calls at once back, and,
 // unless the call was Refused or settled to nothing, counts it as a success.
-// Later calls of Done, and of the other methods after it, have no effect.
+// Later calls of Done have no effect.
 func (p *Permit) Done() {
 	if p == nil || p.flags&flagDone != 0 {
 		return
@@ -120,6 +124,20 @@ func (p *Permit) Done() {
 	if p.pin != nil {
 		p.pin.Add(-1)
 	}
+}
+
+// Pending reports whether Done still has something to free: a place among the
+// calls at once, a limiter that is in use, or whatever a [Limiter] of your own
+// frees. If not, all that Done does is to note a success, and whoever wraps
+// calls can call it early and spare itself to watch for their end.
+func (p *Permit) Pending() bool {
+	if p == nil || p.flags&flagDone != 0 {
+		return false
+	}
+	if k, ok := p.call.(*call); ok {
+		return p.pin != nil || k.slot != nil && !k.slot.ended.Load()
+	}
+	return p.pin != nil || p.call != nil
 }
 
 // charge returns the charge of the fast path as the slow one writes it.

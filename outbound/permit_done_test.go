@@ -1,0 +1,162 @@
+package outbound
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bothPaths runs a test with a bucket of capacity 10 on the fast path, and
+// with one whose permits are calls.
+func bothPaths(t *testing.T, test func(*testing.T, *Bucket)) {
+	for name, limits := range map[string][]Limit{
+		"one limit":  {{Capacity: 10, LeakRate: 1}},
+		"two limits": {{Capacity: 10, LeakRate: 1}, {Capacity: 10, LeakRate: 1, Name: "other"}},
+		"at once":    {{Capacity: 10, LeakRate: 1}, AtOnce(5)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, Must(NewBucket("permit", limits...))) })
+		})
+	}
+}
+
+func admit(t *testing.T, b *Bucket, n float64) Permit {
+	t.Helper()
+	p, err := b.Acquire(ctx, Cost{n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSettleGivesBackBeforeDone(t *testing.T) {
+	bothPaths(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 10)
+		p.Settle(Cost{4})
+		admit(t, b, 6)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("more came back than was unused: %v", err)
+		}
+	})
+}
+
+func TestSettleCountsOnceAfterDone(t *testing.T) {
+	bothPaths(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 10)
+		p.Done()
+		p.Settle(Cost{4})
+		p.Settle(Cost{})
+		p.Done()
+		p.Settle(Cost{})
+		admit(t, b, 6)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("a second Settle counted: %v", err)
+		}
+	})
+}
+
+func TestSettleAfterDoneAddsWhatTheCallCostMore(t *testing.T) {
+	bothPaths(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 1)
+		p.Done()
+		p.Settle(Cost{12})
+		var full *ThrottledError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter.Round(time.Microsecond) != 3*time.Second {
+			t.Errorf("%v, want 3s until 12 have leaked to 9", err)
+		}
+	})
+}
+
+func TestRefusedAndHoldCountAfterDone(t *testing.T) {
+	for name, hold := range map[string]func(*Permit){
+		"Refused": func(p *Permit) { p.Refused(time.Minute) },
+		"Hold":    func(p *Permit) { p.Hold(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothPaths(t, func(t *testing.T, b *Bucket) {
+				p := admit(t, b, 1)
+				p.Done()
+				hold(&p)
+				var full *ThrottledError
+				if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || !full.Held || full.RetryAfter < time.Minute {
+					t.Errorf("%v, want a hold of a minute", err)
+				}
+			})
+		})
+	}
+}
+
+func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
+		k := Booking{Costs: []Cost{{10}}}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		ticket := k.Tickets[0]
+		if err := b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
+			t.Fatal(err)
+		}
+		admit(t, b, 8)
+		p := ticket.Permit()
+		p.Settle(Cost{})
+		p.Settle(Cost{20})
+		p.Refused(time.Hour)
+		p.Hold(time.Hour)
+		p.Done()
+		admit(t, b, 2)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("units came back twice: %v", err)
+		}
+	})
+}
+
+func TestTicketOfACallThatIsDoneIsNotGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
+		k := Booking{Costs: []Cost{{10}}}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		p := k.Tickets[0].Permit()
+		p.Done()
+		if err := b.Book(ctx, &Booking{Back: []Ticket{k.Tickets[0]}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("a call that went was given back: %v", err)
+		}
+	})
+}
+
+type silent struct{ *Permit }
+
+func (silent) Done() {}
+
+func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
+	ours := Permit{}
+	pinned := Permit{pin: new(atomic.Int32)}
+	pinned.pin.Store(1)
+	slot := admit(t, Must(NewBucket("slot", AtOnce(1))), 1)
+	twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)
+	fast := admit(t, Must(NewBucket("one", PerSecond(1))), 1)
+	foreign := NewPermit(silent{&ours})
+	for _, c := range []struct {
+		name   string
+		permit *Permit
+		want   bool
+	}{
+		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of the fast path", &fast, false}, {"of two limits", &twoLimits, false},
+		{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
+	} {
+		if got := c.permit.Pending(); got != c.want {
+			t.Errorf("a permit %s: Pending() = %v", c.name, got)
+		}
+		c.permit.Done()
+		if c.permit.Pending() {
+			t.Errorf("a permit %s is pending after Done", c.name)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// attempt is one request that was admitted, and the [outbound.Call] by which
+// users reach its permit. A permit is not safe for concurrent use, but the
+// body that ends it may be closed while it is read, or by another goroutine
+// than the one that settles.
+type attempt struct {
+	maxHold time.Duration
+
+	mu     sync.Mutex // protects what follows
+	permit outbound.Permit
+	said   bool // a user has said how the API answered
+}
+
+func (a *attempt) Settle(used outbound.Cost) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.permit.Settle(used)
+}
+
+func (a *attempt) Refused(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = true
+	a.permit.Refused(min(d, a.maxHold))
+}
+
+func (a *attempt) Hold(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = true
+	a.permit.Hold(min(d, a.maxHold))
+}
+
+func (a *attempt) Done() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = true
+	a.permit.Done()
+}
+
+func (a *attempt) judged() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.said
+}
+
+// until returns a body at whose end the attempt is done; at once if it has none.
+func (a *attempt) until(rc io.ReadCloser) io.ReadCloser {
+	if rc == nil || rc == http.NoBody {
+		a.Done()
+		return rc
+	}
+	b := body{rc, a}
+	if w, ok := rc.(io.Writer); ok {
+		return &upgraded{b, w}
+	}
+	return &b
+}
+
+// body ends an attempt at its end, at the first error or when it is closed.
+type body struct {
+	io.ReadCloser
+	attempt *attempt
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.attempt.Done()
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.attempt.Done()
+	return b.ReadCloser.Close()
+}
+
+// upgraded is the body of a 101 Switching Protocols response, which is a
+// connection. An EOF does not end it: the other side has nothing more to say,
+// but this one may.
+type upgraded struct {
+	body
+	io.Writer
+}
+
+func (u *upgraded) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		u.attempt.Done()
+	}
+	return n, err
+}
+
+// CloseWrite closes half of the connection, if the body below can.
+func (u *upgraded) CloseWrite() error {
+	if c, ok := u.Writer.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return http.ErrNotSupported
+}

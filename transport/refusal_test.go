@@ -1,0 +1,90 @@
+package transport
+
+import (
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
+	for wait, want := range map[time.Duration]string{
+		0:                       "1", // not known
+		1:                       "1",
+		time.Second:             "1",
+		time.Second + 1:         "2",
+		90 * time.Second:        "90",
+		1500 * time.Millisecond: "2",
+		math.MaxInt64:           "9223372037",
+	} {
+		reason := &outbound.ThrottledError{Key: "api", RetryAfter: wait}
+		req := newRequest(t, nil)
+		resp, err := TooManyRequests(req, errors.Join(errors.New("outer"), reason))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || !strings.Contains(string(text), reason.Error()) || int64(len(text)) != resp.ContentLength {
+			t.Errorf("body %q, %v, of a length of %d", text, err, resp.ContentLength)
+		}
+		if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req {
+			t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)
+		}
+		if _, err := httputil.DumpResponse(resp, false); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTooManyRequestsOfAHeadHasNoBody(t *testing.T) {
+	req := newRequest(t, nil)
+	req.Method = http.MethodHead
+	if resp, err := TooManyRequests(req, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestTooManyRequestsReturnsOtherErrorsAsTheyAre(t *testing.T) {
+	for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
+		if resp, err := TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
+			t.Errorf("%v: %v, %v", reason, resp, err)
+		}
+	}
+}
+
+func TestOnRefusalDecidesWhatComesBack(t *testing.T) {
+	reason, other := errors.New("reason"), errors.New("other")
+	body := newBody("x")
+	made := &http.Response{StatusCode: 429, Body: body}
+	for name, c := range map[string]struct {
+		onRefusal func(*http.Request, error) (*http.Response, error)
+		resp      *http.Response
+		err       error
+	}{
+		"nil":        {nil, nil, reason},
+		"response":   {func(*http.Request, error) (*http.Response, error) { return made, nil }, made, nil},
+		"error":      {func(*http.Request, error) (*http.Response, error) { return nil, other }, nil, other},
+		"same error": {func(_ *http.Request, err error) (*http.Response, error) { return nil, err }, nil, reason},
+		"neither":    {func(*http.Request, error) (*http.Response, error) { return nil, nil }, nil, reason},
+		"both":       {func(*http.Request, error) (*http.Response, error) { return made, other }, nil, other},
+	} {
+		body.closed.Store(0)
+		rt := &Transport{
+			Limiter: refusing{reason}, OnRefusal: c.onRefusal,
+			OnResponse: func(*http.Response, *outbound.Permit) { t.Errorf("%s: OnResponse was called", name) },
+		}
+		resp, err := rt.RoundTrip(newRequest(t, nil))
+		if resp != c.resp || err != c.err {
+			t.Errorf("%s: %v, %v", name, resp, err)
+		}
+		if closed := body.closed.Load() == 1; closed != (name == "both") {
+			t.Errorf("%s: the response's body closed: %v", name, closed)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// ByRoute returns a function for the field For of a [Transport], which chooses
+// limiters by method, host and path. The keys are patterns as [http.ServeMux]
+// has them, and the most specific one that matches wins:
+//
+//	"GET api.example.com/search/"       // a path and all below it; GET has HEAD in it
+//	"api.example.com/users/{id}/posts"  // any method
+//	"/"                                 // any host
+//
+// Hosts are compared as by [ByHost], but without a port. A path is matched as a
+// server is likely to understand it: unescaped, "." and ".." and doubled
+// slashes resolved, and "/search" belongs to "/search/" unless it has a pattern
+// of its own; the request is sent as it is. Several patterns may have the same
+// limiter. A nil limiter, and a request that no pattern matches, means the
+// Transport's Limiter.
+//
+// A pattern that is not valid, has a port or conflicts with another is an error,
+// [outbound.ErrInvalidLimit].
+func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.Limiter, error) {
+	mux := http.NewServeMux()
+	limiters := make(map[string]outbound.Limiter, len(routes))
+	for _, given := range slices.Sorted(maps.Keys(routes)) {
+		pattern, err := normalRoute(given)
+		if err == nil {
+			err = register(mux, pattern)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("transport: route %q: %w: %w", given, outbound.ErrInvalidLimit, err)
+		}
+		limiters[pattern] = routes[given]
+	}
+	return func(req *http.Request) outbound.Limiter {
+		if req.URL == nil {
+			return nil
+		}
+		_, pattern := mux.Handler(&http.Request{
+			Method: normalMethod(req.Method),
+			Host:   hostName(req.URL.Hostname()),
+			URL:    sentPath(req.URL),
+		})
+		return limiters[pattern]
+	}, nil
+}
+
+// normalMethod names methods as the mux is to see them: without one is a GET,
+// and for CONNECT it has rules of its own, by which no path is resolved.
+func normalMethod(method string) string {
+	switch method {
+	case "":
+		return http.MethodGet
+	case http.MethodConnect:
+		return "CONNECT-"
+	}
+	return method
+}
+
+// normalRoute writes the method and the host in a pattern as requests have them.
+func normalRoute(pattern string) (string, error) {
+	rest := pattern
+	prefix := ""
+	if i := strings.IndexAny(pattern, " \t"); i >= 0 {
+		rest = strings.TrimLeft(pattern[i:], " \t")
+		if i > 0 {
+			prefix = normalMethod(pattern[:i])
+		}
+		prefix += " "
+	}
+	slash := strings.IndexByte(rest, '/')
+	if slash <= 0 { // no host, or no path: the mux will tell
+		return prefix + rest, nil
+	}
+	u := url.URL{Host: rest[:slash]}
+	name := hostName(u.Hostname())
+	if _, err := netip.ParseAddr(name); u.Port() != "" || err != nil && strings.Contains(u.Host, ":") {
+		return "", fmt.Errorf("a route has no port, and an IPv6 address in brackets: %q", u.Host)
+	}
+	return prefix + name + rest[slash:], nil
+}
+
+// registered is where the mux says in which line of a file a pattern came to
+// it; that is always the line below.
+var registered = regexp.MustCompile(` \(registered at [^)]*\)`)
+
+// register adds a pattern, with an error where the mux panics.
+func register(mux *http.ServeMux, pattern string) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			text := registered.ReplaceAllString(fmt.Sprint(r), "")
+			err = errors.New(strings.ReplaceAll(text, "\n", " "))
+		}
+	}()
+	mux.Handle(pattern, http.NotFoundHandler())
+	return nil
+}
+
+// dots undoes an escape that would hide ".." from the mux.
+var dots = strings.NewReplacer("%2e", ".", "%2E", ".")
+
+// sentPath returns a URL of the path that is sent. That is in Opaque where a
+// program wanted control of the escapes. RawPath alone does not have it: it is
+// empty unless the escapes are unusual.
+func sentPath(u *url.URL) *url.URL {
+	path := u.EscapedPath()
+	if u.Opaque != "" {
+		path, _, _ = strings.Cut(u.Opaque, "?")
+		if rest, ok := strings.CutPrefix(path, "//"); ok {
+			_, path, _ = strings.Cut(rest, "/")
+			path = "/" + path
+		}
+	}
+	path = dots.Replace(path)
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		plain = path
+	}
+	return &url.URL{Path: plain, RawPath: path}
+}

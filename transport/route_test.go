@@ -1,0 +1,192 @@
+package transport
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// named is a limiter to tell from others.
+type named struct {
+	outbound.Unlimited
+	pattern string
+}
+
+func routes(t *testing.T, patterns ...string) func(*http.Request) string {
+	t.Helper()
+	m := map[string]outbound.Limiter{}
+	for _, p := range patterns {
+		m[p] = named{pattern: p}
+	}
+	byRoute, err := ByRoute(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(req *http.Request) string {
+		if l := byRoute(req); l != nil {
+			return l.(named).pattern
+		}
+		return ""
+	}
+}
+
+func request(t *testing.T, methodAndURL string) *http.Request {
+	t.Helper()
+	method, rawURL, _ := strings.Cut(methodAndURL, " ")
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &http.Request{Method: method, URL: u}
+}
+
+func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
+	const (
+		search  = "GET api.example.com/search/"
+		posts   = "api.example.com/users/{id}/posts"
+		any     = "api.example.com/"
+		export  = "POST /export"
+		exact   = "API.Example.com./exact/{$}"
+		six     = "[2001:DB8::1]/"
+		umlaut  = "bücher.example/"
+		connect = "CONNECT tunnel.example.com/"
+	)
+	route := routes(t, search, posts, any, export, exact, six, umlaut, connect)
+	for asked, want := range map[string]string{
+		"GET https://api.example.com/search/":        search,
+		"GET https://api.example.com/search/a/b?q=x": search,
+		"HEAD https://api.example.com/search/a":      search,
+		" https://api.example.com/search/a":          search, // no method: GET
+		"POST https://api.example.com/search/a":      any,
+		"PUT https://api.example.com/users/7/posts":  posts,
+		"GET https://api.example.com/users/7/posts/": any,
+		"GET https://api.example.com":                any,
+		"GET https://api.example.com/exact/":         exact,
+		"GET https://api.example.com/exact/more":     any,
+		"POST https://other.example.com/export":      export,
+		"POST https://api.example.com/export":        any, // the host is more specific
+		"GET https://other.example.com/export":       "",
+		"GET https://other.example.com/":             "",
+		"GET https://api.example.com.evil.com/":      "",
+		// Hosts.
+		"GET https://API.example.com.:8443/search/x":   search,
+		"GET https://user:pw@api.example.com/search/x": search,
+		"GET https://[2001:db8:0::1]:8443/x":           six,
+		"GET https://xn--bcher-kva.example/x":          umlaut,
+		// Paths, as a server would resolve them.
+		"GET https://api.example.com/search":            search,
+		"GET https://api.example.com//search/x":         search,
+		"GET https://api.example.com/x/../search/y":     search,
+		"GET https://api.example.com/./search//y":       search,
+		"GET https://api.example.com/x/%2e%2E/search/":  search,
+		"GET https://api.example.com/%73earch/x":        search,
+		"GET https://api.example.com/search%2Fx":        any, // a slash in a name is none
+		"GET https://api.example.com/users/a%2Fb/posts": posts,
+		"GET https://api.example.com/search/../x":       any,
+		"GET https://api.example.com/../../search/x":    search,
+		// CONNECT.
+		"CONNECT //tunnel.example.com:443":  connect,
+		"CONNECT //tunnel.example.com/a//b": connect,
+		"GET https://tunnel.example.com/":   "",
+		"CONNECT //api.example.com/search":  any,
+	} {
+		req := request(t, asked)
+		before := *req.URL
+		if got := route(req); got != want {
+			t.Errorf("%s: %q, want %q", asked, got, want)
+		}
+		if *req.URL != before {
+			t.Errorf("%s: the URL was changed", asked)
+		}
+	}
+}
+
+func TestByRouteOfConnectFindsASubtree(t *testing.T) {
+	route := routes(t, "CONNECT a.example.com/tree/", "/tree/")
+	for asked, want := range map[string]string{
+		"CONNECT //a.example.com/tree": "CONNECT a.example.com/tree/",
+		"CONNECT //b.example.com/tree": "/tree/",
+	} {
+		if got := route(request(t, asked)); got != want {
+			t.Errorf("%s: %q, want %q", asked, got, want)
+		}
+	}
+}
+
+// RawPath is empty for ordinary paths, Opaque holds the path where a program
+// has set it, and the two need not agree.
+func TestByRouteMatchesWhatIsSent(t *testing.T) {
+	const search, any = "api.example.com/search/", "/"
+	route := routes(t, search, any)
+	for _, c := range []struct {
+		name string
+		url  *url.URL
+		want string
+	}{
+		{"Path alone", &url.URL{Host: "api.example.com", Path: "/search/x"}, search},
+		{"RawPath that does not fit is not sent", &url.URL{Host: "api.example.com", Path: "/search/x", RawPath: "/other"}, search},
+		{"Opaque with a host", &url.URL{Host: "api.example.com", Opaque: "//api.example.com/search/%41?q=/"}, search},
+		{"Opaque without a host", &url.URL{Host: "api.example.com", Opaque: "/search/x"}, search},
+		{"Opaque wins", &url.URL{Host: "api.example.com", Path: "/search/x", Opaque: "/other"}, any},
+		{"Opaque with a bad escape", &url.URL{Host: "api.example.com", Opaque: "/search/%zz"}, search},
+		{"Opaque with a host only", &url.URL{Host: "api.example.com", Opaque: "//api.example.com"}, any},
+		{"nil", nil, ""},
+	} {
+		if got := route(&http.Request{URL: c.url, Host: "ignored.example.com"}); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRouteWithNilLimiterMeansTheTransports(t *testing.T) {
+	own, other := new(recorder), new(recorder)
+	byRoute, err := ByRoute(map[string]outbound.Limiter{"/": other, "api.example.com/": nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trip(t, &Transport{Base: answer(200, nil), Limiter: own, For: byRoute})
+	if got := own.heard(); got != "acquire 1, done" || other.heard() != "" {
+		t.Errorf("Limiter heard %q", got)
+	}
+}
+
+func TestRouteThatIsNotValidIsAnError(t *testing.T) {
+	for name, patterns := range map[string][]string{
+		"empty":                {""},
+		"no path":              {"api.example.com"},
+		"method only":          {"GET "},
+		"bad method":           {"G@T /x"},
+		"bad wildcard":         {"/{"},
+		"wildcard in the host": {"{tenant}.example.com/"},
+		"port":                 {"api.example.com:8443/"},
+		"empty port":           {"api.example.com:/"},
+		"odd port":             {"api.example.com:http/"},
+		"bare IPv6":            {"2001:db8::1/"},
+		"conflict":             {"/a/{x}", "/{x}/b"},
+		"one route twice":      {"api.example.com/", "API.example.com./"},
+	} {
+		m := map[string]outbound.Limiter{}
+		for _, p := range patterns {
+			m[p] = nil
+		}
+		f, err := ByRoute(m)
+		if !errors.Is(err, outbound.ErrInvalidLimit) || f != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if text := err.Error(); !strings.HasPrefix(text, "transport: route ") || strings.ContainsAny(text, "\n") || strings.Contains(text, ".go:") {
+			t.Errorf("%s: error %q", name, text)
+		}
+	}
+}
+
+func TestNoRoutesMatchNothing(t *testing.T) {
+	f, err := ByRoute(nil)
+	if err != nil || f(newRequest(t, nil)) != nil {
+		t.Errorf("%v", err)
+	}
+}

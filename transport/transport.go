@@ -1,0 +1,244 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Transport is an [http.RoundTripper] that has every request admitted by a
+// [outbound.Limiter] before it hands it on. The zero Transport paces nothing.
+// It is safe for concurrent use, and its fields are not to be changed once it
+// is in use.
+//
+// A request that is not admitted fails with the limiter's error and is never
+// sent; [errors.As] finds the [*outbound.ThrottledError] through the
+// [*url.Error] of an [http.Client].
+type Transport struct {
+	// Base sends the requests that were admitted. nil: http.DefaultTransport.
+	Base http.RoundTripper
+	// Limiter admits the requests. nil: they are not paced.
+	Limiter outbound.Limiter
+	// For returns another limiter for some requests: see [ByHost], [ByHeader]
+	// and [ByRoute]. It must not change the request or read its body. Where it
+	// returns nil, Limiter admits; return [outbound.Unlimited] to let a request
+	// go unpaced. nil: Limiter admits all.
+	For func(*http.Request) outbound.Limiter
+	// Cost returns what a request takes, unless [WithCost] has said so. It must
+	// not change the request or read its body. nil: Cost{1}.
+	Cost func(*http.Request) outbound.Cost
+	// MaxHold is the longest hold that one response may cause, so that a wrong
+	// or malicious Retry-After cannot stop all calls for days. It binds Refused
+	// and Hold of the permits that OnResponse and [WithCost] hand out as well.
+	// 0 or less: 1 h.
+	MaxHold time.Duration
+	// OnResponse is called with every response as soon as its headers are
+	// there, before the transport judges it. It can settle the call's cost, say
+	// how the API has answered, or wrap the body to do so when it has been read:
+	// the permit stays in use until the body's end. After its Refused, Hold or
+	// Done the transport does not judge the response itself, so that Done is
+	// the way to say that a 429 has nothing to do with this quota. nil: nothing
+	// is called.
+	OnResponse func(*http.Response, *outbound.Permit)
+	// OnRefusal is called with a request that was not admitted, and the reason,
+	// which may also be a bad cost, a context that is done or a store that
+	// failed. What it returns is what RoundTrip returns; a nil response with a
+	// nil error is the reason itself. The request's body has been closed: it is
+	// not for sending the request elsewhere. [TooManyRequests] fits. nil: the
+	// reason is returned.
+	OnRefusal func(*http.Request, error) (*http.Response, error)
+}
+
+// errNoResponse is the error of a Base that breaks its contract.
+var errNoResponse = errors.New("transport: Base returned neither a response nor an error")
+
+// RoundTrip has the request admitted and hands it on to Base. It waits only if
+// the limiter does, no longer than the request's context allows. The request
+// is not changed, its body is not buffered, and nothing is sent twice.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// Whatever happens before Base has taken the body, a panic of the user's
+	// functions or of Base included, it is closed here.
+	ours := true
+	defer func() {
+		if ours {
+			closeRequest(req)
+		}
+	}()
+	var permit outbound.Permit
+	var err error
+	costed := costOf(req.Context())
+	if limiter := t.limiter(req); limiter != nil {
+		permit, err = limiter.Acquire(req.Context(), t.cost(req, costed))
+	}
+	if err != nil {
+		ours = false
+		closeRequest(req)
+		return t.refuse(req, err)
+	}
+	if costed != nil || t.OnResponse != nil || permit.Pending() {
+		return t.follow(req, permit, costed, &ours)
+	}
+	resp, err := t.send(req, &ours)
+	if err != nil {
+		if neverSent(err) {
+			permit.Settle(outbound.Cost{})
+		}
+		return nil, err
+	}
+	if d, refused := refusal(resp); refused {
+		permit.Refused(min(d, t.maxHold()))
+	}
+	// Nothing but a success comes of Done, so nobody needs to watch the body,
+	// and an error, which is none, can do without.
+	permit.Done()
+	return resp, nil
+}
+
+// follow is RoundTrip for a permit that is used until the body's end.
+func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *costed, ours *bool) (resp *http.Response, err error) {
+	watch := t.OnResponse != nil || permit.Pending()
+	a := &attempt{permit: permit, maxHold: t.maxHold()}
+	if costed != nil {
+		costed.use(a)
+	}
+	passed := false
+	defer func() {
+		if !passed {
+			a.Done()
+			closeResponse(resp)
+		}
+	}()
+	if resp, err = t.send(req, ours); err != nil {
+		if neverSent(err) {
+			a.Settle(outbound.Cost{})
+		}
+		return nil, err
+	}
+	if t.OnResponse != nil {
+		if resp.Body == nil { // as fakes have it; so that it can be wrapped
+			resp.Body = http.NoBody
+		}
+		p := outbound.NewPermit(a)
+		t.OnResponse(resp, &p)
+	}
+	if d, refused := refusal(resp); refused && !a.judged() {
+		a.Refused(d)
+	}
+	if watch {
+		resp.Body = a.until(resp.Body)
+	} else {
+		a.Done()
+	}
+	passed = true
+	return resp, nil
+}
+
+// limiter returns what admits the request; nil: nothing does.
+func (t *Transport) limiter(req *http.Request) outbound.Limiter {
+	if t.For != nil {
+		if l := t.For(req); l != nil {
+			return l
+		}
+	}
+	return t.Limiter
+}
+
+func (t *Transport) cost(req *http.Request, costed *costed) outbound.Cost {
+	switch {
+	case costed != nil:
+		return costed.cost
+	case t.Cost != nil:
+		return t.Cost(req)
+	}
+	return outbound.Cost{1}
+}
+
+// refuse returns what comes back for a request that was not admitted.
+func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, error) {
+	if t.OnRefusal == nil {
+		return nil, reason
+	}
+	resp, err := t.OnRefusal(req, reason)
+	switch {
+	case err != nil:
+		closeResponse(resp)
+		return nil, err
+	case resp == nil:
+		return nil, reason
+	}
+	return resp, nil
+}
+
+// send hands the request on, with its body, and holds Base to its contract: a
+// response or an error.
+func (t *Transport) send(req *http.Request, ours *bool) (*http.Response, error) {
+	resp, err := t.base().RoundTrip(req)
+	*ours = false
+	switch {
+	case err != nil:
+		closeResponse(resp)
+		return nil, err
+	case resp == nil:
+		return nil, errNoResponse
+	}
+	return resp, nil
+}
+
+// CloseIdleConnections closes those of Base, if it has such a method, as
+// [http.Client.CloseIdleConnections] asks for.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+func (t *Transport) maxHold() time.Duration {
+	if t.MaxHold <= 0 {
+		return time.Hour
+	}
+	return t.MaxHold
+}
+
+// neverSent reports whether the API cannot have seen the request. Only a
+// failure to dial proves that; anything later may have been counted.
+func neverSent(err error) bool {
+	var op *net.OpError
+	for errors.As(err, &op) {
+		if op.Op == "dial" {
+			return true
+		}
+		err = op.Err // a proxy's is around it
+	}
+	return false
+}
+
+func closeRequest(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
+}
+
+func closeResponse(resp *http.Response) {
+	if resp != nil && resp.Body != nil {
+		_ = resp.Body.Close()
+	}
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// costOf returns what WithCost has put into the context, or nil.
+func costOf(ctx context.Context) *costed {
+	c, _ := ctx.Value(costKey{}).(*costed)
+	return c
+}
