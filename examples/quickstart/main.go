@@ -1,0 +1,94 @@
+// Command quickstart calls a strict API 60 times in three ways, and shows what
+// becomes of the calls:
+//
+//	go run ./examples/quickstart
+//
+// The API is served on a port of this machine and allows 10 calls in any second.
+// The calls come at 20 per second: more than it allows. Look at the rows of the
+// table: a plain client is refused by the API, a bucket refuses by itself and at
+// once what the API would refuse, and a queue lets every call wait for its turn,
+// so that none is refused and all are answered as soon as the API allows.
+//
+// It can call any other server in two of the ways, too, first by a queue and then
+// by a bucket, which take turns under one limit:
+//
+//	go run ./examples/quickstart -api http://localhost:8080/ -rate 5
+//
+// The plain client is left out there: nobody's server is called faster than -rate.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+)
+
+// rate is how many calls the API of this example allows in any second.
+const rate = 10
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	os.Exit(run(ctx, os.Args[1:], screen{out: os.Stdout, live: isTerminal(os.Stdout)}, os.Stderr))
+}
+
+// run is the program, and returns its exit status: 0; 1 if a call of the queue was
+// refused by the API, or not all were made; 2 for wrong arguments.
+func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
+	api, perSecond, err := arguments(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	var d *demo
+	if err == nil {
+		if api == "" {
+			d, err = local(rate)
+		} else {
+			d, err = remote(api, perSecond)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "quickstart:", err)
+		return 2
+	}
+	defer d.close()
+	if err := d.run(ctx, s); err != nil {
+		fmt.Fprintln(stderr, "quickstart:", err)
+		return 1
+	}
+	return 0
+}
+
+// arguments returns the server to call and how often it may be called in a second;
+// "" for the API of this example.
+func arguments(args []string, stderr io.Writer) (api string, perSecond float64, err error) {
+	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&api, "api", "", "call this `URL` instead of the API of this example; needs -rate")
+	flags.Float64Var(&perSecond, "rate", 0, "how many calls -api allows in any second: `N`, 0.01 to 1000")
+	if err := flags.Parse(args); err != nil {
+		return "", 0, err
+	}
+	if flags.NArg() > 0 {
+		return "", 0, fmt.Errorf("%q is one argument too many", flags.Arg(0))
+	}
+	if api == "" {
+		if perSecond != 0 {
+			return "", 0, errors.New("-rate needs -api")
+		}
+		return "", 0, nil
+	}
+	// The URL may carry a password or a token, so no error shows it.
+	if u, err := url.Parse(api); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return "", 0, errors.New("-api needs a URL such as http://localhost:8080/")
+	}
+	if !(perSecond >= 0.01 && perSecond <= 1000) { // NaN is neither
+		return "", 0, fmt.Errorf("-rate needs a number from 0.01 to 1000, not %v", perSecond)
+	}
+	return api, perSecond, nil
+}

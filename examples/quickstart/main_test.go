@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// threeAPIs returns the demo over three strict APIs without a network.
+func threeAPIs(t *testing.T) (*demo, [3]*outboundtest.API) {
+	t.Helper()
+	var apis [3]*outboundtest.API
+	var urls [3]string
+	var base [3]http.RoundTripper
+	for i := range apis {
+		apis[i] = strictAPI(rate)
+		urls[i] = "http://api.example.com/"
+		base[i] = apis[i]
+	}
+	d, err := threeWays(rate, urls, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, apis
+}
+
+func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, apis := threeAPIs(t)
+		var out bytes.Buffer
+		if err := d.run(t.Context(), screen{out: &out}); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []tally{
+			{made: 60, answered: 30, refusedByAPI: 30, took: 2950 * time.Millisecond},
+			{made: 60, answered: 20, refusedByUs: 40, took: 2950 * time.Millisecond},
+			{made: 60, answered: 60, took: 5959 * time.Millisecond},
+		} {
+			got := d.ways[i].tally()
+			got.took = got.took.Round(time.Millisecond)
+			if got != want {
+				t.Errorf("%s: %+v, want %+v", d.ways[i].name, got, want)
+			}
+		}
+		if r := apis[2].Report(); r.Arrivals != 60 || r.Refused != 0 {
+			t.Errorf("the queue's API reports %+v", r)
+		}
+		for _, line := range []string{
+			"plain client    60       30             30             0    2.95       98 %",
+			"bucket          60       20              0            40    2.95       66 %",
+			"queue           60       60              0             0    5.96       99 %",
+			"Ideal: (60 - 1) / 9.901 = 5.96 s.\nIt took 5.96 s, 1.000 times that.",
+		} {
+			if !strings.Contains(out.String(), line) {
+				t.Errorf("%q is missing", line)
+			}
+		}
+		if t.Failed() {
+			t.Logf("\n%s", &out)
+		}
+	})
+}
+
+func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := threeAPIs(t)
+		var out bytes.Buffer
+		if err := d.run(t.Context(), screen{out: &out}); err != nil {
+			t.Fatal(err)
+		}
+		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' }); i >= 0 {
+			t.Errorf("it contains the control character %q", out.String()[i])
+		}
+		// One way is under way for 6 s, the two others for 3.
+		if n := strings.Count(out.String(), " s  "); n < 11 || n > 13 {
+			t.Errorf("it has %d lines of progress, want about 12:\n%s", n, &out)
+		}
+	})
+}
+
+func TestTerminalShowsOneLiveLinePerWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := threeAPIs(t)
+		var out bytes.Buffer
+		if err := d.run(t.Context(), screen{out: &out, live: true}); err != nil {
+			t.Fatal(err)
+		}
+		// Each drawing but the first goes back up over the lines of the one before.
+		drawings := strings.Split(out.String(), "\x1b[3A")
+		if len(drawings) < 100 {
+			t.Errorf("drawn %d times, want 20 times a second", len(drawings))
+		}
+		for _, d := range drawings[1 : len(drawings)-1] {
+			if n := strings.Count(d, "\n"); n != 3 || strings.Count(d, "\x1b[K") != 3 {
+				t.Fatalf("drew %q, want three lines", d)
+			}
+		}
+	})
+}
+
+func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Millisecond)
+		defer cancel()
+		d, _ := threeAPIs(t)
+		var out bytes.Buffer
+		start := time.Now()
+		err := d.run(ctx, screen{out: &out})
+		if err == nil || err.Error() != "interrupted" {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(start); took > time.Second+time.Millisecond {
+			t.Errorf("it went on for %v", took)
+		}
+		if want := "queue           21       10 "; !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, &out)
+		}
+	})
+}
+
+func TestRefusedCallOfTheQueueIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := threeAPIs(t)
+		stricter := strictAPI(rate - 1)
+		d.queue.client.Transport = paced(stricter, nil).Transport
+		err := d.run(t.Context(), screen{out: new(bytes.Buffer)})
+		if err == nil || !strings.HasPrefix(err.Error(), "the API has refused ") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// The limit is so wide that the API refuses nothing, however slow the machine is.
+func TestItRunsOverRealHTTP(t *testing.T) {
+	d, err := local(200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	var out bytes.Buffer
+	if err := d.run(t.Context(), screen{out: &out}); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	for _, w := range d.ways {
+		got := w.tally()
+		if got.made != calls || got.answered+got.refusedByUs != calls || got.answered == 0 {
+			t.Errorf("%s: %+v", w.name, got)
+		}
+	}
+	if got := d.queue.tally(); got.answered != calls || got.took < d.ideal() {
+		t.Errorf("queue: %+v, faster than %v or not all answered", got, d.ideal())
+	}
+}
+
+// It is the main function's way from the arguments to the exit status.
+func TestServerOfOnesOwnIsCalledByTheQueueThenTheBucket(t *testing.T) {
+	api := strictAPI(500)
+	server := newServer(t, api)
+	var out, stderr bytes.Buffer
+	status := run(t.Context(), []string{"-api", server, "-rate", "500"}, screen{out: &out}, &stderr)
+	if status != 0 || stderr.Len() > 0 {
+		t.Errorf("status %d, %s", status, &stderr)
+	}
+	if n := api.Report().Arrivals; n <= calls || n > 2*calls {
+		t.Errorf("%d calls have arrived, want all of the queue and some of the bucket", n)
+	}
+	if strings.Contains(out.String(), "plain client") {
+		t.Errorf("the plain client has called a server of others:\n%s", &out)
+	}
+}
+
+func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := threeAPIs(t)
+		d.queue.client.Transport = paced(refuser{}, nil).Transport
+		var out bytes.Buffer
+		err := d.run(t.Context(), screen{out: &out})
+		if err == nil || err.Error() != "60 calls of the queue have failed, the first with: no route" {
+			t.Errorf("the error is %v", err)
+		}
+		if !strings.Contains(out.String(), "60 calls failed, the first with: no route") {
+			t.Errorf("it is not under the table:\n%s", &out)
+		}
+	})
+}
+
+func TestArgumentsAreChecked(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"-h"}, 0, "-rate N"},
+		{[]string{"more"}, 2, `"more" is one argument too many`},
+		{[]string{"-nonsense"}, 2, "not defined"},
+		{[]string{"-rate", "5"}, 2, "-rate needs -api"},
+		{[]string{"-api", "localhost:8080", "-rate", "5"}, 2, "-api needs a URL"},
+		{[]string{"-api", "ftp://example.com/", "-rate", "5"}, 2, "-api needs a URL"},
+		{[]string{"-api", "http:///path", "-rate", "5"}, 2, "-api needs a URL"},
+		{[]string{"-api", "http://user:secret@exa mple.com/", "-rate", "5"}, 2, "-api needs a URL"},
+		{[]string{"-api", "http://example.com/"}, 2, "-rate needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "-1"}, 2, "-rate needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "NaN"}, 2, "-rate needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "Inf"}, 2, "-rate needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "many"}, 2, "invalid value"},
+	} {
+		var out, stderr bytes.Buffer
+		status := run(t.Context(), c.args, screen{out: &out}, &stderr)
+		if status != c.status || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%q: status %d, want %d and %q:\n%s", c.args, status, c.status, c.says, &stderr)
+		}
+		if out.Len() > 0 {
+			t.Errorf("%q: printed %q", c.args, &out)
+		}
+		if strings.Contains(stderr.String(), "secret") {
+			t.Errorf("%q: the password is shown", c.args)
+		}
+	}
+}
+
+// newServer serves the API on a free port.
+func newServer(t *testing.T, api http.Handler) (url string) {
+	t.Helper()
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// refuser is a network without a route.
+type refuser struct{}
+
+func (refuser) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("no route") }
