@@ -191,6 +191,13 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 	return in <= age && age <= hearing, late + max(0, age-in)
 }
 
+// Stale reports whether the clock will be too old to let the ticket's call go
+// when that is due, so that it must be heard again before. What must be asked at
+// the time itself is never stale.
+func (k *Clock) Stale(t Ticket) bool {
+	return k.shared && k.Due(t).Sub(k.received) > hearing
+}
+
 // Same reports whether nothing has come between an older reply and this one
 // that makes later what was planned with it: no hold, no Resume, no change of
 // limits.

@@ -27,7 +27,10 @@ func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.busy {
-		return // who is busy sets the timer
+		// Whoever is away sets the timer when back. Meanwhile goes what may.
+		q.handOut(time.Now())
+		q.watch()
+		return
 	}
 	q.busy = true
 	for q.step() {
@@ -43,19 +46,22 @@ func (q *Queue) step() bool {
 	now := time.Now()
 	q.expire(now)
 	q.fit()
+	q.handOut(now)
 	asked := q.plan(now)
-	due := len(q.tickets) > 0 && !q.clock.Due(q.tickets[0]).After(now)
-	if !due && asked == nil && !q.dirty && len(q.back) == 0 {
+	if q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0 {
 		return false
 	}
 	q.dirty = false
 	before := q.clock
 	q.booking.Back, q.back = q.back, q.booking.Back[:0]
-	move := q.booking.Move != outbound.Ticket{}
+	q.moved = q.booking.Move
+	q.watch()
 	q.mu.Unlock()
 	err := q.book()
 	q.mu.Lock()
 	q.clock = q.booking.Clock
+	move := q.moved != outbound.Ticket{}
+	q.moved = outbound.Ticket{}
 	if !q.clock.Same(&before) {
 		q.replan()
 	}
@@ -77,6 +83,19 @@ func (q *Queue) step() bool {
 	}
 	q.handOut(time.Now())
 	return true
+}
+
+// listenIn is how long until the clock must be heard for the sake of the first
+// place: when it is due, or a trip before if the clock will be too old by then.
+func (q *Queue) listenIn(now time.Time) time.Duration {
+	if len(q.tickets) == 0 {
+		return 1<<63 - 1
+	}
+	in := q.clock.Due(q.tickets[0]).Sub(now)
+	if q.clock.Stale(q.tickets[0]) {
+		in -= q.lowMark()
+	}
+	return in
 }
 
 // plan decides what to book: it sets the booking's costs, and returns the
@@ -119,6 +138,9 @@ func (q *Queue) book() error {
 	err := q.bucket.Book(context.Background(), &q.booking)
 	q.booking.Move = outbound.Ticket{}
 	took := time.Since(sent)
+	if q.trip == 0 {
+		q.trip = took
+	}
 	q.spread += (max(took-q.trip, q.trip-took) - q.spread) / 4
 	q.trip += (took - q.trip) / 8
 	return err
@@ -129,7 +151,7 @@ func (q *Queue) handOut(now time.Time) {
 	gone := 0
 	for _, t := range q.tickets {
 		ready, late := q.clock.Ready(t, now)
-		if !ready {
+		if !ready || t == q.moved {
 			break
 		}
 		gone++
@@ -250,7 +272,7 @@ func (q *Queue) arm() {
 	now := time.Now()
 	next := time.Duration(1<<63 - 1)
 	if n := len(q.tickets); n > 0 {
-		next = q.clock.Due(q.tickets[0]).Sub(now)
+		next = q.listenIn(now)
 		if q.list.rest != nil && !q.noSlot {
 			next = min(next, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark())
 		}
@@ -272,6 +294,15 @@ func (q *Queue) arm() {
 		return
 	}
 	q.timer.Reset(max(0, next))
+}
+
+// watch sets the timer for what may go while somebody is away on a trip.
+func (q *Queue) watch() {
+	if len(q.tickets) > 0 && q.timer != nil {
+		if in := time.Until(q.clock.Due(q.tickets[0])); in > 0 {
+			q.timer.Reset(in)
+		}
+	}
 }
 
 // rest is arm when nobody waits.

@@ -25,6 +25,7 @@ type Queue struct {
 	clock   outbound.Clock    // as of the last trip
 	busy    bool              // somebody is away on a trip
 	away    outbound.Cost     // what who goes straight is away to book
+	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
 	timer   *time.Timer       // of the next thing to do; nil: nobody waits

@@ -1,0 +1,135 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Calls without room fail at once, with the time to come back.
+func ExampleBucket_Acquire() {
+	bucket := outbound.Must(outbound.NewBucket("geocoder", outbound.PerHour(1)))
+
+	for range 2 {
+		permit, err := bucket.Acquire(context.Background(), outbound.Cost{1})
+		var full *outbound.ThrottledError
+		if errors.As(err, &full) {
+			fmt.Println("come back in", full.RetryAfter.Round(time.Minute))
+			continue
+		}
+		fmt.Println("call the API")
+		permit.Done()
+	}
+	// Output:
+	// call the API
+	// come back in 1h0m0s
+}
+
+// "10 calls per second, 5 000 calls and 30 000 tokens per hour" is one bucket:
+// a call takes from all of its limits or from none.
+func ExampleNewBucket_severalLimits() {
+	const (
+		calls = iota
+		tokens
+	)
+	bucket := outbound.Must(outbound.NewBucket("assistant",
+		outbound.PerSecond(10).Burst(3).Of(calls, "calls per second"),
+		outbound.PerHour(5_000).Burst(100).Of(calls, "calls per hour"),
+		outbound.PerHour(30_000).Burst(4_000).Of(tokens, "tokens"),
+	))
+
+	for _, n := range []float64{2_500, 2_500, 5_000} {
+		_, err := bucket.Acquire(context.Background(), outbound.Cost{calls: 1, tokens: n})
+		var full *outbound.ThrottledError
+		switch {
+		case errors.As(err, &full):
+			fmt.Println("no room for", n, "in", full.Limit)
+		case errors.Is(err, outbound.ErrTooLarge):
+			fmt.Println("never:", n)
+		default:
+			fmt.Println("admitted", n)
+		}
+	}
+	// Output:
+	// admitted 2500
+	// no room for 2500 in tokens
+	// never: 5000
+}
+
+// A meter counts whatever comes, and tells when the brim is reached.
+func ExampleBucket_Fillup() {
+	budget := outbound.Must(outbound.NewBucket("ads",
+		outbound.Limit{Capacity: 1_000, LeakRate: 1_000 / (30 * 24 * time.Hour).Seconds(), Name: "EUR per 30 days"}))
+
+	for _, eur := range []float64{400, 500, 300} {
+		s, err := budget.Fillup(context.Background(), outbound.Cost{eur})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("spent %.0f, level %.0f, full %v\n", eur, s.Level, s.Full)
+	}
+	ok, _ := budget.AbleToAccept(context.Background(), outbound.Cost{50})
+	fmt.Println("50 more:", ok)
+	// Output:
+	// spent 400, level 400, full false
+	// spent 500, level 900, full false
+	// spent 300, level 1000, full true
+	// 50 more: false
+}
+
+// The real cost of a call is often known only afterwards.
+func ExamplePermit_Settle() {
+	bucket := outbound.Must(outbound.NewBucket("assistant", outbound.PerHour(10_000).Burst(5_000)))
+
+	permit, err := bucket.Acquire(context.Background(), outbound.Cost{4_000}) // estimated
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	permit.Settle(outbound.Cost{1_200}) // what the answer says it took
+	permit.Done()
+
+	s, _ := bucket.State(context.Background())
+	fmt.Printf("level %.0f, room for %.0f\n", s.Level, s.Remaining)
+	// Output: level 1200, room for 3800
+}
+
+// An operator can hold a bucket, change its limits and let it go on.
+func ExampleBucket_Hold() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("crm", outbound.PerSecond(10)))
+
+	_ = bucket.Hold(ctx, time.Hour)
+	_, err := bucket.Acquire(ctx, outbound.Cost{1})
+	var full *outbound.ThrottledError
+	fmt.Println("held:", errors.As(err, &full) && full.Held)
+
+	_ = bucket.SetLimits(ctx, outbound.PerSecond(5))
+	_ = bucket.Resume(ctx)
+	s, _ := bucket.State(ctx)
+	fmt.Println("held for", s.HeldFor, "and then", s.Limit)
+	// Output:
+	// held: true
+	// held for 0s and then 1 at once, 4.9505/s
+}
+
+// Buckets of one key in one store are one, wherever they were made.
+func ExampleNewSharedBucket() {
+	store := outbound.NewMemory()
+	for range 2 {
+		bucket, err := outbound.NewSharedBucket(store, "shop:42", outbound.PerHour(1))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, err = bucket.Acquire(context.Background(), outbound.Cost{1})
+		fmt.Println("throttled:", errors.Is(err, outbound.ErrThrottled))
+	}
+	// Output:
+	// throttled: false
+	// throttled: true
+}
