@@ -89,5 +89,5 @@ func (b *Bucket) shut(l *ledger) {
 	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
 		b.seen.Store(seen)
 	}
-	b.word.Store(int64(s.At) + int64(math.Ceil(s.Level[0].Level*float64(b.unit))))
+	b.word.Store(int64(s.At) + int64(roundUp(s.Level[0].Level*float64(b.unit))))
 }

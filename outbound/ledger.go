@@ -118,11 +118,11 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
 	}
+	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {
 		l.set(op.Replacement)
 		op.Replacement = l.own
 	}
-	op.Limits = l.own
 	op.free = l.slots > 0
 	costs := op.Costs
 	if op.Action == Book && l.slots > 0 {

@@ -64,12 +64,14 @@ func (p *Permit) Settle(used Cost) {
 	case p.call != nil:
 		p.call.Settle(used)
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.valid():
+		if used[p.bucket.unitOf()] != p.units {
+			c := p.charge()
+			p.bucket.report(Report{Kind: Settled, Charge: c, Used: used})
+			p.units = c.N[0]
+		}
 		p.flags |= flagSettled
 		if used == (Cost{}) {
 			p.flags |= flagRefused
-		}
-		if used[p.bucket.unitOf()] != p.units {
-			p.bucket.report(Report{Kind: Settled, Charge: p.charge(), Used: used})
 		}
 	}
 }
