@@ -65,7 +65,7 @@ func (k *call) once(flag uint8) bool {
 }
 
 func (k *call) Settle(used Cost) {
-	if !used.valid() || !k.once(flagSettled) || used == k.charge.Cost {
+	if !used.real() || !k.once(flagSettled) || used == k.charge.Cost {
 		return
 	}
 	if used == (Cost{}) {

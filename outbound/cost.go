@@ -30,6 +30,12 @@ func (c *Cost) valid() bool {
 		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
 }
 
+// real reports whether a call can really have cost c. Nothing drains what is
+// beyond the largest capacity, so such a number would shut a bucket for good.
+func (c *Cost) real() bool {
+	return c.valid() && c[0] <= maxCapacity && c[1] <= maxCapacity && c[2] <= maxCapacity && c[3] <= maxCapacity
+}
+
 // covers reports whether a place that was booked for c has room for a call of d.
 func (c *Cost) covers(d *Cost) bool {
 	return c[0] >= d[0] && c[1] >= d[1] && c[2] >= d[2] && c[3] >= d[3]

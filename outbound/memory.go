@@ -47,11 +47,20 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error)
 		m.keys[key] = k
 	}
 	r := op.Apply(&k.Stored, t)
-	k.until = t + min(r.Expire, maxWait-t)
+	k.until = later(t, r.Expire)
 	if k.Set {
-		k.until += min(keepSet, maxWait-k.until)
+		k.until = later(k.until, keepSet)
 	}
 	return r, nil
+}
+
+// later returns t + d, at most the end of time. t may be negative: a clock's
+// zero is anywhere.
+func later(t, d time.Duration) time.Duration {
+	if d > maxWait-max(0, t) {
+		return maxWait
+	}
+	return t + d
 }
 
 // sweep looks at a few keys and drops the idle ones: looking at two for each

@@ -56,14 +56,14 @@ const (
 // zero Cost if it never went out. More than was acquired is added, even above
 // the brim. Less is given back as far as that is safe: not what has leaked
 // meanwhile, nor what others that wait have been promised. The first Settle
-// counts; later ones are ignored, and so is a cost that is NaN, infinite or
-// negative.
+// counts; later ones are ignored, and so is a cost that is NaN, infinite,
+// negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
 	case p == nil || p.flags&flagDone != 0:
 	case p.call != nil:
 		p.call.Settle(used)
-	case p.bucket != nil && p.flags&flagSettled == 0 && used.valid():
+	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
 		if used[p.bucket.unitOf()] != p.units {
 			c := p.charge()
 			p.bucket.report(Report{Kind: Settled, Charge: c, Used: used})

@@ -125,6 +125,7 @@ func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 		l.Hold(l.limits, 10*time.Second, nil)
 		l.Hold(l.limits, 9*time.Second, nil)
 		l.Hold(l.limits, -1, nil)
+		l.Hold(l.limits, math.MinInt64, nil)
 		l.Refused(l.limits, l.Epoch-1, 9*time.Second, nil)
 		if l.State != held {
 			t.Errorf("%d booked: after a hold\n%+v, after more\n%+v", booked, held, l.State)

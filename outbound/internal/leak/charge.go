@@ -97,10 +97,11 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 // units run out; else the leak runs on. Afterwards the shortest limit has room
 // for one such call. A hold that ends before the one in force changes nothing.
 func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
-	ext := d - max(0, s.Rem)
-	if ext <= 0 {
+	d = min(d, farthest)
+	if d <= max(0, s.Rem) {
 		return
 	}
+	ext := d - max(0, s.Rem)
 	dial := s.Dial()
 	last := s.Last
 	if c != nil && s.latest(limits, c) {
