@@ -268,7 +268,7 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 		bad[fmt.Sprint("rate ", n)] = Limit{Capacity: 1, LeakRate: n}
 		bad[fmt.Sprint("per second ", n)] = PerSecond(n * 1.02) // 10 ms more than that
 		bad[fmt.Sprint("per minute burst ", n)] = PerMinute(10).Burst(n)
-		if n > 1e12 {
+		if n > 1e9 {
 			continue
 		}
 		bad[fmt.Sprint("per hour ", n)] = PerHour(n)
@@ -303,7 +303,7 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 // A limit at the edge of what is valid admits its capacity and no more.
 func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
 	for _, l := range []Limit{{Capacity: 0.1, LeakRate: 1e-10}, {Capacity: 1e-300, LeakRate: 1e-305}, {Capacity: 1e12, LeakRate: 1e12},
-		{Capacity: 1e12, LeakRate: 320}, {Capacity: 1, LeakRate: 3.2e-10}, {Capacity: 1e-3, LeakRate: 1e12}, {Capacity: 3, LeakRate: 1e9 / 3}, Per(1e12, time.Second)} {
+		{Capacity: 1e12, LeakRate: 320}, {Capacity: 1, LeakRate: 3.2e-10}, {Capacity: 3, LeakRate: 1e9 / 3}, {Capacity: 1, LeakRate: 1e9}, Per(1e9, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("odd", l))
 			admitted := 0
@@ -312,7 +312,8 @@ func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
 					admitted++
 				}
 			}
-			if admitted > 2 || admitted == 0 {
+			// What leaks in a nanosecond, the resolution of waits, may come on top.
+			if most := 2 + int(l.LeakRate*1e-9/(l.Capacity/2)); admitted > most || admitted == 0 {
 				t.Errorf("%v: %d halves of it admitted at once", l, admitted)
 			}
 			states(t, b)
