@@ -121,11 +121,11 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
 	}
+	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {
 		l.set(op.Replacement)
 		op.Replacement = l.own
 	}
-	op.Limits = l.own
 	slots := int(l.slots.Load())
 	op.free = slots > 0
 	costs := op.Costs

@@ -27,7 +27,8 @@ const (
 //
 // A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
 // Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
-// the bucket drains within 100 years, and Unit is 0 to 3.
+// the bucket drains in no less than a nanosecond and within 100 years, and Unit
+// is 0 to 3.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
@@ -143,6 +144,8 @@ func (l *Limit) check() string {
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
 	case l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
+	case l.Capacity/l.LeakRate < 1e-9:
+		return "it drains in less than a nanosecond, which no clock can tell from at once"
 	}
 	return ""
 }

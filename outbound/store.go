@@ -307,7 +307,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, r *Result) {
 func (op *Op) replace(s *Stored, old []leak.Limit) []Limit {
 	set := op.Replacement
 	s.Set = len(set) > 0
-	if !s.Set {
+	if !s.Set && !op.free {
 		set = op.Limits
 	}
 	from := make([]int, len(set))
@@ -346,14 +346,16 @@ func (c *Charge) align(s *Stored, shapes []Limit) {
 	if c.Version == s.Version {
 		return
 	}
-	was := c.Charge
-	c.N, c.Y, c.Lost = leak.Units{}, leak.Units{}, 0
+	from := make([]int, len(shapes))
 	for i := range shapes {
-		if j := find(c.limits, &shapes[i]); j >= 0 && was.Lost&(1<<j) == 0 {
-			c.N[i], c.Y[i] = was.N[j], was.Y[j]
-		} else {
-			c.Lost |= 1 << i
+		from[i] = -1
+		// After more than one change a limit may have gone and come again,
+		// empty.
+		if c.Version+1 == s.Version {
+			from[i] = find(c.limits, &shapes[i])
 		}
 	}
+	var was, is [maxLimits]leak.Limit
+	c.Follow(shape(&was, c.limits), shape(&is, shapes), from)
 	c.Version, c.limits = s.Version, shapes
 }
