@@ -38,7 +38,7 @@ func main() {
 }
 
 // run is the program, and returns its exit status: 0; 1 if a call of the queue was
-// refused by the API, or not all were made; 2 for wrong arguments.
+// refused by the API, or not all were made; 2 if it could not begin.
 func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
 	api, perSecond, err := arguments(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

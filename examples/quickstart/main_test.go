@@ -96,7 +96,7 @@ func TestTerminalShowsOneLiveLinePerWay(t *testing.T) {
 		// Each drawing but the first goes back up over the lines of the one before.
 		drawings := strings.Split(out.String(), "\x1b[3A")
 		if len(drawings) < 100 {
-			t.Errorf("drawn %d times, want 20 times a second", len(drawings))
+			t.Fatalf("drawn %d times, want 20 times a second", len(drawings))
 		}
 		for _, d := range drawings[1 : len(drawings)-1] {
 			if n := strings.Count(d, "\n"); n != 3 || strings.Count(d, "\x1b[K") != 3 {
