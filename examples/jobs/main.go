@@ -1,0 +1,130 @@
+// Command jobs paces background workers by one bucket, in the two ways in which
+// jobs come:
+//
+//	go run ./examples/jobs
+//
+// First from a channel: eight workers share the work, and each job waits in a queue
+// for its turn. Then from a job system that looks for due jobs every so often: a job
+// that has no room within that time goes back to it, with the time at which to run
+// again. Look at how few attempts that takes, and that never more calls begin in a
+// second than the API allows, though the workers know nothing of each other.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+const (
+	perSecond = 25 // calls that the API allows
+	orders    = 40
+	reports   = 40
+	workers   = 8
+	poll      = 250 * time.Millisecond // of the job system
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "jobs:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	bucket, err := outbound.NewBucket("shop", outbound.PerSecond(perSecond))
+	if err != nil {
+		return err
+	}
+	var api api
+	if err := shipAll(ctx, out, queue.New(bucket, queue.Config{}), &api); err != nil {
+		return err
+	}
+	// A job waits at most until the job system would look again.
+	if err := sendAll(ctx, out, queue.New(bucket, queue.Config{MaxWait: poll}), &api); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nIn no second did more than %.0f calls begin, of %d that the API allows.\n",
+		api.began.Worst(time.Second).Units, perSecond)
+	return nil
+}
+
+// shipAll runs a job for each order that comes from a channel.
+func shipAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) error {
+	fmt.Fprintf(out, "%d orders come from a channel to %d workers:\n", orders, workers)
+	incoming := make(chan int)
+	go func() {
+		defer close(incoming)
+		for order := range orders {
+			select {
+			case incoming <- order:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+
+	start, shipped, failed := time.Now(), 0, 0
+	for order, err := range outbound.Each(ctx, l, outbound.Cost{1}, workers, outbound.Receive(ctx, incoming), api.ship) {
+		if err != nil {
+			failed++
+			fmt.Fprintf(out, "  order %d: %v\n", order, err)
+			continue
+		}
+		shipped++
+	}
+	if err := ctx.Err(); err != nil { // the loop has ended early
+		return err
+	}
+	fmt.Fprintf(out, "  %d shipped and %d failed in %.1f s.\n", shipped, failed, time.Since(start).Seconds())
+	return nil
+}
+
+// sendAll sends the reports from a job system, whose job is paced.
+func sendAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) error {
+	fmt.Fprintf(out, "\n%d reports come from a job system that looks for due jobs every %v:\n", reports, poll)
+	start := time.Now()
+	system := newJobSystem(poll, reports, outbound.Wrap(l, outbound.Cost{1}, api.send))
+	if err := system.run(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "  all sent in %.1f s, by %d attempts: %d had no room before the next look and came back later.\n",
+		time.Since(start).Seconds(), system.attempts, system.attempts-reports)
+	return nil
+}
+
+// api stands for what the jobs call, and takes 50 ms for each call.
+type api struct{ began outboundtest.History }
+
+var errAddress = errors.New("the address does not exist")
+
+func (a *api) ship(ctx context.Context, order int) error {
+	if err := a.send(ctx, order); err != nil {
+		return err
+	}
+	if order%15 == 7 {
+		return errAddress
+	}
+	return nil
+}
+
+func (a *api) send(ctx context.Context, _ int) error {
+	a.began.Add(time.Now(), 1)
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

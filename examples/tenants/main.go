@@ -1,0 +1,122 @@
+// Command tenants gives each of 5000 tenants a quota of its own, made when the tenant
+// first calls and dropped when it is idle:
+//
+//	go run ./examples/tenants
+//
+// Look at the noisy tenant, which calls without end: it has its own calls refused and
+// nobody else's. At the newcomers who come when there is no room: they share one
+// bucket, so that no flood of names can eat the memory. And at those who come later:
+// idle tenants have made room for them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+const (
+	tenants   = 5_000
+	noise     = 20_000 // calls of the noisy tenant
+	newcomers = 1_000
+)
+
+// limit is each tenant's: three calls at once, never more than five in any second.
+var limit = outbound.PerSecond(5).Burst(3)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "tenants:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	overflow, err := outbound.NewBucket("all others", limit)
+	if err != nil {
+		return err
+	}
+	quotas := &outbound.Keyed[string]{
+		// The place to look up what a tenant has paid for. Return a queue around
+		// the bucket to let its calls wait.
+		New: func(tenant string) (outbound.Limiter, error) {
+			return outbound.NewBucket(tenant, limit)
+		},
+		Max:      tenants,
+		Overflow: overflow,
+	}
+
+	var quiet, noisy tally
+	var all sync.WaitGroup
+	all.Go(func() {
+		for range noise {
+			noisy.call(ctx, quotas.For("tenant 0"))
+		}
+	})
+	all.Go(func() {
+		for range 3 {
+			for i := 1; i < tenants; i++ {
+				quiet.call(ctx, quotas.For(fmt.Sprint("tenant ", i)))
+			}
+		}
+	})
+	all.Wait()
+	fmt.Fprintf(out, "%d quiet tenants, 3 calls each:   %v\n", tenants-1, quiet)
+	fmt.Fprintf(out, "a noisy one:                      %v\n", noisy)
+	fmt.Fprintf(out, "buckets: %d, and there is room for %d\n\n", quotas.Len(), quotas.Max)
+
+	var early tally
+	for i := range newcomers {
+		early.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
+	}
+	fmt.Fprintf(out, "%d newcomers at once:           %v: they share the bucket for all others\n", newcomers, early)
+
+	// All buckets run dry: nobody can tell them from new ones.
+	pause := time.Duration((limit.Capacity/limit.LeakRate + 0.2) * float64(time.Second))
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var late tally
+	for i := range newcomers {
+		late.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
+	}
+	fmt.Fprintf(out, "the same %.1f s later:             %v: each in the place of an idle tenant\n", pause.Seconds(), late)
+	fmt.Fprintf(out, "buckets: %d, never more than %d\n", quotas.Len(), quotas.Max)
+	return errors.Join(quiet.err, noisy.err, early.err, late.err)
+}
+
+// tally counts calls.
+type tally struct {
+	admitted, refused int
+	err               error // neither of both
+}
+
+func (t *tally) call(ctx context.Context, l outbound.Limiter) {
+	permit, err := l.Acquire(ctx, outbound.Cost{1})
+	switch {
+	case errors.Is(err, outbound.ErrThrottled):
+		t.refused++
+		return
+	case err != nil:
+		t.err = err
+		return
+	}
+	defer permit.Done()
+	t.admitted++ // here it would call the API
+}
+
+func (t tally) String() string {
+	return fmt.Sprintf("%5d admitted, %5d refused", t.admitted, t.refused)
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"regexp"
+	"testing"
+	"testing/synctest"
+)
+
+func TestEachTenantHasItsOwnQuotaAndIdleOnesMakeRoom(t *testing.T) {
+	want := regexp.MustCompile(`^4999 quiet tenants, 3 calls each:   14997 admitted,     0 refused
+a noisy one:                          3 admitted, 19997 refused
+buckets: 5000, and there is room for 5000
+
+1000 newcomers at once:               3 admitted,   997 refused: they share the bucket for all others
+the same 1.2 s later:              1000 admitted,     0 refused: each in the place of an idle tenant
+buckets: (4\d\d\d|5000), never more than 5000
+$`)
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		if err := run(t.Context(), &out); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); !want.MatchString(got) {
+			t.Errorf("printed\n%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+func TestInterruptIsReported(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run(ctx, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,193 @@
+// Command tokens paces calls of a language model by three limits in one bucket:
+// calls, input tokens and output tokens.
+//
+//	go run ./examples/tokens
+//
+// How long an answer will be is known only when it is there. So each call reserves
+// tokens, and settles when it knows what it has used: what it has not goes to others,
+// as far as they have not had it already, and what it has used on top is charged. Look
+// at the last column: who reserves the most that an answer may have and never settles
+// lets two thirds of the limit go unused; who settles gets much of it back, the more
+// the shorter the calls are; and who reserves what answers have had lately, and settles,
+// uses almost all of it.
+//
+// The API counts by the minute; here a minute is made a second, so that there is
+// something to see.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// The units of a cost.
+const (
+	calls = iota
+	input
+	output
+)
+
+const (
+	workers   = 16
+	maxInput  = 800   // tokens of the longest question
+	maxOutput = 1_000 // tokens that an answer may have
+	runFor    = 3 * time.Second
+	answersIn = 50 * time.Millisecond
+)
+
+// limits returns the limits of the API. A call takes many tokens at once, so those
+// limits need a Burst: at least the largest call. With room for some calls more comes
+// back when one settles, because less of it has been promised to who waits.
+func limits() []outbound.Limit {
+	return []outbound.Limit{
+		outbound.PerSecond(200).Of(calls, "calls"),
+		outbound.PerSecond(50_000).Burst(4*maxInput).Of(input, "input tokens"),
+		outbound.PerSecond(20_000).Burst(4*maxOutput).Of(output, "output tokens"),
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "tokens:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	fmt.Fprintf(out, "%d workers ask a model for %v. Its limits, all in one bucket:\n", workers, runFor)
+	for _, l := range limits() {
+		fmt.Fprintln(out, "  ", l)
+	}
+	fmt.Fprintf(out, "An answer has at most %d tokens, and most have far fewer.\n", maxOutput)
+
+	ways := []*way{
+		{name: "the most, never settled"},
+		{name: "the most, then settled", settles: true},
+		{name: "an estimate, then settled", settles: true, estimates: true},
+	}
+	errs := make([]error, len(ways))
+	var all sync.WaitGroup
+	for i, w := range ways { // side by side, each with a quota of its own
+		all.Go(func() { errs[i] = w.run(ctx) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+
+	fmt.Fprintf(out, "\n%-26s %6s %13s %14s %14s\n", "A call reserves", "calls", "input tokens", "output tokens", "of the limit")
+	for _, w := range ways {
+		fmt.Fprintf(out, "%-26s %6.0f %13.0f %14.0f %12.0f %%\n",
+			w.name, w.used[calls], w.used[input], w.used[output], 100*w.share())
+	}
+	return nil
+}
+
+// way is one way to use the quota.
+type way struct {
+	name      string
+	settles   bool
+	estimates bool
+
+	mu     sync.Mutex // protects the fields below
+	used   outbound.Cost
+	answer float64 // how many tokens an answer has, on average; 0: nobody knows yet
+}
+
+// run has the workers ask the model until the time is up.
+func (w *way) run(ctx context.Context) error {
+	bucket, err := outbound.NewBucket("model", limits()...)
+	if err != nil {
+		return err
+	}
+	q := queue.New(bucket, queue.Config{})
+	until, cancel := context.WithTimeout(ctx, runFor)
+	defer cancel()
+	errs := make([]error, workers)
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Go(func() { errs[i] = w.work(until, q, uint64(i)) })
+	}
+	all.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// work is one worker: it asks one question after the other.
+func (w *way) work(ctx context.Context, l outbound.Limiter, seed uint64) error {
+	questions := rand.New(rand.NewPCG(seed, 0))
+	for {
+		question := 100 + questions.IntN(maxInput-100)
+		reserved := outbound.Cost{calls: 1, input: float64(question), output: w.expected()}
+		err := outbound.Do(ctx, l, reserved, func(ctx context.Context) error {
+			answer, err := model(ctx, questions)
+			if err != nil {
+				return err // nobody knows what it has cost: all that was reserved
+			}
+			used := outbound.Cost{calls: 1, input: float64(question), output: float64(answer)}
+			if w.settles {
+				outbound.PermitFrom(ctx).Settle(used)
+			}
+			w.add(used)
+			return nil
+		})
+		// The queue refuses early who cannot be served before the time is up.
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// model stands for the API. It returns how many tokens its answer has: some 300 on
+// average.
+func model(ctx context.Context, r *rand.Rand) (tokens int, err error) {
+	select {
+	case <-time.After(answersIn):
+		return min(1+int(r.ExpFloat64()*310), maxOutput), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// expected is how many output tokens a call reserves.
+func (w *way) expected() float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.estimates || w.answer == 0 {
+		return maxOutput
+	}
+	return w.answer
+}
+
+func (w *way) add(used outbound.Cost) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.answer == 0 {
+		w.answer = used[output]
+	}
+	w.answer += (used[output] - w.answer) / 20
+	for unit := range used {
+		w.used[unit] += used[unit]
+	}
+}
+
+// share is the share that was used of the output tokens that the limit lets out.
+func (w *way) share() float64 {
+	l := limits()[output]
+	return w.used[output] / (l.Capacity + l.LeakRate*runFor.Seconds())
+}
