@@ -246,13 +246,24 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 	return k.state.Real(w)
 }
 
-// Interval returns the emission interval: the time in which a unit leaks out
-// of the limit that drains soonest.
-func (k *Clock) Interval() time.Duration {
+// Tolerance returns how late a call may leave after its place unless somebody
+// knows better: a tenth of the time in which a unit leaks out of the limit that
+// drains soonest, at least 5 ms and at most 50 ms. With a limit made by [Per] or
+// its kin it is 5 ms: what it leaves for arrivals that move closer together is
+// 10 ms, and the network wants its share.
+func (k *Clock) Tolerance() time.Duration {
 	if len(k.limits) == 0 {
-		return 0
+		return shortTolerance
+	}
+	for i := range k.limits {
+		if k.limits[i].window != 0 {
+			return shortTolerance
+		}
 	}
 	var buf [maxLimits]leak.Limit
 	i := leak.Shortest(shape(&buf, k.limits))
-	return leak.Limit{Rate: k.limits[i].LeakRate}.Above(1, 0)
+	unit := leak.Limit{Rate: k.limits[i].LeakRate}.Above(1, 0)
+	return min(max(unit/10, shortTolerance), 10*shortTolerance)
 }
+
+const shortTolerance = jitter / 2

@@ -25,14 +25,17 @@ type Bucket struct {
 	born time.Duration
 	key  string
 	pins atomic.Int32  // permits that a Keyed has out
-	info atomic.Uint32 // the unit of the limit below, and good
+	info atomic.Uint32 // the unit of the limit below, good and windowed
 	// The first limit, in line: a bucket with one limit costs 96 bytes.
 	capacity, rate float64 // rate 0: AtOnce
 	name           *string
 }
 
-// good in info: a call of the fast path has succeeded.
-const good = 1 << 8
+// What info tells beside the unit.
+const (
+	good     = 1 << 8 // a call of the fast path has succeeded
+	windowed = 1 << 9 // the limit was made by Per
+)
 
 func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
 
@@ -63,7 +66,11 @@ func newBucket(key string, l *Limit) *Bucket {
 		name := l.Name
 		b.name = &name
 	}
-	b.info.Store(uint32(l.Unit))
+	info := uint32(l.Unit)
+	if l.window != 0 {
+		info |= windowed
+	}
+	b.info.Store(info)
 	b.start(l)
 	return b
 }
