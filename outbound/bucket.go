@@ -25,7 +25,7 @@ type Bucket struct {
 	brim     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit, in line: a bucket with one limit costs 96 bytes
 	pins     atomic.Int32  // permits that a Keyed has out
-	info     atomic.Uint32 // the unit of the first limit, and good
+	info     atomic.Uint32 // the unit of the first limit, good and windowed
 	key      string
 	slow     atomic.Pointer[ledger]
 	born     time.Duration
@@ -33,8 +33,11 @@ type Bucket struct {
 	name     *string
 }
 
-// good in info: a call of the fast path has succeeded.
-const good = 1 << 8
+// What info tells beside the unit.
+const (
+	good     = 1 << 8 // a call of the fast path has succeeded
+	windowed = 1 << 9 // the limit was made by Per
+)
 
 func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
 
@@ -65,7 +68,11 @@ func newBucket(key string, l *Limit) *Bucket {
 		name := l.Name
 		b.name = &name
 	}
-	b.info.Store(uint32(l.Unit))
+	info := uint32(l.Unit)
+	if l.window != 0 {
+		info |= windowed
+	}
+	b.info.Store(info)
 	b.start(l)
 	return b
 }

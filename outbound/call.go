@@ -61,7 +61,7 @@ func (k *call) once(flags uint8) bool {
 }
 
 func (k *call) Settle(used Cost) {
-	if !used.valid() || !k.once(flagSettled) || used == k.cost[0] {
+	if !used.real() || !k.once(flagSettled) || used == k.cost[0] {
 		return
 	}
 	if used == (Cost{}) {

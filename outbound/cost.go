@@ -29,3 +29,9 @@ func (c *Cost) valid() bool {
 	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
 		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
 }
+
+// real reports whether a call can really have cost c. Nothing drains what is
+// beyond the largest capacity, so such a number would shut a bucket for good.
+func (c *Cost) real() bool {
+	return c.valid() && c[0] <= maxCapacity && c[1] <= maxCapacity && c[2] <= maxCapacity && c[3] <= maxCapacity
+}

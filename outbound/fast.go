@@ -27,7 +27,7 @@ func (b *Bucket) start(l *Limit) {
 	// Rounding those apart would keep most limits from ever admitting all of
 	// their capacity.
 	brim := l.Capacity * unit
-	if l.atOnce || unit*l.LeakRate > 1e9*(1+1e-5) || roundUp(brim) > brim*(1+1e-9) {
+	if l.atOnce || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) || roundUp(brim) > brim*(1+1e-9) {
 		return
 	}
 	b.unit, b.brim = int64(unit), int64(roundUp(brim))
@@ -90,5 +90,5 @@ func (b *Bucket) shut(l *ledger) {
 	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
 		b.seen.Store(seen)
 	}
-	b.word.Store(int64(s.At) + int64(math.Ceil(s.Level[0].Level*float64(b.unit))))
+	b.word.Store(int64(s.At) + int64(roundUp(s.Level[0].Level*float64(b.unit))))
 }

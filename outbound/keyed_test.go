@@ -101,7 +101,7 @@ func TestAMillionStrangersStayWithinMax(t *testing.T) {
 	k := &Keyed[uint64]{Max: 1000, New: unlimited[uint64]}
 	busy := &Keyed[uint64]{Max: 100, New: func(uint64) (Limiter, error) { return NewBucket("", PerHour(1)) }}
 	strangers := 1_000_000
-	if underRace {
+	if raced {
 		strangers /= 50
 	}
 	var all sync.WaitGroup

@@ -70,7 +70,11 @@ func (b *Bucket) ledger() *ledger {
 
 // first returns the limit that the bucket was made with, if it was one.
 func (b *Bucket) first() []Limit {
-	return []Limit{{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}}
+	l := Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}
+	if b.info.Load()&windowed != 0 {
+		l.window = lostWindow
+	}
+	return []Limit{l}
 }
 
 func (b *Bucket) limitName() string {
@@ -121,11 +125,11 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
 	}
+	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {
 		l.set(op.Replacement)
 		op.Replacement = l.own
 	}
-	op.Limits = l.own
 	slots := int(l.slots.Load())
 	op.free = slots > 0
 	costs := op.Costs

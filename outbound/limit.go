@@ -16,6 +16,9 @@ const (
 	maxWait     = time.Duration(math.MaxInt64)
 )
 
+// lostWindow says only that the limit was made by Per.
+const lostWindow = -1
+
 // Limit is the shape of one leaky bucket: how much it holds, how fast that
 // leaks out, and which unit of a [Cost] it counts. In any interval of length W
 // at most Capacity + LeakRate*W units go out.
@@ -27,7 +30,8 @@ const (
 //
 // A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
 // Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
-// the bucket drains within 100 years, and Unit is 0 to 3.
+// the bucket drains in no less than a nanosecond and within 100 years, and Unit
+// is 0 to 3.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
@@ -40,7 +44,7 @@ type Limit struct {
 	Name string
 
 	n      float64       // Per: so many
-	window time.Duration // in any window of this length
+	window time.Duration // in any window of this length; lostWindow: a bucket has not kept it
 	atOnce bool
 	flaw   string // what a method found wrong; NewBucket reports it
 }
@@ -81,6 +85,8 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
+	case l.window == lostWindow:
+		l.flaw = "Burst is for a limit that is being made, not for one of a bucket"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case !(b >= 1 && b <= l.n):
@@ -143,6 +149,8 @@ func (l *Limit) check() string {
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
 	case l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
+	case l.Capacity/l.LeakRate < 1e-9:
+		return "it drains in less than a nanosecond, which no clock can tell from at once"
 	}
 	return ""
 }

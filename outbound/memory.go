@@ -54,9 +54,10 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error)
 	return r, nil
 }
 
-// later is t + d, or the end of time.
+// later returns t + d, at most the end of time. t may be negative: a clock's
+// zero is anywhere.
 func later(t, d time.Duration) time.Duration {
-	if t > 0 && d > maxWait-t {
+	if d > maxWait-max(0, t) {
 		return maxWait
 	}
 	return t + d

@@ -59,20 +59,21 @@ const (
 // meanwhile, nor what others that wait have been promised. The first Settle
 // counts, also after Done, because what a call has cost is often known only
 // when it is over; later ones are ignored, and so is a cost that is NaN,
-// infinite or negative.
+// infinite, negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
 	case p == nil:
 	case p.call != nil:
 		p.call.Settle(used)
-	case p.bucket != nil && p.flags&flagSettled == 0 && used.valid():
-		charge := p.charge() // as it was: one that is settled already would not be settled again
+	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
+		if used[p.bucket.unitOf()] != p.units {
+			c := p.charge()
+			p.bucket.report(Report{Kind: Settled, Charge: c, Used: used})
+			p.units = c.N[0]
+		}
 		p.flags |= flagSettled
 		if used == (Cost{}) {
 			p.flags |= flagRefused
-		}
-		if used[p.bucket.unitOf()] != p.units {
-			p.bucket.report(Report{Kind: Settled, Charge: charge, Used: used})
 		}
 	}
 }

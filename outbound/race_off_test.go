@@ -2,4 +2,4 @@
 
 package outbound
 
-const underRace = false
+const raced = false

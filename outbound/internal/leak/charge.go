@@ -37,8 +37,11 @@ func (s *State) latest(limits []Limit, c *Charge) bool {
 	}
 	for i := range limits {
 		// Rounding, not a cost: those are at least a billionth of the capacity.
-		if level := s.Level[i].Level; c.N[i] > 0 &&
-			math.Abs(level-s.left(limits, c, i)) > 1e-10*max(level, limits[i].Capacity) {
+		level, left := s.Level[i].Level, s.left(limits, c, i)
+		if c.N[i] == 0 { // it still tells of a booking for the same place
+			left = max(0, left)
+		}
+		if math.Abs(level-left) > 1e-10*max(level, limits[i].Capacity) {
 			return false
 		}
 	}
@@ -94,10 +97,11 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 // units run out; else the leak runs on. Afterwards the shortest limit has room
 // for one such call. A hold that ends before the one in force changes nothing.
 func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
-	ext := d - max(0, s.Rem)
-	if ext <= 0 {
+	d = min(d, farthest)
+	if d <= max(0, s.Rem) {
 		return
 	}
+	ext := d - max(0, s.Rem)
 	dial := s.Dial()
 	last := s.Last
 	if c != nil && s.latest(limits, c) {
@@ -127,6 +131,22 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	l := &s.Level[i]
 	l.Level = max(l.Level, brim)
 	l.Ret += l.Level // what was there before does not come back to it
+}
+
+// Follow brings a charge to new limits, as [State.Change] brings the state.
+func (c *Charge) Follow(old, limits []Limit, from []int) {
+	was := *c
+	c.N, c.Y, c.Lost = Units{}, Units{}, 0
+	// A limit that is no longer there might have told of a booking beside c.
+	c.Before = c.Place
+	for i := range limits {
+		if j := from[i]; j >= 0 && !was.lost(j) {
+			// Y counts from the place on, at the limit's rate until then.
+			c.N[i], c.Y[i] = was.N[j], was.Y[j]+(old[j].Rate-limits[i].Rate)*c.Place.Seconds()
+		} else {
+			c.Lost |= 1 << i
+		}
+	}
 }
 
 // free returns the dial time at which the first limit has rid itself of c.

@@ -47,6 +47,9 @@ type Level struct {
 	// has run past the limit since born, wanted or not, is Rate*dial + Ret:
 	// keeping the two apart loses no digits however long a life is.
 	Ret float64
+	// Top is the capacity from before it was lowered: so much may really be in
+	// it, while nothing above it has left yet. 0: that is today's.
+	Top float64
 }
 
 // State is what a bucket keeps between two looks at it. Levels drain by the
@@ -139,14 +142,13 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 	dial := s.Dial()
 	*c = Charge{N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}
 	for i := range limits {
-		if n[i] == 0 {
-			continue
-		}
 		l := &s.Level[i]
-		// The joint rule: a call that waits for one limit fills the others
-		// when it goes, not now.
 		run := limits[i].Rate * w.Seconds()
-		l.Level = max(l.Level, run) + n[i]
+		if n[i] > 0 {
+			// The joint rule: a call that waits for one limit fills the others
+			// when it goes, not now.
+			l.Level = max(l.Level, run) + n[i]
+		}
 		c.Y[i] = l.Level - run + l.Ret
 	}
 	s.Last = max(s.Last, w)
@@ -200,6 +202,9 @@ func (s *State) Change(old, limits []Limit, from []int) {
 			*l = was[j]
 			// What has run past so far stays what it was.
 			l.Ret += (old[j].Rate - limits[i].Rate) * dial
+			if l.Top = max(l.Top, old[j].Capacity); l.Level <= limits[i].Capacity {
+				l.Top = 0
+			}
 		}
 		if s.Last > -Lag {
 			if brim := limits[i].Capacity + limits[i].Rate*max(0, s.Last).Seconds(); l.Level < brim {
@@ -216,7 +221,8 @@ func (s *State) Resume(limits []Limit) {
 	held := max(0, s.Rem).Seconds()
 	for i := range limits {
 		// A hold without bookings let the limits leak ahead: take that back.
-		s.Level[i] = Level{Level: min(limits[i].Capacity, s.Level[i].Level+limits[i].Rate*held)}
+		l := s.Level[i]
+		s.Level[i] = Level{Level: min(max(limits[i].Capacity, l.Top), l.Level+limits[i].Rate*held), Top: l.Top}
 	}
 	born := s.At
 	if born <= s.Born {

@@ -1,0 +1,368 @@
+package outbound
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	nan      = math.NaN()
+	inf      = math.Inf(1)
+	denormal = math.SmallestNonzeroFloat64
+	// noNumbers are never a number of units, 0 may be.
+	noNumbers = []float64{nan, inf, -inf, -1, -denormal, -1e308}
+	huge      = []float64{1e12 + 1, 1e300, math.MaxFloat64}
+	// noSpans are never how long something is to last, 0 may be.
+	noSpans = []time.Duration{-1, -time.Hour, math.MinInt64}
+)
+
+// buckets are one of each kind, all with some room and some level.
+func buckets(t *testing.T) map[string]*Bucket {
+	all := map[string]*Bucket{
+		"fast":    Must(NewBucket("fast", Limit{Capacity: 10, LeakRate: 1})),
+		"rounded": Must(NewBucket("rounded", Limit{Capacity: 10, LeakRate: 3e8})),
+		"several": Must(NewBucket("several", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 20, LeakRate: 3, Unit: 1}, AtOnce(5))),
+		"shared":  Must(NewSharedBucket(NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 3})),
+		"held":    Must(NewBucket("held", Limit{Capacity: 10, LeakRate: 1})),
+	}
+	for name, b := range all {
+		if _, err := b.Acquire(ctx, Cost{2, 1}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	if err := all["held"].Hold(ctx, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func states(t *testing.T, b *Bucket) []State {
+	t.Helper()
+	all, err := b.States(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if !(s.Level >= 0 && s.Level < 1e15) || s.Remaining < 0 || s.EmptyIn < 0 || s.NextIn < 0 || s.HeldFor < 0 {
+			t.Fatalf("%s: %+v", b.Key(), s)
+		}
+	}
+	return all
+}
+
+// refuses checks that something bad is an error of its kind and leaves each
+// kind of bucket as it was.
+func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			before := states(t, b)
+			if err := do(b); !errors.Is(err, want) {
+				t.Errorf("%s of the bucket %s: %v, want %v", what, name, err, want)
+			}
+			if after := states(t, b); !reflect.DeepEqual(before, after) {
+				t.Errorf("%s of the bucket %s has changed\n%+v to\n%+v", what, name, before, after)
+			}
+		}
+	})
+}
+
+func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
+	type entry struct {
+		name  string
+		meter bool // takes any finite cost
+		do    func(b *Bucket, c Cost) error
+	}
+	entries := []entry{
+		{"Acquire", false, func(b *Bucket, c Cost) error { _, err := b.Acquire(ctx, c); return err }},
+		{"Fillup", true, func(b *Bucket, c Cost) error { _, err := b.Fillup(ctx, c); return err }},
+		{"AbleToAccept", false, func(b *Bucket, c Cost) error {
+			ok, err := b.AbleToAccept(ctx, c)
+			if ok {
+				t.Errorf("AbleToAccept(%v)", c)
+			}
+			return err
+		}},
+		{"Book", false, func(b *Bucket, c Cost) error {
+			k := Booking{Costs: []Cost{c}, Wait: time.Hour}
+			err := b.Book(ctx, &k)
+			if len(k.Tickets) > 0 {
+				t.Errorf("Book(%v): a ticket", c)
+			}
+			return err
+		}},
+		{"Clock.Earliest", false, func(b *Bucket, c Cost) error {
+			var k Booking
+			if err := b.Book(ctx, &k); err != nil {
+				return err
+			}
+			_, err := k.Clock.Earliest(&Cost{}, &c)
+			return err
+		}},
+	}
+	for _, e := range entries {
+		for _, n := range noNumbers {
+			for unit := range Units {
+				c := Cost{1}
+				c[unit] = n
+				refuses(t, fmt.Sprintf("%s(%v)", e.name, c), ErrInvalidCost, func(b *Bucket) error { return e.do(b, c) })
+			}
+		}
+		if e.meter {
+			continue
+		}
+		for _, n := range append([]float64{10.000001, 11}, huge...) {
+			refuses(t, fmt.Sprintf("%s(%v)", e.name, n), ErrTooLarge, func(b *Bucket) error { return e.do(b, Cost{n}) })
+		}
+	}
+}
+
+func TestACostThatNoLimitCountsIsInvalid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			for _, c := range []Cost{{}, {math.Copysign(0, -1)}, {2: 5}} {
+				_, err := b.Acquire(ctx, c)
+				if name == "several" && err == nil { // it counts calls at once
+					continue
+				}
+				if !errors.Is(err, ErrInvalidCost) {
+					t.Errorf("Acquire(%v) of the bucket %s: %v", c, name, err)
+				}
+			}
+		}
+	})
+}
+
+// What is too small to tell from nothing still counts: a billionth of the
+// capacity.
+func TestADenormalCostIsCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, b := range []*Bucket{Must(NewBucket("fast", Limit{Capacity: 1e9, LeakRate: 1})), Must(NewBucket("two", Limit{Capacity: 1e9, LeakRate: 1}, Limit{Capacity: 1e9, LeakRate: 1, Unit: 1}))} {
+			if _, err := b.Acquire(ctx, Cost{denormal}); err != nil {
+				t.Error(err)
+			}
+			if level := states(t, b)[0].Level; math.Abs(level-1) > 1e-6 {
+				t.Errorf("level %v, want 1", level)
+			}
+		}
+	})
+}
+
+func TestAMeterTakesAnyFiniteCostUpToTheBrim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			for _, n := range append([]float64{0, denormal, 10}, huge...) {
+				if s, err := b.Fillup(ctx, Cost{n, n, n, n}); err != nil || !(s.Level <= s.Limit.Capacity+1e-5) {
+					t.Errorf("Fillup(%v) of the bucket %s: %+v, %v", n, name, s, err)
+				}
+			}
+			states(t, b)
+		}
+	})
+}
+
+func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
+	for _, d := range append([]time.Duration{0}, noSpans...) {
+		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalidDuration, func(b *Bucket) error { return b.Hold(ctx, d) })
+		if d == 0 {
+			continue
+		}
+		refuses(t, fmt.Sprintf("Book, Wait %d", d), ErrInvalidDuration, func(b *Bucket) error {
+			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: d})
+		})
+		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalidDuration, func(b *Bucket) error {
+			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Horizon: d})
+		})
+	}
+}
+
+// What returns no error ignores what makes no sense.
+func TestAPermitIgnoresBadNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			if name == "held" {
+				continue
+			}
+			p, err := b.Acquire(ctx, Cost{1, 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := states(t, b)
+			for _, n := range append(append([]float64{}, noNumbers...), huge...) {
+				p.Settle(Cost{n})
+				p.Settle(Cost{1, n})
+			}
+			for _, d := range append([]time.Duration{0}, noSpans...) {
+				p.Hold(d)
+			}
+			if after := states(t, b); !reflect.DeepEqual(before, after) {
+				t.Errorf("the bucket %s has changed\n%+v to\n%+v", name, before, after)
+			}
+			p.Settle(Cost{2, 1}) // none of those was the first Settle
+			if level := states(t, b)[0].Level; level != before[0].Level+1 {
+				t.Errorf("%s: level %v, want %v", name, level, before[0].Level+1)
+			}
+			p.Refused(math.MinInt64)
+			if s := states(t, b)[0]; s.HeldFor != time.Second {
+				t.Errorf("%s: refused without a duration, held for %v, want 1 s", name, s.HeldFor)
+			}
+		}
+	})
+}
+
+func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, _ := b.Acquire(ctx, Cost{1, 1})
+			for range 3 {
+				if err := b.Hold(ctx, math.MaxInt64); err != nil {
+					t.Fatal(err)
+				}
+				p.Refused(math.MaxInt64)
+				p.Hold(math.MaxInt64)
+				time.Sleep(time.Hour)
+				var full *ThrottledError
+				if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter < 100*365*24*time.Hour {
+					t.Errorf("%s, held for ever: %v", name, err)
+				}
+				if err := b.Book(ctx, &Booking{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64}); !errors.Is(err, ErrThrottled) {
+					t.Errorf("%s, held for ever: %v", name, err)
+				}
+				states(t, b)
+			}
+			if err := b.Resume(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range states(t, b) {
+				if s.HeldFor > 0 || s.Level > s.Limit.Capacity {
+					t.Errorf("%s, resumed: %+v", name, s)
+				}
+			}
+			k := Booking{Costs: make([]Cost, 30), Wait: math.MaxInt64, Horizon: math.MaxInt64}
+			for i := range k.Costs {
+				k.Costs[i] = Cost{10, 1}
+			}
+			if err := b.Book(ctx, &k); err != nil && name != "several" {
+				t.Errorf("%s: %v", name, err)
+			}
+			states(t, b)
+		}
+	})
+}
+
+func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
+	good := Limit{Capacity: 1, LeakRate: 1}
+	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(Units, ""), "literal burst": good.Burst(1),
+		"at once 0": AtOnce(0), "at once -1": AtOnce(-1), "at once min": AtOnce(math.MinInt), "at once max": AtOnce(math.MaxInt),
+		"slow": {Capacity: 1e12, LeakRate: 1e-3}, "denormal rate": {Capacity: 1, LeakRate: denormal}, "denormal both": {Capacity: 1e-300, LeakRate: denormal},
+		"denormal n": Per(denormal, time.Second), "window": Per(1, 0), "window -1": Per(1, -1), "window min": Per(1, math.MinInt64),
+		"window max": Per(1, math.MaxInt64), "300 years": Per(1, 101*365*24*time.Hour)}
+	for _, n := range append(append([]float64{0, math.Copysign(0, -1)}, noNumbers...), huge...) {
+		bad[fmt.Sprint("capacity ", n)] = Limit{Capacity: n, LeakRate: 1}
+		bad[fmt.Sprint("rate ", n)] = Limit{Capacity: 1, LeakRate: n}
+		bad[fmt.Sprint("per second ", n)] = PerSecond(n * 1.02) // 10 ms more than that
+		bad[fmt.Sprint("per minute burst ", n)] = PerMinute(10).Burst(n)
+		if n > 1e9 {
+			continue
+		}
+		bad[fmt.Sprint("per hour ", n)] = PerHour(n)
+		bad[fmt.Sprint("per minute ", n)] = PerMinute(n)
+	}
+	for name, l := range bad {
+		if _, err := NewBucket("key", l); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("NewBucket with %s, %v: %v", name, l, err)
+		}
+		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("NewBucket with %s beside a good one: %v", name, err)
+		}
+		if _, err := NewSharedBucket(NewMemory(), "key", l); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("NewSharedBucket with %s: %v", name, err)
+		}
+		refuses(t, "SetLimits with "+name, ErrInvalidLimit, func(b *Bucket) error { return b.SetLimits(ctx, l) })
+	}
+	nine := make([]Limit, maxLimits+1)
+	for i := range nine {
+		nine[i] = good.Of(0, fmt.Sprint(i))
+	}
+	for _, some := range [][]Limit{{}, nine, {good, good}, {AtOnce(1), AtOnce(2)}} {
+		if _, err := NewBucket("key", some...); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("NewBucket with %v: %v", some, err)
+		}
+	}
+	if _, err := NewSharedBucket(nil, "key", good); !errors.Is(err, ErrNil) {
+		t.Errorf("NewSharedBucket without a store: %v", err)
+	}
+}
+
+// A limit at the edge of what is valid admits its capacity and no more.
+func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
+	for _, l := range []Limit{{Capacity: 0.1, LeakRate: 1e-10}, {Capacity: 1e-300, LeakRate: 1e-305}, {Capacity: 1e12, LeakRate: 1e12},
+		{Capacity: 1e12, LeakRate: 320}, {Capacity: 1, LeakRate: 3.2e-10}, {Capacity: 3, LeakRate: 1e9 / 3}, {Capacity: 1, LeakRate: 1e9}, Per(1e9, time.Second)} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("odd", l))
+			admitted := 0
+			for range 20 {
+				if _, err := b.Acquire(ctx, Cost{max(denormal, l.Capacity/2)}); err == nil {
+					admitted++
+				}
+			}
+			// What leaks in a nanosecond, the resolution of waits, may come on top.
+			if most := 2 + int(l.LeakRate*1e-9/(l.Capacity/2)); admitted > most || admitted == 0 {
+				t.Errorf("%v: %d halves of it admitted at once", l, admitted)
+			}
+			states(t, b)
+		})
+	}
+}
+
+// The time of a process may be anything, also long before its start, as in the
+// bubbles of testing/synctest.
+func TestAMemoryForgetsNoDebtHoweverManyKeysCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := NewMemory()
+		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
+		for i := range 200 {
+			_, err := debtor.Acquire(ctx, Cost{1})
+			if (err == nil) != (i == 0) {
+				t.Fatalf("call %d: %v", i, err)
+			}
+			other := Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1)))
+			if _, err := other.Acquire(ctx, Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		for i := range 200 {
+			if _, err := Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))).Acquire(ctx, Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(store.keys); n > 250 {
+			t.Errorf("%d keys are kept, 200 of them in use", n)
+		}
+	})
+}
+
+func TestAnyKeyWorks(t *testing.T) {
+	keys := []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)}
+	synctest.Test(t, func(t *testing.T) {
+		store := NewMemory()
+		for _, key := range keys {
+			for name, b := range map[string]*Bucket{"own": Must(NewBucket(key, Limit{Capacity: 1, LeakRate: 1})), "shared": Must(NewSharedBucket(store, key, Limit{Capacity: 1, LeakRate: 1}))} {
+				if _, err := b.Acquire(ctx, Cost{1}); err != nil || b.Key() != key {
+					t.Errorf("%s, a key of %d bytes: %v", name, len(key), err)
+				}
+				_, err := b.Acquire(ctx, Cost{1})
+				if !errors.Is(err, ErrThrottled) || len(err.Error()) > 600 || strings.ContainsAny(err.Error(), "\x00\n") {
+					t.Errorf("%s, a key of %d bytes: %.99v", name, len(key), err)
+				}
+			}
+		}
+	})
+}

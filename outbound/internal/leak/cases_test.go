@@ -1,0 +1,392 @@
+package leak
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// life is a bucket whose time is told in seconds since it was made.
+type life struct {
+	*testing.T
+	State
+	limits []Limit
+}
+
+func newLife(t *testing.T, limits ...Limit) *life {
+	return &life{t, New(-7 * time.Hour), limits} // process time may be negative
+}
+
+func sec(s float64) time.Duration { return time.Duration(math.Round(s * 1e9)) }
+
+func (l *life) at(s float64) { l.Advance(l.limits, -7*time.Hour+sec(s)) }
+
+// book books a place and checks how many seconds away it is.
+func (l *life) book(n Units, wait float64) *Charge {
+	l.Helper()
+	c := new(Charge)
+	if real, _, ok := l.Fill(l.limits, &n, time.Hour*9, c); !ok || real < sec(wait) || real > sec(wait)+3 {
+		l.Errorf("a call of %v goes after %v (%v), want %v", n[:2], real, ok, sec(wait))
+	}
+	return c
+}
+
+func (l *life) level(i int, want float64) {
+	l.Helper()
+	if got := l.Level[i].Level; math.Abs(got-want) > 1e-6 {
+		l.Errorf("level %v, want %v", got, want)
+	}
+}
+
+func perSecond(n, in float64) Limit { return Limit{1, n / (in + 0.01)} }
+
+func TestNotAllThatWasNotUsedComesBackIfOthersHaveFilledSince(t *testing.T) {
+	l := newLife(t, Limit{1000, 100})
+	a := l.book(Units{1000}, 0)
+	l.at(9)
+	l.book(Units{900}, 0)
+	l.Settle(l.limits, a, &Units{600})
+	l.level(0, 900) // 100 came back, not 400
+	if a.N[0] != 900 {
+		t.Errorf("still charged %v, want 900", a.N[0])
+	}
+}
+
+func TestNothingComesBackWhileALaterCallIsBooked(t *testing.T) {
+	l := newLife(t, Limit{1, 1})
+	l.book(Units{1}, 0)
+	a := l.book(Units{1}, 1)
+	l.book(Units{1}, 2)
+	l.at(0.5)
+	l.Settle(l.limits, a, &Units{})
+	l.level(0, 2.5)
+	l.book(Units{1}, 2.5)
+}
+
+// What came back to one call does not come back to another: this takes six
+// operations to show.
+func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
+	l := newLife(t, Limit{2, 1})
+	a := l.book(Units{1}, 0)
+	b := l.book(Units{1}, 0)
+	l.Settle(l.limits, a, &Units{})
+	l.book(Units{1}, 0)
+	l.Settle(l.limits, b, &Units{})
+	l.level(0, 1)
+	l.book(Units{2}, 1)
+}
+
+func TestACallThatWaitsForOneLimitFillsTheOthersWhenItGoes(t *testing.T) {
+	l := newLife(t, Limit{1, 0.5}, Limit{3, 1})
+	l.book(Units{1, 1}, 0)
+	l.book(Units{1, 3}, 2)
+	l.book(Units{1, 3}, 5) // not 4, with 4 units together
+}
+
+func TestAnHourlyLimitThatIsHeldForAnHourGoesAfterAnHour(t *testing.T) {
+	l := newLife(t, perSecond(1, 3600))
+	c := l.book(Units{1}, 0)
+	l.at(0.2)
+	l.Refused(l.limits, c.Epoch, time.Hour, c)
+	l.book(Units{1}, 3600)
+}
+
+// A hold lets one go and then drips, and longer limits keep their room.
+func TestAHoldCostsOnlyTheShortestLimit(t *testing.T) {
+	for succeeded, drip := range map[bool]float64{false: 0.1, true: 1.0 / 9} {
+		l := newLife(t, Limit{1, 10}, Limit{5000, 5000.0 / 3600})
+		c := l.book(Units{1, 1}, 0)
+		l.at(0.01)
+		if succeeded {
+			l.Succeeded(c.Epoch)
+		}
+		l.Refused(l.limits, c.Epoch, time.Second, c)
+		l.book(Units{1, 1}, 1)
+		var c2 Charge
+		real, _, _ := l.Fill(l.limits, &Units{1, 1}, time.Hour, &c2)
+		if d := real.Seconds() - 1; math.Abs(d-drip) > 1e-4 {
+			t.Errorf("the second goes %v s after the first, want %v", d, drip)
+		}
+		if room := 5000 - l.Level[1].Level; room < 4990 {
+			t.Errorf("room for %v in the hour, want 4 990 and more", room)
+		}
+	}
+}
+
+func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
+	for _, booked := range []int{0, 3} {
+		l := newLife(t, Limit{2, 1})
+		for i := range booked {
+			l.book(Units{1}, max(0, float64(i-1)))
+		}
+		l.at(0.5)
+		l.Hold(l.limits, 10*time.Second, nil)
+		held := l.State
+		l.Hold(l.limits, 10*time.Second, nil)
+		l.Hold(l.limits, 9*time.Second, nil)
+		l.Hold(l.limits, -1, nil)
+		l.Hold(l.limits, math.MinInt64, nil)
+		l.Refused(l.limits, l.Epoch-1, 9*time.Second, nil)
+		if l.State != held {
+			t.Errorf("%d booked: after a hold\n%+v, after more\n%+v", booked, held, l.State)
+		}
+		// In whatever order they arrive, the longest counts.
+		l.Hold(l.limits, 12*time.Second, nil)
+		if l.Rem != 12*time.Second {
+			t.Errorf("held for %v, want 12 s", l.Rem)
+		}
+	}
+}
+
+// Whoever was told to wait comes back with all the others: one goes, and then
+// it drips, however much room there was.
+func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
+	for _, booked := range []bool{false, true} {
+		l := newLife(t, Limit{4, 1}, Limit{100, 1})
+		c := l.book(Units{1, 1}, 0)
+		if booked {
+			l.book(Units{1, 1}, 0)
+		}
+		l.at(0.01)
+		l.Refused(l.limits, c.Epoch, 9*time.Second, c)
+		l.Settle(l.limits, c, &Units{}) // what was there before the hold does not come back to it
+		first := 9.0
+		if booked { // that one goes first, wherever it is
+			first = 10.000001
+		}
+		for i := range 4 {
+			l.book(Units{1, 1}, first+float64(i))
+		}
+	}
+}
+
+// What was in a limit when a hold filled it up does not come back: two would
+// go at once.
+func TestNothingComesBackIntoTheDripAfterAHold(t *testing.T) {
+	l := newLife(t, Limit{2, 1})
+	c := l.book(Units{1}, 0)
+	l.book(Units{1}, 0)
+	l.Hold(l.limits, 10*time.Second, nil)
+	l.Settle(l.limits, c, &Units{})
+	l.book(Units{1}, 11.000001)
+}
+
+// A booking made during a hold is out like any other: when the hold is
+// extended it moves, and nobody goes beside it.
+func TestACallThatIsBookedDuringAHoldMovesWithIt(t *testing.T) {
+	l := newLife(t, Limit{1, 1})
+	l.Hold(l.limits, time.Second, nil)
+	c := l.book(Units{1}, 1)
+	l.at(0.5)
+	l.Hold(l.limits, 10*time.Second, nil)
+	if in, late := l.Due(c.Place); in != sec(10) || late != 0 {
+		t.Errorf("due in %v, %v late, want 10 s", in, late)
+	}
+	l.book(Units{1}, 11.000001)
+}
+
+func TestRefusalsInARowDoubleTheHold(t *testing.T) {
+	l := newLife(t, Limit{1, 10})
+	for i := range 14 {
+		l.at(1e6 * float64(i+1))
+		c := l.book(Units{1}, 0)
+		l.Refused(l.limits, c.Epoch, 0, c)
+		want := min(time.Hour, time.Second<<i)
+		if l.Rem != want || l.Speed != 1 {
+			t.Errorf("refusal %d: held for %v at speed %v, want %v at 1", i, l.Rem, l.Speed, want)
+		}
+		l.Refused(l.limits, c.Epoch, 0, c) // old news
+		if l.Rem != want {
+			t.Errorf("refusal %d, again: held for %v, want %v", i, l.Rem, want)
+		}
+	}
+	epoch := l.Epoch
+	l.Resume(l.limits)
+	l.Refused(l.limits, epoch, 0, nil)
+	if l.Rem > 0 {
+		t.Errorf("a refusal from before a Resume holds for %v", l.Rem)
+	}
+}
+
+func TestBookedCallsMoveWithAHoldAndKeepTheirDistance(t *testing.T) {
+	l := newLife(t, Limit{1, 1})
+	l.book(Units{1}, 0)
+	a, b := l.book(Units{1}, 1), l.book(Units{1}, 2)
+	l.at(0.5)
+	l.Hold(l.limits, 10*time.Second, nil)
+	for c, want := range map[*Charge]float64{a: 10.5, b: 11.5} {
+		if in, late := l.Due(c.Place); in != sec(want) || late != 0 {
+			t.Errorf("due in %v, %v late, want %v", in, late, sec(want))
+		}
+	}
+	l.at(10.5) // the hold has ended, and the first is due half a second later
+	l.book(Units{1}, 2.5)
+	l.at(11.2)
+	if in, late := l.Due(a.Place); in != 0 || late != sec(0.2) {
+		t.Errorf("due in %v, %v late, want 0.2 s late", in, late)
+	}
+}
+
+func TestAClockThatStepsBackLosesTheStepAndNothingElse(t *testing.T) {
+	l := newLife(t, Limit{1, 1})
+	l.book(Units{1}, 0)
+	a := l.book(Units{1}, 1)
+	l.at(0.5)
+	dial := l.Dial()
+	l.at(-5000)
+	if l.Dial() != dial {
+		t.Errorf("the dial went from %v to %v", dial, l.Dial())
+	}
+	if in, _ := l.Due(a.Place); in != sec(0.5) {
+		t.Errorf("due in %v, want 0.5 s", in)
+	}
+	l.book(Units{1}, 1.5)
+	l.at(-4998)
+	l.level(0, 0.5)
+}
+
+func TestOnlyTheFirstSettleCounts(t *testing.T) {
+	for _, first := range []float64{0, 1, 5} {
+		l := newLife(t, Limit{3, 1})
+		c := l.book(Units{2}, 0)
+		l.book(Units{1}, 0)
+		l.Settle(l.limits, c, &Units{first})
+		settled := l.State
+		for _, again := range []float64{0, 1, 2, 9} {
+			l.Settle(l.limits, c, &Units{again})
+		}
+		if l.Unbook(l.limits, c) || l.State != settled {
+			t.Errorf("settled to %v, then again: level %v, then %v", first, settled.Level[0].Level, l.Level[0].Level)
+		}
+	}
+}
+
+func TestMoreThanWasAcquiredGoesAboveTheBrim(t *testing.T) {
+	l := newLife(t, Limit{10, 1})
+	c := l.book(Units{10}, 0)
+	l.Settle(l.limits, c, &Units{35})
+	l.level(0, 35)
+	l.book(Units{1}, 26)
+}
+
+func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
+	l := newLife(t, Limit{2, 1})
+	c := l.book(Units{1}, 0)
+	l.Succeeded(c.Epoch)
+	l.book(Units{1}, 0)
+	d := l.book(Units{1}, 1)
+	l.Refused(l.limits, l.Epoch, 30*time.Second, c)
+	if l.Speed != 0.9 || l.Rem != 30*time.Second {
+		t.Errorf("speed %v, held for %v", l.Speed, l.Rem)
+	}
+	l.Resume(l.limits)
+	if l.Speed != 1 || l.Rem > 0 || l.Dial() != 0 || d.Born == l.Born {
+		t.Errorf("after Resume: %+v", l.State)
+	}
+	if l.Unbook(l.limits, d) {
+		t.Error("a booking of the life before was taken back")
+	}
+	l.Settle(l.limits, d, &Units{})
+	l.level(0, 2) // what was above the brim was booked
+	l.book(Units{1}, 1)
+}
+
+// A hold with nobody booked lets the limits leak ahead of it; whoever ends it
+// early gets none of that.
+func TestResumeTakesBackWhatAHoldLetLeakAhead(t *testing.T) {
+	l := newLife(t, Limit{2, 1}, Limit{90, 1})
+	l.book(Units{1, 9}, 0)
+	l.at(1)
+	l.Hold(l.limits, time.Minute, nil)
+	l.level(1, 0)
+	l.at(3)
+	l.Resume(l.limits)
+	if l.Level[1].Level < 6 {
+		t.Errorf("level %v three seconds after 9 units, want 6 or more", l.Level[1].Level)
+	}
+}
+
+func TestTheLastBookingIsTakenBackAsIfItHadNeverBeen(t *testing.T) {
+	l := newLife(t, Limit{1, 1}, Limit{3, 2})
+	l.book(Units{1, 1}, 0)
+	was := l.State
+	c := l.book(Units{1, 2}, 1)
+	if !l.Unbook(l.limits, c) || l.Unbook(l.limits, c) {
+		t.Error("the last booking was not taken back, or twice")
+	}
+	l.level(0, 1)
+	if l.Last != was.Last {
+		t.Errorf("last booking at %v, want %v", l.Last, was.Last)
+	}
+	l.book(Units{1, 1}, 1)
+}
+
+// Two bookings for one place may fill limits that differ. Taking the first
+// back must not make the second forgotten, or others overtake it.
+func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
+	l := newLife(t, Limit{1, 1}, Limit{3, 1})
+	l.book(Units{1, 0}, 0)
+	a := l.book(Units{1, 0}, 1)
+	l.book(Units{0, 1}, 1)
+	if l.Unbook(l.limits, a) {
+		t.Error("the booking before the last was taken back")
+	}
+	l.book(Units{0, 1}, 1)
+
+	l = newLife(t, l.limits...)
+	l.book(Units{1, 0}, 0)
+	a = l.book(Units{1, 0}, 1)
+	l.book(Units{0, 1}, 1)
+	rest := l.limits[:1] // the one that would tell is gone
+	l.Change(l.limits, rest, []int{0})
+	a.Follow(l.limits, rest, []int{0})
+	if l.Unbook(rest, a); l.Last != time.Second {
+		t.Errorf("the last booking is %v away, want 1 s", l.Last)
+	}
+}
+
+// What a limit has let run past is known in units, whatever its rate is now.
+func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
+	old, limits := []Limit{{10, 1}}, []Limit{{10, 2}}
+	l := newLife(t, old...)
+	l.at(100)
+	c := l.book(Units{10}, 0)
+	l.Change(old, limits, []int{0})
+	c.Follow(old, limits, []int{0})
+	l.limits = limits
+	l.at(104)
+	l.book(Units{8}, 0)
+	l.Settle(limits, c, &Units{})
+	l.level(0, 8) // 2 of the 10 were left; not 8 of others' with them
+}
+
+func TestResumeForgetsNothingThatALoweredLimitHolds(t *testing.T) {
+	high, low := []Limit{{10, 1}}, []Limit{{1, 1}}
+	l := newLife(t, high...)
+	l.book(Units{10}, 0)
+	l.Change(high, low, []int{0})
+	l.Resume(low)
+	l.Resume(low)
+	l.Change(low, high, []int{0})
+	l.level(0, 10)
+}
+
+func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
+	old, limits := []Limit{{1, 1}}, []Limit{{2, 0.5}, {5, 1}}
+	l := newLife(t, old...)
+	l.book(Units{1}, 0)
+	c := l.book(Units{1}, 1)
+	l.Change(old, limits, []int{0, -1})
+	c.Follow(old, limits, []int{0, -1})
+	l.limits = limits
+	if in, _ := l.Due(c.Place); in != sec(1) {
+		t.Errorf("booked for %v, want 1 s", in)
+	}
+	was := l.State
+	l.Settle(l.limits, c, &Units{0, 1})
+	if l.State != was {
+		t.Errorf("levels %v, then %v: something of %+v came back, or went to a limit that is newer", was.Level[:2], l.Level[:2], c)
+	}
+	l.book(Units{1, 1}, 3)
+	l.book(Units{1, 1}, 5)
+}

@@ -1,0 +1,137 @@
+package leak
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// lawful replays the departures through ideal buckets: those booked under each
+// version of the limits obey that version, and all together the
+// larger ones.
+func (w *world) lawful() error {
+	slack := time.Duration(0)
+	if w.late {
+		slack = w.tau
+	}
+	for i := range Max {
+		var most Limit
+		from := 0
+		for v := range w.version + 1 {
+			limits := w.shapes[w.versions[v]]
+			if i >= len(limits) { // one that comes again starts empty
+				most, from = Limit{}, v+1
+				continue
+			}
+			l := limits[i]
+			most = Limit{max(most.Capacity, l.Capacity), max(most.Rate, l.Rate)}
+			if err := w.replay(i, l, slack, v, v); err != nil {
+				return err
+			}
+			if from < v {
+				if err := w.replay(i, most, slack, from, v); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error {
+	level, at := 0.0, time.Duration(0)
+	brim := l.Capacity + l.Rate*slack.Seconds() + 1e-6
+	for k := range w.out {
+		c := &w.calls[w.left[k]]
+		if int(c.version) < from || int(c.version) > to || c.used[i] == 0 {
+			continue
+		}
+		level = max(0, level-l.Rate*(c.when-at).Seconds()) + c.used[i]
+		at = c.when
+		if level > brim {
+			return fmt.Errorf("limit %d %v (versions %d to %d): %v units in it at %v", i, l, from, to, level, c.when)
+		}
+	}
+	return nil
+}
+
+// sound checks what must be so of every state, whatever has happened.
+func (w *world) sound() error {
+	s, limits := &w.state, w.limits()
+	if s.Last < -Lag || s.Rem < -Memory || !(s.Speed >= MinSpeed && s.Speed <= 1) {
+		return fmt.Errorf("last %v, rem %v, speed %v", s.Last, s.Rem, s.Speed)
+	}
+	for i := range limits {
+		if l := s.Level[i]; !(l.Level >= 0) || math.IsInf(l.Level, 0) || math.IsNaN(l.Ret) || math.IsInf(l.Ret, 0) {
+			return fmt.Errorf("limit %d: %+v", i, l)
+		}
+	}
+	var small time.Duration
+	for k := range 3 {
+		var n Units
+		for i := range limits {
+			n[i] = min(limits[i].Capacity, float64(k+1)/2)
+		}
+		wait, _ := s.Wait(limits, &n)
+		if wait < small {
+			return fmt.Errorf("%v waits %v, less than a smaller cost", n, wait)
+		}
+		small = wait
+	}
+	if err := w.punctual(); err != nil {
+		return err
+	}
+	if s.Idle(limits) {
+		return w.asNew()
+	}
+	return nil
+}
+
+// punctual checks that a call alone goes when it was told to come back, and
+// not before.
+func (w *world) punctual() error {
+	limits := w.limits()
+	var n Units
+	for i := range limits {
+		n[i] = min(1, limits[i].Capacity)
+	}
+	var c Charge
+	probe := w.state
+	wait, _, ok := probe.Fill(limits, &n, 0, &c)
+	if ok {
+		return nil
+	}
+	probe.Advance(limits, w.now()+wait)
+	if again, _, ok := probe.Fill(limits, &n, 0, &c); !ok {
+		return fmt.Errorf("told to come back after %v, then after another %v", wait, again)
+	}
+	early := time.Duration(3) // the wait is rounded up, and less than 1 ns is none
+	if w.state.Speed < 1 {
+		early = 3 + time.Duration(4/w.state.Speed)
+	}
+	probe = w.state
+	probe.Advance(limits, w.now()+wait-early)
+	if _, _, ok := probe.Fill(limits, &n, 0, &c); ok && wait > early {
+		return fmt.Errorf("admitted %v before the %v that it was told", early, wait)
+	}
+	return nil
+}
+
+// asNew checks that forgetting an idle state would change nothing for those
+// who call.
+func (w *world) asNew() error {
+	old, fresh, limits := w.state, New(w.now()), w.limits()
+	for range 4 {
+		var n Units
+		for i := range limits {
+			n[i] = min(1, limits[i].Capacity)
+		}
+		var c Charge
+		a, _, _ := old.Fill(limits, &n, time.Hour, &c)
+		b, _, _ := fresh.Fill(limits, &n, time.Hour, &c)
+		if d := a - b; d < -10 || d > 10 {
+			return fmt.Errorf("idle, but a call waits %v and in a new bucket %v", a, b)
+		}
+	}
+	return nil
+}

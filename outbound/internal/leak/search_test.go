@@ -1,0 +1,139 @@
+package leak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	s1  = time.Second
+	tau = 50 * time.Millisecond
+)
+
+func costs(n ...float64) (all []Units) {
+	for _, n := range n {
+		all = append(all, Units{n})
+	}
+	return all
+}
+
+func one(capacity, rate float64) []Limit { return []Limit{{capacity, rate}} }
+
+// The small worlds that are searched to the end. Each has few kinds of
+// operations, so that long histories of them fit in.
+var settings = []setting{
+	{name: "settle C1", shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, dead}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "settle C2", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "s", fills: 5, depth: 7, steps: []time.Duration{s1}},
+	{name: "settle C3", shapes: [][]Limit{one(3, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 5, depth: 6, steps: []time.Duration{s1 / 2}},
+	{name: "joint", shapes: [][]Limit{{{1, 0.5}, {3, 1}}}, costs: []Units{{1, 1}, {1, 3}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "u", fills: 5, depth: 7, steps: []time.Duration{2 * s1}},
+	{name: "joint settle", shapes: [][]Limit{{{2, 1}, {3, 2}}}, costs: []Units{{1, 3}, {2, 1}, {1, 0}, {0, 2}}, fates: []int{0, dead}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{s1}},
+	{name: "hold", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "h", events: 2, holds: []time.Duration{s1, 2 * s1}, fills: 5, depth: 7, steps: []time.Duration{s1 / 2, s1}},
+	{name: "refused", shapes: [][]Limit{one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "ry", events: 2, holds: []time.Duration{0, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "hold settle", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "hsu", events: 1, holds: []time.Duration{s1}, fills: 3, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "hold two limits", shapes: [][]Limit{{{1, 1}, {3, 1}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0}, ops: "hr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "late", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, 1, dead}, ops: "u", fills: 4, depth: 6, steps: []time.Duration{tau, s1 - tau}, tau: tau},
+	{name: "late hold", shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, 1}, ops: "h", events: 2, holds: []time.Duration{s1 / 2, s1}, fills: 5, depth: 7, steps: []time.Duration{tau, s1 / 2}, tau: tau},
+	{name: "late settle two limits", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0, 1}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{tau, s1}, tau: tau},
+	{name: "changed", shapes: [][]Limit{one(2, 1), one(1, 1), one(3, 2), {{2, 1}, {3, 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "changed held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1), fates: []int{0, dead}, ops: "chu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "resumed", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "ehrs", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1}},
+	{name: "hold lenient", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1, 3 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}, lenient: true},
+	{name: "refused lenient", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},
+	{name: "back", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "bhsx", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1, 12 * s1}},
+}
+
+type search struct {
+	nodes atomic.Int64
+	moves [16][]move // one for each depth, to be used again
+	path  []move
+}
+
+func (s *search) deepen(w *world, left int) error {
+	all := w.moves(s.moves[left][:0])
+	s.moves[left] = all
+	for _, m := range all {
+		next := *w
+		s.path = append(s.path, m)
+		s.nodes.Add(1)
+		if err := next.do(m); err != nil {
+			return fmt.Errorf("%s, after %v: %w", w.name, s.path, err)
+		}
+		if left > 1 {
+			if err := s.deepen(&next, left-1); err != nil {
+				return err
+			}
+		}
+		s.path = s.path[:len(s.path)-1]
+	}
+	return nil
+}
+
+// Every history of the small worlds, to a depth: no departure is more than the
+// limits allow.
+func TestNoSmallHistoryBreaksALimit(t *testing.T) {
+	floor := int64(1_000_000)
+	shorter := 0
+	if testing.Short() || raced {
+		floor, shorter = 30_000, 2
+	}
+	var total int64
+	for i := range settings {
+		w := newWorld(&settings[i])
+		var s search
+		begin := time.Now()
+		if err := s.deepen(w, w.depth-shorter); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%9d nodes, depth %d, %v: %s", s.nodes.Load(), w.depth-shorter, time.Since(begin), w.name)
+		total += s.nodes.Load()
+	}
+	t.Logf("%9d nodes", total)
+	if total < floor {
+		t.Errorf("%d nodes, want at least %d", total, floor)
+	}
+}
+
+// Long histories of everything together, at random.
+func TestNoLongHistoryBreaksALimit(t *testing.T) {
+	rounds := 60_000
+	if testing.Short() || raced {
+		rounds = 500
+	}
+	shapes := [][]Limit{
+		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{1, 1}, {3, 1}}, {{2, 1}, {3, 2}}, {{1, 0.5}, {3, 1}}, {{3, 1}, {2, 2}},
+	}
+	nodes := 0
+	for round := range rounds {
+		r := rand.New(rand.NewPCG(1, uint64(round)))
+		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhryecbx", events: 1 + r.IntN(4), fills: 8, depth: 24,
+			costs: []Units{{1, 1}, {1, 3}, {2, 1}, {0, 1}, {1, 0}, {0.5, 2}},
+			steps: []time.Duration{tau, s1 / 2, s1, 3 * s1}, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
+		for range 4 {
+			s.shapes = append(s.shapes, shapes[r.IntN(len(shapes))])
+		}
+		if round%2 == 0 {
+			s.tau, s.fates = tau, []int{0, 1, dead}
+		}
+		if round%4 == 1 { // no settles: a call's own excess can move the dial past another's place
+			s.lenient, s.ops = true, "uhrybx"
+		}
+		w := newWorld(&s)
+		var path, all []move
+		for range s.depth {
+			all = w.moves(all[:0])
+			m := all[r.IntN(len(all))]
+			if r.IntN(3) == 0 { // there are more settles than anything else
+				m = move{'t', 0, int8(r.IntN(len(s.steps)))}
+			}
+			path = append(path, m)
+			nodes++
+			if err := w.do(m); err != nil {
+				t.Fatalf("%s, %v, after %v: %v", s.name, s.shapes, path, err)
+			}
+		}
+	}
+	t.Logf("%9d operations", nodes)
+}

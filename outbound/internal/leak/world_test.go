@@ -1,0 +1,347 @@
+package leak
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// A world is a bucket, those who call through it, and what they have done so
+// far: small enough to be copied at every node of a search.
+type world struct {
+	*setting
+	real     time.Duration // true time, which no clock of a store bends
+	off      time.Duration // how far the store's clock is off
+	state    State
+	version  int
+	calls    [8]visit
+	n        int
+	left     [8]int8 // the calls that have left, in order
+	out      int
+	versions [4]int8 // which of the setting's shapes each version is
+	events   int     // holds, refusals, changes, steps back, resumes so far
+	late     bool    // a call has left after its place
+	oops     error
+}
+
+// A setting is what a world is made of.
+type setting struct {
+	name   string
+	shapes [][]Limit // the first is in force at the start
+	costs  []Units
+	steps  []time.Duration
+	holds  []time.Duration
+	fates  []int // of a booked call: it leaves that many tolerances late; dead: it never does
+	ops    string
+	events int           // most holds, refusals, changes, ... in one history
+	fills  int           // most fills
+	depth  int           // most operations
+	tau    time.Duration // lateness up to this is on time
+	// lenient lets a call leave that became due while a hold was in force,
+	// however far the dial went past its place meanwhile.
+	lenient bool
+}
+
+const dead = 2
+
+type visit struct {
+	Charge
+	place   time.Duration // as booked
+	cost    Units         // as acquired
+	used    Units
+	fate    int8
+	version int8
+	gone    bool // has left, at when
+	over    bool // will not leave: given back or void
+	settled bool // said what it cost
+	when    time.Duration
+}
+
+type move struct {
+	op   byte
+	a, b int8
+}
+
+func (m move) String() string {
+	names := map[byte]string{'f': "fill", 's': "settle", 'u': "unbook", 'h': "hold", 'r': "refused", 'y': "succeeded",
+		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step"}
+	return fmt.Sprintf("%s(%d,%d)", names[m.op], m.a, m.b)
+}
+
+func newWorld(s *setting) *world {
+	w := &world{setting: s, real: 1000 * time.Second}
+	w.state = New(w.real)
+	return w
+}
+
+func (w *world) now() time.Duration { return w.real + w.off }
+func (w *world) limits() []Limit    { return w.shapes[w.versions[w.version]] }
+
+func (w *world) has(op byte) bool {
+	for i := range len(w.ops) {
+		if w.ops[i] == op {
+			return true
+		}
+	}
+	return false
+}
+
+// moves appends all that could happen next.
+func (w *world) moves(all []move) []move {
+	if w.n < w.fills {
+		for i := range w.costs {
+			for _, fate := range w.fates {
+				all = append(all, move{'f', int8(i), int8(fate)})
+			}
+		}
+	}
+	for i := range w.n {
+		c := &w.calls[i]
+		if c.over {
+			continue
+		}
+		if !c.settled && w.has('s') {
+			for b := range 3 {
+				all = append(all, move{'s', int8(i), int8(b)})
+			}
+		}
+		if !c.gone && w.has('u') {
+			all = append(all, move{'u', int8(i), 0})
+		}
+		if c.gone && w.events > 0 && w.event() {
+			for b := range w.holds {
+				if w.has('h') {
+					all = append(all, move{'h', int8(i), int8(b)})
+				}
+				if w.has('r') {
+					all = append(all, move{'r', int8(i), int8(b)})
+				}
+			}
+		}
+	}
+	if w.event() {
+		for b := range w.holds {
+			if w.has('h') {
+				all = append(all, move{'h', -1, int8(b)})
+			}
+			if w.has('r') && w.out > 0 { // with the newest epoch, by whoever left last
+				all = append(all, move{'r', -1, int8(b)})
+			}
+		}
+		if w.has('e') {
+			all = append(all, move{'e', 0, 0})
+		}
+		if w.has('b') {
+			all = append(all, move{'b', 0, 0})
+		}
+		if w.has('c') && w.version+1 < len(w.versions) {
+			for i := range w.shapes {
+				if int8(i) != w.versions[w.version] {
+					all = append(all, move{'c', int8(i), 0})
+				}
+			}
+		}
+	}
+	if w.has('y') && w.out > 0 && w.state.Fails != Succeeded {
+		all = append(all, move{'y', 0, 0})
+	}
+	if w.has('x') && w.state.Idle(w.limits()) && w.state.Born != w.state.At {
+		all = append(all, move{'x', 0, 0})
+	}
+	for i := range w.steps {
+		all = append(all, move{'t', 0, int8(i)})
+	}
+	return all
+}
+
+func (w *world) event() bool { return w.events < w.setting.events }
+
+// do makes a move, and returns what it has broken.
+func (w *world) do(m move) error {
+	before, life := w.state, w.state.Born
+	passed := time.Duration(0)
+	switch m.op {
+	case 'f':
+		w.fill(int(m.a), m.b)
+	case 's':
+		w.settle(&w.calls[m.a], int(m.b))
+	case 'u':
+		w.giveBack(&w.calls[m.a])
+	case 'h':
+		var c *Charge
+		if m.a >= 0 {
+			c = &w.calls[m.a].Charge
+		}
+		w.state.Hold(w.limits(), w.holds[m.b], c)
+	case 'r':
+		i, epoch := m.a, w.state.Epoch
+		if i < 0 {
+			i = w.left[w.out-1]
+		} else {
+			epoch = w.calls[i].Epoch
+		}
+		w.state.Refused(w.limits(), epoch, w.holds[m.b], &w.calls[i].Charge)
+	case 'y':
+		w.state.Succeeded(w.state.Epoch)
+	case 'e':
+		w.state.Resume(w.limits())
+	case 'b':
+		w.off -= time.Second
+	case 'c':
+		w.change(int(m.a))
+	case 'x':
+		w.state = New(w.now())
+	case 't':
+		passed = w.steps[m.b]
+	}
+	if m.op != 'f' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' {
+		w.events++
+	}
+	if life != w.state.Born { // what was booked in another life is void
+		for i := range w.n {
+			if c := &w.calls[i]; !c.gone {
+				c.over = true
+			}
+		}
+	}
+	w.pass(passed)
+	if w.oops != nil {
+		return w.oops
+	}
+	if life == w.state.Born {
+		// While a hold is in force the dial may be ahead by as much as still
+		// has to be served.
+		if w.state.Dial() < before.Dial() {
+			return fmt.Errorf("dial went back from %v to %v", before.Dial(), w.state.Dial())
+		}
+		if ran := w.state.Dial() - max(0, w.state.Rem) - before.Dial() + max(0, before.Rem); ran > passed {
+			return fmt.Errorf("dial ran %v in %v", ran, passed)
+		}
+	}
+	if err := w.lawful(); err != nil {
+		return err
+	}
+	return w.sound()
+}
+
+func (w *world) fill(cost int, fate int8) {
+	n := w.costs[cost]
+	for i := range w.limits() {
+		if n[i] > w.limits()[i].Capacity {
+			return // ErrTooLarge
+		}
+	}
+	for i := len(w.limits()); i < Max; i++ {
+		n[i] = 0
+	}
+	if n == (Units{}) {
+		return // ErrInvalidCost
+	}
+	c := &w.calls[w.n]
+	was := w.state
+	real, _, ok := w.state.Fill(w.limits(), &n, 0, &c.Charge)
+	if ok != (real == 0) || !ok && was != w.state {
+		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, was != w.state)
+		return
+	}
+	if !ok {
+		again, _, ok := w.state.Fill(w.limits(), &n, real, &c.Charge)
+		if !ok || again != real {
+			w.oops = fmt.Errorf("a fill refused with %v is refused again with %v", real, again)
+			return
+		}
+	}
+	c.place, c.cost, c.used, c.fate, c.version = c.Place, n, n, fate, int8(w.version)
+	for i := range w.n {
+		if o := &w.calls[i]; !o.over && o.Born == c.Born && o.place > c.place {
+			w.oops = fmt.Errorf("booked for %v after a call at %v", c.place, o.place)
+		}
+	}
+	w.n++
+}
+
+func (w *world) settle(c *visit, how int) {
+	used := c.cost
+	for i := range w.limits() {
+		switch how {
+		case 0:
+			used[i] = 0
+		case 1:
+			used[i] = math.Floor(c.cost[i]) / 2
+		default:
+			used[i] = c.cost[i] * 1.5
+		}
+	}
+	w.state.Settle(w.limits(), &c.Charge, &used)
+	again := w.state
+	w.state.Settle(w.limits(), &c.Charge, &Units{})
+	if again != w.state {
+		w.oops = fmt.Errorf("settled twice: levels %v, then %v", again.Level[:2], w.state.Level[:2])
+	}
+	c.settled = true
+	for i := range used {
+		c.used[i] = min(c.cost[i], used[i]) // more is the caller's own
+	}
+	c.over = c.over || how == 0
+}
+
+func (w *world) giveBack(c *visit) {
+	if !w.state.Unbook(w.limits(), &c.Charge) {
+		w.state.Settle(w.limits(), &c.Charge, &Units{})
+	}
+	c.over = true
+}
+
+func (w *world) change(to int) {
+	old, limits := w.limits(), w.shapes[to]
+	from := make([]int, len(limits))
+	for i := range from {
+		if from[i] = i; i >= len(old) {
+			from[i] = -1
+		}
+	}
+	w.state.Change(old, limits, from)
+	for i := range w.n {
+		w.calls[i].Follow(old, limits, from)
+	}
+	w.version++
+	w.versions[w.version] = int8(to)
+}
+
+// pass lets real time pass, in which the booked calls leave.
+func (w *world) pass(d time.Duration) {
+	end := w.real + d
+	for {
+		w.state.Advance(w.limits(), w.now())
+		next, who := end, -1
+		for i := range w.n {
+			c := &w.calls[i]
+			if c.gone || c.over {
+				continue
+			}
+			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
+			if t := w.real + in; t < next || t == next && who < 0 {
+				next, who = t, i
+			}
+		}
+		w.real = next
+		w.state.Advance(w.limits(), w.now())
+		if who < 0 {
+			return
+		}
+		c := &w.calls[who]
+		late := w.state.Dial() - c.place
+		if late < 0 || w.state.Rem > 0 {
+			w.oops = fmt.Errorf("due %v early, with a hold of %v", -late, w.state.Rem)
+			return
+		}
+		if c.fate == dead || late > w.tau+10 && !w.lenient {
+			w.giveBack(c)
+			continue
+		}
+		w.late = w.late || late > 10
+		c.gone, c.when = true, w.real
+		w.left[w.out] = int8(who)
+		w.out++
+	}
+}
