@@ -17,22 +17,27 @@ import (
 // allocate with one limit of which nobody waits. A bucket has no goroutine and
 // needs no Close.
 type Bucket struct {
-	word atomic.Int64 // when the bucket is empty, in ns of this process; or busy: see fast.go
-	seen atomic.Int64 // when the last call was admitted by the word, to the millisecond
-	unit int64        // ns that a unit takes to leak; 0: no fast path
-	brim int64        // ns that a full bucket takes to leak
-	slow atomic.Pointer[ledger]
-	born time.Duration
-	key  string
-	pins atomic.Int32  // permits that a Keyed has out
-	info atomic.Uint32 // the unit of the limit below, and good
-	// The first limit, in line: a bucket with one limit costs 96 bytes.
-	capacity, rate float64 // rate 0: AtOnce
-	name           *string
+	// What every call looks at comes first: with very many buckets most of a
+	// decision is waiting for them to come into the cache.
+	word     atomic.Int64  // when the bucket is empty, in ns of this process; or busy: see fast.go
+	seen     atomic.Int64  // when the last call was admitted by the word, to the millisecond
+	unit     int64         // ns that a unit takes to leak; 0: no fast path
+	brim     int64         // ns that a full bucket takes to leak
+	capacity float64       // of the first limit, in line: a bucket with one limit costs 96 bytes
+	pins     atomic.Int32  // permits that a Keyed has out
+	info     atomic.Uint32 // the unit of the first limit, good and windowed
+	key      string
+	slow     atomic.Pointer[ledger]
+	born     time.Duration
+	rate     float64 // of the first limit; 0: AtOnce
+	name     *string
 }
 
-// good in info: a call of the fast path has succeeded.
-const good = 1 << 8
+// What info tells beside the unit.
+const (
+	good     = 1 << 8 // a call of the fast path has succeeded
+	windowed = 1 << 9 // the limit was made by Per
+)
 
 func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
 
@@ -63,7 +68,11 @@ func newBucket(key string, l *Limit) *Bucket {
 		name := l.Name
 		b.name = &name
 	}
-	b.info.Store(uint32(l.Unit))
+	info := uint32(l.Unit)
+	if l.window != 0 {
+		info |= windowed
+	}
+	b.info.Store(info)
 	b.start(l)
 	return b
 }

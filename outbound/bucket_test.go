@@ -3,7 +3,9 @@ package outbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,5 +154,23 @@ func TestRetryAfterIsExact(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
+	for cure, limits := range map[string][]Limit{
+		"Burst(900) or more":    {PerMinute(30_000)},
+		"Burst(901) or more":    {PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")},
+		"Capacity 902 or more":  {{Capacity: 900, LeakRate: 1}},
+		"Capacity 1000 or more": {{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}},
+	} {
+		var cost float64
+		if _, err := fmt.Sscanf(cure[strings.IndexAny(cure, "0123456789"):], "%g", &cost); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Must(NewBucket("large", limits...)).Acquire(ctx, Cost{cost})
+		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), cure) {
+			t.Errorf("%v: %v, want %q", limits, err, cure)
+		}
 	}
 }

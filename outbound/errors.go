@@ -30,6 +30,8 @@ const (
 	ErrInvalidDuration = sentinel("outbound: invalid duration")
 	// ErrNil is a required argument that is nil.
 	ErrNil = sentinel("outbound: nil argument")
+	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
+	ErrInvalidKey = sentinel("outbound: invalid key")
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = sentinel("outbound: too many keys")
 )
@@ -43,7 +45,7 @@ type ThrottledError struct {
 	Limit string
 	// RetryAfter is how long until the same call would go if nobody else
 	// called. Alone, a call that comes back after it is admitted. 0: not
-	// known, because the limit is one on calls at once.
+	// known, because the limit is one on calls at once, or a Keyed is full.
 	RetryAfter time.Duration
 	// Held is true while the API itself has asked for a pause.
 	Held bool
@@ -55,8 +57,11 @@ type ThrottledError struct {
 
 func (e *ThrottledError) Error() string {
 	s := "outbound: " + quote(e.Key) + " has no room"
-	if e.Held {
+	switch {
+	case e.Held:
 		s = "outbound: " + quote(e.Key) + " is held by the API"
+	case e.Key == "" && e.Limit == "": // no bucket's refusal, but a Keyed's
+		s = "outbound: no room"
 	}
 	if e.Limit != "" {
 		s += " in " + quote(e.Limit)
@@ -104,7 +109,7 @@ func (e *CostError) Error() string {
 	}
 	n := number(e.Cost[e.Limit.Unit])
 	cure := "Capacity " + n
-	if e.Limit.window > 0 {
+	if e.Limit.window != 0 {
 		cure = "Burst(" + n + ")"
 	}
 	return fmt.Sprintf("outbound: cost %s is above the capacity of %s, %s: it needs %s or more",

@@ -70,7 +70,11 @@ func (b *Bucket) ledger() *ledger {
 
 // first returns the limit that the bucket was made with, if it was one.
 func (b *Bucket) first() []Limit {
-	return []Limit{{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}}
+	l := Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}
+	if b.info.Load()&windowed != 0 {
+		l.window = lostWindow
+	}
+	return []Limit{l}
 }
 
 func (b *Bucket) limitName() string {

@@ -115,7 +115,7 @@ func (b *Bucket) Idle() bool {
 		return true
 	}
 	l.mu.Lock()
-	inUse := l.used > 0 || l.stored.Version > 0
+	inUse := l.used > int(l.lost.Load()) || l.stored.Version > 0
 	l.mu.Unlock()
 	if inUse {
 		return false

@@ -26,8 +26,9 @@ type Config struct {
 	// that was paused does not let go in a bunch what came due meanwhile.
 	// Up to LeakRate*Tolerance units above the limit may leave by it, and a
 	// process whose timers are later than it loses throughput (see Stats.Late).
-	// At most 100 ms. 0: a tenth of the time that a unit takes to leak, at
-	// least 5 ms and at most 50 ms.
+	// At most 100 ms. 0: 5 ms with limits made by outbound.Per and its kin;
+	// else a tenth of the time that a unit takes to leak, at least 5 ms and at
+	// most 50 ms.
 	Tolerance time.Duration
 }
 
@@ -48,5 +49,5 @@ func (q *Queue) tolerance() time.Duration {
 	if q.config.Tolerance > 0 {
 		return q.config.Tolerance
 	}
-	return min(max(q.clock.Interval()/10, 5*time.Millisecond), 50*time.Millisecond)
+	return q.clock.Tolerance()
 }

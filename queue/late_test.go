@@ -105,3 +105,25 @@ func TestToleranceCanBeSet(t *testing.T) {
 		pass(2 * time.Second)
 	})
 }
+
+// PerMinute promises what the API sees in any minute, with 10 ms to spare: a
+// call that leaves later than that must not have those after it on time.
+func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerMinute(10)), Config{})
+		var h outboundtest.History
+		for range 60 {
+			go func() {
+				q.Acquire(bg, outbound.Cost{1})
+				h.Add(time.Now(), 1)
+			}()
+		}
+		for h.Len() < 60 {
+			time.Sleep(5990 * time.Millisecond)
+			pause(q, 40*time.Millisecond)
+		}
+		if w := h.Worst(time.Minute); w.Units > 10 {
+			t.Errorf("%v calls in a minute: %+v", w.Units, w)
+		}
+	})
+}

@@ -1,0 +1,263 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inProgress returns how many calls a bucket with one AtOnce believes to run.
+func inProgress(t *testing.T, b *Bucket) float64 {
+	t.Helper()
+	all, err := b.States(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Limit.atOnce {
+			return s.Level
+		}
+	}
+	t.Fatal("the bucket has no AtOnce")
+	return 0
+}
+
+func TestAtOnceIsTakenWithTheOtherLimitsOrNotAtAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("both", AtOnce(2).Of(0, "parallel"), Limit{Capacity: 3, LeakRate: 1}))
+		first, err := b.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := b.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.Acquire(ctx, Cost{1}) // a slot is missing
+		var full *ThrottledError
+		if !errors.As(err, &full) || full.Limit != "parallel" || full.RetryAfter != 0 {
+			t.Fatalf("third at once: %v", err)
+		}
+		all, _ := b.States(ctx)
+		if all[1].Level != 2 {
+			t.Errorf("the refused call was charged: level %v, want 2", all[1].Level)
+		}
+		first.Done()
+		if third, err := b.Acquire(ctx, Cost{1}); err != nil {
+			t.Fatalf("after a Done: %v", err)
+		} else {
+			third.Done()
+		}
+		_, err = b.Acquire(ctx, Cost{1}) // a unit is missing, a slot is not
+		if !errors.As(err, &full) || full.RetryAfter != time.Second {
+			t.Fatalf("fourth: %v, want one second", err)
+		}
+		if n := inProgress(t, b); n != 1 {
+			t.Errorf("the refused call has a slot: %v in progress, want 1", n)
+		}
+		second.Done()
+	})
+}
+
+func TestDoneTwiceGivesOneSlotBack(t *testing.T) {
+	b := Must(NewBucket("twice", AtOnce(3)))
+	p, err := b.Acquire(ctx, Cost{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := b.Acquire(ctx, Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := p
+	outer := NewPermit(&again)
+	p.Done()
+	p.Done()
+	again.Done()
+	outer.Done()
+	if n := inProgress(t, b); n != 1 {
+		t.Errorf("%v in progress after one of two has ended four times, want 1", n)
+	}
+	q.Done()
+}
+
+// eventually collects garbage until cond holds, for what follows collection.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for range 200 {
+		runtime.GC()
+		if cond() {
+			return
+		}
+		runtime.Gosched()
+		<-time.After(time.Millisecond)
+	}
+	t.Errorf("not after 200 collections: %s", what)
+}
+
+//go:noinline
+func forget(t *testing.T, b *Bucket) {
+	p, err := b.Acquire(ctx, Cost{1})
+	if err != nil {
+		t.Error(err)
+	}
+	_ = p.call
+}
+
+func TestForgottenPermitGivesItsSlotBackOnceCollected(t *testing.T) {
+	b := Must(NewBucket("forgotten", AtOnce(1)))
+	forget(t, b)
+	eventually(t, "a slot", func() bool {
+		p, err := b.Acquire(ctx, Cost{1})
+		if err != nil {
+			return false
+		}
+		if _, err := b.Acquire(ctx, Cost{1}); err == nil {
+			t.Error("two at once")
+		}
+		p.Done()
+		return true
+	})
+}
+
+func TestBucketWithAForgottenPermitBecomesIdle(t *testing.T) {
+	b := Must(NewBucket("idle", AtOnce(1)))
+	forget(t, b)
+	eventually(t, "idle", b.Idle)
+}
+
+func TestEndedPermitIsNotGivenBackOnceMoreWhenCollected(t *testing.T) {
+	b := Must(NewBucket("ended", AtOnce(2)))
+	kept, err := b.Acquire(ctx, Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		p, err := b.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Done()
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	if n := inProgress(t, b); n != 1 {
+		t.Errorf("%v in progress, want 1", n)
+	}
+	kept.Done()
+}
+
+func TestSlotComesBackHoweverAJobEnds(t *testing.T) {
+	b := Must(NewBucket("jobs", AtOnce(1)))
+	job := map[string]func(context.Context) error{
+		"return": func(context.Context) error { return nil },
+		"error":  func(context.Context) error { return errors.New("no") },
+		"panic":  func(context.Context) error { panic("job") },
+		"goexit": func(context.Context) error { runtime.Goexit(); return nil },
+	}
+	for how, job := range job {
+		ran := 0
+		counted := func(ctx context.Context) error {
+			ran++
+			if n := inProgress(t, b); n != 1 {
+				t.Errorf("%s: %v in progress inside the job, want 1", how, n)
+			}
+			return job(ctx)
+		}
+		ending(func() { _ = Do(ctx, b, Cost{1}, counted) })
+		ending(func() {
+			_ = Wrap(b, Cost{1}, func(ctx context.Context, _ int) error { return counted(ctx) })(ctx, 1)
+		})
+		ending(func() {
+			one := func(yield func(int) bool) { yield(1) }
+			for range Each(ctx, b, Cost{1}, 1, one, func(ctx context.Context, _ int) error { return counted(ctx) }) {
+			}
+		})
+		if n := inProgress(t, b); n != 0 || ran != 3 {
+			t.Errorf("%s: %v in progress after %d jobs, want 0 after 3", how, n, ran)
+		}
+	}
+}
+
+func TestSetLimitsChangesCallsAtOnceWhileCallsRun(t *testing.T) {
+	b := Must(NewBucket("set", AtOnce(1), Limit{Capacity: 1e6, LeakRate: 1e6}))
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() {
+			for range 2000 {
+				if p, err := b.Acquire(ctx, Cost{1}); err == nil {
+					runtime.Gosched()
+					p.Done()
+				} else if !errors.Is(err, ErrThrottled) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Go(func() {
+		for range 500 {
+			limits := []Limit{{Capacity: 1e6, LeakRate: 1e6}}
+			if n := rand.IntN(4); n > 0 {
+				limits = append(limits, AtOnce(n))
+			}
+			if err := b.SetLimits(ctx, limits...); err != nil {
+				t.Error(err)
+			}
+			if _, err := b.AbleToAccept(ctx, Cost{1}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	running.Wait()
+	if err := b.SetLimits(ctx, AtOnce(2), Limit{Capacity: 1e6, LeakRate: 1e6}); err != nil {
+		t.Fatal(err)
+	}
+	if n := inProgress(t, b); n != 0 {
+		t.Errorf("%v in progress when all have ended", n)
+	}
+}
+
+func TestLoweredCallsAtOnceLetRunningCallsEnd(t *testing.T) {
+	b := Must(NewBucket("lower", AtOnce(3)))
+	var permits [3]Permit
+	for i := range permits {
+		p, err := b.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		permits[i] = p
+	}
+	if err := b.SetLimits(ctx, AtOnce(1)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range permits {
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("with %d of 1 in progress: %v", 3-i, err)
+		}
+		permits[i].Done()
+	}
+	if p, err := b.Acquire(ctx, Cost{1}); err != nil {
+		t.Errorf("with none in progress: %v", err)
+	} else {
+		p.Done()
+	}
+}
+
+func TestSharedBucketRefusesAtOnce(t *testing.T) {
+	_, err := NewSharedBucket(NewMemory(), "shared", PerSecond(1), AtOnce(3))
+	var bad *LimitError
+	if !errors.As(err, &bad) || bad.Key != "shared" || !errors.Is(err, ErrInvalidLimit) {
+		t.Errorf("NewSharedBucket: %v", err)
+	}
+	b := Must(NewSharedBucket(NewMemory(), "shared", PerSecond(1)))
+	if err := b.SetLimits(ctx, AtOnce(3)); !errors.As(err, &bad) {
+		t.Errorf("SetLimits: %v", err)
+	}
+}

@@ -1,0 +1,133 @@
+package outbound
+
+import (
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+)
+
+// Clock is what a reply told about a bucket: its clock, its levels and its
+// limits. A [Booking] carries it.
+type Clock struct {
+	bucket   *Bucket
+	state    leak.State
+	limits   []Limit
+	version  int64
+	received time.Time
+	shared   bool
+}
+
+func (b *Bucket) clock(r *Result) Clock {
+	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil}
+}
+
+// hearing is how long a reply from a shared store may be relied upon: a worker
+// that is deaf to a hold for longer breaks the invariant.
+const hearing = 25 * time.Millisecond
+
+// Known reports whether there was a reply at all.
+func (k *Clock) Known() bool { return k.bucket != nil }
+
+// Holds reports whether the ticket still names a place. After a Resume it does
+// not: it is to be given back and its call booked anew.
+func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }
+
+// Due returns the time at which the ticket's call may go, by this clock.
+func (k *Clock) Due(t Ticket) time.Time {
+	in, late := k.state.Due(t.call.charge[0].Place)
+	if in == 0 {
+		return k.received.Add(-late)
+	}
+	return k.received.Add(in)
+}
+
+// Ready reports whether the ticket's call may go at the time now, and how late
+// it is, a lateness before a hold included. A call that is due is not ready
+// while the clock was not heard lately enough: then book, or only listen.
+func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
+	in, late := k.state.Due(t.call.charge[0].Place)
+	if !k.shared {
+		// The bucket of this process has just been asked: what it did not
+		// allow then, it may have forbidden since.
+		return in == 0, late
+	}
+	age := now.Sub(k.received)
+	return in <= age && age <= hearing, late + max(0, age-in)
+}
+
+// Stale reports whether the clock will be too old to let the ticket's call go
+// when that is due, so that it must be heard again before. What must be asked at
+// the time itself is never stale.
+func (k *Clock) Stale(t Ticket) bool {
+	return k.shared && k.Due(t).Sub(k.received) > hearing
+}
+
+// Same reports whether nothing has come between an older reply and this one
+// that makes later what was planned with it: no hold, no Resume, no change of
+// limits.
+func (k *Clock) Same(older *Clock) bool {
+	s, o := &k.state, &older.state
+	return s.Born == o.Born && s.Epoch == o.Epoch && k.version == older.version &&
+		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
+}
+
+// Earliest returns a lower bound of the time at which a call of this cost can
+// go, if calls of a total cost ahead go before it. It knows nothing of calls at
+// once. A cost that can never go is a [*CostError].
+func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
+	if err := k.check(c); err != nil {
+		return time.Time{}, err
+	}
+	return k.received.Add(k.wait(ahead, c)), nil
+}
+
+// check returns why a call of this cost can never go.
+func (k *Clock) check(c *Cost) error {
+	counted := false
+	for i := range k.limits {
+		n := c[k.limits[i].Unit]
+		counted = counted || n > 0
+		if n > k.limits[i].Capacity && c.valid() {
+			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
+		}
+	}
+	if !c.valid() || !counted && k.bucket.ledger().slots.Load() == 0 {
+		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
+	}
+	return nil
+}
+
+// wait returns the real time from the reply on.
+func (k *Clock) wait(ahead, c *Cost) time.Duration {
+	w := max(0, k.state.Last)
+	for i := range k.limits {
+		l := &k.limits[i]
+		if n := share(c, l); n > 0 {
+			shape := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
+			w = max(w, shape.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
+		}
+	}
+	return k.state.Real(w)
+}
+
+// Tolerance returns how late a call may leave after its place unless somebody
+// knows better: a tenth of the time in which a unit leaks out of the limit that
+// drains soonest, at least 5 ms and at most 50 ms. With a limit made by [Per] or
+// its kin it is 5 ms: what it leaves for arrivals that move closer together is
+// 10 ms, and the network wants its share.
+func (k *Clock) Tolerance() time.Duration {
+	if len(k.limits) == 0 {
+		return shortTolerance
+	}
+	for i := range k.limits {
+		if k.limits[i].window != 0 {
+			return shortTolerance
+		}
+	}
+	var buf [maxLimits]leak.Limit
+	i := leak.Shortest(shape(&buf, k.limits))
+	unit := leak.Limit{Rate: k.limits[i].LeakRate}.Above(1, 0)
+	return min(max(unit/10, shortTolerance), 10*shortTolerance)
+}
+
+const shortTolerance = jitter / 2

@@ -1,0 +1,227 @@
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"runtime"
+)
+
+// Each runs a job for each of items, at most workers of them at the same time,
+// each as by [Do], and yields every item with what came of it, in the order in
+// which they end. A job without room has not run, and its [*ThrottledError] is
+// its result: give Each a queue if the jobs are to wait.
+//
+//	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
+//
+// At most workers items have been taken and not yet been yielded, however many
+// there are: a slow loop slows the jobs down. Ranging again begins again.
+//
+// When ctx is done no more items are taken. Jobs that run go on with their
+// ctx, and an item that was taken and has not run is yielded with ctx's error;
+// after the loop ctx.Err() tells that there may be more. A break or return
+// takes no more items either, and waits for the jobs that run, whose results
+// nobody sees. It also waits until items has returned: items that block end by
+// a ctx, as those of [Receive] do, and it has to be cancelled before the break.
+// So no goroutine and no job is left behind.
+//
+// items runs in a goroutine of its own, and so does every job. A panic in
+// either, or a [runtime.Goexit], stops the handing out, and when the jobs that
+// run have ended it goes on, with the same value, in the goroutine that ranges.
+//
+// If l, items or job is nil, or workers below 1, the loop gets one zero item
+// with an error: [ErrNil] or [ErrInvalidLimit].
+func Each[T any](ctx context.Context, l Limiter, c Cost, workers int, items iter.Seq[T], job func(context.Context, T) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var bad error
+		switch {
+		case l == nil:
+			bad = fmt.Errorf("%w: Limiter of Each", ErrNil)
+		case items == nil:
+			bad = fmt.Errorf("%w: items of Each", ErrNil)
+		case job == nil:
+			bad = fmt.Errorf("%w: job of Each", ErrNil)
+		case workers < 1:
+			bad = fmt.Errorf("%w: Each with %d workers", ErrInvalidLimit, workers)
+		}
+		if bad != nil {
+			var none T
+			yield(none, bad)
+			return
+		}
+		e := &each[T]{
+			ctx: ctx, limiter: l, cost: c, items: items, job: job,
+			// Elements of no size: its length is the only cost.
+			taken:   make(chan struct{}, workers),
+			results: make(chan result[T]),
+			quit:    make(chan struct{}),
+		}
+		e.run(yield)
+	}
+}
+
+// Receive returns what comes from a channel, until it is closed or ctx is
+// done, as items for [Each]. Values that are still in the channel when ctx ends
+// stay there. A nil channel yields nothing and ends with ctx.
+func Receive[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for ctx.Err() == nil { // select would choose by lot
+			select {
+			case v, ok := <-from:
+				if !ok || !yield(v) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// each is one range over an Each. Jobs and items send their results to the
+// goroutine that ranges, which receives until all have come, whatever happens.
+type each[T any] struct {
+	ctx     context.Context
+	limiter Limiter
+	cost    Cost
+	items   iter.Seq[T]
+	job     func(context.Context, T) error
+
+	taken   chan struct{} // one for each item that was taken and has not been received
+	results chan result[T]
+	quit    chan struct{} // closed to take no more items
+}
+
+type result[T any] struct {
+	item  T
+	err   error
+	end   bool // of items, not of a job
+	begun int  // with end: the jobs that were begun
+	broken
+}
+
+// broken is how a function ended that did not return.
+type broken struct {
+	panicked bool
+	value    any
+	exited   bool // by runtime.Goexit
+}
+
+func (b *broken) again() {
+	switch {
+	case b.panicked:
+		panic(b.value)
+	case b.exited:
+		runtime.Goexit()
+	}
+}
+
+func (e *each[T]) run(yield func(T, error) bool) {
+	go e.feed()
+	begun, ended, quit := -1, 0, false
+	var first broken
+	receive := func() (r result[T], ok bool) {
+		for begun != ended {
+			r = <-e.results
+			if r.panicked || r.exited {
+				if !first.panicked && !first.exited {
+					first = r.broken
+				}
+				if !quit {
+					quit = true
+					close(e.quit)
+				}
+			}
+			if r.end {
+				begun = r.begun
+				continue
+			}
+			ended++
+			<-e.taken
+			return r, true
+		}
+		return r, false
+	}
+	rest := func() {
+		if !quit {
+			quit = true
+			close(e.quit)
+		}
+		for {
+			if _, ok := receive(); !ok {
+				return
+			}
+		}
+	}
+	inLoop := true
+	defer func() {
+		if inLoop { // by a panic or Goexit of the loop's body, which goes on
+			rest()
+		}
+	}()
+	for {
+		r, ok := receive()
+		if !ok || quit || !yield(r.item, r.err) {
+			break
+		}
+	}
+	inLoop = false
+	rest()
+	first.again()
+}
+
+// feed begins a job for each item.
+func (e *each[T]) feed() {
+	end := result[T]{end: true}
+	returned := false
+	defer func() {
+		end.broken = brokenBy(returned, recover())
+		e.results <- end
+	}()
+	if e.next() {
+		for item := range e.items {
+			end.begun++
+			go e.do(item)
+			if !e.next() {
+				break
+			}
+		}
+	}
+	returned = true
+}
+
+// next waits for room for one more item, before it is taken, and reports
+// whether there is to be one.
+func (e *each[T]) next() bool {
+	select {
+	case e.taken <- struct{}{}:
+	case <-e.quit:
+		return false
+	case <-e.ctx.Done():
+		return false
+	}
+	select { // the select above chooses by lot
+	case <-e.quit:
+		return false
+	default:
+		return e.ctx.Err() == nil
+	}
+}
+
+func (e *each[T]) do(item T) {
+	r := result[T]{item: item}
+	returned := false
+	defer func() {
+		r.broken = brokenBy(returned, recover())
+		e.results <- r
+	}()
+	if r.err = e.ctx.Err(); r.err == nil {
+		r.err = Do(e.ctx, e.limiter, e.cost, func(ctx context.Context) error { return e.job(ctx, item) })
+	}
+	returned = true
+}
+
+// brokenBy tells how a function ended, for its last defer.
+func brokenBy(returned bool, value any) broken {
+	return broken{panicked: value != nil, value: value, exited: !returned && value == nil}
+}

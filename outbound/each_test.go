@@ -1,0 +1,385 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"math"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func count(n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+func TestEachYieldsEveryItemOnceWithItsResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		odd := errors.New("odd")
+		seen := make([]int, 100)
+		for i, err := range Each(ctx, Unlimited{}, Cost{1}, 7, count(100), func(_ context.Context, i int) error {
+			time.Sleep(time.Duration(i*7%13) * time.Second)
+			if i%2 == 1 {
+				return odd
+			}
+			return nil
+		}) {
+			seen[i]++
+			if (err == odd) != (i%2 == 1) {
+				t.Errorf("item %d: %v", i, err)
+			}
+		}
+		if slices.Max(seen) != 1 || slices.Min(seen) != 1 {
+			t.Errorf("yielded %v times", seen)
+		}
+	})
+}
+
+func TestEachRunsAsManyJobsAsItHasWorkersAndTakesNoMoreItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 5
+		var taken, yielded, running, most atomic.Int32
+		items := func(yield func(int) bool) {
+			for i := range 50 {
+				synctest.Wait()
+				// The loop has received one that it has not counted yet.
+				if n := taken.Add(1) - yielded.Load(); n > workers+1 {
+					t.Errorf("%d items in flight", n)
+				}
+				if !yield(i) {
+					return
+				}
+			}
+		}
+		for range Each(ctx, Unlimited{}, Cost{1}, workers, items, func(context.Context, int) error {
+			n := running.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(time.Second)
+			running.Add(-1)
+			return nil
+		}) {
+			time.Sleep(time.Second / 3) // a slow loop
+			yielded.Add(1)
+		}
+		if most.Load() != workers {
+			t.Errorf("%d jobs at once, want %d", most.Load(), workers)
+		}
+	})
+}
+
+func TestJobsOfEachWithoutRoomAreYieldedWithTheTimeToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("each", Limit{Capacity: 2, LeakRate: 1}))
+		ran, refused := 0, 0
+		for _, err := range Each(ctx, b, Cost{1}, 1, count(5), func(context.Context, int) error { ran++; return nil }) {
+			var full *ThrottledError
+			if errors.As(err, &full) && full.RetryAfter == time.Second {
+				refused++
+			}
+		}
+		if ran != 2 || refused != 3 {
+			t.Errorf("%d ran, %d refused, want 2 and 3", ran, refused)
+		}
+	})
+}
+
+// leaving ranges over an Each of 3 workers and leaves the loop in some way at
+// the first item. When it has left, no job runs and no goroutine is left.
+func leaving(t *testing.T, how string, leave func()) {
+	synctest.Test(t, func(t *testing.T) {
+		var b calls
+		var began, ended atomic.Int32
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			defer func() { _ = recover() }()
+			defer func() {
+				if n := began.Load(); n != ended.Load() || b.done != int(n) || n > 5 {
+					t.Errorf("%s: %d jobs began, %d ended, %d permits ended", how, n, ended.Load(), b.done)
+				}
+			}()
+			jobs := Each(ctx, &b, Cost{1}, 3, count(1000), func(_ context.Context, i int) error {
+				began.Add(1)
+				time.Sleep(time.Duration(i+1) * time.Second)
+				ended.Add(1)
+				return nil
+			})
+			for range jobs {
+				if leave == nil {
+					break
+				}
+				leave()
+			}
+		}()
+		<-left // the bubble fails if a goroutine stays
+	})
+}
+
+func TestLeavingTheLoopWaitsForRunningJobsAndLeavesNothingBehind(t *testing.T) {
+	leaving(t, "break", nil)
+	leaving(t, "panic", func() { panic("body") })
+	leaving(t, "goexit", runtime.Goexit)
+}
+
+func TestPanicInAJobReachesTheGoroutineThatRangesAfterAllJobsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		yielded := 0
+		var ended atomic.Int32
+		func() {
+			defer func() {
+				if v := recover(); v != "job 1" {
+					t.Errorf("recovered %v", v)
+				}
+			}()
+			for range Each(ctx, Unlimited{}, Cost{1}, 4, count(1000), func(_ context.Context, i int) error {
+				if i == 1 {
+					panic("job 1")
+				}
+				time.Sleep(time.Second)
+				ended.Add(1)
+				return nil
+			}) {
+				yielded++
+			}
+		}()
+		if ended.Load() > 4 || ended.Load() < 1 || yielded > 1 {
+			t.Errorf("when the panic came %d jobs had ended and %d items were yielded", ended.Load(), yielded)
+		}
+	})
+}
+
+func TestGoexitInAJobOrInItemsEndsTheGoroutineThatRanges(t *testing.T) {
+	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
+	fine := func(context.Context, int) error { return nil }
+	for what, each := range map[string]iter.Seq2[int, error]{
+		"job":   Each(ctx, Unlimited{}, Cost{1}, 2, count(10), exits),
+		"items": Each(ctx, Unlimited{}, Cost{1}, 2, func(func(int) bool) { runtime.Goexit() }, fine),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			exited := make(chan bool, 1)
+			go func() {
+				normal := false
+				defer func() { exited <- !normal && recover() == nil }()
+				for range each {
+				}
+				normal = true
+			}()
+			if !<-exited {
+				t.Errorf("%s: the loop went on", what)
+			}
+		})
+	}
+}
+
+func TestPanicInItemsReachesTheGoroutineThatRanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := 0
+		defer func() {
+			if v := recover(); v != "items" || ended != 1 {
+				t.Errorf("recovered %v after %d jobs", v, ended)
+			}
+		}()
+		items := func(yield func(int) bool) {
+			yield(1)
+			panic("items")
+		}
+		for range Each(ctx, Unlimited{}, Cost{1}, 4, items, func(context.Context, int) error {
+			time.Sleep(time.Second)
+			ended++
+			return nil
+		}) {
+		}
+	})
+}
+
+func TestPanicOfAJobThatRunsDuringABreakIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer func() {
+			if v := recover(); v != "late" {
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		for range Each(ctx, Unlimited{}, Cost{1}, 2, count(2), func(_ context.Context, i int) error {
+			if i == 1 {
+				time.Sleep(time.Second)
+				panic("late")
+			}
+			return nil
+		}) {
+			break
+		}
+	})
+}
+
+func TestDoneContextStopsHandingOutAndRunningJobsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer, cancel := context.WithCancel(ctx)
+		yielded := 0
+		var finished atomic.Int32
+		for _, err := range Each(outer, Unlimited{}, Cost{1}, 3, count(1000), func(ctx context.Context, i int) error {
+			if i == 0 {
+				cancel()
+				return nil
+			}
+			time.Sleep(time.Second)
+			if ctx.Err() == nil {
+				t.Error("the job's ctx has not ended")
+			}
+			finished.Add(1)
+			return nil
+		}) {
+			yielded++
+			if err != nil && err != context.Canceled {
+				t.Error(err)
+			}
+		}
+		if finished.Load() > 2 || yielded > 3 {
+			t.Errorf("%d jobs finished, %d items yielded", finished.Load(), yielded)
+		}
+	})
+}
+
+func TestItemsThatWereTakenAndNotRunAreYieldedWithTheErrorOfTheContext(t *testing.T) {
+	done, cancel := context.WithCancel(ctx)
+	var got []int
+	items := func(yield func(int) bool) {
+		cancel() // while the item is on its way
+		yield(7)
+	}
+	deaf := limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil })
+	for i, err := range Each(done, deaf, Cost{1}, 2, items, func(context.Context, int) error {
+		t.Error("ran")
+		return nil
+	}) {
+		got = append(got, i)
+		if err != context.Canceled {
+			t.Errorf("item %d: %v", i, err)
+		}
+	}
+	if !slices.Equal(got, []int{7}) {
+		t.Errorf("yielded %v, want item 7", got)
+	}
+}
+
+func TestResultsAreYieldedWhileItemsBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := make(chan int, 1)
+		from <- 0
+		n := 0
+		for i := range Each(ctx, Unlimited{}, Cost{1}, 4, Receive(ctx, from), func(context.Context, int) error { return nil }) {
+			if n++; i == 9 {
+				close(from)
+			} else {
+				from <- i + 1 // the next item follows from this one's result
+			}
+		}
+		if n != 10 {
+			t.Errorf("%d items, want 10", n)
+		}
+	})
+}
+
+func TestReceiveEndsWithItsContextAndLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 20 { // what is ready is chosen by lot
+			from := make(chan int, 10)
+			for i := range 10 {
+				from <- i
+			}
+			heeded, cancel := context.WithCancel(ctx)
+			defer cancel()
+			got := 0
+			for range Receive(heeded, from) {
+				if got++; got == 4 {
+					cancel()
+				}
+			}
+			if got != 4 || len(from) != 6 {
+				t.Fatalf("%d received, %d left, want 4 and 6", got, len(from))
+			}
+		}
+		idle, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		for range Receive[int](idle, nil) {
+			t.Error("received from a nil channel")
+		}
+		closed := make(chan int)
+		close(closed)
+		for range Receive(ctx, closed) {
+			t.Error("received from a closed channel")
+		}
+	})
+}
+
+func TestBreakAfterCancellingEndsItemsThatBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := make(chan int, 1)
+		from <- 1
+		heeded, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for range Each(heeded, Unlimited{}, Cost{1}, 4, Receive(heeded, from), func(context.Context, int) error { return nil }) {
+			cancel()
+			break
+		}
+	})
+}
+
+func TestEachOfBadArgumentsYieldsOneError(t *testing.T) {
+	fine := func(context.Context, int) error { t.Error("ran"); return nil }
+	none := func(func(int) bool) { t.Error("took an item") }
+	for what, c := range map[string]struct {
+		each iter.Seq2[int, error]
+		want error
+	}{
+		"nil Limiter": {Each(ctx, nil, Cost{1}, 1, none, fine), ErrNil},
+		"nil items":   {Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine), ErrNil},
+		"nil job":     {Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil), ErrNil},
+		"no workers":  {Each(ctx, Unlimited{}, Cost{1}, 0, none, fine), ErrInvalidLimit},
+		"less":        {Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine), ErrInvalidLimit},
+	} {
+		n := 0
+		for i, err := range c.each {
+			n++
+			if i != 0 || !errors.Is(err, c.want) {
+				t.Errorf("%s: %d, %v, want %v", what, i, err, c.want)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %d yields, want 1", what, n)
+		}
+	}
+}
+
+func TestHugeNumbersOfWorkersCostNothing(t *testing.T) {
+	n := 0
+	for range Each(ctx, Unlimited{}, Cost{1}, math.MaxInt, count(3), func(context.Context, int) error { return nil }) {
+		n++
+	}
+	if n != 3 {
+		t.Errorf("%d items, want 3", n)
+	}
+}
+
+func TestEachCanBeRangedAgain(t *testing.T) {
+	each := Each(ctx, Unlimited{}, Cost{1}, 2, count(3), func(context.Context, int) error { return nil })
+	for range 2 {
+		n := 0
+		for range each {
+			n++
+		}
+		if n != 3 {
+			t.Errorf("%d items, want 3", n)
+		}
+	}
+}

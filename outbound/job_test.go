@@ -1,0 +1,214 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// limiterFunc is a Limiter of a function.
+type limiterFunc func(context.Context, Cost) (Permit, error)
+
+func (f limiterFunc) Acquire(ctx context.Context, c Cost) (Permit, error) { return f(ctx, c) }
+
+// calls notes what happens to a permit.
+type calls struct {
+	mu   sync.Mutex
+	done int
+	used []Cost
+}
+
+func (c *calls) Settle(used Cost)      { c.used = append(c.used, used) }
+func (c *calls) Refused(time.Duration) {}
+func (c *calls) Hold(time.Duration)    {}
+func (c *calls) Done()                 { c.mu.Lock(); c.done++; c.mu.Unlock() }
+
+func (c *calls) Acquire(ctx context.Context, _ Cost) (Permit, error) {
+	return NewPermit(c), ctx.Err()
+}
+
+// ending runs f, which ends in any way, and waits for it.
+func ending(f func()) {
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		defer func() { _ = recover() }()
+		f()
+	}()
+	wg.Wait()
+}
+
+func TestDoRunsTheJobOnceAndReturnsItsError(t *testing.T) {
+	var c calls
+	failed := errors.New("failed")
+	for _, want := range []error{nil, failed} {
+		ran := 0
+		if err := Do(ctx, &c, Cost{1}, func(context.Context) error { ran++; return want }); err != want || ran != 1 {
+			t.Errorf("Do: %v after %d runs, want %v after 1", err, ran, want)
+		}
+	}
+	if c.done != 2 {
+		t.Errorf("%d permits ended, want 2", c.done)
+	}
+}
+
+func TestJobWithoutRoomDoesNotRunAndHearsWhenToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("jobs", Limit{Capacity: 1, LeakRate: 2}))
+		ran := 0
+		job := Wrap(b, Cost{1}, func(_ context.Context, n int) error { ran += n; return nil })
+		if err := job(ctx, 5); err != nil {
+			t.Fatal(err)
+		}
+		err := job(ctx, 7)
+		var full *ThrottledError
+		if !errors.As(err, &full) || full.RetryAfter != time.Second/2 {
+			t.Fatalf("second job: %v", err)
+		}
+		time.Sleep(full.RetryAfter)
+		if err := job(ctx, 9); err != nil || ran != 14 {
+			t.Errorf("third job: %v; the jobs that ran add up to %d, want 14", err, ran)
+		}
+	})
+}
+
+func TestPanicOfAJobGoesOnAndEndsItsPermit(t *testing.T) {
+	var c calls
+	func() {
+		defer func() {
+			if v := recover(); v != "job" {
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		_ = Do(ctx, &c, Cost{1}, func(context.Context) error { panic("job") })
+	}()
+	ending(func() { _ = Do(ctx, &c, Cost{1}, func(context.Context) error { runtime.Goexit(); return nil }) })
+	if c.done != 2 {
+		t.Errorf("%d permits ended, want 2", c.done)
+	}
+}
+
+func TestJobSettlesThroughItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1}))
+		type key struct{}
+		outer := context.WithValue(ctx, key{}, "value")
+		err := Do(outer, b, Cost{8}, func(ctx context.Context) error {
+			if ctx.Value(key{}) != "value" {
+				t.Error("a value of the outer ctx is missing")
+			}
+			inner, cancel := context.WithCancel(ctx)
+			defer cancel()
+			PermitFrom(inner).Settle(Cost{3})
+			return nil
+		})
+		if s, _ := b.State(ctx); err != nil || s.Level != 3 {
+			t.Errorf("level %v after settling 8 to 3, %v", s.Level, err)
+		}
+	})
+}
+
+func TestPermitFromOutsideOfAJobHasNothingToDo(t *testing.T) {
+	p := PermitFrom(ctx)
+	if p == nil || *p != (Permit{}) || p == PermitFrom(ctx) {
+		t.Fatalf("PermitFrom gave %v, want a zero permit of its own", p)
+	}
+	p.Settle(Cost{1})
+	p.Refused(0)
+	p.Hold(time.Second)
+	p.Done()
+}
+
+func TestNestedJobsSeeTheirOwnPermits(t *testing.T) {
+	var outer, inner calls
+	_ = Do(ctx, &outer, Cost{1}, func(ctx context.Context) error {
+		_ = Do(ctx, &inner, Cost{1}, func(ctx context.Context) error {
+			PermitFrom(ctx).Settle(Cost{2})
+			return nil
+		})
+		PermitFrom(ctx).Settle(Cost{1})
+		return nil
+	})
+	if len(outer.used) != 1 || outer.used[0] != (Cost{1}) || len(inner.used) != 1 || inner.used[0] != (Cost{2}) {
+		t.Errorf("settled outside %v, inside %v", outer.used, inner.used)
+	}
+}
+
+func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
+	var c calls
+	counted := limiterFunc(func(ctx context.Context, n Cost) (Permit, error) {
+		t.Error("acquired for a nil job")
+		return c.Acquire(ctx, n)
+	})
+	job := func(context.Context) error { t.Error("ran"); return nil }
+	jobOf := func(context.Context, int) error { t.Error("ran"); return nil }
+	var none *Bucket
+	for what, err := range map[string]error{
+		"Do, nil Limiter":   Do(ctx, nil, Cost{1}, job),
+		"Do, nil Bucket":    Do(ctx, none, Cost{1}, job),
+		"Do, nil job":       Do(ctx, counted, Cost{1}, nil),
+		"Wrap, nil Limiter": Wrap(nil, Cost{1}, jobOf)(ctx, 1),
+		"Wrap, nil job":     Wrap[int](counted, Cost{1}, nil)(ctx, 1),
+	} {
+		if !errors.Is(err, ErrNil) {
+			t.Errorf("%s: %v, want ErrNil", what, err)
+		}
+	}
+}
+
+func TestJobWithAnInvalidCostDoesNotRun(t *testing.T) {
+	b := Must(NewBucket("costs", PerSecond(1)))
+	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalidCost, {}: ErrInvalidCost} {
+		if err := Do(ctx, b, cost, func(context.Context) error { t.Error("ran"); return nil }); !errors.Is(err, want) {
+			t.Errorf("cost %v: %v, want %v", cost, err, want)
+		}
+	}
+}
+
+func TestJobOfADoneContextDoesNotRun(t *testing.T) {
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	b := Must(NewBucket("done", PerSecond(1)))
+	if err := Do(done, b, Cost{1}, func(context.Context) error { t.Error("ran"); return nil }); err != context.Canceled {
+		t.Errorf("Do: %v", err)
+	}
+	if s, _ := b.State(ctx); s.Level != 0 {
+		t.Errorf("charged %v", s.Level)
+	}
+}
+
+// Every refused job hears the same time, at which one of them goes: the number
+// in the documentation of Wrap, N(N+1)/2.
+func TestThousandJobsOnABareBucketMakeHalfAMillionAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		b := Must(NewBucket("bare", Limit{Capacity: 1, LeakRate: 10}))
+		job := Wrap(b, Cost{1}, func(context.Context, int) error { return nil })
+		begin := time.Now()
+		waiting, attempts := n, 0
+		for waiting > 0 {
+			var next time.Duration // all of them come back at once
+			for range waiting {
+				attempts++
+				var full *ThrottledError
+				switch err := job(ctx, 0); {
+				case err == nil:
+					waiting--
+				case errors.As(err, &full) && (next == 0 || full.RetryAfter == next):
+					next = full.RetryAfter
+				default:
+					t.Fatal(err, next)
+				}
+			}
+			time.Sleep(next)
+		}
+		if took := time.Since(begin); attempts != 500_500 || took != (n-1)*time.Second/10 {
+			t.Errorf("%d attempts in %v, want 500500 in 99.9s", attempts, took)
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	defaultKeys = 10_000
+	shards      = 32
+	// What one new key pays for: looking at so many others, and, when there is
+	// no room, at so many in all, a few in each shard.
+	lookAt, lookAtAll, lookInShard = 4, 64, 8
+	// linger is how long an idle limiter is kept as long as there is room,
+	// because its key may come again.
+	linger = time.Minute
+	// forgotten is how long a permit keeps its limiter from being dropped,
+	// if that is idle: longer than a call takes, and an end to what a
+	// forgotten Done costs.
+	forgotten = 5 * time.Minute
+)
+
+// Keyed is a set of limiters, one for each key: a tenant, a host, a token. Each
+// is made when its key is first used, and dropped when nobody can tell it from
+// a new one. Set New before first use and change no field afterwards. A Keyed
+// is safe for concurrent use, must not be copied, has no goroutine and needs no
+// Close.
+//
+//	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+//		return outbound.NewBucket(tenant, outbound.PerSecond(10))
+//	}}
+//	permit, err := tenants.Acquire(ctx, "acme", outbound.Cost{1})
+//
+// For the same as a [Limiter], as in a transport's For, there is [Keyed.For].
+//
+// A limiter is dropped when its method Idle() bool says that forgetting it
+// loses nothing, and no permit of its is out; one without that method, which
+// [Bucket], queues and [Unlimited] have, is kept. As long as there is room, an
+// idle one stays a minute for its key to come again. A permit whose Done is
+// forgotten keeps an idle limiter for five minutes after its last admission.
+//
+// However many keys come, there are never more than Max limiters, and a call
+// looks at some 70 others at most to make room for its own. With buckets of one
+// limit that bear their key as name a key costs some 115 to 140 bytes, and the
+// key itself, which is kept: cut or hash the long ones.
+type Keyed[K comparable] struct {
+	// New makes the limiter of a key. It may be called several times at once
+	// for one key, and all results but one are then dropped before use. Its
+	// error is that of Acquire, a nil Limiter is [ErrNil], and a panic goes on
+	// to the caller of Acquire; nothing is kept of any of these. The limiter's
+	// method Idle must be quick and must not use the Keyed.
+	New func(K) (Limiter, error)
+	// Max is the largest number of limiters; 0: 10 000; a negative one is
+	// [ErrInvalidLimit] at Acquire.
+	Max int
+	// Overflow serves all keys for which there is no room; nil: they are
+	// refused.
+	Overflow Limiter
+
+	once   sync.Once
+	seed   maphash.Seed
+	shards *[shards]keyShard[K]
+	count  atomic.Int64  // limiters in all shards, never above Max
+	hand   atomic.Uint32 // the shard where the next search for room begins
+}
+
+// For returns the limiter of a key. It is a handle, which makes nothing yet and
+// looks its limiter up at each Acquire, so it may be kept for as long as you
+// like and costs one small allocation.
+//
+// The errors of its Acquire are those of the key's limiter and of New. Where
+// there is no room for the key and no Overflow, it is a [*ThrottledError] with
+// [ErrFull], because room comes back with time, though nobody knows when: its
+// RetryAfter is 0. A key that does not equal itself, as NaN does not, is
+// [ErrInvalidKey]; one of an interface type that holds something that cannot be
+// compared panics, as it does in a map.
+func (k *Keyed[K]) For(key K) Limiter { return &handle[K]{k, key} }
+
+// Len returns the number of limiters that there are.
+func (k *Keyed[K]) Len() int {
+	if k == nil {
+		return 0
+	}
+	return int(k.count.Load())
+}
+
+type handle[K comparable] struct {
+	keyed *Keyed[K]
+	key   K
+}
+
+func (h *handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	return h.keyed.Acquire(ctx, h.key, c)
+}
+
+// Idle is true: forgetting a handle loses nothing.
+func (h *handle[K]) Idle() bool { return true }
+
+// Acquire is For(key).Acquire(ctx, c) without the handle: it allocates nothing
+// where the key has a bucket of one limit.
+func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err error) {
+	if k == nil {
+		return p, fmt.Errorf("%w: Keyed", ErrNil)
+	}
+	k.once.Do(k.start)
+	hash := maphash.Comparable(k.seed, key)
+	s := &k.shards[hash%shards]
+	b, _ := s.find(hash, key)
+	if b == nil {
+		return k.acquireOther(ctx, s, hash, key, c)
+	}
+	if p, err = b.Acquire(ctx, c); err != nil {
+		return p, err
+	}
+	// Only now the permit is counted. The bucket may have been dropped since it
+	// was found, and another made for the key; then the count is marked.
+	b.touch()
+	if b.pins.Add(1) < dropping/2 && s.get(hash, key) != tenant(b) {
+		return k.again(ctx, s, hash, key, c, &p, &b.pins)
+	}
+	p.pin = &b.pins
+	return p, nil
+}
+
+func (k *Keyed[K]) start() {
+	k.seed = maphash.MakeSeed()
+	k.shards = new([shards]keyShard[K])
+}
+
+// acquireOther is Acquire for a limiter that is to be made, or is no bucket.
+func (k *Keyed[K]) acquireOther(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
+	if err := ctx.Err(); err != nil {
+		return Permit{}, err
+	}
+	_, l := s.find(hash, key)
+	if l == nil {
+		l = s.get(hash, key)
+	}
+	if l == nil {
+		var err error
+		if l, err = k.add(s, hash, key); err != nil {
+			return Permit{}, err
+		}
+		if l == nil {
+			return k.Overflow.Acquire(ctx, c)
+		}
+	}
+	p, err := l.Acquire(ctx, c)
+	if err != nil {
+		return Permit{}, err
+	}
+	l.touch()
+	pins := l.pinned()
+	if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
+		return k.again(ctx, s, hash, key, c, &p, pins)
+	}
+	if p.pin != nil { // that of a Keyed in this one
+		inner := p
+		p = NewPermit(&inner)
+	}
+	p.pin = pins
+	return p, nil
+}
+
+// again gives a permit back that is of a dropped limiter, and asks anew.
+func (k *Keyed[K]) again(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost, p *Permit, pins *atomic.Int32) (Permit, error) {
+	p.Settle(Cost{})
+	p.Done()
+	pins.Add(-1)
+	return k.acquireOther(ctx, s, hash, key, c)
+}
+
+// add makes the limiter of a key, with no lock held. Both results are nil if
+// Overflow is to serve the key.
+func (k *Keyed[K]) add(s *keyShard[K], hash uint64, key K) (tenant, error) {
+	switch {
+	//lint:ignore SA4000 a NaN is not equal to itself, and would never be found again
+	case key != key:
+		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
+	case k.New == nil:
+		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)
+	case k.Max < 0:
+		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
+	}
+	most := int64(k.Max)
+	if most == 0 {
+		most = defaultKeys
+	}
+	var own tenant
+	for k.count.Load() < most || k.makeRoom() {
+		if own == nil {
+			made, err := k.New(key)
+			if err != nil {
+				return nil, err
+			}
+			if own = tenantOf(made); own == nil {
+				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			}
+		}
+		if l := k.put(s, hash, key, own, most); l != nil {
+			return l, nil
+		}
+	}
+	if l := s.get(hash, key); l != nil { // another call was faster, and took the room
+		return l, nil
+	}
+	if k.Overflow == nil {
+		return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
+	}
+	return nil, nil
+}
+
+// put stores a limiter unless the key has one, and returns that which counts;
+// nil: there is no room.
+func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own tenant, most int64) tenant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, l := s.find(hash, key); l != nil {
+		return l
+	}
+	s.sweep(lookAt, linger, &k.count)
+	for {
+		n := k.count.Load()
+		if n >= most {
+			return nil
+		}
+		if k.count.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	keep(own.pinned())
+	own.touch()
+	s.insert(hash, key, own)
+	return own
+}
+
+// makeRoom drops what is idle in one shard after the other, until some was.
+func (k *Keyed[K]) makeRoom() bool {
+	at := k.hand.Add(lookAtAll / lookInShard)
+	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {
+		n, dropped := k.clear(&k.shards[(at+i)%shards])
+		if dropped {
+			return true
+		}
+		looked += n
+	}
+	return false
+}
+
+func (k *Keyed[K]) clear(s *keyShard[K]) (looked int, dropped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sweep(lookInShard, 0, &k.count)
+}

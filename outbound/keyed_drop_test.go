@@ -1,0 +1,278 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestIdleLimiterMakesRoomAndOneInUseDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { made++; return perTenant(key) }}
+		first := k.For("a")
+		p := mustAcquire(t, first)
+		refused := func(why string) {
+			t.Helper()
+			if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+				t.Errorf("%s: %v", why, err)
+			}
+		}
+		refused("while the bucket is not empty")
+		time.Sleep(4 * time.Minute)
+		refused("while a permit is out")
+		if n := p.pin.Load(); n != 1 {
+			t.Errorf("%d permits are counted, want 1", n)
+		}
+		p.Done()
+		p.Done()
+		mustAcquire(t, k.For("b")).Done()
+		time.Sleep(time.Second)
+		mustAcquire(t, first).Done() // a handle outlives its limiter
+		if k.Len() != 1 || made != 3 {
+			t.Errorf("%d limiters, %d made, want 1 of 3", k.Len(), made)
+		}
+	})
+}
+
+func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
+	for name, limits := range map[string][]Limit{
+		"fast path":  {PerSecond(10)},
+		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
+		"at once":    {PerSecond(10), AtOnce(1)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, limits...) }}
+			p := mustAcquire(t, k.For("a"))
+			if name == "at once" {
+				p.call.Done() // as the collection of a forgotten permit does: what stays is the pin
+			}
+			time.Sleep(5*time.Minute - time.Second)
+			if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+				t.Errorf("%s: before five minutes: %v", name, err)
+			}
+			time.Sleep(time.Second)
+			mustAcquire(t, k.For("b")).Done()
+			p.Done() // too late, and without effect
+			if k.Len() != 1 {
+				t.Errorf("%s: %d limiters", name, k.Len())
+			}
+		})
+	}
+}
+
+func TestIdleLimitersLingerAMinuteAndThenMakeWayForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Keyed[int]{New: func(i int) (Limiter, error) { return perTenant(strconv.Itoa(i)) }}
+		for i := range 1000 {
+			mustAcquire(t, k.For(i)).Done()
+			time.Sleep(time.Second / 20)
+		}
+		if k.Len() != 1000 {
+			t.Errorf("%d limiters within a minute, want 1000", k.Len())
+		}
+		time.Sleep(2 * time.Minute)
+		for i := range 1000 {
+			mustAcquire(t, k.For(-i)).Done()
+		}
+		if k.Len() > 1200 {
+			t.Errorf("%d limiters: idle ones stay", k.Len())
+		}
+	})
+}
+
+func TestLimiterThatCannotTellIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) {
+			return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil }), nil
+		}}
+		for i := range 3 {
+			mustAcquire(t, k.For(i)).Done()
+		}
+		time.Sleep(24 * time.Hour)
+		if _, err := k.For(3).Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+			t.Errorf("fourth key: %v", err)
+		}
+	})
+}
+
+// numbered is a limiter that is always idle, and whose permits know it.
+type numbered struct {
+	acquire func(*numbered)
+	calls
+}
+
+func (*numbered) Idle() bool { return true }
+
+func (n *numbered) Acquire(ctx context.Context, _ Cost) (Permit, error) {
+	if n.acquire != nil {
+		n.acquire(n)
+	}
+	return NewPermit(n), ctx.Err()
+}
+
+// The limiter is dropped after it was looked up and before it has admitted.
+func TestCallOfALimiterThatWasDroppedMeanwhileAsksTheNewOne(t *testing.T) {
+	var k *Keyed[string]
+	var made []*numbered
+	k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+		n := &numbered{}
+		if made = append(made, n); len(made) == 1 {
+			n.acquire = func(*numbered) { mustAcquire(t, k.For("other")).Done() }
+		}
+		return n, nil
+	}}
+	p := mustAcquire(t, k.For("key"))
+	if len(made) != 3 || p.call != Call(made[2]) || k.Len() != 1 {
+		t.Fatalf("%d made, %d are left; the permit is not of the last one", len(made), k.Len())
+	}
+	if first := &made[0].calls; first.done != 1 || len(first.used) != 1 || first.used[0] != (Cost{}) {
+		t.Errorf("the permit of the dropped one: ended %d times, settled to %v", first.done, first.used)
+	}
+	p.Done()
+	mustAcquire(t, k.For("third")).Done() // no pin was left
+}
+
+// errFunc is a ctx that calls a function when it is first asked whether it is done.
+type errFunc struct {
+	context.Context
+	once sync.Once
+	f    func()
+}
+
+func (e *errFunc) Err() error {
+	e.once.Do(e.f)
+	return nil
+}
+
+func TestCallOfABucketThatWasDroppedMeanwhileAsksTheNewOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, shared := 0, Must(perBucket("shared"))
+		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+			if made++; key == "shared" {
+				return shared, nil
+			}
+			return perTenant(key)
+		}}
+		for _, key := range []string{"key", "shared"} {
+			mustAcquire(t, k.For(key)).Done()
+			time.Sleep(time.Second)
+			made = 0
+			p, err := k.Acquire(&errFunc{Context: ctx, f: func() { // after the bucket was looked up
+				mustAcquire(t, k.For("other")).Done()
+				time.Sleep(time.Second) // and "other" is idle in turn
+			}}, key, Cost{1})
+			if err != nil || made != 2 {
+				t.Fatalf("%s: %v, %d made, want the other and a new one", key, err, made)
+			}
+			hash := maphash.Comparable(k.seed, key)
+			if l := k.shards[hash%shards].get(hash, key); l == nil || l.pinned() != p.pin || p.pin.Load() != 1 {
+				t.Errorf("%s: the permit is of another bucket, or counted %d times", key, p.pin.Load())
+			}
+			p.Done()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func perBucket(key string) (*Bucket, error) { return NewBucket(key, PerSecond(10).Burst(2)) }
+
+// A limiter that is dropped at every chance: two of one key never have permits
+// out at the same time.
+func TestDroppedLimiterNeverLivesBesideItsSuccessor(t *testing.T) {
+	k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) { return &numbered{}, nil }}
+	const keys = 6
+	var mu [keys]sync.Mutex
+	var inUse [keys]Call
+	var out [keys]int
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 5000 {
+				i := rand.IntN(keys)
+				p, err := k.Acquire(ctx, i, Cost{1})
+				if err != nil {
+					if !errors.Is(err, ErrFull) {
+						t.Error(err)
+					}
+					continue
+				}
+				mu[i].Lock()
+				if out[i] > 0 && inUse[i] != p.call {
+					t.Error("two limiters of one key are in use")
+				}
+				inUse[i] = p.call
+				out[i]++
+				mu[i].Unlock()
+				runtime.Gosched()
+				mu[i].Lock()
+				out[i]--
+				mu[i].Unlock()
+				p.Done()
+			}
+		})
+	}
+	all.Wait()
+	if k.Len() > 3 {
+		t.Errorf("%d limiters, want at most 3", k.Len())
+	}
+}
+
+// Whatever is dropped and made again, each key's calls obey its limit.
+func TestCallsOfAKeyObeyItsLimitWhileKeysComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := Limit{Capacity: 2, LeakRate: 4}
+		var made atomic.Int32
+		k := &Keyed[int]{Max: 8, New: func(key int) (Limiter, error) {
+			made.Add(1)
+			return NewBucket(strconv.Itoa(key), limit)
+		}}
+		const keys = 12
+		type history struct {
+			sync.Mutex
+			level float64
+			last  time.Time
+			n     int
+		}
+		var of [keys]history
+		var all sync.WaitGroup
+		for w := range 8 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(1, uint64(w)))
+				for range 2000 {
+					i := r.IntN(keys)
+					if p, err := k.Acquire(ctx, i, Cost{1}); err == nil {
+						h := &of[i]
+						h.Lock()
+						h.level = max(0, h.level-limit.LeakRate*time.Since(h.last).Seconds()) + 1
+						if h.level > limit.Capacity+1e-9 {
+							t.Errorf("level %v of key %d", h.level, i)
+						}
+						h.last = time.Now()
+						h.n++
+						h.Unlock()
+						if r.IntN(4) == 0 {
+							time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
+						}
+						p.Done()
+					}
+					if r.IntN(3) == 0 {
+						time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if made.Load() < 10*keys {
+			t.Errorf("only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
+		}
+	})
+}

@@ -1,0 +1,230 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Event is something that has happened to a call, for metrics and logs. What
+// its kind does not mention is zero. It carries no key and no credential but
+// what Err's text has from a bucket's own key.
+type Event struct {
+	Kind EventKind
+	// Name is the name that was given to Observe.
+	Name string
+	// Cost is what the call was to take.
+	Cost Cost
+	// Wait is how long Acquire took: a place in a queue, or a trip to a store.
+	Wait time.Duration
+	// Used is what the call really cost, with EventSettled.
+	Used Cost
+	// Hold is how long the API has asked to wait, with EventHeld; 0: it did
+	// not say.
+	Hold time.Duration
+	// Rejected is set with EventHeld if the API has refused the call, and not
+	// if it has taken it and asked to wait before the next.
+	Rejected bool
+	// Took is the time from the call's admission to its end, with EventEnded.
+	Took time.Duration
+	// Succeeded is set with EventEnded if the call was neither refused by the
+	// API nor settled to nothing.
+	Succeeded bool
+	// Err is why the call was not admitted: with EventRefused it has a
+	// [*ThrottledError], with the limit and the time to come back. With
+	// EventSettled and EventHeld it says why the number reported has no effect.
+	Err error
+}
+
+// EventKind is the kind of an [Event].
+type EventKind uint8
+
+// The kinds of events. Each call that asks for room has exactly one of the
+// first three, and each that is admitted and ended one EventEnded.
+const (
+	// EventAdmitted is a call that may go.
+	EventAdmitted EventKind = iota + 1
+	// EventRefused is a call without room.
+	EventRefused
+	// EventFailed is a call that was not admitted for another reason: its ctx
+	// had ended, its cost can never go, or a store failed.
+	EventFailed
+	// EventWaited comes before one of these, with the same Err, if Acquire
+	// took a millisecond or longer.
+	EventWaited
+	// EventSettled is a call whose real cost is known: the first Settle. One
+	// with a cost that is NaN, infinite or negative has no effect, and Err is
+	// [ErrInvalidCost].
+	EventSettled
+	// EventHeld is an API that asks to wait. One with a duration that has no
+	// effect has Err [ErrInvalidDuration].
+	EventHeld
+	// EventEnded is the end of a call.
+	EventEnded
+)
+
+var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended"}
+
+// String returns the kind in one word: "admitted".
+func (k EventKind) String() string {
+	if int(k) >= len(eventKinds) {
+		k = 0
+	}
+	return eventKinds[k]
+}
+
+// waited is how long an Acquire takes that has waited.
+const waited = time.Millisecond
+
+// Observe returns a Limiter that works as l does and tells f what happens to
+// its calls, under a name of your choice. A nil f returns l itself, which costs
+// nothing; otherwise an admitted call costs an allocation for its permit, one
+// for each later event, two readings of the clock and the time that f takes.
+//
+// f is called where the event happens, by many goroutines at the same time,
+// and must not block. Its ctx is that of Acquire; for what happens after the
+// call's admission, the same without its end. If f panics, the panic goes on; a
+// call that was just admitted is given back first. A nil l is [ErrNil] at
+// Acquire.
+//
+// Put it around a queue, and not into one: a queue books its bucket directly.
+//
+// If l has a method Idle() bool, as a [Keyed] wants it, so has the result.
+func Observe(l Limiter, name string, f func(context.Context, Event)) Limiter {
+	if f == nil {
+		return l
+	}
+	o := &observer{limiter: l, name: name, tell: f}
+	if i, ok := l.(idler); ok {
+		return &idleObserver{o, i}
+	}
+	return o
+}
+
+// idler is a Limiter that knows whether forgetting it would lose anything.
+type idler interface{ Idle() bool }
+
+type observer struct {
+	limiter Limiter
+	name    string
+	tell    func(context.Context, Event)
+}
+
+type idleObserver struct {
+	*observer
+	idler
+}
+
+func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	e := Event{Name: o.name, Cost: c}
+	if o.limiter == nil {
+		e.Kind, e.Err = EventFailed, fmt.Errorf("%w: Limiter of Observe", ErrNil)
+		o.tell(ctx, e)
+		return Permit{}, e.Err
+	}
+	begin := time.Now()
+	p, err := o.limiter.Acquire(ctx, c)
+	admitted := time.Now()
+	told := false
+	defer func() {
+		if !told && err == nil { // f has panicked: the call never goes
+			p.Settle(Cost{})
+			p.Done()
+		}
+	}()
+	e.Wait, e.Err = admitted.Sub(begin), err
+	if e.Wait >= waited {
+		e.Kind = EventWaited
+		o.tell(ctx, e)
+	}
+	switch {
+	case err == nil:
+		e.Kind = EventAdmitted
+	case errors.Is(err, ErrThrottled):
+		e.Kind = EventRefused
+	default:
+		e.Kind = EventFailed
+	}
+	o.tell(ctx, e)
+	told = true
+	if err != nil {
+		return Permit{}, err
+	}
+	return NewPermit(&observed{observer: o, ctx: ctx, cost: c, admitted: admitted, permit: p}), nil
+}
+
+// observed is the permit of an observed call.
+type observed struct {
+	observer *observer
+	ctx      context.Context // of Acquire
+	cost     Cost
+	admitted time.Time
+
+	mu     sync.Mutex // protects what follows, against a Done beside a late answer
+	permit Permit
+	flags  uint8
+}
+
+// once carries a report on, if none of these flags is set, and sets one.
+// It reports whether it did.
+func (o *observed) once(unless, set uint8, report func(*Permit)) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.flags&unless != 0 {
+		return false
+	}
+	o.flags |= set
+	report(&o.permit)
+	return true
+}
+
+func (o *observed) tell(e Event) {
+	e.Name, e.Cost = o.observer.name, o.cost
+	o.observer.tell(context.WithoutCancel(o.ctx), e)
+}
+
+func (o *observed) Settle(used Cost) {
+	if !used.valid() {
+		o.tell(Event{Kind: EventSettled, Used: used, Err: ErrInvalidCost})
+		return
+	}
+	set := flagSettled
+	if used == (Cost{}) {
+		set |= flagRefused
+	}
+	if o.once(flagSettled, set, func(p *Permit) { p.Settle(used) }) {
+		o.tell(Event{Kind: EventSettled, Used: used})
+	}
+}
+
+func (o *observed) Refused(d time.Duration) {
+	e := Event{Kind: EventHeld, Hold: max(0, d), Rejected: true}
+	if d < 0 {
+		e.Err = ErrInvalidDuration // of the duration; the refusal counts
+	}
+	if o.once(0, flagRefused, func(p *Permit) { p.Refused(d) }) {
+		o.tell(e)
+	}
+}
+
+func (o *observed) Hold(d time.Duration) {
+	e := Event{Kind: EventHeld, Hold: max(0, d)}
+	if d <= 0 {
+		e.Err = ErrInvalidDuration
+	}
+	if o.once(0, 0, func(p *Permit) { p.Hold(d) }) {
+		o.tell(e)
+	}
+}
+
+func (o *observed) Done() {
+	succeeded := false
+	if o.once(flagDone, flagDone, func(p *Permit) {
+		p.Done()
+		succeeded = o.flags&flagRefused == 0
+	}) {
+		o.tell(Event{Kind: EventEnded, Took: time.Since(o.admitted), Succeeded: succeeded})
+	}
+}

@@ -1,0 +1,265 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// heard notes events, and their ctx's value of heardKey.
+type heard struct {
+	mu     sync.Mutex
+	events []Event
+	values []any
+	errs   []error
+}
+
+type heardKey struct{}
+
+func (h *heard) hear(ctx context.Context, e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, e)
+	h.values = append(h.values, ctx.Value(heardKey{}))
+	h.errs = append(h.errs, ctx.Err())
+}
+
+func (h *heard) kinds() (all []string) {
+	for _, e := range h.events {
+		all = append(all, e.Kind.String())
+	}
+	return all
+}
+
+func mustAcquire(t *testing.T, l Limiter) *Permit {
+	t.Helper()
+	p, err := l.Acquire(ctx, Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+func expect(t *testing.T, h *heard, want ...Event) {
+	t.Helper()
+	if len(h.events) != len(want) {
+		t.Fatalf("heard %v, want %d events", h.kinds(), len(want))
+	}
+	for i, e := range h.events {
+		w := want[i]
+		if w.Name == "" {
+			w.Name = "api"
+		}
+		if w.Err != nil && errors.Is(e.Err, w.Err) {
+			w.Err = e.Err
+		}
+		if e != w {
+			t.Errorf("event %d: %+v\nwant %+v", i, e, w)
+		}
+	}
+	h.events = nil
+}
+
+func TestNilObserverCostsNothing(t *testing.T) {
+	b := Must(NewBucket("b", PerSecond(1)))
+	if l := Observe(b, "api", nil); l != Limiter(b) {
+		t.Errorf("Observe with nil returned %T", l)
+	}
+}
+
+func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		b := Must(NewBucket("secret", Limit{Capacity: 10, LeakRate: 1}))
+		l := Observe(b, "api", h.hear)
+		c := Cost{6}
+
+		p, err := l.Acquire(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, &h, Event{Kind: EventAdmitted, Cost: c})
+
+		_, err = l.Acquire(ctx, c)
+		expect(t, &h, Event{Kind: EventRefused, Cost: c, Err: err})
+		var full *ThrottledError
+		if !errors.As(err, &full) || full.RetryAfter != 2*time.Second {
+			t.Errorf("refused with %v", err)
+		}
+
+		_, err = l.Acquire(ctx, Cost{11})
+		expect(t, &h, Event{Kind: EventFailed, Cost: Cost{11}, Err: ErrTooLarge})
+		if !errors.Is(err, ErrTooLarge) {
+			t.Error(err)
+		}
+
+		for _, bad := range []float64{math.Inf(1), -1} {
+			p.Settle(Cost{bad})
+			expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{bad}, Err: ErrInvalidCost})
+		}
+		p.Settle(Cost{math.NaN()})
+		if len(h.events) != 1 || h.events[0].Err != ErrInvalidCost {
+			t.Errorf("settled to NaN: %+v", h.events)
+		}
+		h.events = nil
+		p.Settle(Cost{2})
+		p.Settle(Cost{3}) // not the first
+		expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{2}})
+		if s, _ := b.State(ctx); s.Level != 2 {
+			t.Errorf("level %v, want 2", s.Level)
+		}
+
+		p.Hold(-1)
+		p.Hold(time.Second)
+		expect(t, &h, Event{Kind: EventHeld, Cost: c, Err: ErrInvalidDuration}, Event{Kind: EventHeld, Cost: c, Hold: time.Second})
+		time.Sleep(3 * time.Second)
+		p.Done()
+		p.Done()
+		expect(t, &h, Event{Kind: EventEnded, Cost: c, Took: 3 * time.Second, Succeeded: true})
+
+		p, err = l.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Refused(-1)
+		p.Done()
+		p.Refused(time.Minute) // an answer that is understood late
+		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}},
+			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Err: ErrInvalidDuration},
+			Event{Kind: EventEnded, Cost: Cost{1}},
+			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Hold: time.Minute})
+		if s, _ := b.State(ctx); s.HeldFor != time.Minute {
+			t.Errorf("held for %v, want a minute", s.HeldFor)
+		}
+	})
+}
+
+func TestObserverHearsHowLongACallWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), 5*time.Second)
+		defer cancel()
+		l := Observe(limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
+			select {
+			case <-ctx.Done():
+				return Permit{}, ctx.Err()
+			case <-time.After(time.Duration(c[0]) * time.Second):
+				return Permit{}, nil
+			}
+		}), "api", h.hear)
+
+		p, err := l.Acquire(outer, Cost{2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Acquire(outer, Cost{60}) // gives up after 3 s
+		p.Settle(Cost{})
+		p.Done()
+		expect(t, &h,
+			Event{Kind: EventWaited, Cost: Cost{2}, Wait: 2 * time.Second}, Event{Kind: EventAdmitted, Cost: Cost{2}, Wait: 2 * time.Second},
+			Event{Kind: EventWaited, Cost: Cost{60}, Wait: 3 * time.Second, Err: err}, Event{Kind: EventFailed, Cost: Cost{60}, Wait: 3 * time.Second, Err: err},
+			Event{Kind: EventSettled, Cost: Cost{2}}, Event{Kind: EventEnded, Cost: Cost{2}, Took: 3 * time.Second})
+		if !slices.Equal(h.values, slices.Repeat([]any{"trace"}, 6)) {
+			t.Errorf("values of ctx: %v", h.values)
+		}
+		if h.errs[1] != nil || h.errs[3] != context.DeadlineExceeded || h.errs[4] != nil || h.errs[5] != nil {
+			t.Errorf("errors of ctx: %v", h.errs)
+		}
+	})
+}
+
+func TestObserverThatPanicsAtAdmissionLeavesNothingCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, at := range []EventKind{EventAdmitted, EventWaited} {
+			for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
+				b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(1)))
+				slow := limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
+					time.Sleep(time.Second)
+					return b.Acquire(ctx, c)
+				})
+				ending(func() {
+					_, _ = Observe(slow, "api", func(_ context.Context, e Event) {
+						if e.Kind == at {
+							end()
+						}
+					}).Acquire(ctx, Cost{3})
+				})
+				if all, _ := b.States(ctx); all[0].Level != 0 || all[1].Level != 0 {
+					t.Errorf("%s at %v: level %v, %v in progress", how, at, all[0].Level, all[1].Level)
+				}
+			}
+		}
+	})
+}
+
+func TestObserverThatPanicsLaterHasLostNoReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(1)))
+		p := mustAcquire(t, Observe(b, "api", func(_ context.Context, e Event) {
+			if e.Kind != EventAdmitted {
+				panic(e.Kind)
+			}
+		}))
+		for want, report := range map[EventKind]func(){
+			EventSettled: func() { p.Settle(Cost{3}) }, EventHeld: func() { p.Hold(time.Second) }, EventEnded: p.Done,
+		} {
+			func() {
+				defer func() {
+					if v := recover(); v != want {
+						t.Errorf("recovered %v, want %v", v, want)
+					}
+				}()
+				report()
+			}()
+		}
+		if all, _ := b.States(ctx); all[0].Level < 3 || all[0].HeldFor != time.Second || all[1].Level != 0 {
+			t.Errorf("the bucket has not heard all: %+v", all)
+		}
+	})
+}
+
+func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hear := func(context.Context, Event) {}
+		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1}))
+		i, ok := Observe(b, "api", hear).(interface{ Idle() bool })
+		if !ok {
+			t.Fatal("an observed bucket has no Idle")
+		}
+		mustAcquire(t, b).Done()
+		if i.Idle() {
+			t.Error("idle while it is full")
+		}
+		time.Sleep(2 * time.Second)
+		if !i.Idle() {
+			t.Error("not idle when it is empty")
+		}
+		if _, ok := Observe(limiterFunc(nil), "api", hear).(interface{ Idle() bool }); ok {
+			t.Error("Idle out of nowhere")
+		}
+	})
+}
+
+func TestObservedNilLimiterIsAnError(t *testing.T) {
+	var h heard
+	_, err := Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})
+	if !errors.Is(err, ErrNil) {
+		t.Error(err)
+	}
+	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrNil})
+}
+
+func TestEventKindsHaveNames(t *testing.T) {
+	want := []string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "unknown"}
+	for i, name := range want {
+		if got := EventKind(i).String(); got != name {
+			t.Errorf("kind %d: %q, want %q", i, got, name)
+		}
+	}
+}
