@@ -35,6 +35,8 @@ func contenders() []contender {
 	return []contender{
 		floor(),
 		floorMutex(),
+		dripfeed(),
+		dripfeedAcquire(),
 		xtime(),
 		uber(),
 		failsafego(),

@@ -3,6 +3,7 @@ module github.com/dripfeed/dripfeed/testdata/peers
 go 1.26.0
 
 require (
+	github.com/dripfeed/dripfeed v0.0.0-00010101000000-000000000000
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/sethvargo/go-limiter v0.7.1
