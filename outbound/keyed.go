@@ -178,8 +178,7 @@ func (k *Keyed[K]) again(ctx context.Context, s *keyShard[K], hash uint64, key K
 // Overflow is to serve the key.
 func (k *Keyed[K]) add(s *keyShard[K], hash uint64, key K) (tenant, error) {
 	switch {
-	//lint:ignore SA4000 a NaN is not equal to itself, and would never be found again
-	case key != key:
+	case key != key: // as NaN is: it would never be found again
 		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	case k.New == nil:
 		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)

@@ -27,7 +27,7 @@ func order(n int) []int32 {
 	return o
 }
 
-func fast(string) (Limiter, error) { return NewBucket("", Limit{Capacity: 1e9, LeakRate: 1e9}) }
+func fast(key string) (Limiter, error) { return NewBucket(key, Limit{Capacity: 1e9, LeakRate: 1e9}) }
 
 // BenchmarkKeyed is a decision for one of so many keys, its Done included.
 func BenchmarkKeyed(b *testing.B) {
@@ -44,7 +44,7 @@ func BenchmarkKeyed(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				p, err := k.For(keys[at[i&(1<<20-1)]]).Acquire(ctx, Cost{1})
+				p, err := k.Acquire(ctx, keys[at[i&(1<<20-1)]], Cost{1})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -63,7 +63,7 @@ func BenchmarkKeyedParallel(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		i := rand.IntN(1000)
 		for pb.Next() {
-			p, err := k.For(keys[i%1000]).Acquire(ctx, Cost{1})
+			p, err := k.Acquire(ctx, keys[i%1000], Cost{1})
 			if err != nil {
 				b.Error(err)
 				return
