@@ -145,6 +145,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	shapes := s.merge(op.Limits)
 	var buf [maxLimits]leak.Limit
 	limits := shape(&buf, shapes)
+	was := s.State
 	s.State.Advance(limits, now)
 	for i := range op.Reports {
 		op.report(&op.Reports[i], s, limits, shapes)
@@ -172,6 +173,11 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	}
 	r.State, r.Limits, r.Version = s.State, shapes, s.Version
 	r.Expire = s.State.Expire(limits)
+	if len(op.Reports) == 0 && (op.Action == Peek || op.Action == Book && len(r.Charges) == 0) {
+		// Nothing has changed. Every look at a slowed clock that is kept loses
+		// part of a nanosecond, and who looks often enough would stop it.
+		s.State = was
+	}
 	return r
 }
 
