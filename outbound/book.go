@@ -59,7 +59,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
 	k.charges = k.charges[:0]
 	for _, t := range k.Back {
-		if t.call.once(flagDone | flagVoid) {
+		if t.call != nil && t.call.once(flagDone|flagVoid) {
 			k.charges = append(k.charges, &t.call.charge[0])
 		}
 	}
@@ -69,7 +69,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	r, err := b.book(ctx, &op)
 	for _, t := range k.Back {
-		t.call.slot.end()
+		if t.call != nil {
+			t.call.slot.end()
+		}
 	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r)

@@ -71,7 +71,7 @@ func (w *twin) level() {
 	if err != nil || !near(s.Level, w.state.Level[0].Level, w.limits[0].Capacity) {
 		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().stored.State, w.state)
 	}
-	if held := max(0, w.state.Rem); s.HeldFor != held || s.Speed != w.state.Speed {
+	if held := max(0, w.state.Rem); s.HeldFor != held || math.Abs(s.Speed-w.state.Speed) > 1e-9 {
 		w.Fatalf("held for %v at speed %v, arithmetic %v and %v", s.HeldFor, s.Speed, held, w.state.Speed)
 	}
 }
@@ -182,4 +182,33 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 		})
 	}
 	t.Log(admitted, "permits were kept")
+}
+
+func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
+			b := Must(NewBucket("again", first))
+			if shared {
+				b = Must(NewSharedBucket(NewMemory(), "again", first))
+			}
+			p, err := b.Acquire(ctx, Cost{10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			for _, l := range []Limit{second, first} {
+				if err := b.SetLimits(ctx, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := b.Acquire(ctx, Cost{10}); err != nil {
+				t.Fatal(err)
+			}
+			p.Settle(Cost{})
+			if s, err := b.State(ctx); err != nil || s.Level != 10 {
+				t.Errorf("level %v (%v), want 10", s.Level, err)
+			}
+		})
+	}
 }

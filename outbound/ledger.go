@@ -28,6 +28,8 @@ type ledger struct {
 	lost     atomic.Int64 // slots of permits that were dropped without Done
 	watchMu  sync.Mutex   // protects watchers
 	watchers map[*func()]struct{}
+	pending  []Report    // settles, while somebody waits; watchMu protects it, too
+	deferred atomic.Bool // there are some
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
@@ -87,10 +89,7 @@ func (b *Bucket) limitName() string {
 // do carries an operation out, where the bucket's state is.
 func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 	l := b.ledger()
-	// The first success after a hold rides on what comes next.
-	if e := l.heard.Load(); e != l.told.Swap(e) {
-		reports := make([]Report, 0, 2)
-		reports = append(reports, Report{Kind: Succeeded, Epoch: e})
+	if reports := l.riders(); len(reports) > 0 {
 		op.Reports = append(reports, op.Reports...)
 	}
 	if l.store == nil {
@@ -172,22 +171,64 @@ func (l *ledger) room() bool {
 	return slots == 0 || l.used-int(l.lost.Load()) < slots
 }
 
-// report sends one report by itself. What fails is lost, and costs room.
-func (b *Bucket) report(r Report) {
+// riders returns the reports that ride on the next operation: the first success
+// after a hold, and settles.
+func (l *ledger) riders() (reports []Report) {
+	if e := l.heard.Load(); e != l.told.Swap(e) {
+		reports = append(reports, Report{Kind: Succeeded, Epoch: e})
+	}
+	if l.deferred.Load() {
+		l.watchMu.Lock()
+		reports = append(reports, l.pending...)
+		l.pending = nil
+		l.deferred.Store(false)
+		l.watchMu.Unlock()
+	}
+	return reports
+}
+
+// report sends one report by itself, and returns whether the state has it
+// already. What fails is lost, and costs room.
+func (b *Bucket) report(r Report) bool {
+	if r.Kind == Settled && b.ledger().postpone(r) {
+		return false
+	}
 	reports := [1]Report{r}
 	_, _ = b.do(context.Background(), "report", &Op{Reports: reports[:]})
+	return true
+}
+
+// postpone keeps a settle for those who wait, if there are any. Units come back
+// only as far as they are not promised to the booked. Whoever waits hears of the
+// change, takes back what it has booked far ahead, and its booking anew carries
+// the settle: so the units come back to the one who waits for them.
+func (l *ledger) postpone(r Report) bool {
+	l.watchMu.Lock()
+	wanted := len(l.watchers) > 0
+	if wanted {
+		l.pending = append(l.pending, r)
+		l.deferred.Store(true)
+	}
+	l.watchMu.Unlock()
+	if wanted {
+		l.changed()
+	}
+	return wanted
 }
 
 // succeeded notes that a call which knew of epoch has succeeded.
 func (b *Bucket) succeeded(epoch int64) {
-	if l := b.slow.Load(); l != nil {
-		if l.heard.Load() < epoch {
-			l.heard.Store(epoch)
+	l := b.slow.Load()
+	if l == nil {
+		if info := b.info.Load(); info&good == 0 {
+			b.info.Store(info | good)
 		}
 		return
 	}
-	if info := b.info.Load(); info&good == 0 {
-		b.info.Store(info | good)
+	for e := l.heard.Load(); e < epoch; e = l.heard.Load() {
+		if l.heard.CompareAndSwap(e, epoch) {
+			return
+		}
 	}
 }
 

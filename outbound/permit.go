@@ -68,8 +68,9 @@ func (p *Permit) Settle(used Cost) {
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
 		if used[p.bucket.unitOf()] != p.units {
 			c := p.charge()
-			p.bucket.report(Report{Kind: Settled, Charge: c, Used: used})
-			p.units = c.N[0]
+			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used}) {
+				p.units = c.N[0]
+			}
 		}
 		p.flags |= flagSettled
 		if used == (Cost{}) {

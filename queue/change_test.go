@@ -140,13 +140,19 @@ func TestLoweredLimitsRefuseWhatNoLongerFits(t *testing.T) {
 // end. The queue books its next place again when units come back, or the
 // units would come too late for it.
 func TestUnitsThatComeBackAreUsed(t *testing.T) {
+	for _, largest := range []float64{500, 1000} {
+		unitsThatComeBackAreUsed(t, largest)
+	}
+}
+
+func unitsThatComeBackAreUsed(t *testing.T, estimate float64) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1000, LeakRate: 100})
 		q := New(b, Config{})
 		var used atomic.Int64
 		for range 500 {
 			go func() {
-				p, err := q.Acquire(bg, outbound.Cost{500})
+				p, err := q.Acquire(bg, outbound.Cost{estimate})
 				if err != nil {
 					t.Error(err)
 				}

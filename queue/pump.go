@@ -32,6 +32,8 @@ func (q *Queue) pump() {
 		q.watch()
 		return
 	}
+	q.expire(time.Now())
+	q.noSlot = false // ask again: a permit may have been dropped without Done
 	q.busy = true
 	for q.step() {
 	}
@@ -44,7 +46,6 @@ func (q *Queue) pump() {
 // during the trip.
 func (q *Queue) step() bool {
 	now := time.Now()
-	q.expire(now)
 	q.fit()
 	q.handOut(now)
 	asked := q.plan(now)

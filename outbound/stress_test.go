@@ -1,0 +1,189 @@
+package outbound
+
+import (
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// At one instant 50 callers with 20 calls each get exactly the capacity.
+func TestManyCallersAtOnceGetExactlyTheCapacity(t *testing.T) {
+	for name, limits := range map[string][]Limit{
+		"fast":    {{Capacity: 613, LeakRate: 2}},
+		"several": {{Capacity: 613, LeakRate: 2}, {Capacity: 1000, LeakRate: 1, Name: "b"}},
+		"shared":  {{Capacity: 613, LeakRate: 2}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var b *Bucket
+			if name == "shared" {
+				b = Must(NewSharedBucket(NewMemory(), name, limits...))
+			} else {
+				b = Must(NewBucket(name, limits...))
+			}
+			var wg sync.WaitGroup
+			admitted := make([]int, 50)
+			for i := range admitted {
+				wg.Go(func() {
+					for k := range 20 {
+						if _, err := b.Acquire(ctx, Cost{1}); err == nil {
+							admitted[i]++
+						}
+						if k%7 == i%7 { // and leave the fast path now and then
+							_, _ = b.State(ctx)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			sum := 0
+			for _, n := range admitted {
+				sum += n
+			}
+			if sum != 613 {
+				t.Errorf("%s: %d admitted, want 613", name, sum)
+			}
+		})
+	}
+}
+
+// century is a limit from which next to nothing leaks while a test runs.
+func century(capacity float64) Limit {
+	return Limit{Capacity: capacity, LeakRate: capacity / (99 * 365.25 * 24 * 3600)}
+}
+
+// However the fast path and the ledger hand the state to each other, no unit
+// is lost between them, and none is counted twice.
+func TestNoUnitIsLostBetweenTheFastPathAndTheLedger(t *testing.T) {
+	rounds := 20_000
+	if raced || testing.Short() {
+		rounds = 2_000
+	}
+	b := Must(NewBucket("conserved", century(1e9)))
+	var wg sync.WaitGroup
+	sums := make([]float64, 8)
+	for i := range sums {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(5, uint64(i)))
+			for range rounds {
+				n := float64(1 + r.IntN(9))
+				p, err := b.Acquire(ctx, Cost{n})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				sums[i] += n
+				switch r.IntN(8) {
+				case 0:
+					_, _ = b.State(ctx)
+				case 1:
+					p.Settle(Cost{n + 5})
+					sums[i] += 5
+				case 2:
+					_, _ = b.AbleToAccept(ctx, Cost{3})
+				case 3:
+					_, _ = b.Fillup(ctx, Cost{2})
+					sums[i] += 2
+				case 4:
+					b.Idle()
+				}
+				p.Done()
+			}
+		})
+	}
+	wg.Wait()
+	want := 0.0
+	for _, n := range sums {
+		want += n
+	}
+	s, err := b.State(ctx)
+	if err != nil || math.Abs(s.Level-want) > 10+1e-6*want { // one unit leaks in three seconds
+		t.Errorf("level %v (%v), want %v", s.Level, err, want)
+	}
+}
+
+// With holds, refusals and returns the level is not so simple, but what has
+// left still fits: nothing leaks while this runs.
+func TestNoMoreThanTheCapacityLeavesWhateverComesTogether(t *testing.T) {
+	rounds := 30
+	if raced || testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
+		b := Must(NewBucket("stress", century(3000)))
+		var wg sync.WaitGroup
+		sums := make([]float64, 8)
+		for i := range sums {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+				for range 300 {
+					n := float64(1 + r.IntN(9))
+					p, err := b.Acquire(ctx, Cost{n})
+					if err != nil {
+						continue
+					}
+					used := n
+					op := r.IntN(20)
+					if op < 8 {
+						used = n * float64(r.IntN(2)) / 2
+						p.Settle(Cost{used})
+					}
+					sums[i] += used
+					switch {
+					case op < 12:
+						_, _ = b.State(ctx)
+					case op == 12 && round%3 == 1:
+						_ = b.Hold(ctx, time.Nanosecond)
+					case op == 13 && round%3 == 2:
+						p.Refused(1)
+					case op == 14 && round%2 == 1:
+						_ = b.Resume(ctx)
+					}
+					p.Done()
+				}
+			})
+		}
+		wg.Wait()
+		left := 0.0
+		for _, n := range sums {
+			left += n
+		}
+		if left > 3000+1 {
+			t.Errorf("round %d: %v units left, of a capacity of 3000", round, left)
+		}
+	}
+}
+
+// Whoever looks at a slowed clock every nanosecond does not stop it.
+func TestLooksDoNotHoldASlowedClockBack(t *testing.T) {
+	for name, look := range map[string]func(*Bucket){
+		"Acquire":      func(b *Bucket) { _, _ = b.Acquire(ctx, Cost{1}) },
+		"State":        func(b *Bucket) { _, _ = b.State(ctx) },
+		"AbleToAccept": func(b *Bucket) { _, _ = b.AbleToAccept(ctx, Cost{1}) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("slow", Limit{Capacity: 1, LeakRate: 1e6}))
+			p, _ := b.Acquire(ctx, Cost{1})
+			q := p
+			p.Done()
+			q.Refused(time.Millisecond)
+			time.Sleep(time.Second)
+			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+			for range 1200 { // at nine tenths of its speed it has drained after 1111
+				time.Sleep(1)
+				look(b)
+			}
+			s, err := b.State(ctx)
+			if err != nil || s.Speed > 0.95 {
+				t.Errorf("%+v, %v", s, err)
+			}
+			if name == "Acquire" == (s.Level == 0) {
+				t.Errorf("%s every nanosecond: level %v after 1.2 µs", name, s.Level)
+			}
+		})
+	}
+}
