@@ -131,8 +131,11 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err
 	}
-	if n := c[b.unitOf()]; b.word.Load() != busy && n > 0 && n <= b.capacity && c.valid() {
-		wait, ok := b.take(n, &p)
+	// The clock first: between looking at the bucket and changing it there is
+	// then no time for others to take it out of this processor's cache.
+	t := now()
+	if n := c[b.unitOf()]; n > 0 && n <= b.capacity && c.valid() {
+		wait, ok := b.take(n, int64(t), &p)
 		if ok {
 			return p, nil
 		}

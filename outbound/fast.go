@@ -38,30 +38,32 @@ func (b *Bucket) start(l *Limit) {
 // roundUp is math.Ceil but for the last bits of the arithmetic before it.
 func roundUp(x float64) float64 { return math.Ceil(x * (1 - 4e-16)) }
 
-// take charges n units, and notes them in p, if there is room now. If not,
-// wait is how long there will be none, or 0: take the slow path.
-func (b *Bucket) take(n float64, p *Permit) (wait time.Duration, ok bool) {
+// take charges n units at time t, and notes them in p, if there is room then.
+// If not, wait is how long there will be none, or 0: take the slow path.
+func (b *Bucket) take(n float64, t int64, p *Permit) (wait time.Duration, ok bool) {
+	word := b.word.Load()
+	if word == busy {
+		return 0, false
+	}
 	need := int64(roundUp(max(n, b.capacity*1e-9) * float64(b.unit)))
-	t := int64(now())
+	brim, seen := b.brim, b.seen.Load()
 	for {
-		word := b.word.Load()
-		if word == busy {
-			return 0, false
-		}
 		next := max(word, t) + need
-		if over := next - t - b.brim; over > 0 {
-			if word-t > b.brim { // the clock has stepped back, or t is old
+		if over := next - t - brim; over > 0 {
+			if word-t > brim { // the clock has stepped back, or t is old
 				return 0, false
 			}
 			return time.Duration(over), false
 		}
 		if b.word.CompareAndSwap(word, next) {
-			seen := b.seen.Load()
 			if t-seen >= coarse {
 				b.seen.Store(t)
 			}
 			p.bucket, p.units, p.word, p.place, p.before = b, n, next, t, seen
 			return 0, true
+		}
+		if word = b.word.Load(); word == busy {
+			return 0, false
 		}
 	}
 }
