@@ -131,11 +131,10 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err
 	}
-	// The clock first: between looking at the bucket and changing it there is
-	// then no time for others to take it out of this processor's cache.
-	t := now()
-	if n := c[b.unitOf()]; n > 0 && n <= b.capacity && c.valid() {
-		wait, ok := b.take(n, int64(t), &p)
+	if c.valid() {
+		// The clock first: between looking at the bucket and changing it there
+		// is then little time for others to take its cache line away.
+		wait, ok := b.take(&c, int64(now()), &p)
 		if ok {
 			return p, nil
 		}

@@ -38,14 +38,18 @@ func (b *Bucket) start(l *Limit) {
 // roundUp is math.Ceil but for the last bits of the arithmetic before it.
 func roundUp(x float64) float64 { return math.Ceil(x * (1 - 4e-16)) }
 
-// take charges n units at time t, and notes them in p, if there is room then.
+// take charges a valid cost at time t, and notes it in p, if there is room then.
 // If not, wait is how long there will be none, or 0: take the slow path.
-func (b *Bucket) take(n float64, t int64, p *Permit) (wait time.Duration, ok bool) {
+func (b *Bucket) take(c *Cost, t int64, p *Permit) (wait time.Duration, ok bool) {
 	word := b.word.Load()
-	if word == busy {
+	info := b.info.Load()
+	n, need := c[info&(Units-1)], b.unit
+	if word == busy || !(n > 0 && n <= b.capacity) {
 		return 0, false
 	}
-	need := int64(roundUp(max(n, b.capacity*1e-9) * float64(b.unit)))
+	if n != 1 || b.capacity > 1e9 { // else it is whole, and no less than a billionth
+		need = int64(roundUp(max(n, b.capacity*1e-9) * float64(b.unit)))
+	}
 	brim, seen := b.brim, b.seen.Load()
 	for {
 		next := max(word, t) + need
@@ -60,6 +64,9 @@ func (b *Bucket) take(n float64, t int64, p *Permit) (wait time.Duration, ok boo
 				b.seen.Store(t)
 			}
 			p.bucket, p.units, p.word, p.place, p.before = b, n, next, t, seen
+			if info&good != 0 {
+				p.flags = flagKnown
+			}
 			return 0, true
 		}
 		if word = b.word.Load(); word == busy {

@@ -218,13 +218,7 @@ func (l *ledger) postpone(r Report) bool {
 
 // succeeded notes that a call which knew of epoch has succeeded.
 func (b *Bucket) succeeded(epoch int64) {
-	l := b.slow.Load()
-	if l == nil {
-		if info := b.info.Load(); info&good == 0 {
-			b.info.Store(info | good)
-		}
-		return
-	}
+	l := b.ledger()
 	for e := l.heard.Load(); e < epoch; e = l.heard.Load() {
 		if l.heard.CompareAndSwap(e, epoch) {
 			return

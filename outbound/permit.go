@@ -50,7 +50,8 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagRefused       // the call has not succeeded
 	flagDone
-	flagVoid // the ticket was given back: there is no call
+	flagVoid  // the ticket was given back: there is no call
+	flagKnown // a call has succeeded before this one
 )
 
 // Settle says what the call really cost, in all units, once that is known: the
@@ -120,8 +121,8 @@ func (p *Permit) Done() {
 	switch {
 	case p.call != nil:
 		p.call.Done()
-	case p.bucket != nil && p.flags&flagRefused == 0:
-		p.bucket.succeeded(int64(p.bucket.born))
+	case p.bucket != nil && p.flags&(flagRefused|flagKnown) == 0:
+		p.bucket.info.Or(good)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
