@@ -229,7 +229,7 @@ func (q *Queue) refuseAll(err error) {
 // others were refused before they waited in vain.
 func (q *Queue) expire(now time.Time) {
 	for w := q.list.first; q.noSlot && w != nil && w == q.list.rest && !w.deadline.IsZero() && !w.deadline.After(now); w = q.list.first {
-		q.refuse(w, q.refusal(0, because(w.byCtx)))
+		q.refuse(w, q.refusal(time.Time{}, because(w.byCtx)))
 	}
 }
 
@@ -254,7 +254,7 @@ func (q *Queue) replan() {
 		case err != nil:
 			q.refuse(w, err)
 		case !w.deadline.IsZero() && earliest.After(w.deadline):
-			q.refuse(w, q.refusal(time.Until(earliest), because(w.byCtx)))
+			q.refuse(w, q.refusal(earliest, because(w.byCtx)))
 		default:
 			for i, c := range w.cost {
 				before[i] += c

@@ -80,26 +80,25 @@ func New(b *outbound.Bucket, c Config) *Queue {
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
 	// What waits, waits in this frame: it is kept small, and what is needed
 	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
-	w, err := q.enter(ctx, c, &p)
-	if w == nil {
-		return p, err
+	var w *waiter
+	if w, err = q.enter(ctx, &c, &p); w == nil {
+		return
 	}
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
 		if q.cancel(w) {
-			return p, ctx.Err()
+			err = ctx.Err()
+			return
 		}
 		<-w.ready // admitted or refused at the same moment: that stands
 	}
-	if w.err == nil {
-		p = w.ticket.Permit()
-	}
-	return p, w.err
+	err = w.result(&p)
+	return
 }
 
 // enter admits the call at once, or refuses it, or returns it as one that waits.
-func (q *Queue) enter(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	if err := q.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -114,7 +113,7 @@ func (q *Queue) enter(ctx context.Context, c outbound.Cost, p *outbound.Permit) 
 		return w, err
 	}
 	// Nobody waits: straight to the bucket, with the others behind.
-	q.busy, q.away = true, c
+	q.busy, q.away = true, *c
 	q.mu.Unlock()
 	return q.straight(ctx, c, p)
 }
@@ -131,10 +130,14 @@ func (q *Queue) ready(ctx context.Context) error {
 }
 
 // join puts a call at the end of the list, or refuses it. mu is held.
-func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
-	w := &waiter{cost: c}
+func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
+	w := &waiter{cost: *c}
 	w.deadline, w.byCtx = q.deadline(ctx)
-	if err := q.admissible(w); err != nil {
+	earliest, err := q.earliest(w)
+	if err == nil {
+		err = q.admissible(w, earliest)
+	}
+	if err != nil {
 		q.stats.Refused++
 		return nil, err
 	}
@@ -147,38 +150,45 @@ func (q *Queue) join(ctx context.Context, c outbound.Cost) (*waiter, error) {
 	return w, nil
 }
 
-// admissible says why w is not even to wait.
-func (q *Queue) admissible(w *waiter) error {
-	var after time.Duration // 0: not known
-	late := false
-	if q.clock.Known() {
-		ahead := q.list.ahead
-		for i, c := range q.away {
-			if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
-				ahead[i] += c
-			}
-		}
-		earliest, err := q.clock.Earliest(&ahead, &w.cost)
-		if err != nil {
-			return err
-		}
-		after = time.Until(earliest)
-		late = !w.deadline.IsZero() && earliest.After(w.deadline)
+// earliest is a lower bound of the time at which a newcomer can go; the zero
+// time if nothing is known yet.
+func (q *Queue) earliest(w *waiter) (time.Time, error) {
+	if !q.clock.Known() {
+		return time.Time{}, nil
 	}
+	if q.away == (outbound.Cost{}) {
+		return q.clock.Earliest(&q.list.ahead, &w.cost)
+	}
+	return q.earliestBehind(w)
+}
+
+// earliestBehind is earliest while the first is away to book.
+func (q *Queue) earliestBehind(w *waiter) (time.Time, error) {
+	ahead := q.list.ahead
+	for i, c := range q.away {
+		if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
+			ahead[i] += c
+		}
+	}
+	return q.clock.Earliest(&ahead, &w.cost)
+}
+
+// admissible says why w is not even to wait.
+func (q *Queue) admissible(w *waiter, earliest time.Time) error {
 	switch {
 	case q.list.n >= q.config.MaxLen:
-		return q.refusal(after, ErrFull)
-	case late:
-		return q.refusal(after, because(w.byCtx))
+		return q.refusal(earliest, ErrFull)
+	case !w.deadline.IsZero() && earliest.After(w.deadline):
+		return q.refusal(earliest, because(w.byCtx))
 	}
 	return nil
 }
 
 // straight asks the bucket for a place now, or for the next one. The caller
 // has set busy.
-func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permit) (*waiter, error) {
+func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	deadline, byCtx := q.deadline(ctx)
-	q.one[0] = c
+	q.one[0] = *c
 	q.booking.Costs = q.one[:]
 	q.booking.Wait, q.booking.Horizon = within(deadline, time.Now()), 0
 	err := q.book()
@@ -206,7 +216,7 @@ func (q *Queue) straight(ctx context.Context, c outbound.Cost, p *outbound.Permi
 		q.stats.Refused++
 		return nil, reason(err, byCtx)
 	}
-	w := &waiter{cost: c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
+	w := &waiter{cost: *c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
 	q.list.pushFront(w)
 	if len(q.tickets) > 0 {
 		q.list.place()
@@ -243,9 +253,14 @@ func because(byCtx bool) error {
 	return nil
 }
 
-// refusal says that a call is not even to wait.
-func (q *Queue) refusal(after time.Duration, why error) error {
-	return &outbound.ThrottledError{Key: q.bucket.Key(), RetryAfter: max(0, after), Err: why}
+// refusal says that a call is not even to wait. The zero time: it is not known
+// when it could go.
+func (q *Queue) refusal(earliest time.Time, why error) error {
+	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: why}
+	if !earliest.IsZero() {
+		e.RetryAfter = max(0, time.Until(earliest))
+	}
+	return e
 }
 
 // reason completes the bucket's refusal of a call that was ready to wait.

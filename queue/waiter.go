@@ -21,6 +21,14 @@ type waiter struct {
 	err    error
 }
 
+// result returns what has become of a call that is ready.
+func (w *waiter) result(p *outbound.Permit) error {
+	if w.err == nil {
+		*p = w.ticket.Permit()
+	}
+	return w.err
+}
+
 // list is the calls that wait, in order of arrival. The first len(tickets) of
 // them have a place, in the same order; rest is the first that has none.
 type list struct {

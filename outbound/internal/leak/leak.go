@@ -126,7 +126,10 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 
 // Real returns the real time until the dial has advanced by w, from now on.
 func (s *State) Real(w time.Duration) time.Duration {
-	return add(max(0, s.Rem), realOf(s.Speed, w))
+	if s.Speed < 1 {
+		w = realOf(s.Speed, w)
+	}
+	return add(max(0, s.Rem), w)
 }
 
 // Fill books the next place for a call of n, if that is no further away in
