@@ -54,7 +54,8 @@
 // put many jobs back on a bare bucket at their RetryAfter: they all come back at
 // once, one goes, and the rest are put back again. 1 000 jobs at 10 per second cost
 // 500 500 attempts. Put a queue around the bucket whose MaxWait is at least the
-// interval in which the job system looks for work: with 5 s it is 10 481 attempts.
+// interval in which the job system looks for work, and put a refused job back until
+// the last look before its RetryAfter: with 5 s it is 10 481 attempts. See [Wrap].
 //
 // # Where state lives
 //

@@ -43,7 +43,7 @@ func dripfeed() contender {
 			}
 			ctx := context.Background()
 			return func(key string) bool {
-				permit, err := k.For(key).Acquire(ctx, one)
+				permit, err := k.Acquire(ctx, key, one)
 				if err != nil {
 					return false
 				}
