@@ -13,13 +13,14 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	if s.State.Speed == 0 {
 		*s = Stored{State: leak.New(now), Version: s.Version}
 	}
+	op.again()
 	shapes := s.merge(op.Limits)
 	var buf [maxLimits]leak.Limit
 	limits := shape(&buf, shapes)
 	was := s.State
 	s.State.Advance(limits, now)
 	// Before the reports: what they give back is then not promised to it.
-	lifted := op.Move != nil && op.Move.Version == s.Version && s.State.Unbook(limits, &op.Move.Charge)
+	lifted := op.Move != nil && op.Move.Version == s.Version && !op.adds(s, shapes) && s.State.Unbook(limits, &op.Move.Charge)
 	for i := range op.Reports {
 		op.report(&op.Reports[i], s, limits, shapes)
 	}
@@ -37,8 +38,13 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		limits = shape(&buf, shapes)
 	}
 	r.State, r.Limits, r.Version = s.State, shapes, s.Version
+	for i := range shapes {
+		if !op.fills(s, shapes, i) {
+			r.others |= 1 << i
+		}
+	}
 	r.Expire = s.State.Expire(limits)
-	if !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	if now >= was.At && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
 		s.State = was
@@ -119,11 +125,65 @@ func find(limits []Limit, l *Limit) int {
 // bucket was not made with.
 func (op *Op) units(s *Stored, c *Cost, shapes []Limit) (n leak.Units) {
 	for i := range shapes {
-		if s.Set || len(shapes) == len(op.Limits) || find(op.Limits, &shapes[i]) >= 0 {
+		if op.fills(s, shapes, i) {
 			n[i] = share(c, &shapes[i])
 		}
 	}
 	return n
+}
+
+// fills reports whether a limit is one of the bucket's that asks.
+func (op *Op) fills(s *Stored, shapes []Limit, i int) bool {
+	return s.Set || len(shapes) == len(op.Limits) || find(op.Limits, &shapes[i]) >= 0
+}
+
+// adds reports whether a settle rides along that adds units. Then a place that is
+// booked anew could be a later one.
+func (op *Op) adds(s *Stored, shapes []Limit) bool {
+	for i := range op.Reports {
+		r := &op.Reports[i]
+		if r.Kind != Settled {
+			continue
+		}
+		r.Charge.align(s, shapes)
+		used := op.units(s, &r.Used, shapes)
+		for j := range shapes {
+			if used[j] > r.Charge.N[j] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// again makes the charges what they were before Apply was called the first
+// time, or notes that.
+func (op *Op) again() {
+	if len(op.Reports)+len(op.Charges) == 0 && op.Move == nil {
+		return
+	}
+	first := op.were == nil
+	i := 0
+	each := func(c *Charge) {
+		switch {
+		case c == nil:
+		case first:
+			op.were = append(op.were, *c)
+		default:
+			*c = op.were[i]
+			i++
+		}
+	}
+	for j := range op.Reports {
+		each(op.Reports[j].Charge)
+	}
+	for _, c := range op.Charges {
+		each(c)
+	}
+	each(op.Move)
+	if first && op.were == nil {
+		op.were = []Charge{}
+	}
 }
 
 // share is what a cost takes of one limit.

@@ -49,6 +49,7 @@ func (t Ticket) Cost() Cost { return t.call.cost[0] }
 // the error of a store, no ticket was granted. A place is used when
 // [Clock.Ready] says so, or given back.
 func (b *Bucket) Book(ctx context.Context, k *Booking) error {
+	clear(k.Tickets) // what is kept here would never be collected
 	k.Tickets = k.Tickets[:0]
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -57,44 +58,62 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
 	}
 	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
-	k.charges = k.charges[:0]
+	var invalid error
+	if len(k.Costs) > 0 && !k.Costs[0].valid() {
+		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
+		if op.Costs = nil; len(k.Back) == 0 {
+			return invalid
+		}
+	}
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
 			k.charges = append(k.charges, &t.call.charge[0])
+			op.freed += t.call.slot.drop()
 		}
 	}
 	op.Charges = k.charges
 	if k.Move.call != nil {
 		op.Move = &k.Move.call.charge[0]
 	}
+	l := b.ledger()
+	gen := l.gen.Load()
 	r, err := b.book(ctx, &op)
-	for _, t := range k.Back {
-		if t.call != nil {
-			t.call.slot.end()
-		}
+	clear(k.charges)
+	k.charges = k.charges[:0]
+	if len(op.Charges) > 0 {
+		l.changed()
 	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r)
+		k.Clock.gen = gen
 	}
 	if err != nil {
 		return err
 	}
 	k.into = r.Charges
 	if k.Move.call != nil && len(r.Charges) > 0 {
-		// The slot goes with the place.
 		k.Move.call.once(flagDone | flagVoid)
-		k.Move.call.slot.end()
+		b.free(k.Move.call.slot.drop()) // it goes with the place, and nobody has to hear of it
 	}
-	if len(r.Charges) == 0 {
-		return nil
+	b.tickets(k, &r)
+	return invalid
+}
+
+// tickets makes tickets of the charges.
+func (b *Bucket) tickets(k *Booking, r *Result) {
+	var calls []call
+	if !r.slots { // else each is to be collected by itself
+		calls = make([]call, len(r.Charges))
 	}
-	calls := make([]call, len(r.Charges))
 	for i := range r.Charges {
-		calls[i].bucket, calls[i].cost[0], calls[i].charge[0] = b, k.Costs[i], r.Charges[i]
-		calls[i].hold(&r)
-		k.Tickets = append(k.Tickets, Ticket{&calls[i]})
+		c := new(call)
+		if calls != nil {
+			c = &calls[i]
+		}
+		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
+		c.hold(r)
+		k.Tickets = append(k.Tickets, Ticket{c})
 	}
-	return nil
 }
 
 // book carries an operation out and says why the first of its costs was refused.

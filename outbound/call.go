@@ -33,11 +33,21 @@ func (k *call) hold(r *Result) {
 	}
 }
 
+// end gives the slot back and lets those who wait for one know.
 func (s *slot) end() {
-	if s != nil && !s.ended.Swap(true) {
-		s.net.Stop()
-		s.bucket.release()
+	if s.drop() > 0 {
+		s.bucket.free(1)
+		s.bucket.ledger().changed()
 	}
+}
+
+// drop returns how many slots the caller has to give back in its place: 1 or 0.
+func (s *slot) drop() int {
+	if s == nil || s.ended.Swap(true) {
+		return 0
+	}
+	s.net.Stop()
+	return 1
 }
 
 // forgotten runs beside the program: it only counts, and the bucket's next

@@ -15,10 +15,12 @@ type Clock struct {
 	version  int64
 	received time.Time
 	shared   bool
+	gen      uint64 // of what OnChange tells, before the trip
+	others   uint8  // a bit for each limit that this bucket does not fill
 }
 
 func (b *Bucket) clock(r *Result) Clock {
-	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil}
+	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil, others: r.others}
 }
 
 // hearing is how long a reply from a shared store may be relied upon: a worker
@@ -27,6 +29,10 @@ const hearing = 25 * time.Millisecond
 
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.bucket != nil }
+
+// Changed reports whether something that OnChange tells of has happened since the
+// trip began: who did not listen yet has missed it.
+func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not: it is to be given back and its call booked anew.
@@ -85,6 +91,9 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 func (k *Clock) check(c *Cost) error {
 	counted := false
 	for i := range k.limits {
+		if k.others&(1<<i) != 0 {
+			continue
+		}
 		n := c[k.limits[i].Unit]
 		counted = counted || n > 0
 		if n > k.limits[i].Capacity && c.valid() {
@@ -102,7 +111,7 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 	w := max(0, k.state.Last)
 	for i := range k.limits {
 		l := &k.limits[i]
-		if n := share(c, l); n > 0 {
+		if n := share(c, l); n > 0 && k.others&(1<<i) == 0 {
 			shape := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
 			w = max(w, shape.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
 		}

@@ -145,7 +145,7 @@ func (e *LimitError) RetryableError() bool { return false }
 // StoreError says that a store could not do its work. Whether the operation
 // took effect is not known; if it did, room was lost, and none was gained.
 type StoreError struct {
-	// Op is what was asked of the store: "acquire", "fillup", "hold", …
+	// Op is what was asked of the store: "book", "fillup", "hold", …
 	Op string
 	// Key is the key of the bucket.
 	Key string

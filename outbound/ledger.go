@@ -25,8 +25,9 @@ type ledger struct {
 	used   int        // slots taken
 	stored Stored     // if there is no store
 
-	lost     atomic.Int64 // slots of permits that were dropped without Done
-	watchMu  sync.Mutex   // protects watchers
+	lost     atomic.Int64  // slots of permits that were dropped without Done
+	gen      atomic.Uint64 // of what the watchers hear of
+	watchMu  sync.Mutex    // protects watchers
 	watchers map[*func()]struct{}
 	pending  []Report    // settles, while somebody waits; watchMu protects it, too
 	deferred atomic.Bool // there are some
@@ -132,6 +133,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	slots := int(l.slots.Load())
 	op.free = slots > 0
 	costs := op.Costs
+	l.used -= op.freed
 	if op.Action == Book && slots > 0 {
 		free := slots - l.used
 		if op.Move != nil {
@@ -143,24 +145,26 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if op.Action == Book && slots > 0 {
 		l.used += len(r.Charges)
 		r.slots = true
-		if !r.Refused && len(r.Charges) < len(costs) {
+		if !r.Refused && len(r.Charges) == len(op.Costs) && len(op.Costs) < len(costs) {
 			r.Refused, r.noSlot = true, true
 		}
 		op.Costs = costs
 	}
+	r.given, r.used = l.limits, l.used
 	if len(l.own) == 1 {
 		b.shut(l)
 	}
 	return r
 }
 
-// release ends n calls at once.
-func (b *Bucket) release() {
-	l := b.ledger()
-	l.mu.Lock()
-	l.used--
-	l.mu.Unlock()
-	l.changed()
+// free takes n calls at once as ended.
+func (b *Bucket) free(n int) {
+	if n > 0 {
+		l := b.ledger()
+		l.mu.Lock()
+		l.used -= n
+		l.mu.Unlock()
+	}
 }
 
 // room reports whether another call at once could start.
@@ -206,6 +210,8 @@ func (l *ledger) postpone(r Report) bool {
 	l.watchMu.Lock()
 	wanted := len(l.watchers) > 0
 	if wanted {
+		c := *r.Charge // the call's own may be in use when this one is
+		r.Charge = &c
 		l.pending = append(l.pending, r)
 		l.deferred.Store(true)
 	}
@@ -241,12 +247,21 @@ func (b *Bucket) OnChange(f func()) (stop func()) {
 	l.watchers[&f] = struct{}{}
 	return func() {
 		l.watchMu.Lock()
-		defer l.watchMu.Unlock()
 		delete(l.watchers, &f)
+		stranded := len(l.watchers) == 0 && l.deferred.Load()
+		l.watchMu.Unlock()
+		switch {
+		case !stranded:
+		case l.store == nil:
+			_, _ = b.do(context.Background(), "settle", &Op{})
+		default: // not in the way of who stops
+			go func() { _, _ = b.do(context.Background(), "settle", &Op{}) }()
+		}
 	}
 }
 
 func (l *ledger) changed() {
+	l.gen.Add(1)
 	l.watchMu.Lock()
 	if len(l.watchers) == 0 {
 		l.watchMu.Unlock()

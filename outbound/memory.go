@@ -30,7 +30,7 @@ type kept struct {
 }
 
 // NewMemory returns an empty store.
-func NewMemory() *Memory { return &Memory{keys: make(map[string]*kept)} }
+func NewMemory() *Memory { return new(Memory) }
 
 // Update implements [Store]. It fails only with the error of ctx.
 func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error) {
@@ -43,6 +43,9 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error)
 	k := m.keys[key]
 	if k == nil {
 		m.sweep(t)
+		if m.keys == nil {
+			m.keys = make(map[string]*kept)
+		}
 		k = new(kept)
 		m.keys[key] = k
 	}

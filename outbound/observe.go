@@ -186,7 +186,7 @@ func (o *observed) tell(e Event) {
 }
 
 func (o *observed) Settle(used Cost) {
-	if !used.valid() {
+	if !used.real() {
 		o.tell(Event{Kind: EventSettled, Used: used, Err: ErrInvalidCost})
 		return
 	}

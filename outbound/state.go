@@ -70,22 +70,18 @@ func (b *Bucket) states(r *Result) []State {
 			Speed:     s.Speed,
 		})
 	}
-	if l := b.slow.Load(); l != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for i := range l.limits {
-			if !l.limits[i].atOnce {
-				continue
-			}
-			slots := State{
-				Limit:     l.limits[i],
-				Level:     float64(l.used),
-				Remaining: max(0, l.limits[i].Capacity-float64(l.used)),
-				HeldFor:   max(0, s.Rem),
-				Speed:     s.Speed,
-			}
-			all = append(all[:i], append([]State{slots}, all[i:]...)...)
+	for i := range r.given {
+		if !r.given[i].atOnce {
+			continue
 		}
+		slots := State{
+			Limit:     r.given[i],
+			Level:     float64(r.used),
+			Remaining: max(0, r.given[i].Capacity-float64(r.used)),
+			HeldFor:   max(0, s.Rem),
+			Speed:     s.Speed,
+		}
+		all = append(all[:i], append([]State{slots}, all[i:]...)...)
 	}
 	return all
 }

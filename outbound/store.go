@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
@@ -39,7 +40,12 @@ const (
 var actions = [...]string{"peek", "book", "meter", "resume", "replace"}
 
 // String returns the action's name, as errors print it.
-func (a Action) String() string { return actions[a] }
+func (a Action) String() string {
+	if int(a) < len(actions) {
+		return actions[a]
+	}
+	return "action " + strconv.Itoa(int(a))
+}
 
 // Op is one step of a bucket: reports first, in their order, then the action.
 // Limits, costs and durations in it are valid.
@@ -66,8 +72,13 @@ type Op struct {
 	// Replacement are the limits to set; none: those that each bucket was made with count again.
 	Replacement []Limit
 
-	into []Charge // room for Result.Charges
-	free bool     // a cost that no limit counts is fine: an AtOnce does
+	into  []Charge // room for Result.Charges
+	free  bool     // a cost that no limit counts is fine: an AtOnce does
+	freed int      // places among the calls at once that Charges bring back
+
+	// What the charges were at first: Apply changes them, and a store that has
+	// lost a race calls it again.
+	were []Charge
 }
 
 // Report is what a call says about itself once it has gone.
@@ -123,8 +134,11 @@ type Result struct {
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	slots  bool // each of Charges has taken a place among the calls at once
-	noSlot bool // refused because there is none
+	others uint8   // a bit for each of Limits that is only other buckets'
+	given  []Limit // those in force in a bucket of this process, an AtOnce included
+	used   int     // calls at once
+	slots  bool    // each of Charges has taken a place among the calls at once
+	noSlot bool    // refused because there is none
 }
 
 // Stored is what a store keeps of one key. The zero value is a key that does

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -82,6 +83,8 @@ func (q *Queue) step() bool {
 		// The clock could not be heard: whoever is first hears of it.
 		q.refuse(q.list.first, err)
 	}
+	q.granted = len(q.booking.Tickets)
+	clear(q.booking.Tickets)
 	q.handOut(time.Now())
 	return true
 }
@@ -122,7 +125,7 @@ func (q *Queue) plan(now time.Time) *waiter {
 	default:
 		// As many as went the last time, and half as many more: who is asked
 		// for in vain costs time as well.
-		want := min(most, 16+len(k.Tickets)*3/2)
+		want := min(most, 16+q.granted*3/2)
 		for v := w; v != nil && len(k.Costs) < want; v = v.next {
 			k.Costs = append(k.Costs, v.cost)
 		}
@@ -138,6 +141,8 @@ func (q *Queue) book() error {
 	// A call's own ctx does not end it: what was booked would be lost.
 	err := q.bucket.Book(context.Background(), &q.booking)
 	q.booking.Move = outbound.Ticket{}
+	clear(q.booking.Back)
+	q.booking.Back = q.booking.Back[:0]
 	took := time.Since(sent)
 	if q.trip == 0 {
 		q.trip = took
@@ -175,7 +180,7 @@ func (q *Queue) handOut(now time.Time) {
 			close(q.list.pop().ready)
 		}
 	}
-	q.tickets = append(q.tickets[:0], q.tickets[gone:]...)
+	q.tickets = slices.Delete(q.tickets, 0, gone)
 }
 
 // fit gives back the places that nobody can use any more: those beyond the
@@ -184,11 +189,11 @@ func (q *Queue) fit() {
 	n := len(q.tickets)
 	if n > q.list.n {
 		q.back = append(q.back, q.tickets[q.list.n:]...)
-		q.tickets = q.tickets[:q.list.n]
+		q.tickets = slices.Delete(q.tickets, q.list.n, n)
 	}
 	if w := q.list.first; w != nil && len(q.tickets) > 0 && q.tickets[0].Cost() != w.cost {
 		q.back = append(q.back, q.tickets[0])
-		q.tickets = append(q.tickets[:0], q.tickets[1:]...)
+		q.tickets = slices.Delete(q.tickets, 0, 1)
 		q.list.unplace()
 	}
 }
@@ -233,19 +238,27 @@ func (q *Queue) expire(now time.Time) {
 	}
 }
 
-// replan goes through those without a place once, after a hold, a Resume or a
-// change of limits, and refuses who cannot make it any more.
+// replan goes through all who wait once, after a hold, a Resume or a change of
+// limits, and refuses who cannot make it any more.
 func (q *Queue) replan() {
-	kept := q.tickets[:0]
-	for _, t := range q.tickets {
+	q.tickets = slices.DeleteFunc(q.tickets, func(t outbound.Ticket) bool {
 		if q.clock.Holds(t) {
-			kept = append(kept, t)
-		} else {
-			q.back = append(q.back, t)
-			q.list.unplace()
+			return false
 		}
+		q.back = append(q.back, t)
+		q.list.unplace()
+		return true
+	})
+	w := q.list.first
+	for i := 0; i < len(q.tickets) && w != nil && q.list.placed(w); {
+		next, due := w.next, q.clock.Due(q.tickets[i])
+		if !w.deadline.IsZero() && due.After(w.deadline) {
+			q.refuse(w, q.refusal(due, because(w.byCtx))) // its place is the next one's
+		} else {
+			i++
+		}
+		w = next
 	}
-	q.tickets = kept
 	var before outbound.Cost
 	for w := q.list.rest; w != nil; {
 		next := w.next
@@ -291,6 +304,9 @@ func (q *Queue) arm() {
 	}
 	if q.timer == nil {
 		q.stop = q.bucket.OnChange(q.kick)
+		if q.clock.Known() && q.clock.Changed() { // before anybody listened
+			q.dirty, q.noSlot, next = true, false, 0
+		}
 		q.timer = time.AfterFunc(max(0, next), q.pump)
 		return
 	}
@@ -314,6 +330,7 @@ func (q *Queue) rest() {
 		q.timer, q.stop = nil, nil
 	}
 	q.dirty, q.noSlot = false, false
+	q.clock = outbound.Clock{} // nobody listens: it will be out of date
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil

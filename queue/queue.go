@@ -38,6 +38,7 @@ type Queue struct {
 	// These belong to whoever is busy.
 	booking outbound.Booking
 	one     [1]outbound.Cost
+	granted int           // places that the last booking got
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
 }
@@ -114,6 +115,8 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	}
 	// Nobody waits: straight to the bucket, with the others behind.
 	q.busy, q.away = true, *c
+	// What nobody uses goes back first, or this call would be behind it.
+	q.booking.Back, q.back = q.back, q.booking.Back[:0]
 	q.mu.Unlock()
 	return q.straight(ctx, c, p)
 }
@@ -204,6 +207,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	switch {
 	case err == nil:
 		t := q.booking.Tickets[0]
+		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
 		if ready, _ := q.clock.Ready(t, time.Now()); ready && !q.cut {
 			q.stats.Admitted++
 			*p = t.Permit()

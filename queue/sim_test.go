@@ -61,6 +61,7 @@ func (s *simulation) run(n int) {
 			s.call(ctx, q, c, used, hold)
 			cancel()
 		}()
+		synctest.Wait()
 		switch {
 		case q.Len() > 50:
 			time.Sleep(time.Duration(s.rnd.Float64() * 2 / s.limits[0].LeakRate * float64(time.Second)))
@@ -151,6 +152,7 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 				}
 				p.Done()
 			}()
+			synctest.Wait() // or thousands are on their way before the first is counted
 			if rnd.IntN(3) == 0 {
 				time.AfterFunc(time.Duration(rnd.IntN(int(time.Minute))), cancel)
 			} else {
