@@ -145,7 +145,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 					if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
 						t.Fatalf("%v: early: %v", limits, err)
 					}
-					time.Sleep(2)
+					time.Sleep(2 * time.Nanosecond)
 				} else {
 					time.Sleep(full.RetryAfter)
 				}

@@ -94,6 +94,8 @@ func (k *call) Hold(d time.Duration) {
 	}
 }
 
+func (k *call) fail() { k.once(flagRefused) }
+
 func (k *call) Done() {
 	k.mu.Lock()
 	was := k.flags

@@ -219,6 +219,8 @@ func (o *observed) Hold(d time.Duration) {
 	}
 }
 
+func (o *observed) fail() { o.once(flagDone, flagRefused, (*Permit).fail) }
+
 func (o *observed) Done() {
 	succeeded := false
 	if o.once(flagDone, flagDone, func(p *Permit) {

@@ -129,6 +129,24 @@ func (p *Permit) Done() {
 	}
 }
 
+// Failed ends a call that had no answer, as after an error of the network. It is
+// Done, but counts neither as a success nor as a refusal.
+func (p *Permit) Failed() {
+	if p == nil || p.flags&flagDone != 0 {
+		return
+	}
+	p.fail()
+	p.Done()
+}
+
+// fail has Done note no success.
+func (p *Permit) fail() {
+	p.flags |= flagRefused
+	if k, ok := p.call.(interface{ fail() }); ok {
+		k.fail()
+	}
+}
+
 // Pending reports whether Done still has something to free: a place among the
 // calls at once, a limiter that is in use, or whatever a [Limiter] of your own
 // frees. If not, all that Done does is to note a success, and whoever wraps

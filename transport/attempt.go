@@ -48,6 +48,13 @@ func (a *attempt) Done() {
 	a.permit.Done()
 }
 
+// failed ends an attempt that had no answer.
+func (a *attempt) failed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.permit.Failed()
+}
+
 func (a *attempt) judged() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

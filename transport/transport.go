@@ -116,6 +116,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		if neverSent(err) {
 			a.Settle(outbound.Cost{})
 		}
+		a.failed()
 		return nil, err
 	}
 	if t.OnResponse != nil {

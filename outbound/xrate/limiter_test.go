@@ -78,7 +78,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 				if d > 2 && d < 1000*time.Hour {
 					time.Sleep(d - 2)
 					require.ErrorIs(t, acquire(l, n), outbound.ErrThrottled, "rate %v, burst %v: early", shape.rate, shape.burst)
-					time.Sleep(2)
+					time.Sleep(2 * time.Nanosecond)
 				} else {
 					time.Sleep(d)
 				}
@@ -108,7 +108,7 @@ func TestThousandRefusalsAtOnceCostNothing(t *testing.T) {
 		wg.Wait()
 		time.Sleep(70*time.Millisecond - 2)
 		require.ErrorIs(t, acquire(l, 1), outbound.ErrThrottled, "early")
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		require.NoError(t, acquire(l, 1))
 		require.Equal(t, 100*time.Millisecond, wait(t, acquire(l, 1)))
 	})

@@ -1,0 +1,143 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused(t *testing.T) {
+	l := []Limit{{Capacity: 1, LeakRate: 1}}
+	var s Stored
+	book := func(now time.Duration) Result {
+		op := Op{Limits: l, Action: Book, Costs: []Cost{{1}}}
+		return op.Apply(&s, now)
+	}
+	if r := book(time.Hour); len(r.Charges) != 1 {
+		t.Fatal("the first was refused")
+	}
+	if r := book(0); !r.Refused || r.Wait != time.Second {
+		t.Errorf("just after the step: %+v", r)
+	}
+	if r := book(time.Second); r.Refused {
+		t.Errorf("a second after the step: wait %v", r.Wait)
+	}
+}
+
+func TestApplyCanBeCalledAgainByAStoreThatLostARace(t *testing.T) {
+	l := []Limit{{Capacity: 10, LeakRate: 1}}
+	var s Stored
+	op := Op{Limits: l, Action: Book, Costs: []Cost{{5}}}
+	charge := op.Apply(&s, 0).Charges[0]
+	settled, back := charge, charge
+	for name, op := range map[string]*Op{
+		"settle": {Limits: l, Reports: []Report{{Kind: Settled, Charge: &settled, Used: Cost{1}}}},
+		"unbook": {Limits: l, Action: Book, Charges: []*Charge{&back}},
+	} {
+		first, again := s, s
+		op.Apply(&first, 0)
+		op.Apply(&again, 0)
+		if first.State != again.State || first.State == s.State {
+			t.Errorf("%s: level %v, then %v", name, first.State.Level[0], again.State.Level[0])
+		}
+	}
+}
+
+func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
+	a := Limit{Capacity: 1, LeakRate: 1}
+	b := Must(NewBucket("k", a))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 2000 {
+			b.SetLimits(ctx, a)
+			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), AtOnce(1))
+		}
+	})
+	for range 4000 {
+		all, err := b.States(ctx)
+		if err != nil || len(all) != 1 && len(all) != 4 {
+			t.Fatalf("%d states, %v", len(all), err)
+		}
+	}
+	wg.Wait()
+}
+
+func TestLimitsOfOtherBucketsDoNotStopWhoDoesNotFillThem(t *testing.T) {
+	m := new(Memory)
+	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
+	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))
+	if _, err := old.Acquire(ctx, Cost{1}); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := young.AbleToAccept(ctx, Cost{50}); !ok || err != nil {
+		t.Errorf("able to accept: %v, %v", ok, err)
+	}
+	if _, err := young.Acquire(ctx, Cost{50}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {
+	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
+	k := Booking{Costs: []Cost{{5}}, Wait: time.Hour}
+	if err := b.Book(ctx, &k); err != nil {
+		t.Fatal(err)
+	}
+	err := b.Book(ctx, &Booking{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
+	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalidCost) || s.Level != 0 {
+		t.Errorf("%v, level %v", err, s.Level)
+	}
+}
+
+func TestASettleBeyondReasonIsReportedAndDoesNotCount(t *testing.T) {
+	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
+	var errs []error
+	l := Observe(b, "n", func(_ context.Context, e Event) {
+		if e.Kind == EventSettled {
+			errs = append(errs, e.Err)
+		}
+	})
+	p, err := l.Acquire(ctx, Cost{5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Settle(Cost{1e13})
+	p.Settle(Cost{1})
+	if s, _ := b.State(ctx); len(errs) != 2 || !errors.Is(errs[0], ErrInvalidCost) || errs[1] != nil || math.Abs(s.Level-1) > 0.01 {
+		t.Errorf("%v, level %v", errs, s.Level)
+	}
+}
+
+// Without an answer nobody knows whether the API would have taken the call.
+func TestACallWithoutAnAnswerIsNoSuccess(t *testing.T) {
+	for name, limits := range map[string][]Limit{"one": {{Capacity: 10, LeakRate: 1}}, "two": {{Capacity: 10, LeakRate: 1}, AtOnce(5)}} {
+		for _, failed := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				b := Must(NewBucket("k", limits...))
+				l := Observe(b, "n", func(context.Context, Event) {})
+				p, err := l.Acquire(ctx, Cost{1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if failed {
+					p.Failed()
+				} else {
+					p.Done()
+				}
+				if p, err = l.Acquire(ctx, Cost{1}); err != nil {
+					t.Fatal(err)
+				}
+				p.Refused(time.Second)
+				p.Done()
+				// A refusal after a success slows the clock; before any it says nothing.
+				if s, _ := b.State(ctx); (s.Speed == 1) != failed {
+					t.Errorf("%s, failed %v: speed %v", name, failed, s.Speed)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.5}, outbound.AtOnce(5))
+		q := New(b, Config{})
+		p, err := q.Acquire(bg, outbound.Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		defer b.OnChange(func() { told++ })()
+		go q.Acquire(bg, outbound.Cost{1})
+		synctest.Wait()
+		p.Done()
+		pass(time.Second)
+		if told > 3 {
+			t.Errorf("one Done has told of %d changes", told)
+		}
+		pass(2 * time.Second)
+		if q.Len() != 0 {
+			t.Error("the other call still waits")
+		}
+	})
+}
+
+func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
+	b := bucket(t, outbound.AtOnce(1))
+	q := New(b, Config{})
+	func() {
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	for range 1000 {
+		runtime.GC()
+		if ok, err := b.AbleToAccept(bg, outbound.Cost{1}); ok || err != nil {
+			return
+		}
+	}
+	t.Error("the slot did not come back")
+}
+
+func TestAHoldRefusesOneWithAPlaceWhoCannotMakeItAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
+		q := New(b, Config{MaxWait: 2 * time.Second})
+		q.Acquire(bg, outbound.Cost{1})
+		begin := time.Now()
+		time.AfterFunc(500*time.Millisecond, func() { b.Hold(bg, time.Hour) })
+		_, err := q.Acquire(bg, outbound.Cost{1})
+		if !errors.Is(err, outbound.ErrThrottled) || time.Since(begin) != 500*time.Millisecond {
+			t.Errorf("with a MaxWait of 2 s and a hold of 1 h: %v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+func TestASettleThatAddsUnitsMovesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 10}), Config{MaxWait: 2 * time.Second})
+		p, err := q.Acquire(bg, outbound.Cost{100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		time.AfterFunc(100*time.Millisecond, func() { p.Settle(outbound.Cost{300}) })
+		if _, err := q.Acquire(bg, outbound.Cost{10}); err != nil || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v, want its place at 1s", err, time.Since(begin))
+		}
+	})
+}
+
+func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+		q.Acquire(bg, outbound.Cost{1})
+		begin := time.Now()
+		for range 3 {
+			ctx, cancel := context.WithCancel(bg)
+			time.AfterFunc(5*time.Millisecond, cancel)
+			if _, err := q.Acquire(ctx, outbound.Cost{1}); err != context.Canceled {
+				t.Error(err)
+			}
+		}
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Second+time.Microsecond {
+			t.Errorf("%v after %v, want 1s", err, time.Since(begin))
+		}
+	})
+}
+
+// What happens between the bucket's answer and the queue's listening counts.
+func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: outbound.NewMemory(), way: 10 * time.Millisecond}
+		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{})
+		b.Hold(bg, time.Hour)
+		begin := time.Now()
+		go b.Resume(bg) // is there when the queue's booking is on its way back
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 3*time.Second {
+			t.Errorf("%v after %v, want soon after the Resume", err, time.Since(begin))
+		}
+	})
+}
