@@ -215,6 +215,7 @@ func TestPanicOfAJobThatRunsDuringABreakIsNotLost(t *testing.T) {
 				time.Sleep(time.Second)
 				panic("late")
 			}
+			time.Sleep(time.Millisecond) // until the other runs
 			return nil
 		}) {
 			break
