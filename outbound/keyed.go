@@ -107,7 +107,7 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 		return p, fmt.Errorf("%w: Keyed", ErrNil)
 	}
 	k.once.Do(k.start)
-	hash := maphash.Comparable(k.seed, key)
+	hash := k.hash(key)
 	s := &k.shards[hash%shards]
 	b, _ := s.find(hash, key)
 	if b == nil {
@@ -254,4 +254,11 @@ func (k *Keyed[K]) clear(s *keyShard[K]) (looked int, dropped bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sweep(lookInShard, 0, &k.count)
+}
+
+func (k *Keyed[K]) hash(key K) uint64 {
+	if name, ok := any(key).(string); ok {
+		return maphash.String(k.seed, name)
+	}
+	return maphash.Comparable(k.seed, key)
 }
