@@ -38,6 +38,7 @@ func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
 	b := bucket(t, outbound.AtOnce(1))
 	q := New(b, Config{})
+	defer runtime.KeepAlive(q)
 	func() {
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
 			t.Fatal(err)
@@ -99,20 +100,63 @@ func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
 	})
 }
 
+// between is a store that has something done while a reply is on its way.
+type between struct {
+	outbound.Store
+	then func()
+}
+
+func (s *between) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	r, err := s.Store.Update(ctx, key, op)
+	if then := s.then; then != nil && op.Action == outbound.Book {
+		s.then = nil
+		then()
+	}
+	return r, err
+}
+
 // What happens between the bucket's answer and the queue's listening counts.
 func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: 10 * time.Millisecond}
+		s := &between{Store: outbound.NewMemory()}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		q := New(b, Config{})
 		b.Hold(bg, time.Hour)
+		s.then = func() { b.Resume(bg) }
 		begin := time.Now()
-		go b.Resume(bg) // is there when the queue's booking is on its way back
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 3*time.Second {
 			t.Errorf("%v after %v, want soon after the Resume", err, time.Since(begin))
 		}
+	})
+}
+
+// While nobody waits the queue does not listen, and then knows nothing.
+func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: outbound.NewMemory(), way: 10 * time.Millisecond}
+		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{})
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1000, LeakRate: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // one is away to book when the other comes
+			go func() {
+				if _, err := q.Acquire(bg, outbound.Cost{50}); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		pass(time.Minute)
 	})
 }
