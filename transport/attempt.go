@@ -19,6 +19,8 @@ type attempt struct {
 	mu     sync.Mutex // protects what follows
 	permit outbound.Permit
 	said   bool // a user has said how the API answered
+
+	unanswered bool // the end is no success
 }
 
 func (a *attempt) Settle(used outbound.Cost) {
@@ -45,7 +47,19 @@ func (a *attempt) Done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.said = true
+	if a.unanswered {
+		a.permit.Failed()
+		return
+	}
 	a.permit.Done()
+}
+
+// noSuccess has a cached refusal, which says nothing about the API now, not
+// count as a success at the body's end.
+func (a *attempt) noSuccess() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unanswered = true
 }
 
 // failed ends an attempt that had no answer.

@@ -113,3 +113,41 @@ func TestARefusalHoldsAllWhoShareTheBucket(t *testing.T) {
 		}
 	})
 }
+
+// A refusal out of a cache says nothing about the API: it neither holds the
+// bucket nor counts as a success, after which a refusal would slow the clock.
+func TestACachedRefusalIsNeitherARefusalNorASuccess(t *testing.T) {
+	for _, watched := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 10, LeakRate: 10}))
+			header := http.Header{"X-From-Cache": {"1"}}
+			tr := &transport.Transport{Limiter: bucket, Base: answer(func() http.Header { return header })}
+			if watched {
+				tr.OnResponse = func(*http.Response, *outbound.Permit) {}
+			}
+			for _, h := range []http.Header{header, {"Retry-After": {"1"}}} {
+				header = h
+				req, err := http.NewRequest(http.MethodGet, "http://api.test/", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := tr.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				s, err := bucket.State(t.Context())
+				if held := h.Get("Retry-After") != ""; err != nil || (s.HeldFor > 0) != held || s.Speed != 1 {
+					t.Errorf("watched %v, after %v: held for %v at speed %v, %v", watched, h, s.HeldFor, s.Speed, err)
+				}
+			}
+		})
+	}
+}
+
+// answer is a base that answers 429 with these headers.
+type answer func() http.Header
+
+func (a answer) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: a(), Body: http.NoBody, Request: req}, nil
+}

@@ -91,6 +91,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if d, refused := refusal(resp); refused {
 		permit.Refused(min(d, t.maxHold()))
+	} else if resp.StatusCode == http.StatusTooManyRequests {
+		permit.Failed() // out of a cache: it says nothing about the API now
 	}
 	// Nothing but a success comes of Done, so nobody needs to watch the body,
 	// and an error, which is none, can do without.
@@ -128,6 +130,8 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	}
 	if d, refused := refusal(resp); refused && !a.judged() {
 		a.Refused(d)
+	} else if !refused && resp.StatusCode == http.StatusTooManyRequests && !a.judged() {
+		a.noSuccess()
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
