@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,14 +20,14 @@ func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := 0
-		defer b.OnChange(func() { told++ })()
+		var told atomic.Int32
+		defer b.OnChange(func() { told.Add(1) })()
 		go q.Acquire(bg, outbound.Cost{1})
 		synctest.Wait()
 		p.Done()
 		pass(time.Second)
-		if told > 3 {
-			t.Errorf("one Done has told of %d changes", told)
+		if n := told.Load(); n > 3 {
+			t.Errorf("one Done has told of %d changes", n)
 		}
 		pass(2 * time.Second)
 		if q.Len() != 0 {
