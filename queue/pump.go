@@ -49,6 +49,9 @@ func (q *Queue) step() bool {
 	now := time.Now()
 	q.fit()
 	q.handOut(now)
+	if q.dirty {
+		q.noSlot = false // a call may have ended while the trip was under way that found no slot
+	}
 	asked := q.plan(now)
 	if q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0 {
 		return false
