@@ -1,0 +1,20 @@
+package redisstore_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+func TestTheExam(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+		outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+			return redisstore.New(rdb, redisstore.Config{})
+		})
+	})
+}

@@ -1,0 +1,48 @@
+package redisstore
+
+import "time"
+
+// offset estimates how far the server's clock is ahead of this process's. Each trip
+// bounds it: the reply was written after the request was sent and before it arrived.
+// The bounds of many trips together are narrow, and their middle is the estimate.
+// A slow reply is then still laid on the time at which it was written.
+type offset struct {
+	low, high time.Duration // server - local
+	when      time.Time     // of these bounds; zero: none yet
+	back      time.Duration // a reply's way back, mean
+	spread    time.Duration // and its deviation
+}
+
+// drift is how much two clocks may go apart, at most: one part of so many.
+const drift = 5000
+
+// lay takes a trip's bounds in, and returns the local time at which the reply was
+// written, and the one at which such a reply is normally here. server is the
+// server's time as the reply tells it.
+func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard time.Time) {
+	low, high := server-local(arrived), server-local(sent)
+	if !o.when.IsZero() {
+		apart := arrived.Sub(o.when) / drift
+		if l, h := max(low, o.low-apart), min(high, o.high+apart); l <= h {
+			low, high = l, h
+		} else {
+			o.back, o.spread = 0, 0 // another server, or its clock was set
+		}
+	}
+	o.low, o.high, o.when = low, high, arrived
+	when = start.Add(server - (low + (high-low)/2))
+	back := arrived.Sub(when)
+	if o.back == 0 {
+		o.back = back
+		o.spread = back / 2
+	}
+	heard = when.Add(min(back, o.back+4*o.spread))
+	o.spread += (max(back-o.back, o.back-back) - o.spread) / 4
+	o.back += (back - o.back) / 8
+	return when, heard
+}
+
+// start is the zero of the local times here.
+var start = time.Now()
+
+func local(t time.Time) time.Duration { return t.Sub(start) }

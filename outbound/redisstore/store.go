@@ -1,0 +1,123 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Config is how a [Store] uses its server. The zero value works.
+type Config struct {
+	// Prefix is what all keys begin with, for several programs that share a
+	// server. It is used as it is, in keys and nothing else; "{…}" in it makes all
+	// of them live in one slot of a Cluster. "": "dripfeed".
+	Prefix string
+	// PlainKeys keeps the buckets' keys readable in the server, with what is
+	// not a letter, a digit or one of "-_.:/@" written as %XX. By default they are
+	// hashed, because whoever can read the server's slow log or monitor it, or a
+	// client's traces, reads keys as well, and some have tokens in them.
+	PlainKeys bool
+	// Timeout is the longest that an operation takes before it fails, whatever
+	// the client's own settings say. 0 or less: 1 s.
+	Timeout time.Duration
+	// Observe is called with what no call returns, in any goroutine. It must not
+	// block. nil: nothing is told.
+	Observe func(Event)
+}
+
+// Store keeps buckets in Redis. It is safe for concurrent use; it has no
+// goroutine while nothing is asked of it, and needs no Close.
+type Store struct {
+	rdb     redis.UniversalClient
+	config  Config
+	cluster reloader // nil: not a Cluster
+	worker  string   // this Store's field in the buckets' hashes
+	seq     atomic.Int64
+	shards  [shardCount]shard
+}
+
+// reloader is what a Cluster's client can do.
+type reloader interface {
+	ReloadState(context.Context)
+	MasterForKey(context.Context, string) (*redis.Client, error)
+}
+
+// shardCount is the number of lanes to a server: each has at most one pipeline
+// under way, so that those of other keys do not wait for it.
+const shardCount = 4
+
+// errNoClient is what a Store without a client answers.
+var errNoClient = fmt.Errorf("redisstore: %w: client", outbound.ErrNil)
+
+// New returns a store on a client of yours, which stays yours: to configure, to
+// share and to close. It does no I/O. A nil client is [outbound.ErrNil] at the
+// first use.
+//
+// The client's own timeouts and retries do not matter: operations end by
+// Config.Timeout, and the client is told to leave retries to the store.
+func New(rdb redis.UniversalClient, c Config) *Store {
+	if c.Prefix == "" {
+		c.Prefix = "dripfeed"
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = time.Second
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	s := &Store{rdb: rdb, config: c, worker: "w" + string(id[:])}
+	s.cluster, _ = rdb.(reloader)
+	for i := range s.shards {
+		s.shards[i].store = s
+		s.shards[i].lines = make(map[string]*line)
+		s.shards[i].lanes = make(map[string]*lane)
+	}
+	return s
+}
+
+// Update implements [outbound.Store]. Its errors are ctx's own, those of the
+// client, and [ErrAway] while the server does not answer.
+func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if s == nil || s.rdb == nil {
+		return outbound.Result{}, errNoClient
+	}
+	if err := ctx.Err(); err != nil {
+		return outbound.Result{}, err
+	}
+	sh := s.shard(key)
+	w, r, err := sh.enter(key, op)
+	if w == nil {
+		return r, err
+	}
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if sh.abandon(w) {
+			return outbound.Result{}, ctx.Err()
+		}
+		<-w.ready
+	}
+	r, err = w.result, w.err
+	w.free()
+	return r, err
+}
+
+// Key returns the name under which the server keeps a bucket.
+func (s *Store) Key(bucket string) string { return s.config.name(bucket) }
+
+// ErrAway is what a Store answers while its server cannot be reached: errors.Is
+// tells it from what a server that can be reached has answered.
+var ErrAway = errors.New("redisstore: the server is away")
+
+// awayError is ErrAway with its cause.
+type awayError struct{ cause error }
+
+func (e *awayError) Error() string        { return ErrAway.Error() + ": " + e.cause.Error() }
+func (e *awayError) Is(target error) bool { return target == ErrAway }
+func (e *awayError) Unwrap() error        { return e.cause }
