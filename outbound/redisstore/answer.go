@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -87,19 +85,8 @@ func decode(value any) (a answer, err error) {
 	return a, nil
 }
 
-// numbers reads what the script has packed, or, where it cannot pack, has written
-// as text behind a t.
+// numbers reads what the script has packed.
 func numbers(s string, into []float64) ([]float64, bool) {
-	if strings.HasPrefix(s, "t") {
-		for _, w := range strings.Fields(s[1:]) {
-			f, err := strconv.ParseFloat(w, 64)
-			if err != nil || len(into) == cap(into) {
-				return nil, false
-			}
-			into = append(into, f)
-		}
-		return into, true
-	}
 	if len(s)%8 != 0 || len(s)/8 > cap(into) {
 		return nil, false
 	}

@@ -2,7 +2,7 @@
 -- microseconds, with the nanoseconds behind the point; rates are units per second.
 --
 -- KEYS[1] is a hash:
---   s        at, born, last, when the key expires, print of the limits last used, lead
+--   s        at, born, last, when the key expires, print of the limits last used[, lead]
 --   c        skip, rem, speed, epoch, fails; absent until they differ from a new key's
 --   l<limit> level, ret, dial at which it was so[, top]
 --   v        version of the limits[, the limits that were set, as JSON]
@@ -10,545 +10,578 @@
 --            how many calls that booked, the place of the first, and how full each
 --            limit is there; for a meter, -1 - the limits brought to the brim, as bits
 --
--- ARGV: worker, seq, 1 if it is not known what became of the request before, the
--- version of the limits known, print, number of limits n, n times (field, unit,
--- capacity, rate), then steps, each a letter and its arguments.
+-- Numbers are doubles, packed: nothing is lost, and little is to be read.
+--
+-- ARGV: worker; numbers: seq, 1 if it is not known what became of the request
+-- before, the version of the limits known, print, how many limits, and of each its
+-- unit, capacity and rate; the limits' fields; then steps, each a letter and numbers.
+--
+-- A function made here is made in every run, and most runs only book: what they
+-- need is written out, and what else there is, is made where it is needed.
 
 local lag, memory, year100, most = 1e5, 1e7, 3.15576e15, 4611686018427387
 local growth = math.log(1.1) / 60
-local key, worker, seq = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local key, worker, head = KEYS[1], ARGV[1], ARGV[2]
 local floor, ceil, min, max, exp, log = math.floor, math.ceil, math.min, math.max, math.exp, math.log
 
--- Numbers are kept without loss: as doubles, or as text where there is no struct.
 local struct = rawget(_G, 'struct')
-local function encode(t)
-  if struct then
-    return struct.pack('<' .. string.rep('d', #t), unpack(t))
+local pack, unpacked
+if struct then
+  pack, unpacked = struct.pack, struct.unpack
+else -- the same for formats of nothing but d, where there is no such library
+  pack = function(_, ...)
+    local parts = {}
+    for i, x in ipairs({...}) do
+      local sign, mantissa, exponent = 0, 0, 0
+      if x < 0 then sign, x = 128, -x end
+      if x ~= x then
+        exponent, mantissa = 2047, 2 ^ 51
+      elseif x == 1 / 0 then
+        exponent = 2047
+      elseif x > 0 then
+        mantissa, exponent = math.frexp(x)
+        mantissa, exponent = (mantissa * 2 - 1) * 2 ^ 52, exponent + 1022
+        if exponent < 1 then mantissa, exponent = 0, 0 end
+      end
+      local b = {}
+      for j = 1, 6 do
+        b[j] = mantissa % 256
+        mantissa = floor(mantissa / 256)
+      end
+      b[7] = exponent % 16 * 16 + mantissa
+      b[8] = sign + floor(exponent / 16)
+      parts[i] = string.char(unpack(b))
+    end
+    return table.concat(parts)
   end
-  for i = 1, #t do t[i] = string.format('%.17g', t[i]) end
-  return table.concat(t, ' ')
-end
-
--- decode returns nil for what encode did not make.
-local function decode(s, least, size)
-  if not s then return nil end
-  local t = {}
-  if struct then
-    if #s % 8 ~= 0 then return nil end
-    t = {struct.unpack('<' .. string.rep('d', #s / 8), s)}
-    t[#t] = nil -- the position after them
-  else
-    for x in string.gmatch(s, '%S+') do t[#t + 1] = tonumber(x) or 0 / 0 end
+  unpacked = function(format, s, at)
+    local out = {}
+    at = at or 1
+    for i = 1, #format do
+      local mantissa, b7, b8 = 0, string.byte(s, at + 6, at + 7)
+      for j = 5, 0, -1 do mantissa = mantissa * 256 + string.byte(s, at + j) end
+      mantissa = mantissa + b7 % 16 * 2 ^ 48
+      local exponent = b8 % 128 * 16 + floor(b7 / 16)
+      local x = math.ldexp(1 + mantissa / 2 ^ 52, exponent - 1023)
+      if exponent == 0 then x = 0 end
+      if exponent == 2047 then x = mantissa == 0 and 1 / 0 or 0 / 0 end
+      out[i] = b8 >= 128 and -x or x
+      at = at + 8
+    end
+    return unpack(out)
   end
-  if #t < least or #t > size then return nil end
-  for i = 1, #t do
-    if not (t[i] > -1e25 and t[i] < 1e25) then return nil end
-  end
-  return t
 end
 
--- up makes microseconds of seconds, rounded up to a nanosecond.
-local function up(sec)
-  if sec > 9.2e9 then return 9.2e15 end
-  return ceil(sec * 1e9) / 1e3
+-- The limits.
+
+local seq, fence, known, mine, n, unit, cap, rate = unpacked('dddddddd', head)
+local field = ARGV[3]
+local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}}
+local fields = {'s', 'c', 'v', worker, field}
+for i = 2, n do
+  unit, cap, rate = unpacked('ddd', head, 24 * i + 17)
+  field = ARGV[2 + i]
+  limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}
+  fields[4 + i] = field
 end
-
--- lasts is how long n units take to run out.
-local function lasts(n, rate)
-  if n / rate * 1e9 >= 1 then return up(n / rate) end
-  return 0
-end
-
-local function expm1(x)
-  if x < 1e-3 then return x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5)))) end
-  return exp(x) - 1
-end
-
-local function log1p(x)
-  if x < 1e-3 then return x * (1 - x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x / 6))))) end
-  return log(1 + x)
-end
-
-local function dial_of(v, x)
-  if v >= 1 or x <= 0 then return x, min(v, 1) end
-  local full, sec = log(1 / v) / growth, x / 1e6
-  if sec < full then
-    return min(x, floor(v / growth * expm1(growth * sec) * 1e9) / 1e3), v * exp(growth * sec)
-  end
-  return max(0, x - up(full - (1 - v) / growth)), 1
-end
-
-local function real_of(v, y)
-  if v >= 1 or y <= 0 then return y end
-  local sec = y / 1e6
-  if sec >= (1 - v) / growth then
-    return y + up(log(1 / v) / growth - (1 - v) / growth) + 0.001
-  end
-  return max(y, up(log1p(growth * sec / v) / growth)) + 0.001
-end
-
--- What is there.
-
-local limits, own, arg = {}, {}, 6 -- arg is the last argument that was read
-
-local function next_arg()
-  arg = arg + 1
-  return ARGV[arg]
-end
-
-local function number()
-  arg = arg + 1
-  return tonumber(ARGV[arg])
-end
-
-local function read_limits(n)
-  local list = {}
-  for i = 1, n do
-    list[i] = {field = next_arg(), unit = number() + 1, cap = number(), rate = number()}
-  end
-  return list
-end
-
-own = read_limits(tonumber(ARGV[6]))
-local fields = {'s', 'c', 'v', worker}
-for i = 1, #own do fields[4 + i] = own[i].field end
+local arg = 3 + n -- the next step
+local own = limits
 local got = redis.call('HMGET', key, unpack(fields))
 
-local version, set = 0, nil
-limits = own
+local version, set, garbage = 0, nil, false
 if got[3] then
   version, set = string.match(got[3], '^(%d+) ?(.*)$')
-  version = tonumber(version) or 0
+  version, garbage = tonumber(version) or 0, not version
   local ok, list = pcall(cjson.decode, set or '')
-  if ok and type(list) == 'table' and #list > 0 then
-    limits, fields = {}, {}
-    for i = 1, #list do
-      local l = list[i]
+  if ok and type(list) == 'table' and #list > 0 and #list <= 8 then
+    limits, fields, n = {}, {}, #list
+    for i, l in ipairs(list) do
       fields[i] = 'l' .. (l.unit or 0) .. (l.name or '')
-      limits[i] = {field = fields[i], unit = (l.unit or 0) + 1, cap = l.capacity, rate = l.leak_rate}
+      limits[i] = {field = fields[i], unit = (l.unit or 0) + 1, cap = l.capacity, rate = l.leak_rate,
+        level = 0, ret = 0, top = 0, full = 0}
     end
     local levels = redis.call('HMGET', key, unpack(fields))
-    for i = 1, #list do got[4 + i] = levels[i] end
+    for i = 1, n do got[4 + i] = levels[i] end
   else
+    garbage = garbage or set ~= nil and set ~= ''
     set = nil
   end
 end
 
+-- The clock.
+
 local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
-
-local garbage = false
-local function sane(s, least, size)
-  local t = decode(s, least, size)
-  garbage = garbage or s and not t
-  return t
-end
-
-local at, born, last, expires, print, lead = now, now, -lag, 0, 0, 0
+local at, born, last, expires, print, lead = now, now, -lag, 0, nil, 0
 local skip, rem, speed, epoch, fails = 0, -memory, 1, now, -2
-local s, c, record = sane(got[1], 6, 6), sane(got[2], 5, 5), sane(got[4], 3, 11)
+local s, c, r = got[1], got[2], got[4]
 if s then
-  at, born, last, expires, print, lead = s[1], s[2], s[3], s[4], s[5], s[6]
+  if #s == 48 then
+    at, born, last, expires, print, lead = unpacked('dddddd', s)
+  elseif #s == 40 then
+    at, born, last, expires, print = unpacked('ddddd', s)
+  else
+    garbage = true
+  end
   epoch = born
-  garbage = garbage or not (at - now < year100 and now - at < year100
-    and born - now < year100 and now - born < year100 and last >= -lag and last < year100)
+  garbage = garbage or not (at > now - year100 and at < now + year100 and born > now - year100 and born < now + year100
+    and last >= -lag and last < year100 and lead >= 0 and expires < 1e17)
 end
 if c then
-  skip, rem, speed, epoch, fails = c[1], c[2], c[3], c[4], c[5]
-  garbage = garbage or not (s and rem >= -memory and rem < year100
-    and speed >= 0.01 and speed <= 1 and skip > -2 * year100 and skip < 2 * year100)
-end
-for i = 1, #limits do
-  local l = limits[i]
-  l.stored = sane(got[4 + i], 3, 4)
-  garbage = garbage or l.stored and not (s and l.stored[1] >= 0 and l.stored[1] < 1e15)
-end
-local differ = s and not set and print ~= tonumber(ARGV[5])
-print = tonumber(ARGV[5])
-if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
-  at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails = 0, -memory, 1, now, -2
-  redis.call('DEL', key)
-  if set then redis.call('HSET', key, 'v', got[3]) end
-  for i = 1, #limits do limits[i].stored = {limits[i].cap, 0, 0} end
-end
-
--- Advance.
-
-local back = now < at
-local function advance()
-  local e = now - at
-  at = now
-  if e <= 0 then
-    skip = skip + e
-    return
+  garbage = garbage or not s or #c ~= 40
+  if not garbage then
+    skip, rem, speed, epoch, fails = unpacked('ddddd', c)
+    garbage = not (rem >= -memory and rem < year100 and speed >= 0.01 and speed <= 1 and epoch < 1e17
+      and skip > -2 * year100 and skip < 2 * year100 and fails >= -2 and fails < 1e9)
   end
+end
+
+-- With a slowed clock: the dial's advance in x and the speed after it, and how long an
+-- advance of y takes. There is no expm1 and no log1p: small arguments go as series.
+local step = ARGV[arg] or ''
+local letter = string.sub(step, 1, 1)
+local dial_of, real_of
+if c or letter ~= 'B' then
+  dial_of = function(v, x)
+    if v >= 1 or x <= 0 then return x, min(v, 1) end
+    local full, g = log(1 / v) / growth, growth * x / 1e6
+    if x / 1e6 < full then
+      local e = g < 1e-3 and g * (1 + g / 2 * (1 + g / 3 * (1 + g / 4 * (1 + g / 5)))) or exp(g) - 1
+      return min(x, floor(v / growth * e * 1e9) / 1e3), v * exp(g)
+    end
+    return max(0, x - ceil((full - (1 - v) / growth) * 1e9) / 1e3), 1
+  end
+  real_of = function(v, y)
+    if v >= 1 or y <= 0 then return y end
+    if y / 1e6 >= (1 - v) / growth then
+      return y + ceil((log(1 / v) / growth - (1 - v) / growth) * 1e9) / 1e3 + 0.001
+    end
+    local g = growth * y / 1e6 / v
+    local e = g < 1e-3 and g * (1 - g * (1 / 2 - g * (1 / 3 - g * (1 / 4 - g * (1 / 5 - g / 6))))) or log(1 + g)
+    return max(y, ceil(e / growth * 1e9) / 1e3) + 0.001
+  end
+end
+
+local back, e = now < at, now - at
+if e <= 0 then
+  skip = skip + e
+else
   local x = max(0, e - max(0, rem))
   rem = max(-memory, rem - e)
-  x, speed = dial_of(speed, x)
+  at = now
+  if speed < 1 then
+    x, speed = dial_of(speed, x)
+  end
   skip = skip + e - x
   last = max(-lag, last - x)
 end
-advance()
+at = now
+local dial = at - born - skip
 
-local function dial() return at - born - skip end
+-- The levels.
 
-for i = 1, #limits do
-  local l = limits[i]
-  local was = l.stored
-  l.level, l.ret, l.top = 0, 0, 0
+for i = 1, n do
+  local l, was = limits[i], got[4 + i]
   if was then
-    l.level, l.ret, l.top = max(0, was[1] - l.rate * (dial() - was[3]) / 1e6), was[2], was[4] or 0
+    local level, ret, shown, top
+    if #was == 24 then
+      level, ret, shown = unpacked('ddd', was)
+    elseif #was == 32 then
+      level, ret, shown, top = unpacked('dddd', was)
+    end
+    if level and s and level >= 0 and level < 1e15 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
+      l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
+    else
+      garbage = true
+    end
   end
 end
 
-local function leak(x)
-  if x <= 0 then return end
-  for i = 1, #limits do
+local differ = s and not set and print ~= mine
+if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
+  at, born, last, expires, lead = now, now, -lag, 0, 0
+  skip, rem, speed, epoch, fails, dial = 0, -memory, 1, now, -2, 0
+  redis.call('DEL', key)
+  if set then redis.call('HSET', key, 'v', got[3]) end
+  for i = 1, n do
     local l = limits[i]
-    l.level = max(0, l.level - l.rate * x / 1e6)
+    l.level, l.ret, l.top = l.cap, 0, 0
   end
-  last = max(-lag, last - x)
 end
 
-local function real(w) return max(0, rem) + real_of(speed, w) end
-
--- The reply.
+-- The record: of a request that was carried out before, only the answer is given again.
 
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
-local full = {} -- how full the limits are at the first place
-
-local function reply(status)
-  local r = {status, at, born, skip, rem, last, speed, epoch, fails, version, claim, m, place, before,
-    which, why, wait, garbage and 1 or 0, differ and 1 or 0, #limits}
-  for i = 1, #limits do
-    local l = limits[i]
-    r[#r + 1] = l.level
-    r[#r + 1] = l.ret
-    r[#r + 1] = l.top
-    r[#r + 1] = full[i] or 0
+local recorded, repeated = -1, false
+if r then
+  if #r >= 24 then
+    recorded, m, place = unpacked('ddd', r)
   end
-  r = struct and encode(r) or 't' .. encode(r)
-  if version ~= tonumber(ARGV[4]) then return {r, set or ''} end
-  return r
-end
-
-if record and seq <= record[1] then
-  if seq < record[1] then return 'stale' end
-  m, place = record[2], record[3]
-  for i = 1, #limits do full[i] = record[3 + i] or 0 end
-  claim = lead
-  return reply(1)
-end
-
--- Charges: what a booking has taken.
-
-local function read_charge()
-  local seen, seq = number(), number()
-  local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}}
-  for i = 1, number() do
-    c.n[i], c.y[i] = number(), number()
-  end
-  -- Nothing comes back of what is not known to have been charged here, or was
-  -- charged under other limits.
-  c.other = seen ~= version or #c.n ~= #limits
-  c.lost = c.other or not record or record[1] < seq or c.born ~= born
-  return c
-end
-
-local function left(c, i)
-  local l = limits[i]
-  return c.y[i] - l.ret + l.rate * (c.place - dial()) / 1e6
-end
-
-local function latest(c)
-  if c.settled or c.lost or math.abs(c.place - dial() - last) > 0.002 then return false end
-  for i = 1, #limits do
-    local l, rest = limits[i], left(c, i)
-    if c.n[i] == 0 then rest = max(0, rest) end
-    -- Rounding, not a cost: of the sum, and of two nanoseconds.
-    if math.abs(l.level - rest) > 1e-10 * max(l.level, l.cap) + 2e-9 * l.rate then return false end
-  end
-  return true
-end
-
-local function unbook(c)
-  if not latest(c) then return false end
-  for i = 1, #limits do
-    limits[i].level = max(0, limits[i].level - c.n[i])
-  end
-  last = max(-lag, c.before - dial())
-  changed = true
-  return true
-end
-
-local function settle(c, used)
-  if c.settled or c.other then return end
-  for i = 1, #limits do
-    local l, n = limits[i], c.n[i]
-    if used[i] > n then
-      l.level = l.level + used[i] - n
-      changed = true
-    elseif used[i] < n and not c.lost then
-      local safe = min(max(0, left(c, i) - l.rate * max(0, last) / 1e6), n - used[i], l.level)
-      l.level, l.ret = l.level - safe, l.ret + safe
-      changed = true
+  if seq < recorded then return 'stale' end
+  if seq == recorded then
+    repeated, claim = true, lead
+    for i = 1, floor(#r / 8 - 3) do
+      if i <= n then limits[i].full = unpacked('d', r, 17 + 8 * i) end
     end
-  end
-end
-
-local function hold(d, c)
-  d = min(d, most)
-  if d <= max(0, rem) then return end
-  local extra, here, booked = d - max(0, rem), dial(), last
-  if c and latest(c) then booked = max(-lag, c.before - here) end
-  local out, x = booked > -lag, extra
-  if out then
-    local free = here
-    if c and not c.lost then
-      local w = most
-      for i = 1, #limits do w = min(w, lasts(c.n[i], limits[i].rate)) end
-      free = c.place + w
-    end
-    x = min(max(0, free - here), extra)
-  end
-  rem, skip, changed = d, skip - x, true
-  leak(x)
-  local s, short = limits[1], 1
-  for i = 2, #limits do
-    if limits[i].cap * s.rate < s.cap * limits[i].rate then s, short = limits[i], i end
-  end
-  local brim = s.cap
-  if out then
-    last = max(last, 1)
-    brim = brim + s.rate * max(0, last) / 1e6
-  elseif c and not c.lost then
-    brim = brim - c.n[short]
   else
-    brim = brim - min(1, brim)
+    m, place = 0, 0
+    if not (recorded >= 0) then recorded = -1 end
   end
-  s.level = max(s.level, brim)
-  s.ret = s.ret + s.level
 end
 
-local function refused(e, d, c)
-  if e == epoch then
-    epoch, changed = epoch + 1, true
-    if fails == -2 then
-      fails = 0
-    elseif fails == -1 then
-      fails = 0
-      speed = max(0.01, speed * (rem > -memory and 0.7 or 0.9))
+-- The steps, until one that books. lifted: what was to be moved was taken back;
+-- nil: nothing was.
+
+local lifted
+if letter ~= 'B' and letter ~= '' and not repeated then
+  local at_byte = 2
+  local function number()
+    at_byte = at_byte + 8
+    return (unpacked('d', step, at_byte - 8))
+  end
+
+  local function lasts(units, rate)
+    local sec = units / rate
+    if sec * 1e9 < 1 then return 0 end
+    return sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9) / 1e3
+  end
+
+  -- A charge is what a booking has taken.
+  local function read_charge()
+    local seen, by = number(), number()
+    local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}}
+    for i = 1, number() do
+      c.n[i], c.y[i] = number(), number()
+    end
+    -- Nothing comes back of what is not known to have been charged here, or was
+    -- charged under other limits.
+    c.other = seen ~= version or #c.n ~= n
+    c.lost = c.other or recorded < by or c.born ~= born
+    return c
+  end
+
+  local function left(c, i)
+    local l = limits[i]
+    return c.y[i] - l.ret + l.rate * (c.place - dial) / 1e6
+  end
+
+  local function latest(c)
+    if c.settled or c.lost or math.abs(c.place - dial - last) > 0.002 then return false end
+    for i = 1, n do
+      local l, rest = limits[i], left(c, i)
+      if c.n[i] == 0 then rest = max(0, rest) end
+      -- Rounding, not a cost: of the sum, and of two nanoseconds.
+      if math.abs(l.level - rest) > 1e-10 * max(l.level, l.cap) + 2e-9 * l.rate then return false end
+    end
+    return true
+  end
+
+  local function unbook(c)
+    if not latest(c) then return false end
+    for i = 1, n do
+      limits[i].level = max(0, limits[i].level - c.n[i])
+    end
+    last = max(-lag, c.before - dial)
+    changed = true
+    return true
+  end
+
+  local function settle(c, used)
+    if c.settled or c.other then return end
+    for i = 1, n do
+      local l, charged = limits[i], c.n[i]
+      if used[i] > charged then
+        l.level = l.level + used[i] - charged
+        changed = true
+      elseif used[i] < charged and not c.lost then
+        local safe = min(max(0, left(c, i) - l.rate * max(0, last) / 1e6), charged - used[i], l.level)
+        l.level, l.ret = l.level - safe, l.ret + safe
+        changed = true
+      end
+    end
+  end
+
+  local function hold(d, c)
+    d = min(d, most)
+    if d <= max(0, rem) then return end
+    local extra, booked = d - max(0, rem), last
+    if c and latest(c) then booked = max(-lag, c.before - dial) end
+    local out, x = booked > -lag, extra
+    if out then
+      local free = dial
+      if c and not c.lost then
+        local w = most
+        for i = 1, n do w = min(w, lasts(c.n[i], limits[i].rate)) end
+        free = c.place + w
+      end
+      x = min(max(0, free - dial), extra)
+    end
+    rem, skip, changed = d, skip - x, true
+    dial = at - born - skip
+    if x > 0 then
+      for i = 1, n do
+        local l = limits[i]
+        l.level = max(0, l.level - l.rate * x / 1e6)
+      end
+      last = max(-lag, last - x)
+    end
+    local s, short = limits[1], 1
+    for i = 2, n do
+      if limits[i].cap * s.rate < s.cap * limits[i].rate then s, short = limits[i], i end
+    end
+    local brim = s.cap
+    if out then
+      last = max(last, 1)
+      brim = brim + s.rate * max(0, last) / 1e6
+    elseif c and not c.lost then
+      brim = brim - c.n[short]
     else
-      fails = fails + 1
+      brim = brim - min(1, brim)
     end
-    local again = fails < 12 and min(3.6e9, 1e6 * 2 ^ fails) or 3.6e9
-    if fails > 0 or d == 0 then d = max(d, again) end
+    s.level = max(s.level, brim)
+    s.ret = s.ret + s.level
   end
-  hold(d, c)
-end
 
--- The steps.
-
-local function read_units()
-  local cost, units = {number(), number(), number(), number()}, {}
-  for i = 1, #limits do
-    local n = cost[limits[i].unit] or 0
-    units[i] = n > 0 and max(n, limits[i].cap * 1e-9) or n
-  end
-  return units
-end
-
-local lifted -- nil: nothing was to be moved
-
--- fill books one place that is due within so much real time, or returns false.
-local function fill(n, within)
-  local w, slowest = max(0, last), -1
-  for i = 1, #limits do
-    local l = limits[i]
-    if n[i] > l.cap then which, why = i - 1, 2 end
-    if n[i] > 0 then
-      local d = lasts(l.level + n[i] - l.cap, l.rate)
-      if d > w then w, slowest = d, i - 1 end
-    end
-  end
-  if why == 2 then return false end
-  local r = real(w)
-  if r > min(within, most) then
-    which, why, wait = slowest, 1, r
-    return false
-  end
-  if m == 0 then place, before = dial() + w, dial() + last end
-  for i = 1, #limits do
-    local l = limits[i]
-    local run = l.rate * w / 1e6
-    if n[i] > 0 then l.level = max(l.level, run) + n[i] end
-    if m == 0 then full[i] = l.level - run end
-  end
-  last = max(last, w)
-  if rem > 0 then last = max(last, 1) end
-  m, changed = m + 1, true
-  return true, r
-end
-
--- room is how many more calls of n fit at once, if none of them has to wait.
-local function room(n, count)
-  if rem > 0 or last > 0 then return 0 end
-  for i = 1, #limits do
-    local l = limits[i]
-    if n[i] > 0 then count = min(count, floor((l.cap - l.level + l.rate * 0.9e-9) / n[i])) end
-  end
-  return max(0, count)
-end
-
-local function book()
-  local within, horizon, runs = number(), number(), 0
-  claim = number()
-  local first
-  local claims = claim ~= 0
-  claim = min(claim, lead)
-  runs = number()
-  if lifted then within = most end
-  if lifted == false then runs = 0 end
-  for _ = 1, runs do
-    local count, n = number(), read_units()
-    local counted = false
-    for i = 1, #limits do counted = counted or n[i] > 0 end
-    if not counted then
-      why = 3
-      return
-    end
-    while count > 0 do
-      local limit = within
-      if m > 0 then
-        limit = horizon
-        if claims and claim < lead then limit = max(limit, first + lag) end
+  local function refused(e, d, c)
+    if e == epoch then
+      epoch, changed = epoch + 1, true
+      if fails == -2 then
+        fails = 0
+      elseif fails == -1 then
+        fails = 0
+        speed = max(0.01, speed * (rem > -memory and 0.7 or 0.9))
+      else
+        fails = fails + 1
       end
-      local ok, r = fill(n, limit)
-      if not ok then return end
-      first = first or r
-      claim = claim + n[1]
-      count = count - 1
-      if limit == 0 and horizon == 0 and not claims then -- the others at once, too, or not
-        local more = room(n, count)
-        for i = 1, #limits do limits[i].level = limits[i].level + more * n[i] end
-        m, count = m + more, count - more
-      end
+      local again = fails < 12 and min(3.6e9, 1e6 * 2 ^ fails) or 3.6e9
+      if fails > 0 or d == 0 then d = max(d, again) end
     end
+    hold(d, c)
   end
-end
 
-local step = next_arg()
-while step do
-  if step == 'V' then
-    lifted = unbook(read_charge())
-  elseif step == 'N' then
-    lifted = false
-  elseif step == 'S' then
-    local c = read_charge()
-    settle(c, read_units())
-  elseif step == 'U' then
-    local c = read_charge()
-    if not unbook(c) then
-      local none = {}
-      for i = 1, #limits do none[i] = 0 end
-      settle(c, none)
-    end
-  elseif step == 'R' or step == 'H' then
-    local e, d = number(), number()
-    local c = number() == 1 and read_charge() or nil
-    if step == 'R' then refused(e, d, c) else hold(d, c) end
-  elseif step == 'G' then
-    if number() == epoch and fails ~= -1 then fails, changed = -1, true end
-  elseif step == 'B' then
-    book()
-    if claim > lead then lead, changed = claim, true end
-  elseif step == 'M' then
-    local n, bits = read_units(), 0
-    for i = 1, #limits do
-      local l = limits[i]
-      if n[i] > 0 and l.level + n[i] >= l.cap then bits = bits + 2 ^ (i - 1) end
-      l.level = max(l.level, min(l.level + n[i], l.cap))
-    end
-    m, changed = -1 - bits, true
-  elseif step == 'E' then
-    local held, shows = max(0, rem), dial()
-    for i = 1, #limits do
+  local function resume()
+    local held = max(0, rem)
+    for i = 1, n do
       local l = limits[i]
       l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * held / 1e6), 0
     end
     born = at > born and at or born + 1
-    skip = at - born - (shows - held)
+    dial = dial - held
+    skip = at - born - dial
     rem, last, speed, fails, epoch, lead, changed = -memory, -lag, 1, -2, epoch + 1, 0, true
-  elseif step == 'L' then
-    local blob, was, list = next_arg(), limits, read_limits(number())
-    if #list == 0 then list = own end
-    local gone = {}
-    for _, o in ipairs(was) do gone[o.field] = o end
+  end
+
+  local function replace()
+    local was, list = {}, {}
+    local count = number()
+    for i = 1, count do
+      list[i] = {unit = number() + 1, cap = number(), rate = number(), field = ARGV[arg + 1 + i]}
+    end
+    local blob = ARGV[arg + 1]
+    arg = arg + 1 + count
+    if count == 0 then
+      for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
+    end
+    for _, o in ipairs(limits) do was[o.field] = o end
     for _, l in ipairs(list) do
-      local o = gone[l.field]
-      if o and o.level then
-        local level, ret, top = o.level, o.ret + (o.rate - l.rate) * dial() / 1e6, max(o.top, o.cap)
-        l.level, l.ret, l.top = level, ret, level > l.cap and top or 0
-        gone[l.field] = nil
-      else
-        l.level, l.ret, l.top = 0, 0, 0
+      local o = was[l.field]
+      l.level, l.ret, l.top, l.full = 0, 0, 0, 0
+      if o then
+        l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
+        if l.level > l.cap then l.top = max(o.top, o.cap) end
+        was[l.field] = nil
       end
       local brim = l.cap + l.rate * max(0, last) / 1e6
       if last > -lag and l.level < brim then
         l.level, l.ret = brim, l.ret + brim
       end
     end
-    for field in pairs(gone) do redis.call('HDEL', key, field) end
-    limits, version, changed = list, version + 1, true
+    for field in pairs(was) do redis.call('HDEL', key, field) end
+    limits, n, version, changed = list, #list, version + 1, true
     set = blob ~= '' and blob or nil
     redis.call('HSET', key, 'v', string.format('%.0f ', version) .. blob)
   end
-  step = next_arg()
-end
 
-if not changed and ARGV[3] ~= '1' then return reply(0) end
-
--- Save.
-
-local values = {'s', '', worker, ''}
-if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails ~= -2 then
-  values[5], values[6] = 'c', encode({skip, rem, speed, epoch, fails})
-end
-local need = real(last + lag)
-for i = 1, #limits do
-  local l = limits[i]
-  need = max(need, real(lasts(l.level, l.rate)))
-  values[#values + 1] = l.field
-  values[#values + 1] = encode(l.top > 0 and {l.level, l.ret, dial(), l.top} or {l.level, l.ret, dial()})
-end
-if speed < 1 then need = max(need, max(0, rem) + up(log(1 / speed) / growth)) end
-need = max(need, rem + memory)
-local keep = set and 2.592e12 or 6e7
-local ttl
-if expires < at + need + keep / 2 then
-  ttl = min(need * 1.25, need + 8.64e10) + keep
-  expires = at + ttl
-end
-values[2] = encode({at, born, last, expires, print, lead})
-local r = {seq, m, m > 0 and place or dial()}
-for i = 1, #limits do
-  if m > 0 then r[3 + i] = full[i] end
-end
-values[4] = encode(r)
-
--- A worker that is new here makes room for its record.
-local most_records = 1024
-if not record and redis.call('HLEN', key) >= most_records then
-  local all, oldest, age = redis.call('HGETALL', key), nil, nil
-  for i = 1, #all, 2 do
-    local r = string.sub(all[i], 1, 1) == 'w' and (decode(all[i + 1], 3, 11) or {0, 0, -year100})
-    if r and (not age or r[3] < age) then oldest, age = all[i], r[3] end
-    if r and r[3] < dial() - 6e7 then redis.call('HDEL', key, all[i]) end
+  local function units()
+    local cost, u = {number(), number(), number(), number()}, {}
+    for i = 1, n do
+      local x = cost[limits[i].unit] or 0
+      u[i] = x > 0 and max(x, limits[i].cap * 1e-9) or x
+    end
+    return u
   end
-  if oldest then redis.call('HDEL', key, oldest) end
+
+  local nothing = {0, 0, 0, 0, 0, 0, 0, 0}
+  while letter ~= '' and letter ~= 'B' do
+    if letter == 'V' then
+      lifted = unbook(read_charge())
+    elseif letter == 'N' then
+      lifted = false
+    elseif letter == 'S' then
+      local c = read_charge()
+      settle(c, units())
+    elseif letter == 'U' then
+      local c = read_charge()
+      if not unbook(c) then settle(c, nothing) end
+    elseif letter == 'R' or letter == 'H' then
+      local e, d = number(), number()
+      local c = number() == 1 and read_charge() or nil
+      if letter == 'R' then refused(e, d, c) else hold(d, c) end
+    elseif letter == 'G' then
+      if number() == epoch and fails ~= -1 then fails, changed = -1, true end
+    elseif letter == 'M' then
+      local u, bits = units(), 0
+      for i = 1, n do
+        local l = limits[i]
+        if u[i] > 0 and l.level + u[i] >= l.cap then bits = bits + 2 ^ (i - 1) end
+        l.level = max(l.level, min(l.level + u[i], l.cap))
+      end
+      m, changed = -1 - bits, true
+    elseif letter == 'E' then
+      resume()
+    elseif letter == 'L' then
+      replace()
+    end
+    arg = arg + 1
+    step, at_byte = ARGV[arg] or '', 2
+    letter = string.sub(step, 1, 1)
+  end
 end
-redis.call('HSET', key, unpack(values))
-if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
-return reply(0)
+
+-- Booking: places for the costs in their order, the first one within its wait and the
+-- others within the horizon, or while the worker is behind the lead.
+
+if letter == 'B' and not repeated and lifted ~= false then
+  local within, horizon, claims, runs = unpacked('dddd', step, 2)
+  local at_byte = 34
+  if lifted then within = most end
+  claim = min(claims, lead)
+  local first
+  local u = {}
+  for _ = 1, runs do
+    local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
+    at_byte = at_byte + 40
+    local counted = false
+    for i = 1, n do
+      local l = limits[i]
+      local x = l.unit
+      x = x == 1 and c1 or x == 2 and c2 or x == 3 and c3 or c4
+      u[i] = x > 0 and max(x, l.cap * 1e-9) or x
+      counted = counted or x > 0
+      if x > l.cap then which, why = i - 1, 2 end
+    end
+    if not counted then why = 3 end
+    while count > 0 and why == 0 do
+      local limit = within
+      if m > 0 then
+        limit = horizon
+        if claims > 0 and claim < lead then limit = max(limit, first + lag) end
+      end
+      local w, slowest = max(0, last), -1
+      for i = 1, n do
+        local l = limits[i]
+        if u[i] > 0 then
+          local sec = (l.level + u[i] - l.cap) / l.rate
+          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9) / 1e3
+          if d > w then w, slowest = d, i - 1 end
+        end
+      end
+      local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
+      if real > min(limit, most) then
+        which, why, wait = slowest, 1, real
+        break
+      end
+      for i = 1, n do
+        local l = limits[i]
+        local run = l.rate * w / 1e6
+        if u[i] > 0 then l.level = max(l.level, run) + u[i] end
+        if m == 0 then l.full = l.level - run end
+      end
+      if m == 0 then place, before, first = dial + w, dial + last, real end
+      last = max(last, w)
+      if rem > 0 then last = max(last, 1) end
+      m, count, changed = m + 1, count - 1, true
+      if claims > 0 then
+        claim = claim + u[1]
+        lead = max(lead, claim)
+      elseif count > 0 and within == 0 and horizon == 0 and last <= 0 then
+        -- As many more as fit at once.
+        local more = count
+        for i = 1, n do
+          local l = limits[i]
+          if u[i] > 0 then more = min(more, floor((l.cap - l.level + l.rate * 0.9e-9) / u[i])) end
+        end
+        more = max(0, more)
+        for i = 1, n do limits[i].level = limits[i].level + more * u[i] end
+        m, count = m + more, count - more
+      end
+    end
+    if why > 0 then break end
+  end
+end
+
+-- What is kept.
+
+if (changed or fence == 1) and not repeated then
+  local w, values = last + lag, {'s', '', worker, ''}
+  local k = 4
+  local record = pack('ddd', seq, m, m > 0 and place or dial)
+  for i = 1, n do
+    local l = limits[i]
+    values[k + 1] = l.field
+    if l.top > 0 then
+      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.top)
+    else
+      values[k + 2] = pack('ddd', l.level, l.ret, dial)
+    end
+    k = k + 2
+    w = max(w, min(l.level / l.rate * 1e6, most))
+    if m > 0 then record = record .. pack('d', l.full) end
+  end
+  local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
+  if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails ~= -2 then
+    values[k + 1], values[k + 2] = 'c', pack('ddddd', skip, rem, speed, epoch, fails)
+    if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
+  end
+  -- The key outlives what is in it, and the longest time after which a request may be
+  -- repeated; limits that were set, for 30 days.
+  local keep = set and 2.592e12 or 6e7
+  local ttl
+  if expires < at + need + keep / 2 then
+    ttl = min(need * 1.25, need + 8.64e10) + keep
+    expires = at + ttl
+  end
+  if lead > 0 then
+    values[2] = pack('dddddd', at, born, last, expires, mine, lead)
+  else
+    values[2] = pack('ddddd', at, born, last, expires, mine)
+  end
+  values[4] = record
+
+  -- A worker that is new here makes room for its record, and takes the idle ones away.
+  if not r and redis.call('HLEN', key) >= 1024 then
+    local all, oldest, age = redis.call('HGETALL', key), nil, nil
+    for i = 1, #all, 2 do
+      if string.sub(all[i], 1, 1) == 'w' and #all[i + 1] >= 24 then
+        local _, _, place = unpacked('ddd', all[i + 1])
+        if not age or place < age then oldest, age = all[i], place end
+        if place < dial - 6e7 then redis.call('HDEL', key, all[i]) end
+      end
+    end
+    if oldest then redis.call('HDEL', key, oldest) end
+  end
+  redis.call('HSET', key, unpack(values))
+  if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
+end
+
+-- The answer.
+
+local reply = pack('dddddddddddddddddddd', repeated and 1 or 0, at, born, skip, rem, last, speed, epoch, fails,
+  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, n)
+for i = 1, n do
+  local l = limits[i]
+  reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)
+end
+if version ~= known then return {reply, set or ''} end
+return reply

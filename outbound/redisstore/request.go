@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"hash/fnv"
 	"math"
@@ -20,10 +21,11 @@ type request struct {
 	limits []outbound.Limit
 	seq    int64
 	args   []any
-	known  bool // the server is taken to know the script
-	alone  bool // not to be sent in a pipeline
-	done   bool // the shard's lock protects it
-	acts   bool // it may change what a refusal has said
+	buf    []byte // of the argument that is being written
+	known  bool   // the server is taken to know the script
+	alone  bool   // not to be sent in a pipeline
+	done   bool   // the shard's lock protects it
+	acts   bool   // it may change what a refusal has said
 }
 
 // maxGates is the most operations that go in one request.
@@ -77,23 +79,25 @@ func plain1(op *outbound.Op) bool {
 	return op.Action == outbound.Peek || op.Action == outbound.Book && len(op.Costs) == 0 && op.Move == nil
 }
 
-// header is what every request of a bucket begins with.
+// header is what every request of a bucket carries of its limits.
 type header struct {
 	limits []outbound.Limit
-	args   []any
+	print  float64
+	shapes []byte
+	fields []any
 }
 
-// of returns the limits as arguments: their print, their number, and each.
-func (h *header) of(limits []outbound.Limit) []any {
-	if h.args == nil || !same(h.limits, limits) {
-		h.limits = limits
-		h.args = append([]any{print(limits)}, shapes(limits)...)
+// of makes the header that of these limits.
+func (h *header) of(limits []outbound.Limit) *header {
+	if h.fields == nil || !same(h.limits, limits) {
+		*h = header{limits: limits, print: print(limits), fields: fields(limits)}
+		h.shapes = appendShapes(nil, limits)
 	}
-	return h.args
+	return h
 }
 
 // print is a number by which workers notice that their limits differ.
-func print(limits []outbound.Limit) int64 {
+func print(limits []outbound.Limit) float64 {
 	h := fnv.New64a()
 	for i := range limits {
 		l := &limits[i]
@@ -102,17 +106,34 @@ func print(limits []outbound.Limit) int64 {
 			_, _ = h.Write(strconv.AppendFloat([]byte{' '}, x, 'g', -1, 64))
 		}
 	}
-	return int64(h.Sum64() >> 16) // a float64 holds it
+	return float64(h.Sum64() >> 16) // which loses nothing
 }
 
-// shapes returns the number of limits, and each as the script reads it.
-func shapes(limits []outbound.Limit) []any {
-	args := []any{len(limits)}
+// fields returns the names under which the server keeps the limits' levels.
+func fields(limits []outbound.Limit) []any {
+	names := make([]any, len(limits))
+	for i := range limits {
+		names[i] = "l" + strconv.Itoa(limits[i].Unit) + limits[i].Name
+	}
+	return names
+}
+
+// appendShapes appends the number of limits, and what the script needs of each.
+func appendShapes(b []byte, limits []outbound.Limit) []byte {
+	b = appendNumbers(b, float64(len(limits)))
 	for i := range limits {
 		l := &limits[i]
-		args = append(args, "l"+strconv.Itoa(l.Unit)+l.Name, l.Unit, l.Capacity, l.LeakRate)
+		b = appendNumbers(b, float64(l.Unit), l.Capacity, l.LeakRate)
 	}
-	return args
+	return b
+}
+
+// appendNumbers appends numbers as the script reads them.
+func appendNumbers(b []byte, numbers ...float64) []byte {
+	for _, f := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
+	}
+	return b
 }
 
 // command returns the words to send.
@@ -128,22 +149,25 @@ func (r *request) command() []any {
 // encode writes the request down.
 func (r *request) encode(worker string) {
 	ln := r.line
-	r.args = make([]any, 0, 40)
-	r.add("EVALSHA", digest, 1, ln.name, worker, r.seq)
+	h := ln.header.of(r.limits)
+	fence := 0.
 	if ln.fence {
-		r.add(1)
-	} else {
-		r.add(0)
+		fence = 1
 	}
-	r.add(ln.version)
-	r.add(ln.header.of(r.limits)...)
+	b := make([]byte, 0, 256) // all arguments are slices of it, unless there are many
+	b = appendNumbers(b, float64(r.seq), fence, float64(ln.version), h.print)
+	b = append(b, h.shapes...)
+	r.args = make([]any, 0, 8+len(h.fields))
+	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)
+	r.args = append(r.args, h.fields...)
+	r.buf = b[len(b):]
 	if w := r.main; w != nil && w.op.Move != nil {
 		w.op.Align(ln.version, ln.inForce(r.limits))
-		if !adds(w.op) {
-			r.add("V")
-			r.charge(w.op.Move)
+		if adds(w.op) {
+			r.step('N')
 		} else {
-			r.add("N")
+			r.step('V')
+			r.charge(w.op.Move)
 		}
 	}
 	for _, w := range r.waits {
@@ -152,7 +176,7 @@ func (r *request) encode(worker string) {
 			r.report(&w.op.Reports[i])
 		}
 		for i := len(w.op.Charges) - 1; i >= 0; i-- {
-			r.add("U")
+			r.step('U')
 			r.charge(w.op.Charges[i])
 		}
 		r.acts = r.acts || len(w.op.Reports)+len(w.op.Charges) > 0
@@ -166,32 +190,46 @@ func (r *request) encode(worker string) {
 		}
 		r.book(0, 0, 0)
 	}
+	r.end()
 }
 
-func (r *request) add(args ...any) { r.args = append(r.args, args...) }
+// step begins a step of the script.
+func (r *request) step(letter byte) {
+	r.end()
+	r.buf = append(r.buf, letter)
+}
+
+// end ends the step that is being written.
+func (r *request) end() {
+	if len(r.buf) > 0 {
+		r.args = append(r.args, r.buf)
+		r.buf = r.buf[len(r.buf):]
+	}
+}
+
+func (r *request) add(numbers ...float64) { r.buf = appendNumbers(r.buf, numbers...) }
 
 func (r *request) action(op *outbound.Op) {
+	r.acts = true
 	switch op.Action {
 	case outbound.Book:
 		r.costs = append(r.costs, op.Costs...)
 		r.book(op.Wait, op.Horizon, op.Claim)
 	case outbound.Meter:
-		r.add("M")
-		r.cost(&op.Costs[0])
+		r.step('M')
+		r.add(op.Costs[0][:]...)
 	case outbound.Resume:
-		r.add("E")
+		r.step('E')
 	case outbound.Replace:
-		blob := ""
+		var blob []byte
 		if len(op.Replacement) > 0 {
-			b, err := json.Marshal(op.Replacement)
-			if err == nil {
-				blob = string(b)
-			}
+			blob, _ = json.Marshal(op.Replacement) // checked: it has no NaN
 		}
-		r.add("L", blob)
-		r.add(shapes(op.Replacement)...)
+		r.step('L')
+		r.buf = appendShapes(r.buf, op.Replacement)
+		r.end()
+		r.args = append(append(r.args, blob), fields(op.Replacement)...)
 	}
-	r.acts = true
 }
 
 // book adds the places to book, equal costs in a row as one and its count.
@@ -199,42 +237,39 @@ func (r *request) book(wait, horizon time.Duration, claim float64) {
 	if len(r.costs) == 0 {
 		return
 	}
-	r.add("B", micros(wait), micros(horizon), min(claim, 1e300))
-	at := len(r.args)
-	r.add(0)
-	runs := 0
+	runs := 1.
+	for i := range r.costs[1:] {
+		if r.costs[i] != r.costs[i+1] {
+			runs++
+		}
+	}
+	r.step('B')
+	r.add(micros(wait), micros(horizon), claim, runs)
 	for i := 0; i < len(r.costs); {
 		j := i + 1
 		for j < len(r.costs) && r.costs[j] == r.costs[i] {
 			j++
 		}
-		r.add(j - i)
-		r.cost(&r.costs[i])
+		r.add(float64(j - i))
+		r.add(r.costs[i][:]...)
 		i = j
-		runs++
-	}
-	r.args[at] = runs
-}
-
-func (r *request) cost(c *outbound.Cost) {
-	for _, n := range c {
-		r.add(n)
 	}
 }
 
 func (r *request) report(p *outbound.Report) {
 	switch p.Kind {
 	case outbound.Settled:
-		r.add("S")
+		r.step('S')
 		r.charge(p.Charge)
-		r.cost(&p.Used)
+		r.add(p.Used[:]...)
 		settled(p.Charge, &p.Used, r.line.inForce(r.limits))
 	case outbound.Refused, outbound.Held:
-		letter := "R"
 		if p.Kind == outbound.Held {
-			letter = "H"
+			r.step('H')
+		} else {
+			r.step('R')
 		}
-		r.add(letter, p.Epoch, micros(p.Wait))
+		r.add(float64(p.Epoch), micros(p.Wait))
 		if p.Charge == nil {
 			r.add(0)
 			return
@@ -242,22 +277,22 @@ func (r *request) report(p *outbound.Report) {
 		r.add(1)
 		r.charge(p.Charge)
 	case outbound.Succeeded:
-		r.add("G", p.Epoch)
+		r.step('G')
+		r.add(float64(p.Epoch))
 	}
 }
 
 // charge adds what a booking has taken.
 func (r *request) charge(c *outbound.Charge) {
-	version, seq := c.Version, c.Seq
+	seq, settled := float64(c.Seq), 0.
 	if c.Lost != 0 {
 		seq = 1 << 53 // nothing comes back of it
 	}
-	yes := 0
 	if c.Settled {
-		yes = 1
+		settled = 1
 	}
 	n := len(r.line.inForce(r.limits))
-	r.add(version, seq, micros(c.Born), micros(c.Place), micros(c.Before), yes, n)
+	r.add(float64(c.Version), seq, micros(c.Born), micros(c.Place), micros(c.Before), settled, float64(n))
 	for i := range n {
 		r.add(c.N[i], c.Y[i])
 	}
