@@ -2,13 +2,15 @@
 -- microseconds, with the nanoseconds behind the point; rates are units per second.
 --
 -- KEYS[1] is a hash:
---   s        at, born, last, when the key expires, print of the limits last used[, lead]
+--   s        at, born, last, when the key expires, print of the limits last used[, lead];
+--            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails; absent until they differ from a new key's
 --   l<limit> level, ret, dial at which it was so[, top]
 --   v        version of the limits[, the limits that were set, as JSON]
 --   w<id>    a worker's record: seq of its last request that changed anything,
---            how many calls that booked, the place of the first, and how full each
---            limit is there; for a meter, -1 - the limits brought to the brim, as bits
+--            how many calls that booked, the place of the first, and, of several, how
+--            full each limit is there; for a meter, -1 - the limits brought to the brim,
+--            as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
@@ -124,6 +126,7 @@ if s then
     garbage = true
   end
   epoch = born
+  if print and print < 0 then print, fails = -print, -1 end
   garbage = garbage or not (at > now - year100 and at < now + year100 and born > now - year100 and born < now + year100
     and last >= -lag and last < year100 and lead >= 0 and expires < 1e17)
 end
@@ -537,10 +540,10 @@ if (changed or fence == 1) and not repeated then
     end
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
-    if m > 0 then record = record .. pack('d', l.full) end
+    if m > 1 then record = record .. pack('d', l.full) end
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
-  if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails ~= -2 then
+  if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('ddddd', skip, rem, speed, epoch, fails)
     if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
   end
@@ -552,6 +555,7 @@ if (changed or fence == 1) and not repeated then
     ttl = min(need * 1.25, need + 8.64e10) + keep
     expires = at + ttl
   end
+  if fails == -1 then mine = -mine end
   if lead > 0 then
     values[2] = pack('dddddd', at, born, last, expires, mine, lead)
   else

@@ -39,6 +39,6 @@ func TestServerTime(t *testing.T) {
 	for range 10 {
 		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "k", outbound.Limit{Capacity: 1e11, LeakRate: 1e9}))
 		b.Acquire(ctx, outbound.Cost{1})
-		t.Log(rdb.MemoryUsage(ctx, s.Key("k")).Val())
+		t.Log(rdb.MemoryUsage(ctx, s.Key("k")).Val(), rdb.ObjectEncoding(ctx, s.Key("k")).Val(), rdb.Do(ctx, "DEBUG","LISTPACK", s.Key("k")).Val(), rdb.HGetAll(ctx, s.Key("k")).Val(), rdb.ConfigGet(ctx,"hash-max*").Val())
 	}
 }
