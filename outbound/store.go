@@ -66,7 +66,6 @@ type Op struct {
 	// Charges are bookings to give back, in the order in which they were booked:
 	// the latest ones are undone, of others comes back what is safe.
 	Charges []*Charge
-	Claim float64
 	// Move, if not nil, is a booking to undo so that Costs can be booked
 	// instead, if it is the latest of all. If it is not, nothing is booked.
 	Move *Charge
@@ -106,7 +105,6 @@ const (
 type Charge struct {
 	leak.Charge
 	Version int64   // of the limits it was booked under
-	Seq     int64   // for the store: of the request that booked it
 	limits  []Limit // those limits, as the indices of leak.Charge count them
 }
 
@@ -136,10 +134,6 @@ type Result struct {
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	Differ bool
-	Claim float64
-	When, Heard time.Time
-
 	others uint8   // a bit for each of Limits that is only other buckets'
 	given  []Limit // those in force in a bucket of this process, an AtOnce included
 	used   int     // calls at once
@@ -157,5 +151,3 @@ type Stored struct {
 	Set     bool
 	Version int64
 }
-
-func (op *Op) Align(version int64, limits []Limit) {}
