@@ -64,6 +64,7 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
+	Claim   float64
 	// Charges are bookings to give back, in the order in which they were booked:
 	// the latest ones are undone, of others comes back what is safe.
 	Charges []*Charge
@@ -123,8 +124,10 @@ type Result struct {
 	Invalid bool
 	// Refused is set if the next of Costs was refused, and Wait is the real
 	// time until it could go.
-	Refused bool
-	Wait    time.Duration
+	Refused     bool
+	Wait        time.Duration
+	Claim       float64
+	When, Heard time.Time
 	// Full tells which limits a Meter has brought to the brim.
 	Full [maxLimits]bool
 	// State is the bucket's clock and its levels after the action.

@@ -183,6 +183,7 @@ local dial = at - born - skip
 
 -- The levels.
 
+local differ = s and not set and print ~= mine
 for i = 1, n do
   local l, was = limits[i], got[4 + i]
   if was then
@@ -194,13 +195,14 @@ for i = 1, n do
     end
     if level and s and level >= 0 and level < 1e15 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
+      -- The last booking may be one that this limit knows nothing of: it cannot be undone.
+      if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
     else
       garbage = true
     end
   end
 end
 
-local differ = s and not set and print ~= mine
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, dial = 0, -memory, 1, now, -2, 0
@@ -290,10 +292,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return true
   end
 
-  local function settle(c, used)
-    if c.settled or c.other then return end
+  local function settle(c, used, cost)
+    if c.settled then return end
     for i = 1, n do
-      local l, charged = limits[i], c.n[i]
+      local l, charged = limits[i], c.other and cost[i] or c.n[i]
       if used[i] > charged then
         l.level = l.level + used[i] - charged
         changed = true
@@ -422,11 +424,11 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     elseif letter == 'N' then
       lifted = false
     elseif letter == 'S' then
-      local c = read_charge()
-      settle(c, units())
+      local c, used = read_charge(), units()
+      settle(c, used, units())
     elseif letter == 'U' then
       local c = read_charge()
-      if not unbook(c) then settle(c, nothing) end
+      if not unbook(c) then settle(c, nothing, nothing) end
     elseif letter == 'R' or letter == 'H' then
       local e, d = number(), number()
       local c = number() == 1 and read_charge() or nil
@@ -459,7 +461,8 @@ if letter == 'B' and not repeated and lifted ~= false then
   local within, horizon, claims, runs = unpacked('dddd', step, 2)
   local at_byte = 34
   if lifted then within = most end
-  claim = min(claims, lead)
+  local begins, booked = claims > lead, claims
+  if begins then booked = 0 end
   local first
   local u = {}
   for _ = 1, runs do
@@ -479,7 +482,7 @@ if letter == 'B' and not repeated and lifted ~= false then
       local limit = within
       if m > 0 then
         limit = horizon
-        if claims > 0 and claim < lead then limit = max(limit, first + lag) end
+        if claims > 0 and not begins and booked < lead and u[1] > 0 then limit = max(limit, first + lag) end
       end
       local w, slowest = max(0, last), -1
       for i = 1, n do
@@ -506,8 +509,9 @@ if letter == 'B' and not repeated and lifted ~= false then
       if rem > 0 then last = max(last, 1) end
       m, count, changed = m + 1, count - 1, true
       if claims > 0 then
-        claim = claim + u[1]
-        lead = max(lead, claim)
+        booked = booked + u[1]
+        lead = max(lead, booked)
+        claim = begins and lead or booked
       elseif count > 0 and within == 0 and horizon == 0 and last <= 0 then
         -- As many more as fit at once.
         local more = count

@@ -262,6 +262,7 @@ func (r *request) report(p *outbound.Report) {
 		r.step('S')
 		r.charge(p.Charge)
 		r.add(p.Used[:]...)
+		r.add(p.Cost[:]...)
 		settled(p.Charge, &p.Used, r.line.inForce(r.limits))
 	case outbound.Refused, outbound.Held:
 		if p.Kind == outbound.Held {
