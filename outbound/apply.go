@@ -181,6 +181,7 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 	if r.Charge != nil {
 		c = &r.Charge.Charge
 	}
+	before := max(0, s.State.Rem)
 	switch r.Kind {
 	case Settled:
 		used := units(&r.Used, shapes)
@@ -191,6 +192,15 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 		s.State.Hold(limits, r.Wait, c)
 	case Succeeded:
 		s.State.Succeeded(r.Epoch)
+	case Left:
+		for i := range shapes {
+			if left := r.Used[shapes[i].Unit]; left >= 0 && left <= s.State.Since(limits, c, i) {
+				s.State.Hold(limits, r.Wait, c)
+			}
+		}
+	}
+	if s.State.Rem > before {
+		s.State.Why = uint8(r.Reason)
 	}
 }
 

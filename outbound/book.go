@@ -111,6 +111,7 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 			c = &calls[i]
 		}
 		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
+		c.admitted = time.Now()
 		c.hold(r)
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
@@ -138,6 +139,9 @@ func (b *Bucket) book(ctx context.Context, op *Op) (Result, error) {
 		err = &CostError{Key: b.key, Limit: r.Limits[r.Limit], Cost: op.Costs[0], Err: ErrTooLarge}
 	default:
 		refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
+		if refused.Held {
+			refused.Reason = Reason(r.State.Why)
+		}
 		if r.noSlot {
 			refused.Limit = b.slotName()
 		} else if r.Limit >= 0 {

@@ -87,10 +87,11 @@ type Op struct {
 type Report struct {
 	Kind   ReportKind
 	Charge *Charge       // of the call; nil where nobody's call is meant
-	Used   Cost          // Settled: what it really cost
+	Used   Cost          // Settled: what it really cost; Left: what remains, or below 0
 	Cost   Cost          // Settled: what it was to take
-	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say
+	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
 	Epoch  int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
+	Reason Reason        // Refused, Held, Left
 }
 
 // ReportKind is the kind of a [Report].
@@ -102,6 +103,7 @@ const (
 	Refused                     // the API has refused the call and asked to wait
 	Held                        // the API, or an operator, asks to wait before the next call
 	Succeeded                   // the call has succeeded
+	Left                        // the API has told what remains until a reset
 )
 
 // Charge is what a booking has taken, kept to give back from it.

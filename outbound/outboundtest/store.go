@@ -61,6 +61,7 @@ var storeCases = []struct {
 	{"the latest booking is undone as if it had never been", (*exam).unbooks},
 	{"refusals of one episode count once, and the clock slows only after a success", (*exam).refusals},
 	{"a refusal without a success in between doubles the hold", (*exam).doubles},
+	{"nothing goes until the reset when what remained was used since", (*exam).remains},
 	{"limits that were set win for all, and levels stay", (*exam).replaces},
 	{"buckets made with different limits are each held to their own", (*exam).disagree},
 	{"keys of any bytes are keys of their own", (*exam).keys},

@@ -43,7 +43,7 @@ const (
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
 // head is the number of numbers before the limits', and perLimit of theirs.
-const head, perLimit = 20, 4
+const head, perLimit = 21, 4
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -59,7 +59,7 @@ func decode(value any) (a answer, err error) {
 	}
 	var buf [head + perLimit*leak.Max]float64
 	f, ok := numbers(text, buf[:0])
-	if !ok || len(f) < head || f[19] < 0 || f[19] > leak.Max || len(f) != head+perLimit*int(f[19]) {
+	if !ok || len(f) < head || f[20] < 0 || f[20] > leak.Max || len(f) != head+perLimit*int(f[20]) {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
 	a.repeated = f[0] == 1
@@ -68,7 +68,7 @@ func decode(value any) (a answer, err error) {
 	s.Speed, s.Epoch, s.Fails = f[6], int64(f[7]), int(f[8])
 	a.version, a.claim, a.booked, a.place, a.before = int64(f[9]), f[10], int(f[11]), nanos(f[12]), nanos(f[13])
 	a.which, a.why, a.wait = int(f[14]), int(f[15]), nanos(f[16])
-	a.garbage, a.differ, a.n = f[17] != 0, f[18] != 0, int(f[19])
+	a.garbage, a.differ, s.Why, a.n = f[17] != 0, f[18] != 0, uint8(f[19]), int(f[20])
 	for i := range a.n {
 		l := f[head+perLimit*i:]
 		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}

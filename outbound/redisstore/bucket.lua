@@ -4,7 +4,7 @@
 -- KEYS[1] is a hash:
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
---   c        skip, rem, speed, epoch, fails; absent until they differ from a new key's
+--   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
 --   l<limit> level, ret, dial at which it was so[, top]
 --   v        version of the limits[, the limits that were set, as JSON]
 --   w<id>    a worker's record: seq of its last request that changed anything,
@@ -115,7 +115,7 @@ end
 local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
 local at, born, last, expires, print, lead = now, now, -lag, 0, nil, 0
-local skip, rem, speed, epoch, fails = 0, -memory, 1, now, -2
+local skip, rem, speed, epoch, fails, held = 0, -memory, 1, now, -2, 0
 local s, c, r = got[1], got[2], got[4]
 if s then
   if #s == 48 then
@@ -131,11 +131,11 @@ if s then
     and last >= -lag and last < year100 and lead >= 0 and expires < 1e17)
 end
 if c then
-  garbage = garbage or not s or #c ~= 40
+  garbage = garbage or not s or #c ~= 48
   if not garbage then
-    skip, rem, speed, epoch, fails = unpacked('ddddd', c)
+    skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
     garbage = not (rem >= -memory and rem < year100 and speed >= 0.01 and speed <= 1 and epoch < 1e17
-      and skip > -2 * year100 and skip < 2 * year100 and fails >= -2 and fails < 1e9)
+      and skip > -2 * year100 and skip < 2 * year100 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
 
@@ -205,7 +205,7 @@ end
 
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails, dial = 0, -memory, 1, now, -2, 0
+  skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
   redis.call('DEL', key)
   if set then redis.call('HSET', key, 'v', got[3]) end
   for i = 1, n do
@@ -307,7 +307,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     end
   end
 
-  local function hold(d, c)
+  local function hold(d, c, reason)
     d = min(d, most)
     if d <= max(0, rem) then return end
     local extra, booked = d - max(0, rem), last
@@ -322,7 +322,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
       x = min(max(0, free - dial), extra)
     end
-    rem, skip, changed = d, skip - x, true
+    rem, skip, held, changed = d, skip - x, reason, true
     dial = at - born - skip
     if x > 0 then
       for i = 1, n do
@@ -348,7 +348,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     s.ret = s.ret + s.level
   end
 
-  local function refused(e, d, c)
+  local function refused(e, d, c, reason)
     if e == epoch then
       epoch, changed = epoch + 1, true
       if fails == -2 then
@@ -362,19 +362,31 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local again = fails < 12 and min(3.6e9, 1e6 * 2 ^ fails) or 3.6e9
       if fails > 0 or d == 0 then d = max(d, again) end
     end
-    hold(d, c)
+    hold(d, c, reason)
+  end
+
+  -- What remains until a reset, if it is no more than was filled since the call.
+  local function remains(d, c, reason)
+    local left = {number(), number(), number(), number()}
+    for i = 1, n do
+      local l, since = limits[i], 0
+      if c and not c.lost then
+        since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
+      end
+      if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
+    end
   end
 
   local function resume()
-    local held = max(0, rem)
+    local ahead = max(0, rem)
     for i = 1, n do
       local l = limits[i]
-      l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * held / 1e6), 0
+      l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * ahead / 1e6), 0
     end
     born = at > born and at or born + 1
-    dial = dial - held
+    dial = dial - ahead
     skip = at - born - dial
-    rem, last, speed, fails, epoch, lead, changed = -memory, -lag, 1, -2, epoch + 1, 0, true
+    rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
   end
 
   local function replace()
@@ -429,10 +441,16 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     elseif letter == 'U' then
       local c = read_charge()
       if not unbook(c) then settle(c, nothing, nothing) end
-    elseif letter == 'R' or letter == 'H' then
-      local e, d = number(), number()
+    elseif letter == 'R' or letter == 'H' or letter == 'A' then
+      local e, d, reason = number(), number(), number()
       local c = number() == 1 and read_charge() or nil
-      if letter == 'R' then refused(e, d, c) else hold(d, c) end
+      if letter == 'R' then
+        refused(e, d, c, reason)
+      elseif letter == 'H' then
+        hold(d, c, reason)
+      else
+        remains(d, c, reason)
+      end
     elseif letter == 'G' then
       if number() == epoch and fails ~= -1 then fails, changed = -1, true end
     elseif letter == 'M' then
@@ -548,7 +566,7 @@ if (changed or fence == 1) and not repeated then
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
-    values[k + 1], values[k + 2] = 'c', pack('ddddd', skip, rem, speed, epoch, fails)
+    values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
   end
   -- The key outlives what is in it, and the longest time after which a request may be
@@ -585,8 +603,8 @@ end
 
 -- The answer.
 
-local reply = pack('dddddddddddddddddddd', repeated and 1 or 0, at, born, skip, rem, last, speed, epoch, fails,
-  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, n)
+local reply = pack('ddddddddddddddddddddd', repeated and 1 or 0, at, born, skip, rem, last, speed, epoch, fails,
+  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, rem > 0 and held or 0, n)
 for i = 1, n do
   local l = limits[i]
   reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)

@@ -264,19 +264,25 @@ func (r *request) report(p *outbound.Report) {
 		r.add(p.Used[:]...)
 		r.add(p.Cost[:]...)
 		settled(p.Charge, &p.Used, r.line.inForce(r.limits))
-	case outbound.Refused, outbound.Held:
-		if p.Kind == outbound.Held {
-			r.step('H')
-		} else {
+	case outbound.Refused, outbound.Held, outbound.Left:
+		switch p.Kind {
+		case outbound.Refused:
 			r.step('R')
+		case outbound.Held:
+			r.step('H')
+		default:
+			r.step('A')
 		}
-		r.add(float64(p.Epoch), micros(p.Wait))
+		r.add(float64(p.Epoch), micros(p.Wait), float64(p.Reason))
 		if p.Charge == nil {
 			r.add(0)
-			return
+		} else {
+			r.add(1)
+			r.charge(p.Charge)
 		}
-		r.add(1)
-		r.charge(p.Charge)
+		if p.Kind == outbound.Left {
+			r.add(p.Used[:]...)
+		}
 	case outbound.Succeeded:
 		r.step('G')
 		r.add(float64(p.Epoch))
