@@ -1,0 +1,174 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// need skips a test of what only real servers do.
+func need(t *testing.T) {
+	t.Helper()
+	if _, err := find(); err != nil {
+		lack(t, err.Error())
+	}
+}
+
+// gone tells whether there is no process of this id, or only what its parent
+// has not asked for yet.
+func gone(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	var id int
+	var name, state string
+	if _, err := fmt.Sscan(string(stat), &id, &name, &state); err != nil {
+		return false
+	}
+	return state == "Z"
+}
+
+func TestAServerAnswersAndIsGoneAfterItsTest(t *testing.T) {
+	need(t)
+	var pid int
+	var dir string
+	t.Run("test", func(t *testing.T) {
+		s := Start(t, "--maxmemory", "12mb")
+		pid, dir = s.Pid(), s.dir
+		client := s.Client(t)
+		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err())
+		limit, err := client.ConfigGet(t.Context(), "maxmemory").Result()
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"maxmemory": "12582912"}, limit)
+		require.False(t, gone(pid))
+	})
+	require.True(t, gone(pid))
+	require.NoDirExists(t, dir)
+}
+
+func TestServersListenOnThisMachineOnlyAndKeepNothing(t *testing.T) {
+	need(t)
+	s := Start(t)
+	require.Equal(t, []any{"bind", "127.0.0.1"}, list(s.Do(t, "CONFIG", "GET", "bind")))
+	require.Equal(t, []any{"save", ""}, list(s.Do(t, "CONFIG", "GET", "save")))
+	require.Equal(t, []any{"appendonly", "no"}, list(s.Do(t, "CONFIG", "GET", "appendonly")))
+}
+
+// list is a reply of pairs, whichever protocol it came by, if there is one pair.
+func list(reply any) []any {
+	if m, ok := reply.(map[any]any); ok {
+		for k, v := range m {
+			return []any{k, v}
+		}
+	}
+	l, _ := reply.([]any)
+	return l
+}
+
+func TestAStoppedServerAnswersWhenItGoesOn(t *testing.T) {
+	need(t)
+	s := Start(t)
+	client := s.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
+	require.NoError(t, client.Ping(t.Context()).Err())
+	s.Stop(t)
+	answered := make(chan error, 1)
+	go func() { answered <- client.Incr(context.Background(), "n").Err() }()
+	select {
+	case err := <-answered:
+		t.Fatalf("a stopped server has answered: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.Cont(t)
+	require.NoError(t, <-answered)
+}
+
+func TestARestartedServerHasItsPortAndIsEmpty(t *testing.T) {
+	for name, s := range map[string]*Server{"redis": Start(t), "miniredis": startMini(t)} {
+		client := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.DialerRetries = 1 })
+		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err(), name)
+		addr, pid := s.Addr(), s.Pid()
+		s.Kill(t)
+		require.Error(t, client.Ping(t.Context()).Err(), name)
+		s.Restart(t)
+		require.Equal(t, addr, s.Addr(), name)
+		require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil, name)
+		if s.Real() {
+			require.NotEqual(t, pid, s.Pid())
+		}
+	}
+}
+
+func TestARestartedServerHasWhatWasSavedOnce(t *testing.T) {
+	need(t)
+	s := Start(t)
+	client := s.Client(t)
+	require.NoError(t, client.Set(t.Context(), "k", "old", 0).Err())
+	s.Save(t)
+	require.NoError(t, client.Set(t.Context(), "k", "new", 0).Err())
+	s.Restart(t)
+	require.Equal(t, "old", client.Get(t.Context(), "k").Val())
+	s.Restart(t)
+	require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil)
+}
+
+func TestConfigLastsUntilARestart(t *testing.T) {
+	need(t)
+	s := Start(t)
+	s.Config(t, "maxmemory", "3mb", "maxmemory-policy", "volatile-ttl")
+	require.Equal(t, []any{"maxmemory-policy", "volatile-ttl"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
+	s.Restart(t)
+	require.Equal(t, []any{"maxmemory-policy", "noeviction"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
+}
+
+func TestDebugCommandsAreAllowed(t *testing.T) {
+	need(t)
+	require.Equal(t, "OK", Start(t).Do(t, "DEBUG", "SLEEP", "0"))
+}
+
+// Two binaries may look for a free port at once, and one of them is late.
+func TestAServerMovesOnFromAPortThatIsTaken(t *testing.T) {
+	need(t)
+	first := Start(t)
+	dir, err := room()
+	require.NoError(t, err)
+	late := &Server{config: first.config, dir: dir, port: first.port}
+	t.Cleanup(late.end)
+	require.ErrorIs(t, late.launch(), errTaken)
+}
+
+func TestAWrongArgumentIsNamed(t *testing.T) {
+	need(t)
+	b, err := find()
+	require.NoError(t, err)
+	_, err = run(config{program: b, args: []string{"--no-such-thing", "1"}})
+	require.ErrorContains(t, err, "no-such-thing")
+}
+
+func TestTheSharedServerIsOne(t *testing.T) {
+	need(t)
+	first, second := Shared(t), Shared(t)
+	require.Equal(t, first.Pid(), second.Pid())
+	require.True(t, first.Real())
+}
+
+func TestEachRunsOnMiniredisAndOnRedis(t *testing.T) {
+	var kinds []string
+	Each(t, func(t *testing.T, kind string, client redis.UniversalClient) {
+		kinds = append(kinds, kind)
+		require.NoError(t, client.Ping(t.Context()).Err())
+		err := client.Do(t.Context(), "DEBUG", "SLEEP", "0").Err()
+		require.Equal(t, kind == "redis", err == nil, "%s: %v", kind, err)
+	})
+	if _, err := find(); err != nil {
+		require.Equal(t, []string{"miniredis"}, kinds)
+		return
+	}
+	require.Equal(t, []string{"miniredis", "redis"}, kinds)
+}

@@ -1,0 +1,55 @@
+package redistest
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shared is the one server for all tests of this process, which ends it.
+var shared = sync.OnceValues(func() (*Server, error) {
+	b, err := find()
+	if err != nil {
+		return nil, err
+	}
+	s, err := run(config{program: b})
+	if err != nil {
+		return nil, err
+	}
+	s.shared = true
+	return s, nil
+})
+
+// Shared returns the one server that serves all tests of a binary. Each test
+// uses keys of its own, at random, and does nothing that others would notice:
+// what breaks or configures the server fails. Without a redis-server it is a
+// miniredis of the test's own.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	if _, err := find(); err != nil {
+		return Start(t)
+	}
+	s, err := shared()
+	if err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	announce(t, s.config.program.name+", "+s.config.program.path)
+	return s
+}
+
+// Each runs a test against a miniredis, and against the real server that
+// [Shared] returns, as subtests "miniredis" and "redis". The second is skipped
+// where there is none.
+func Each(t *testing.T, test func(t *testing.T, kind string, client redis.UniversalClient)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) {
+		test(t, "miniredis", startMini(t).Client(t))
+	})
+	t.Run("redis", func(t *testing.T) {
+		if _, err := find(); err != nil {
+			lack(t, err.Error())
+		}
+		test(t, "redis", Shared(t).Client(t))
+	})
+}
