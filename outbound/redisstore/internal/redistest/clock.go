@@ -56,7 +56,7 @@ func StartWithClock(t testing.TB, args ...string) *Server {
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	announce(t, b.name+", "+b.path)
+	announce(t, b.String())
 	return start(t, config{program: b, args: args, env: []string{"LD_PRELOAD=" + library}, clock: true})
 }
 

@@ -19,6 +19,8 @@ type program struct {
 	major int
 }
 
+func (p program) String() string { return fmt.Sprintf("%s (%s)", p.name, p.path) }
+
 var versionText = regexp.MustCompile(`^(\w+) server v=((\d+)\S*)`)
 
 // find looks for the server anew each time: a test may change PATH.
@@ -42,7 +44,7 @@ func find() (program, error) {
 	if err != nil {
 		return program{}, fmt.Errorf("%s --version says %q", path, out)
 	}
-	return program{path: path, name: fmt.Sprintf("%s-server %s", found[1], found[2]), major: major}, nil
+	return program{path: path, name: fmt.Sprintf("a real server, %s %s", found[1], found[2]), major: major}, nil
 }
 
 // required tells whether a missing server is a failure.

@@ -29,26 +29,20 @@ var root = sync.OnceValues(func() (string, error) {
 			return "", err
 		}
 	}
-	// Held open by being referred to, below, until the process ends.
-	in, held, err := os.Pipe()
-	if err != nil {
+	cmd := exec.Command("/bin/sh", "-c", removal, "sh", dir)
+	cmd.Env = []string{"PATH=/usr/bin:/bin"} // a test may have changed it
+	detach(cmd)
+	if _, err := cmd.StdinPipe(); err != nil {
 		return "", err
 	}
-	defer in.Close()
-	cmd := exec.Command("/bin/sh", "-c", removal, "sh", dir)
-	cmd.Stdin = in
-	detach(cmd)
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("removing %s later: %w", dir, err)
 	}
-	lifeline = held
-	go func() { _ = cmd.Wait() }() // only if somebody else ends it
+	// This goroutine holds the other end of the pipe, to close it after a Wait
+	// that ends only if somebody else ends the shell.
+	go func() { _ = cmd.Wait() }()
 	return dir, nil
 })
-
-// lifeline is the end of the pipe that this process holds: unreferenced, the
-// garbage collector would close it.
-var lifeline *os.File
 
 // room makes a directory for one server.
 func room() (string, error) {

@@ -62,7 +62,7 @@ func Start(t testing.TB, args ...string) *Server {
 		announce(t, "miniredis, inside their own process, since "+err.Error())
 		return startMini(t)
 	}
-	announce(t, b.name+", "+b.path)
+	announce(t, b.String())
 	return start(t, config{program: b, args: args})
 }
 

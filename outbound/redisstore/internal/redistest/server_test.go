@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -156,6 +157,38 @@ func TestTheSharedServerIsOne(t *testing.T) {
 	first, second := Shared(t), Shared(t)
 	require.Equal(t, first.Pid(), second.Pid())
 	require.True(t, first.Real())
+}
+
+// outcome is a test that notes how it ended, instead of ending.
+type outcome struct {
+	testing.TB
+	failed string
+}
+
+func (o *outcome) Helper() {}
+
+func (o *outcome) Fatal(args ...any) {
+	o.failed = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func TestWhatOthersWouldNoticeFailsOnTheSharedServer(t *testing.T) {
+	need(t)
+	s := Shared(t)
+	for name, f := range map[string]func(testing.TB){
+		"stop": s.Stop, "continue": s.Cont, "kill": s.Kill, "save": s.Save, "restart": s.Restart,
+		"config": func(t testing.TB) { s.Config(t, "maxmemory", "1mb") },
+	} {
+		o := &outcome{TB: t}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f(o)
+		}()
+		<-done
+		require.Contains(t, o.failed, "serves other tests", name)
+	}
+	require.NoError(t, s.Client(t).Ping(t.Context()).Err())
 }
 
 func TestEachRunsOnMiniredisAndOnRedis(t *testing.T) {

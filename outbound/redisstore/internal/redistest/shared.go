@@ -34,7 +34,7 @@ func Shared(t testing.TB) *Server {
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	announce(t, s.config.program.name+", "+s.config.program.path)
+	announce(t, s.config.program.String())
 	return s
 }
 

@@ -1,0 +1,118 @@
+package redistest
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAClusterHasThreeMastersWithAReplicaEach(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	owners := map[*Server]bool{}
+	for range 30 {
+		key := rand.Text()
+		require.NoError(t, client.Set(t.Context(), key, "v", 0).Err())
+		owner := c.Owner(t, key)
+		owners[owner] = true
+		require.Equal(t, "v", owner.Do(t, "GET", key))
+		replica := c.Replica(t, owner)
+		require.NoError(t, poll(func() error { return online(owner, 1) }))
+		conn := replica.Client(t).Conn()
+		require.NoError(t, conn.ReadOnly(t.Context()).Err())
+		require.Equal(t, "v", conn.Get(t.Context(), key).Val())
+	}
+	require.Len(t, owners, masters)
+	require.Equal(t, c.Slot(t, "{tag}a"), c.Slot(t, "{tag}b"))
+	require.Same(t, c, SharedCluster(t))
+}
+
+func TestASlotMovesStepByStep(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	tag := rand.Text()
+	key := func(i int) string { return fmt.Sprintf("{%s}%d", tag, i) }
+	for i := range 3 {
+		require.NoError(t, client.Set(t.Context(), key(i), i, 0).Err())
+	}
+	from := c.Owner(t, key(0))
+	m := c.Migrate(t, key(0), c.Master(t, from))
+	require.Equal(t, from, m.From)
+	require.Equal(t, 1, m.Move(t, 1))
+
+	// What is still there is served there, what is not, at the other master.
+	asked, plain := 0, from.Client(t)
+	for i := range 3 {
+		if err := plain.Get(t.Context(), key(i)).Err(); err != nil {
+			require.ErrorContains(t, err, "ASK")
+			asked++
+		}
+		require.Equal(t, fmt.Sprint(i), client.Get(t.Context(), key(i)).Val())
+	}
+	require.Equal(t, 1, asked)
+	require.Equal(t, from, c.Owner(t, key(0)))
+
+	m.Finish(t)
+	require.Equal(t, m.To, c.Owner(t, key(0)))
+	require.ErrorContains(t, plain.Get(t.Context(), key(0)).Err(), "MOVED")
+	for i := range 3 {
+		require.Equal(t, fmt.Sprint(i), client.Get(t.Context(), key(i)).Val())
+	}
+}
+
+func TestAReplicaIsPromotedWithoutLoss(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	key := rand.Text()
+	require.NoError(t, client.Set(t.Context(), key, "v", 0).Err())
+	master := c.Owner(t, key)
+	replica := c.Replica(t, master)
+	c.Failover(t, replica)
+	require.Equal(t, replica, c.Owner(t, key))
+	require.Equal(t, master, c.Replica(t, replica))
+	require.Equal(t, "v", client.Get(t.Context(), key).Val())
+}
+
+func TestAClustersClientCanGoThroughProxies(t *testing.T) {
+	c := SharedCluster(t)
+	key := rand.Text()
+	p := NewProxy(t, c.Owner(t, key).Addr())
+	client := c.Client(t, func(o *redis.ClusterOptions) { o.Dialer = Through(p) })
+	require.NoError(t, client.Incr(t.Context(), key).Err())
+	require.Equal(t, 1, p.Counts().Commands["INCR"])
+}
+
+// This one breaks the cluster that the others use, and mends it: a second one
+// would take its seconds.
+func TestAClusterReplacesAMasterThatWasKilled(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	key := rand.Text()
+	master := c.Owner(t, key)
+	replica := c.Replica(t, master)
+	require.NoError(t, client.Set(t.Context(), key, "v", 0).Err())
+	require.NoError(t, poll(func() error { return online(master, 1) }))
+
+	master.shared = false
+	defer func() { master.shared = true }()
+	master.Kill(t)
+	require.Equal(t, replica, c.Owner(t, key))
+	c.Ready(t)
+	require.Equal(t, "v", c.Client(t).Get(t.Context(), key).Val())
+
+	master.Restart(t)
+	require.NoError(t, poll(func() error {
+		me, err := master.self()
+		if err == nil && me.master {
+			err = errors.New("the old master is no replica")
+		}
+		return err
+	}))
+	c.Ready(t)
+	require.Equal(t, master, c.Replica(t, replica))
+	require.NoError(t, poll(func() error { return online(replica, 1) }))
+}

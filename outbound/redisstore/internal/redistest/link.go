@@ -1,0 +1,213 @@
+package redistest
+
+import (
+	"bufio"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// link is one client's connection through a proxy.
+type link struct {
+	proxy          *Proxy
+	client, server net.Conn
+	closed         chan struct{}
+	once           sync.Once
+
+	mu     sync.Mutex
+	asked  []bool // for each reply that is due, whether it has faults
+	pieces bool   // a replica's: no requests and replies any more
+}
+
+// parcel is what goes on to the other side, when it is due.
+type parcel struct {
+	due  time.Time
+	data []byte
+	last bool // closes the connection instead
+}
+
+func newLink(p *Proxy, client, server net.Conn) *link {
+	return &link{proxy: p, client: client, server: server, closed: make(chan struct{})}
+}
+
+// close ends the connection at once, both ways.
+func (l *link) close() {
+	l.once.Do(func() {
+		close(l.closed)
+		_ = l.client.Close() // whatever is not sent yet is lost, as is meant
+		_ = l.server.Close()
+	})
+}
+
+// run serves the connection until one side ends it.
+func (l *link) run() {
+	var wg sync.WaitGroup
+	requests, replies := make(chan parcel, 1024), make(chan parcel, 1024)
+	wg.Go(func() { l.requests(requests) })
+	wg.Go(func() { l.replies(replies) })
+	wg.Go(func() { l.carry(requests, l.server) })
+	wg.Go(func() { l.carry(replies, l.client) })
+	wg.Wait()
+}
+
+// carry hands parcels on when they are due, and ends the connection when there
+// are no more.
+func (l *link) carry(parcels <-chan parcel, to net.Conn) {
+	defer l.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for p := range parcels {
+		if wait := time.Until(p.due); wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-l.closed:
+				return
+			}
+		}
+		if p.last {
+			return
+		}
+		if _, err := to.Write(p.data); err != nil {
+			// A client that has gone hears nothing, but what it has asked for
+			// still reaches the server.
+			if to == l.client {
+				continue
+			}
+			return
+		}
+	}
+}
+
+// post adds a parcel, and tells whether there is anybody to carry it.
+func (l *link) post(to chan<- parcel, p parcel) bool {
+	select {
+	case to <- p:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// requests reads what the client says until it ends.
+func (l *link) requests(to chan<- parcel) {
+	defer close(to)
+	r := bufio.NewReader(l.client)
+	deaf := false
+	for {
+		raw, words, err := readRequest(r)
+		if err != nil {
+			return
+		}
+		if deaf {
+			continue
+		}
+		f, faulty := l.proxy.request(words)
+		switch {
+		case f.swallow:
+			deaf = true
+			continue
+		case f.drop:
+			l.post(to, parcel{due: time.Now(), last: true})
+			return
+		}
+		l.expect(words, faulty)
+		if !l.post(to, parcel{due: time.Now().Add(f.delay), data: raw}) {
+			return
+		}
+		if l.inPieces() {
+			l.pass(r, to, func() fate { return fate{delay: l.proxy.with().DelayRequests} })
+			return
+		}
+	}
+}
+
+// expect notes that a reply is due.
+func (l *link) expect(words []string, faulty bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(words) > 0 {
+		switch name := strings.ToUpper(words[0]); {
+		case name == "SYNC", name == "PSYNC":
+			l.pieces = true
+		case strings.HasSuffix(name, "SUBSCRIBE"):
+			return // answered by as many messages as it has channels
+		}
+	}
+	l.asked = append(l.asked, faulty)
+}
+
+func (l *link) inPieces() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pieces
+}
+
+// answered tells whether the reply at hand has faults. A message that nobody
+// asked for has.
+func (l *link) answered(push bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if push || len(l.asked) == 0 {
+		return true
+	}
+	faulty := l.asked[0]
+	l.asked = l.asked[1:]
+	return faulty
+}
+
+// replies reads what the server says until it ends.
+func (l *link) replies(to chan<- parcel) {
+	defer close(to)
+	r := bufio.NewReader(l.server)
+	deaf := false
+	for {
+		if _, err := r.Peek(1); err != nil {
+			return
+		}
+		if l.inPieces() {
+			l.pass(r, to, l.proxy.reply)
+			return
+		}
+		raw, err := readReply(r)
+		if err != nil {
+			return
+		}
+		if deaf {
+			continue
+		}
+		p := parcel{due: time.Now(), data: raw}
+		if l.answered(raw[0] == '>') {
+			f := l.proxy.reply()
+			p.due = p.due.Add(f.delay)
+			p.last, deaf = f.drop, f.swallow
+		}
+		if deaf {
+			continue
+		}
+		if !l.post(to, p) || p.last {
+			return
+		}
+	}
+}
+
+// pass hands bytes on in the pieces in which they come.
+func (l *link) pass(r *bufio.Reader, to chan<- parcel, next func() fate) {
+	deaf := false
+	for {
+		piece := make([]byte, 64<<10)
+		n, err := r.Read(piece)
+		if err != nil {
+			return
+		}
+		if deaf {
+			continue
+		}
+		f := next()
+		deaf = f.swallow
+		if !deaf && !l.post(to, parcel{due: time.Now().Add(f.delay), data: piece[:n], last: f.drop}) || f.drop {
+			return
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package redistest
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Faults are what a [Proxy] does to those who talk through it. The zero value is
+// none. Probabilities are from 0 to 1, and drawn anew for each request or reply.
+type Faults struct {
+	// Delay holds each reply back for so long, and Jitter for up to so much
+	// more, at random. Those of one connection keep their order.
+	Delay, Jitter time.Duration
+	// DelayRequests does the same to requests. They reach the server even if
+	// the client has given up and closed the connection meanwhile.
+	DelayRequests time.Duration
+	// DropReplies is the probability that a reply is lost, after the server has
+	// done what it answers: the connection is closed instead.
+	DropReplies float64
+	// SwallowReplies is the same, but the connection stays open: nothing is
+	// heard on it any more, though the server still does what it is asked.
+	SwallowReplies float64
+	// DropRequests is the probability that a request is lost, and never reaches
+	// the server: the connection is closed.
+	DropRequests float64
+	// SwallowRequests is the same, but the connection stays open, and what
+	// follows on it does not reach the server either.
+	SwallowRequests float64
+	// Refuse closes new connections at once.
+	Refuse bool
+	// Only, if not nil, tells which commands have faults, by their words, and
+	// so do their replies. It is called for one command at a time, and must not
+	// use the proxy.
+	Only func(words []string) bool
+	// Handshakes have faults, too: HELLO, AUTH, SELECT, CLIENT and READONLY, with
+	// which clients open a connection. By default they pass untouched.
+	Handshakes bool
+}
+
+// Counts are what has gone through a [Proxy], handshakes left out.
+type Counts struct {
+	Connections int
+	Requests    int            // heard from clients
+	Commands    map[string]int // the same by the first word, in capitals
+	Replies     int            // handed on to clients, those of commands without faults left out
+	Dropped     int            // requests and replies lost with their connection
+	Swallowed   int            // and without
+}
+
+// Proxy stands between clients and one server. Faults are of whole requests and
+// replies, whatever the network cut them into, in RESP2 and RESP3; a replica's
+// connection passes in pieces as they come.
+type Proxy struct {
+	target string
+	listen net.Listener
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	faults Faults
+	random *rand.Rand
+	counts Counts
+	links  map[*link]bool
+	ended  bool
+}
+
+// NewProxy starts a proxy in front of the server at the address target, without
+// faults. It ends with the test.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	p := &Proxy{
+		target: target, listen: listen,
+		counts: Counts{Commands: map[string]int{}}, links: map[*link]bool{},
+	}
+	p.Seed(1)
+	p.wg.Go(p.accept)
+	t.Cleanup(p.end)
+	return p
+}
+
+// Addr returns the address to talk to instead of the server's.
+func (p *Proxy) Addr() string { return p.listen.Addr().String() }
+
+// Set replaces the faults, for what comes from now on. On connections that
+// swallow, nothing is heard again.
+func (p *Proxy) Set(f Faults) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = f
+}
+
+// Seed starts the random numbers anew. With one seed, the n-th draw is always
+// the same: so are the faults, as long as one request follows the other.
+func (p *Proxy) Seed(seed uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.random = rand.New(rand.NewPCG(seed, 0))
+}
+
+// Cut closes all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// Counts returns what has gone through since the start.
+func (p *Proxy) Counts() Counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.counts
+	c.Commands = maps.Clone(c.Commands)
+	return c
+}
+
+// Through returns a dialer that takes the way through one of the proxies to the
+// server that it stands before, and the direct way to all others: for clients that
+// are told addresses by a cluster or a sentinel.
+func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	way := map[string]string{}
+	for _, p := range proxies {
+		way[p.target] = p.Addr()
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if through, ok := way[addr]; ok {
+			addr = through
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, network, addr)
+	}
+}
+
+func (p *Proxy) end() {
+	_ = p.listen.Close() // it is open until here
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.Cut()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listen.Accept()
+		if err != nil {
+			return // closed by end
+		}
+		p.wg.Go(func() { p.connect(client) })
+	}
+}
+
+func (p *Proxy) connect(client net.Conn) {
+	if p.with().Refuse {
+		_ = client.Close() // the client is not to hear anything but this
+		return
+	}
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		_ = client.Close() // as a refusal, as near as it gets
+		return
+	}
+	l := newLink(p, client, server)
+	p.mu.Lock()
+	p.links[l] = true
+	p.counts.Connections++
+	if p.ended { // too late to be seen by Cut
+		l.close()
+	}
+	p.mu.Unlock()
+	l.run()
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}
+
+// with returns the faults of now.
+func (p *Proxy) with() Faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
+}
+
+// fate is what becomes of one request or reply.
+type fate struct {
+	delay         time.Duration
+	drop, swallow bool
+}
+
+var handshakes = map[string]bool{
+	"HELLO": true, "AUTH": true, "SELECT": true, "CLIENT": true, "READONLY": true, "READWRITE": true,
+}
+
+// request counts a request, and returns its fate, and whether its reply has one.
+func (p *Proxy) request(words []string) (fate, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var name string
+	if len(words) > 0 {
+		name = strings.ToUpper(words[0])
+	}
+	if handshakes[name] {
+		if !p.faults.Handshakes {
+			return fate{}, false
+		}
+	} else {
+		p.counts.Requests++
+		p.counts.Commands[name]++
+	}
+	if p.faults.Only != nil && !p.faults.Only(words) {
+		return fate{}, false
+	}
+	f := p.draw(p.faults.DropRequests, p.faults.SwallowRequests)
+	f.delay = p.faults.DelayRequests
+	return f, true
+}
+
+// reply returns the fate of a reply.
+func (p *Proxy) reply() fate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.draw(p.faults.DropReplies, p.faults.SwallowReplies)
+	if !f.drop && !f.swallow {
+		p.counts.Replies++
+	}
+	f.delay = p.faults.Delay
+	if p.faults.Jitter > 0 {
+		f.delay += time.Duration(p.random.Int64N(int64(p.faults.Jitter)))
+	}
+	return f
+}
+
+// draw uses up one random number whatever the probabilities, so that a change of
+// one does not shift what follows.
+func (p *Proxy) draw(drop, swallow float64) fate {
+	x := p.random.Float64()
+	f := fate{drop: x < drop, swallow: x >= drop && x < drop+swallow}
+	if f.drop {
+		p.counts.Dropped++
+	}
+	if f.swallow {
+		p.counts.Swallowed++
+	}
+	return f
+}

@@ -1,0 +1,304 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// once makes a client that tries everything once, and is patient.
+func once(o *redis.Options) {
+	o.MaxRetries, o.DialerRetries = -1, 1
+	o.ReadTimeout, o.PoolTimeout = patience, patience
+}
+
+// hasty makes a client that gives up soon, so only for what never comes.
+func hasty(o *redis.Options) {
+	once(o)
+	o.ReadTimeout = 50 * time.Millisecond
+}
+
+// throughProxy returns a proxy, a client that talks through it, and one that does not.
+func throughProxy(t *testing.T, change func(*redis.Options)) (p *Proxy, through, direct *redis.Client) {
+	t.Helper()
+	s := Start(t)
+	p = NewProxy(t, s.Addr())
+	through = s.Client(t, change, func(o *redis.Options) { o.Addr = p.Addr() })
+	return p, through, s.Client(t)
+}
+
+// counted waits until a counter stands at n: what a client has given up may
+// still be on its way.
+func counted(t *testing.T, client *redis.Client, key string, n int) {
+	t.Helper()
+	require.NoError(t, poll(func() error {
+		got, err := client.Get(t.Context(), key).Int()
+		if err != nil && err != redis.Nil {
+			return err
+		}
+		if got != n {
+			return fmt.Errorf("%s is %d, not %d", key, got, n)
+		}
+		return nil
+	}))
+}
+
+func TestAProxyWithoutFaultsChangesNothing(t *testing.T) {
+	for _, protocol := range []int{2, 3} {
+		p, client, _ := throughProxy(t, func(o *redis.Options) { once(o); o.Protocol = protocol })
+		ctx := t.Context()
+		large := strings.Repeat("x\r\n", 400_000)
+		require.NoError(t, client.Set(ctx, "large", large, 0).Err())
+		require.Equal(t, large, client.Get(ctx, "large").Val())
+		require.NoError(t, client.HSet(ctx, "h", "a", 1, "b", 2).Err())
+		require.Equal(t, map[string]string{"a": "1", "b": "2"}, client.HGetAll(ctx, "h").Val())
+		require.ErrorIs(t, client.Get(ctx, "none").Err(), redis.Nil)
+		require.Error(t, client.Incr(ctx, "h").Err())
+		replies, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for range 1000 {
+				pipe.Incr(ctx, "n")
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		for i, r := range replies {
+			require.EqualValues(t, i+1, r.(*redis.IntCmd).Val())
+		}
+		got := p.Counts()
+		require.Equal(t, 1006, got.Requests)
+		require.Equal(t, 1006, got.Replies)
+		require.Equal(t, 1001, got.Commands["INCR"])
+		require.Zero(t, got.Dropped+got.Swallowed)
+	}
+}
+
+func TestAProxyPassesWhatIsPublished(t *testing.T) {
+	for _, protocol := range []int{2, 3} {
+		_, client, direct := throughProxy(t, func(o *redis.Options) { o.Protocol = protocol })
+		sub := client.Subscribe(t.Context(), "a", "b")
+		t.Cleanup(func() { _ = sub.Close() })
+		for range 2 {
+			_, err := sub.Receive(t.Context())
+			require.NoError(t, err)
+		}
+		require.NoError(t, direct.Publish(t.Context(), "b", "hello").Err())
+		message, err := sub.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "hello", message.Payload)
+	}
+}
+
+func TestADroppedReplyIsOfACommandThatWasDone(t *testing.T) {
+	p, client, direct := throughProxy(t, once)
+	p.Set(Faults{DropReplies: 1})
+	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
+	counted(t, direct, "n", 1)
+	require.Equal(t, 1, p.Counts().Dropped)
+	require.Zero(t, p.Counts().Replies)
+}
+
+// This is what a store must be safe from: go-redis does it by default.
+func TestAClientThatRetriesADroppedReplyDoesItAgain(t *testing.T) {
+	p, client, direct := throughProxy(t, func(o *redis.Options) { o.MaxRetries = 3; o.ReadTimeout = patience })
+	p.Set(Faults{DropReplies: 1})
+	require.Error(t, client.Incr(t.Context(), "n").Err())
+	counted(t, direct, "n", 4)
+}
+
+func TestADroppedRequestIsNeverDone(t *testing.T) {
+	p, client, direct := throughProxy(t, once)
+	p.Set(Faults{DropRequests: 1})
+	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
+	p.Set(Faults{})
+	require.NoError(t, client.Incr(t.Context(), "n").Err())
+	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
+}
+
+func TestASwallowedReplyIsWaitedForInVain(t *testing.T) {
+	p, client, direct := throughProxy(t, hasty)
+	require.NoError(t, client.Ping(t.Context()).Err())
+	p.Set(Faults{SwallowReplies: 1})
+	var timeout net.Error
+	require.ErrorAs(t, client.Incr(t.Context(), "n").Err(), &timeout)
+	require.True(t, timeout.Timeout())
+	counted(t, direct, "n", 1)
+	require.Equal(t, 1, p.Counts().Swallowed)
+}
+
+// A reply that came after a lost one would be taken for it.
+func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
+	p, _, direct := throughProxy(t, hasty)
+	conn, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	p.Set(Faults{SwallowReplies: 1, Only: func(words []string) bool { return words[1] == "lost" }})
+	_, err = conn.Write([]byte("INCR lost\r\nINCR n\r\n"))
+	require.NoError(t, err)
+	counted(t, direct, "n", 1)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	n, err := conn.Read(make([]byte, 10))
+	require.Zero(t, n)
+	require.ErrorContains(t, err, "timeout")
+}
+
+func TestASwallowedRequestIsNeverDone(t *testing.T) {
+	p, client, direct := throughProxy(t, hasty)
+	require.NoError(t, client.Ping(t.Context()).Err())
+	p.Set(Faults{SwallowRequests: 1})
+	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "timeout")
+	p.Set(Faults{})
+	client = redis.NewClient(&redis.Options{Addr: p.Addr(), ReadTimeout: patience})
+	defer client.Close()
+	require.NoError(t, client.Incr(t.Context(), "n").Err())
+	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
+}
+
+func TestDelayedRepliesComeLaterAndInOrder(t *testing.T) {
+	const delay = 30 * time.Millisecond
+	p, client, _ := throughProxy(t, once)
+	require.NoError(t, client.Ping(t.Context()).Err())
+	p.Set(Faults{Delay: delay, Jitter: delay})
+	start := time.Now()
+	replies, err := client.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+		for range 100 {
+			pipe.Incr(t.Context(), "n")
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, time.Since(start), delay)
+	for i, r := range replies {
+		require.EqualValues(t, i+1, r.(*redis.IntCmd).Val())
+	}
+}
+
+func TestADelayedRequestIsDoneAfterItsClientHasGone(t *testing.T) {
+	p, _, direct := throughProxy(t, once)
+	p.Set(Faults{DelayRequests: 50 * time.Millisecond})
+	conn, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("INCR n\r\nINCR n\r\n"))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, direct.Get(t.Context(), "n").Err(), redis.Nil)
+	counted(t, direct, "n", 2)
+}
+
+func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {
+	p, client, _ := throughProxy(t, once)
+	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool { return words[0] != "ping" }})
+	require.NoError(t, client.Ping(t.Context()).Err())
+	require.Equal(t, map[string]int{"PING": 1}, p.Counts().Commands)
+	p.Cut()
+	p.Set(Faults{DropReplies: 1, Handshakes: true, Only: func(words []string) bool { return words[0] != "ping" }})
+	require.Error(t, client.Ping(t.Context()).Err())
+}
+
+func TestOneSeedGivesOneRowOfFaults(t *testing.T) {
+	p, client, _ := throughProxy(t, once)
+	row := func(seed uint64) (lost string) {
+		p.Set(Faults{})
+		p.Seed(seed)
+		p.Set(Faults{DropReplies: 0.3, DropRequests: 0.1})
+		for range 40 {
+			if client.Ping(t.Context()).Err() != nil {
+				lost += "x"
+			} else {
+				lost += "."
+			}
+		}
+		return lost
+	}
+	first := row(7)
+	require.Contains(t, first, "x")
+	require.Contains(t, first, ".")
+	require.Equal(t, first, row(7))
+	require.NotEqual(t, first, row(8))
+}
+
+func TestAnOnlyFunctionPicksTheCommandsWithFaults(t *testing.T) {
+	p, client, direct := throughProxy(t, once)
+	first := true
+	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool {
+		lost := first && strings.EqualFold(words[0], "incr")
+		first = first && !lost
+		return lost
+	}})
+	require.NoError(t, client.Ping(t.Context()).Err())
+	require.Error(t, client.Incr(t.Context(), "n").Err())
+	require.NoError(t, client.Incr(t.Context(), "n").Err())
+	require.Equal(t, "2", direct.Get(t.Context(), "n").Val())
+}
+
+func TestCutEndsAllConnectionsAndRefuseNewOnes(t *testing.T) {
+	p, client, _ := throughProxy(t, once)
+	conn, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("PING\r\n"))
+	require.NoError(t, err)
+	reply := make([]byte, 7)
+	_, err = conn.Read(reply)
+	require.NoError(t, err)
+	p.Cut()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+	_, err = conn.Read(reply)
+	require.ErrorContains(t, err, "EOF")
+
+	p.Set(Faults{Refuse: true})
+	require.Error(t, client.Ping(t.Context()).Err())
+	p.Set(Faults{})
+	require.NoError(t, client.Ping(t.Context()).Err())
+}
+
+func TestAProxysConnectionsEndWithItsServer(t *testing.T) {
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	client := s.Client(t, once, func(o *redis.Options) { o.Addr = p.Addr() })
+	require.NoError(t, client.Ping(t.Context()).Err())
+	s.Kill(t)
+	require.Error(t, client.Ping(t.Context()).Err())
+	s.Restart(t)
+	require.NoError(t, client.Ping(t.Context()).Err())
+}
+
+func TestADialerGoesThroughTheProxyOfTheServerThatItDials(t *testing.T) {
+	one, other := Start(t), Start(t)
+	p := NewProxy(t, one.Addr())
+	dialer := func(o *redis.Options) { o.Dialer = Through(p) }
+	require.NoError(t, one.Client(t, dialer).Ping(t.Context()).Err())
+	require.NoError(t, other.Client(t, dialer).Echo(t.Context(), "x").Err())
+	require.Equal(t, map[string]int{"PING": 1}, p.Counts().Commands)
+	require.Equal(t, 1, p.Counts().Connections)
+}
+
+func TestAReplicaBehindAProxyCanBeCutOff(t *testing.T) {
+	need(t)
+	master := Start(t, "--repl-diskless-sync-delay", "0")
+	p := NewProxy(t, master.Addr())
+	_, port, err := net.SplitHostPort(p.Addr())
+	require.NoError(t, err)
+	replica := Start(t, "--replicaof", "127.0.0.1 "+port)
+	writer := master.Client(t)
+	require.NoError(t, poll(func() error { return online(master, 1) }))
+	require.NoError(t, writer.Set(t.Context(), "k", "seen", 0).Err())
+	require.NoError(t, poll(func() error {
+		if n, err := writer.Wait(t.Context(), 1, time.Second).Result(); err != nil || n != 1 {
+			return fmt.Errorf("%d replicas: %v", n, err)
+		}
+		return nil
+	}))
+	reader := replica.Client(t)
+	require.Equal(t, "seen", reader.Get(t.Context(), "k").Val())
+
+	p.Set(Faults{SwallowReplies: 1})
+	require.NoError(t, writer.Set(t.Context(), "k", "unseen", 0).Err())
+	require.Zero(t, writer.Wait(context.Background(), 1, 100*time.Millisecond).Val())
+	require.Equal(t, "seen", reader.Get(t.Context(), "k").Val())
+}

@@ -1,0 +1,27 @@
+package redistest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// online tells whether so many replicas follow a server up to what it has
+// written so far. A link that is "up" is not enough: a master sends nothing
+// until the replica's first word, and one that is killed before leaves it empty.
+func online(master *Server, replicas int) error {
+	info, err := master.do("INFO", "replication")
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(fmt.Sprint(info), "state=online"); n != replicas {
+		return fmt.Errorf("the master on port %d has %d replicas online, not %d", master.Port(), n, replicas)
+	}
+	n, err := master.do("WAIT", replicas, 1000)
+	if err != nil {
+		return err
+	}
+	if n != int64(replicas) {
+		return fmt.Errorf("%v of %d replicas of port %d have all that it has written", n, replicas, master.Port())
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	sentinels    = 3
+	sentinelName = "master"
+)
+
+// Sentinel is a master with two replicas, and three sentinels that promote one of
+// them when the master is gone for half a second. Every server of it may be
+// killed, stopped and restarted.
+type Sentinel struct {
+	Servers   []*Server // the first is the master until another is promoted
+	Sentinels []*Server
+}
+
+// StartSentinel starts such a set, which takes about 0.3 s. It ends with the
+// test, which is skipped where there is no redis-server.
+func StartSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	b, err := find()
+	if err != nil {
+		lack(t, err.Error())
+	}
+	announce(t, b.String())
+	fast := []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
+	s := &Sentinel{Servers: []*Server{start(t, config{program: b, args: fast})}}
+	master := s.Servers[0]
+	follow := append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.Port())}, fast...)
+	for range 2 {
+		s.Servers = append(s.Servers, start(t, config{program: b, args: follow}))
+	}
+	// Sentinels that find no replicas at first look for them only every 10 s.
+	if err := poll(func() error { return online(master, 2) }); err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	conf := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
+		"sentinel down-after-milliseconds %[1]s 500\n"+
+		"sentinel failover-timeout %[1]s 10000\n", sentinelName, master.Port())
+	for range sentinels {
+		s.Sentinels = append(s.Sentinels, start(t, config{program: b, sentinel: conf}))
+	}
+	for _, n := range s.Sentinels {
+		// Old versions cannot, and are slower. Shortening anything else than
+		// these two brings split votes, and failovers of many seconds.
+		_, _ = n.do("SENTINEL", "DEBUG", "info-period", "100", "publish-period", "100")
+	}
+	for _, n := range s.Sentinels {
+		if err := poll(func() error { return s.complete(n) }); err != nil {
+			t.Fatalf("redistest: %v", err)
+		}
+	}
+	return s
+}
+
+// complete tells whether a sentinel knows everybody.
+func (s *Sentinel) complete(n *Server) error {
+	reply, err := n.do("SENTINEL", "MASTER", sentinelName)
+	if err != nil {
+		return err
+	}
+	m, ok := reply.(map[any]any)
+	if !ok {
+		return fmt.Errorf("SENTINEL MASTER says %v", reply)
+	}
+	if m["flags"] != "master" || m["num-slaves"] != "2" || m["num-other-sentinels"] != "2" {
+		return fmt.Errorf("to the sentinel on port %d the master is %v, with %v replicas and %v other sentinels",
+			n.Port(), m["flags"], m["num-slaves"], m["num-other-sentinels"])
+	}
+	return nil
+}
+
+// Client returns a client that finds the master by asking the sentinels, closed
+// when the test ends. The options are go-redis' own defaults, but for what the
+// functions change.
+func (s *Sentinel) Client(t testing.TB, change ...func(*redis.FailoverOptions)) *redis.Client {
+	t.Helper()
+	o := &redis.FailoverOptions{MasterName: sentinelName}
+	for _, n := range s.Sentinels {
+		o.SentinelAddrs = append(o.SentinelAddrs, n.Addr())
+	}
+	for _, f := range change {
+		f(o)
+	}
+	client := redis.NewFailoverClient(o)
+	t.Cleanup(func() { _ = client.Close() }) // the test may have closed it
+	return client
+}
+
+// master returns whom the live sentinels all name.
+func (s *Sentinel) master() (*Server, error) {
+	var port string
+	for _, n := range s.Sentinels {
+		if !n.alive() {
+			continue
+		}
+		reply, err := n.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinelName)
+		if err != nil {
+			return nil, err
+		}
+		addr, ok := reply.([]any)
+		if !ok || len(addr) != 2 || port != "" && port != addr[1] {
+			return nil, fmt.Errorf("the sentinels do not agree: %s, %v", port, reply)
+		}
+		port = fmt.Sprint(addr[1])
+	}
+	for _, server := range s.Servers {
+		if strconv.Itoa(server.Port()) == port {
+			return server, nil
+		}
+	}
+	return nil, errors.New("no sentinel is alive")
+}
+
+// Master returns the server that the sentinels name as the master. After it was
+// killed or stopped, it waits until they have promoted another, and that takes
+// writes.
+func (s *Sentinel) Master(t testing.TB) *Server {
+	t.Helper()
+	var found *Server
+	if err := poll(func() (err error) {
+		if found, err = s.master(); err != nil {
+			return err
+		}
+		if !found.alive() {
+			return fmt.Errorf("the sentinels still name port %d", found.Port())
+		}
+		role, err := found.do("ROLE")
+		if err == nil && !strings.HasPrefix(fmt.Sprint(role), "[master") {
+			err = fmt.Errorf("the server on port %d is no master yet", found.Port())
+		}
+		return err
+	}); err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	return found
+}
