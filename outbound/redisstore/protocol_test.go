@@ -109,14 +109,14 @@ type variant struct {
 // answer to; a charge is given back only if the worker's record has reached its
 // number without a break, and the key has not died since.
 //
-// The log has the number of states beside that of an earlier model, by somebody
-// else, of three operations that were not written down. It took more steps for
-// one and the same (see above) and searched one row of operations instead of five,
-// so the counts say only that both are of a size; the verdicts can be compared.
-// They were these, but for one: it found no fault in "returns by number, rollback".
-// Its returns followed their charge at once. Here another charge may come between,
-// and then a number that was reached proves nothing: the store loses the charge,
-// takes the later one, and has a number that is high enough.
+// The log has the number of states beside that of an earlier model. The counts
+// cannot be equal, only of a size: this one searches five rows of operations and
+// not one, starts crashed workers anew, lets two work beside each other, and takes
+// no steps for what is lost or sent again. The verdicts can be compared, and are
+// the same but for one: the earlier model found no fault in "returns by number,
+// rollback". One is only there if another charge comes between a charge and its
+// return: the store loses the first, takes the second, and then has a number that
+// is high enough for the first to be given back.
 var variants = []struct {
 	name string
 	variant
