@@ -14,40 +14,44 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		*s = Stored{State: leak.New(now), Version: s.Version}
 	}
 	op.again()
-	shapes := s.merge(op.Limits)
+	if s.Limits == nil {
+		s.Limits = op.Limits
+	}
+	was := *s
+	r := Result{Limit: -1}
+	var shapes []Limit
+	shapes, r.Differ = s.use(op.Limits)
+	movable := op.Move != nil && op.Move.Version == s.Version
+	op.Align(s.Version, shapes)
 	var buf [maxLimits]leak.Limit
 	limits := shape(&buf, shapes)
-	was := s.State
 	s.State.Advance(limits, now)
 	// Before the reports: what they give back is then not promised to it.
-	lifted := op.Move != nil && op.Move.Version == s.Version && !op.adds(s, shapes) && s.State.Unbook(limits, &op.Move.Charge)
+	lifted := movable && !op.adds(shapes) && s.State.Unbook(limits, &op.Move.Charge)
 	for i := range op.Reports {
 		op.report(&op.Reports[i], s, limits, shapes)
 	}
-	r := Result{Limit: -1}
 	switch op.Action {
 	case Book:
 		op.book(s, limits, shapes, lifted, &r)
 	case Meter:
-		n := op.units(s, &op.Costs[0], shapes)
+		n := units(&op.Costs[0], shapes)
 		r.Full = s.State.Meter(limits, &n)
 	case Resume:
 		s.State.Resume(limits)
 	case Replace:
-		shapes = op.replace(s, limits)
+		if shapes = op.Replacement; len(shapes) == 0 && !op.free {
+			shapes = op.Limits
+		}
+		s.replace(shapes, len(op.Replacement) > 0)
 		limits = shape(&buf, shapes)
 	}
 	r.State, r.Limits, r.Version = s.State, shapes, s.Version
-	for i := range shapes {
-		if !op.fills(s, shapes, i) {
-			r.others |= 1 << i
-		}
-	}
-	r.Expire = s.State.Expire(limits)
-	if now >= was.At && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	r.Expire = s.expire(limits)
+	if now >= was.State.At && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
-		s.State = was
+		*s = was
 	}
 	return r
 }
@@ -55,60 +59,9 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 // shape takes from limits what the arithmetic needs.
 func shape(buf *[maxLimits]leak.Limit, limits []Limit) []leak.Limit {
 	for i := range limits {
-		buf[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
+		buf[i] = limits[i].shape()
 	}
 	return buf[:len(limits)]
-}
-
-// merge returns the limits in force, in the order of the levels. Buckets that
-// share a key may have been made with different limits, as they are while a
-// new release rolls out: then each is held to its own, and fills those of the
-// others that it has in common with them.
-func (s *Stored) merge(own []Limit) []Limit {
-	if s.Set {
-		return s.Limits
-	}
-	if s.Limits == nil {
-		s.Limits = own
-		return own
-	}
-	if len(own) == len(s.Limits) && (len(own) == 0 || &own[0] == &s.Limits[0]) {
-		return own
-	}
-	known := append(make([]Limit, 0, maxLimits), s.Limits...)
-	same := len(own) == len(known)
-	for i := range own {
-		j := find(known, &own[i])
-		switch {
-		case j >= 0:
-			same = same && i == j && known[j] == own[i]
-			known[j] = own[i]
-		case len(known) < maxLimits:
-			same = false
-			known = append(known, own[i])
-		default: // no room to remember it beside the others'
-			same = false
-			j = s.spare(known, own)
-			known[j], s.State.Level[j] = own[i], leak.Level{}
-			s.Version++
-		}
-	}
-	if same {
-		return s.Limits
-	}
-	s.Limits = known
-	return known
-}
-
-// spare returns the index of a known limit that is not among own.
-func (s *Stored) spare(known, own []Limit) int {
-	best := 0
-	for j := range known {
-		if find(own, &known[j]) < 0 && (find(own, &known[best]) >= 0 || s.State.Level[j].Level < s.State.Level[best].Level) {
-			best = j
-		}
-	}
-	return best
 }
 
 // find returns the index of the limit that is the same as l, or -1.
@@ -121,32 +74,23 @@ func find(limits []Limit, l *Limit) int {
 	return -1
 }
 
-// units returns what a cost takes of each limit: nothing of those that the
-// bucket was not made with.
-func (op *Op) units(s *Stored, c *Cost, shapes []Limit) (n leak.Units) {
+// units returns what a cost takes of each limit.
+func units(c *Cost, shapes []Limit) (n leak.Units) {
 	for i := range shapes {
-		if op.fills(s, shapes, i) {
-			n[i] = share(c, &shapes[i])
-		}
+		n[i] = share(c, &shapes[i])
 	}
 	return n
 }
 
-// fills reports whether a limit is one of the bucket's that asks.
-func (op *Op) fills(s *Stored, shapes []Limit, i int) bool {
-	return s.Set || len(shapes) == len(op.Limits) || find(op.Limits, &shapes[i]) >= 0
-}
-
 // adds reports whether a settle rides along that adds units. Then a place that is
 // booked anew could be a later one.
-func (op *Op) adds(s *Stored, shapes []Limit) bool {
+func (op *Op) adds(shapes []Limit) bool {
 	for i := range op.Reports {
 		r := &op.Reports[i]
 		if r.Kind != Settled {
 			continue
 		}
-		r.Charge.align(s, shapes)
-		used := op.units(s, &r.Used, shapes)
+		used := units(&r.Used, shapes)
 		for j := range shapes {
 			if used[j] > r.Charge.N[j] {
 				return true
@@ -198,7 +142,6 @@ func share(c *Cost, l *Limit) float64 {
 func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, r *Result) {
 	for i := len(op.Charges) - 1; i >= 0; i-- {
 		c := op.Charges[i]
-		c.align(s, shapes)
 		if !s.State.Unbook(limits, &c.Charge) {
 			s.State.Settle(limits, &c.Charge, &leak.Units{})
 		}
@@ -211,7 +154,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 		return
 	}
 	for i := range op.Costs {
-		n := op.units(s, &op.Costs[i], shapes)
+		n := units(&op.Costs[i], shapes)
 		r.Invalid = n == (leak.Units{}) && !op.free
 		for j := range limits {
 			if n[j] > limits[j].Capacity {
@@ -222,7 +165,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 			r.Refused = true
 			return
 		}
-		c := Charge{Version: s.Version, limits: shapes}
+		var c Charge
 		wait, which, ok := s.State.Fill(limits, &n, most, &c.Charge)
 		if !ok {
 			r.Refused, r.Wait, r.Limit = true, wait, which
@@ -233,32 +176,14 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 	}
 }
 
-func (op *Op) replace(s *Stored, old []leak.Limit) []Limit {
-	set := op.Replacement
-	s.Set = len(set) > 0
-	if !s.Set && !op.free {
-		set = op.Limits
-	}
-	from := make([]int, len(set))
-	for i := range set {
-		from[i] = find(s.Limits, &set[i])
-	}
-	var buf [maxLimits]leak.Limit
-	s.State.Change(old, shape(&buf, set), from)
-	s.Limits = set
-	s.Version++
-	return set
-}
-
 func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) {
 	var c *leak.Charge
 	if r.Charge != nil {
-		r.Charge.align(s, shapes)
 		c = &r.Charge.Charge
 	}
 	switch r.Kind {
 	case Settled:
-		used := op.units(s, &r.Used, shapes)
+		used := units(&r.Used, shapes)
 		s.State.Settle(limits, c, &used)
 	case Refused:
 		s.State.Refused(limits, r.Epoch, r.Wait, c)
@@ -269,22 +194,48 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 	}
 }
 
-// align brings a charge that was booked under other limits to today's: what
-// one of them does not know of it cannot come back from it.
-func (c *Charge) align(s *Stored, shapes []Limit) {
-	if c.Version == s.Version {
+// Align brings the charges that op points to, those of its reports included,
+// to the limits in force, of this version, as [Op.Apply] does itself. It is for
+// stores that do not compute with Apply, and know version and limits from an
+// earlier reply. A charge from just before the limits were replaced follows
+// those that have stayed; of an older one nothing comes back. A store that then
+// finds another version in force takes a charge as one of which nothing comes
+// back; what a call has really cost beyond its cost is added all the same.
+func (op *Op) Align(version int64, limits []Limit) {
+	for i := range op.Reports {
+		if r := &op.Reports[i]; r.Charge != nil {
+			r.Charge.align(version, limits, &r.Cost)
+		}
+	}
+	for _, c := range op.Charges {
+		c.align(version, limits, &Cost{})
+	}
+	if op.Move != nil {
+		op.Move.align(version, limits, &Cost{})
+	}
+}
+
+// align brings a charge that was booked under other limits to these: what one
+// of them does not know of it cannot come back from it, and more than the cost
+// is added.
+func (c *Charge) align(version int64, shapes []Limit, cost *Cost) {
+	if c.Version == version {
 		return
 	}
-	from := make([]int, len(shapes))
+	var from [maxLimits]int
 	for i := range shapes {
 		from[i] = -1
-		// After more than one change a limit may have gone and come again,
-		// empty.
-		if c.Version+1 == s.Version {
+		// After more than one change a limit may have gone and come again.
+		if c.Version+1 == version {
 			from[i] = find(c.limits, &shapes[i])
 		}
 	}
 	var was, is [maxLimits]leak.Limit
-	c.Follow(shape(&was, c.limits), shape(&is, shapes), from)
-	c.Version, c.limits = s.Version, shapes
+	c.Follow(shape(&was, c.limits), shape(&is, shapes), from[:len(shapes)])
+	for i := range shapes {
+		if from[i] < 0 {
+			c.N[i] = share(cost, &shapes[i])
+		}
+	}
+	c.Version, c.limits = version, shapes
 }

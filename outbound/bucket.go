@@ -78,7 +78,9 @@ func newBucket(key string, l *Limit) *Bucket {
 }
 
 // NewSharedBucket returns a bucket whose state is in a store, under the key:
-// all buckets with the same key there are one. It does no I/O. A nil store is
+// all buckets with the same key there are one. Buckets of one key that were made
+// with different limits are each held to their own; of limits with the same Unit
+// and Name they share the level. It does no I/O. A nil store is
 // [ErrNil], because a bucket in memory would give each of N workers the whole
 // quota, and a limit [AtOnce] is a [*LimitError].
 func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {

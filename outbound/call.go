@@ -77,7 +77,7 @@ func (k *call) Settle(used Cost) {
 	if used == (Cost{}) {
 		k.once(flagRefused)
 	}
-	k.report(Report{Kind: Settled, Used: used})
+	k.report(Report{Kind: Settled, Used: used, Cost: k.cost[0]})
 }
 
 func (k *call) Refused(d time.Duration) {

@@ -16,11 +16,10 @@ type Clock struct {
 	received time.Time
 	shared   bool
 	gen      uint64 // of what OnChange tells, before the trip
-	others   uint8  // a bit for each limit that this bucket does not fill
 }
 
 func (b *Bucket) clock(r *Result) Clock {
-	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil, others: r.others}
+	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil}
 }
 
 // hearing is how long a reply from a shared store may be relied upon: a worker
@@ -91,9 +90,6 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 func (k *Clock) check(c *Cost) error {
 	counted := false
 	for i := range k.limits {
-		if k.others&(1<<i) != 0 {
-			continue
-		}
 		n := c[k.limits[i].Unit]
 		counted = counted || n > 0
 		if n > k.limits[i].Capacity && c.valid() {
@@ -111,9 +107,8 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 	w := max(0, k.state.Last)
 	for i := range k.limits {
 		l := &k.limits[i]
-		if n := share(c, l); n > 0 && k.others&(1<<i) == 0 {
-			shape := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
-			w = max(w, shape.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
+		if n := share(c, l); n > 0 {
+			w = max(w, l.shape().Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
 		}
 	}
 	return k.state.Real(w)
@@ -135,7 +130,7 @@ func (k *Clock) Tolerance() time.Duration {
 	}
 	var buf [maxLimits]leak.Limit
 	i := leak.Shortest(shape(&buf, k.limits))
-	unit := leak.Limit{Rate: k.limits[i].LeakRate}.Above(1, 0)
+	unit := k.limits[i].shape().Above(1, 0)
 	return min(max(unit/10, shortTolerance), 10*shortTolerance)
 }
 

@@ -202,7 +202,11 @@ func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := b.Acquire(ctx, Cost{10}); err != nil {
+			// Nor is it empty again.
+			if _, err := b.Acquire(ctx, Cost{2}); !errors.Is(err, ErrThrottled) {
+				t.Errorf("two a second after ten: %v", err)
+			}
+			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
 				t.Fatal(err)
 			}
 			p.Settle(Cost{})

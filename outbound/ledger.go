@@ -59,7 +59,7 @@ func (l *ledger) set(limits []Limit) {
 
 // shapes returns what the arithmetic needs of the first limit.
 func (l *ledger) shapes() []leak.Limit {
-	return []leak.Limit{{Capacity: l.own[0].Capacity, Rate: l.own[0].LeakRate}}
+	return []leak.Limit{l.own[0].shape()}
 }
 
 // ledger returns the bucket's ledger and makes one if there is none yet.
@@ -95,6 +95,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 	}
 	if l.store == nil {
 		r := b.local(l, op)
+		r.sign()
 		if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 			l.changed()
 		}
@@ -106,10 +107,18 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 	if err != nil {
 		return r, &StoreError{Op: name, Key: b.key, Err: err}
 	}
+	r.sign()
 	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 		l.changed()
 	}
 	return r, nil
+}
+
+// sign notes on the charges under which limits they were booked.
+func (r *Result) sign() {
+	for i := range r.Charges {
+		r.Charges[i].Version, r.Charges[i].limits = r.Version, r.Limits
+	}
 }
 
 // local is do for a bucket of this process.

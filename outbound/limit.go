@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 const (
@@ -184,5 +186,8 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 func (l *Limit) same(m *Limit) bool {
 	return l.Unit == m.Unit && l.Name == m.Name && l.atOnce == m.atOnce
 }
+
+// shape returns what the arithmetic needs of the limit.
+func (l *Limit) shape() leak.Limit { return leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate} }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }

@@ -68,8 +68,9 @@ func (p *Permit) Settle(used Cost) {
 		p.call.Settle(used)
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
 		if used[p.bucket.unitOf()] != p.units {
-			c := p.charge()
-			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used}) {
+			c, cost := p.charge(), used
+			cost[p.bucket.unitOf()] = p.units // of the others it is not known
+			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used, Cost: cost}) {
 				p.units = c.N[0]
 			}
 		}

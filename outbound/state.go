@@ -4,8 +4,6 @@ import (
 	"context"
 	"math"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // State is what a limit looks like at one moment.
@@ -58,7 +56,7 @@ func (b *Bucket) states(r *Result) []State {
 	s := &r.State
 	for i, l := range r.Limits {
 		level := s.Level[i].Level
-		over := leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
+		over := l.shape()
 		all = append(all, State{
 			Limit:     l,
 			Level:     level,

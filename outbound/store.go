@@ -50,8 +50,9 @@ func (a Action) String() string {
 // Op is one step of a bucket: reports first, in their order, then the action.
 // Limits, costs and durations in it are valid.
 type Op struct {
-	// Limits are those that the bucket was made with. Levels are matched with
-	// them by Unit and Name. Limits set by Replace win over them.
+	// Limits are those that the bucket was made with, and all that the step
+	// knows, unless Replace has set others: those win. Levels are found by Unit
+	// and Name. What another bucket of the key has beside them is not touched.
 	Limits []Limit
 	// Reports are what earlier calls have to say.
 	Reports []Report
@@ -86,6 +87,7 @@ type Report struct {
 	Kind   ReportKind
 	Charge *Charge       // of the call; nil where nobody's call is meant
 	Used   Cost          // Settled: what it really cost
+	Cost   Cost          // Settled: what it was to take
 	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say
 	Epoch  int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
 }
@@ -104,7 +106,8 @@ const (
 // Charge is what a booking has taken, kept to give back from it.
 type Charge struct {
 	leak.Charge
-	Version int64   // of the limits it was booked under
+	Version int64   // of the limits it was booked under; the bucket sets it
+	Seq     int64   // for the store: of the request that booked it; the store sets it
 	limits  []Limit // those limits, as the indices of leak.Charge count them
 }
 
@@ -126,28 +129,21 @@ type Result struct {
 	Full [maxLimits]bool
 	// State is the bucket's clock and its levels after the action.
 	State leak.State
-	// Limits are those in force, in the order of the levels; Version counts
-	// how often Replace has replaced them.
+	// Limits are those in force for this bucket, in the order of the levels.
+	// Version changes when they do for all: by one when Replace has replaced
+	// them, and by two when levels were lost, so that nothing comes back to
+	// calls from before.
 	Limits  []Limit
 	Version int64
+	// Differ is set if the bucket's own limits count, and are not those that
+	// the key was last used with, by another bucket.
+	Differ bool
 	// Expire is after how long the store may forget the key, if nothing comes
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	others uint8   // a bit for each of Limits that is only other buckets'
 	given  []Limit // those in force in a bucket of this process, an AtOnce included
 	used   int     // calls at once
 	slots  bool    // each of Charges has taken a place among the calls at once
 	noSlot bool    // refused because there is none
-}
-
-// Stored is what a store keeps of one key. The zero value is a key that does
-// not exist. Its exported fields survive encoding/json.
-type Stored struct {
-	State leak.State
-	// Limits are those that the levels are of.
-	Limits []Limit
-	// Set is true if they were set by Replace, and win over every bucket's own.
-	Set     bool
-	Version int64
 }

@@ -213,6 +213,21 @@ func (e *exam) disagree() {
 	if full := e.refuse(large, outbound.Cost{0, 1}); full.Limit != "tokens" {
 		e.failf("refused by %q, want tokens, which the other bucket does not know", full.Limit)
 	}
+	e.levels(small, 10)
+	e.levels(large, 10, 100)
+	// Whoever has none of their limits has all of its own.
+	other := e.share(key, slow(3).Of(0, "other"), slow(7).Of(2, "units"))
+	e.admit(other, outbound.Cost{3, 0, 4})
+	e.refuse(other, outbound.Cost{1})
+	e.levels(large, 10, 100)
+	e.levels(other, 3, 4)
+	// The clock is common to all.
+	e.hold(large, time.Hour)
+	for _, b := range []*outbound.Bucket{small, large, other} {
+		if full := e.refuse(b, outbound.Cost{1}); !full.Held {
+			e.failf("a hold by one does not hold all: %v", full)
+		}
+	}
 }
 
 func (e *exam) keys() {

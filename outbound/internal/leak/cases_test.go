@@ -47,8 +47,8 @@ func TestNotAllThatWasNotUsedComesBackIfOthersHaveFilledSince(t *testing.T) {
 	l.book(Units{900}, 0)
 	l.Settle(l.limits, a, &Units{600})
 	l.level(0, 900) // 100 came back, not 400
-	if a.N[0] != 900 {
-		t.Errorf("still charged %v, want 900", a.N[0])
+	if a.N[0] != 600 {
+		t.Errorf("has cost %v, want 600", a.N[0])
 	}
 }
 
@@ -280,7 +280,7 @@ func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
 		t.Errorf("speed %v, held for %v", l.Speed, l.Rem)
 	}
 	l.Resume(l.limits)
-	if l.Speed != 1 || l.Rem > 0 || l.Dial() != 0 || d.Born == l.Born {
+	if l.Speed != 1 || l.Rem > 0 || d.Born == l.Born {
 		t.Errorf("after Resume: %+v", l.State)
 	}
 	if l.Unbook(l.limits, d) {
@@ -383,10 +383,18 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 		t.Errorf("booked for %v, want 1 s", in)
 	}
 	was := l.State
-	l.Settle(l.limits, c, &Units{0, 1})
+	settled, cheaper := *c, *c
+	l.Settle(l.limits, &settled, &Units{})
 	if l.State != was {
-		t.Errorf("levels %v, then %v: something of %+v came back, or went to a limit that is newer", was.Level[:2], l.Level[:2], c)
+		t.Errorf("levels %v, then %v: something of %+v came back", was.Level[:2], l.Level[:2], c)
 	}
+	// A limit that is newer takes what is beyond the cost.
+	cheaper.N[1] = 1
+	l.Settle(l.limits, &cheaper, &Units{0, 1.5})
+	if got := l.Level[1].Level - was.Level[1].Level; got != 0.5 || l.Level[0] != was.Level[0] {
+		t.Errorf("levels %v, then %v, want 0.5 more in the second", was.Level[:2], l.Level[:2])
+	}
+	l.State = was
 	l.book(Units{1, 1}, 3)
 	l.book(Units{1, 1}, 5)
 }

@@ -8,7 +8,7 @@ import (
 // Charge is what a fill has taken, and what it takes to give back from it, or
 // to act on how its call ended.
 type Charge struct {
-	N      Units         // what it is still charged, of each limit
+	N      Units         // what it has cost of each limit, as far as is known
 	Y      Units         // the level when the call goes, plus Ret, as its own fill left them
 	Place  time.Duration // dial time at which the call may go
 	Before time.Duration // the place of the booking before
@@ -65,30 +65,28 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 // Settle says that the call has really cost used. More than was charged is
 // added, even above the brim. Less comes back only as far as that is safe:
 // what its own fill left, less what has run past since, less what has still
-// to run until the last booking goes.
+// to run until the last booking goes. Of a limit that knows nothing of the call
+// nothing does.
 func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	if c.Settled {
 		return
 	}
 	for i := range limits {
-		if c.lost(i) || used[i] == c.N[i] {
+		over := used[i] - c.N[i]
+		if over == 0 {
 			continue
 		}
-		c.Settled = true
+		c.Settled, c.N[i] = true, used[i]
 		l := &s.Level[i]
-		if used[i] > c.N[i] {
-			l.Level += used[i] - c.N[i]
-			c.N[i] = used[i]
-			continue
+		switch {
+		case over > 0:
+			l.Level += over
+		case c.Born == s.Born && !c.lost(i):
+			back := s.left(limits, c, i) - limits[i].Rate*max(0, s.Last).Seconds()
+			back = min(max(0, back), -over, l.Level)
+			l.Level -= back
+			l.Ret += back
 		}
-		if c.Born != s.Born {
-			continue
-		}
-		back := s.left(limits, c, i) - limits[i].Rate*max(0, s.Last).Seconds()
-		back = min(max(0, back), c.N[i]-used[i], l.Level)
-		l.Level -= back
-		l.Ret += back
-		c.N[i] -= back
 	}
 }
 

@@ -14,6 +14,9 @@ func (w *world) lawful() error {
 	if w.late {
 		slack = w.tau
 	}
+	if w.workers {
+		return w.shared(slack)
+	}
 	for i := range Max {
 		var most Limit
 		from := 0

@@ -43,9 +43,9 @@ type Limit struct {
 // Level is what a limit has to remember.
 type Level struct {
 	Level float64 // units in it, booked ones included
-	// Ret is the units that were given back or written off since born. What
-	// has run past the limit since born, wanted or not, is Rate*dial + Ret:
-	// keeping the two apart loses no digits however long a life is.
+	// Ret is the units that were given back or written off. What has run past
+	// the limit, wanted or not, is Rate*dial + Ret: keeping the two apart loses
+	// no digits however long a life is.
 	Ret float64
 	// Top is the capacity from before it was lowered: so much may really be in
 	// it, while nothing above it has left yet. 0: that is today's.
@@ -55,10 +55,10 @@ type Level struct {
 // State is what a bucket keeps between two looks at it. Levels drain by the
 // dial, which shows At - Born - Skip: real time, less what was lost to holds,
 // slow-downs and steps back of the store's clock. The dial never runs faster
-// than real time and never goes back.
+// than real time, and in one life it never goes back.
 type State struct {
 	At   time.Duration // the store's time of this state
-	Born time.Duration // its creation, which names this life of the key
+	Born time.Duration // its creation, or the last Resume: it names this life of the key
 	Skip time.Duration
 	Rem  time.Duration // above 0: hold still to serve; else real time since the last one ended, to -Memory
 	Last time.Duration // dial time from now until the last booking goes, to -Lag
@@ -175,8 +175,8 @@ func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 // Due returns the real time from this state until the dial shows place and no
 // hold is left to serve, and how far the dial is past place already.
 func (s *State) Due(place time.Duration) (in, late time.Duration) {
-	w := place - s.Dial()
-	return s.Real(max(0, w)), max(0, -w)
+	w := sub(place, s.Dial())
+	return s.Real(max(0, w)), max(0, sub(0, w))
 }
 
 // Idle reports whether a new state would behave like this one.
@@ -218,21 +218,63 @@ func (s *State) Change(old, limits []Limit, from []int) {
 	}
 }
 
+// Load returns a level as of now, under the shape that its limit has now. It
+// was left at dial time at, under the shape that the limit had then. It leaks by
+// today's rate since; but up to the last booking nothing new can go, and so long
+// it leaks as it was booked. A dial that a Resume has set back since has taken
+// the leak back.
+func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
+	dial := s.Dial()
+	if was.Rate != is.Rate {
+		until := at
+		if s.Last > 0 {
+			until = max(at, add(dial, s.Last))
+		}
+		x := min(sub(until, at).Seconds(), l.Level/was.Rate)
+		l.Level += (is.Rate - was.Rate) * x
+		// What has run past until then stays what it was.
+		l.Ret += (was.Rate - is.Rate) * until.Seconds()
+	}
+	l.Top = max(l.Top, was.Capacity)
+	if run := is.Rate * sub(dial, at).Seconds(); run >= 0 {
+		l.Level = max(0, l.Level-run)
+	} else {
+		l.Level = max(l.Level, min(l.Level-run, max(is.Capacity, l.Top)))
+	}
+	if l.Level <= is.Capacity {
+		l.Top = 0
+	}
+	return l
+}
+
+// Turn notes that limits of which others were in use until now have come to be
+// used. The last booking may then be one of which they know nothing: those that
+// they know can no longer be undone, as the last one can.
+func (s *State) Turn(limits []Limit) {
+	for i := range limits {
+		l := &s.Level[i]
+		l.Ret += 1e-9 * max(l.Level, limits[i].Capacity)
+	}
+}
+
 // Resume ends a hold and a slow-down, and begins a new life: what was booked
-// is void, and what has been charged does not come back.
+// is void, and what has been charged does not come back. The dial goes on, for
+// levels that are kept elsewhere, but back by what the hold may have let leak
+// ahead.
 func (s *State) Resume(limits []Limit) {
-	held := max(0, s.Rem).Seconds()
+	held := max(0, s.Rem)
 	for i := range limits {
 		// A hold without bookings let the limits leak ahead: take that back.
 		l := s.Level[i]
-		s.Level[i] = Level{Level: min(max(limits[i].Capacity, l.Top), l.Level+limits[i].Rate*held), Top: l.Top}
+		s.Level[i] = Level{Level: min(max(limits[i].Capacity, l.Top), l.Level+limits[i].Rate*held.Seconds()), Top: l.Top}
 	}
 	born := s.At
 	if born <= s.Born {
 		born = s.Born + 1
 	}
+	dial := max(-farthest, sub(s.Dial(), held))
 	epoch := s.Epoch + 1
 	at, level := s.At, s.Level
 	*s = New(born)
-	s.At, s.Skip, s.Level, s.Epoch = at, at-born, level, epoch
+	s.At, s.Skip, s.Level, s.Epoch = at, at-born-dial, level, epoch
 }

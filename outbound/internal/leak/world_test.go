@@ -21,7 +21,15 @@ type world struct {
 	versions [4]int8 // which of the setting's shapes each version is
 	events   int     // holds, refusals, changes, steps back, resumes so far
 	late     bool    // a call has left after its place
+	parked   [Max]parked
 	oops     error
+}
+
+// parked is a limit that the worker who came last does not have.
+type parked struct {
+	Limit
+	level Level
+	dial  time.Duration
 }
 
 // A setting is what a world is made of.
@@ -37,6 +45,9 @@ type setting struct {
 	fills  int           // most fills
 	depth  int           // most operations
 	tau    time.Duration // lateness up to this is on time
+	// workers is set if the shapes are those of different workers, who take
+	// turns. A limit of no capacity is one that a worker does not have.
+	workers bool
 	// lenient lets a call leave that became due while a hold was in force,
 	// however far the dial went past its place meanwhile.
 	lenient bool
@@ -64,7 +75,7 @@ type move struct {
 
 func (m move) String() string {
 	names := map[byte]string{'f': "fill", 's': "settle", 'u': "unbook", 'h': "hold", 'r': "refused", 'y': "succeeded",
-		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step"}
+		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step", 'w': "worker"}
 	return fmt.Sprintf("%s(%d,%d)", names[m.op], m.a, m.b)
 }
 
@@ -142,6 +153,13 @@ func (w *world) moves(all []move) []move {
 			}
 		}
 	}
+	if w.workers {
+		for i := range w.shapes {
+			if int8(i) != w.versions[0] {
+				all = append(all, move{'w', int8(i), 0})
+			}
+		}
+	}
 	if w.has('y') && w.out > 0 && w.state.Fails != Succeeded {
 		all = append(all, move{'y', 0, 0})
 	}
@@ -160,7 +178,12 @@ func (w *world) event() bool { return w.events < w.setting.events }
 func (w *world) do(m move) error {
 	before, life := w.state, w.state.Born
 	passed := time.Duration(0)
+	if m.a >= 0 && w.workers && (m.op == 's' || m.op == 'h' || m.op == 'r') {
+		w.turn(w.calls[m.a].version)
+	}
 	switch m.op {
+	case 'w':
+		w.turn(m.a)
 	case 'f':
 		w.fill(int(m.a), m.b)
 	case 's':
@@ -194,7 +217,7 @@ func (w *world) do(m move) error {
 	case 't':
 		passed = w.steps[m.b]
 	}
-	if m.op != 'f' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' {
+	if m.op != 'f' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' && m.op != 'w' {
 		w.events++
 	}
 	if life != w.state.Born { // what was booked in another life is void
@@ -227,6 +250,9 @@ func (w *world) do(m move) error {
 func (w *world) fill(cost int, fate int8) {
 	n := w.costs[cost]
 	for i := range w.limits() {
+		if w.limits()[i].Capacity == 0 {
+			n[i] = 0
+		}
 		if n[i] > w.limits()[i].Capacity {
 			return // ErrTooLarge
 		}
@@ -252,6 +278,9 @@ func (w *world) fill(cost int, fate int8) {
 		}
 	}
 	c.place, c.cost, c.used, c.fate, c.version = c.Place, n, n, fate, int8(w.version)
+	if w.workers {
+		c.version = w.versions[0]
+	}
 	for i := range w.n {
 		if o := &w.calls[i]; !o.over && o.Born == c.Born && o.place > c.place {
 			w.oops = fmt.Errorf("booked for %v after a call at %v", c.place, o.place)
@@ -286,6 +315,9 @@ func (w *world) settle(c *visit, how int) {
 }
 
 func (w *world) giveBack(c *visit) {
+	if w.workers {
+		w.turn(c.version)
+	}
 	if !w.state.Unbook(w.limits(), &c.Charge) {
 		w.state.Settle(w.limits(), &c.Charge, &Units{})
 	}

@@ -1,0 +1,120 @@
+package leak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// turn has another worker come, with limits of its own, as a store does it.
+func (w *world) turn(to int8) {
+	old, dial := w.limits(), w.state.Dial()
+	if to == w.versions[0] {
+		return
+	}
+	w.versions[0] = to
+	for i, l := range w.limits() {
+		was, level, at := old[i], w.state.Level[i], dial
+		if was.Capacity == 0 {
+			was, level, at = w.parked[i].Limit, w.parked[i].level, w.parked[i].dial
+		}
+		switch {
+		case l.Capacity == 0 && old[i].Capacity > 0:
+			w.parked[i] = parked{was, level, at}
+			fallthrough
+		case l.Capacity == 0 || was.Capacity == 0:
+			w.state.Level[i] = Level{}
+		default:
+			w.state.Level[i] = w.state.Load(level, at, was, l)
+		}
+	}
+	w.state.Turn(w.limits())
+}
+
+// shared replays what has left through the largest of each limit that any
+// worker has: a limit that is the same for all is kept exactly.
+func (w *world) shared(slack time.Duration) error {
+	for i := range w.shapes[0] {
+		var most Limit
+		for _, limits := range w.shapes {
+			most = Limit{max(most.Capacity, limits[i].Capacity), max(most.Rate, limits[i].Rate)}
+		}
+		if err := w.replay(i, most, slack, 0, len(w.shapes)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var none = Limit{0, 1}
+
+// Workers with different limits for one key, as they are while a release rolls out.
+var turns = []setting{
+	{name: "two rates", shapes: [][]Limit{one(2, 1), one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 4, depth: 7, steps: []time.Duration{s1}},
+	{name: "two capacities", shapes: [][]Limit{one(3, 1), one(1, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "two shapes held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "shr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "two shapes late", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0, 1}, ops: "u", fills: 4, depth: 6, steps: []time.Duration{tau, s1}, tau: tau},
+	{name: "renamed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed held", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed resumed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "he", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}},
+	{name: "three", shapes: [][]Limit{{{2, 1}, {1, 2}}, {{2, 2}, none}, {none, {3, 1}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "back", shapes: [][]Limit{{{2, 1}, none}, {none, {2, 2}}}, costs: []Units{{1, 1}, {2, 2}}, fates: []int{0}, ops: "bs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
+}
+
+// Every history of small worlds in which workers disagree, to a depth.
+func TestNoSmallHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
+	shorter := 0
+	if testing.Short() || raced {
+		shorter = 2
+	}
+	for i := range turns {
+		turns[i].workers = true
+		w := newWorld(&turns[i])
+		var s search
+		begin := time.Now()
+		if err := s.deepen(w, w.depth-shorter); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%9d nodes, depth %d, %v: %s", s.nodes.Load(), w.depth-shorter, time.Since(begin), w.name)
+	}
+}
+
+// Long histories of everything together, at random.
+func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
+	rounds := 20_000
+	if testing.Short() || raced {
+		rounds = 300
+	}
+	limits := []Limit{{1, 1}, {2, 1}, {3, 2}, {2, 0.5}, {1, 4}, none}
+	for round := range rounds {
+		r := rand.New(rand.NewPCG(2, uint64(round)))
+		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhryeb", events: 1 + r.IntN(4), fills: 8, depth: 24,
+			costs: []Units{{1, 1, 1}, {1, 3}, {2, 1, 2}, {0, 1}, {1, 0}, {0.5, 2}, {0, 0, 1}}, workers: true,
+			steps: []time.Duration{tau, s1 / 2, s1, 3 * s1}, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
+		for range 2 + r.IntN(2) {
+			var shape []Limit
+			for range 3 {
+				shape = append(shape, limits[r.IntN(len(limits))])
+			}
+			shape[r.IntN(3)] = Limit{2, 1}
+			s.shapes = append(s.shapes, shape)
+		}
+		if round%2 == 0 {
+			s.tau, s.fates = tau, []int{0, 1, dead}
+		}
+		w := newWorld(&s)
+		var path, all []move
+		for range s.depth {
+			all = w.moves(all[:0])
+			m := all[r.IntN(len(all))]
+			if r.IntN(3) == 0 {
+				m = move{'t', 0, int8(r.IntN(len(s.steps)))}
+			}
+			path = append(path, m)
+			if err := w.do(m); err != nil {
+				t.Fatalf("%s, %v, after %v: %v", s.name, s.shapes, path, err)
+			}
+		}
+	}
+}
