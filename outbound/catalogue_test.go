@@ -258,7 +258,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 
 func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 	good := Limit{Capacity: 1, LeakRate: 1}
-	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(Units, ""), "literal burst": good.Burst(1),
+	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(Units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
 		"at once 0": AtOnce(0), "at once -1": AtOnce(-1), "at once min": AtOnce(math.MinInt), "at once max": AtOnce(math.MaxInt),
 		"slow": {Capacity: 1e12, LeakRate: 1e-3}, "denormal rate": {Capacity: 1, LeakRate: denormal}, "denormal both": {Capacity: 1e-300, LeakRate: denormal},
 		"denormal n": Per(denormal, time.Second), "window": Per(1, 0), "window -1": Per(1, -1), "window min": Per(1, math.MinInt64),

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
@@ -32,8 +33,8 @@ const lostWindow = -1
 //
 // A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
 // Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
-// the bucket drains in no less than a nanosecond and within 100 years, and Unit
-// is 0 to 3.
+// the bucket drains in no less than a nanosecond and within 100 years, Unit is 0
+// to 3, and Name is valid UTF-8.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
@@ -143,6 +144,8 @@ func (l *Limit) check() string {
 		return l.flaw
 	case !(l.Capacity > 0 && l.Capacity <= maxCapacity):
 		return "capacity " + number(l.Capacity) + " is not above 0 and at most 1e12"
+	case !utf8.ValidString(l.Name):
+		return "its name " + quote(l.Name) + " is not valid UTF-8"
 	case l.Unit < 0 || l.Unit >= Units:
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
 	case l.atOnce:

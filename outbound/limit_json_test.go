@@ -1,0 +1,107 @@
+package outbound
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// someLimits are of each kind, at the edges of what is valid.
+var someLimits = []Limit{
+	{Capacity: 40, LeakRate: 2}, {Capacity: 1e12, LeakRate: 1e12, Unit: 3, Name: "input tokens"}, {Capacity: 1e-300, LeakRate: 1e-305},
+	{Capacity: math.Nextafter(1, 2), LeakRate: 1. / 3, Name: "\u2028\"\\\x00é\U0010ffff"}, PerSecond(10), PerMinute(30_000).Burst(3_000).Of(1, "tokens"),
+	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), AtOnce(1), AtOnce(1e9).Of(2, "at once"),
+	{Capacity: 1, LeakRate: 1, window: lostWindow},
+}
+
+func TestALimitSurvivesJSONWholly(t *testing.T) {
+	for _, l := range someLimits {
+		data, err := json.Marshal(l)
+		if err != nil {
+			t.Errorf("%v: %v", l, err)
+			continue
+		}
+		var again Limit
+		if err := json.Unmarshal(data, &again); err != nil || again != l {
+			t.Errorf("%v is %s and then %v, %v", l, data, again, err)
+		}
+	}
+	data, err := json.Marshal(PerSecond(10).Of(1, "x"))
+	if want := `{"capacity":1,"leak_rate":9.900990099009901,"unit":1,"name":"x","n":10,"per":1000000000}`; err != nil || string(data) != want {
+		t.Errorf("%s, %v; want %s", data, err, want)
+	}
+}
+
+func TestAStoredKeySurvivesJSONWholly(t *testing.T) {
+	k := &storedKey{T: t}
+	k.book(0, 0, Cost{1, 2}, PerSecond(10), Limit{Capacity: 3, LeakRate: 1. / 3, Unit: 1})
+	k.book(20, 0, Cost{1, 2}, PerMinute(7), Limit{Capacity: 5, LeakRate: 1. / 7, Name: "other"})
+	k.do(20, Op{Reports: []Report{{Kind: Refused, Epoch: k.State.Epoch}}}, PerSecond(10))
+	data, err := json.Marshal(k.Stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Stored
+	if err := json.Unmarshal(data, &again); err != nil || !reflect.DeepEqual(again, k.Stored) || len(again.Others) == 0 {
+		t.Errorf("%+v, %v, want %+v", again, err, k.Stored)
+	}
+}
+
+func TestALimitThatNoBucketTakesIsNotDecoded(t *testing.T) {
+	for _, data := range []string{`null`, `{}`, `{"capacity":0,"leak_rate":1}`, `{"capacity":-1,"leak_rate":1}`, `{"capacity":1}`, `{"capacity":1,"leak_rate":1e13}`,
+		`{"capacity":1e13,"leak_rate":1}`, `{"capacity":1e12,"leak_rate":1e-3}`, `{"capacity":1,"leak_rate":1,"unit":4}`, `{"capacity":1,"leak_rate":1,"unit":-1}`,
+		`{"capacity":1,"leak_rate":1,"n":-1,"per":1}`, `{"capacity":1,"leak_rate":1,"n":1}`, `{"capacity":1,"leak_rate":1,"per":1}`,
+		`{"capacity":1,"leak_rate":1,"n":1,"per":-1}`, `{"capacity":1,"leak_rate":1,"n":1,"per":9223372036854775807}`,
+		`{"capacity":0.5,"at_once":true}`, `{"capacity":1,"leak_rate":1,"at_once":true}`, `{"capacity":1,"n":1,"per":1,"at_once":true}`} {
+		l := someLimits[0]
+		if err := json.Unmarshal([]byte(data), &l); !errors.Is(err, ErrInvalidLimit) || l != someLimits[0] {
+			t.Errorf("%s: %v, %v", data, l, err)
+		}
+	}
+	for _, data := range []string{`{"capacity":"1"}`, `[]`, `1`, `{"capacity":1e400}`, `{"capacity":1,"leak_rate":1,"unit":0.5}`, `{"capacity":1,"leak_rate":1,"per":"1s"}`} {
+		var l Limit
+		if err := json.Unmarshal([]byte(data), &l); err == nil || !strings.HasPrefix(err.Error(), "outbound: ") || l != (Limit{}) {
+			t.Errorf("%s: %v, %v", data, l, err)
+		}
+	}
+	if data, err := json.Marshal(Limit{Capacity: 1, LeakRate: 1}.Burst(2)); !errors.Is(err, ErrInvalidLimit) {
+		t.Errorf("an invalid limit is written as %s, %v", data, err)
+	}
+}
+
+// FuzzLimitJSON checks that what is decoded is a limit that a bucket takes and
+// that it is written as it was read.
+func FuzzLimitJSON(f *testing.F) {
+	for _, l := range someLimits {
+		data, err := json.Marshal(l)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(`{"capacity":1,"leak_rate":1,"name":"\ud800","n":1e300,"per":1}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var l, again Limit
+		if l.UnmarshalJSON(data) != nil {
+			return
+		}
+		if _, err := NewBucket("key", l); err != nil {
+			t.Fatalf("%s: %v", data, err)
+		}
+		if !l.atOnce && (!(l.Capacity > 0) || !(l.LeakRate > 0) || l.Capacity/l.LeakRate > maxDrain) {
+			t.Fatalf("%s: %+v", data, l)
+		}
+		out, err := l.MarshalJSON()
+		if err != nil {
+			t.Fatalf("%s: %v", data, err)
+		}
+		if err := again.UnmarshalJSON(out); err != nil || again != l {
+			t.Fatalf("%s is %s and then %+v, %v; want %+v", data, out, again, err, l)
+		}
+		_ = l.Burst(2).String()
+	})
+}
