@@ -15,6 +15,7 @@ type call struct {
 	flags  uint8   // mu protects it and charge, against a Done beside a late answer
 	cost   [1]Cost // as acquired; one each, for an Op to point to
 	charge [1]Charge
+	grace  time.Duration // how long after its place it could be here at best, as a ticket
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety
