@@ -169,7 +169,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 		return Signal{Cached: true}
 	}
 	for i := range p.Fields {
-		if n := slot(p.Fields[i].Header); n != hNone {
+		if n := slot(http.CanonicalHeaderKey(p.Fields[i].Header)); n != hNone {
 			r.seen &^= 1 << n
 		}
 	}

@@ -311,6 +311,7 @@ func (p *Policy) left() float64 {
 func (s *Signal) conclude(penalty time.Duration) {
 	all := s.Policies()
 	longest, only, counted := time.Duration(0), time.Duration(0), 0
+	busy := false // too many calls at once
 	for i := range all {
 		p := &all[i]
 		if p.exhausted() && (s.Throttled || p.Kind == Window) {
@@ -320,6 +321,10 @@ func (s *Signal) conclude(penalty time.Duration) {
 			only = p.Wait()
 			counted++
 		}
+		busy = busy || p.Kind == AtOnce && p.Remaining == 0
+	}
+	if busy && longest == 0 && s.Throttled && s.Reason == Rate {
+		s.Reason = Concurrency
 	}
 	own := max(0, min(s.Wait, forever))
 	s.Wait = 0
