@@ -79,7 +79,7 @@
 // the 32nd, and what comes when 4 KiB have been read; of more than 128
 // different headers, those with a name inside are ignored. That bounds the time
 // for a response to some microseconds, whatever it contains; a body that is
-// looked at adds to it up to some 100 µs for 64 KiB. Wait has no other cap: how
+// looked at adds up to some 200 µs for each value that a profile looks for in 64 KiB. Wait has no other cap: how
 // long a response may hold all calls is for its user to say.
 //
 // # Vendors

@@ -113,11 +113,11 @@ func (p *Policy) exhausted() bool {
 // settle brings the policy into the shape that its fields promise. It reports
 // whether it says anything.
 func (p *Policy) settle() bool {
-	if p.low {
-		if p.Limit < 0 {
-			return false // -1 of -1: the API does not know
-		}
+	switch {
+	case p.low && p.Limit >= 0:
 		p.Remaining = 0
+	case p.low && p.Remaining < 0:
+		return false // -1 of -1: the API does not know
 	}
 	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
 		p.Remaining = max(0, p.Limit-p.used)
