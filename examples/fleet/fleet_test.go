@@ -266,7 +266,7 @@ func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
 	if status != 1 || !strings.Contains(stderr.String(), "none: interrupted") {
 		t.Errorf("status %d: %s", status, &stderr)
 	}
-	if !strings.Contains(out.String(), "quota used") {
+	if !strings.Contains(out.String(), "quota answered refused") {
 		t.Errorf("the table is missing:\n%s", &out)
 	}
 }

@@ -61,29 +61,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if p.json == "-" {
 		table = stderr
 	}
-	s := &screen{out: table, live: isTerminal(table)}
-	status := 2
-	if err = perform(ctx, p, s, stdout, &status); err != nil {
-		fmt.Fprintln(stderr, "fleet:", err)
-		return status
-	}
-	return 0
-}
-
-// perform tries the modes, shows them, and writes the result. It sets the status
-// to 1 when it has begun.
-func perform(ctx context.Context, p params, s *screen, stdout io.Writer, status *int) error {
 	d, err := newDemo(ctx, p)
 	if err != nil {
-		return err
+		fmt.Fprintln(stderr, "fleet:", err)
+		return 2
 	}
 	defer d.close()
-	*status = 1
-	if err := d.run(ctx, s); err != nil {
-		return err
+	err = d.run(ctx, &screen{out: table, live: isTerminal(table)})
+	if err == nil {
+		err = d.outcome.write(p.json, stdout)
 	}
-	if err := d.outcome.write(p.json, stdout); err != nil {
-		return fmt.Errorf("writing the result: %w", err)
+	if err == nil {
+		err = d.outcome.verdict()
 	}
-	return d.outcome.verdict()
+	if err != nil {
+		fmt.Fprintln(stderr, "fleet:", err)
+		return 1
+	}
+	return 0
 }

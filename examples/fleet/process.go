@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -129,5 +128,3 @@ func (t *tail) String() string {
 	defer t.mu.Unlock()
 	return string(t.text)
 }
-
-var errInterrupted = errors.New("interrupted")

@@ -102,7 +102,7 @@ func TestResultOnStandardOutputIsJSONAndNothingElse(t *testing.T) {
 	if o.Versions["go-redis"] == "" || o.Parameters.Seed == 0 || o.Bucket != "1 at once, 50/s" {
 		t.Errorf("%+v", o)
 	}
-	if !strings.Contains(stderr.String(), "quota used") {
+	if !strings.Contains(stderr.String(), "quota answered refused") {
 		t.Errorf("the table is missing:\n%s", &stderr)
 	}
 }

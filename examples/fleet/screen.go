@@ -16,6 +16,11 @@ type screen struct {
 	drawn int // lines of the table on the terminal
 }
 
+const legend = `quota: what was used of burst + rate * seconds   refused: by the API, with 429
+Jain: fairness over the workers, 1 if all got the same; one alone has 1/N
+wait: from when a caller wants to call until it is answered, retries included
+Redis/call: scripts run by the server, for each call to the API`
+
 // isTerminal reports whether lines can be drawn again.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
@@ -57,7 +62,7 @@ func (s *screen) intro(o *outcome) {
 	for _, m := range p.Modes {
 		s.printf("%-7s %s\n", m+":", shows[m])
 	}
-	s.printf("\n")
+	s.printf("\n%s\n\n", legend)
 }
 
 // draw shows the results so far: on a terminal all of them, in place of what was
@@ -91,9 +96,11 @@ func (s *screen) redraw(lines []string) {
 	s.drawn = len(lines)
 }
 
+// table shows the results in less than 80 columns: a line that a terminal breaks
+// could not be drawn again.
 func table(results []result) []string {
-	lines := []string{fmt.Sprintf("%-7s %10s %9s %14s %8s %8s %9s %9s %10s",
-		"", "quota used", "answered", "refused by API", "failed", "fairness", "wait p50", "wait p99", "Redis/call")}
+	lines := []string{fmt.Sprintf("%-6s %8s %8s %7s %6s %6s %9s %9s %10s",
+		"", "quota", "answered", "refused", "failed", "Jain", "wait p50", "wait p99", "Redis/call")}
 	for i := range results {
 		lines = append(lines, results[i].row())
 	}
@@ -105,7 +112,7 @@ func (r *result) row() string {
 	if r.CountedBy != "" {
 		perCall = fmt.Sprintf("%.2f", r.PerCall)
 	}
-	return fmt.Sprintf("%-7s %8.1f %% %9d %14d %8d %8.4f %7.3f s %7.3f s %10s",
+	return fmt.Sprintf("%-6s %6.1f %% %8d %7d %6d %6.4f %7.3f s %7.3f s %10s",
 		r.Mode, 100*r.Used, r.Answered, r.refusals(), r.Failed, r.Jain, r.WaitP50, r.WaitP99, perCall)
 }
 
@@ -114,7 +121,7 @@ func workersLine(r *result) string {
 	line := fmt.Sprintf("%s, %.0f s, answered by worker:", r.Mode, r.Seconds)
 	for i, w := range r.Workers {
 		next := fmt.Sprintf(" %d", w.Answered)
-		if len(line)+len(next) > 76 {
+		if len(line)+len(next) > 64 {
 			return fmt.Sprintf("%s … (%d more)", line, len(r.Workers)-i)
 		}
 		line += next

@@ -47,7 +47,10 @@ type kill struct {
 	Worker string  `json:"worker"`
 }
 
-var errTooEarly = errors.New("nobody has told it to")
+var (
+	errTooEarly    = errors.New("nobody has told it to")
+	errInterrupted = errors.New("interrupted")
+)
 
 const (
 	startPatience = 60 * time.Second
