@@ -82,6 +82,9 @@ func TestNothingIsLeftRunningWhenTheProgramIsEnded(t *testing.T) {
 			deadline := time.Now().Add(30 * time.Second)
 			for slices.ContainsFunc(left, func(pid int) bool { return !gone(pid) }) {
 				if time.Now().After(deadline) {
+					for _, pid := range left {
+						_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone
+					}
 					t.Fatalf("of %v some are running", left)
 				}
 				time.Sleep(5 * time.Millisecond)
