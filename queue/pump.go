@@ -57,6 +57,7 @@ func (q *Queue) step() bool {
 	if q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0 {
 		return false
 	}
+	planned := q.dirty
 	q.dirty = false
 	before := q.clock
 	q.booking.Back, q.back = q.back, q.booking.Back[:0]
@@ -66,6 +67,9 @@ func (q *Queue) step() bool {
 	err := q.book()
 	q.mu.Lock()
 	q.clock = q.booking.Clock
+	if planned && q.clock.Known() && !q.clock.Changed() {
+		q.dirty = false // what this trip itself has brought about is in its reply
+	}
 	move := q.moved != outbound.Ticket{}
 	q.moved = outbound.Ticket{}
 	if !q.clock.Same(&before) {
