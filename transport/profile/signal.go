@@ -341,10 +341,8 @@ func (s *Signal) conclude(penalty time.Duration) {
 		}
 	case s.Reason == Lock, s.Reason == Overload:
 		s.Wait = own // no reset is about these
-	case longest > 0:
-		s.Wait = longest
-	case own > 0:
-		s.Wait = own
+	case max(longest, own) > 0:
+		s.Wait = max(longest, own)
 	case counted == 1 && s.Reason != Concurrency:
 		s.Wait = only
 	}
