@@ -72,10 +72,11 @@ func needRedis(t *testing.T) {
 }
 
 // keepsTheLimit is what the shared way promises. The rate is so low that a call may
-// be 57 ms late before the next one comes too early after it for the strict API.
+// be 135 ms late before the next one comes too early after it for the strict API,
+// and that 9 of 9.8 calls can be made with a whole call's time to spare.
 func keepsTheLimit(t *testing.T, redis string, args ...string) error {
 	t.Helper()
-	o, text, status := runs(t, append(args, "-mode", "shared", "-workers", "3", "-rate", "5", "-seconds", "4")...)
+	o, text, status := runs(t, append(args, "-mode", "shared", "-workers", "3", "-rate", "2", "-seconds", "4.4")...)
 	if len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(o.Redis, redis) || !strings.Contains(text, "Redis: "+o.Redis) {
 		t.Fatalf("%+v\n%s", o, text)
 	}
@@ -94,7 +95,7 @@ func keepsTheLimit(t *testing.T, redis string, args ...string) error {
 			return fmt.Errorf("%s got nothing\n%s", w.Name, text)
 		}
 	}
-	if r.Refused > 0 || r.Used < 0.9 || r.Used > 1.01 || status != 0 {
+	if r.Refused > 0 || r.Used < 0.8 || r.Used > 1.01 || status != 0 {
 		return fmt.Errorf("status %d, %d refused, %.3f of the quota used\n%s", status, r.Refused, r.Used, text)
 	}
 	return nil
@@ -161,7 +162,7 @@ func TestWithTheirOwnSharesWorkersNeedNoRedis(t *testing.T) {
 
 func TestKilledWorkersAreReplacedAndTheOthersGoOn(t *testing.T) {
 	usually(t, func() error {
-		o, text, status := runs(t, "-mode", "shared", "-workers", "3", "-rate", "5", "-seconds", "4", "-kill", "2", "-seed", "7")
+		o, text, status := runs(t, "-mode", "shared", "-workers", "3", "-rate", "2", "-seconds", "4.4", "-kill", "2", "-seed", "7")
 		r := o.Modes[0]
 		if len(r.Kills) != 2 || o.Parameters.Seed != 7 {
 			t.Fatalf("killed: %+v\n%s", r.Kills, text)
@@ -174,7 +175,7 @@ func TestKilledWorkersAreReplacedAndTheOthersGoOn(t *testing.T) {
 			t.Fatalf("%+v\n%s", r, text)
 		}
 		// Each costs at most the calls that it had booked places for.
-		if r.Used < 0.7 || r.Refused > 0 || status != 0 {
+		if r.Used < 0.5 || r.Refused > 0 || status != 0 {
 			return fmt.Errorf("status %d, %d refused, %.3f of the quota used\n%s", status, r.Refused, r.Used, text)
 		}
 		return nil
