@@ -96,8 +96,21 @@ func numbers(s string, into []float64) ([]float64, bool) {
 	return into, true
 }
 
-// deliver hands an answer to those who wait for it. The shard's lock is held.
-func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) {
+// outcome is what has become of the operations of a request.
+type outcome struct {
+	*request
+	answer *answer
+	base   outbound.Result
+	why    outbound.Result // of the refused
+	err    error           // of all
+	booked int             // of the gates, or of the costs of main
+	over   []*wait         // their callers wait
+	left   bool            // a caller has gone, and its place is to be given back
+}
+
+// deliver notes what an answer says, and lets the line's next request go. What comes
+// of it is handed out without the shard's lock, which is held here.
+func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcome {
 	ln := r.line
 	if a.set != nil {
 		ln.set = nil
@@ -106,76 +119,102 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) {
 		}
 	}
 	ln.version = a.version
-	base := outbound.Result{
+	o := &outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
+	o.base = outbound.Result{
 		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
 	}
-	base.When, base.Heard = ln.offset.lay(a.state.At, sent, arrived)
+	o.base.When, o.base.Heard = ln.offset.lay(a.state.At, sent, arrived)
 	for i := range a.n {
-		base.Full[i] = a.booked < 0 && (-1-a.booked)&(1<<i) != 0
+		o.base.Full[i] = a.booked < 0 && (-1-a.booked)&(1<<i) != 0
 	}
 	if r.acts || a.booked != 0 {
 		ln.refusal = refusal{}
 	}
-	refused := base
+	o.why = o.base
 	if a.why != 0 {
-		refused.Refused, refused.Limit, refused.Wait = true, a.which, a.wait
-		refused.TooLarge, refused.Invalid = a.why == whyTooLarge, a.why == whyInvalid
+		o.why.Refused, o.why.Limit, o.why.Wait = true, a.which, a.wait
+		o.why.TooLarge, o.why.Invalid = a.why == whyTooLarge, a.why == whyInvalid
 	}
-	booked := min(max(0, a.booked), len(r.costs))
-	charges := a.charges(r, booked, base.Limits)
-	for _, w := range r.waits {
-		if w != r.main && !w.gate {
-			w.answer(&base, nil)
-		}
+	if a.why == whyRoom && len(r.gates) > o.booked {
+		ln.refusal.remember(r.costs[o.booked], r.limits, &o.why, arrived)
 	}
-	if w := r.main; w != nil {
-		refused.Charges = charges
-		w.answer(&refused, nil)
-		if w.gone {
-			sh.giveBack(ln, r.limits, charges)
-		}
-	}
-	again := sh.share(r, charges, &base, &refused, a.why)
-	if a.why == whyRoom && len(r.gates) > booked {
-		ln.refusal.remember(r.costs[booked], r.limits, &refused, arrived)
-	}
+	o.divide()
 	sh.tellOf(ln, a)
-	ln.pending = append(again, ln.pending...)
 	sh.arrived(ln)
+	return o
 }
 
-// share hands out what the gates have got: a place each, as far as they go. The
-// next one is refused, and with it those who ask for as much; it returns the
-// others, which nobody has tried.
-func (sh *shard) share(r *request, charges []outbound.Charge, base, refused *outbound.Result, why int) (again []*wait) {
-	for i, w := range r.gates {
-		switch {
-		case i < len(charges):
-			one := *base
-			one.Charges = charges[i : i+1 : i+1]
-			w.answer(&one, nil)
-			if w.gone {
-				sh.giveBack(r.line, r.limits, one.Charges)
-			}
-		case i == len(charges) || r.costs[i] == r.costs[len(charges)] || why == whyRoom && covers(&r.costs[i], &r.costs[len(charges)]):
-			w.answer(refused, nil)
-		default:
+// divide says who is answered. The first gates have got a place each; the next one is
+// refused, and with it those who ask for as much. Nobody has tried the others: they
+// go with the next request.
+func (o *outcome) divide() {
+	var again []*wait
+	for i, w := range o.gates {
+		w.place = i
+		if i < o.booked {
+			continue
+		}
+		next, cost := o.costs[o.booked], o.costs[i]
+		if cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
+			w.place = -1
+		} else {
+			w.place = -2
 			again = append(again, w)
 		}
 	}
-	return again
+	for _, w := range o.waits {
+		if w.gate && w.place == -2 {
+			continue
+		}
+		w.over = true
+		o.left = o.left || w.gone
+		o.over = append(o.over, w)
+	}
+	o.line.pending = append(again, o.line.pending...)
+}
+
+// hand lets the callers go. Afterwards their operations are not touched.
+func (o *outcome) hand(sh *shard) {
+	if o.err != nil {
+		for _, w := range o.over {
+			w.answer(nil, o.err)
+		}
+		return
+	}
+	charges := o.answer.charges(o.request, o.booked, o.base.Limits)
+	var back []outbound.Charge
+	for _, w := range o.over {
+		r := &o.base
+		switch {
+		case w == o.main:
+			r = &o.why
+			r.Charges = charges
+		case w.gate && w.place < 0:
+			r = &o.why
+		case w.gate:
+			one := o.base
+			one.Charges = charges[w.place : w.place+1 : w.place+1]
+			r = &one
+		}
+		if o.left && w.gone {
+			back = append(back, r.Charges...)
+		}
+		w.answer(r, nil)
+	}
+	if len(back) > 0 {
+		sh.giveBack(o.line, o.limits, back)
+	}
 }
 
 // giveBack returns places whose callers have gone.
 func (sh *shard) giveBack(ln *line, limits []outbound.Limit, charges []outbound.Charge) {
-	if len(charges) == 0 {
-		return
-	}
 	op := &outbound.Op{Limits: limits, Action: outbound.Book}
 	for i := range charges {
 		op.Charges = append(op.Charges, &charges[i])
 	}
-	ln.pending = append(ln.pending, &wait{op: op, line: ln, gone: true})
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.push(ln, &wait{op: op, line: ln, gone: true})
 }
 
 // charges makes what was taken for each of the first costs, as the script has taken it.
@@ -228,15 +267,18 @@ func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 	return n
 }
 
-// refuse answers all of a request with an error. The shard's lock is held.
-func (sh *shard) refuse(r *request, err error) {
+// refuse notes that a request has failed. The shard's lock is held.
+func (sh *shard) refuse(r *request, err error) *outcome {
+	o := &outcome{request: r, err: err}
 	for _, w := range r.waits {
 		if w.op != nil {
 			sh.lose(r.line, w.op, err)
 		}
-		w.answer(nil, err)
+		w.over = true
+		o.over = append(o.over, w)
 	}
 	sh.arrived(r.line)
+	return o
 }
 
 // arrived lets the next request of a line go.

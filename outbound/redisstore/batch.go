@@ -107,6 +107,12 @@ func (b *batch) begin() []*sending {
 func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time) (ended, calm bool) {
 	la := b.lane
 	sh := la.shard
+	var out []*outcome
+	defer func() {
+		for _, o := range out {
+			o.hand(sh)
+		}
+	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	la.out--
@@ -118,7 +124,7 @@ func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time)
 			la.up()
 			s.done = true
 			b.left--
-			sh.deliver(s.request, &answers[i], sent, arrived)
+			out = append(out, sh.deliver(s.request, &answers[i], sent, arrived))
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
 			s.known = false
 		case redirects(err):
@@ -129,7 +135,7 @@ func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time)
 			la.up()
 			s.done = true
 			b.left--
-			sh.refuse(s.request, err)
+			out = append(out, sh.refuse(s.request, err))
 		}
 	}
 	if failed {
@@ -164,11 +170,12 @@ func (b *batch) late() {
 	}
 	b.over = true
 	err := error(&awayError{b.cause()})
+	var out []*outcome
 	for _, r := range b.requests {
 		if !r.done {
 			r.done = true
 			r.line.fence = true
-			sh.refuse(r, err)
+			out = append(out, sh.refuse(r, err))
 			sh.fail(r.line, err)
 			if sh.store.cluster != nil {
 				r.line.lane = nil // another node may have it by now
@@ -178,6 +185,9 @@ func (b *batch) late() {
 	la.busy = false
 	la.down(err, now)
 	sh.mu.Unlock()
+	for _, o := range out {
+		o.hand(sh)
+	}
 }
 
 // cause is why there was no answer.

@@ -46,6 +46,7 @@ type wait struct {
 	result outbound.Result
 	err    error
 	gate   bool // one of its request's gates
+	place  int  // among those booked; below 0: none
 	gone   bool // nobody wants the result
 	over   bool // it is there
 }
@@ -57,9 +58,8 @@ func (w *wait) free() {
 	waits.Put(w)
 }
 
-// answer lets the caller go. The shard's lock is held.
+// answer lets the caller go, for whom it is over.
 func (w *wait) answer(r *outbound.Result, err error) {
-	w.over = true
 	if w.gone {
 		return
 	}
@@ -179,6 +179,7 @@ func (sh *shard) fail(ln *line, err error) {
 		if w.op != nil {
 			sh.lose(ln, w.op, err)
 		}
+		w.over = true
 		w.answer(nil, err)
 	}
 	ln.pending = nil
