@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -29,6 +31,7 @@ type answer struct {
 	garbage  bool
 	differ   bool
 	n        int               // limits
+	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
 	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
 }
@@ -77,6 +80,10 @@ func decode(value any) (a answer, err error) {
 	}
 	if blobbed {
 		a.set = new([]outbound.Limit)
+		stamp, blob, _ := strings.Cut(blob, " ")
+		if a.stamp, err = strconv.ParseFloat(stamp, 64); err != nil {
+			return a, fmt.Errorf("%w: limits %.80q", errReply, stamp)
+		}
 		if blob != "" {
 			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
 				return a, fmt.Errorf("redisstore: limits that were set: %w", err)
@@ -114,7 +121,7 @@ type outcome struct {
 func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcome {
 	ln := r.line
 	if a.set != nil {
-		ln.set = nil
+		ln.set, ln.stamp = nil, a.stamp
 		if len(*a.set) > 0 {
 			ln.set = *a.set
 		}
@@ -232,6 +239,9 @@ func (a *answer) charges(r *request, booked int, limits []outbound.Limit) []outb
 	}
 	// From the first place on, which is the zero of this dial, it is computed again.
 	s := leak.State{Speed: 1, Rem: -leak.Memory}
+	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
+		s.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
+	}
 	for i := range a.n {
 		s.Level[i].Level = a.full[i]
 	}

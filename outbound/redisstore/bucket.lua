@@ -5,18 +5,22 @@
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
---   l<limit> level, ret, dial at which it was so[, top]
---   v        version of the limits[, the limits that were set, as JSON]
+--   l<limit> level, ret, dial at which it was so[, top[, capacity, rate]]; the last two
+--            once another set of limits has come without it
+--   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
+--            last 20 bits are the version, and the others the time, so that it names
+--            these limits even if the key is lost and others are set
 --   w<id>    a worker's record: seq of its last request that changed anything; since
---            which the record is unbroken, and how many calls it booked; the place of the first, and, of several, how
---            full each limit is there; for a meter, -1 - the limits brought to the brim,
---            as bits
+--            which the record is unbroken, and how many calls it booked, in one number;
+--            the place of the first; and, of several, how full each limit is there.
+--            For a meter the number of calls is -1 - the limits brought to the brim, as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
 -- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
--- known what became of the request before, the version of the limits known, print, how many limits, and of each its
--- unit, capacity and rate; the limits' fields; then steps, each a letter and numbers.
+-- known what became of the request before, the stamp of the limits known, print, how
+-- many limits, and of each its unit, capacity and rate; the limits' fields; then
+-- steps, each a letter and numbers.
 --
 -- A function made here is made in every run, and most runs only book: what they
 -- need is written out, and what else there is, is made where it is needed.
@@ -90,10 +94,11 @@ local arg = 3 + n -- the next step
 local own = limits
 local got = redis.call('HMGET', key, unpack(fields))
 
-local version, set, garbage = 0, nil, false
+local stamp, set, garbage = 0, nil, false
 if got[3] then
-  version, set = string.match(got[3], '^(%d+) ?(.*)$')
-  version, garbage = tonumber(version) or 0, not version
+  stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
+  stamp = tonumber(stamp)
+  if not (stamp and stamp < 9007199254740992) then stamp, garbage = 0, true end
   local ok, list = pcall(cjson.decode, set or '')
   if ok and type(list) == 'table' and #list > 0 and #list <= 8 then
     limits, fields, n = {}, {}, #list
@@ -109,6 +114,8 @@ if got[3] then
     set = nil
   end
 end
+
+local version = stamp % 1048576
 
 -- The clock.
 
@@ -128,14 +135,14 @@ if s then
   epoch = born
   if print and print < 0 then print, fails = -print, -1 end
   garbage = garbage or not (at > now - year100 and at < now + year100 and born > now - year100 and born < now + year100
-    and last >= -lag and last < year100 and lead >= 0 and expires < 1e17)
+    and last >= -lag and last <= most and lead >= 0 and expires < 1e17)
 end
 if c then
   garbage = garbage or not s or #c ~= 48
   if not garbage then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
-    garbage = not (rem >= -memory and rem < year100 and speed >= 0.01 and speed <= 1 and epoch < 1e17
-      and skip > -2 * year100 and skip < 2 * year100 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
+    garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch < 1e17
+      and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
 
@@ -176,7 +183,7 @@ else
     x, speed = dial_of(speed, x)
   end
   skip = skip + e - x
-  last = max(-lag, last - x)
+  last = max(-lag, floor((last - x) * 1e3 + 0.5) / 1e3) -- sums of fractions are not quite theirs
 end
 at = now
 local dial = at - born - skip
@@ -190,10 +197,10 @@ for i = 1, n do
     local level, ret, shown, top
     if #was == 24 then
       level, ret, shown = unpacked('ddd', was)
-    elseif #was == 32 then
+    elseif #was == 32 or #was == 48 then
       level, ret, shown, top = unpacked('dddd', was)
     end
-    if level and s and level >= 0 and level < 1e15 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
+    if level and s and level >= 0 and level < 1e22 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
       -- The last booking may be one that this limit knows nothing of: it cannot be undone.
       if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
@@ -207,7 +214,7 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
   redis.call('DEL', key)
-  if set then redis.call('HSET', key, 'v', got[3]) end
+  if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
     local l = limits[i]
     l.level, l.ret, l.top = l.cap, 0, 0
@@ -270,6 +277,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}}
     for i = 1, number() do
       c.n[i], c.y[i] = number(), number()
+      c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
     end
     -- Nothing comes back of what is not known to have been charged here, or was
     -- charged under other limits.
@@ -284,7 +292,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 
   local function latest(c)
-    if c.settled or c.lost or math.abs(c.place - dial - last) > 0.002 then return false end
+    if c.settled or c.lost or c.partly or math.abs(c.place - dial - last) > 0.0025 then return false end
     for i = 1, n do
       local l, rest = limits[i], left(c, i)
       if c.n[i] == 0 then rest = max(0, rest) end
@@ -294,12 +302,17 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return true
   end
 
+  -- What the last booking was, before c.
+  local function before_of(c)
+    return max(-lag, floor((c.before - dial) * 1e3 + 0.5) / 1e3)
+  end
+
   local function unbook(c)
     if not latest(c) then return false end
     for i = 1, n do
       limits[i].level = max(0, limits[i].level - c.n[i])
     end
-    last = max(-lag, c.before - dial)
+    last = before_of(c)
     changed = true
     return true
   end
@@ -313,8 +326,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         changed = true
       elseif used[i] < charged and not c.lost then
         local safe = min(max(0, left(c, i) - l.rate * max(0, last) / 1e6), charged - used[i], l.level)
-        l.level, l.ret = l.level - safe, l.ret + safe
-        changed = true
+        l.level, l.ret, changed = l.level - safe, l.ret + safe, changed or safe > 0
       end
     end
   end
@@ -323,7 +335,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     d = min(d, most)
     if d <= max(0, rem) then return end
     local extra, booked = d - max(0, rem), last
-    if c and latest(c) then booked = max(-lag, c.before - dial) end
+    if c and latest(c) then booked = before_of(c) end
     local out, x = booked > -lag, extra
     if out then
       local free = dial
@@ -351,7 +363,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if out then
       last = max(last, 1)
       brim = brim + s.rate * max(0, last) / 1e6
-    elseif c and not c.lost then
+    elseif c and not c.lost and c.y[short] > -1 / 0 then
       brim = brim - c.n[short]
     else
       brim = brim - min(1, brim)
@@ -401,6 +413,48 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
   end
 
+  -- A limit that was in force before, and not when the limits were set the last
+  -- time, goes on from where it was: it does not refill by going away.
+  local function kept(l)
+    local was = redis.call('HMGET', key, l.field)[1]
+    if not was then return nil end
+    local o = {level = l.cap, ret = 0, top = 0, cap = l.cap, rate = l.rate}
+    if #was ~= 24 and #was ~= 32 and #was ~= 48 then return o end
+    local level, ret, shown = unpacked('ddd', was)
+    if #was == 48 then o.top, o.cap, o.rate = unpacked('ddd', was, 25) end
+    local x = o.rate * (dial - shown) / 1e6
+    if x < 0 then
+      level = max(level, min(level - x, max(o.cap, o.top)))
+    else
+      level = max(0, level - x)
+    end
+    if level >= 0 and level < 1e22 and ret > -1e25 and ret < 1e25 and o.cap > 0 and o.rate > 0 then
+      o.level, o.ret = level, ret
+    else
+      o.top, o.cap, o.rate = 0, l.cap, l.rate
+    end
+    return o
+  end
+
+  -- Of those, the ones that are empty first make room when there are too many. What
+  -- was charged to them is then not known any more.
+  local function forget()
+    local all, others, inforce = redis.call('HGETALL', key), {}, {}
+    for i = 1, n do inforce[limits[i].field] = true end
+    for i = 1, #all, 2 do
+      local field, was = all[i], all[i + 1]
+      if string.sub(field, 1, 1) == 'l' and #was == 48 and not inforce[field] then
+        local level, _, shown, _, _, rate = unpacked('dddddd', was)
+        others[#others + 1] = {field, shown + level / rate * 1e6}
+      end
+    end
+    table.sort(others, function(a, b) return a[2] < b[2] end)
+    for i = 1, #others - 8 do
+      redis.call('HDEL', key, others[i][1])
+      version = version + 2
+    end
+  end
+
   local function replace()
     local was, list = {}, {}
     local count = number()
@@ -413,23 +467,39 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
     for _, o in ipairs(limits) do was[o.field] = o end
-    for _, l in ipairs(list) do
-      local o = was[l.field]
+    local olds, turned = {}, false
+    for i, l in ipairs(list) do
+      olds[i] = was[l.field]
+      was[l.field] = nil
+      if not olds[i] then
+        olds[i] = kept(l)
+        turned = turned or olds[i] ~= nil
+      end
+    end
+    turned = turned or next(was) ~= nil
+    for i, l in ipairs(list) do
+      local o = olds[i]
       l.level, l.ret, l.top, l.full = 0, 0, 0, 0
       if o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
-        if l.level > l.cap then l.top = max(o.top, o.cap) end
-        was[l.field] = nil
+        -- The last booking may be one that this limit knows nothing of: it cannot be undone.
+        if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
+        if l.level > l.cap then l.top = o.level > o.cap and max(o.top, o.cap) or o.cap end
       end
       local brim = l.cap + l.rate * max(0, last) / 1e6
       if last > -lag and l.level < brim then
         l.level, l.ret = brim, l.ret + brim
       end
     end
-    for field in pairs(was) do redis.call('HDEL', key, field) end
+    for field, o in pairs(was) do
+      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, max(o.top, o.cap), o.cap, o.rate))
+    end
     limits, n, version, changed = list, #list, version + 1, true
+    forget()
     set = blob ~= '' and blob or nil
-    redis.call('HSET', key, 'v', string.format('%.0f ', version) .. blob)
+    version = version % 1048576
+    stamp = floor(now / 1e3) % 4294967296 * 1048576 + version
+    redis.call('HSET', key, 'v', string.format('%.0f ', stamp) .. blob)
   end
 
   local function units()
@@ -520,12 +590,12 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         local l = limits[i]
         if u[i] > 0 then
           local sec = (l.level + u[i] - l.cap) / l.rate
-          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9) / 1e3
+          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-      if real > min(limit, most) then
+      if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
         which, why, wait = slowest, 1, repeated and max(real, 1) or real
         break
       end
@@ -582,6 +652,8 @@ if (changed or fence == 1) and not repeated then
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
+  elseif c then
+    redis.call('HDEL', key, 'c')
   end
   -- The key outlives what is in it, and the longest time after which a request may be
   -- repeated; limits that were set, for 30 days.
@@ -623,5 +695,5 @@ for i = 1, n do
   local l = limits[i]
   reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)
 end
-if version ~= known then return {reply, set or ''} end
+if stamp ~= known then return {reply, string.format('%.0f ', stamp) .. (set or '')} end
 return reply
