@@ -5,8 +5,8 @@
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
---   l<limit> level, ret, dial at which it was so[, top[, capacity, rate]]; the last two
---            once another set of limits has come without it
+--   l<limit> level, ret, dial at which it was so, rate[, top[, capacity]]; the last
+--            once limits were set without it
 --   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
 --            last 20 bits are the version, and the others the time, so that it names
 --            these limits even if the key is lost and others are set
@@ -172,6 +172,7 @@ if c or letter ~= 'B' then
   end
 end
 
+local latest_place = last > 0 and at - born - skip + last
 local back, e = now < at, now - at
 if e <= 0 then
   skip = skip + e
@@ -194,11 +195,18 @@ local differ = s and not set and print ~= mine
 for i = 1, n do
   local l, was = limits[i], got[4 + i]
   if was then
-    local level, ret, shown, top
-    if #was == 24 then
-      level, ret, shown = unpacked('ddd', was)
-    elseif #was == 32 or #was == 48 then
-      level, ret, shown, top = unpacked('dddd', was)
+    local level, ret, shown, rate, top
+    if #was == 32 then
+      level, ret, shown, rate = unpacked('dddd', was)
+    elseif #was == 40 or #was == 48 then
+      level, ret, shown, rate, top = unpacked('ddddd', was)
+    end
+    if level and rate ~= l.rate and rate > 0 then
+      -- Another worker has left it, whose limit has another rate: up to the last
+      -- booking nothing new can go, and so long it leaks as it was booked.
+      local till = latest_place and max(shown, latest_place) or shown
+      level = level + (l.rate - rate) * min((till - shown) / 1e6, level / rate)
+      ret = ret + (rate - l.rate) * till / 1e6
     end
     if level and s and level >= 0 and level < 1e22 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
@@ -419,9 +427,11 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local was = redis.call('HMGET', key, l.field)[1]
     if not was then return nil end
     local o = {level = l.cap, ret = 0, top = 0, cap = l.cap, rate = l.rate}
-    if #was ~= 24 and #was ~= 32 and #was ~= 48 then return o end
-    local level, ret, shown = unpacked('ddd', was)
-    if #was == 48 then o.top, o.cap, o.rate = unpacked('ddd', was, 25) end
+    if #was ~= 32 and #was ~= 40 and #was ~= 48 then return o end
+    local level, ret, shown
+    level, ret, shown, o.rate = unpacked('dddd', was)
+    if #was > 32 then o.top = unpacked('d', was, 33) end
+    if #was > 40 then o.cap = unpacked('d', was, 41) end
     local x = o.rate * (dial - shown) / 1e6
     if x < 0 then
       level = max(level, min(level - x, max(o.cap, o.top)))
@@ -444,7 +454,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
       if string.sub(field, 1, 1) == 'l' and #was == 48 and not inforce[field] then
-        local level, _, shown, _, _, rate = unpacked('dddddd', was)
+        local level, _, shown, rate = unpacked('dddd', was)
         others[#others + 1] = {field, shown + level / rate * 1e6}
       end
     end
@@ -492,7 +502,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
     end
     for field, o in pairs(was) do
-      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, max(o.top, o.cap), o.cap, o.rate))
+      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, max(o.top, o.cap), o.cap))
     end
     limits, n, version, changed = list, #list, version + 1, true
     forget()
@@ -640,9 +650,9 @@ if (changed or fence == 1) and not repeated then
     local l = limits[i]
     values[k + 1] = l.field
     if l.top > 0 then
-      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.top)
+      values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top)
     else
-      values[k + 2] = pack('ddd', l.level, l.ret, dial)
+      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.rate)
     end
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
