@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -30,6 +31,9 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if _, ok := err.(*url.Error); ok && resp != nil {
+		resp.Body = http.NoBody // the http.Client has closed it
+	}
 	if r.judged && err == nil {
 		return false, r.end // retryablehttp asks again when a response handler is content
 	}

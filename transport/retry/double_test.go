@@ -183,3 +183,18 @@ func all(t testing.TB, n int, work func(i int)) {
 	}
 	group.Wait()
 }
+
+// count counts what a limiter admits and is not given back.
+func count(n *int, l outbound.Limiter) outbound.Limiter {
+	var mu sync.Mutex
+	return outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case e.Kind == outbound.EventAdmitted:
+			*n++
+		case e.Kind == outbound.EventSettled && e.Used == outbound.Cost{}:
+			*n--
+		}
+	})
+}

@@ -24,9 +24,12 @@ const (
 // hops sends the requests of an attempt, one for each hop of a redirect. It has
 // no CloseIdleConnections on purpose: retryablehttp calls that for each request
 // that it gives up, and the connections are others' as well.
-type hops struct{ transport *transport.Transport }
+type hops struct {
+	policy    *policy
+	transport *transport.Transport
+}
 
-func newHops(t *transport.Transport) *hops {
+func newHops(p *policy, t *transport.Transport) *hops {
 	if t == nil {
 		t = &transport.Transport{Limiter: broken{}}
 	}
@@ -41,19 +44,66 @@ func newHops(t *transport.Transport) *hops {
 		}
 		return t.OnRefusal(req, reason)
 	}
-	return &hops{&paced}
+	return &hops{p, &paced}
 }
 
 func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
-	if r := requestOf(req.Context()); r != nil {
-		// Nothing is left to wait for, unless somebody has a PrepareRetry of his own.
+	r := requestOf(req.Context())
+	if r == nil {
+		return h.transport.RoundTrip(req)
+	}
+	// Nothing is left to wait for, unless somebody has a PrepareRetry of his own.
+	if err := r.pause(req.Context()); err != nil {
+		closeBody(req.Body)
+		return nil, err
+	}
+	if err := r.lost(); err != nil {
+		return nil, err
+	}
+	if r.getBody != nil {
+		next := *req
+		next.GetBody = r.getBody
+		req = &next
+	}
+	for {
+		r.hop()
+		resp, err := h.transport.RoundTrip(req)
+		if err == nil || req.Response == nil || r.oneHop || !h.policy.stays(r, req, err) {
+			return resp, err
+		}
 		if err := r.pause(req.Context()); err != nil {
-			closeBody(req.Body)
 			return nil, err
 		}
-		r.hop()
+		if req, err = once(req); err != nil {
+			return nil, err
+		}
 	}
-	return h.transport.RoundTrip(req)
+}
+
+// stays reports whether a later hop of a redirect waits for the limiter here.
+// If the whole attempt began anew instead, the first hop would take the room of
+// the second one each time.
+func (p *policy) stays(r *request, req *http.Request, err error) bool {
+	var full *outbound.ThrottledError
+	if !errors.As(err, &full) || !replayable(req) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ok, _ := p.plan(req.Context(), r, limited, full.RetryAfter)
+	return ok
+}
+
+// once returns the request with its body anew.
+func once(req *http.Request) (*http.Request, error) {
+	next := *req
+	if req.Body != nil && req.Body != http.NoBody {
+		var err error
+		if next.Body, err = req.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	return &next, nil
 }
 
 // door stands between the transport and its Base. It sees what really goes

@@ -2,7 +2,9 @@ package retry
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -13,7 +15,8 @@ import (
 // context: CheckRetry is told nothing else, and Backoff not even that where an
 // attempt has ended with an error.
 type request struct {
-	oneHop bool // the caller follows redirects itself
+	oneHop  bool                          // the caller follows redirects itself
+	getBody func() (io.ReadCloser, error) // for Base; nil: as the request has it
 
 	mu     sync.Mutex // protects what follows: somebody may have wrapped the client's transport
 	ctx    context.Context
@@ -38,6 +41,7 @@ type request struct {
 	acted  bool  // the API may have done what it asks for
 	judged bool  // check has seen it
 	end    error // and said so
+	noBody error // its body cannot be had again
 
 	// This hop of it.
 	limited error         // by the limiter
@@ -73,7 +77,6 @@ func (r *request) start(req *http.Request) *request {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.req == nil { // made by RoundTripper for this one
-			r.replay = replayable(req)
 			return r
 		}
 		if r.ctx == ctx { // the request is used a second time
@@ -97,9 +100,30 @@ func replayable(req *http.Request) bool {
 func (r *request) begin(req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// A request made without retryablehttp's constructors comes with the body of
+	// the attempt before, which has been sent.
+	r.noBody = nil
+	if r.req != nil && req.GetBody != nil && same(req.Body, r.req.Body) {
+		req.Body, r.noBody = req.GetBody()
+	}
 	r.req = req
 	r.out, r.acted, r.judged, r.end = false, false, false, nil
 	r.clear()
+}
+
+// same reports whether two bodies are the same one.
+func same(a, b io.ReadCloser) bool {
+	if a == nil || a == http.NoBody || !reflect.ValueOf(a).Comparable() || b == nil || !reflect.ValueOf(b).Comparable() {
+		return false
+	}
+	return a == b
+}
+
+// lost returns why the attempt has no body.
+func (r *request) lost() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.noBody
 }
 
 // hop begins a hop of an attempt.

@@ -32,7 +32,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if client == nil {
 		client = NewClient(nil)
 	}
-	r := &request{oneHop: true, parent: req.Context()}
+	r := &request{oneHop: true, parent: req.Context(), replay: replayable(req)}
 	r.ctx = context.WithValue(r.parent, requestKey{}, r)
 	own := &retryablehttp.Request{Request: req.WithContext(r.ctx)}
 	if req.GetBody != nil && req.Body != nil && req.Body != http.NoBody {
@@ -41,7 +41,10 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			closeBody(req.Body)
 			return nil, err
 		}
-		own.ContentLength, own.GetBody = req.ContentLength, req.GetBody // which SetBody has guessed
+		own.ContentLength = req.ContentLength // which SetBody has guessed
+		// The client's own http.Client would get a body for the next hop, which
+		// it does not make, and leave it open. Base gets the function again.
+		own.GetBody, r.getBody = nil, req.GetBody
 	}
 	resp, err := client.Do(own)
 	if err != nil {
