@@ -94,9 +94,8 @@ var urls = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'<>]*`)
 func redacted(text string) string {
 	return urls.ReplaceAllStringFunc(text, func(s string) string {
 		scheme, rest, _ := strings.Cut(s, "://")
-		rest, _, cut := strings.Cut(rest, "?")
-		if !cut {
-			rest, _, _ = strings.Cut(rest, "#")
+		if i := strings.IndexAny(rest, "?#"); i >= 0 {
+			rest = rest[:i]
 		}
 		host, path, slash := strings.Cut(rest, "/")
 		host = host[strings.LastIndexByte(host, '@')+1:]

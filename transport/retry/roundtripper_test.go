@@ -56,6 +56,7 @@ func TestTheLengthIsSentAsGiven(t *testing.T) {
 		var lengths []int64
 		client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
 			lengths = append(lengths, req.ContentLength)
+			require.NotNil(t, req.GetBody, "with which Base replaces a connection that was closed")
 			_ = req.Body.Close()
 			return nil, reset.err
 		})))
