@@ -122,6 +122,9 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		if r.failures++; r.failures > p.MaxFailures {
 			return false, false
 		}
+		if r.out {
+			r.since = time.Time{} // it had room
+		}
 		first := max(0, p.client.RetryWaitMin)
 		pause = doubled(first, max(first, p.client.RetryWaitMax), r.failures)
 		if pause > left {

@@ -34,12 +34,12 @@ type Config struct {
 	// network or of a store, and answers 500 and above. They are counted apart
 	// from refusals. 0: 4. Negative: none.
 	MaxFailures int
-	// MaxWait is how long a request waits for room, from its first refusal on,
-	// by its limiter or by the API. A pause that would end later is not begun:
-	// the error comes at once, with the time to come back. Time in a queue
-	// counts only once a refusal has begun it, and is bounded by the queue. A
-	// deadline of the request's context bounds it as well. 0 or less: up to that
-	// deadline; without one, 30 s.
+	// MaxWait is how long a request waits for room: from its first refusal on, by
+	// its limiter or by the API, until it goes out and is not refused again. A
+	// pause that would end later is not begun: the error comes at once, with the
+	// time to come back. A queue does not know of it, and has a MaxWait of its
+	// own. A deadline of the request's context bounds it as well. 0 or less: up
+	// to that deadline; without one, 30 s.
 	MaxWait time.Duration
 	// Safe reports whether a request may be sent again although the API may
 	// have carried it out already. It is asked about methods that are not

@@ -126,6 +126,13 @@ func (l *refusing) Acquire(context.Context, outbound.Cost) (outbound.Permit, err
 	return outbound.Permit{}, nil
 }
 
+// limiterFunc is a limiter that is a function.
+type limiterFunc func(context.Context, outbound.Cost) (outbound.Permit, error)
+
+func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	return f(ctx, c)
+}
+
 func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	b, err := outbound.NewBucket("api", limits...)
 	require.NoError(t, err)

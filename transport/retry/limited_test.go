@@ -92,6 +92,24 @@ func TestMaxWaitCountsFromTheFirstRefusalOn(t *testing.T) {
 	})
 }
 
+func TestMaxWaitBeginsAnewWhenAnAttemptHadRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := &outbound.ThrottledError{Key: "api", RetryAfter: 8 * time.Second}
+		admitted := outbound.Unlimited{}
+		n := 0
+		limiter := limiterFunc(func(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+			if n++; n%2 == 1 {
+				return outbound.Permit{}, again
+			}
+			return admitted.Acquire(ctx, c)
+		})
+		api := play(reset, reset, status(200))
+		_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter}))
+		require.NoError(t, err)
+		require.Greater(t, time.Since(api.start), 24*time.Second)
+	})
+}
+
 func TestAWaitWithoutAKnownEndIsShortAndGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []time.Duration
