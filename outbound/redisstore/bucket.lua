@@ -26,9 +26,9 @@
 -- need is written out, and what else there is, is made where it is needed.
 
 local lag, memory, year100, most = 1e5, 1e7, 3.15576e15, 4611686018427387
-local growth = math.log(1.1) / 60
+local growth = 0.001588502996738749 -- ln 1.1 per minute
 local key, worker, head = KEYS[1], ARGV[1], ARGV[2]
-local floor, ceil, min, max, exp, log = math.floor, math.ceil, math.min, math.max, math.exp, math.log
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local struct = rawget(_G, 'struct')
 local pack, unpacked
@@ -152,6 +152,7 @@ local step = ARGV[arg] or ''
 local letter = string.sub(step, 1, 1)
 local dial_of, real_of
 if c or letter ~= 'B' then
+  local exp, log = math.exp, math.log
   dial_of = function(v, x)
     if v >= 1 or x <= 0 then return x, min(v, 1) end
     local full, g = log(1 / v) / growth, growth * x / 1e6
@@ -177,14 +178,15 @@ local back, e = now < at, now - at
 if e <= 0 then
   skip = skip + e
 else
-  local x = max(0, e - max(0, rem))
+  local x = rem > 0 and max(0, e - rem) or e
   rem = max(-memory, rem - e)
   at = now
   if speed < 1 then
     x, speed = dial_of(speed, x)
   end
   skip = skip + e - x
-  last = max(-lag, floor((last - x) * 1e3 + 0.5) / 1e3) -- sums of fractions are not quite theirs
+  last = last - x
+  last = last > -lag and floor(last * 1e3 + 0.5) / 1e3 or -lag -- sums of fractions are not quite theirs
 end
 at = now
 local dial = at - born - skip
@@ -575,7 +577,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
   local first
-  local u = {}
+  local u = {0}
   for _ = 1, runs do
     local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
     at_byte = at_byte + 40
@@ -642,7 +644,7 @@ end
 -- What is kept.
 
 if (changed or fence == 1) and not repeated then
-  local w, values = last + lag, {'s', '', worker, ''}
+  local w, values = last + lag, {'s', '', worker, '', '', ''}
   local k = 4
   local record = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial)
   recorded = seq
@@ -661,7 +663,7 @@ if (changed or fence == 1) and not repeated then
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
-    if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
+    if speed < 1 then need = max(need, max(0, rem) + math.log(1 / speed) / growth * 1e6) end
   elseif c then
     redis.call('HDEL', key, 'c')
   end
@@ -697,13 +699,18 @@ if (changed or fence == 1) and not repeated then
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
 end
 
--- The answer.
+-- The answer. What is mostly the same comes last, and only if it is not.
 
-local reply = pack('dddddddddddddddddddddd', repeated and 1 or 0, recorded, at, born, skip, rem, last, speed, epoch, fails,
-  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, rem > 0 and held or 0, n)
-for i = 1, n do
-  local l = limits[i]
+local l = limits[1]
+local reply = pack('ddddddddddddddd', recorded, at, born, last, fails, version, claim, m, place, before, n,
+  l.level, l.ret, l.top, l.full)
+for i = 2, n do
+  l = limits[i]
   reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)
+end
+if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
+  reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
+    skip, rem, speed, epoch, rem > 0 and held or 0)
 end
 if stamp ~= known then return {reply, string.format('%.0f ', stamp) .. (set or '')} end
 return reply
