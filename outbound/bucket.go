@@ -150,7 +150,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
-	k := &call{bucket: b, cost: [1]Cost{c}}
+	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
 	r, err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], into: k.charge[:0]})
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	clock := b.clock(&r)
+	clock := b.clock(&r, time.Now())
 	if err := clock.check(&c); err != nil {
 		return false, err
 	}

@@ -9,12 +9,15 @@ import (
 
 // call is the permit of whatever is not the fast path.
 type call struct {
-	bucket *Bucket
-	slot   *slot // the place among the calls at once; nil: none
-	mu     sync.Mutex
-	flags  uint8   // mu protects it and charge, against a Done beside a late answer
-	cost   [1]Cost // as acquired; one each, for an Op to point to
-	charge [1]Charge
+	bucket   *Bucket
+	slot     *slot // the place among the calls at once; nil: none
+	mu       sync.Mutex
+	flags    uint8 // mu protects it and charge, against a Done beside a late answer
+	reason   Reason
+	admitted time.Time
+	cost     [1]Cost // as acquired; one each, for an Op to point to
+	charge   [1]Charge
+	grace    time.Duration // how long after its place it could be here at best, as a ticket
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety
@@ -114,5 +117,8 @@ func (k *call) report(r Report) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r.Charge = &k.charge[0]
+	if r.Reason == ReasonUnknown {
+		r.Reason = k.reason
+	}
 	k.bucket.report(r)
 }

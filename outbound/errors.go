@@ -49,6 +49,8 @@ type ThrottledError struct {
 	RetryAfter time.Duration
 	// Held is true while the API itself has asked for a pause.
 	Held bool
+	// Reason is why, while Held; [ReasonUnknown] if nobody has said so.
+	Reason Reason
 	// Err is why a call that was ready to wait does not: it is
 	// [context.DeadlineExceeded], refused early, or a queue's own reason. nil:
 	// the call was not ready to wait, or not for so long.
@@ -60,6 +62,9 @@ func (e *ThrottledError) Error() string {
 	switch {
 	case e.Held:
 		s = "outbound: " + quote(e.Key) + " is held by the API"
+		if why := e.Reason.String(); why != "" {
+			s += " (" + why + ")"
+		}
 	case e.Key == "" && e.Limit == "": // no bucket's refusal, but a Keyed's
 		s = "outbound: no room"
 	}

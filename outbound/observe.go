@@ -27,6 +27,8 @@ type Event struct {
 	// Rejected is set with EventHeld if the API has refused the call, and not
 	// if it has taken it and asked to wait before the next.
 	Rejected bool
+	// Reason is why, with EventHeld, as far as it was said.
+	Reason Reason
 	// Took is the time from the call's admission to its end, with EventEnded.
 	Took time.Duration
 	// Succeeded is set with EventEnded if the call was neither refused by the
@@ -200,7 +202,7 @@ func (o *observed) Settle(used Cost) {
 }
 
 func (o *observed) Refused(d time.Duration) {
-	e := Event{Kind: EventHeld, Hold: max(0, d), Rejected: true}
+	e := Event{Kind: EventHeld, Hold: max(0, d), Rejected: true, Reason: o.why()}
 	if d < 0 {
 		e.Err = ErrInvalidDuration // of the duration; the refusal counts
 	}
@@ -210,7 +212,7 @@ func (o *observed) Refused(d time.Duration) {
 }
 
 func (o *observed) Hold(d time.Duration) {
-	e := Event{Kind: EventHeld, Hold: max(0, d)}
+	e := Event{Kind: EventHeld, Hold: max(0, d), Reason: o.why()}
 	if d <= 0 {
 		e.Err = ErrInvalidDuration
 	}

@@ -30,6 +30,7 @@ type Permit struct {
 	place  int64   // when it was charged
 	before int64   // when the charge before was
 	flags  uint8
+	reason Reason
 	pin    *atomic.Int32 // what counts this permit as one in use
 }
 
@@ -95,7 +96,7 @@ func (p *Permit) Refused(d time.Duration) {
 		p.call.Refused(d)
 	case p.bucket != nil:
 		p.flags |= flagRefused
-		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Epoch: int64(p.bucket.born)})
+		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Epoch: int64(p.bucket.born), Reason: p.reason})
 	}
 }
 
@@ -107,7 +108,7 @@ func (p *Permit) Hold(d time.Duration) {
 	case p.call != nil:
 		p.call.Hold(d)
 	case p.bucket != nil && d > 0:
-		p.bucket.report(Report{Kind: Held, Charge: p.charge(), Wait: d})
+		p.bucket.report(Report{Kind: Held, Charge: p.charge(), Wait: d, Reason: p.reason})
 	}
 }
 

@@ -24,6 +24,8 @@ type State struct {
 	NextIn time.Duration
 	// HeldFor is how long a hold still lasts; 0: none does.
 	HeldFor time.Duration
+	// Reason is why, while a hold lasts; [ReasonUnknown] if nobody has said so.
+	Reason Reason
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
@@ -80,6 +82,11 @@ func (b *Bucket) states(r *Result) []State {
 			Speed:     s.Speed,
 		}
 		all = append(all[:i], append([]State{slots}, all[i:]...)...)
+	}
+	if s.Rem > 0 {
+		for i := range all {
+			all[i].Reason = Reason(s.Why)
+		}
 	}
 	return all
 }

@@ -4,21 +4,21 @@
 -- KEYS[1] is a hash:
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
---   c        skip, rem, speed, epoch, fails; absent until they differ from a new key's
+--   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
 --   l<limit> level, ret, dial at which it was so[, top[, capacity, rate]]; the last two
 --            once another set of limits has come without it
 --   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
 --            last 20 bits are the version, and the others the time, so that it names
 --            these limits even if the key is lost and others are set
---   w<id>    a worker's record: seq of its last request that changed anything,
---            how many calls that booked, the place of the first, and, of several, how
+--   w<id>    a worker's record: seq of its last request that changed anything; since
+--            which the record is unbroken, and how many calls it booked; the place of the first, and, of several, how
 --            full each limit is there; for a meter, -1 - the limits brought to the brim,
 --            as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
--- ARGV: worker; numbers: seq, 1 if it is not known what became of the request
--- before, the stamp of the limits known, print, how many limits, and of each its
+-- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
+-- known what became of the request before, the stamp of the limits known, print, how many limits, and of each its
 -- unit, capacity and rate; the limits' fields; then steps, each a letter and numbers.
 --
 -- A function made here is made in every run, and most runs only book: what they
@@ -79,12 +79,12 @@ end
 
 -- The limits.
 
-local seq, fence, known, mine, n, unit, cap, rate = unpacked('dddddddd', head)
+local seq, heard, fence, known, mine, n, unit, cap, rate = unpacked('ddddddddd', head)
 local field = ARGV[3]
 local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}}
 local fields = {'s', 'c', 'v', worker, field}
 for i = 2, n do
-  unit, cap, rate = unpacked('ddd', head, 24 * i + 17)
+  unit, cap, rate = unpacked('ddd', head, 24 * i + 25)
   field = ARGV[2 + i]
   limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}
   fields[4 + i] = field
@@ -121,7 +121,7 @@ local version = stamp % 1048576
 local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
 local at, born, last, expires, print, lead = now, now, -lag, 0, nil, 0
-local skip, rem, speed, epoch, fails = 0, -memory, 1, now, -2
+local skip, rem, speed, epoch, fails, held = 0, -memory, 1, now, -2, 0
 local s, c, r = got[1], got[2], got[4]
 if s then
   if #s == 48 then
@@ -137,11 +137,11 @@ if s then
     and last >= -lag and last <= most and lead >= 0 and expires < 1e17)
 end
 if c then
-  garbage = garbage or not s or #c ~= 40
+  garbage = garbage or not s or #c ~= 48
   if not garbage then
-    skip, rem, speed, epoch, fails = unpacked('ddddd', c)
+    skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch < 1e17
-      and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9)
+      and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
 
@@ -211,7 +211,7 @@ end
 
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails, dial = 0, -memory, 1, now, -2, 0
+  skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
   redis.call('DEL', key)
   if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
@@ -220,31 +220,43 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   end
 end
 
+-- lifted: what was to be moved was taken back; nil: nothing was.
+local lifted
+
 -- The record: of a request that was carried out before, only the answer is given again.
 
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
-local recorded, repeated = -1, false
+local recorded, since, repeated = -1, seq, false
 if r then
   if #r >= 24 then
-    recorded, m, place = unpacked('ddd', r)
+    recorded, since, place = unpacked('ddd', r)
+    m = since % 8192 - 512
+    since = floor(since / 8192)
   end
   if seq < recorded then return 'stale' end
   if seq == recorded then
     repeated, claim = true, lead
+    -- What had no place then is told what it would have to wait now.
+    while letter ~= '' and letter ~= 'B' and m == 0 do
+      if letter == 'V' or letter == 'N' then lifted = false end
+      arg = arg + 1
+      step = ARGV[arg] or ''
+      letter = string.sub(step, 1, 1)
+    end
     for i = 1, floor(#r / 8 - 3) do
       if i <= n then limits[i].full = unpacked('d', r, 17 + 8 * i) end
     end
   else
     m, place = 0, 0
-    if not (recorded >= 0) then recorded = -1 end
+    -- What this worker has had an answer to is not there: the store has lost it. What
+    -- it charged before may be lost, too, and so does not come back.
+    if not (recorded >= heard) then recorded, since = -1, seq end
   end
 end
 
--- The steps, until one that books. lifted: what was to be moved was taken back;
--- nil: nothing was.
+-- The steps, until one that books.
 
-local lifted
 if letter ~= 'B' and letter ~= '' and not repeated then
   local at_byte = 2
   local function number()
@@ -269,7 +281,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     -- Nothing comes back of what is not known to have been charged here, or was
     -- charged under other limits.
     c.other = seen ~= version or #c.n ~= n
-    c.lost = c.other or recorded < by or c.born ~= born
+    c.lost = c.other or by > recorded or by < since or c.born ~= born
     return c
   end
 
@@ -318,7 +330,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     end
   end
 
-  local function hold(d, c)
+  local function hold(d, c, reason)
     d = min(d, most)
     if d <= max(0, rem) then return end
     local extra, booked = d - max(0, rem), last
@@ -333,7 +345,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
       x = min(max(0, free - dial), extra)
     end
-    rem, skip, changed = d, skip - x, true
+    rem, skip, held, changed = d, skip - x, reason, true
     dial = at - born - skip
     if x > 0 then
       for i = 1, n do
@@ -359,7 +371,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     s.ret = s.ret + s.level
   end
 
-  local function refused(e, d, c)
+  local function refused(e, d, c, reason)
     if e == epoch then
       epoch, changed = epoch + 1, true
       if fails == -2 then
@@ -373,19 +385,31 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local again = fails < 12 and min(3.6e9, 1e6 * 2 ^ fails) or 3.6e9
       if fails > 0 or d == 0 then d = max(d, again) end
     end
-    hold(d, c)
+    hold(d, c, reason)
+  end
+
+  -- What remains until a reset, if it is no more than was filled since the call.
+  local function remains(d, c, reason)
+    local left = {number(), number(), number(), number()}
+    for i = 1, n do
+      local l, since = limits[i], 0
+      if c and not c.lost then
+        since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
+      end
+      if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
+    end
   end
 
   local function resume()
-    local held = max(0, rem)
+    local ahead = max(0, rem)
     for i = 1, n do
       local l = limits[i]
-      l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * held / 1e6), 0
+      l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * ahead / 1e6), 0
     end
     born = at > born and at or born + 1
-    dial = dial - held
+    dial = dial - ahead
     skip = at - born - dial
-    rem, last, speed, fails, epoch, lead, changed = -memory, -lag, 1, -2, epoch + 1, 0, true
+    rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
   end
 
   -- A limit that was in force before, and not when the limits were set the last
@@ -498,10 +522,16 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     elseif letter == 'U' then
       local c = read_charge()
       if not unbook(c) then settle(c, nothing, nothing) end
-    elseif letter == 'R' or letter == 'H' then
-      local e, d = number(), number()
+    elseif letter == 'R' or letter == 'H' or letter == 'A' then
+      local e, d, reason = number(), number(), number()
       local c = number() == 1 and read_charge() or nil
-      if letter == 'R' then refused(e, d, c) else hold(d, c) end
+      if letter == 'R' then
+        refused(e, d, c, reason)
+      elseif letter == 'H' then
+        hold(d, c, reason)
+      else
+        remains(d, c, reason)
+      end
     elseif letter == 'G' then
       if number() == epoch and fails ~= -1 then fails, changed = -1, true end
     elseif letter == 'M' then
@@ -526,10 +556,11 @@ end
 -- Booking: places for the costs in their order, the first one within its wait and the
 -- others within the horizon, or while the worker is behind the lead.
 
-if letter == 'B' and not repeated and lifted ~= false then
+if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local within, horizon, claims, runs = unpacked('dddd', step, 2)
   local at_byte = 34
   if lifted then within = most end
+  if repeated then within = -1 end
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
   local first
@@ -564,7 +595,7 @@ if letter == 'B' and not repeated and lifted ~= false then
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
       if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
-        which, why, wait = slowest, 1, real
+        which, why, wait = slowest, 1, repeated and max(real, 1) or real
         break
       end
       for i = 1, n do
@@ -602,7 +633,8 @@ end
 if (changed or fence == 1) and not repeated then
   local w, values = last + lag, {'s', '', worker, ''}
   local k = 4
-  local record = pack('ddd', seq, m, m > 0 and place or dial)
+  local record = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial)
+  recorded = seq
   for i = 1, n do
     local l = limits[i]
     values[k + 1] = l.field
@@ -617,7 +649,7 @@ if (changed or fence == 1) and not repeated then
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
-    values[k + 1], values[k + 2] = 'c', pack('ddddd', skip, rem, speed, epoch, fails)
+    values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
   elseif c then
     redis.call('HDEL', key, 'c')
@@ -656,8 +688,8 @@ end
 
 -- The answer.
 
-local reply = pack('dddddddddddddddddddd', repeated and 1 or 0, at, born, skip, rem, last, speed, epoch, fails,
-  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, n)
+local reply = pack('dddddddddddddddddddddd', repeated and 1 or 0, recorded, at, born, skip, rem, last, speed, epoch, fails,
+  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, rem > 0 and held or 0, n)
 for i = 1, n do
   local l = limits[i]
   reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)

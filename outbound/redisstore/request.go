@@ -155,7 +155,11 @@ func (r *request) encode(worker string) {
 		fence = 1
 	}
 	b := make([]byte, 0, 256) // all arguments are slices of it, unless there are many
-	b = appendNumbers(b, float64(r.seq), fence, ln.stamp, h.print)
+	heard := ln.heard
+	if heard < 0 {
+		heard = r.seq // nothing comes back of what was before
+	}
+	b = appendNumbers(b, float64(r.seq), float64(heard), fence, ln.stamp, h.print)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)
@@ -173,6 +177,10 @@ func (r *request) encode(worker string) {
 		}
 	}
 	for _, w := range r.waits {
+		if w.told { // it was in a request before that did not come to its booking
+			continue
+		}
+		w.told = true
 		w.op.Align(ln.version, ln.inForce(r.limits))
 		for i := range w.op.Reports {
 			r.report(&w.op.Reports[i])
@@ -266,19 +274,25 @@ func (r *request) report(p *outbound.Report) {
 		r.add(p.Used[:]...)
 		r.add(p.Cost[:]...)
 		settled(p.Charge, &p.Used, r.line.inForce(r.limits))
-	case outbound.Refused, outbound.Held:
-		if p.Kind == outbound.Held {
-			r.step('H')
-		} else {
+	case outbound.Refused, outbound.Held, outbound.Left:
+		switch p.Kind {
+		case outbound.Refused:
 			r.step('R')
+		case outbound.Held:
+			r.step('H')
+		default:
+			r.step('A')
 		}
-		r.add(float64(p.Epoch), micros(p.Wait))
+		r.add(float64(p.Epoch), micros(p.Wait), float64(p.Reason))
 		if p.Charge == nil {
 			r.add(0)
-			return
+		} else {
+			r.add(1)
+			r.charge(p.Charge)
 		}
-		r.add(1)
-		r.charge(p.Charge)
+		if p.Kind == outbound.Left {
+			r.add(p.Used[:]...)
+		}
 	case outbound.Succeeded:
 		r.step('G')
 		r.add(float64(p.Epoch))

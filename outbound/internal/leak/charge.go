@@ -90,6 +90,16 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	}
 }
 
+// Since returns how many units of limit i were filled since c, those aside that are
+// booked for later. What leaks of an empty limit counts as well.
+func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
+	if c == nil || c.lost(i) || c.Born != s.Born {
+		return 0
+	}
+	const rounding = 1e-6
+	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + rounding
+}
+
 // Hold lets nothing leave for d. c is the call that was told so; nil: nobody's.
 // If bookings are out the clock stands, but for the time in which c's own
 // units run out; else the leak runs on. Afterwards the shortest limit has room

@@ -66,6 +66,7 @@ type State struct {
 	Speed float64
 	Epoch int64 // holds that counted; starts at Born, so that another life never matches
 	Fails int   // refusals in a row with no success between, from 0; or Succeeded, or Fresh
+	Why   uint8 // of the last hold, for its user
 	Level [Max]Level
 }
 
