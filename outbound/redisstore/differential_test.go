@@ -133,7 +133,6 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 			memory := outbound.NewMemory()
 			latest := func() time.Duration { return math.MaxInt64 } // it forgets by itself, and not too early: see its own tests
 			w := newTrace(seed+n, "trace", []outbound.Store{memory, memory}, latest)
-			w.alone = true
 			for w.steps < perTrace {
 				if err := w.step(); err != nil {
 					t.Fatalf("seed %d: %v", seed+n, err)

@@ -228,11 +228,10 @@ func (t *trace) book(worker int, p *permits) error {
 	if t.r.IntN(3) == 0 {
 		wait, horizon = 0, 0
 	}
-	t.claim = 0
-	if t.r.IntN(3) == 0 && !t.alone {
-		t.claim = []float64{1, t.model.lead, t.model.lead + 1, t.model.lead * t.r.Float64(), math.MaxFloat64, 1e15}[t.r.IntN(6)]
+	var claim float64
+	if t.r.IntN(3) == 0 {
+		claim = []float64{1, t.model.Lead, t.model.Lead + 1, t.model.Lead * t.r.Float64(), math.MaxFloat64, 1e15}[t.r.IntN(6)]
 	}
-	claim := t.claim
 	var back []*permits
 	var move *permits
 	switch t.r.IntN(6) {
@@ -253,7 +252,7 @@ func (t *trace) book(worker int, p *permits) error {
 	}
 	var made [2][]outbound.Ticket
 	err := t.both(worker, func(side int, b *outbound.Bucket) error {
-		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon}
+		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon, Claim: claim}
 		for _, q := range back {
 			k.Back = append(k.Back, q.tickets[side])
 		}
@@ -264,7 +263,6 @@ func (t *trace) book(worker int, p *permits) error {
 		made[side] = k.Tickets
 		return err
 	})
-	t.claim = 0
 	for _, q := range back {
 		t.drop(q)
 	}
@@ -281,13 +279,23 @@ func (t *trace) book(worker int, p *permits) error {
 func (t *trace) event(worker int, p *permits) error {
 	t.events--
 	d := time.Duration(t.r.ExpFloat64() * float64([]time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour}[t.r.IntN(4)]))
-	switch k := t.r.IntN(12); {
+	switch k := t.r.IntN(14); {
+	case k >= 12 && p != nil:
+		left := t.cost()
+		left[t.r.IntN(len(left))] = -1
+		t.last = func() string { return fmt.Sprint("remaining ", left, " for ", d) }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Remaining(left, d+1); return nil })
 	case k < 6 && p != nil:
 		if t.r.IntN(2) == 0 {
 			d = 0
 		}
+		reason := outbound.Reason(t.r.IntN(4))
 		t.last = func() string { return fmt.Sprint("refused ", d) }
-		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Refused(d); return nil })
+		return t.both(worker, func(side int, _ *outbound.Bucket) error {
+			p.permit(side).Because(reason)
+			p.permit(side).Refused(d)
+			return nil
+		})
 	case k < 8 && p != nil:
 		t.last = func() string { return fmt.Sprint("hold ", d, " by a call") }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Hold(d + 1); return nil })
