@@ -404,7 +404,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local left = {number(), number(), number(), number()}
     for i = 1, n do
       local l, since = limits[i], 0
-      if c and not c.lost then
+      if c and not c.lost and c.y[i] > -1 / 0 then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
       if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
@@ -576,7 +576,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   if repeated then within = -1 end
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
-  local first
+  local first, took
   local u = {0}
   for _ = 1, runs do
     local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
@@ -595,7 +595,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       local limit = within
       if m > 0 then
         limit = horizon
-        if claims > 0 and not begins and booked < lead and u[1] > 0 then limit = max(limit, first + lag) end
+        if claims > 0 and not begins and booked < lead and took > 0 then limit = max(limit, first + lag) end
       end
       local w, slowest = max(0, last), -1
       for i = 1, n do
@@ -622,7 +622,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       if rem > 0 then last = max(last, 1) end
       m, count, changed = m + 1, count - 1, true
       if claims > 0 then
-        booked = booked + u[1]
+        booked, took = booked + u[1], u[1]
         lead = max(lead, booked)
         claim = begins and lead or booked
       elseif count > 0 and within == 0 and horizon == 0 and last <= 0 then

@@ -2,10 +2,12 @@ package redisstore_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -122,6 +124,26 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 			server.SetClock(t, offset)
 		}
 	}
+}
+
+func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
+	all, total, blurred := stepsOf(390_000), 0, 0
+	for n := uint64(0); total < all; n++ {
+		synctest.Test(t, func(t *testing.T) {
+			memory := outbound.NewMemory()
+			latest := func() time.Duration { return math.MaxInt64 } // it forgets by itself, and not too early: see its own tests
+			w := newTrace(seed+n, "trace", []outbound.Store{memory, memory}, latest)
+			for w.steps < perTrace {
+				if err := w.step(); err != nil {
+					t.Fatalf("seed %d: %v", seed+n, err)
+				}
+				time.Sleep(w.pause())
+			}
+			total += w.steps
+			blurred += w.blurred
+		})
+	}
+	t.Logf("%d steps, blurred %d, seed %d", total, blurred, seed)
 }
 
 // pause draws how far the clock goes until the next step.

@@ -18,8 +18,9 @@ type trace struct {
 	limits  []outbound.Limit
 	permits []*permits
 	steps   int
-	events  int // holds, slow-downs and the like that are left: in most traces there are few
-	last    string
+	events  int           // holds, slow-downs and the like that are left: in most traces there are few
+	alone   bool          // the store knows of no claims
+	last    func() string // what the last step was
 }
 
 // permits are one call's, on both sides.
@@ -140,7 +141,7 @@ func (t *trace) step() error {
 	t.steps++
 	before := t.asked
 	if err := t.act(); err != nil {
-		return fmt.Errorf("step %d, %s: %w", t.steps, t.last, err)
+		return fmt.Errorf("step %d, %s: %w", t.steps, t.last(), err)
 	}
 	if t.asked == before {
 		t.steps-- // it was nothing
@@ -170,10 +171,10 @@ func (t *trace) act() error {
 				used[i] = p.cost[i]
 			}
 		}
-		t.last = fmt.Sprint("settle ", p.cost, " to ", used)
+		t.last = func() string { return fmt.Sprint("settle ", p.cost, " to ", used) }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Settle(used); return nil })
 	case op < 76 && p != nil:
-		t.last = "done"
+		t.last = func() string { return "done" }
 		t.drop(p)
 		return t.both(worker, func(side int, b *outbound.Bucket) error {
 			p.permit(side).Done()
@@ -182,7 +183,7 @@ func (t *trace) act() error {
 		})
 	case op < 82:
 		c := t.cost()
-		t.last = fmt.Sprint("fillup ", c)
+		t.last = func() string { return fmt.Sprint("fillup ", c) }
 		return t.both(worker, func(_ int, b *outbound.Bucket) error { _, err := b.Fillup(background, c); return err })
 	case op < 90 && event:
 		return t.event(worker, p)
@@ -191,13 +192,13 @@ func (t *trace) act() error {
 	case op < 93 && t.got.State.Rem < -time.Second:
 		t.events += t.r.IntN(3)
 	}
-	t.last = "state"
+	t.last = func() string { return "state" }
 	return t.both(worker, func(_ int, b *outbound.Bucket) error { _, err := b.State(background); return err })
 }
 
 func (t *trace) acquire(worker int) error {
 	c := t.cost()
-	t.last = fmt.Sprint("acquire ", c)
+	t.last = func() string { return fmt.Sprint("acquire ", c) }
 	p := &permits{worker: worker, cost: c}
 	got := false
 	err := t.both(worker, func(side int, b *outbound.Bucket) (err error) {
@@ -227,9 +228,9 @@ func (t *trace) book(worker int, p *permits) error {
 	if t.r.IntN(3) == 0 {
 		wait, horizon = 0, 0
 	}
-	t.claim = 0
+	var claim float64
 	if t.r.IntN(3) == 0 {
-		t.claim = []float64{1, t.model.lead, t.model.lead + 1, t.model.lead * t.r.Float64(), math.MaxFloat64, 1e15}[t.r.IntN(6)]
+		claim = []float64{1, t.model.Lead, t.model.Lead + 1, t.model.Lead * t.r.Float64(), math.MaxFloat64, 1e15}[t.r.IntN(6)]
 	}
 	var back []*permits
 	var move *permits
@@ -246,10 +247,12 @@ func (t *trace) book(worker int, p *permits) error {
 			costs = append([]outbound.Cost{p.cost}, costs[:min(1, len(costs))]...)
 		}
 	}
-	t.last = fmt.Sprintf("book %v within %v and %v, claim %v, back %d, move %v", costs, wait, horizon, t.claim, len(back), move != nil)
+	t.last = func() string {
+		return fmt.Sprintf("book %v within %v and %v, claim %v, back %d, move %v", costs, wait, horizon, claim, len(back), move != nil)
+	}
 	var made [2][]outbound.Ticket
 	err := t.both(worker, func(side int, b *outbound.Bucket) error {
-		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon}
+		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon, Claim: claim}
 		for _, q := range back {
 			k.Back = append(k.Back, q.tickets[side])
 		}
@@ -260,7 +263,6 @@ func (t *trace) book(worker int, p *permits) error {
 		made[side] = k.Tickets
 		return err
 	})
-	t.claim = 0
 	for _, q := range back {
 		t.drop(q)
 	}
@@ -277,21 +279,31 @@ func (t *trace) book(worker int, p *permits) error {
 func (t *trace) event(worker int, p *permits) error {
 	t.events--
 	d := time.Duration(t.r.ExpFloat64() * float64([]time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour}[t.r.IntN(4)]))
-	switch k := t.r.IntN(12); {
+	switch k := t.r.IntN(14); {
+	case k >= 12 && p != nil:
+		left := t.cost()
+		left[t.r.IntN(len(left))] = -1
+		t.last = func() string { return fmt.Sprint("remaining ", left, " for ", d) }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Remaining(left, d+1); return nil })
 	case k < 6 && p != nil:
 		if t.r.IntN(2) == 0 {
 			d = 0
 		}
-		t.last = fmt.Sprint("refused ", d)
-		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Refused(d); return nil })
+		reason := outbound.Reason(t.r.IntN(4))
+		t.last = func() string { return fmt.Sprint("refused ", d) }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error {
+			p.permit(side).Because(reason)
+			p.permit(side).Refused(d)
+			return nil
+		})
 	case k < 8 && p != nil:
-		t.last = fmt.Sprint("hold ", d, " by a call")
+		t.last = func() string { return fmt.Sprint("hold ", d, " by a call") }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Hold(d + 1); return nil })
 	case k < 11:
-		t.last = fmt.Sprint("hold ", d)
+		t.last = func() string { return fmt.Sprint("hold ", d) }
 		return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Hold(background, d+1) })
 	}
-	t.last = "resume"
+	t.last = func() string { return "resume" }
 	return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Resume(background) })
 }
 
@@ -315,7 +327,7 @@ func (t *trace) setLimits(worker int) error {
 			}
 		}
 	}
-	t.last = fmt.Sprint("set limits ", limits)
+	t.last = func() string { return fmt.Sprint("set limits ", limits) }
 	err := t.both(worker, func(_ int, b *outbound.Bucket) error { return b.SetLimits(background, limits...) })
 	if err == nil {
 		t.limits = t.got.Limits
