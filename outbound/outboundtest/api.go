@@ -1,13 +1,9 @@
 package outboundtest
 
 import (
-	"context"
-	"fmt"
-	"io"
+	"math"
+	"math/rand/v2"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -23,32 +19,41 @@ import (
 // A refusal names the broken rules in its text. It carries a Retry-After in whole
 // seconds, rounded up, after which a caller that was alone would be admitted;
 // where no such time is known, because of AtOnce or because the call costs more
-// than a rule ever admits, it carries none.
+// than a rule ever admits, it carries none. With a Vendor it speaks as that vendor
+// does instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe
+// and RateLimitFields return such APIs.
+//
+// What an answer says is of the moment at which the call arrived, its Date included,
+// and is on its way back for the Latency.
 //
 // The zero value refuses nothing. The fields must not be changed after the first
-// call. An API is safe for concurrent use and must not be copied. It keeps the
-// times of all arrivals and of all admitted calls: 16 bytes each, up to twice that
-// while they grow.
+// call; SetRules changes the rules. An API is safe for concurrent use and must not be
+// copied. It keeps the times of all arrivals and of all admitted calls: 16 bytes
+// each, up to twice that while they grow.
 type API struct {
-	Rules   []Rule        // none: every call is answered
+	Rules   []Rule        // at the start; none: every call is answered
 	Latency time.Duration // from the arrival of a call to its answer, refusals included; 0 or less: none
+	Jitter  time.Duration // up to this comes on top of the Latency, for each call another time, so that answers overtake each other; the same times for every API; 0 or less: none
+	Skew    time.Duration // how far the clock that the API shows is ahead of the real one, in Date and wherever it names an instant; negative: behind; at most 100 years
 	Next    http.Handler  // answers the admitted calls, after the Latency; nil: 200 with the text "ok"
+	Vendor  Vendor        // writes what else is in the answers; nil: a refusal is 429 with a Retry-After and a text
 
 	arrivals, admitted History
 
-	mu      sync.Mutex // protects the fields below, and orders the arrivals
-	started bool       // the next three are set, at the first arrival
-	epoch   time.Time  // the origin of the rules' clock, which no step of the wall clock moves
-	rules   []Rule
-	states  []state // of rules
-	report  Report
+	mu     sync.Mutex // protects the fields below, and orders the arrivals
+	set    *ruleSet   // this and the next are set at the first arrival
+	epoch  time.Time  // the origin of the rules' clock, which no step of the wall clock moves
+	report Report
+	random rand.PCG // of the Jitter
+	dated  int64    // the second, since the Unix epoch, for which date was made
+	date   string
 }
 
 // Report counts what an API has seen so far.
 type Report struct {
 	Arrivals   int // calls that have reached the API: Admitted + Refused
 	Admitted   int // calls that kept all rules
-	Refused    int // calls answered with 429
+	Refused    int // calls that broke a rule: answered with 429, or as the Vendor does
 	Answered   int // admitted calls whose answer is complete; the callers of the others gave up, or their handler panicked
 	InProgress int // admitted calls that have not ended yet
 	Peak       int // most calls in progress at the same time
@@ -70,137 +75,152 @@ func (a *API) Arrivals() *History { return &a.arrivals }
 // Admitted returns the history of the calls that kept all rules, as Arrivals does.
 func (a *API) Admitted() *History { return &a.admitted }
 
-// ServeHTTP answers or refuses one call. It panics if a Rule is the zero Rule, or
-// if its cost function returns a negative number, an infinity or NaN; such a call
-// is not counted.
+// SetRules replaces the rules while the API runs, for all calls that arrive later. What
+// was counted is kept, in units: a new rule takes over the count of the first old one
+// of the same kind and unit, and for all but LeakyBucket and AtOnce of the same window,
+// and starts empty if there is none. With a lower limit a rule may therefore stand above
+// it at first, and admits nothing until enough has run out. Rules by key take over the
+// keys of rules by key. SetRules panics if one of them is the zero Rule, and then
+// changes nothing.
+func (a *API) SetRules(rules ...Rule) {
+	set := newRuleSet(rules)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.set == nil {
+		a.begin(set)
+		return
+	}
+	_, now := a.now()
+	set.adopt(a.set, now)
+	a.set = set
+}
+
+// ServeHTTP answers or refuses one call. It panics if a Rule is the zero Rule, if its
+// cost function returns a negative number, an infinity or NaN, or if the Skew is above
+// 100 years; such a call is not counted.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, r, a.arrive(r))
 }
 
-// arrive decides on a call, counts it, and returns nil if it is admitted. The
-// caller must then call answer with the result.
-func (a *API) arrive(r *http.Request) *refusal {
-	rules := a.start()
-	units := make([]float64, len(rules))
-	for i, rule := range rules {
-		units[i] = rule.costOf(r) // foreign code: before the lock
-	}
-
-	a.mu.Lock()
+// arrive decides on a call and counts it. The caller must then call answer with the
+// result.
+func (a *API) arrive(r *http.Request) arrival {
+	set, charges := a.lock(r)
 	defer a.mu.Unlock()
-	t := time.Now() // under the lock: arrivals are counted in their order
-	now := a.epoch.UnixNano() + int64(t.Sub(a.epoch))
+	t, now := a.now() // under the lock: arrivals are counted in their order
 	a.arrivals.Add(t, 1)
 	a.report.Arrivals++
 
-	var no *refusal
-	for i, s := range a.states {
-		if wait := s.wait(now, a.report.InProgress, units[i]); wait != 0 {
-			no = no.by(rules[i], wait)
+	var arr arrival
+	for i, c := range set.counters {
+		ch := &charges[i]
+		if !ch.counted {
+			continue
+		}
+		ch.tally = c.tally(ch.key)
+		if ch.wait = ch.tally.state.wait(now, c.inProgress(ch.tally, a.report.InProgress), ch.cost); ch.wait != 0 {
+			arr.no = arr.no.by(c.rule, ch.wait)
 		}
 	}
-	if no != nil {
+	if arr.no != nil {
 		a.report.Refused++
-		return no
-	}
-	for i, s := range a.states {
-		s.take(now, units[i])
-	}
-	a.admitted.Add(t, 1)
-	a.report.Admitted++
-	a.report.InProgress++
-	a.report.Peak = max(a.report.Peak, a.report.InProgress)
-	return nil
-}
-
-// start makes the states that the rules describe, once, and returns the rules.
-func (a *API) start() []Rule {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.started {
-		return a.rules
-	}
-	var states []state
-	for i, rule := range a.Rules {
-		need(rule.state != nil, "rule %d of an API is the zero Rule: make it with LeakyBucket, FixedWindow, SlidingLog or AtOnce", i)
-		states = append(states, rule.state())
-	}
-	a.rules, a.states = slices.Clone(a.Rules), states
-	a.epoch, a.started = time.Now(), true
-	return a.rules
-}
-
-// answer answers a call, or refuses it if arrive said so, and ends it.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, no *refusal) {
-	complete := false
-	if no == nil {
-		defer func() { a.leave(complete) }() // also when Next panics
-	}
-	if !sleep(r.Context(), a.Latency) {
-		// Nobody is likely to read it, but the net/http server would make a 200 of
-		// no answer at all.
-		http.Error(w, "the caller gave up", http.StatusServiceUnavailable)
-		return
-	}
-	switch {
-	case no != nil:
-		no.write(w)
-	case a.Next != nil:
-		a.Next.ServeHTTP(w, r)
-	default:
-		io.WriteString(w, "ok")
-	}
-	complete = true
-}
-
-func (a *API) leave(complete bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.report.InProgress--
-	if complete {
-		a.report.Answered++
-	}
-}
-
-// refusal tells which rules a call broke and when it would break none.
-type refusal struct {
-	broken []string
-	wait   time.Duration // the longest of the broken rules', or unknown
-}
-
-// by adds a broken rule to a refusal, or to none.
-func (no *refusal) by(rule Rule, wait time.Duration) *refusal {
-	if no == nil {
-		return &refusal{broken: []string{rule.String()}, wait: wait}
-	}
-	no.broken = append(no.broken, rule.String())
-	if wait == unknown || no.wait == unknown {
-		no.wait = unknown
 	} else {
-		no.wait = max(no.wait, wait)
+		for _, ch := range charges {
+			if ch.counted {
+				ch.tally.state.take(now, ch.used)
+			}
+		}
+		a.admitted.Add(t, 1)
+		a.report.Admitted++
+		a.report.InProgress++
+		a.report.Peak = max(a.report.Peak, a.report.InProgress)
 	}
-	return no
+	arr.watch(set, charges)
+	arr.latency, arr.date = a.delay(), a.dateOf(now)
+	if a.Vendor != nil {
+		arr.told = a.decide(set, charges, arr.no, now)
+	}
+	return arr
 }
 
-func (no *refusal) write(w http.ResponseWriter) {
-	if no.wait != unknown {
-		seconds := (no.wait + time.Second - 1) / time.Second
-		w.Header().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
+// lock asks what a call costs, without the lock since that is foreign code, and takes
+// the lock with the rules still the same.
+func (a *API) lock(r *http.Request) (*ruleSet, []charge) {
+	for {
+		set := a.rules()
+		charges := set.charges(r)
+		a.mu.Lock()
+		if a.set == set {
+			return set, charges
+		}
+		a.mu.Unlock() // SetRules came in between
 	}
-	http.Error(w, fmt.Sprintf("too many: the limit is %s", strings.Join(no.broken, ", and ")), http.StatusTooManyRequests)
 }
 
-// sleep waits for d and reports whether it has passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
+// rules returns the rules in force, and makes the counts for the first ones.
+func (a *API) rules() *ruleSet {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.set == nil {
+		a.begin(newRuleSet(a.Rules))
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+	return a.set
+}
+
+// begin starts the clock. The caller holds the lock.
+func (a *API) begin(set *ruleSet) {
+	need(a.Skew >= -longest && a.Skew <= longest, "a skew of %v: must be at most 100 years", a.Skew)
+	a.set, a.epoch = set, time.Now()
+}
+
+// now returns the time, and the same on the rules' clock. The caller holds the lock.
+func (a *API) now() (t time.Time, now int64) {
+	t = time.Now()
+	return t, a.epoch.UnixNano() + int64(t.Sub(a.epoch))
+}
+
+// delay draws the time from a call's arrival to its answer. The caller holds the lock.
+func (a *API) delay() time.Duration {
+	d := max(0, a.Latency)
+	if a.Jitter > 0 {
+		d += time.Duration(a.random.Uint64() % (uint64(a.Jitter) + 1)) // a tiny bias does no harm
 	}
+	if d < 0 {
+		return math.MaxInt64
+	}
+	return d
+}
+
+// dateOf returns the Date of an answer. The caller holds the lock.
+func (a *API) dateOf(now int64) string {
+	shown := time.Unix(0, now).Add(a.Skew).UTC()
+	if second := shown.Unix(); a.date == "" || second != a.dated {
+		a.dated, a.date = second, shown.Format(http.TimeFormat)
+	}
+	return a.date
+}
+
+// decide describes the decision about a call. The caller holds the lock.
+func (a *API) decide(set *ruleSet, charges []charge, no *refusal, now int64) *Decision {
+	d := &Decision{At: time.Unix(0, now).Add(a.Skew).UTC(), Refused: no != nil}
+	if no != nil {
+		d.RetryAfter = max(0, no.wait) // unknown is below 0
+	}
+	for i, c := range set.counters {
+		ch := charges[i]
+		if !ch.counted {
+			continue
+		}
+		if _, ok := ch.tally.state.(*penalty); ok && ch.wait == 0 {
+			continue
+		}
+		units, reset := ch.tally.state.count(now, c.inProgress(ch.tally, a.report.InProgress))
+		d.Counts = append(d.Counts, Count{
+			Unit: c.rule.unit, Key: ch.key, Window: c.rule.window, Limit: c.rule.limit,
+			Remaining: remaining(c.rule.limit, units), Reset: reset,
+			Cost: ch.cost, Used: ch.used,
+			Broken: ch.wait != 0, RetryAfter: max(0, ch.wait),
+		})
+	}
+	return d
 }

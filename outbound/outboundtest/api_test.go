@@ -190,7 +190,16 @@ func TestAPIPanicsOnMeaninglessRulesAndCosts(t *testing.T) {
 			})
 		}
 	}
+	for _, skew := range []time.Duration{math.MinInt64, math.MaxInt64} {
+		wantPanic(t, "a skew of", func() {
+			(&API{Skew: skew}).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		})
+	}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+		wantPanic(t, "tokens: must be finite", func() {
+			(&API{Rules: []Rule{LeakyBucket(1, 1).Of("tokens", nil).Settle(func(*http.Request) float64 { return bad })}}).
+				ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		})
 		api := &API{Rules: []Rule{LeakyBucket(1, 1).Of("tokens", func(*http.Request) float64 { return bad })}}
 		body := &countingBody{}
 		wantPanic(t, "tokens: must be finite", func() {

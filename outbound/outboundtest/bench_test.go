@@ -61,3 +61,18 @@ func BenchmarkAPIRoundTrip(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkAPIRoundTripOfAVendor(b *testing.B) {
+	api := GitHub(FirstCallWindow(1e12, time.Hour).Of("core", nil), AtOnce(100))
+	req, err := http.NewRequest("GET", "http://api.example.com/items", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		res, err := api.RoundTrip(req)
+		if err != nil || res.StatusCode != http.StatusOK {
+			b.Fatal(res, err)
+		}
+	}
+}

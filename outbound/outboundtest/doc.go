@@ -1,8 +1,8 @@
 // Package outboundtest helps to test programs that pace their calls to other
 // people's APIs.
 //
-// [API] is the other side: a strict API that refuses with 429 whatever breaks its
-// limits, and reports what it saw. Give it the limits that the real API publishes,
+// [API] is the other side: a strict API that refuses whatever breaks its limits, with
+// 429 if it is not told otherwise, and reports what it saw. Give it the limits that the real API publishes,
 // call it through your own paced client, and expect no refusals:
 //
 //	func TestPacedClientIsNeverRefused(t *testing.T) {
@@ -26,6 +26,16 @@
 // pass on the fake clock. There an API is used as an http.RoundTripper, since a
 // bubble cannot wait for a network; outside, it is also an http.Handler for an
 // httptest.Server.
+//
+// An API can speak as a vendor does, with that vendor's limits, headers, statuses and
+// bodies: [GitHub], [ShopifyREST], [ShopifyGraphQL], [Discord], [OpenAI], [Anthropic],
+// [Stripe], and [RateLimitFields] for the fields of the IETF draft. A client that reads
+// headers can so be tested offline, also against limits that change while it runs
+// ([API.SetRules]), answers that come late and overtake each other (Latency and Jitter),
+// and a clock that is wrong (Skew). [Vendor] is for APIs that are not among them. What
+// the vendors publish is taken from their documentation as of 2026, what they do not
+// publish is said to be so; the texts of errors are their own only where clients look
+// for them.
 //
 // [History] is the judge of a limiter on its own: add each departure, then let
 // [History.Check] find out whether in every interval of length W at most capacity +

@@ -38,7 +38,7 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	arrived := asArrived(req, body)
 	rec := httptest.NewRecorder()
-	no := a.arrive(arrived) // here and not in the goroutine: calls arrive in the order in which they are made
+	arr := a.arrive(arrived) // here and not in the goroutine: calls arrive in the order in which they are made
 
 	handedOn = true
 	done := make(chan error, 1)
@@ -51,7 +51,7 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 			body.Close()
 			done <- err
 		}()
-		a.answer(rec, arrived, no)
+		a.answer(rec, arrived, arr)
 		err = nil
 	}()
 	select {

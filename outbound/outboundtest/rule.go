@@ -16,20 +16,24 @@ const longest = 100 * 365 * 24 * time.Hour
 // always pass Check.
 const sharp = 1e-10
 
-// Rule is one limit that an API enforces. LeakyBucket, FixedWindow, SlidingLog and
-// AtOnce make them; they panic if a number means nothing. A Rule is a description
-// without state: the same one may serve several APIs, each with a count of its own.
+// Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow,
+// SlidingLog, AtOnce and Penalty make them; they panic if a number means nothing. A
+// Rule is a description without state: the same one may serve several APIs, each
+// with a count of its own.
 //
 // Rules keep time to the nanosecond: a call exactly one window later is admitted,
 // a nanosecond earlier it is not. Sums of fractional costs may pass their limit by
 // 1e-10 of it, which is taken for rounding; for a LeakyBucket that is 1e-10 of the
 // time in which it runs dry when full, below a nanosecond up to 10 s.
 type Rule struct {
-	name  string // what follows the number: "in any 1s"
-	limit float64
-	unit  string
-	cost  func(*http.Request) float64 // nil: 1
-	state func() state                // nil: the zero Rule
+	name   string // what follows the number: "in any 1s"
+	limit  float64
+	unit   string
+	window time.Duration               // in which the whole limit comes back; 0: AtOnce
+	cost   func(*http.Request) float64 // nil: 1
+	used   func(*http.Request) float64 // nil: as cost
+	key    func(*http.Request) string  // nil: one count for all
+	state  func() state                // nil: the zero Rule
 }
 
 // LeakyBucket holds up to capacity units, of which leakRate units per second run
@@ -41,7 +45,8 @@ func LeakyBucket(capacity, leakRate float64) Rule {
 	needPositive("leak rate", leakRate)
 	need(capacity/leakRate <= longest.Seconds(),
 		"capacity %g and leak rate %g per second: a full bucket must run dry within 100 years", capacity, leakRate)
-	return newRule(capacity, fmt.Sprintf("in a bucket that leaks %g per second", leakRate), func() state {
+	window := time.Duration(math.Round(capacity / leakRate * 1e9))
+	return newRule(capacity, window, fmt.Sprintf("in a bucket that leaks %g per second", leakRate), func() state {
 		return &leakyBucket{brim: capacity + capacity*sharp, leakRate: leakRate}
 	})
 }
@@ -53,8 +58,18 @@ func LeakyBucket(capacity, leakRate float64) Rule {
 // most 100 years.
 func FixedWindow(n float64, window time.Duration) Rule {
 	needWindow(n, window)
-	return newRule(n, fmt.Sprintf("in each %v of the clock", window), func() state {
+	return newRule(n, window, fmt.Sprintf("in each %v of the clock", window), func() state {
 		return &fixedWindow{limit: n + n*sharp, window: int64(window)}
+	})
+}
+
+// FirstCallWindow admits up to n units in each window, and a window starts with the
+// first call that it admits after the last one has ended. It panics if n is not
+// above 0 and finite, or the window not above 0 and at most 100 years.
+func FirstCallWindow(n float64, window time.Duration) Rule {
+	needWindow(n, window)
+	return newRule(n, window, fmt.Sprintf("in %v from the first call on", window), func() state {
+		return &fixedWindow{limit: n + n*sharp, window: int64(window), fromFirst: true}
 	})
 }
 
@@ -63,7 +78,7 @@ func FixedWindow(n float64, window time.Duration) Rule {
 // finite, or the window not above 0 and at most 100 years.
 func SlidingLog(n float64, window time.Duration) Rule {
 	needWindow(n, window)
-	return newRule(n, fmt.Sprintf("in any %v", window), func() state {
+	return newRule(n, window, fmt.Sprintf("in any %v", window), func() state {
 		return &slidingLog{limit: n + n*sharp, window: int64(window)}
 	})
 }
@@ -75,22 +90,41 @@ func SlidingLog(n float64, window time.Duration) Rule {
 // n is below 1.
 func AtOnce(n int) Rule {
 	need(n >= 1, "%d calls at once: must be at least 1", n)
-	return newRule(float64(n), "in progress", func() state { return atOnce(n) })
+	return newRule(float64(n), 0, "in progress", func() state { return atOnce(n) })
 }
 
 // Of returns the rule for another unit than calls: cost tells how many units a
 // request takes, and name is what refusals call them, as in "tokens". A nil cost
 // takes 1. The API asks cost once for each arrival, before it decides and possibly
 // from several goroutines, and panics if the answer is negative, infinite or NaN;
-// cost must leave the request as it is and its body unread. A request that costs 0
-// passes the rule, and one that costs more than the rule ever admits is refused
-// without a Retry-After. Of panics for AtOnce, which counts calls.
+// cost must leave the request as it is and its body unread. (It is asked again if
+// SetRules replaces the rules meanwhile.) A request that costs 0 passes the rule, and
+// one that costs more than the rule ever admits is refused without a Retry-After. Of
+// panics if it is given a cost for AtOnce or Penalty, which count calls.
 func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
-	if r.state != nil {
-		_, counts := r.state().(atOnce)
-		need(!counts, "AtOnce counts calls in progress and cannot count %q", name)
-	}
+	kind := r.countsCalls()
+	need(cost == nil || kind == "", "%s counts calls and cannot count %q", kind, name)
 	r.unit, r.cost = name, cost
+	return r
+}
+
+// Settle returns the rule for calls that turn out to use less or more than they
+// asked for: it admits a call if what Of tells fits, and then counts what used
+// tells, as if the call were executed in no time. Used keeps the same rules as the
+// cost of Of. A nil used counts the cost. Settle panics for AtOnce and Penalty.
+func (r Rule) Settle(used func(*http.Request) float64) Rule {
+	kind := r.countsCalls()
+	need(used == nil || kind == "", "%s counts calls, which cannot be settled", kind)
+	r.used = used
+	return r
+}
+
+// By returns the rule with a count of its own for each key, as in a limit per user:
+// every key has the whole limit. A request whose key is "" passes the rule and is not
+// counted. The API asks key as it asks the cost of Of, and keeps what it counted for
+// a key for good, some 100 bytes. A nil key is one count for all.
+func (r Rule) By(key func(*http.Request) string) Rule {
+	r.key = key
 	return r
 }
 
@@ -102,18 +136,46 @@ func (r Rule) String() string {
 	return fmt.Sprintf("%g %s %s", r.limit, r.unit, r.name)
 }
 
-func newRule(limit float64, name string, state func() state) Rule {
-	return Rule{limit: limit, name: name, unit: "calls", state: state}
+func newRule(limit float64, window time.Duration, name string, state func() state) Rule {
+	return Rule{limit: limit, window: window, name: name, unit: "calls", state: state}
 }
 
-// costOf returns the units that the request takes of the rule.
-func (r Rule) costOf(req *http.Request) float64 {
-	if r.cost == nil {
-		return 1
+// countsCalls returns the name of a rule that counts calls whatever they cost, and
+// "" of any other.
+func (r Rule) countsCalls() string {
+	if r.state != nil {
+		switch r.state().(type) {
+		case atOnce:
+			return "AtOnce"
+		case *penalty:
+			return "Penalty"
+		}
 	}
-	units := r.cost(req)
-	need(units >= 0 && !math.IsInf(units, 1), "a request costs %g %s: must be finite and at least 0", units, r.unit)
-	return units
+	return ""
+}
+
+// chargeOf returns what the request is to be charged by the rule.
+func (r Rule) chargeOf(req *http.Request) charge {
+	c := charge{counted: true, cost: 1, used: 1}
+	if r.key != nil {
+		c.key = r.key(req)
+		if c.key == "" {
+			return charge{}
+		}
+	}
+	if r.cost != nil {
+		c.cost = r.units(r.cost(req))
+		c.used = c.cost
+	}
+	if r.used != nil {
+		c.used = r.units(r.used(req))
+	}
+	return c
+}
+
+func (r Rule) units(n float64) float64 {
+	need(n >= 0 && !math.IsInf(n, 1), "a request costs %g %s: must be finite and at least 0", n, r.unit)
+	return n
 }
 
 func needPositive(what string, x float64) {

@@ -74,6 +74,9 @@ func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
 			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s - 1, 1, "1"}, {s, 1, ""}, {s, 1, ""}, {s, 1, "1"}, {5*s - 1, 2, ""}, {5 * s, 2, ""}}},
 		{"a fixed window of a minute", FixedWindow(10, time.Minute), []step{
 			{30 * s, 8, ""}, {31*s + 1, 3, "29"}, {32 * s, 2, ""}, {60*s - 1, 1, "1"}, {60 * s, 10, ""}, {60 * s, 1, "60"}}},
+		{"a window from the first call on", FirstCallWindow(2, s), []step{
+			{900 * ms, 1, ""}, {900 * ms, 0, ""}, {1800 * ms, 1, ""}, {1900*ms - 1, 1, "1"}, {1900 * ms, 3, "never"}, {2000 * ms, 0, ""}, {2500 * ms, 1, ""},
+			{3400 * ms, 1, ""}, {3500*ms - 1, 1, "1"}, {3500 * ms, 2, ""}, {3500 * ms, 1, "1"}}},
 		{"a sliding log", SlidingLog(2, s), []step{
 			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s, 1, "1"}, {1900*ms - 1, 1, "1"}, {1900 * ms, 1, ""}, {1950*ms - 1, 1, "1"}, {1950 * ms, 1, ""}}},
 		{"a sliding log of units", SlidingLog(10, 10*s), []step{
@@ -302,6 +305,7 @@ func TestRulesKeepTheirCountThroughExtremeNumbers(t *testing.T) {
 		for _, rule := range []Rule{
 			LeakyBucket(1, 1/century.Seconds()), LeakyBucket(1e300, 1e300), LeakyBucket(1e-300, 1e-300),
 			LeakyBucket(1e12, 1e12/century.Seconds()), LeakyBucket(math.SmallestNonzeroFloat64, math.MaxFloat64),
+			FirstCallWindow(1e300, century), FirstCallWindow(math.SmallestNonzeroFloat64, 1),
 			FixedWindow(1e300, century), FixedWindow(math.SmallestNonzeroFloat64, 1),
 			SlidingLog(1e300, century), SlidingLog(math.SmallestNonzeroFloat64, 1),
 		} {
@@ -325,11 +329,14 @@ func TestRulesKeepTheirCountThroughExtremeNumbers(t *testing.T) {
 
 func TestRulesSayWhatTheyLimit(t *testing.T) {
 	for want, rule := range map[string]Rule{
-		"40 calls in a bucket that leaks 2 per second": LeakyBucket(40, 2),
-		"10 calls in each 1s of the clock":             FixedWindow(10, time.Second),
-		"30000 tokens in any 1m0s":                     SlidingLog(30_000, time.Minute).Of("tokens", nil),
-		"3 calls in progress":                          AtOnce(3),
-		"no rule":                                      {},
+		"40 calls in a bucket that leaks 2 per second":        LeakyBucket(40, 2),
+		"10 calls in each 1s of the clock":                    FixedWindow(10, time.Second),
+		"30000 tokens in any 1m0s":                            SlidingLog(30_000, time.Minute).Of("tokens", nil),
+		"5 calls in 5s from the first call on":                FirstCallWindow(5, 5*time.Second),
+		"2 locks in progress":                                 AtOnce(2).Of("locks", nil),
+		"3 refusals in any 1s, and none for 1m0s after those": Penalty(3, time.Second, time.Minute, nil),
+		"3 calls in progress":                                 AtOnce(3),
+		"no rule":                                             {},
 	} {
 		if got := rule.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -342,10 +349,14 @@ func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
 		wantPanic(t, "capacity", func() { LeakyBucket(bad, 1) })
 		wantPanic(t, "leak rate", func() { LeakyBucket(1, bad) })
 		wantPanic(t, "limit of a window", func() { FixedWindow(bad, time.Second) })
+		wantPanic(t, "limit of a window", func() { FirstCallWindow(bad, time.Second) })
 		wantPanic(t, "limit of a window", func() { SlidingLog(bad, time.Second) })
 	}
 	for _, bad := range []time.Duration{0, -1, math.MinInt64, math.MaxInt64} {
 		wantPanic(t, "a window of", func() { FixedWindow(1, bad) })
+		wantPanic(t, "a window of", func() { FirstCallWindow(1, bad) })
+		wantPanic(t, "a window of", func() { Penalty(1, bad, time.Second, nil) })
+		wantPanic(t, "a penalty of", func() { Penalty(1, time.Second, bad, nil) })
 		wantPanic(t, "a window of", func() { SlidingLog(1, bad) })
 	}
 	wantPanic(t, "within 100 years", func() { LeakyBucket(1, 1e-10) })
@@ -353,6 +364,10 @@ func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
 	wantPanic(t, "0 calls at once", func() { AtOnce(0) })
 	wantPanic(t, "-1 calls at once", func() { AtOnce(-1) })
 	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Of("tokens", byHeader) })
+	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Settle(byHeader) })
+	wantPanic(t, "Penalty counts calls", func() { Penalty(1, 1, 1, nil).Of("tokens", byHeader) })
+	wantPanic(t, "Penalty counts calls", func() { Penalty(1, 1, 1, nil).Settle(byHeader) })
+	wantPanic(t, "after 0 offences", func() { Penalty(0, 1, 1, nil) })
 }
 
 // wantPanic expects a panic of this package that says the words.

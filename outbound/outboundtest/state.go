@@ -1,6 +1,10 @@
 package outboundtest
 
-import "time"
+import (
+	"math"
+	"slices"
+	"time"
+)
 
 // unknown is the wait of a call for which no time can be named.
 const unknown = time.Duration(-1)
@@ -12,8 +16,14 @@ type state interface {
 	// they would if nobody else called, or unknown. It changes nothing that
 	// counts.
 	wait(now int64, inProgress int, units float64) time.Duration
-	// take counts units for which wait has just returned 0.
+	// take counts units of a call for which wait has just returned 0.
 	take(now int64, units float64)
+	// count returns the units counted now, and after what time they would be 0 if
+	// nobody called.
+	count(now int64, inProgress int) (units float64, reset time.Duration)
+	// adopt takes over what a state of the same kind has counted, in units, and
+	// reports whether it is of the same kind. It leaves the old one as it is.
+	adopt(old state, now int64) bool
 }
 
 type leakyBucket struct {
@@ -49,11 +59,28 @@ func (b *leakyBucket) take(now int64, units float64) {
 	b.level, b.at = b.levelAt(now)+units, now
 }
 
+func (b *leakyBucket) count(now int64, _ int) (float64, time.Duration) {
+	level := b.levelAt(now)
+	if level <= b.brim*sharp {
+		return 0, 0
+	}
+	return level, time.Duration(math.Ceil(level / b.leakRate * 1e9))
+}
+
+func (b *leakyBucket) adopt(old state, now int64) bool {
+	o, ok := old.(*leakyBucket)
+	if ok {
+		b.level, b.at = o.levelAt(now), now
+	}
+	return ok
+}
+
 type fixedWindow struct {
-	limit  float64
-	window int64
-	start  int64 // of the window in which used was counted
-	used   float64
+	limit     float64
+	window    int64
+	fromFirst bool  // a window starts with its first call
+	start     int64 // of the window in which used was counted
+	used      float64
 }
 
 func (f *fixedWindow) wait(now int64, _ int, units float64) time.Duration {
@@ -73,7 +100,31 @@ func (f *fixedWindow) take(now int64, units float64) {
 	f.used += units
 }
 
+func (f *fixedWindow) count(now int64, _ int) (float64, time.Duration) {
+	start, used := f.startOf(now), f.used
+	if start != f.start {
+		used = 0
+	}
+	return used, time.Duration(start + f.window - now)
+}
+
+func (f *fixedWindow) adopt(old state, _ int64) bool {
+	o, ok := old.(*fixedWindow)
+	if !ok || o.window != f.window || o.fromFirst != f.fromFirst {
+		return false
+	}
+	f.start, f.used = o.start, o.used
+	return true
+}
+
+// startOf returns the start of the window that holds now, or would.
 func (f *fixedWindow) startOf(now int64) int64 {
+	if f.fromFirst {
+		if f.used > 0 && now < f.start+f.window {
+			return f.start
+		}
+		return now
+	}
 	into := now % f.window
 	if into < 0 { // before 1970
 		into += f.window
@@ -110,6 +161,23 @@ func (s *slidingLog) take(now int64, units float64) {
 	}
 }
 
+func (s *slidingLog) count(now int64, _ int) (float64, time.Duration) {
+	s.forget(now)
+	if s.begin == len(s.log) {
+		return 0, 0
+	}
+	return s.sum, time.Duration(s.log[len(s.log)-1].at + s.window - now)
+}
+
+func (s *slidingLog) adopt(old state, _ int64) bool {
+	o, ok := old.(*slidingLog)
+	if !ok || o.window != s.window {
+		return false
+	}
+	s.log, s.begin, s.sum = slices.Clone(o.log), o.begin, o.sum
+	return true
+}
+
 // forget drops what is a window old or older. Each time half of the log has gone
 // it moves the rest to the front and adds it up anew: constant work per call, and
 // rounding does not pile up.
@@ -138,3 +206,14 @@ func (n atOnce) wait(_ int64, inProgress int, _ float64) time.Duration {
 }
 
 func (n atOnce) take(int64, float64) {}
+
+func (n atOnce) count(_ int64, inProgress int) (float64, time.Duration) {
+	return float64(inProgress), 0
+}
+
+// The calls in progress are counted beside the state, so there is nothing to take
+// over.
+func (n atOnce) adopt(old state, _ int64) bool {
+	_, ok := old.(atOnce)
+	return ok
+}

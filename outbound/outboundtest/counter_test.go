@@ -1,0 +1,86 @@
+package outboundtest_test
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+func byPath(r *http.Request) string { return r.URL.Path[1:] }
+
+func TestByGivesEachKeyTheWholeLimitAndLetsOthersPass(t *testing.T) {
+	for name, rule := range map[string]Rule{
+		"LeakyBucket":     LeakyBucket(2, 1),
+		"FixedWindow":     FixedWindow(2, time.Hour),
+		"FirstCallWindow": FirstCallWindow(2, time.Hour),
+		"SlidingLog":      SlidingLog(2, time.Hour),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &API{Rules: []Rule{rule.By(byPath)}}
+				for _, path := range []string{"/a", "/b"} {
+					tell(t, api, "GET", path, 0).want(t, 200)
+					tell(t, api, "GET", path, 0).want(t, 200)
+					tell(t, api, "GET", path, 0).want(t, 429)
+				}
+				for range 5 {
+					tell(t, api, "GET", "/", 0).want(t, 200)
+				}
+				api = &API{Rules: []Rule{rule.By(byPath).By(nil)}}
+				tell(t, api, "GET", "/a", 0).want(t, 200)
+				tell(t, api, "GET", "/b", 0).want(t, 200)
+				tell(t, api, "GET", "/c", 0).want(t, 429)
+			})
+		})
+	}
+}
+
+func TestCallsAtOnceAreCountedByKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{AtOnce(2).By(byPath)}, Latency: time.Second}
+		var wg sync.WaitGroup
+		for _, path := range []string{"/a", "/a", "/b", "/", "/", "/"} {
+			wg.Go(func() { tell(t, api, "GET", path, 0).want(t, 200) })
+		}
+		synctest.Wait()
+		wg.Go(func() { tell(t, api, "GET", "/a", 0).want(t, 429, "Retry-After") })
+		wg.Go(func() { tell(t, api, "GET", "/b", 0).want(t, 200) })
+		wg.Wait()
+		for range 3 {
+			tell(t, api, "GET", "/a", 0).want(t, 200)
+		}
+		if r := api.Report(); r.InProgress != 0 || r.Peak != 7 {
+			t.Errorf("report %+v, want none in progress and a peak of 7", r)
+		}
+	})
+}
+
+func TestSettleAdmitsByTheCostAndCountsWhatWasUsed(t *testing.T) {
+	used := func(n float64) func(*http.Request) float64 { return func(*http.Request) float64 { return n } }
+	for name, rule := range map[string]Rule{
+		"LeakyBucket":     LeakyBucket(10, 0.001),
+		"FixedWindow":     FixedWindow(10, time.Hour),
+		"FirstCallWindow": FirstCallWindow(10, time.Hour),
+		"SlidingLog":      SlidingLog(10, time.Hour),
+	} {
+		for n, want := range map[float64]int{ // calls that ask for 4 units each
+			0: 1000, 1: 7, 4: 2, 25: 1,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				asked := rule.Of("units", func(*http.Request) float64 { return 4 })
+				api := &API{Rules: []Rule{asked.Settle(used(n))}}
+				if got := admits(t, api); got != want {
+					t.Errorf("%s: %d calls that use %g of 10 units, want %d", name, got, n, want)
+				}
+				api = &API{Rules: []Rule{asked.Settle(used(n)).Settle(nil)}}
+				if got := admits(t, api); got != 2 {
+					t.Errorf("%s: %d calls that use what they ask for, want 2", name, got)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package outboundtest
+
+import (
+	"math"
+	"net/http"
+	"time"
+)
+
+// Vendor answers one call as a certain vendor does, in place of the plain answer: it
+// writes the vendor's headers and, for a refused call, its status and body. The
+// functions that return an API, such as GitHub, set one; an own one speaks for an API
+// that is not among them.
+//
+// next gives the plain answer with the headers set so far: that of API.Next to an
+// admitted call, and 429 with a text and a Retry-After to a refused one. A Vendor that
+// only adds headers sets them and calls next. It is called once for each call, after
+// the Latency and possibly from several goroutines; d is its own.
+type Vendor func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler)
+
+// Decision is what an API decided about one call, and what stood on its counts right
+// then. It describes one moment, that of the call's arrival: an answer that takes its
+// time tells what was.
+type Decision struct {
+	At         time.Time     // the moment, in UTC, on the clock that the API shows (see API.Skew); the answer's Date
+	Refused    bool          // whether a rule was broken
+	RetryAfter time.Duration // after which a caller that was alone would be admitted; 0: not known, or not refused
+	Counts     []Count       // of the rules that count this call, in their order; a Penalty only while it refuses
+}
+
+// Count is what one rule had counted when it decided about a call, that call included
+// if it was admitted.
+type Count struct {
+	Unit       string        // "calls", or the name given to Rule.Of
+	Key        string        // what Rule.By told; "" without
+	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of AtOnce 0
+	Limit      float64       // units
+	Remaining  float64       // units that would be admitted now, at least 0; within 1e-10 of the limit of a whole number, that number
+	Reset      time.Duration // after which Remaining would be Limit if nobody called; of AtOnce 0
+	Cost, Used float64       // units the call asked for, and was charged if admitted; the same without Rule.Settle
+	Broken     bool          // whether this rule refused the call
+	RetryAfter time.Duration // after which this rule would admit the call; 0: not known, or not broken
+}
+
+// first returns the first of the counts that is wanted, or nil.
+func (d *Decision) first(wanted func(*Count) bool) *Count {
+	for i := range d.Counts {
+		if wanted(&d.Counts[i]) {
+			return &d.Counts[i]
+		}
+	}
+	return nil
+}
+
+// broken returns the count that the call has to wait for longest, or nil.
+func (d *Decision) broken() *Count {
+	var worst *Count
+	for i := range d.Counts {
+		c := &d.Counts[i]
+		if c.Broken && (worst == nil || worst.RetryAfter != 0 && (c.RetryAfter == 0 || c.RetryAfter > worst.RetryAfter)) {
+			worst = c
+		}
+	}
+	return worst
+}
+
+// remaining returns what is left of a limit, without the rounding that would make
+// a 2 of what is left of 3 after three sums.
+func remaining(limit, used float64) float64 {
+	left := max(0, limit-used)
+	if whole := math.Round(left); math.Abs(left-whole) <= limit*sharp {
+		return whole
+	}
+	return left
+}

@@ -1,0 +1,130 @@
+package outboundtest
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Discord returns an API that behaves as Discord does towards one bot (its
+// documentation as of 2026), or with other rules if some are given. Its own are:
+//
+//   - 5 calls in 5 s from the first on in each bucket, by what the path is about and
+//     its channel, guild or webhook. Reading and writing are two buckets, and all
+//     routes that write the same kind of thing share one, which only X-RateLimit-Bucket
+//     tells. The real numbers differ by route and are not published;
+//   - "global": 50 calls in any second;
+//   - a Penalty of an hour after 10,000 answers with 401, 403 or 429 in ten minutes,
+//     429 of the scope "shared" not counted. The real one's length is not published.
+//
+// A rule of "global" is the global limit, and one of "shared" that of a resource which
+// others use too. Any other is a bucket's, and the part of its key (see Rule.By) before
+// the first colon is the bucket's name.
+//
+// Every answer, but for the refusals of the global limit and the penalty, carries
+// X-RateLimit-Limit, -Remaining, -Reset (an epoch with milliseconds), -Reset-After
+// (seconds, with as many decimal places as it needs, up to 3) and -Bucket. A refusal
+// is 429 with X-RateLimit-Scope, a Retry-After in whole seconds and a body with the
+// exact retry_after. Under a penalty it is a text without any of these but a
+// Retry-After, and without the Via of all other answers.
+func Discord(rules ...Rule) *API {
+	invalid := func(status int, h http.Header) bool {
+		switch status {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return true
+		case http.StatusTooManyRequests:
+			return h.Get("X-RateLimit-Scope") != "shared"
+		}
+		return false
+	}
+	return vendorAPI(answerDiscord, rules,
+		FirstCallWindow(5, 5*time.Second).By(discordBucket),
+		SlidingLog(50, time.Second).Of("global", nil),
+		Penalty(10_000, 10*time.Minute, time.Hour, invalid),
+	)
+}
+
+func answerDiscord(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
+	unit := func(names ...string) *Count {
+		return d.first(func(c *Count) bool {
+			for _, name := range names {
+				if c.Unit == name {
+					return c.Broken
+				}
+			}
+			return false
+		})
+	}
+	h := w.Header()
+	if unit("refusals") != nil {
+		setRetryAfter(h, d.RetryAfter)
+		http.Error(w, "error code: 1015", http.StatusTooManyRequests)
+		return
+	}
+	h.Set("Via", "1.1 google")
+	scope, message := "user", "You are being rate limited."
+	global := unit("global") != nil
+	switch {
+	case global:
+		scope = "global"
+		h.Set("X-RateLimit-Global", "true")
+	case unit("shared") != nil:
+		scope, message = "shared", "The resource is being rate limited."
+	}
+	bucket := d.first(func(c *Count) bool { return c.Unit != "global" && c.Unit != "shared" && !c.atOnce() })
+	if bucket != nil && !global {
+		name, _, _ := strings.Cut(bucket.Key, ":")
+		h.Set("X-RateLimit-Limit", whole(bucket.Limit))
+		h.Set("X-RateLimit-Remaining", whole(bucket.Remaining))
+		reset := d.At.Add(bucket.Reset)
+		h.Set("X-RateLimit-Reset", fmt.Sprintf("%d.%03d", reset.Unix(), reset.Nanosecond()/1e6))
+		h.Set("X-RateLimit-Reset-After", strconv.FormatFloat(milliseconds(bucket.Reset), 'f', -1, 64))
+		h.Set("X-RateLimit-Bucket", name)
+	}
+	if !d.Refused {
+		next.ServeHTTP(w, r)
+		return
+	}
+	h.Set("X-RateLimit-Scope", scope)
+	setRetryAfter(h, d.RetryAfter)
+	writeJSON(w, http.StatusTooManyRequests, object{"message": message, "retry_after": milliseconds(d.RetryAfter), "global": global})
+}
+
+// discordBucket returns the name of a call's bucket, as it is sent, and after a colon
+// the channel, guild or webhook.
+func discordBucket(r *http.Request) string {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if parts[0] == "api" {
+		parts = parts[1:]
+		if len(parts) > 0 && len(parts[0]) > 1 && parts[0][0] == 'v' && digits(parts[0][1:]) {
+			parts = parts[1:]
+		}
+	}
+	major := ""
+	if len(parts) > 1 && digits(parts[1]) {
+		switch parts[0] {
+		case "channels", "guilds", "webhooks":
+			major = parts[1]
+		}
+	}
+	kind := "write"
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		kind = "read"
+	}
+	hash := fnv.New128a()
+	hash.Write([]byte(kind))
+	for _, part := range parts {
+		if !digits(part) { // ids tell which thing, not which kind of thing
+			hash.Write([]byte("/" + part))
+		}
+	}
+	return fmt.Sprintf("%x:%s", hash.Sum(nil), major)
+}
+
+// digits tells whether a part of a path is an id.
+func digits(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}

@@ -1,0 +1,198 @@
+package outboundtest_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// admits tells how many calls of one unit go before one is refused.
+func admits(t *testing.T, api *API) int {
+	t.Helper()
+	for n := range 1000 {
+		if status, _ := callAPI(t, api, 1); status != http.StatusOK {
+			return n
+		}
+	}
+	return 1000
+}
+
+func TestSetRulesKeepsWhatWasCounted(t *testing.T) {
+	const s = time.Second
+	unit := func(r Rule) Rule { return r.Of("units", byHeader) }
+	tests := []struct {
+		name     string
+		old, new Rule
+		pause    time.Duration // between five calls with the old rule, and the new one
+		want     int           // calls then
+		later    time.Duration
+		wantThen int
+	}{
+		{"a bucket that doubles", LeakyBucket(10, 1), LeakyBucket(20, 2), 2 * s, 17, s, 2},
+		{"a bucket that shrinks", LeakyBucket(10, 1), LeakyBucket(3, 1), 0, 0, 3 * s, 1},
+		{"a bucket that leaks at its old rate until then", LeakyBucket(10, 1), LeakyBucket(10, 10), 2 * s, 7, 0, 0},
+		{"a window of the clock", FixedWindow(10, time.Minute), FixedWindow(12, time.Minute), s, 7, 59 * s, 12},
+		{"a window from the first call on", FirstCallWindow(10, time.Minute), FirstCallWindow(12, time.Minute), s, 7, 59 * s, 12},
+		{"a log", SlidingLog(10, time.Minute), SlidingLog(7, time.Minute), s, 2, 59 * s, 5},
+		{"another kind starts empty", SlidingLog(10, time.Minute), FixedWindow(10, time.Minute), s, 10, 0, 0},
+		{"another kind of window starts empty", FirstCallWindow(10, time.Minute), FixedWindow(10, time.Minute), s, 10, 0, 0},
+		{"another window of the clock starts empty", FixedWindow(10, time.Minute), FixedWindow(10, time.Hour), s, 10, 0, 0},
+		{"a rule by key starts empty", SlidingLog(10, time.Hour), SlidingLog(10, time.Hour).By(byPath), s, 10, 0, 0},
+		{"a rule without keys starts empty", SlidingLog(10, time.Hour).By(byPath), SlidingLog(10, time.Hour), s, 10, 0, 0},
+		{"another window starts empty", SlidingLog(10, time.Minute), SlidingLog(10, time.Hour), s, 10, 0, 0},
+		{"another unit starts empty", unit(LeakyBucket(10, 1)), LeakyBucket(10, 1), 0, 10, 0, 0},
+		{"the same unit does not", unit(LeakyBucket(10, 1)), unit(LeakyBucket(10, 1)), 0, 5, 0, 0},
+		{"calls in progress", AtOnce(1), AtOnce(2), 0, 1000, 0, 1000},
+		{"a penalty", Penalty(1, s, time.Minute, nil), Penalty(5, s, time.Minute, nil), 0, 1000, 0, 1000},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &API{Rules: []Rule{test.old}}
+				for range 5 {
+					callAPI(t, api, 1)
+				}
+				time.Sleep(test.pause)
+				api.SetRules(test.new)
+				if n := admits(t, api); n != test.want {
+					t.Errorf("%d calls after the change, want %d", n, test.want)
+				}
+				time.Sleep(test.later)
+				if n := admits(t, api); n != test.wantThen {
+					t.Errorf("%d calls %v later, want %d", n, test.later, test.wantThen)
+				}
+			})
+		})
+	}
+}
+
+func TestSetRulesMatchesSeveralRulesOfAKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(100, time.Second), SlidingLog(10, time.Hour), SlidingLog(50, time.Hour)}}
+		for range 8 {
+			callAPI(t, api, 1)
+		}
+		time.Sleep(time.Second)
+		api.SetRules(SlidingLog(20, time.Hour), SlidingLog(30, time.Hour), SlidingLog(100, time.Second)) // in another order
+		if n := admits(t, api); n != 12 {
+			t.Errorf("%d calls, want 12: 8 of 20 were counted in this hour", n)
+		}
+	})
+}
+
+func TestSetRulesKeepsKeysAndCallsInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := func(r *http.Request) string { return r.URL.Path }
+		rules := func(n int) []Rule {
+			return []Rule{AtOnce(n).By(path), FixedWindow(float64(10*n), time.Hour).By(path)}
+		}
+		api := &API{Rules: rules(1), Latency: time.Second}
+		var wg sync.WaitGroup
+		for _, path := range []string{"/a", "/b"} {
+			wg.Go(func() { tell(t, api, "GET", path, 0).want(t, 200) })
+		}
+		synctest.Wait()
+		tell(t, api, "GET", "/a", 0).want(t, 429) // takes its second too
+		wg.Wait()
+		wg.Go(func() { tell(t, api, "GET", "/a", 0).want(t, 200) })
+		synctest.Wait()
+		api.SetRules(rules(2)...)
+		wg.Go(func() { tell(t, api, "GET", "/a", 0).want(t, 200) })
+		synctest.Wait()
+		tell(t, api, "GET", "/a", 0).want(t, 429)
+		wg.Wait()
+		api.SetRules(rules(1)...)
+		for i := range 8 { // 3 of 10 were counted; calls that began under old rules have ended under new ones
+			status := 200
+			if i == 7 {
+				status = 429
+			}
+			tell(t, api, "GET", "/a", 0).want(t, status)
+		}
+	})
+}
+
+func TestSetRulesBeforeTheFirstCallReplacesTheFirstOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{{}}} // never looked at
+		api.SetRules(SlidingLog(3, time.Second))
+		if n := admits(t, api); n != 3 {
+			t.Errorf("%d calls, want 3", n)
+		}
+	})
+}
+
+func TestSetRulesPanicsOnTheZeroRuleAndChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(3, time.Second)}}
+		callAPI(t, api, 1)
+		wantPanic(t, "rule 1 of an API is the zero Rule", func() { api.SetRules(SlidingLog(9, time.Second), Rule{}) })
+		if n := admits(t, api); n != 2 {
+			t.Errorf("%d calls, want 2", n)
+		}
+	})
+}
+
+func TestACallInWhichTheRulesChangeIsJudgedByTheNewOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var api API
+		cost := func(*http.Request) float64 {
+			api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return 2 }))
+			return 1
+		}
+		api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", cost)}
+		if status, _ := callAPI(t, &api, 1); status != http.StatusTooManyRequests {
+			t.Errorf("status %d, want 429", status)
+		}
+	})
+}
+
+func TestAPanicOfACostWhileTheRulesChangeLeavesTheAPIWorking(t *testing.T) {
+	var api API
+	cost := func(*http.Request) float64 {
+		api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return -1 }))
+		return 1
+	}
+	api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", cost)}
+	wantPanic(t, "costs -1 new", func() { api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+	api.SetRules()
+	if status, _ := callAPI(t, &api, 1); status != http.StatusOK {
+		t.Errorf("status %d, want 200", status)
+	}
+}
+
+func TestRulesMayChangeWhileManyCallOnARealPort(t *testing.T) {
+	api := GitHub()
+	server := httptest.NewServer(api)
+	defer server.Close()
+	var wg sync.WaitGroup
+	var odd atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				res, err := server.Client().Get(server.URL + "/user")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res.Body.Close()
+				if limit := res.Header.Get("X-RateLimit-Limit"); limit != "5000" && limit != "9000" || len(res.Header.Values("Date")) != 1 {
+					odd.Add(1)
+				}
+			}
+		})
+	}
+	for i := range 100 {
+		api.SetRules(FirstCallWindow([]float64{5000, 9000}[i%2], time.Hour).Of("core", nil))
+	}
+	wg.Wait()
+	if r := api.Report(); odd.Load() > 0 || r.Admitted != 200 {
+		t.Errorf("%d answers without a limit or a Date, report %+v", odd.Load(), r)
+	}
+}

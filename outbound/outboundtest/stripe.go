@@ -1,0 +1,61 @@
+package outboundtest
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Stripe returns an API that behaves as Stripe does towards one account in live mode
+// (its documentation as of 2026), or with other rules if some are given. Its own are
+// 100 calls in any second, and 25 in any second to each endpoint, which is the first
+// two parts of the path: /v1/charges. Its limits on calls at once are not published.
+//
+// No header tells of a limit that holds. A refusal is 429 without a Retry-After, and
+// Stripe-Rate-Limited-Reason tells of the first broken rule: global-rate or
+// global-concurrency (AtOnce), endpoint-rate or endpoint-concurrency for a rule by key,
+// and resource-specific for one of the unit "resource". A rule of "lock" stands for an
+// object that another call has locked, as in
+//
+//	AtOnce(1).Of("lock", nil).By(object)
+//
+// and is no limit of the account: its refusal has the code lock_timeout,
+// Stripe-Should-Retry and no reason.
+func Stripe(rules ...Rule) *API {
+	endpoint := func(r *http.Request) string {
+		parts := strings.SplitN(r.URL.Path, "/", 4) // "", "v1", "charges", the rest
+		return strings.Join(parts[:min(3, len(parts))], "/")
+	}
+	return vendorAPI(answerStripe, rules, SlidingLog(100, time.Second), SlidingLog(25, time.Second).By(endpoint))
+}
+
+func answerStripe(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
+	if !d.Refused {
+		next.ServeHTTP(w, r)
+		return
+	}
+	no := d.first(func(c *Count) bool { return c.Broken && c.Unit != "lock" })
+	if no == nil {
+		w.Header().Set("Stripe-Should-Retry", "true")
+		writeJSON(w, http.StatusTooManyRequests, stripeError("lock_timeout", "Another call is using this object. Try again later."))
+		return
+	}
+	reason := "global"
+	if no.Key != "" {
+		reason = "endpoint"
+	}
+	switch {
+	case no.Unit == "resource":
+		reason = "resource-specific"
+	case no.atOnce():
+		reason += "-concurrency"
+	default:
+		reason += "-rate"
+	}
+	w.Header().Set("Stripe-Rate-Limited-Reason", reason)
+	writeJSON(w, http.StatusTooManyRequests, stripeError("rate_limit", "Too many calls in a short time."))
+}
+
+func stripeError(code, message string) object {
+	return object{"error": object{"type": "invalid_request_error", "code": code, "message": message}}
+}

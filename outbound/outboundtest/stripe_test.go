@@ -1,0 +1,67 @@
+package outboundtest_test
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+func TestStripeTellsNothingButAReason(t *testing.T) {
+	path := func(r *http.Request) string { return r.URL.Path }
+	for reason, rule := range map[string]Rule{
+		"global-rate":          SlidingLog(1, time.Second),
+		"endpoint-rate":        SlidingLog(1, time.Second).By(path),
+		"global-concurrency":   AtOnce(1),
+		"endpoint-concurrency": AtOnce(1).By(path),
+		"resource-specific":    SlidingLog(1, time.Second).Of("resource", nil).By(path),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			api := Stripe(rule)
+			api.Latency = time.Second / 2
+			var wg sync.WaitGroup
+			wg.Go(func() { tell(t, api, "POST", "/v1/charges", 0).want(t, 200, "Stripe-Rate-Limited-Reason", "body: {}") })
+			synctest.Wait()
+			tell(t, api, "POST", "/v1/charges", 0).want(t, 429, "Stripe-Rate-Limited-Reason: "+reason, "Stripe-Should-Retry", "Retry-After",
+				`body: "code":"rate_limit"`)
+			wg.Wait()
+		})
+	}
+}
+
+func TestStripesLocksAreNoLimitOfTheAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		object := func(r *http.Request) string { return r.URL.Path }
+		api := Stripe(AtOnce(1).Of("lock", nil).By(object))
+		api.Latency = time.Second
+		var wg sync.WaitGroup
+		for _, path := range []string{"/v1/customers/a", "/v1/customers/b"} {
+			wg.Go(func() { tell(t, api, "POST", path, 0).want(t, 200) })
+		}
+		synctest.Wait()
+		tell(t, api, "POST", "/v1/customers/a", 0).want(t, 429, "Stripe-Rate-Limited-Reason", "Stripe-Should-Retry: true", "Retry-After", `body: "lock_timeout"`)
+		wg.Wait()
+		tell(t, api, "POST", "/v1/customers/a", 0).want(t, 200)
+	})
+}
+
+func TestStripeLimitsEachEndpointToAQuarterOfTheAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := Stripe()
+		for _, endpoint := range []string{"charges", "refunds", "customers", "payouts"} {
+			for range 25 {
+				tell(t, api, "POST", "/v1/"+endpoint, 0).want(t, 200)
+			}
+		}
+		tell(t, api, "GET", "/v1/charges/ch_1", 0).want(t, 429, "Stripe-Rate-Limited-Reason: global-rate")
+		time.Sleep(time.Second)
+		for range 25 {
+			tell(t, api, "POST", "/v1/charges", 0).want(t, 200)
+		}
+		tell(t, api, "GET", "/v1/charges/ch_1", 0).want(t, 429, "Stripe-Rate-Limited-Reason: endpoint-rate")
+		tell(t, api, "GET", "/v1/refunds", 0).want(t, 200)
+	})
+}

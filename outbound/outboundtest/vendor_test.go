@@ -1,0 +1,357 @@
+package outboundtest_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// reply is an answer, read to its end.
+type reply struct {
+	status int
+	http.Header
+	body string
+}
+
+// tell calls an API without a network. A length makes a body of so many bytes.
+func tell(t *testing.T, api *API, method, path string, length int) reply {
+	t.Helper()
+	req, err := http.NewRequest(method, "http://api.example.com"+path, strings.NewReader(strings.Repeat("x", length)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := api.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply{res.StatusCode, res.Header, string(body)}
+}
+
+// want checks the status and headers, given as "Name: value"; a name alone must not be
+// there, and "body: text" must be in the body.
+func (r reply) want(t *testing.T, status int, headers ...string) {
+	t.Helper()
+	if r.status != status {
+		t.Errorf("status %d, want %d", r.status, status)
+	}
+	for _, line := range headers {
+		name, want, there := strings.Cut(line, ": ")
+		switch got := r.Values(name); {
+		case name == "body":
+			if !strings.Contains(r.body, want) {
+				t.Errorf("body %s, want one with %s", r.body, want)
+			}
+		case there != (len(got) > 0) || there && (len(got) != 1 || got[0] != want):
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// seconds reads a header as a number of seconds. What cannot be read fails.
+func (r reply) seconds(t *testing.T, name string) time.Duration {
+	t.Helper()
+	s, err := strconv.ParseFloat(r.Get(name), 64)
+	if err != nil {
+		t.Fatalf("%s: %q", name, r.Get(name))
+	}
+	return time.Duration(s * float64(time.Second))
+}
+
+func (r reply) number(t *testing.T, name string) int {
+	t.Helper()
+	n, err := strconv.Atoi(r.Get(name))
+	if err != nil {
+		t.Fatalf("%s: %q", name, r.Get(name))
+	}
+	return n
+}
+
+// until returns the time from the Date of a reply to an instant, and a second more:
+// both may have been cut.
+func (r reply) until(t *testing.T, instant time.Time) time.Duration {
+	t.Helper()
+	date, err := http.ParseTime(r.Get("Date"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return instant.Sub(date) + time.Second
+}
+
+// manner is how a client reads a vendor.
+type manner struct {
+	name    string
+	new     func() *API
+	method  string // "": POST
+	path    string
+	length  int           // of the body
+	gap     time.Duration // between calls, for limits that no header tells; 0: as fast as they say
+	refused func(reply) bool
+	heed    func(*testing.T, reply) time.Duration // before the next call, from any reply
+	told    func(*testing.T, reply) time.Duration // before the next call, from a refusal
+}
+
+func (m manner) call(t *testing.T, api *API) reply {
+	t.Helper()
+	method := m.method
+	if method == "" {
+		method = "POST"
+	}
+	return tell(t, api, method, m.path, m.length)
+}
+
+func over(status int) func(reply) bool {
+	return func(r reply) bool { return r.status == status }
+}
+
+func retryAfter(t *testing.T, r reply) time.Duration { return r.seconds(t, "Retry-After") }
+
+// untilReset waits for the reset of a limit of which nothing remains.
+func untilReset(remaining string, reset func(*testing.T, reply) time.Duration) func(*testing.T, reply) time.Duration {
+	return func(t *testing.T, r reply) time.Duration {
+		if r.number(t, remaining) > 0 {
+			return 0
+		}
+		return reset(t, r)
+	}
+}
+
+var manners = []manner{
+	{
+		name: "GitHub", new: func() *API { return GitHub() }, method: "GET", path: "/user", gap: 67 * time.Millisecond,
+		refused: over(403),
+		heed:    untilReset("X-RateLimit-Remaining", gitHubReset),
+		told: func(t *testing.T, r reply) time.Duration {
+			if r.Get("Retry-After") != "" { // of the secondary limit
+				return retryAfter(t, r)
+			}
+			return gitHubReset(t, r)
+		},
+	},
+	{
+		name: "GitHub search", new: func() *API { return GitHub() }, path: "/search/code",
+		refused: over(403),
+		heed:    untilReset("X-RateLimit-Remaining", gitHubReset), told: gitHubReset,
+	},
+	{
+		name: "ShopifyREST", new: func() *API { return ShopifyREST() }, path: "/admin/products.json",
+		refused: over(429), told: retryAfter,
+		heed: func(t *testing.T, r reply) time.Duration {
+			if r.Get("X-Shopify-Shop-Api-Call-Limit") == "40/40" {
+				return time.Second / 2 // the leak rate is told nowhere, but published
+			}
+			return 0
+		},
+	},
+	{
+		name: "ShopifyGraphQL", new: func() *API { return ShopifyGraphQL() }, path: "/graphql.json",
+		refused: func(r reply) bool { return strings.Contains(r.body, "THROTTLED") },
+		heed:    shopifyRoom, told: shopifyRoom,
+	},
+	{
+		name: "Discord", new: func() *API { return Discord() }, path: "/api/v10/channels/1/messages", gap: 20 * time.Millisecond,
+		refused: over(429), told: retryAfter,
+		heed: untilReset("X-RateLimit-Remaining", func(t *testing.T, r reply) time.Duration {
+			return r.seconds(t, "X-RateLimit-Reset-After")
+		}),
+	},
+	{
+		name: "OpenAI", new: func() *API { return OpenAI() }, path: "/v1/responses", length: 4000,
+		refused: over(429), told: func(t *testing.T, r reply) time.Duration {
+			return time.Duration(r.number(t, "Retry-After-Ms")) * time.Millisecond
+		},
+		heed: func(t *testing.T, r reply) time.Duration {
+			if r.number(t, "X-RateLimit-Remaining-Requests") > 0 && r.number(t, "X-RateLimit-Remaining-Tokens") >= 1000 {
+				return 0
+			}
+			return max(goDuration(t, r, "X-RateLimit-Reset-Requests"), goDuration(t, r, "X-RateLimit-Reset-Tokens"))
+		},
+	},
+	{
+		name: "Anthropic", new: func() *API { return Anthropic() }, path: "/v1/messages", length: 400,
+		refused: over(429), told: retryAfter,
+		heed: untilReset("Anthropic-RateLimit-Requests-Remaining", func(t *testing.T, r reply) time.Duration {
+			reset, err := time.Parse(time.RFC3339, r.Get("Anthropic-RateLimit-Requests-Reset"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.until(t, reset)
+		}),
+	},
+	{
+		name: "Stripe", new: func() *API { return Stripe() }, path: "/v1/charges", gap: 40 * time.Millisecond,
+		refused: over(429),
+		heed:    func(*testing.T, reply) time.Duration { return 0 },
+		told:    func(*testing.T, reply) time.Duration { return time.Second }, // nothing is told
+	},
+	{
+		name: "RateLimitFields", new: func() *API { return RateLimitFields() }, path: "/",
+		refused: over(429), told: retryAfter,
+		heed: func(t *testing.T, r reply) (wait time.Duration) {
+			for item := range strings.SplitSeq(r.Get("RateLimit"), ", ") {
+				var left, reset int
+				for parameter := range strings.SplitSeq(item, ";") {
+					if n, ok := strings.CutPrefix(parameter, "r="); ok {
+						left, _ = strconv.Atoi(n)
+					}
+					if n, ok := strings.CutPrefix(parameter, "t="); ok {
+						reset, _ = strconv.Atoi(n)
+					}
+				}
+				if left == 0 {
+					wait = max(wait, time.Duration(reset)*time.Second)
+				}
+			}
+			return wait
+		},
+	},
+}
+
+func gitHubReset(t *testing.T, r reply) time.Duration {
+	return r.until(t, time.Unix(int64(r.number(t, "X-RateLimit-Reset")), 0))
+}
+
+func shopifyRoom(t *testing.T, r reply) time.Duration {
+	var body struct {
+		Extensions struct {
+			Cost struct {
+				RequestedQueryCost float64
+				ThrottleStatus     struct{ CurrentlyAvailable, RestoreRate float64 }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		t.Fatalf("%s: %v", r.body, err)
+	}
+	cost := body.Extensions.Cost
+	lack := cost.RequestedQueryCost - cost.ThrottleStatus.CurrentlyAvailable
+	return time.Duration(max(0, lack) / cost.ThrottleStatus.RestoreRate * 1e9)
+}
+
+func goDuration(t *testing.T, r reply, name string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(r.Get(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// each runs a test for each vendor, at a time that is not a whole second.
+func each(t *testing.T, test func(t *testing.T, m manner, api *API)) {
+	for _, m := range manners {
+		t.Run(m.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(987654321)
+				test(t, m, m.new())
+			})
+		})
+	}
+}
+
+func TestAClientThatFollowsAVendorsHeadersIsNeverRefused(t *testing.T) {
+	each(t, func(t *testing.T, m manner, api *API) {
+		waited := false
+		calls := 1000
+		if m.name == "GitHub" {
+			calls = 5500
+		}
+		for i := range calls {
+			r := m.call(t, api)
+			if m.refused(r) {
+				t.Fatalf("call %d was refused: %+v", i, r)
+			}
+			wait := m.heed(t, r)
+			waited = waited || wait > 0
+			time.Sleep(max(wait, m.gap))
+		}
+		if !waited && m.name != "Stripe" {
+			t.Error("the limit was never reached, so nothing was tested")
+		}
+	})
+}
+
+func TestAClientThatIgnoresAVendorsHeadersIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, m manner, api *API) {
+		refused := 0
+		for range 1000 {
+			if m.refused(m.call(t, api)) {
+				refused++
+			}
+		}
+		if r := api.Report(); refused == 0 || refused != r.Refused {
+			t.Errorf("%d refusals seen, report %+v", refused, r)
+		}
+	})
+}
+
+func TestWhoWaitsAsARefusalTellsIsAdmitted(t *testing.T) {
+	each(t, func(t *testing.T, m manner, api *API) {
+		refusals := 0
+		for i := 0; refusals < 8; i++ {
+			r := m.call(t, api)
+			if !m.refused(r) {
+				continue
+			}
+			refusals++
+			time.Sleep(m.told(t, r))
+			if r := m.call(t, api); m.refused(r) {
+				t.Fatalf("refusal %d: refused again after %v: %+v", refusals, m.told(t, r), r)
+			}
+		}
+	})
+}
+
+func TestAVendorWithoutRulesRefusesNothingMore(t *testing.T) {
+	each(t, func(t *testing.T, m manner, api *API) {
+		for !m.refused(m.call(t, api)) {
+		}
+		api.SetRules()
+		for range 5 {
+			if r := m.call(t, api); m.refused(r) || len(r.Header) > 4 { // Content-Type, Content-Length, Date, Via
+				t.Fatalf("refused or limited without a rule: %+v", r)
+			}
+		}
+	})
+}
+
+func TestVendorsAnswerManyCallersAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, m manner, api *API) {
+		api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
+		seen := make(chan bool, 20*50)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range 50 {
+					seen <- m.refused(m.call(t, api))
+				}
+			})
+		}
+		for range 50 {
+			time.Sleep(30 * time.Millisecond)
+			api.SetRules(m.new().Rules...)
+		}
+		wg.Wait()
+		close(seen)
+		refused := 0
+		for no := range seen {
+			if no {
+				refused++
+			}
+		}
+		if r := api.Report(); r.Refused != refused || r.Arrivals != 1000 || r.InProgress != 0 || r.Answered != r.Admitted {
+			t.Errorf("%d refusals seen, report %+v", refused, r)
+		}
+	})
+}
