@@ -17,6 +17,7 @@ type answer struct {
 	err      error
 	repeated bool // from the record of the request: it had been carried out before
 	state    leak.State
+	recorded int64 // the last request on record; -1: none
 	version  int64
 	claim    float64
 	booked   int // calls; -1 - the limits brought to the brim, for a meter
@@ -43,7 +44,7 @@ const (
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
 // head is the number of numbers before the limits', and perLimit of theirs.
-const head, perLimit = 21, 4
+const head, perLimit = 22, 4
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -59,16 +60,16 @@ func decode(value any) (a answer, err error) {
 	}
 	var buf [head + perLimit*leak.Max]float64
 	f, ok := numbers(text, buf[:0])
-	if !ok || len(f) < head || f[20] < 0 || f[20] > leak.Max || len(f) != head+perLimit*int(f[20]) {
+	if !ok || len(f) < head || f[21] < 0 || f[21] > leak.Max || len(f) != head+perLimit*int(f[21]) {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
-	a.repeated = f[0] == 1
+	a.repeated, a.recorded = f[0] == 1, int64(f[1])
 	s := &a.state
-	s.At, s.Born, s.Skip, s.Rem, s.Last = nanos(f[1]), nanos(f[2]), nanos(f[3]), nanos(f[4]), nanos(f[5])
-	s.Speed, s.Epoch, s.Fails = f[6], int64(f[7]), int(f[8])
-	a.version, a.claim, a.booked, a.place, a.before = int64(f[9]), f[10], int(f[11]), nanos(f[12]), nanos(f[13])
-	a.which, a.why, a.wait = int(f[14]), int(f[15]), nanos(f[16])
-	a.garbage, a.differ, s.Why, a.n = f[17] != 0, f[18] != 0, uint8(f[19]), int(f[20])
+	s.At, s.Born, s.Skip, s.Rem, s.Last = nanos(f[2]), nanos(f[3]), nanos(f[4]), nanos(f[5]), nanos(f[6])
+	s.Speed, s.Epoch, s.Fails = f[7], int64(f[8]), int(f[9])
+	a.version, a.claim, a.booked, a.place, a.before = int64(f[10]), f[11], int(f[12]), nanos(f[13]), nanos(f[14])
+	a.which, a.why, a.wait = int(f[15]), int(f[16]), nanos(f[17])
+	a.garbage, a.differ, s.Why, a.n = f[18] != 0, f[19] != 0, uint8(f[20]), int(f[21])
 	for i := range a.n {
 		l := f[head+perLimit*i:]
 		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}
@@ -119,6 +120,9 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcom
 		}
 	}
 	ln.version = a.version
+	if a.recorded >= 0 {
+		ln.heard = a.recorded
+	}
 	o := &outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
 		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,

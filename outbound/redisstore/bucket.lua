@@ -7,15 +7,15 @@
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
 --   l<limit> level, ret, dial at which it was so[, top]
 --   v        version of the limits[, the limits that were set, as JSON]
---   w<id>    a worker's record: seq of its last request that changed anything,
---            how many calls that booked, the place of the first, and, of several, how
+--   w<id>    a worker's record: seq of its last request that changed anything; since
+--            which the record is unbroken, and how many calls it booked; the place of the first, and, of several, how
 --            full each limit is there; for a meter, -1 - the limits brought to the brim,
 --            as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
--- ARGV: worker; numbers: seq, 1 if it is not known what became of the request
--- before, the version of the limits known, print, how many limits, and of each its
+-- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
+-- known what became of the request before, the version of the limits known, print, how many limits, and of each its
 -- unit, capacity and rate; the limits' fields; then steps, each a letter and numbers.
 --
 -- A function made here is made in every run, and most runs only book: what they
@@ -76,12 +76,12 @@ end
 
 -- The limits.
 
-local seq, fence, known, mine, n, unit, cap, rate = unpacked('dddddddd', head)
+local seq, heard, fence, known, mine, n, unit, cap, rate = unpacked('ddddddddd', head)
 local field = ARGV[3]
 local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}}
 local fields = {'s', 'c', 'v', worker, field}
 for i = 2, n do
-  unit, cap, rate = unpacked('ddd', head, 24 * i + 17)
+  unit, cap, rate = unpacked('ddd', head, 24 * i + 25)
   field = ARGV[2 + i]
   limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}
   fields[4 + i] = field
@@ -218,10 +218,12 @@ end
 
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
-local recorded, repeated = -1, false
+local recorded, since, repeated = -1, seq, false
 if r then
   if #r >= 24 then
-    recorded, m, place = unpacked('ddd', r)
+    recorded, since, place = unpacked('ddd', r)
+    m = since % 8192 - 512
+    since = floor(since / 8192)
   end
   if seq < recorded then return 'stale' end
   if seq == recorded then
@@ -231,7 +233,9 @@ if r then
     end
   else
     m, place = 0, 0
-    if not (recorded >= 0) then recorded = -1 end
+    -- What this worker has had an answer to is not there: the store has lost it. What
+    -- it charged before may be lost, too, and so does not come back.
+    if not (recorded >= heard) then recorded, since = -1, seq end
   end
 end
 
@@ -262,7 +266,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     -- Nothing comes back of what is not known to have been charged here, or was
     -- charged under other limits.
     c.other = seen ~= version or #c.n ~= n
-    c.lost = c.other or recorded < by or c.born ~= born
+    c.lost = c.other or by > recorded or by < since or c.born ~= born
     return c
   end
 
@@ -551,7 +555,8 @@ end
 if (changed or fence == 1) and not repeated then
   local w, values = last + lag, {'s', '', worker, ''}
   local k = 4
-  local record = pack('ddd', seq, m, m > 0 and place or dial)
+  local record = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial)
+  recorded = seq
   for i = 1, n do
     local l = limits[i]
     values[k + 1] = l.field
@@ -603,7 +608,7 @@ end
 
 -- The answer.
 
-local reply = pack('ddddddddddddddddddddd', repeated and 1 or 0, at, born, skip, rem, last, speed, epoch, fails,
+local reply = pack('dddddddddddddddddddddd', repeated and 1 or 0, recorded, at, born, skip, rem, last, speed, epoch, fails,
   version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, rem > 0 and held or 0, n)
 for i = 1, n do
   local l = limits[i]

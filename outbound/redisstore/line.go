@@ -25,9 +25,10 @@ type line struct {
 	lane   *lane  // nil: not known yet
 
 	pending []*wait
-	away    bool // a request is under way
-	queued  bool // in lane.ready
-	fence   bool // what became of the last request is not known
+	away    bool  // a request is under way
+	queued  bool  // in lane.ready
+	fence   bool  // what became of the last request is not known
+	heard   int64 // the last request that is known to be on record; -1: not known
 	used    time.Time
 
 	header  header
@@ -118,7 +119,7 @@ func (sh *shard) line(key string, now time.Time) *line {
 	ln := sh.lines[key]
 	if ln == nil {
 		sh.sweep(now)
-		ln = &line{bucket: key, name: sh.store.config.name(key)}
+		ln = &line{bucket: key, name: sh.store.config.name(key), heard: -1}
 		if sh.store.cluster == nil {
 			ln.lane = sh.lane("")
 		}

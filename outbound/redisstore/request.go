@@ -155,7 +155,11 @@ func (r *request) encode(worker string) {
 		fence = 1
 	}
 	b := make([]byte, 0, 256) // all arguments are slices of it, unless there are many
-	b = appendNumbers(b, float64(r.seq), fence, float64(ln.version), h.print)
+	heard := ln.heard
+	if heard < 0 {
+		heard = r.seq // nothing comes back of what was before
+	}
+	b = appendNumbers(b, float64(r.seq), float64(heard), fence, float64(ln.version), h.print)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,30 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
-
-// The kernel's promise to end a server is tied to a thread.
-func TestAServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
-	need(t)
-	servers := make(chan *Server)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		b, err := find()
-		if err != nil {
-			t.Error(err)
-		}
-		s, err := run(config{program: b})
-		if err != nil {
-			t.Error(err)
-		}
-		servers <- s
-	}()
-	s := <-servers
-	t.Cleanup(s.end)
-	for range 100 { // time for the thread to end in
-		require.True(t, ping(s.path("s")))
-		require.False(t, s.current().ended())
-	}
-}
 
 // child runs TestInAProcessOfItsOwn in one.
 func child(t *testing.T, does string, env ...string) *exec.Cmd {

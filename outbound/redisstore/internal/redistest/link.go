@@ -145,12 +145,12 @@ func (l *link) inPieces() bool {
 }
 
 // answered tells whether the reply at hand has faults. A message that nobody
-// asked for has.
+// asked for has, unless they are only for some commands.
 func (l *link) answered(push bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if push || len(l.asked) == 0 {
-		return true
+		return l.proxy.with().Only == nil
 	}
 	faulty := l.asked[0]
 	l.asked = l.asked[1:]
@@ -174,19 +174,15 @@ func (l *link) replies(to chan<- parcel) {
 		if err != nil {
 			return
 		}
+		var f fate
+		if l.answered(raw[0] == '>') && !deaf {
+			f = l.proxy.reply()
+		}
+		deaf = deaf || f.swallow
 		if deaf {
 			continue
 		}
-		p := parcel{due: time.Now(), data: raw}
-		if l.answered(raw[0] == '>') {
-			f := l.proxy.reply()
-			p.due = p.due.Add(f.delay)
-			p.last, deaf = f.drop, f.swallow
-		}
-		if deaf {
-			continue
-		}
-		if !l.post(to, p) || p.last {
+		if !l.post(to, parcel{due: time.Now().Add(f.delay), data: raw, last: f.drop}) || f.drop {
 			return
 		}
 	}

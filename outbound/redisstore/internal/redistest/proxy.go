@@ -35,8 +35,8 @@ type Faults struct {
 	// Refuse closes new connections at once.
 	Refuse bool
 	// Only, if not nil, tells which commands have faults, by their words, and
-	// so do their replies. It is called for one command at a time, and must not
-	// use the proxy.
+	// so do their replies; published messages have none then. It is called for
+	// one command at a time, and must not use the proxy.
 	Only func(words []string) bool
 	// Handshakes have faults, too: HELLO, AUTH, SELECT, CLIENT and READONLY, with
 	// which clients open a connection. By default they pass untouched.

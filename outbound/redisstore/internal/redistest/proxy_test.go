@@ -1,9 +1,13 @@
 package redistest
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +20,6 @@ import (
 func once(o *redis.Options) {
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ReadTimeout, o.PoolTimeout = patience, patience
-}
-
-// hasty makes a client that gives up soon, so only for what never comes.
-func hasty(o *redis.Options) {
-	once(o)
-	o.ReadTimeout = 50 * time.Millisecond
 }
 
 // throughProxy returns a proxy, a client that talks through it, and one that does not.
@@ -120,43 +118,83 @@ func TestADroppedRequestIsNeverDone(t *testing.T) {
 	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
 }
 
-func TestASwallowedReplyIsWaitedForInVain(t *testing.T) {
-	p, client, direct := throughProxy(t, hasty)
-	require.NoError(t, client.Ping(t.Context()).Err())
-	p.Set(Faults{SwallowReplies: 1})
-	var timeout net.Error
-	require.ErrorAs(t, client.Incr(t.Context(), "n").Err(), &timeout)
-	require.True(t, timeout.Timeout())
-	counted(t, direct, "n", 1)
-	require.Equal(t, 1, p.Counts().Swallowed)
+// dial returns a plain connection, and how to send on it.
+func dial(t *testing.T, addr string) (net.Conn, func(commands string)) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() }) // the test may have closed it
+	return conn, func(commands string) {
+		t.Helper()
+		_, err := conn.Write([]byte(commands))
+		require.NoError(t, err)
+	}
+}
+
+// swallowed waits until the proxy has swallowed something.
+func swallowed(t *testing.T, p *Proxy) {
+	t.Helper()
+	require.NoError(t, poll(func() error {
+		if p.Counts().Swallowed == 0 {
+			return errors.New("nothing was swallowed")
+		}
+		return nil
+	}))
+}
+
+// silent tells that nothing comes on a connection that stays open.
+func silent(t *testing.T, conn net.Conn) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	n, err := conn.Read(make([]byte, 10))
+	require.Zero(t, n)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // A reply that came after a lost one would be taken for it.
 func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
-	p, _, direct := throughProxy(t, hasty)
-	conn, err := net.Dial("tcp", p.Addr())
-	require.NoError(t, err)
-	defer conn.Close()
-	p.Set(Faults{SwallowReplies: 1, Only: func(words []string) bool { return words[1] == "lost" }})
-	_, err = conn.Write([]byte("INCR lost\r\nINCR n\r\n"))
-	require.NoError(t, err)
+	p, _, direct := throughProxy(t, once)
+	conn, send := dial(t, p.Addr())
+	p.Set(Faults{SwallowReplies: 1})
+	send("INCR lost\r\n")
+	swallowed(t, p)
+	p.Set(Faults{})
+	send("INCR n\r\n")
 	counted(t, direct, "n", 1)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	n, err := conn.Read(make([]byte, 10))
-	require.Zero(t, n)
-	require.ErrorContains(t, err, "timeout")
+	counted(t, direct, "lost", 1)
+	silent(t, conn)
 }
 
-func TestASwallowedRequestIsNeverDone(t *testing.T) {
-	p, client, direct := throughProxy(t, hasty)
-	require.NoError(t, client.Ping(t.Context()).Err())
+func TestASwallowedRequestIsNeverDoneAndNoneThatFollows(t *testing.T) {
+	p, client, direct := throughProxy(t, once)
+	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowRequests: 1})
-	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "timeout")
+	send("INCR n\r\n")
+	swallowed(t, p)
 	p.Set(Faults{})
-	client = redis.NewClient(&redis.Options{Addr: p.Addr(), ReadTimeout: patience})
-	defer client.Close()
+	send("INCR n\r\n")
 	require.NoError(t, client.Incr(t.Context(), "n").Err())
+	silent(t, conn)
 	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
+}
+
+// Replies are matched with requests, and what is published answers none.
+func TestAPublishedMessageIsNoReply(t *testing.T) {
+	p, _, _ := throughProxy(t, once)
+	conn, send := dial(t, p.Addr())
+	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool { return words[0] == "PING" }})
+	send("HELLO 3\r\nGET none\r\n")
+	r := bufio.NewReader(conn)
+	for range 2 {
+		_, err := readReply(r)
+		require.NoError(t, err)
+	}
+	send("SUBSCRIBE a\r\nPING\r\n")
+	reply, err := readReply(r)
+	require.NoError(t, err)
+	require.Equal(t, byte('>'), reply[0])
+	_, err = readReply(r)
+	require.ErrorIs(t, err, io.EOF)
 }
 
 func TestDelayedRepliesComeLaterAndInOrder(t *testing.T) {
@@ -180,14 +218,20 @@ func TestDelayedRepliesComeLaterAndInOrder(t *testing.T) {
 
 func TestADelayedRequestIsDoneAfterItsClientHasGone(t *testing.T) {
 	p, _, direct := throughProxy(t, once)
-	p.Set(Faults{DelayRequests: 50 * time.Millisecond})
-	conn, err := net.Dial("tcp", p.Addr())
-	require.NoError(t, err)
-	_, err = conn.Write([]byte("INCR n\r\nINCR n\r\n"))
-	require.NoError(t, err)
+	conn, send := dial(t, p.Addr())
+	const requests = 5
+	for i := range requests {
+		p.Set(Faults{DelayRequests: time.Duration(i+5) * 10 * time.Millisecond})
+		send("INCR n\r\n")
+		require.NoError(t, poll(func() error {
+			if got := p.Counts().Requests; got != i+1 {
+				return fmt.Errorf("%d requests", got)
+			}
+			return nil
+		}))
+	}
 	require.NoError(t, conn.Close())
-	require.ErrorIs(t, direct.Get(t.Context(), "n").Err(), redis.Nil)
-	counted(t, direct, "n", 2)
+	counted(t, direct, "n", requests)
 }
 
 func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {

@@ -1,0 +1,163 @@
+package redisstore_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// This file searches every order of events in which three operations of two
+// workers can reach a store: each request is sent up to three times, each copy
+// and each reply arrives at any time, in any order, or never; a worker may give
+// up on an operation at any time after it was sent, and go on to its next. On top
+// of that, a worker may crash and start anew, and the store may lose its latest
+// write (a failover to a replica that had not heard of it), all that it held, or its
+// records of the workers.
+//
+// Two things make this small. All copies are sent at once: one that is sent again
+// later is one that was sent at first, and took longer. And losing a message is no
+// step: it is one that never arrives.
+//
+// What must never be:
+
+// harm is a set of violations.
+type harm uint8
+
+const (
+	chargedTwice    harm = 1 << iota // one call, charged twice
+	returnedTwice                    // one charge, given back twice
+	returnedNothing                  // given back, though it is not charged: capacity out of nothing
+	uncharged                        // a call goes that is not charged
+)
+
+var harms = []string{"charged twice", "returned twice", "returned without charge", "granted without charge"}
+
+func (h harm) String() string {
+	var all []string
+	for i, name := range harms {
+		if h&(1<<i) != 0 {
+			all = append(all, name)
+		}
+	}
+	if all == nil {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// operation is one step of a worker: a charge, or the return of an earlier one.
+type operation struct {
+	worker  int
+	returns int // the operation whose charge it gives back; -1: it is a charge
+}
+
+// scripts are three operations each. Workers run beside each other; the
+// operations of one worker follow each other.
+var scripts = map[string][3]operation{
+	"A charges and returns, B charges":    {{0, -1}, {0, 0}, {1, -1}},
+	"A charges twice, B charges":          {{0, -1}, {0, -1}, {1, -1}},
+	"A charges twice, returns the first":  {{0, -1}, {0, -1}, {0, 0}},
+	"A charges twice, returns the second": {{0, -1}, {0, -1}, {0, 1}},
+	"A charges, returns, charges":         {{0, -1}, {0, 0}, {0, -1}},
+}
+
+// token says how the store knows a request that it has done already.
+type token uint8
+
+const (
+	noToken   token = iota // not at all
+	oneSlot                // it keeps the latest request, whoever sent it
+	perWorker              // it keeps the latest request of each worker, by a rising number
+)
+
+// proof says when the store gives a charge back.
+type proof uint8
+
+const (
+	unproved proof = iota // always
+	reached               // if the worker's record has reached the number of the charge, in the same life of the key
+	unbroken              // and the record has not lost anything between that charge and now
+)
+
+// fault is what happens to the store, once.
+type fault uint8
+
+const (
+	noFault  fault = iota
+	rollback       // its latest write is lost
+	wiped          // everything is
+	dropped        // the workers' records are, as idle ones may be to save room
+)
+
+// variant is one protocol in one world.
+type variant struct {
+	token   token
+	proof   proof
+	doubt   bool // a charge that was given up is returned, too, by the very next request
+	crash   bool // one worker may crash, and starts anew
+	sameID  bool // and calls itself as it did before
+	fault   fault
+	wanted  harm
+	another int // states that another model has counted; 0: none
+}
+
+// variants are protocols, and what is wrong with each.
+//
+// Those with an unbroken number are what a store is to do: each request carries
+// the worker's id, its number, and the highest number that the worker has had an
+// answer to; a charge is given back only if the worker's record has reached its
+// number without a break, and the key has not died since.
+//
+// The log has the number of states beside that of an earlier model. The counts
+// cannot be equal, only of a size: this one searches five rows of operations and
+// not one, starts crashed workers anew, lets two work beside each other, and takes
+// no steps for what is lost or sent again. The verdicts can be compared, and are
+// the same but for one: the earlier model found no fault in "returns by number,
+// rollback". One is only there if another charge comes between a charge and its
+// return: the store loses the first, takes the second, and then has a number that
+// is high enough for the first to be given back.
+var variants = []struct {
+	name string
+	variant
+}{
+	{"no token", variant{wanted: chargedTwice | returnedTwice, another: 47_184}},
+	{"no token, rollback", variant{fault: rollback, wanted: chargedTwice | returnedTwice | returnedNothing | uncharged, another: 180_316}},
+	{"one slot for all", variant{token: oneSlot, crash: true, wanted: chargedTwice | returnedTwice, another: 63_851}},
+	{"a record per worker", variant{token: perWorker, crash: true, another: 21_298}},
+	{"a record per worker, rollback", variant{token: perWorker, crash: true, fault: rollback, wanted: returnedNothing | uncharged, another: 65_122}},
+	{"a record per worker, dropped", variant{token: perWorker, fault: dropped, wanted: chargedTwice | returnedTwice}},
+	{"a record per worker, id reused", variant{token: perWorker, crash: true, sameID: true, wanted: returnedNothing | uncharged}},
+	{"a record per worker, doubtful charges returned", variant{token: perWorker, doubt: true, wanted: returnedNothing}},
+	{"returns by number", variant{token: perWorker, proof: reached, crash: true, another: 21_298}},
+	{"returns by number, all lost", variant{token: perWorker, proof: reached, crash: true, fault: wiped, wanted: uncharged}},
+	{"returns by number, rollback", variant{token: perWorker, proof: reached, crash: true, fault: rollback, wanted: returnedNothing | uncharged, another: 64_773}},
+	{"returns by number, dropped", variant{token: perWorker, proof: reached, fault: dropped, wanted: chargedTwice | returnedTwice}},
+	{"returns by number, doubtful ones too", variant{token: perWorker, proof: reached, doubt: true, crash: true}},
+	{"returns by unbroken number, all lost", variant{token: perWorker, proof: unbroken, crash: true, fault: wiped, wanted: uncharged}},
+	{"returns by unbroken number, rollback", variant{token: perWorker, proof: unbroken, crash: true, fault: rollback, wanted: uncharged}},
+	{"returns by unbroken number, dropped", variant{token: perWorker, proof: unbroken, fault: dropped, wanted: chargedTwice}},
+	{"returns by unbroken number, doubtful ones too, rollback", variant{token: perWorker, proof: unbroken, doubt: true, crash: true, fault: rollback, wanted: uncharged}},
+}
+
+func TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			var found harm
+			states := 0
+			for name, script := range scripts {
+				s := newSearch(v.variant, script)
+				found |= s.found
+				states += len(s.worlds)
+				t.Logf("%s: %d states, %v", name, len(s.worlds), s.found)
+				for h := harm(1); h <= uncharged; h <<= 1 {
+					if s.found&h != 0 {
+						t.Logf("  %v: %s", h, s.story(h))
+					}
+				}
+			}
+			t.Logf("%d states in all, another model %d", states, v.another)
+			require.Equal(t, v.wanted.String(), found.String())
+		})
+	}
+}
