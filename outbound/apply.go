@@ -39,6 +39,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		r.Full = s.State.Meter(limits, &n)
 	case Resume:
 		s.State.Resume(limits)
+		s.Lead = 0
 	case Replace:
 		if shapes = op.Replacement; len(shapes) == 0 && !op.free {
 			shapes = op.Limits
@@ -153,6 +154,11 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 	} else if op.Move != nil {
 		return
 	}
+	claim, begins := op.Claim, op.Claim > s.Lead
+	if begins {
+		claim = 0
+	}
+	var farthest time.Duration // for who catches up
 	for i := range op.Costs {
 		n := units(&op.Costs[i], shapes)
 		r.Invalid = n == (leak.Units{}) && !op.free
@@ -172,9 +178,26 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 			return
 		}
 		r.Charges = append(r.Charges, c)
+		if i == 0 {
+			farthest = later(wait, catchUp)
+		}
 		most = op.Horizon
+		if op.Claim > 0 {
+			claim += n[0]
+			s.Lead = max(s.Lead, claim)
+			r.Claim = claim
+			if begins {
+				r.Claim = s.Lead
+			} else if claim < s.Lead && n[0] > 0 {
+				most = max(most, farthest)
+			}
+		}
 	}
 }
+
+// catchUp is how much further away than its first place who is behind the lead
+// may book. It bounds what others wait for, and what a crash takes with it.
+const catchUp = 100 * time.Millisecond
 
 func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) {
 	var c *leak.Charge

@@ -25,6 +25,10 @@ type Booking struct {
 	// Horizon is the longest that the others can wait. Bookings stop at the
 	// first that is refused.
 	Horizon time.Duration
+	// Claim is what this worker has booked while it had a backlog, as [Op.Claim]
+	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
+	// booked, Book sets it to what the next booking is to claim.
+	Claim float64
 
 	// Tickets are the places booked, in order: at most one for each of Costs.
 	Tickets []Ticket
@@ -57,7 +61,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
 	}
-	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, into: k.into[:0]}
+	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, into: k.into[:0]}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
@@ -77,6 +81,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	l := b.ledger()
 	gen := l.gen.Load()
+	sent := time.Now()
 	r, err := b.book(ctx, &op)
 	clear(k.charges)
 	k.charges = k.charges[:0]
@@ -84,11 +89,14 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		l.changed()
 	}
 	if r.State.Speed > 0 {
-		k.Clock = b.clock(&r)
+		k.Clock = b.clock(&r, sent)
 		k.Clock.gen = gen
 	}
 	if err != nil {
 		return err
+	}
+	if len(r.Charges) > 0 {
+		k.Claim = r.Claim
 	}
 	k.into = r.Charges
 	if k.Move.call != nil && len(r.Charges) > 0 {
@@ -113,6 +121,7 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
 		c.hold(r)
+		c.grace = k.Clock.grace(c.charge[0].Place)
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

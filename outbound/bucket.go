@@ -195,7 +195,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	clock := b.clock(&r)
+	clock := b.clock(&r, time.Now())
 	if err := clock.check(&c); err != nil {
 		return false, err
 	}

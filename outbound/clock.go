@@ -13,17 +13,48 @@ type Clock struct {
 	state    leak.State
 	limits   []Limit
 	version  int64
-	received time.Time
+	at       time.Time     // of state
+	heard    time.Time     // when the reply was due here
+	received time.Time     // when it was here
+	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
 	gen      uint64 // of what OnChange tells, before the trip
 }
 
-func (b *Bucket) clock(r *Result) Clock {
-	return Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, received: time.Now(), shared: b.ledger().store != nil}
+// clock returns what the reply to a trip that was sent at that time tells.
+func (b *Bucket) clock(r *Result, sent time.Time) Clock {
+	now := time.Now()
+	k := Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, shared: b.ledger().store != nil}
+	k.at, k.heard, k.received, k.fresh = now, now, now, hearing
+	if !r.When.IsZero() {
+		// A bad estimate stays within the trip. An answer from before it, out
+		// of a cache, is taken for one of the time at which it was asked for:
+		// that makes nothing due earlier.
+		k.at = clamp(r.When, sent, now)
+	}
+	if !r.Heard.IsZero() {
+		k.heard = clamp(r.Heard, sent, now)
+		k.fresh = min(max(hearing, k.heard.Sub(sent)), lag)
+	}
+	return k
 }
 
-// hearing is how long a reply from a shared store may be relied upon: a worker
-// that is deaf to a hold for longer breaks the invariant.
+// clamp returns the time between from and to that is nearest to t.
+func clamp(t, from, to time.Time) time.Time {
+	switch {
+	case t.Before(from):
+		return from
+	case t.After(to):
+		return to
+	}
+	return t
+}
+
+// hearing is how long a reply from a shared store may be relied upon: the more
+// calls go into a hold, the longer a worker is deaf to it. Where a trip normally
+// takes longer, a reply counts for as long as that, up to lag: one trip is under
+// way at a time, and a worker that is deaf between two replies could use only a
+// part of its places.
 const hearing = 25 * time.Millisecond
 
 // Known reports whether there was a reply at all.
@@ -38,16 +69,30 @@ func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
 func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }
 
 // Due returns the time at which the ticket's call may go, by this clock.
-func (k *Clock) Due(t Ticket) time.Time {
-	in, late := k.state.Due(t.call.charge[0].Place)
+func (k *Clock) Due(t Ticket) time.Time { return k.due(t.call.charge[0].Place) }
+
+func (k *Clock) due(place time.Duration) time.Time {
+	in, late := k.state.Due(place)
 	if in == 0 {
-		return k.received.Add(-late)
+		return k.at.Add(-late)
 	}
-	return k.received.Add(in)
+	return k.at.Add(in)
+}
+
+// grace is how long after a place the reply that tells of it is here if nothing
+// delays that: so far a call that uses it is not late. It is counted from the
+// reply that granted the place. A worker that was paused, and then listens, is
+// late.
+func (k *Clock) grace(place time.Duration) time.Duration {
+	if !k.shared {
+		return 0
+	}
+	return max(0, k.heard.Sub(k.due(place)))
 }
 
 // Ready reports whether the ticket's call may go at the time now, and how late
-// it is, a lateness before a hold included. A call that is due is not ready
+// it is, a lateness before a hold included: after its place, or after the time
+// at which a reply that tells of the place is normally here. A call that is due is not ready
 // while the clock was not heard lately enough: then book, or only listen.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
 	in, late := k.state.Due(t.call.charge[0].Place)
@@ -56,15 +101,16 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 		// allow then, it may have forbidden since.
 		return in == 0, late
 	}
-	age := now.Sub(k.received)
-	return in <= age && age <= hearing, late + max(0, age-in)
+	since := now.Sub(k.at)
+	late = max(0, late+max(0, since-in)-t.call.grace)
+	return in <= since && now.Sub(k.received) <= k.fresh, late
 }
 
 // Stale reports whether the clock will be too old to let the ticket's call go
 // when that is due, so that it must be heard again before. What must be asked at
 // the time itself is never stale.
 func (k *Clock) Stale(t Ticket) bool {
-	return k.shared && k.Due(t).Sub(k.received) > hearing
+	return k.shared && k.Due(t).Sub(k.received) > k.fresh
 }
 
 // Same reports whether nothing has come between an older reply and this one
@@ -83,7 +129,7 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 	if err := k.check(c); err != nil {
 		return time.Time{}, err
 	}
-	return k.received.Add(k.wait(ahead, c)), nil
+	return k.at.Add(k.wait(ahead, c)), nil
 }
 
 // check returns why a call of this cost can never go.

@@ -64,7 +64,16 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
-	Claim   float64
+	// Claim is for workers that share a bucket and book ahead: the units of the
+	// first limit that this one has booked while it had a backlog. Below
+	// [Stored.Lead] it catches up: places after the first are booked, until it
+	// is level, if they are due at most 100 ms after that one, whatever Horizon
+	// says. So a worker that asks less often, because it is further away, has
+	// its share. Above the lead, as with +Inf, the worker begins: it is level
+	// with the lead after this booking, and raises it by nothing. Not above 0,
+	// or NaN: the booking neither claims nor leads, as that of a caller that
+	// does not wait.
+	Claim float64
 	// Charges are bookings to give back, in the order in which they were booked:
 	// the latest ones are undone, of others comes back what is safe.
 	Charges []*Charge
@@ -126,14 +135,22 @@ type Result struct {
 	Invalid bool
 	// Refused is set if the next of Costs was refused, and Wait is the real
 	// time until it could go.
-	Refused     bool
-	Wait        time.Duration
-	Claim       float64
-	When, Heard time.Time
+	Refused bool
+	Wait    time.Duration
+	// Claim is what the next booking claims: the Op's, with what was booked
+	// now; 0 if that was nothing, or claimed nothing.
+	Claim float64
 	// Full tells which limits a Meter has brought to the brim.
 	Full [maxLimits]bool
 	// State is the bucket's clock and its levels after the action.
 	State leak.State
+	// When is the local time at which State was true, as the store estimates
+	// it, and Heard that at which such a reply is normally here. What is due is
+	// laid on When, or a delayed reply would shift it; a call whose place is due
+	// before Heard is late from then on only. Heard has to follow the network:
+	// if all replies come later than that, no such call is ever in time. The
+	// zero times, as of a store in this process, mean the reply's arrival.
+	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced
 	// them, and by two when levels were lost, so that nothing comes back to

@@ -18,6 +18,8 @@ type Stored struct {
 	// Set is true if they were set by Replace, and win over every bucket's own.
 	Set     bool
 	Version int64
+	// Lead is the largest claim of any worker in this life of the key.
+	Lead float64
 	// Others are the limits that others have and the last one had not, at most
 	// eight.
 	Others []Other `json:",omitempty"`

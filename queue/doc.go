@@ -16,7 +16,43 @@
 // be seen swapped after Acquire has returned, because the scheduler runs them
 // in any order. Several queues on one bucket, in one process or in many, are
 // served in the order in which they book, which each does for its own head a
-// few milliseconds ahead.
+// few milliseconds, and a trip to the store, ahead.
+//
+// # Many workers
+//
+// Queues of many processes on one shared bucket are a fleet. Those with a
+// backlog, which is more calls than have a place, have equal shares: who is
+// further from the store, and so asks less often, catches up with whoever has
+// booked most, up to 100 ms further ahead at a time. Simulated with 1 to 1 000
+// workers, 50 and 1 000 calls per second, capacities of 1 and 100, half of the
+// workers ten times as far away as the others, 2 and 20 ms there and back: Jain's
+// index of fairness (1: all equal) was 0.999 and more with 20 calls in each
+// queue, and 0.99 with one or two as long as those can use the rate at all; without
+// catching up it is 0.55 for two workers. All of the leak rate was used. Who
+// begins to have a backlog is level with the others from then on, and is not owed
+// anything for the time before.
+//
+// A worker that is alone at 1 000 per second made one trip to the store for ten
+// calls. Under contention it is at most one per call with two or more calls in
+// each queue, and two with one: one trip books the place, and one hears whether
+// it still stands.
+//
+// A place is only used if the bucket's clock was heard within 25 ms before, or
+// within the time of a trip where that is longer: so a hold that another worker
+// caused stops this one. At 100 calls per second none or one went into a hold.
+//
+// When the store fails, all calls without a place hear of it at once, with its
+// error; those with one keep it until it is due, and then fail if the clock
+// cannot be heard. A call that comes later asks again.
+//
+// # What is lost
+//
+// A call that cancels costs nobody anything as long as another waits: its place
+// is the next one's. A place that nobody can use goes back, unless others have
+// booked behind it: then it is lost. A process that crashes takes the places with
+// it that it has booked: one or two, and at rates beyond 100 per second those of
+// about 15 ms and a trip, or of 100 ms while it catches up. At 1 000 per second
+// that was up to 17 for a worker alone and up to 32 for one of two.
 //
 // # Refused early
 //
@@ -30,6 +66,9 @@
 // A place is used on time or not at all. When the process was paused, or is
 // short of CPU, and comes later than the tolerance, the place is given back and
 // the call books anew, still first: see Config.Tolerance and Stats.Late.
+// With a shared bucket a place is due by the store's time. A reply that comes
+// late shifts nothing: places that have passed meanwhile are lost for this
+// worker, and its calls book anew.
 //
 // # In a row
 //

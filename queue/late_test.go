@@ -15,10 +15,13 @@ func pause(q *Queue, d time.Duration) {
 	q.mu.Lock()
 	for q.busy {
 		q.mu.Unlock()
-		synctest.Wait()
+		time.Sleep(50 * time.Microsecond) // its trip may take time
 		q.mu.Lock()
 	}
 	q.busy = true
+	if q.timer != nil {
+		q.timer.Stop()
+	}
 	q.mu.Unlock()
 	time.Sleep(d)
 	q.mu.Lock()

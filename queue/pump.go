@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -80,13 +81,14 @@ func (q *Queue) step() bool {
 		}
 	case slotless(err):
 		q.noSlot = true
+	case !denied(err):
+		q.fail(err)
 	case asked != nil && !asked.gone:
 		q.refuse(asked, reason(err, asked.byCtx))
-	case asked == nil && q.list.first != nil:
-		// The clock could not be heard: whoever is first hears of it.
-		q.refuse(q.list.first, err)
 	}
-	q.granted = len(q.booking.Tickets)
+	if asked != nil && !move {
+		q.granted, q.claim = len(q.booking.Tickets), q.booking.Claim
+	}
 	clear(q.booking.Tickets)
 	q.handOut(time.Now())
 	return true
@@ -134,11 +136,31 @@ func (q *Queue) plan(now time.Time) *waiter {
 		}
 	}
 	k.Wait, k.Horizon = within(w.deadline, now), lo+ahead
+	q.claims()
 	return w
 }
 
-// book makes the trip, and measures it as TCP measures its round trips. The
-// caller is busy and does not hold mu.
+// claims sets what the booking claims: a share as large as that of any other
+// worker with a backlog, which is more calls without a place than the one that
+// gets one for certain. Without it those close to the store would have most of
+// a busy bucket. A place that is booked anew was counted before.
+func (q *Queue) claims() {
+	k := &q.booking
+	switch {
+	case k.Move != outbound.Ticket{}:
+		k.Claim = 0
+		return
+	case len(k.Costs) == 1:
+		q.claim = 0
+	case q.claim == 0:
+		q.claim = math.Inf(1)
+	}
+	k.Claim = q.claim
+}
+
+// book makes the trip, and measures it as TCP measures its round trips. One that
+// is far too long counts less: it would have places booked too far ahead for a
+// while. The caller is busy and does not hold mu.
 func (q *Queue) book() error {
 	sent := time.Now()
 	// A call's own ctx does not end it: what was booked would be lost.
@@ -148,8 +170,9 @@ func (q *Queue) book() error {
 	q.booking.Back = q.booking.Back[:0]
 	took := time.Since(sent)
 	if q.trip == 0 {
-		q.trip = took
+		q.trip = min(took, 2*ahead)
 	}
+	took = min(took, q.trip+max(4*q.spread, ahead))
 	q.spread += (max(took-q.trip, q.trip-took) - q.spread) / 4
 	q.trip += (took - q.trip) / 8
 	return err
@@ -199,6 +222,27 @@ func (q *Queue) fit() {
 		q.tickets = slices.Delete(q.tickets, 0, 1)
 		q.list.unplace()
 	}
+}
+
+// fail answers those whom an error of the store concerns: all who have no place,
+// and those whose place comes before the clock can be heard once more. Their
+// places are lost. Who comes later asks again.
+func (q *Queue) fail(err error) {
+	for q.list.rest != nil {
+		q.refuse(q.list.rest, err)
+	}
+	now := time.Now()
+	q.handOut(now) // who needs no more than what was heard
+	lost := 0
+	for _, t := range q.tickets {
+		in := q.clock.Due(t).Sub(now)
+		if q.list.first == nil || in > q.lowMark() || in > 0 && !q.clock.Stale(t) {
+			break
+		}
+		lost++
+		q.refuse(q.list.first, err)
+	}
+	q.tickets = slices.Delete(q.tickets, 0, lost)
 }
 
 // cancel takes out a call whose ctx has ended. It reports whether the call was
@@ -318,10 +362,14 @@ func (q *Queue) arm() {
 
 // watch sets the timer for what may go while somebody is away on a trip.
 func (q *Queue) watch() {
-	if len(q.tickets) > 0 && q.timer != nil {
-		if in := time.Until(q.clock.Due(q.tickets[0])); in > 0 {
-			q.timer.Reset(in)
-		}
+	if len(q.tickets) == 0 || q.timer == nil || q.tickets[0] == q.moved {
+		return
+	}
+	now := time.Now()
+	in := q.clock.Due(q.tickets[0]).Sub(now)
+	// Else it waits for what is heard on the trip.
+	if ready, _ := q.clock.Ready(q.tickets[0], now); ready || in > 0 {
+		q.timer.Reset(in)
 	}
 }
 

@@ -38,6 +38,7 @@ type Queue struct {
 	// These belong to whoever is busy.
 	booking outbound.Booking
 	one     [1]outbound.Cost
+	claim   float64       // what it has booked with a backlog; 0: it had none
 	granted int           // places that the last booking got
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
@@ -48,7 +49,7 @@ type Stats struct {
 	Waiting   int    // now
 	Admitted  uint64 // at once or after a wait
 	Waited    uint64 // of the admitted, those that had to wait
-	Refused   uint64 // because of MaxLen, MaxWait, a deadline or a bad cost
+	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
 	Cancelled uint64 // by their ctx, while they waited
 	// Late is how often a place was given back because its time had passed by
 	// more than the tolerance when the process came to use it. Each costs up to
@@ -75,9 +76,11 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // returns at once, without sleeping in vain, when the call would have to wait
 // longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: a
 // [*outbound.ThrottledError] with the time until the call could go. A cost that
-// can never go is a [*outbound.CostError]. When ctx ends during the wait, the
+// can never go is a [*outbound.CostError], and a store that fails makes it a
+// [*outbound.StoreError]. When ctx ends during the wait, the
 // error is ctx.Err() itself, and the place is the next one's: it costs nobody
-// anything. On every error nothing was charged.
+// anything. On every error nothing was charged, but for a store's whose reply was
+// lost.
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
 	// What waits, waits in this frame: it is kept small, and what is needed
 	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
@@ -193,7 +196,8 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	deadline, byCtx := q.deadline(ctx)
 	q.one[0] = *c
 	q.booking.Costs = q.one[:]
-	q.booking.Wait, q.booking.Horizon = within(deadline, time.Now()), 0
+	q.booking.Wait, q.booking.Horizon, q.booking.Claim = within(deadline, time.Now()), 0, 0
+	q.claim = 0
 	err := q.book()
 
 	q.mu.Lock()
@@ -208,7 +212,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	case err == nil:
 		t := q.booking.Tickets[0]
 		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
-		if ready, _ := q.clock.Ready(t, time.Now()); ready && !q.cut {
+		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance() && !q.cut {
 			q.stats.Admitted++
 			*p = t.Permit()
 			return nil, nil
@@ -216,6 +220,10 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 		q.tickets = append(q.tickets, t)
 	case slotless(err):
 		q.noSlot = true
+	case !denied(err):
+		q.stats.Refused++
+		q.fail(err)
+		return nil, err
 	default:
 		q.stats.Refused++
 		return nil, reason(err, byCtx)
@@ -281,6 +289,14 @@ func reason(err error, byCtx bool) error {
 func slotless(err error) bool {
 	var full *outbound.ThrottledError
 	return errors.As(err, &full) && full.RetryAfter == 0
+}
+
+// denied reports whether the bucket has refused, and knows why: any other error
+// is the store's.
+func denied(err error) bool {
+	var full *outbound.ThrottledError
+	var cost *outbound.CostError
+	return errors.As(err, &full) || errors.As(err, &cost)
 }
 
 // Len returns the number of calls that wait.

@@ -1,10 +1,6 @@
 package queue
 
 import (
-	"context"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,27 +8,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
-
-// far is a store that is some way off, and sometimes away.
-type far struct {
-	outbound.Store
-	way   time.Duration // there, and back
-	trips atomic.Int64
-	away  atomic.Bool
-}
-
-var errAway = errors.New("connection refused")
-
-func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	f.trips.Add(1)
-	time.Sleep(f.way)
-	if f.away.Load() {
-		return outbound.Result{}, errAway
-	}
-	r, err := f.Store.Update(ctx, key, op)
-	time.Sleep(f.way)
-	return r, err
-}
 
 func TestAQueueServesAStoreThatIsFarAway(t *testing.T) {
 	for _, way := range []time.Duration{0, 500 * time.Microsecond, 5 * time.Millisecond} {
@@ -71,49 +46,4 @@ func TestAQueueServesAStoreThatIsFarAway(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestWhoWaitsHearsThatTheStoreIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: time.Millisecond}
-		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := New(b, Config{})
-		var mu sync.Mutex
-		failed, went := 0, 0
-		call := func() {
-			_, err := q.Acquire(bg, outbound.Cost{1})
-			mu.Lock()
-			defer mu.Unlock()
-			var broken *outbound.StoreError
-			switch {
-			case err == nil:
-				went++
-			case errors.As(err, &broken) && errors.Is(err, errAway):
-				failed++
-			default:
-				t.Error(err)
-			}
-		}
-		for range 100 {
-			go call()
-		}
-		time.Sleep(2 * time.Second)
-		s.away.Store(true)
-		pass(2 * time.Second)
-		if failed == 0 || failed+went != 100 || q.Len() != 0 {
-			t.Errorf("%d went, %d failed, %d wait; want all answered", went, failed, q.Len())
-		}
-		s.away.Store(false)
-		was := went
-		for range 10 {
-			go call()
-		}
-		pass(2 * time.Second)
-		if went != was+10 {
-			t.Errorf("%d went after the store was back, want 10", went-was)
-		}
-	})
 }

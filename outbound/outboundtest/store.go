@@ -58,6 +58,7 @@ var storeCases = []struct {
 	{"after a hold one call goes and then they drip", (*exam).dripsAfterHold},
 	{"resume ends a hold, and places that were booked are void", (*exam).resumes},
 	{"order of booking is order of departure", (*exam).books},
+	{"who is behind the lead catches up, at most 100 ms at a time", (*exam).claims},
 	{"the latest booking is undone as if it had never been", (*exam).unbooks},
 	{"refusals of one episode count once, and the clock slows only after a success", (*exam).refusals},
 	{"a refusal without a success in between doubles the hold", (*exam).doubles},

@@ -1,0 +1,97 @@
+package outbound
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// herald is a store whose replies take a while and tell what they are told to.
+type herald struct {
+	*Memory
+	way, back   time.Duration
+	when, heard time.Duration // from the sending on
+	silent      bool
+}
+
+func (h *herald) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	sent := time.Now()
+	time.Sleep(h.way)
+	r, err := h.Memory.Update(ctx, key, op)
+	time.Sleep(h.back)
+	if !h.silent {
+		r.When, r.Heard = sent.Add(h.when), sent.Add(h.heard)
+	}
+	return r, err
+}
+
+// booked returns a bucket in the store, and the booking of a place that is free
+// at once.
+func (h *herald) booked(t *testing.T) (b *Bucket, k *Booking) {
+	b, err := NewSharedBucket(h, "k", Limit{Capacity: 1, LeakRate: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k = &Booking{Costs: []Cost{{1}}, Wait: maxWait}
+	if err := b.Book(ctx, k); err != nil {
+		t.Fatal(err)
+	}
+	return b, k
+}
+
+func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		herald
+		due  time.Duration // from the sending on
+		late time.Duration // of who takes it when the reply is there
+	}{
+		"as usual":             {herald{way: 10 * ms, back: 10 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 0},
+		"delayed":              {herald{way: 10 * ms, back: 310 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 300 * ms},
+		"faster than usual":    {herald{way: 10 * ms, back: 5 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 0},
+		"does not tell":        {herald{way: 10 * ms, back: 310 * ms, silent: true}, 320 * ms, 0},
+		"from before the trip": {herald{way: 10 * ms, back: 10 * ms, when: -time.Hour, heard: -time.Hour}, 0, 20 * ms},
+		"from the future":      {herald{way: 10 * ms, back: 10 * ms, when: time.Hour, heard: 2 * time.Hour}, 20 * ms, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.herald.Memory = NewMemory()
+			sent := time.Now()
+			b, k := c.herald.booked(t)
+			ticket := k.Tickets[0]
+			if due := k.Clock.Due(ticket).Sub(sent); due != c.due {
+				t.Errorf("%s: due after %v, want %v", name, due, c.due)
+			}
+			if ready, late := k.Clock.Ready(ticket, time.Now()); !ready || late != c.late {
+				t.Errorf("%s: ready %v, %v late, want %v", name, ready, late, c.late)
+			}
+			// A reply that comes later does not excuse who could have gone before.
+			time.Sleep(time.Second)
+			again := Booking{}
+			if err := b.Book(ctx, &again); err != nil {
+				t.Fatal(err)
+			}
+			if _, late := again.Clock.Ready(ticket, time.Now()); late < time.Second {
+				t.Errorf("%s: %v late after a pause of 1s", name, late)
+			}
+		})
+	}
+}
+
+// A word counts from its arrival: on a slow network nobody would ever be heard.
+func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
+	const ms = time.Millisecond
+	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, time.Second: 100 * ms} {
+		for _, delay := range []time.Duration{0, 500 * ms} {
+			synctest.Test(t, func(t *testing.T) {
+				_, k := (&herald{Memory: NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
+				arrived := time.Now()
+				for _, age := range []time.Duration{0, fresh, fresh + 1} {
+					if ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age)); ready != (age <= fresh) {
+						t.Errorf("%v away, %v after the reply: ready %v", way, age, ready)
+					}
+				}
+			})
+		}
+	}
+}

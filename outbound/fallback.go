@@ -1,0 +1,286 @@
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Fallback is a [Store] around a store that may be away, such as one across a
+// network. It says what happens then, for all buckets that use it:
+//
+//	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
+//
+// An error of Store, unless it is ctx's own, takes it for away, for all keys. No
+// call waits for it then: it is tried again by one call or in the background
+// after 100 ms, and after twice as long each time up to 5 s, a random part less.
+// What its users get meanwhile is their choice: the error (the zero value), a
+// Share, or anything at all (Unlimited). SetLimits and Resume are refused with
+// the error.
+//
+// With a Share each key has a bucket in this process, which begins full, so that
+// there is no burst at the switch: 4 workers with a Share of 0.25, a capacity of
+// 40 and 20 units per second have 10 and 5 each, and a call of 11 units fails
+// with the error of the store. Places that were booked in the store are void. A
+// hold or a slow-down that was in force goes on, and what calls of the store
+// report as refused or held holds here, too. What they have to settle is lost,
+// which costs room, but for what they have cost beyond their cost.
+//
+// When the store is back, the workers stay on their shares until 6 s after the
+// first of them has noticed, because the last one has not before. They agree on
+// that in the store, under a key of their own, "\x00fallback". Then what each key
+// has spent here is charged there, as [Bucket.Fillup] does it: up to the brim and
+// no further, and no limit that has had the time to drain since. So one who has
+// spent more than a capacity leaves a full bucket and no debt. Holds still in
+// force are told as well. Permits of calls that went meanwhile give nothing back
+// there. For 100 ms nothing goes then, and who comes waits, so that all have
+// charged what they have spent when the first goes on; with very many keys, which
+// are charged one after the other, some are charged later than that.
+//
+// So the sum of the shares of all workers must not be above 1, and then they
+// stay within the limit together, but for the tickets that a queue may still use
+// for 25 ms after the switch, so LeakRate*25 ms, and for limits of less than a
+// unit per share, who are given a unit each: ten workers with [PerSecond] may go
+// all at once, each as seldom as its share says. What it does not cover: workers
+// who reach the store all the while when others do not, so that the others'
+// shares come on top until they have charged them.
+//
+// A Fallback must not be copied or changed after its first use.
+type Fallback struct {
+	// Store is the store that may be away. Nil is [ErrNil] at each Update.
+	Store Store
+	// Share is the share of every limit that this worker may use by itself
+	// while the store is away, up to 1: 1 divided by the number of workers. 0:
+	// none. Of anything else each Update is a [*LimitError].
+	Share float64
+	// Unlimited lets all calls go while the store is away, however many. Holds
+	// are still heeded. With a Share it is a [*LimitError].
+	Unlimited bool
+	// OnSwitch, if not nil, is called when the store is found to be away, with
+	// its error, and when it is used again. It must not block.
+	OnSwitch func(away bool, err error)
+
+	noted atomic.Bool // there are notes
+	aside atomic.Bool // not straight to the store: it is away, or keys are not charged yet
+
+	mu      sync.Mutex // protects what follows
+	away    bool
+	cause   error         // why it is away
+	since   time.Duration // when it was found away, by this process's clock
+	back    time.Duration // when it was last used again
+	spacing time.Duration // between tries
+	next    time.Duration // when the next try is due
+	opens   time.Duration // when calls go straight again
+	trying  bool          // a try is under way, or the return is near
+	keys    map[string]*refuge
+	notes   map[string]note
+}
+
+const (
+	firstTry = 100 * time.Millisecond
+	lastTry  = 5 * time.Second
+	// pause is how long nothing goes at the return, so that all have been
+	// charged before the first goes on.
+	pause = 100 * time.Millisecond
+	// gather is how long workers stay on their shares after the first of them
+	// has found the store again: the last one's next try, and a trip.
+	gather = lastTry + time.Second
+	// maxRefuges bounds the keys that are served, and those remembered.
+	maxRefuges = 10_000
+	// meeting is the key under which workers agree on their return.
+	meeting = "\x00fallback"
+)
+
+// Update implements [Store].
+func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	if err := f.check(key); err != nil {
+		return Result{}, err
+	}
+	for f.aside.Load() {
+		if err := ctx.Err(); err != nil {
+			return Result{}, err
+		}
+		if r, done, err := f.detour(ctx, key, op); done {
+			return r, err
+		}
+	}
+	return f.straight(ctx, key, op)
+}
+
+// straight asks the store, and falls back if it fails.
+func (f *Fallback) straight(ctx context.Context, key string, op *Op) (Result, error) {
+	r, err := f.Store.Update(ctx, key, op)
+	if err == nil {
+		f.note(key, op, &r)
+		return r, nil
+	}
+	if ctx.Err() != nil {
+		return r, err
+	}
+	f.leave(err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.away {
+		return r, err
+	}
+	return f.serve(key, op, err)
+}
+
+// fails reports whether there is nothing to fall back on.
+func (f *Fallback) fails() bool { return f.Share == 0 && !f.Unlimited }
+
+func (f *Fallback) check(key string) error {
+	switch {
+	case f == nil || f.Store == nil:
+		return fmt.Errorf("%w: Store of a Fallback", ErrNil)
+	case !(f.Share >= 0 && f.Share <= 1):
+		return &LimitError{Key: key, Reason: "the Share of a Fallback is 0 to 1, not " + number(f.Share)}
+	case f.Share > 0 && f.Unlimited:
+		return &LimitError{Key: key, Reason: "a Fallback has a Share or is Unlimited, not both"}
+	}
+	return nil
+}
+
+// detour does what is to be done when the way is not straight to the store. It
+// reports whether that was all.
+func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, done bool, err error) {
+	f.mu.Lock()
+	if !f.away {
+		k, wait := f.keys[key], f.opens-now()
+		f.settled()
+		f.mu.Unlock()
+		switch {
+		case k != nil:
+			f.charge(ctx, key, k)
+			return r, false, nil
+		case wait > 0:
+			sleep(ctx, wait)
+			return r, false, nil
+		}
+		r, err = f.straight(ctx, key, op)
+		return r, true, err
+	}
+	cause, due := f.cause, !f.trying && now() >= f.next
+	f.trying = f.trying || due
+	if !due || !f.fails() {
+		if due {
+			go f.try()
+		}
+		r, err = f.serve(key, op, cause)
+		f.mu.Unlock()
+		return r, true, err
+	}
+	f.mu.Unlock()
+	r, err = f.Store.Update(ctx, key, op)
+	if err != nil && ctx.Err() != nil {
+		f.tried(cause, 0) // who knows
+	} else {
+		f.tried(err, 0)
+	}
+	return r, true, err
+}
+
+// leave takes the store for away.
+func (f *Fallback) leave(err error) {
+	f.mu.Lock()
+	if f.away {
+		f.mu.Unlock()
+		return
+	}
+	t := now()
+	f.away, f.cause, f.trying, f.since = true, err, false, t
+	if f.spacing == 0 || t-f.back > 2*lastTry {
+		f.spacing = firstTry / 2
+	}
+	f.space(t)
+	f.aside.Store(true)
+	f.mu.Unlock()
+	f.tell(true, err)
+}
+
+// space sets the time of the next try. mu is held.
+func (f *Fallback) space(t time.Duration) {
+	f.spacing = min(2*f.spacing, lastTry)
+	f.next = t + f.spacing/2 + rand.N(f.spacing/2)
+}
+
+func (f *Fallback) tell(away bool, err error) {
+	if f.OnSwitch != nil {
+		f.OnSwitch(away, err)
+	}
+}
+
+// try asks the store for the time of the return. A unit that the first worker
+// books takes as long to leak as all of them need to notice.
+func (f *Fallback) try() {
+	op := Op{Limits: []Limit{{Capacity: 1, LeakRate: 1 / gather.Seconds()}}}
+	if !f.Unlimited {
+		op.Action, op.Costs = Book, []Cost{{1}}
+	}
+	r, err := f.Store.Update(context.Background(), meeting, &op)
+	wait := r.Wait
+	if len(r.Charges) > 0 {
+		wait = gather
+	}
+	f.tried(err, wait)
+}
+
+// tried takes note of how a try went. If well, the store is used after a wait.
+func (f *Fallback) tried(err error, wait time.Duration) {
+	if err != nil {
+		f.mu.Lock()
+		f.cause, f.trying = err, false
+		f.space(now())
+		f.mu.Unlock()
+		return
+	}
+	if wait > 0 {
+		time.AfterFunc(min(wait, gather), f.come)
+		return
+	}
+	f.come()
+}
+
+// come uses the store again, and charges it with what was spent meanwhile.
+func (f *Fallback) come() {
+	f.mu.Lock()
+	t := now()
+	f.away, f.cause, f.trying, f.back, f.opens = false, nil, false, t, t
+	if !f.fails() {
+		f.opens += pause
+	}
+	keys := make([]string, 0, len(f.keys))
+	for key := range f.keys {
+		keys = append(keys, key)
+	}
+	f.settled()
+	f.mu.Unlock()
+	f.tell(false, nil)
+	for _, key := range keys {
+		f.mu.Lock()
+		k, away := f.keys[key], f.away
+		f.mu.Unlock()
+		if away {
+			return
+		}
+		if k != nil {
+			f.charge(context.Background(), key, k)
+		}
+	}
+}
+
+// settled notes whether the way is straight again. mu is held.
+func (f *Fallback) settled() { f.aside.Store(f.away || len(f.keys) > 0 || now() < f.opens) }
+
+// sleep sleeps for d or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

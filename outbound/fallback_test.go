@@ -1,0 +1,213 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// link is the way to a store: it can be cut, and then each trip fails after a while.
+type link struct {
+	outbound.Store
+	mu    sync.Mutex // protects what follows
+	cut   bool
+	hangs time.Duration
+	trips int
+}
+
+var errCut = errors.New("connection refused")
+
+func (l *link) set(cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+}
+
+func (l *link) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trips
+}
+
+func (l *link) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	l.mu.Lock()
+	l.trips++
+	cut, hangs := l.cut, l.hangs
+	l.mu.Unlock()
+	if !cut {
+		return l.Store.Update(ctx, key, op)
+	}
+	select {
+	case <-time.After(hangs):
+		return outbound.Result{}, errCut
+	case <-ctx.Done():
+		return outbound.Result{}, ctx.Err()
+	}
+}
+
+var background = context.Background()
+
+// refugee is a worker with a fallback in a bubble.
+type refugee struct {
+	*testing.T
+	*link
+	f   *outbound.Fallback
+	b   *outbound.Bucket
+	out outboundtest.History
+}
+
+func newRefugee(t *testing.T, s outbound.Store, f *outbound.Fallback, limits ...outbound.Limit) *refugee {
+	w := &refugee{T: t, link: &link{Store: s}, f: f}
+	f.Store = w.link
+	w.b = outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
+	return w
+}
+
+// take acquires as often as there is room, at most 1000 times.
+func (w *refugee) take(c outbound.Cost) (n int) {
+	w.Helper()
+	for ; n < 1000; n++ {
+		p, err := w.b.Acquire(background, c)
+		if errors.Is(err, outbound.ErrThrottled) {
+			return n
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.out.Add(time.Now(), c[0])
+		p.Done()
+	}
+	return n
+}
+
+func (w *refugee) level(want float64) {
+	w.Helper()
+	if s, err := w.b.State(background); err != nil || math.Abs(s.Level-want) > 1e-5 {
+		w.Errorf("level %v, %v; want %v", s.Level, err, want)
+	}
+}
+
+func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
+	for sentence, check := range outboundtest.StoreCases() {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				check(t, &outbound.Fallback{Store: outbound.NewMemory(), Share: 0.5})
+			})
+		})
+	}
+}
+
+func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w.take(outbound.Cost{1})
+		w.set(true)
+		w.hangs = time.Second
+		begin := time.Now()
+		slow := 0
+		before := w.count()
+		for time.Since(begin) < time.Minute {
+			asked := time.Now()
+			_, err := w.b.Acquire(background, outbound.Cost{1})
+			var broken *outbound.StoreError
+			if !errors.As(err, &broken) || !errors.Is(err, errCut) {
+				t.Fatal(err)
+			}
+			if time.Since(asked) > 0 {
+				slow++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		// 0.1, 0.2, 0.4 ... 5 s between, and a second for each.
+		if n := w.count() - before; n != slow || n < 10 || n > 25 {
+			t.Errorf("%d tries, and %d calls that waited, in a minute", n, slow)
+		}
+		w.set(false)
+		time.Sleep(6 * time.Second)
+		if n := w.take(outbound.Cost{1}); n != 10 {
+			t.Errorf("%d went after the store was back, want 10", n)
+		}
+	})
+}
+
+func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w.f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
+		w.set(true)
+		w.hangs = time.Second
+		short, cancel := context.WithTimeout(background, time.Millisecond)
+		defer cancel()
+		if _, err := w.b.Acquire(short, outbound.Cost{1}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		w.set(false)
+		if n := w.take(outbound.Cost{1}); n != 10 {
+			t.Errorf("%d went", n)
+		}
+	})
+}
+
+func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.25},
+			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
+		var switches []string
+		w.f.OnSwitch = func(away bool, err error) { switches = append(switches, fmt.Sprint(away, " ", err)) }
+		if n := w.take(outbound.Cost{2}); n != 20 {
+			t.Fatalf("%d went", n)
+		}
+		w.set(true)
+		if n := w.take(outbound.Cost{1}); n != 0 {
+			t.Errorf("%d went at the switch", n)
+		}
+		time.Sleep(time.Second)
+		if n := w.take(outbound.Cost{1}); n != 2 {
+			t.Errorf("%d went after a second, want 2", n)
+		}
+		time.Sleep(time.Minute)
+		if n := w.take(outbound.Cost{1, 0.5}); n != 2 { // one unit at least
+			t.Errorf("%d of half a unit, want 2", n)
+		}
+		if n := w.take(outbound.Cost{1}); n != 8 {
+			t.Errorf("%d went after a pause, want the rest of 10", n)
+		}
+		// What fits under the limit, and not under the share of it, is not for ever.
+		_, err := w.b.Acquire(background, outbound.Cost{11})
+		if errors.Is(err, outbound.ErrTooLarge) || !errors.Is(err, errCut) {
+			t.Errorf("11 units: %v", err)
+		}
+		if _, err := w.b.Acquire(background, outbound.Cost{41}); !errors.Is(err, outbound.ErrTooLarge) {
+			t.Errorf("41 units: %v", err)
+		}
+		if ok, err := w.b.AbleToAccept(background, outbound.Cost{1}); ok || err != nil {
+			t.Errorf("able to accept: %v, %v", ok, err)
+		}
+		for name, err := range map[string]error{"Resume": w.b.Resume(background), "SetLimits": w.b.SetLimits(background, outbound.PerSecond(1))} {
+			if !errors.Is(err, errCut) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		w.set(false)
+		time.Sleep(5 * time.Second)
+		if n := w.take(outbound.Cost{1}); n == 0 || n > 10 {
+			t.Errorf("%d went, want what is left of its share", n)
+		}
+		if got := fmt.Sprint(switches); got != "[true connection refused]" {
+			t.Error(got)
+		}
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		if got := fmt.Sprint(switches); got != "[true connection refused false <nil>]" {
+			t.Error(got)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestABadFallbackIsRefusedAtEachUpdate(t *testing.T) {
+	shares := append(append([]float64{1.000001}, noNumbers...), huge...)
+	for _, share := range shares {
+		f := &Fallback{Store: NewMemory(), Share: share}
+		if _, err := Must(NewSharedBucket(f, "key", PerSecond(1))).Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("a share of %v: %v", share, err)
+		}
+	}
+	for want, f := range map[error]*Fallback{ErrNil: {}, ErrInvalidLimit: {Store: NewMemory(), Share: 0.5, Unlimited: true}} {
+		b := Must(NewSharedBucket(f, "key", PerSecond(1)))
+		for _, err := range []error{b.Hold(ctx, 1), b.Resume(ctx), b.SetLimits(ctx)} {
+			if !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+	}
+	var none *Fallback
+	if _, err := Must(NewSharedBucket(none, "key", PerSecond(1))).Acquire(ctx, Cost{1}); !errors.Is(err, ErrNil) {
+		t.Errorf("no fallback: %v", err)
+	}
+}
+
+func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &switched{Store: NewMemory()}
+		f := &Fallback{Store: s, Share: 0.5}
+		bucket := func(i int) *Bucket { return Must(NewSharedBucket(f, fmt.Sprint(i), Limit{Capacity: 2, LeakRate: 1})) }
+		for i := range maxRefuges + 100 {
+			if err := bucket(i).Hold(ctx, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(f.notes); n != maxRefuges {
+			t.Errorf("%d holds are remembered", n)
+		}
+		s.away = errors.New("away")
+		failed := 0
+		for i := range maxRefuges + 100 {
+			if _, err := bucket(i).Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+				failed++
+			}
+		}
+		if failed != 100 || len(f.keys) != maxRefuges {
+			t.Errorf("%d calls failed, %d keys", failed, len(f.keys))
+		}
+		s.away = nil
+		for range 13 {
+			time.Sleep(time.Second)
+			_, _ = bucket(0).State(ctx)
+		}
+		synctest.Wait()
+		if len(f.keys) != 0 || f.aside.Load() {
+			t.Errorf("%d keys after the return", len(f.keys))
+		}
+	})
+}
+
+// switched is a store that fails if told so.
+type switched struct {
+	Store
+	away error
+}
+
+func (s *switched) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	if s.away != nil {
+		return Result{}, s.away
+	}
+	return s.Store.Update(ctx, key, op)
+}

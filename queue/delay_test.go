@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// delayed lets two workers share a bucket. Each n-th reply to the second is late.
+// It returns what has left, and the share of the rate that was used.
+func delayed(t *testing.T, limit outbound.Limit, waiters, n int, late time.Duration, silent bool) (*outboundtest.History, float64) {
+	h := new(outboundtest.History)
+	use := 0.0
+	synctest.Test(t, func(t *testing.T) {
+		m := outbound.NewMemory()
+		begin, length := time.Now(), 6*time.Second
+		if limit.LeakRate == 50 {
+			length = 20 * time.Second
+		}
+		for i := range 2 {
+			s := &far{Store: m, way: ms, silent: silent}
+			if i == 1 {
+				s.late = func(k int) time.Duration {
+					if k%n == 0 {
+						return late
+					}
+					return 0
+				}
+			}
+			q := New(shared(t, s, limit), Config{})
+			for range waiters {
+				go func() {
+					for time.Since(begin) < length {
+						if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+							t.Error(err)
+						}
+						h.Add(time.Now(), 1)
+					}
+				}()
+			}
+		}
+		time.Sleep(length)
+		use = float64(h.Len()) / limit.LeakRate / length.Seconds()
+		pass(10 * time.Second)
+	})
+	return h, use
+}
+
+func TestADelayedReplyShiftsNoTicket(t *testing.T) {
+	for _, rate := range []float64{50, 200, 1000} {
+		limit := outbound.Limit{Capacity: 1, LeakRate: rate}
+		for _, late := range []time.Duration{30 * ms, 100 * ms, 500 * ms} {
+			for _, n := range []int{7, 100} {
+				h, _ := delayed(t, limit, 1, n, late, false)
+				if err := h.Check(1, rate, rate*(5*ms).Seconds()); err != nil {
+					t.Errorf("one caller, each %dth reply late by %v: %v", n, late, err)
+				}
+				h, use := delayed(t, limit, 20, n, late, false)
+				if err := h.Check(1, rate, rate*(5*ms).Seconds()); err != nil {
+					t.Errorf("each %dth reply late by %v: %v", n, late, err)
+				}
+				// A place that cannot be used in time is lost.
+				if use < 0.7 || n == 100 && use < 0.98 {
+					t.Errorf("each %dth reply late by %v: %v of %v/s used", n, late, use, rate)
+				}
+			}
+		}
+	}
+	// Counted from the reply's arrival a place would come together with others'.
+	h, _ := delayed(t, outbound.Limit{Capacity: 1, LeakRate: 50}, 20, 7, 100*ms, true)
+	if h.Check(1, 50, 50*(5*ms).Seconds()) == nil {
+		t.Error("no excess when the store does not tell when its replies were true: the test proves nothing")
+	}
+}
+
+// What was late for a reason of this process is late, however far the store.
+func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
+	for _, way := range []time.Duration{ms / 10, ms} {
+		synctest.Test(t, func(t *testing.T) {
+			l := outbound.Limit{Capacity: 1, LeakRate: 200}
+			m := outbound.NewMemory()
+			var h outboundtest.History
+			var queues [2]*Queue
+			for i := range queues {
+				queues[i] = New(shared(t, &far{Store: m, way: way}, l), Config{})
+				for range 2000 {
+					go func() {
+						if _, err := queues[i].Acquire(bg, outbound.Cost{1}); err != nil {
+							t.Error(err)
+						}
+						h.Add(time.Now(), 1)
+					}()
+				}
+			}
+			for range 10 {
+				time.Sleep(703 * ms)
+				pause(queues[0], 500*ms)
+			}
+			pass(30 * time.Second)
+			if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*(5*ms).Seconds()); err != nil || h.Len() != 4000 {
+				t.Errorf("%v away: %d went, %v", way, h.Len(), err)
+			}
+			if late := queues[0].Stats().Late; late < 10 {
+				t.Errorf("%v away: %d late in 10 pauses", way, late)
+			}
+		})
+	}
+}
+
+func TestAHoldIsHeardBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
+	for rate, way := range map[float64]time.Duration{10: ms, 100: ms, 101: 10 * ms, 1000: ms, 50: 25 * ms} {
+		synctest.Test(t, func(t *testing.T) {
+			limit := outbound.Limit{Capacity: 1, LeakRate: rate}
+			m := outbound.NewMemory()
+			var mu sync.Mutex
+			held, into, worst := false, 0, 0
+			end := time.Now().Add(40 * time.Second)
+			for range 2 {
+				q := New(shared(t, &far{Store: m, way: way}, limit), Config{})
+				for range 20 {
+					go func() {
+						for time.Now().Before(end) {
+							if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+								t.Error(err)
+							}
+							mu.Lock()
+							if held {
+								into++
+							}
+							mu.Unlock()
+						}
+					}()
+				}
+			}
+			b := shared(t, m, limit) // of a third worker
+			for range 50 {
+				time.Sleep(487*ms + 100*time.Microsecond)
+				mu.Lock()
+				held, into = true, 0
+				mu.Unlock()
+				if err := b.Hold(bg, 200*ms); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(200*ms - 1)
+				mu.Lock()
+				worst = max(worst, into)
+				held = false
+				mu.Unlock()
+			}
+			pass(end.Add(10 * time.Second).Sub(time.Now()))
+			// What was heard is as old as the way back is long, and counts for as long as a trip if that is longer than 25 ms.
+			if most := 1 + int(rate*(max(25*ms, 2*way)+way).Seconds()); worst > most || rate <= 100 && way == ms && worst > 1 {
+				t.Errorf("%v/s: %d calls went into a hold, want at most %d", rate, worst, most)
+			} else {
+				t.Logf("%v/s, %v away: at most %d calls went into one of 50 holds", rate, way, worst)
+			}
+		})
+	}
+}

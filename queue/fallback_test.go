@@ -1,0 +1,117 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// Four workers who always have calls waiting lose their store and find it again.
+func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
+	for _, limit := range []outbound.Limit{{Capacity: 8, LeakRate: 100}, {Capacity: 40, LeakRate: 4}, outbound.PerSecond(20)} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := outbound.NewMemory()
+				var phases [3]outboundtest.History
+				var all outboundtest.History
+				var phase atomic.Int32
+				var stop atomic.Bool
+				var links [4]*far
+				for i := range links {
+					links[i] = &far{Store: m, way: time.Duration(1+i) * time.Millisecond}
+					b, err := outbound.NewSharedBucket(&outbound.Fallback{Store: links[i], Share: 0.25}, "k", limit)
+					if err != nil {
+						t.Fatal(err)
+					}
+					q := New(b, Config{})
+					for range 10 {
+						go func() {
+							for !stop.Load() {
+								p, err := q.Acquire(bg, outbound.Cost{1})
+								if err != nil {
+									t.Error(err)
+									return
+								}
+								all.Add(time.Now(), 1)
+								phases[phase.Load()].Add(time.Now(), 1)
+								p.Done()
+							}
+						}()
+					}
+				}
+				away := func(away bool) {
+					for _, l := range links {
+						l.away.Store(away)
+					}
+				}
+				time.Sleep(time.Minute)
+				away(true)
+				time.Sleep(time.Second)
+				phase.Store(1)
+				time.Sleep(time.Minute)
+				away(false)
+				time.Sleep(15 * time.Second)
+				phase.Store(2)
+				time.Sleep(time.Minute)
+				stop.Store(true)
+				time.Sleep(time.Minute)
+				// Tickets of the store for 25 ms after the switch, calls that are late
+				// by 5 ms, and a unit each where the share of the capacity is less.
+				slack := limit.LeakRate*0.05 + max(0, 4-limit.Capacity)
+				if err := all.Check(limit.Capacity, limit.LeakRate, slack); err != nil {
+					t.Error(err)
+				}
+				for i := range phases {
+					if n, want := phases[i].Len(), 60*limit.LeakRate; float64(n) < 0.97*want {
+						t.Errorf("phase %d: %d calls in a minute, want %v", i, n, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nobody waits for a store that hangs.
+func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &hung{Store: outbound.NewMemory()}
+		b, err := outbound.NewSharedBucket(&outbound.Fallback{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{MaxWait: 2 * time.Second})
+		s.hangs.Store(true)
+		begin := time.Now()
+		for range 1000 {
+			p, err := q.Acquire(bg, outbound.Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+		}
+		if took := time.Since(begin); took > 22*time.Second { // 1000 at 50 per second, and the first second
+			t.Errorf("1000 calls took %v", took)
+		}
+		time.Sleep(2 * time.Second) // the last try
+	})
+}
+
+// hung answers nothing for a second.
+type hung struct {
+	outbound.Store
+	hangs atomic.Bool
+}
+
+func (h *hung) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if h.hangs.Load() {
+		time.Sleep(time.Second)
+		return outbound.Result{}, errAway
+	}
+	return h.Store.Update(ctx, key, op)
+}

@@ -1,0 +1,64 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// far is a store that is some way off, and sometimes away. It knows when its
+// replies were true, and how long they normally take.
+type far struct {
+	outbound.Store
+	way      time.Duration             // there, and back
+	jitter   float64                   // of each way, a share of it
+	late     func(n int) time.Duration // what comes on top of the way back of the n-th reply; nil: nothing
+	silent   bool                      // it does not tell what it knows
+	unclaims bool                      // it does not know of claims
+	trips    atomic.Int64
+	away     atomic.Bool
+	hangs    time.Duration // before it fails, when it is away
+}
+
+var errAway = errors.New("connection refused")
+
+func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	n := f.trips.Add(1)
+	f.walk(0)
+	if f.away.Load() {
+		time.Sleep(f.hangs)
+		return outbound.Result{}, errAway
+	}
+	if f.unclaims {
+		op.Claim = 0
+	}
+	when := time.Now()
+	r, err := f.Store.Update(ctx, key, op)
+	if !f.silent {
+		r.When, r.Heard = when, when.Add(f.way)
+	}
+	if f.late != nil {
+		f.walk(f.late(int(n)))
+	} else {
+		f.walk(0)
+	}
+	return r, err
+}
+
+func (f *far) walk(more time.Duration) {
+	time.Sleep(more + time.Duration(float64(f.way)*(1+f.jitter*(2*rand.Float64()-1))))
+}
+
+// shared returns a bucket in a store.
+func shared(t *testing.T, s outbound.Store, limits ...outbound.Limit) *outbound.Bucket {
+	b, err := outbound.NewSharedBucket(s, "k", limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -1,0 +1,145 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// answers counts what calls were told, and when the last of them was.
+type answers struct {
+	t            *testing.T
+	mu           sync.Mutex
+	went, failed int
+	last         time.Time
+}
+
+func (a *answers) call(ctx context.Context, q *Queue) {
+	_, err := q.Acquire(ctx, outbound.Cost{1})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = time.Now()
+	var broken *outbound.StoreError
+	switch {
+	case err == nil:
+		a.went++
+	case errors.As(err, &broken) && errors.Is(err, errAway):
+		a.failed++
+	default:
+		a.t.Error(err)
+	}
+}
+
+func (a *answers) expect(went, failed int) {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.went != went || a.failed != failed {
+		a.t.Errorf("%d went and %d failed, want %d and %d", a.went, a.failed, went, failed)
+	}
+}
+
+// A store that is away costs whoever waits one trip, not one trip each.
+func TestAllWhoHaveNoPlaceHearOfOneError(t *testing.T) {
+	for _, rate := range []float64{0.5, 10, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &far{Store: outbound.NewMemory(), way: ms, hangs: time.Second}
+			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{})
+			a := &answers{t: t}
+			for range 10_000 {
+				go a.call(bg, q)
+			}
+			pass(2100 * ms)
+			s.away.Store(true)
+			begin, before := time.Now(), s.trips.Load()
+			pass(20 * time.Second)
+			if a.went+a.failed != 10_000 || q.Len() != 0 {
+				t.Errorf("%v/s: %d went, %d failed, %d wait; want all answered", rate, a.went, a.failed, q.Len())
+			}
+			// The next place is due in 1/rate; nobody asks before.
+			if took, most := a.last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms; took > most {
+				t.Errorf("%v/s: the last one heard of it after %v, want at most %v", rate, took, most)
+			}
+			if n := s.trips.Load() - before; n > 3 {
+				t.Errorf("%v/s: %d trips to a store that is away", rate, n)
+			}
+			s.away.Store(false)
+			went, failed := a.went, a.failed
+			for range 3 {
+				go a.call(bg, q)
+			}
+			pass(10 * time.Second)
+			a.expect(went+3, failed)
+		})
+	}
+}
+
+func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
+	for _, outage := range []time.Duration{time.Second, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &far{Store: outbound.NewMemory(), way: ms}
+			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.5}), Config{})
+			a := &answers{t: t}
+			for range 4 { // one goes, one has a place after 2 s, two have none
+				go a.call(bg, q)
+				synctest.Wait()
+				time.Sleep(10 * ms)
+			}
+			a.expect(1, 0)
+			s.away.Store(true)
+			q.kick() // something has changed, and nobody can tell what
+			pass(outage)
+			if outage < 2*time.Second {
+				a.expect(1, 2)
+			}
+			s.away.Store(false)
+			pass(5 * time.Second)
+			if outage < 2*time.Second {
+				a.expect(2, 2)
+			} else {
+				a.expect(1, 3) // its clock could not be heard
+			}
+		})
+	}
+}
+
+// A place is used if its clock was heard lately enough, whatever has failed since.
+func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: outbound.NewMemory(), way: ms}
+		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
+		a := &answers{t: t}
+		for range 100 {
+			go a.call(bg, q)
+		}
+		// Places are 10 ms apart. The one after the last that went was booked
+		// 7 ms before that, and so is the next.
+		pass(502 * ms)
+		went := a.went
+		s.away.Store(true)
+		pass(time.Second)
+		a.expect(went+1, 99-went)
+	})
+}
+
+func TestWhoCameWhileTheFirstWasAwayHearsOfItsErrorAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: outbound.NewMemory(), way: 500 * ms}
+		s.away.Store(true)
+		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+		a := &answers{t: t}
+		for range 100 {
+			go a.call(bg, q)
+		}
+		pass(500 * ms)
+		a.expect(0, 100)
+		if n := s.trips.Load(); n != 1 {
+			t.Errorf("%d trips, want one for all", n)
+		}
+	})
+}
