@@ -1,0 +1,159 @@
+package profile_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// usual returns a response as APIs send it, with more headers in pairs of name
+// and value.
+func usual(status int, more ...string) *http.Response {
+	h := http.Header{
+		"Date":                      {"Tue, 01 Sep 2026 12:00:00 GMT"},
+		"Content-Type":              {"application/json; charset=utf-8"},
+		"Content-Length":            {"1234"},
+		"Server":                    {"nginx"},
+		"Cache-Control":             {"private, max-age=60, s-maxage=60"},
+		"Vary":                      {"Accept, Authorization"},
+		"Etag":                      {`W/"a1b2c3"`},
+		"X-Request-Id":              {"0123:4567:89AB"},
+		"Strict-Transport-Security": {"max-age=31536000"},
+		"X-Content-Type-Options":    {"nosniff"},
+	}
+	for i := 0; i < len(more); i += 2 {
+		h.Add(more[i], more[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: http.NoBody}
+}
+
+var (
+	now  = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	sink profile.Signal
+)
+
+func bench(b *testing.B, name string, resp *http.Response) {
+	b.Helper()
+	p, ok := profile.ByName(name)
+	if !ok {
+		b.Fatal(name)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		sink = p.Read(resp, now)
+	}
+}
+
+// BenchmarkFloor is the least that reading a response can cost: to go through
+// its headers.
+func BenchmarkFloor(b *testing.B) {
+	resp := usual(200)
+	n := 0
+	for b.Loop() {
+		for name := range resp.Header {
+			n += len(name)
+		}
+	}
+	_ = n
+}
+
+func BenchmarkNoSignal(b *testing.B) { bench(b, "generic", usual(200)) }
+
+func BenchmarkNoSignalFewHeaders(b *testing.B) {
+	bench(b, "generic", &http.Response{StatusCode: 200, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}})
+}
+
+func BenchmarkNoSignalOfAVendor(b *testing.B) { bench(b, "github", usual(200)) }
+
+func BenchmarkTrio(b *testing.B) {
+	bench(b, "generic", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"))
+}
+
+func BenchmarkStructured(b *testing.B) {
+	bench(b, "generic", usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`))
+}
+
+func BenchmarkRetryAfter(b *testing.B) {
+	bench(b, "generic", usual(429, "Retry-After", "30"))
+}
+
+func BenchmarkRetryAfterDate(b *testing.B) {
+	bench(b, "generic", usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT"))
+}
+
+func BenchmarkGitHub(b *testing.B) {
+	bench(b, "github", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Used", "1", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core"))
+}
+
+func BenchmarkOpenAI(b *testing.B) {
+	bench(b, "openai", usual(200,
+		"X-RateLimit-Limit-Requests", "5000", "X-RateLimit-Remaining-Requests", "4999", "X-RateLimit-Reset-Requests", "12ms",
+		"X-RateLimit-Limit-Tokens", "160000", "X-RateLimit-Remaining-Tokens", "159976", "X-RateLimit-Reset-Tokens", "6m0s"))
+}
+
+// floods are responses that are made to be slow to read.
+func floods() map[string]*http.Response {
+	const n = 10_000
+	names := usual(429)
+	for i := range n {
+		names.Header[fmt.Sprintf("X-Ratelimit-%d-Remaining", i)] = []string{"1"}
+	}
+	few := usual(429)
+	for i := range 110 {
+		for _, what := range []string{"Limit", "Remaining", "Reset"} {
+			few.Header[fmt.Sprintf("X-Ratelimit-%s-%d", what, i)] = []string{"Tue, 01 Sep 2026 12:02:00 GMX"}
+		}
+		if len(few.Header) > 120 {
+			break
+		}
+	}
+	all := map[string]*http.Response{"names": names, "wild": few}
+	for what, value := range map[string]string{
+		"long":       strings.Repeat("9", 1<<20),
+		"dates":      "Tue, 31 Feb 2026 12:02:00 GMT",
+		"iso":        "2026-02-31T12:02:00.123456789+01:00",
+		"javascript": "Tue Feb 31 2021 09:02:42 GMT+0100 (Central European Standard Time)",
+		"items":      strings.Repeat(`"a";r=1;t=1,`, 80) + `"a"`,
+		"names":      strings.Repeat(`a,`, 500) + `a`,
+		"policies":   strings.Repeat(`"a";q=1;w=1;pk=:YWJj:,`, 40) + `"a"`,
+		"quotas":     strings.Repeat("1;w=1,", 160) + "1",
+		"parameters": `"a"` + strings.Repeat(";r=1", 250),
+		"inner":      "(" + strings.Repeat(`"" `, 300) + ")",
+		"escapes":    `"` + strings.Repeat(`\"`, 400) + `";r=1`,
+		"display":    `a;x=%"` + strings.Repeat("%c3%bc", 150) + `"`,
+		"numbers":    strings.Repeat("1,", 500) + "1",
+		"durations":  strings.Repeat("1h", 500),
+		"fractions":  "1." + strings.Repeat("1", 1000),
+		"json":       strings.Repeat(`{"a":[`, 160),
+		"utf":        strings.Repeat("\xff", 1000),
+		"usage":      strings.Repeat("1:1,", 250),
+	} {
+		resp := usual(429)
+		for _, name := range []string{
+			"Retry-After", "Retry-After-Ms", "X-Ms-Retry-After-Ms", "X-Amz-Retry-After", "X-Ratelimit-Retry-After",
+			"Ratelimit", "Ratelimit-Policy", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", "Ratelimit-Resettime", "Ratelimit-Name",
+			"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Rate-Limit-Limit",
+			"X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", "Date", "Beta-Ratelimit", "Beta-Ratelimit-Policy", "X-Ratelimit",
+			"X-App-Usage", "X-Ad-Account-Usage", "X-Business-Use-Case-Usage", "X-Ms-Ratelimit-Remaining-Resource", "Sforce-Limit-Info",
+			"X-App-Rate-Limit", "X-App-Rate-Limit-Count", "X-Method-Rate-Limit", "X-Method-Rate-Limit-Count", "X-Ratelimit-Usage",
+		} {
+			for range n / 33 {
+				resp.Header[name] = append(resp.Header[name], value)
+			}
+		}
+		all[what] = resp
+	}
+	return all
+}
+
+func BenchmarkFlood(b *testing.B) {
+	for what, resp := range floods() {
+		for _, name := range []string{"generic", "jira", "meta", "azure-arm", "riot", "openai"} {
+			b.Run(what+"/"+name, func(b *testing.B) { bench(b, name, resp) })
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package profile
+
+import (
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// profile reads the fields that a profile lists. It reports whether there is one
+// for its function.
+func (r *reader) profile(p *Profile) (custom bool) {
+	from := r.s.n
+	wild := false
+	for i := range p.Fields {
+		f := &p.Fields[i]
+		if strings.IndexByte(f.Header, '*') >= 0 {
+			wild = true
+			continue
+		}
+		v := f.lines(r.header)
+		if len(v) == 0 {
+			continue
+		}
+		switch f.Is {
+		case IsCustom:
+			custom = true
+		case IsRateLimit:
+			r.structured(v, p.policyLines(r.header))
+			from = r.s.n
+		case IsRateLimitPolicy:
+			if !p.has(IsRateLimit, r.header) {
+				r.structured(nil, v)
+				from = r.s.n
+			}
+		default:
+			r.field(f, f.Policy, v, from)
+		}
+	}
+	if wild && len(r.header) <= maxNames {
+		custom = r.wild(p, from) || custom
+	}
+	for i := r.s.n - 1; i >= from; i-- {
+		if !r.s.Policies()[i].settle() {
+			r.s.drop(i)
+		}
+	}
+	r.names(p, from)
+	return custom
+}
+
+// lines returns the lines of the field's header.
+func (f *Field) lines(h http.Header) []string {
+	if v := lines(h, f.Header); len(v) > 0 {
+		return v
+	}
+	return lines(h, http.CanonicalHeaderKey(f.Header))
+}
+
+func (p *Profile) policyLines(h http.Header) []string {
+	for i := range p.Fields {
+		if f := &p.Fields[i]; f.Is == IsRateLimitPolicy {
+			return f.lines(h)
+		}
+	}
+	return nil
+}
+
+func (p *Profile) has(m Meaning, h http.Header) bool {
+	for i := range p.Fields {
+		if f := &p.Fields[i]; f.Is == m && len(f.lines(h)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// field reads the lines of one header into the policy that it belongs to.
+func (r *reader) field(f *Field, policy string, lines []string, from int) {
+	switch f.Is {
+	case IsRetryAfter:
+		for _, v := range lines {
+			if v, ok := r.take(v); ok {
+				r.offer(delay(v, f.In, r.clock))
+			}
+		}
+		return
+	case IsScope, IsDetail, IsName:
+		for _, v := range lines {
+			v, ok := r.take(v)
+			switch {
+			case !ok:
+			case f.Is == IsScope && r.s.Scope == "":
+				r.s.Scope = clean(v)
+			case f.Is == IsDetail && r.s.Detail == "":
+				r.s.Detail = clean(v)
+			}
+		}
+		return
+	}
+	p := r.group(f, policy, from)
+	if p == nil {
+		return
+	}
+	switch f.Is {
+	case IsLimit:
+		r.limit(p, lines)
+	case IsRemaining:
+		r.remaining(p, lines)
+	case IsReset:
+		if p.Reset < 0 {
+			r.reset(p, lines, f.In)
+		}
+	case IsWindow:
+		r.window(p, lines, f.In)
+	case IsUsed, IsUsedOfLimit:
+		r.used(p, lines, f.Is == IsUsedOfLimit)
+	}
+}
+
+// group returns the policy of a name among those of the profile.
+func (r *reader) group(f *Field, name string, from int) *Policy {
+	all := r.s.Policies()
+	for i := from; i < len(all); i++ {
+		if strings.EqualFold(all[i].Name, name) {
+			return &all[i]
+		}
+	}
+	if f.Policy != name {
+		name = lower(clean(name))
+	}
+	p := NewPolicy(name)
+	p.Kind, p.Window = f.Kind, f.Window
+	if p.Unit = f.Unit; p.Unit == "" {
+		p.Unit = unitOf(name)
+	}
+	return r.s.push(p)
+}
+
+// unitOf returns the unit of a policy that is named by it.
+func unitOf(name string) string {
+	switch {
+	case strings.HasSuffix(name, "tokens"):
+		return "tokens"
+	case strings.HasSuffix(name, "requests"):
+		return "requests"
+	}
+	return ""
+}
+
+func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
+	for _, v := range lines {
+		v, ok := r.take(v)
+		if !ok {
+			continue
+		}
+		if n, ok := number(v); ok {
+			if unit <= 0 {
+				unit = time.Second
+			}
+			p.Window = max(p.Window, span(n, unit))
+		} else if d, ok := goDuration(v); ok {
+			p.Window = max(p.Window, d)
+		}
+	}
+}
+
+func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
+	for _, v := range lines {
+		v, ok := r.take(v)
+		if !ok {
+			continue
+		}
+		used, limit, slash := strings.Cut(v, "/")
+		n, ok := number(strings.TrimRight(used, " \t"))
+		if !ok || slash != ofLimit {
+			continue
+		}
+		if ofLimit {
+			m, ok := number(strings.TrimLeft(limit, " \t"))
+			if !ok {
+				continue
+			}
+			p.least(&p.Limit, m)
+		}
+		p.used = max(p.used, n)
+	}
+}
+
+// wild reads the headers with a name in them.
+func (r *reader) wild(p *Profile, from int) (custom bool) {
+	type pattern struct {
+		f              *Field
+		prefix, suffix string
+	}
+	var all [16]pattern
+	n := 0
+	for i := range p.Fields {
+		header := p.Fields[i].Header
+		if star := strings.IndexByte(header, '*'); star >= 0 && n < len(all) {
+			header = http.CanonicalHeaderKey(header)
+			all[n] = pattern{&p.Fields[i], header[:star], header[star+1:]}
+			n++
+		}
+	}
+	for name := range r.header {
+		for i := range all[:n] {
+			w := &all[i]
+			if len(name) <= len(w.prefix)+len(w.suffix) || !strings.HasPrefix(name, w.prefix) || !strings.HasSuffix(name, w.suffix) {
+				continue
+			}
+			if slot(name) != hNone || p.lists(name) {
+				break
+			}
+			if w.f.Is == IsCustom {
+				custom = true
+			} else {
+				r.field(w.f, name[len(w.prefix):len(name)-len(w.suffix)], lines(r.header, name), from)
+			}
+			break
+		}
+	}
+	return custom
+}
+
+// lists reports whether a header is listed without an asterisk, which wins.
+func (p *Profile) lists(name string) bool {
+	for i := range p.Fields {
+		if strings.EqualFold(p.Fields[i].Header, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// names gives the policies the names that the API tells in headers of their own.
+func (r *reader) names(p *Profile, from int) {
+	for i := range p.Fields {
+		f := &p.Fields[i]
+		if f.Is != IsName {
+			continue
+		}
+		for _, v := range f.lines(r.header) {
+			v, ok := r.take(v)
+			for j := from; ok && j < r.s.n; j++ {
+				if q := &r.s.Policies()[j]; q.Name == f.Policy {
+					q.Name = clean(v)
+					break
+				}
+			}
+			break
+		}
+	}
+}
+
+const maxName = 128
+
+// clean returns a name as it is passed on: of bounded length, valid UTF-8 and
+// without control characters.
+func clean(name string) string {
+	ascii := len(name) <= maxName
+	for i := 0; ascii && i < len(name); i++ {
+		ascii = ' ' <= name[i] && name[i] <= '~'
+	}
+	if ascii {
+		return name
+	}
+	if len(name) > maxName {
+		name = name[:maxName]
+		for len(name) > 0 && name[len(name)-1] >= utf8.RuneSelf && !utf8.FullRuneInString(name[lastRune(name):]) {
+			name = name[:lastRune(name)]
+		}
+	}
+	name = strings.Map(func(c rune) rune {
+		if c < ' ' || 0x7f <= c && c < 0xa0 || c == 0x2028 || c == 0x2029 {
+			return -1
+		}
+		return c
+	}, strings.ToValidUTF8(name, ""))
+	return name
+}
+
+// lastRune returns where the last character of a text that is not empty begins.
+func lastRune(s string) int {
+	i := len(s) - 1
+	for i > 0 && len(s)-i < utf8.UTFMax && !utf8.RuneStart(s[i]) {
+		i--
+	}
+	return i
+}
+
+// lower is strings.ToLower without allocation for the names that are common.
+func lower(name string) string {
+	switch name {
+	case "Requests":
+		return "requests"
+	case "Tokens":
+		return "tokens"
+	case "Input-Tokens":
+		return "input-tokens"
+	case "Output-Tokens":
+		return "output-tokens"
+	}
+	return strings.ToLower(name)
+}

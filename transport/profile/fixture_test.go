@@ -1,0 +1,216 @@
+package profile_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// lines are those of a header: a string or a list of them.
+type lines []string
+
+func (l *lines) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '[' {
+		return json.Unmarshal(b, (*[]string)(l))
+	}
+	*l = make(lines, 1)
+	return json.Unmarshal(b, &(*l)[0])
+}
+
+// fixture is a line of a file of recorded and made-up responses.
+type fixture struct {
+	Vendor, Case, Profile, Body, Date, Source, Evidence, Note string
+
+	Status  int
+	Headers map[string]lines
+	Now     time.Time
+	Expect  map[string]any
+}
+
+func readFixtures(t testing.TB, path string) (all []fixture) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 4<<20)
+	for n := 1; sc.Scan(); n++ {
+		if len(bytes.TrimSpace(sc.Bytes())) == 0 {
+			continue
+		}
+		var c fixture
+		d := json.NewDecoder(bytes.NewReader(sc.Bytes()))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&c); err != nil {
+			t.Fatalf("%s:%d: %v", path, n, err)
+		}
+		c.Case = fmt.Sprintf("%d %s: %s", n, c.Vendor, c.Case)
+		all = append(all, c)
+	}
+	if err := sc.Err(); err != nil || len(all) == 0 {
+		t.Fatalf("%s: %d lines, %v", path, len(all), err)
+	}
+	return all
+}
+
+func (c *fixture) response() *http.Response {
+	resp := &http.Response{StatusCode: c.Status, Header: http.Header{}, Body: http.NoBody, ContentLength: -1}
+	for name, values := range c.Headers {
+		for _, v := range values {
+			resp.Header.Add(name, v)
+		}
+	}
+	if c.Date != "" {
+		resp.Header.Set("Date", c.Date)
+	}
+	if c.Body != "" {
+		resp.Body = io.NopCloser(strings.NewReader(c.Body))
+		// The files leave out what says nothing about limits.
+		if kind := "application/json"; resp.Header.Get("Content-Type") == "" {
+			if strings.HasPrefix(c.Body, "<") {
+				kind = "text/xml"
+			}
+			resp.Header.Set("Content-Type", kind)
+		}
+	}
+	return resp
+}
+
+// policyOf returns what a policy says in the words of the files. The zero one is
+// a response without any.
+func policyOf(p *profile.Policy) map[string]any {
+	got := map[string]any{"policy": nil, "limit": nil, "remaining": nil, "reset_after_s": nil, "window_s": nil, "unit": nil, "kind": nil}
+	if p == nil {
+		return got
+	}
+	for key, n := range map[string]float64{"limit": p.Limit, "remaining": p.Remaining} {
+		if n >= 0 {
+			got[key] = n
+		}
+	}
+	if p.Reset >= 0 {
+		got["reset_after_s"] = p.Reset.Seconds()
+	}
+	if p.Window > 0 {
+		got["window_s"] = p.Window.Seconds()
+	}
+	if p.Name != "" {
+		got["policy"] = p.Name
+	}
+	if p.Unit != "" {
+		got["unit"] = p.Unit
+	}
+	got["kind"] = [...]string{"window", "bucket", "at once", "per second"}[p.Kind]
+	return got
+}
+
+// same compares within a millisecond, in which the files' times are.
+func same(want, got any) bool {
+	w, ok1 := want.(float64)
+	g, ok2 := got.(float64)
+	if ok1 && ok2 {
+		return math.Abs(w-g) <= max(0.001, 1e-12*w)
+	}
+	return want == got
+}
+
+// check compares all that a fixture expects. Keys that it leaves out are free.
+func (c *fixture) check(t *testing.T, s *profile.Signal) {
+	t.Helper()
+	got := policyOf(s.Binding())
+	got["throttled"], got["cached"] = s.Throttled, s.Cached
+	got["scope"] = s.Scope
+	got["retry_after_s"] = nil
+	if s.HasRetryAfter {
+		got["retry_after_s"] = s.RetryAfter.Seconds()
+	}
+	// What lasts no time is what the API has not said.
+	got["block_s"] = min(s.Wait, time.Hour).Seconds()
+	got["policies_count"] = float64(len(s.Policies()))
+	for key, want := range c.Expect {
+		switch key {
+		case "policies":
+			c.checkSet(t, s, want.([]any))
+			continue
+		case "reason":
+			if want != s.Detail && want != s.Reason.String() {
+				t.Errorf("reason: %v %q, want %q", s.Reason, s.Detail, want)
+			}
+			continue
+		case "block_s":
+			if want == nil {
+				want = 0.0
+			}
+		}
+		value, known := got[key]
+		if !known {
+			t.Errorf("the file expects %q, which this test does not know", key)
+		} else if !same(want, value) {
+			t.Errorf("%s: %v, want %v", key, value, want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%+v", *s)
+	}
+}
+
+// checkSet finds a policy of its own for each one that is expected.
+func (c *fixture) checkSet(t *testing.T, s *profile.Signal, want []any) {
+	t.Helper()
+	taken := map[int]bool{}
+next:
+	for _, w := range want {
+	other:
+		for i := range s.Policies() {
+			if taken[i] {
+				continue
+			}
+			got := policyOf(&s.Policies()[i])
+			for key, v := range w.(map[string]any) {
+				if value, known := got[key]; !known || !same(v, value) {
+					continue other
+				}
+			}
+			taken[i] = true
+			continue next
+		}
+		t.Errorf("no policy is %v", w)
+	}
+}
+
+// Every response of the files is read as the files expect. Further files of the
+// same form are named by DRIPFEED_HEADERS.
+func TestEveryResponseIsReadAsExpected(t *testing.T) {
+	files := []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl"}
+	if more := os.Getenv("DRIPFEED_HEADERS"); more != "" {
+		files = append(files, more)
+	}
+	for _, file := range files {
+		for _, c := range readFixtures(t, file) {
+			t.Run(c.Case, func(t *testing.T) {
+				p, ok := profile.ByName(c.Profile)
+				if !ok {
+					t.Fatalf("there is no profile %q", c.Profile)
+				}
+				resp := c.response()
+				s := p.Read(resp, c.Now)
+				c.check(t, &s)
+				if body, err := io.ReadAll(resp.Body); err != nil || string(body) != c.Body {
+					t.Errorf("the body is %q afterwards, %v", body, err)
+				}
+			})
+		}
+	}
+}

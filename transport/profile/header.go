@@ -1,0 +1,222 @@
+package profile
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	maxRead  = 4 << 10 // bytes of values of one response
+	perValue = 64      // bytes that a value counts at least: dates cost more than their length
+	maxValue = 1 << 10 // bytes of one line
+	maxLines = 16      // of one header
+	maxNames = 128     // headers that are gone through; of more, the known ones are looked up
+)
+
+// The headers that are generally known.
+const (
+	hRetryAfter = iota
+	hRetryAfterMs
+	hMsRetryAfterMs
+	hAmzRetryAfter
+	hXRetryAfter
+	hAge
+	hFromCache
+	hRateLimit
+	hPolicy
+	hLimit
+	hRemaining
+	hReset
+	hResetTime
+	hName
+	hXLimit
+	hXRemaining
+	hXReset
+	hXResetAfter
+	hYLimit
+	hYRemaining
+	hYReset
+	hNone
+)
+
+var known = [hNone]string{
+	hRetryAfter:     "Retry-After",
+	hRetryAfterMs:   "Retry-After-Ms",
+	hMsRetryAfterMs: "X-Ms-Retry-After-Ms",
+	hAmzRetryAfter:  "X-Amz-Retry-After",
+	hXRetryAfter:    "X-Ratelimit-Retry-After",
+	hAge:            "Age",
+	hFromCache:      "X-From-Cache",
+	hRateLimit:      "Ratelimit",
+	hPolicy:         "Ratelimit-Policy",
+	hLimit:          "Ratelimit-Limit",
+	hRemaining:      "Ratelimit-Remaining",
+	hReset:          "Ratelimit-Reset",
+	hResetTime:      "Ratelimit-Resettime",
+	hName:           "Ratelimit-Name",
+	hXLimit:         "X-Ratelimit-Limit",
+	hXRemaining:     "X-Ratelimit-Remaining",
+	hXReset:         "X-Ratelimit-Reset",
+	hXResetAfter:    "X-Ratelimit-Reset-After",
+	hYLimit:         "X-Rate-Limit-Limit",
+	hYRemaining:     "X-Rate-Limit-Remaining",
+	hYReset:         "X-Rate-Limit-Reset",
+}
+
+// slot returns which of the known headers has the canonical name, or hNone. It
+// is asked for every header of every response.
+func slot(name string) int {
+	if len(name) < 3 || len(name) > 23 {
+		return hNone
+	}
+	switch name[0] {
+	case 'A':
+		if name == "Age" {
+			return hAge
+		}
+	case 'R':
+		switch name {
+		case "Retry-After":
+			return hRetryAfter
+		case "Retry-After-Ms":
+			return hRetryAfterMs
+		case "Ratelimit":
+			return hRateLimit
+		case "Ratelimit-Policy":
+			return hPolicy
+		case "Ratelimit-Limit":
+			return hLimit
+		case "Ratelimit-Remaining":
+			return hRemaining
+		case "Ratelimit-Reset":
+			return hReset
+		case "Ratelimit-Resettime":
+			return hResetTime
+		case "Ratelimit-Name":
+			return hName
+		}
+	case 'X':
+		if len(name) < 12 {
+			return hNone
+		}
+		switch name {
+		case "X-From-Cache":
+			return hFromCache
+		case "X-Ms-Retry-After-Ms":
+			return hMsRetryAfterMs
+		case "X-Amz-Retry-After":
+			return hAmzRetryAfter
+		case "X-Ratelimit-Limit":
+			return hXLimit
+		case "X-Ratelimit-Remaining":
+			return hXRemaining
+		case "X-Ratelimit-Reset":
+			return hXReset
+		case "X-Ratelimit-Reset-After":
+			return hXResetAfter
+		case "X-Ratelimit-Retry-After":
+			return hXRetryAfter
+		case "X-Rate-Limit-Limit":
+			return hYLimit
+		case "X-Rate-Limit-Remaining":
+			return hYRemaining
+		case "X-Rate-Limit-Reset":
+			return hYReset
+		}
+	}
+	return hNone
+}
+
+// scan returns the set of the known headers that are there. To go through a
+// response's few headers is cheaper than to look up the many that are known; a
+// flood of them is not gone through.
+func scan(h http.Header) (seen uint32) {
+	if len(h) > maxNames {
+		for n, name := range known {
+			if len(h[name]) > 0 {
+				seen |= 1 << n
+			}
+		}
+		return seen
+	}
+	for name := range h {
+		if n := slot(name); n != hNone {
+			seen |= 1 << n
+		}
+	}
+	return seen
+}
+
+// reader reads one response into a Signal.
+type reader struct {
+	header http.Header
+	seen   uint32 // the known headers that are there
+	left   int    // bytes that may still be read
+	now    time.Time
+	date   time.Time
+	dated  bool
+	asked  bool   // whether there is a date
+	s      Signal // by value: a pointer to it would cost an allocation
+
+	quotas  [8]quota // RateLimit-Policy of the drafts 04 to 07
+	nQuotas int
+}
+
+// lines returns the lines of a header, as many as are read.
+func lines(h http.Header, name string) []string {
+	v := h[name]
+	return v[:min(len(v), maxLines)]
+}
+
+// known returns the lines of one of the known headers.
+func (r *reader) known(n int) []string {
+	if r.seen&(1<<n) == 0 {
+		return nil
+	}
+	return lines(r.header, known[n])
+}
+
+// take returns a line without the blanks around it, unless it is too long or
+// too much has been read already.
+func (r *reader) take(v string) (string, bool) {
+	if len(v) > maxValue || r.left <= 0 {
+		return "", false
+	}
+	r.left -= len(v) + perValue
+	return strings.Trim(v, " \t"), true
+}
+
+// cached reports whether the response comes out of a cache, so that it says
+// nothing about the API now.
+func (r *reader) cached() bool {
+	for _, v := range r.known(hFromCache) {
+		if v != "" {
+			return true
+		}
+	}
+	for _, v := range r.known(hAge) {
+		if v, ok := r.take(v); ok && allDigits(v) && strings.Trim(v, "0") != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// clock returns what the API's clock showed when it answered, or else the local
+// time.
+func (r *reader) clock() time.Time {
+	if !r.asked {
+		r.asked = true
+		for _, v := range lines(r.header, "Date") {
+			if len(v) <= maxValue {
+				r.date, r.dated = stamp(strings.Trim(v, " \t"))
+			}
+			break // another Date would be a proxy's
+		}
+	}
+	if r.dated {
+		return r.date
+	}
+	return r.now
+}

@@ -1,0 +1,214 @@
+package profile
+
+import (
+	"net/http"
+	"time"
+)
+
+// A Profile is how one API tells of its limits, beside what is read from every
+// response. It is data and at most one small function. A nil *Profile is
+// [Generic]. Profiles are safe for concurrent use, and not to be changed once
+// they are in use.
+type Profile struct {
+	// Name is the name for [ByName], in lower case.
+	Name string
+	// Fields are the headers that only this API has, or that mean something
+	// else here than elsewhere. A header that is listed is read only as listed.
+	Fields []Field
+	// Refusals are the statuses that are refusals because of a limit, beside
+	// 429, 529, and 503 where it says when to come back.
+	Refusals []int
+	// Reason is why this API refuses, unless the response tells otherwise.
+	// Unknown: [Rate] for 429 and Refusals, [Overload] for 529.
+	Reason Reason
+	// Penalty is for how long the API's documentation asks to wait after a
+	// refusal that does not say. It becomes the RetryAfter of a refusal that
+	// has neither a Retry-After above 0 nor a reset, and no other reason than
+	// Rate. 0: there is none.
+	Penalty time.Duration
+	// Peeks are the responses whose body is looked at: at most 64 KiB of it, if
+	// its media type is JSON, or one of Types, and it is not compressed. To look
+	// at it means to wait for it, so a body that streams is not to be listed.
+	Peeks []Peek
+	// Types are media types beside JSON whose bodies are looked at, in lower
+	// case, such as "text/xml".
+	Types []string
+	// Judge looks at what the data above cannot tell. It is called for refusals,
+	// for responses that Peeks lists, and for those with a header that Fields
+	// lists as [IsCustom], when everything else has been read and before Wait is
+	// computed. It may change the Signal, and must not keep it or the Answer.
+	// nil: nothing is called.
+	Judge func(a *Answer, s *Signal)
+}
+
+// A Field is one header, or several with a name in them, and what it says of a
+// policy. All fields with the same Policy make up one.
+type Field struct {
+	// Header is the header's name. The spelling that [http.CanonicalHeaderKey]
+	// gives is found without allocation. One asterisk stands for the name of
+	// the policy, in lower case: "X-Ratelimit-*-Remaining".
+	Header string
+	// Is is what its value says.
+	Is Meaning
+	// Policy is the Name of the policy that the value belongs to.
+	Policy string
+	// Unit, Kind and Window are the policy's, where they are not told.
+	Unit   string
+	Kind   Kind
+	Window time.Duration
+	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0:
+	// seconds, or the time since 1970 if the number is as large as one.
+	In time.Duration
+}
+
+// Meaning is what the value of a header says.
+type Meaning uint8
+
+// The meanings. Numbers are not negative and may have decimals.
+const (
+	// IsCustom: it is for the function Judge.
+	IsCustom Meaning = iota
+	// IsLimit: how many units are allowed. The lists of the IETF's drafts 00 to
+	// 03, as "100, 100;w=60", are read, too.
+	IsLimit
+	// IsRemaining: how many units remain.
+	IsRemaining
+	// IsUsed: how many units are used. It counts where no Remaining is told.
+	IsUsed
+	// IsUsedOfLimit: both, as "32/40".
+	IsUsedOfLimit
+	// IsReset: when the limit is there again, as a number, a duration as Go
+	// writes it, or a point in time. Of several headers of one policy, the one
+	// that Fields lists first counts.
+	IsReset
+	// IsWindow: the time in which the limit is allowed.
+	IsWindow
+	// IsRetryAfter: how long to wait after a refusal.
+	IsRetryAfter
+	// IsName: the Name of the policy.
+	IsName
+	// IsScope and IsDetail: these fields of the Signal.
+	IsScope
+	IsDetail
+	// IsRateLimit and IsRateLimitPolicy: the IETF's structured fields RateLimit
+	// and RateLimit-Policy under another name.
+	IsRateLimit
+	IsRateLimitPolicy
+)
+
+// A Peek is a kind of response whose body is to be looked at.
+type Peek struct {
+	Status int
+	// Header and Value narrow that to responses with that header line, compared
+	// without regard to case. "": all with the Status.
+	Header, Value string
+}
+
+// Generic reads what needs no knowledge of a vendor.
+var Generic = &Profile{Name: "generic"}
+
+// Read returns what a response says. now is the time at which its headers came;
+// it counts only where the response has a point in time but no Date to measure
+// it by, and is best corrected by the Skew of earlier responses. Only if Peeks
+// lists the response, its body is looked at and replaced: the new body reads,
+// fails and closes as the old one. Nothing else of the response is changed. A
+// nil response says nothing.
+//
+// At most 4 KiB of values are read, no line above 1 KiB, and 16 lines of one
+// name. A response with nothing to read costs no allocation.
+func (p *Profile) Read(resp *http.Response, now time.Time) (s Signal) {
+	if resp == nil {
+		return s
+	}
+	if p == nil {
+		p = Generic
+	}
+	seen := scan(resp.Header)
+	// Age says nothing by itself, and Date is none of those that are seen.
+	if seen&^(1<<hAge) != 0 || p.minds(resp.StatusCode) {
+		return p.read(resp, now, seen)
+	}
+	return s
+}
+
+// minds reports whether a response can say something although no header that
+// is generally known does.
+func (p *Profile) minds(status int) bool {
+	return refusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksAt(status)
+}
+
+// refusal reports whether a status is one by itself.
+func refusal(status int) bool { return status == http.StatusTooManyRequests || status == overloaded }
+
+// overloaded is what several vendors answer when they are.
+const overloaded = 529
+
+func (p *Profile) refuses(status int) bool {
+	for _, s := range p.Refusals {
+		if s == status {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Profile) peeksAt(status int) bool {
+	for i := range p.Peeks {
+		if p.Peeks[i].Status == status {
+			return true
+		}
+	}
+	return false
+}
+
+// read is Read where there may be something to read.
+func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
+	r := reader{header: resp.Header, seen: seen, left: maxRead, now: now}
+	s := &r.s
+	if r.cached() {
+		return Signal{Cached: true}
+	}
+	for i := range p.Fields {
+		if n := slot(p.Fields[i].Header); n != hNone {
+			r.seen &^= 1 << n
+		}
+	}
+	r.retryAfter()
+	r.structured(r.known(hRateLimit), r.known(hPolicy))
+	r.trio(hLimit, hRemaining, hReset)
+	custom := r.profile(p)
+	r.trio(hXLimit, hXRemaining, hXReset)
+	r.trio(hYLimit, hYRemaining, hYReset)
+	r.conclude()
+
+	status := resp.StatusCode
+	switch {
+	case status == http.StatusTooManyRequests, p.refuses(status):
+		s.Throttled, s.Reason = true, Rate
+	case status == overloaded:
+		s.Throttled, s.Reason = true, Overload
+	case status == http.StatusServiceUnavailable && s.HasRetryAfter:
+		s.Throttled = true
+	}
+	if s.Throttled && p.Reason != Unknown && s.Reason != Overload {
+		s.Reason = p.Reason
+	}
+	listed := p.peeks(resp)
+	if p.Judge != nil && (custom || listed || s.Throttled) {
+		a := &Answer{Status: status, Header: resp.Header, clock: r.clock(), left: maxRead}
+		if listed {
+			a.Body = p.peek(resp)
+		}
+		judged := *s // what Judge gets escapes, and only then costs an allocation
+		p.Judge(a, &judged)
+		*s = judged
+		s.bound()
+	}
+	s.conclude(p.Penalty)
+	if s.Throttled || s.n > 0 {
+		if r.clock(); r.dated {
+			s.Date, s.Skew = r.date, max(-forever, between(now, r.date))
+		}
+	}
+	return r.s
+}

@@ -1,0 +1,352 @@
+package profile
+
+import (
+	"slices"
+	"time"
+)
+
+// Reason is why the API has refused a call.
+type Reason uint8
+
+// The reasons. They differ in what helps.
+const (
+	// Unknown: the API has not refused, or has not said why, as with a plain
+	// 503 that tells when to come back.
+	Unknown Reason = iota
+	// Rate: too many calls, tokens or points in a time of less than a day. To
+	// go slower helps.
+	Rate
+	// Quota: the budget of a day or longer is used up, or the account's credit.
+	// To go slower does not help now; to wait may take days.
+	Quota
+	// Concurrency: too many calls at once.
+	Concurrency
+	// Overload: the API has troubles of its own, whoever asks.
+	Overload
+	// Lock: something narrower than the quota, such as one object that another
+	// call holds or that has a limit of its own. The rest of the account is as
+	// free as before.
+	Lock
+)
+
+// String returns the reason's name in lower case.
+func (r Reason) String() string {
+	names := [...]string{"unknown", "rate", "quota", "concurrency", "overload", "lock"}
+	if int(r) >= len(names) {
+		return names[0]
+	}
+	return names[r]
+}
+
+// Kind is how a policy lets calls through.
+type Kind uint8
+
+// The kinds of policies.
+const (
+	// Window: so many units until the reset, when all come back at once. Also
+	// where the API does not say how it counts.
+	Window Kind = iota
+	// Bucket: units come back all the time, and the reset is when all will be
+	// there. That none remain is over long before.
+	Bucket
+	// AtOnce: so many calls in progress.
+	AtOnce
+	// PerSecond: Limit is a rate, in units per second. Nothing is counted down.
+	PerSecond
+)
+
+// None stands for a Limit, a Remaining or a Reset that the API has not told.
+const None = -1
+
+// A Policy is one limit of the API, as far as the response tells of it.
+type Policy struct {
+	// Name is what the API calls it: the name of a policy, a resource, a bucket
+	// or a unit; "": it has no name. At most 128 bytes, without control
+	// characters.
+	Name string
+	// Unit is what it counts, such as "requests", "tokens", "points" or
+	// "content-bytes"; "": the API does not say, and it is most likely
+	// requests.
+	Unit string
+	Kind Kind
+	// Limit and Remaining are in units, not negative, or None. Remaining is at
+	// most Limit. Some APIs send fractions.
+	Limit, Remaining float64
+	// Reset is how long it is until Limit is there again, at most 40 days, or
+	// None. It counts from when the response's headers came.
+	Reset time.Duration
+	// Absolute says that Reset has been computed from a point in time in whole
+	// seconds, so that it may be up to a second too short.
+	Absolute bool
+	// Window is the time in which Limit is allowed; 0: the API has not told.
+	Window time.Duration
+	// Partition is the pk parameter of the field RateLimit: whose quota it is.
+	Partition []byte
+
+	used float64 // for a Remaining that is not told
+	low  bool    // Remaining was -1, which may stand for 0 or for unknown
+}
+
+// NewPolicy returns a policy of which nothing is known but the name.
+func NewPolicy(name string) Policy {
+	return Policy{Name: name, Limit: None, Remaining: None, Reset: None, used: None}
+}
+
+// Wait returns how long it is until the reset, with a second more where the
+// reset came as a point in time: API and header round, and to come a second
+// early is to be refused. 0: the API has not told, or it is over.
+func (p *Policy) Wait() time.Duration {
+	switch {
+	case p.Absolute && p.Reset >= 0:
+		return p.Reset + time.Second
+	case p.Reset > 0:
+		return p.Reset
+	}
+	return 0
+}
+
+// exhausted reports whether nothing remains for further calls.
+func (p *Policy) exhausted() bool {
+	return p.Remaining == 0 && p.Kind != AtOnce && p.Kind != PerSecond
+}
+
+// settle brings the policy into the shape that its fields promise. It reports
+// whether it says anything.
+func (p *Policy) settle() bool {
+	if p.low {
+		if p.Limit < 0 {
+			return false // -1 of -1: the API does not know
+		}
+		p.Remaining = 0
+	}
+	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
+		p.Remaining = max(0, p.Limit-p.used)
+	}
+	if p.Limit >= 0 && p.Kind != PerSecond {
+		p.Remaining = min(p.Remaining, p.Limit)
+	}
+	return p.Limit >= 0 || p.Remaining >= 0 || p.Reset >= 0
+}
+
+const (
+	inlined     = 4  // policies for which a Signal needs no allocation
+	maxPolicies = 32 // of one response; more are not kept
+)
+
+// Signal is what a response says about the API's limits. The zero Signal says
+// nothing. It is a value; a copy has policies of its own, except that those
+// beyond the fourth are shared.
+type Signal struct {
+	// Throttled says that the API has refused the call because of its limits
+	// or its load.
+	Throttled bool
+	// Cached says that the response came out of a cache. It tells nothing about
+	// the API now, and all else is zero.
+	Cached bool
+	// Reason is why the call was refused.
+	Reason Reason
+	// Detail is the API's own word for it, such as "endpoint-concurrency", as
+	// bounded as the name of a [Policy]; "": there is none.
+	Detail string
+	// Scope is whom the refusal concerns, in the API's words or the profile's,
+	// such as "global", "user" or "secondary"; as bounded as Detail.
+	Scope string
+	// RetryAfter is how long the API asks to wait: in Retry-After or one of its
+	// relatives, in the body, or in its documentation if the profile has a
+	// Penalty. It is between 0 and 2^31 s. On a response that is no refusal it
+	// is a hint for polling, and does not count.
+	RetryAfter time.Duration
+	// HasRetryAfter tells a RetryAfter of 0 from none.
+	HasRetryAfter bool
+	// Absolute says that RetryAfter came as a point in time.
+	Absolute bool
+	// Wait is for how long no further call should go, by the precedence that the
+	// package's documentation gives; 0: the API did not say. It has no cap but
+	// 2^31 s, and is for its user to cap. A function Judge may set it for
+	// refusals of which neither RetryAfter nor a reset tells the end.
+	Wait time.Duration
+	// Date is the API's clock at the response, from the header Date; zero: there
+	// is none, or the response has nothing to say.
+	Date time.Time
+	// Skew is by how much the API's clock is ahead of the local one, as far as
+	// Date, which has whole seconds, tells; 0 without Date.
+	Skew time.Duration
+
+	few  [inlined]Policy
+	n    int
+	many []Policy // all of them, once they are more than few
+}
+
+// Policies returns the policies seen, at most 32, in no order that means
+// anything. They are a set: none is another's alias. The slice is the Signal's
+// own, and is not to be appended to.
+func (s *Signal) Policies() []Policy {
+	if s.many != nil {
+		return s.many
+	}
+	return s.few[:s.n:s.n]
+}
+
+// Add adds a policy, for a function Judge. Name and Unit are bounded as the
+// fields say. Beyond 32 policies nothing is added.
+func (s *Signal) Add(p Policy) {
+	if p.bound() {
+		s.add(p)
+	}
+}
+
+// bound brings what a function Judge has said into the bounds that the fields
+// promise.
+func (s *Signal) bound() {
+	s.Detail, s.Scope = clean(s.Detail), clean(s.Scope)
+	s.RetryAfter = max(0, min(s.RetryAfter, forever))
+	if s.Reason > Lock {
+		s.Reason = Unknown
+	}
+	for i := s.n - 1; i >= 0; i-- {
+		if p := &s.Policies()[i]; !p.bound() {
+			s.drop(i)
+		}
+	}
+}
+
+func (p *Policy) bound() bool {
+	p.Name, p.Unit = clean(p.Name), clean(p.Unit)
+	p.Limit, p.Remaining, p.used = amount(p.Limit), amount(p.Remaining), amount(p.used)
+	if p.Reset < 0 || p.Reset > believable {
+		p.Reset, p.Absolute = None, false
+	}
+	p.Window = max(0, min(p.Window, forever))
+	return p.settle()
+}
+
+func amount(f float64) float64 {
+	if f >= 0 && f <= 1e20 {
+		return f
+	}
+	return None
+}
+
+func (s *Signal) add(p Policy) { s.push(p) }
+
+// push adds a policy and returns it in its place; nil: there are too many.
+func (s *Signal) push(p Policy) *Policy {
+	if s.n >= maxPolicies {
+		return nil
+	}
+	if s.n < inlined && s.many == nil {
+		s.few[s.n] = p
+		s.n++
+		return &s.few[s.n-1]
+	}
+	if s.many == nil {
+		s.many = append(make([]Policy, 0, 4*inlined), s.few[:]...)
+	}
+	s.many = append(s.many, p)
+	s.n++
+	return &s.many[s.n-1]
+}
+
+// drop removes the policy with the given index.
+func (s *Signal) drop(i int) {
+	if s.many != nil {
+		s.many = slices.Delete(s.many, i, i+1)
+	} else {
+		copy(s.few[i:], s.few[i+1:s.n])
+	}
+	s.n--
+}
+
+// Binding returns the policy that binds most: one of which nothing remains, with
+// the longest reset, or else the one of which the least part remains. nil: there
+// is no policy.
+func (s *Signal) Binding() *Policy {
+	all := s.Policies()
+	var best *Policy
+	for i := range all {
+		if p := &all[i]; best == nil || p.binds(best) {
+			best = p
+		}
+	}
+	return best
+}
+
+// binds reports whether p binds more than q. It is an order, so that the result
+// does not depend on that of the headers, which Go's maps do not keep.
+func (p *Policy) binds(q *Policy) bool {
+	a, b := p.exhausted(), q.exhausted()
+	switch {
+	case a != b:
+		return a
+	case a && p.Reset != q.Reset:
+		return p.Reset > q.Reset
+	}
+	x, y := p.left(), q.left()
+	switch {
+	case x != y:
+		return x < y
+	case p.Remaining != q.Remaining: // where no limit is told
+		return p.Remaining < q.Remaining
+	case p.Reset != q.Reset:
+		return p.Reset > q.Reset
+	}
+	return p.Name < q.Name
+}
+
+// left is the part of the limit that remains, 0 to 1; above that, it is not
+// known: 2, how many remain is told; 3, that is not.
+func (p *Policy) left() float64 {
+	switch {
+	case p.Remaining < 0 || p.Kind == PerSecond:
+		return 3
+	case p.Limit < 0:
+		return 2
+	case p.Limit == 0:
+		return 0
+	}
+	return p.Remaining / p.Limit
+}
+
+// conclude computes how long to wait.
+func (s *Signal) conclude(penalty time.Duration) {
+	all := s.Policies()
+	longest, only, counted := time.Duration(0), time.Duration(0), 0
+	for i := range all {
+		p := &all[i]
+		if p.exhausted() && (s.Throttled || p.Kind == Window) {
+			longest = max(longest, p.Wait())
+		}
+		if p.Remaining >= 0 || p.Reset >= 0 { // and not only what is allowed
+			only = p.Wait()
+			counted++
+		}
+	}
+	own := max(0, min(s.Wait, forever))
+	s.Wait = 0
+	switch {
+	case !s.Throttled:
+		s.Wait = longest
+	case s.RetryAfter > 0:
+		s.Wait = s.RetryAfter
+		if s.Absolute {
+			s.Wait = min(forever, s.Wait+time.Second)
+		}
+	case s.Reason == Lock, s.Reason == Overload:
+		s.Wait = own // no reset is about these
+	case longest > 0:
+		s.Wait = longest
+	case own > 0:
+		s.Wait = own
+	case counted == 1 && s.Reason != Concurrency:
+		s.Wait = only
+	}
+	if s.Throttled && s.Wait == 0 && penalty > 0 && (s.Reason == Rate || s.Reason == Unknown) {
+		s.RetryAfter, s.HasRetryAfter = min(penalty, forever), true
+		s.Wait = s.RetryAfter
+	}
+	if s.Throttled && s.Reason == Rate {
+		if p := s.Binding(); p != nil && p.exhausted() && p.Window >= 24*time.Hour {
+			s.Reason = Quota
+		}
+	}
+}

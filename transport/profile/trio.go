@@ -1,0 +1,203 @@
+package profile
+
+import (
+	"strings"
+	"time"
+)
+
+// trio reads a limit, what remains of it and its reset, as they stand in three
+// headers.
+func (r *reader) trio(limit, remaining, reset int) {
+	if r.seen&(1<<limit|1<<remaining|1<<reset|1<<hResetTime|1<<hXResetAfter) == 0 {
+		return
+	}
+	p := NewPolicy("")
+	r.limit(&p, r.known(limit))
+	r.remaining(&p, r.known(remaining))
+	switch limit {
+	case hLimit:
+		r.reset(&p, r.known(reset), 0)
+		if p.Reset < 0 {
+			r.reset(&p, r.known(hResetTime), 0)
+		}
+		for _, v := range r.known(hName) {
+			if v, ok := r.take(v); ok && p.Name == "" {
+				p.Name = clean(v)
+			}
+		}
+	case hXLimit: // what counts from now needs no clock
+		r.reset(&p, r.known(hXResetAfter), time.Second)
+		if p.Reset < 0 {
+			r.reset(&p, r.known(reset), 0)
+		}
+	default:
+		r.reset(&p, r.known(reset), 0)
+	}
+	if p.settle() {
+		r.s.add(p)
+	}
+}
+
+// quota is what the drafts 00 to 07 say of a limit: how much in how long.
+type quota struct {
+	limit  float64
+	window time.Duration
+}
+
+func (r *reader) quota(limit int64, window bare) {
+	if w, ok := seconds(window); ok && w > 0 && limit >= 0 && r.nQuotas < len(r.quotas) {
+		r.quotas[r.nQuotas] = quota{float64(limit), w}
+		r.nQuotas++
+	}
+}
+
+// seconds returns the time that an integer is in seconds.
+func seconds(b bare) (time.Duration, bool) {
+	return span(float64(b.n), time.Second), b.kind == integer && b.n >= 0
+}
+
+// limit reads what is allowed. Of several, the least counts. The drafts 00 to 03
+// have quotas behind it.
+func (r *reader) limit(p *Policy, lines []string) {
+	for _, v := range lines {
+		v, ok := r.take(v)
+		if !ok {
+			continue
+		}
+		if n, ok := number(v); ok {
+			p.least(&p.Limit, n)
+			continue
+		}
+		r.list(v, func(it *item) {
+			switch window, ok := seconds(it.w); {
+			case it.value.n < 0:
+			case p.Limit < 0 && ok && window > 0: // one with its own window
+				p.Limit, p.Window = float64(it.value.n), window
+			case it.w.kind != none:
+				r.quota(it.value.n, it.w)
+			default:
+				p.least(&p.Limit, float64(it.value.n))
+			}
+		})
+	}
+}
+
+// remaining reads what remains. Of several, the least counts.
+func (r *reader) remaining(p *Policy, lines []string) {
+	for _, v := range lines {
+		v, ok := r.take(v)
+		if !ok {
+			continue
+		}
+		if n, ok := number(v); ok {
+			p.least(&p.Remaining, n)
+		} else if n, ok := number(strings.TrimPrefix(v, "-")); ok {
+			p.below(n)
+		} else {
+			r.list(v, func(it *item) {
+				if it.value.n < 0 {
+					p.below(float64(-it.value.n))
+				} else {
+					p.least(&p.Remaining, float64(it.value.n))
+				}
+			})
+		}
+	}
+}
+
+// least keeps the lesser of two numbers, the first of which may be none.
+func (p *Policy) least(to *float64, n float64) {
+	if *to < 0 || n < *to {
+		*to = n
+	}
+}
+
+// below counts what remains as less than nothing.
+func (p *Policy) below(by float64) {
+	if by == 1 {
+		p.low = true
+	} else {
+		p.Remaining = 0
+	}
+}
+
+// list calls f with the integers of a list. What is malformed, or rather a
+// number with commas in it, has none.
+func (r *reader) list(v string, f func(it *item)) {
+	if thousands(v) {
+		return
+	}
+	if !wellFormed(v, false) {
+		return
+	}
+	var it item
+	for l := (fields{s: v}); l.item(&it); {
+		if it.value.kind == integer {
+			f(&it)
+		}
+	}
+}
+
+// reset reads when the limit is there again. Of several, the latest counts.
+func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
+	for _, v := range lines {
+		v, ok := r.take(v)
+		if !ok || v == "" || r.resetAt(p, v, unit) {
+			continue
+		}
+		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which are not to be read
+			r.resetAt(p, strings.TrimRight(v[:i], " \t"), unit)
+		} else if isDigit(v[0]) && !thousands(v) {
+			for one := range strings.SplitSeq(v, ",") {
+				r.resetAt(p, strings.Trim(one, " \t"), unit)
+			}
+		}
+	}
+}
+
+// resetAt reads one reset. It reports whether it was understood, believed or not.
+func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
+	d, absolute := time.Duration(0), false
+	if n, ok := number(v); ok {
+		switch {
+		case unit > 0:
+			d = span(n, unit)
+		case n >= 1e14:
+			return true // microseconds, or no time at all
+		case n >= 1e11:
+			d, absolute = r.until(time.UnixMicro(int64(n * 1e3)))
+		case n >= 1e9:
+			d, absolute = r.until(time.UnixMicro(int64(n * 1e6)))
+		default:
+			d = span(n, r.unit(n))
+		}
+	} else if d, ok = goDuration(v); ok {
+	} else if at, ok := stamp(v); ok {
+		d, absolute = r.until(at)
+	} else if _, ok := number(strings.TrimPrefix(v, "-")); !ok {
+		return false
+	}
+	if d <= believable && (d > p.Reset || d == p.Reset && absolute) {
+		p.Reset, p.Absolute = d, absolute
+	}
+	return true
+}
+
+// until returns how long it is until a point in time. One that is over is a 0
+// that says nothing.
+func (r *reader) until(at time.Time) (d time.Duration, absolute bool) {
+	d = between(r.clock(), at)
+	return max(0, d), d >= 0
+}
+
+// unit tells milliseconds from seconds, where Retry-After says the same in
+// seconds.
+func (r *reader) unit(n float64) time.Duration {
+	s := &r.s
+	if s.HasRetryAfter && !s.Absolute && s.RetryAfter > 0 {
+		if ms := float64(s.RetryAfter) / float64(time.Millisecond); n >= 0.95*ms && n <= 1.05*ms {
+			return time.Millisecond
+		}
+	}
+	return time.Second
+}

@@ -1,0 +1,151 @@
+package profile
+
+import (
+	"iter"
+	"strings"
+	"time"
+)
+
+const day = 24 * time.Hour
+
+// builtin are the profiles of this package.
+var builtin = []*Profile{
+	Generic,
+	// Code and collaboration.
+	GitHub, Linear, Slack, Notion, Airtable, Monday, Zoom, Basecamp, Jira, Confluence,
+	// Models.
+	OpenAI, Anthropic,
+	// Clouds and gateways.
+	AWS, AzureARM, Graph, Google, Okta, Kong, RapidAPI, Akamai, OracleGateway, Twilio,
+	// Commerce and customers.
+	Shopify, ShopifyGraphQL, Stripe, SPAPI, BigCommerce, Tiendanube, Prisjakt, Etsy, HubSpot, Salesforce, Pipedrive, Zendesk, Mailchimp,
+	Xero, QuickBooks,
+	// People.
+	Discord, Twitter, Reddit, Meta, Strava, Riot, Dropbox, Binance,
+}
+
+// aliases are further names of profiles, and vendors of whom [Generic] reads
+// all that they tell.
+var aliases = map[string]*Profile{
+	"shopify":         Shopify,
+	"azure-openai":    OpenAI,
+	"groq":            OpenAI,
+	"together":        OpenAI,
+	"claude":          Anthropic,
+	"gemini":          Google,
+	"azure":           AzureARM,
+	"azure-compute":   AzureARM,
+	"microsoft-graph": Graph,
+	"sharepoint":      Graph,
+	"amazon-sp-api":   SPAPI,
+	"confluence":      Confluence,
+	"x":               Twitter,
+	"facebook":        Meta,
+	"oracle":          OracleGateway,
+	"twitter/x":       Twitter,
+
+	"azure-cosmos":       Generic,
+	"bitbucket":          Generic,
+	"braze":              Generic,
+	"cloudflare":         Generic,
+	"cosmos":             Generic,
+	"docker":             Generic,
+	"envoy":              Generic,
+	"express-rate-limit": Generic,
+	"gitlab":             Generic,
+	"gravitee":           Generic,
+	"intercom":           Generic,
+	"klaviyo":            Generic,
+	"lemlist":            Generic,
+	"mailerlite":         Generic,
+	"resend":             Generic,
+	"sendgrid":           Generic,
+	"spotify":            Generic,
+	"vimeo":              Generic,
+}
+
+// ByName returns the profile of an API by its name in lower case, such as
+// "github" or "shopify-graphql", for configuration files. It knows the names of
+// this package's profiles, other names of the same APIs, and those of APIs for
+// which [Generic] is enough.
+func ByName(name string) (*Profile, bool) {
+	for _, p := range builtin {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	p, ok := aliases[name]
+	return p, ok
+}
+
+// trio returns the fields for a limit, what remains and a reset whose headers
+// begin alike.
+func trio(prefix string, f Field) []Field {
+	return suffixed(f, prefix+"Limit", prefix+"Remaining", prefix+"Reset")
+}
+
+// suffixed returns the fields for a limit, what remains and a reset.
+func suffixed(f Field, limit, remaining, reset string) []Field {
+	l, m, r := f, f, f
+	l.Header, l.Is = limit, IsLimit
+	m.Header, m.Is = remaining, IsRemaining
+	r.Header, r.Is = reset, IsReset
+	return []Field{l, m, r}
+}
+
+// refuse makes a refusal of a response.
+func (s *Signal) refuse(why Reason) {
+	s.Throttled, s.Reason = true, why
+}
+
+// ask counts a wait that the API asks for elsewhere than in its headers, which
+// win.
+func (s *Signal) ask(d time.Duration, ok bool) {
+	if ok && (!s.HasRetryAfter || s.RetryAfter == 0) {
+		s.RetryAfter, s.HasRetryAfter, s.Absolute = min(d, forever), true, false
+	}
+}
+
+// askText counts a wait in seconds, or as Go writes a duration.
+func (s *Signal) askText(v string) {
+	if n, ok := number(v); ok {
+		s.ask(span(n, time.Second), true)
+		return
+	}
+	s.ask(goDuration(v))
+}
+
+// contains reports whether a text has one of some parts, in any case.
+func contains(text string, parts ...string) bool {
+	text = strings.ToLower(text)
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// with returns all fields in one list.
+func with(lists ...[]Field) (all []Field) {
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}
+
+// items returns the parts of a list, without the blanks around them, and no more
+// of them than policies are kept.
+func items(list, separators string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for n := 0; n < maxPolicies && list != ""; n++ {
+			one, rest := list, ""
+			if i := strings.IndexAny(list, separators); i >= 0 {
+				one, rest = list[:i], list[i+1:]
+			}
+			if list = rest; !yield(strings.Trim(one, " \t")) {
+				return
+			}
+		}
+	}
+}

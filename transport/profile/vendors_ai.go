@@ -1,0 +1,51 @@
+package profile
+
+// OpenAI is the API of OpenAI and of those that imitate it: Azure OpenAI, Groq,
+// Together and others (platform.openai.com, "Rate limits", 2026). Policies are
+// named "requests", "tokens" and so on. Their resets, mostly as Go writes a
+// duration, are when the bucket will be full again, so that a success that
+// leaves nothing holds nobody. That the credit is used up is a Quota.
+var OpenAI = &Profile{
+	Name:   "openai",
+	Fields: suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
+	Peeks:  []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		for _, code := range []string{a.JSON("error", "code"), a.JSON("error", "type")} {
+			if contains(code, "insufficient_quota", "billing_hard_limit") {
+				s.Reason, s.Detail = Quota, code
+				return
+			}
+		}
+	},
+}
+
+// Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026).
+// Policies are named "requests", "tokens", "input-tokens" and "output-tokens",
+// and "unified" for the windows of subscriptions. The resets are when the bucket
+// will be full again. 529 is an overload, not this account's limit.
+var Anthropic = &Profile{
+	Name: "anthropic",
+	Fields: append(suffixed(Field{Kind: Bucket}, "Anthropic-Ratelimit-*-Limit", "Anthropic-Ratelimit-*-Remaining", "Anthropic-Ratelimit-*-Reset"),
+		Field{Header: "Anthropic-Ratelimit-Unified-Reset", Is: IsReset, Policy: "unified"},
+		Field{Header: "Anthropic-Ratelimit-Unified-Remaining", Is: IsRemaining, Policy: "unified"},
+		Field{Header: "Anthropic-Ratelimit-Unified-Limit", Is: IsLimit, Policy: "unified"},
+		Field{Header: "Anthropic-Ratelimit-Unified-Status", Is: IsCustom}),
+	Peeks: []Peek{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
+	Judge: func(a *Answer, s *Signal) {
+		if a.JSON("error", "type") == "overloaded_error" {
+			s.refuse(Overload)
+		}
+		if a.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
+			return
+		}
+		for i := range s.Policies() {
+			if p := &s.Policies()[i]; p.Name == "unified" {
+				p.Remaining = 0
+				return
+			}
+		}
+		p := NewPolicy("unified")
+		p.Remaining = 0
+		s.Add(p)
+	},
+}

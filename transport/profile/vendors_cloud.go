@@ -1,0 +1,190 @@
+package profile
+
+import (
+	"bytes"
+	"strings"
+	"time"
+)
+
+// AWS are the APIs of Amazon Web Services (aws-sdk-go-v2, aws/retry, 2026),
+// which refuse with 400, 403, 429 or 503 and tell only by the error's code, in a
+// header, JSON or XML.
+var AWS = &Profile{
+	Name:   "aws",
+	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
+	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
+	Types:  []string{"text/xml", "application/xml"},
+	Judge: func(a *Answer, s *Signal) {
+		code := a.Get("X-Amzn-Errortype")
+		for _, key := range []string{"__type", "code", "Code"} {
+			if code == "" {
+				code = a.JSON(key)
+			}
+		}
+		if code == "" {
+			code = inner(a.Body, "<Code>", "</Code>")
+		}
+		// com.amazonaws.dynamodb.v20120810#ThrottlingException:http://…
+		code, _, _ = strings.Cut(code, ":")
+		code = code[strings.LastIndexByte(code, '#')+1:]
+		switch code {
+		case "ProvisionedThroughputExceededException", "Throttling", "ThrottlingException", "ThrottledException",
+			"RequestThrottledException", "TooManyRequestsException", "EC2ThrottledException", "RequestLimitExceeded",
+			"BandwidthLimitExceeded", "RequestThrottled", "SlowDown":
+			s.refuse(Rate)
+		case "LimitExceededException":
+			s.refuse(Quota)
+		case "TransactionInProgressException", "PriorRequestNotComplete":
+			s.refuse(Lock)
+		}
+		if s.Throttled {
+			s.Detail = code
+		}
+	},
+}
+
+// inner returns what is between two marks of a text.
+func inner(b []byte, from, to string) string {
+	_, rest, ok := bytes.Cut(b, []byte(from))
+	found, _, closed := bytes.Cut(rest, []byte(to))
+	if !ok || !closed || len(found) > maxName {
+		return ""
+	}
+	return string(found)
+}
+
+// AzureARM is Azure Resource Manager and the resource providers behind it
+// (learn.microsoft.com, "Understand how Azure Resource Manager throttles
+// requests", 2026). They tell what remains, without a limit or a reset, and the
+// compute provider names the window at the end of the policy: Get3Min. A 429
+// because another operation is under way is a Lock.
+var AzureARM = &Profile{
+	Name: "azure-arm",
+	Fields: []Field{
+		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
+		{Header: "X-Ms-Ratelimit-Remaining-*", Is: IsRemaining, Kind: Bucket},
+	},
+	Peeks: []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		if s.Throttled {
+			if s.Detail = a.JSON("error", "code"); contains(s.Detail, "anotheroperation") {
+				s.Reason = Lock
+			}
+		}
+		for line := range a.Lines("X-Ms-Ratelimit-Remaining-Resource") {
+			for one := range items(line, ",") {
+				name, remaining, _ := strings.Cut(one, ";")
+				p := NewPolicy(name)
+				p.Remaining, _ = count(strings.TrimLeft(remaining, " \t"))
+				p.Window = windowOf(name)
+				s.Add(p)
+			}
+		}
+	},
+}
+
+// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is
+// none.
+func windowOf(name string) time.Duration {
+	for _, w := range [...]struct {
+		suffix string
+		unit   time.Duration
+	}{{"Sec", time.Second}, {"Min", time.Minute}, {"Hour", time.Hour}, {"Day", day}} {
+		if rest, ok := strings.CutSuffix(name, w.suffix); ok {
+			n, _ := number(rest[len(strings.TrimRight(rest, "0123456789")):])
+			return span(n, w.unit)
+		}
+	}
+	return 0
+}
+
+// Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft
+// Graph throttling guidance", 2026): Retry-After, and the IETF's headers where a
+// workload sends them. Some name the scope and the reason of a refusal.
+var Graph = &Profile{
+	Name: "graph",
+	Fields: []Field{
+		{Header: "X-Ms-Throttle-Scope", Is: IsScope},
+		{Header: "X-Ms-Throttle-Information", Is: IsDetail},
+	},
+}
+
+// Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc
+// error details, and the guides to errors of Calendar and Drive, 2026). They
+// send no headers: a 403 or 429 is judged by the reason in its body, and
+// RetryInfo tells how long to wait. That is about a minute even where a day's
+// quota is used up, which is a Quota with the Detail "daily-quota".
+var Google = &Profile{
+	Name:  "google",
+	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
+	Judge: func(a *Answer, s *Signal) {
+		reason := a.JSON("error", "errors", "reason")
+		if reason == "" {
+			reason = a.JSON("error", "details", "reason")
+		}
+		switch {
+		case contains(reason, "dailylimit", "daily_limit"), contains(a.JSON("error", "details", "violations", "quotaId"), "perday"),
+			contains(a.JSON("error", "details", "metadata", "quota_limit"), "perday"):
+			s.refuse(Quota)
+			reason = "daily-quota"
+		case contains(reason, "concurrent"):
+			s.refuse(Concurrency)
+		case contains(reason, "ratelimit", "rate_limit"):
+			s.refuse(Rate)
+		case contains(reason, "quotaexceeded", "quota_exceeded"):
+			s.refuse(Quota)
+		case a.JSON("error", "status") == "RESOURCE_EXHAUSTED":
+			s.refuse(Rate)
+		}
+		if s.Throttled {
+			s.Detail = reason
+			s.askText(a.JSON("error", "details", "retryDelay"))
+		}
+	},
+}
+
+// Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of
+// 0 tells of too many calls at once; its reset is a suggestion only.
+var Okta = &Profile{
+	Name:   "okta",
+	Fields: trio("X-Rate-Limit-", Field{}),
+	Judge: func(_ *Answer, s *Signal) {
+		if p := s.Binding(); s.Throttled && p != nil && p.Limit == 0 {
+			s.Reason = Concurrency
+		}
+	},
+}
+
+// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com, "Response headers",
+// 2026): a policy for each object that is billed, with resets in seconds from
+// now, as many as a month has.
+var RapidAPI = &Profile{
+	Name:   "rapidapi",
+	Fields: suffixed(Field{In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
+}
+
+// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026),
+// which tell when the next call may go.
+var Akamai = &Profile{
+	Name:   "akamai",
+	Fields: suffixed(Field{}, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Next"),
+}
+
+// OracleGateway is the API gateway of Oracle Cloud (docs.oracle.com, "Limiting
+// the number of requests", 2026), whose waits are in milliseconds.
+var OracleGateway = &Profile{
+	Name:   "oracle-gateway",
+	Fields: []Field{{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond}},
+}
+
+// Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026), whose limit
+// is on calls at once and told nowhere.
+var Twilio = &Profile{
+	Name:  "twilio",
+	Peeks: []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		if code := a.JSON("code"); code == "20429" || code == "" && a.Get("Twilio-Concurrent-Requests") != "" {
+			s.Reason = Concurrency
+		}
+	},
+}

@@ -1,0 +1,207 @@
+package profile
+
+import (
+	"strings"
+	"time"
+)
+
+// GitHub is the REST and the GraphQL API of GitHub (docs.github.com, "Rate
+// limits for the REST API", 2026). The policy is named by the resource, such as
+// "core" or "search". A 403 is a refusal if the headers or the text say so, and
+// so is a GraphQL response 200 with the error RATE_LIMITED. Scope is "primary"
+// for the hourly limit, and "secondary" for the limits on bursts, which leave
+// the hourly one untouched and are known by the text of the body only; without
+// Retry-After they ask for a minute.
+var GitHub = &Profile{
+	Name: "github",
+	Fields: append(trio("X-Ratelimit-", Field{}),
+		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
+		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
+	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
+	Judge: func(a *Answer, s *Signal) {
+		message := a.JSON("message") + a.JSON("errors", "message")
+		limited := a.JSON("errors", "type") == "RATE_LIMITED"
+		p := s.Binding()
+		spent := p != nil && p.Remaining == 0
+		secondary := contains(message, "secondary rate limit", "abuse detection") ||
+			contains(a.JSON("documentation_url"), "secondary-rate-limits", "abuse-rate-limits")
+		switch {
+		case a.Status == 200 && !limited:
+			return
+		case secondary, !spent && (s.HasRetryAfter || a.Status == 429):
+			s.Scope = "secondary"
+			s.ask(time.Minute, !spent)
+		case limited, s.Throttled, contains(message, "rate limit exceeded"), spent && message == "":
+			s.Scope = "primary"
+		default:
+			return // forbidden for other reasons
+		}
+		s.refuse(Rate)
+	},
+}
+
+// Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting",
+// 2026): limits on requests and on complexity, with resets in milliseconds since
+// 1970. A 400 with the code RATELIMITED is a refusal.
+var Linear = &Profile{
+	Name:   "linear",
+	Fields: suffixed(Field{}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
+	Peeks:  []Peek{{Status: 400}},
+	Judge: func(a *Answer, s *Signal) {
+		if a.JSON("errors", "extensions", "code") == "RATELIMITED" {
+			s.refuse(Rate)
+		}
+	},
+}
+
+// Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which
+// sends Retry-After and nothing else. Limits are per method and workspace.
+var Slack = &Profile{Name: "slack"}
+
+// Notion is the API of Notion (developers.notion.com, "Request limits", 2026):
+// Retry-After, with what has been exceeded in the body.
+var Notion = &Profile{
+	Name:  "notion",
+	Peeks: []Peek{{Status: 429}, {Status: 529}},
+	Judge: func(a *Answer, s *Signal) {
+		s.Detail = a.JSON("additional_data", "rate_limit_reason")
+		if a.JSON("code") == "service_overload" {
+			s.Reason = Overload
+		}
+	},
+}
+
+// Airtable is the Web API of Airtable (support.airtable.com, "Managing API call
+// limits", 2026): after a 429 nothing is answered for 30 seconds, and no header
+// says so. The monthly limit is a Quota.
+var Airtable = &Profile{
+	Name:    "airtable",
+	Penalty: 30 * time.Second,
+	Peeks:   []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		code := a.JSON("errors", "error") + a.JSON("error", "type")
+		if contains(code, "billing_limit") {
+			s.Reason, s.Detail = Quota, code
+		}
+	},
+}
+
+// Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits",
+// 2026). It has limits on complexity, calls per minute and day, and calls at
+// once, and may refuse with a 200 whose error has a code.
+var Monday = &Profile{
+	Name:  "monday",
+	Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		code := a.JSON("errors", "extensions", "code")
+		if code == "" {
+			code = a.JSON("error_code")
+		}
+		switch {
+		case contains(code, "daily"):
+			s.refuse(Quota)
+		case contains(code, "concurrency"):
+			s.refuse(Concurrency)
+		case contains(code, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
+			s.refuse(Rate)
+		}
+		if s.Throttled {
+			s.Detail = code
+			s.askText(a.JSON("errors", "extensions", "retry_in_seconds"))
+			s.askText(a.JSON("retry_in_seconds"))
+		}
+	},
+}
+
+// Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The policy
+// is named by the label of the endpoint, such as "Light"; the limit of the day
+// is a Quota and ends at a point in time in Retry-After.
+var Zoom = &Profile{
+	Name: "zoom",
+	Fields: append(trio("X-Ratelimit-", Field{}),
+		Field{Header: "X-Ratelimit-Category", Is: IsName},
+		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
+	Judge: func(_ *Answer, s *Signal) {
+		if contains(s.Detail, "daily") {
+			s.Reason = Quota
+		}
+	},
+}
+
+// Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole
+// policy in the JSON of one header.
+var Basecamp = &Profile{
+	Name:   "basecamp",
+	Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
+	Judge: func(a *Answer, s *Signal) {
+		for line := range a.Lines("X-Ratelimit") {
+			get := func(key string) string { return text(find([]byte(line), []string{key})) }
+			p := NewPolicy(get("name"))
+			p.Limit, _ = count(get("limit"))
+			p.Remaining, _ = count(get("remaining"))
+			if period, ok := number(get("period")); ok {
+				p.Window = span(period, time.Second)
+			}
+			if d, ok := a.Until(get("until")); ok {
+				p.Reset, p.Absolute = d, d > 0
+			}
+			s.Add(p)
+		}
+	},
+}
+
+// count is number with None for what is none.
+func count(v string) (float64, bool) {
+	n, ok := number(v)
+	if !ok {
+		n = None
+	}
+	return n, ok
+}
+
+// Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting",
+// 2026). The hourly quota of points is told in Beta-RateLimit, and the limit on
+// requests per second in X-RateLimit at the same time. Detail is the header
+// RateLimit-Reason.
+var Jira = &Profile{
+	Name: "jira",
+	Fields: []Field{
+		{Header: "Beta-Ratelimit", Is: IsRateLimit},
+		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
+		{Header: "Ratelimit-Reason", Is: IsDetail},
+	},
+	Judge: func(_ *Answer, s *Signal) {
+		switch {
+		case contains(s.Detail, "quota"):
+			s.Reason = Quota
+		case contains(s.Detail, "per-issue"):
+			s.Reason = Lock // one issue has been written to too often
+		}
+	},
+}
+
+// Confluence is Confluence Data Center (confluence.atlassian.com, "Improving
+// instance stability with rate limiting", 2026): a bucket that an administrator
+// has set, told as a capacity, a fill rate and its interval. It sends
+// Retry-After: 0 with every success.
+var Confluence = &Profile{
+	Name: "confluence-dc",
+	Fields: append(trio("X-Ratelimit-", Field{Kind: Bucket}),
+		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
+}
+
+// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026),
+// which tells of several windows, each in headers with its name.
+var Kong = &Profile{
+	Name: "kong",
+	Fields: func() (all []Field) {
+		for _, w := range []struct {
+			name   string
+			window time.Duration
+		}{{"Second", time.Second}, {"Minute", time.Minute}, {"Hour", time.Hour}, {"Day", day}, {"Month", 30 * day}, {"Year", 365 * day}} {
+			f := Field{Policy: strings.ToLower(w.name), Window: w.window}
+			all = append(all, suffixed(f, "X-Ratelimit-Limit-"+w.name, "X-Ratelimit-Remaining-"+w.name, "X-Ratelimit-Reset-"+w.name)...)
+		}
+		return all
+	}(),
+}

@@ -1,0 +1,201 @@
+package profile
+
+import (
+	"strings"
+	"time"
+)
+
+// Discord is the API of Discord (discord.com/developers, "Rate limits", 2026).
+// The policy is named by the bucket, in which Discord counts several routes
+// together. Scope is "user", "global" or "shared", for a limit of the resource
+// that others have used up.
+var Discord = &Profile{
+	Name: "discord",
+	Fields: []Field{
+		{Header: "X-Ratelimit-Limit", Is: IsLimit},
+		{Header: "X-Ratelimit-Remaining", Is: IsRemaining},
+		{Header: "X-Ratelimit-Reset-After", Is: IsReset, In: time.Second},
+		{Header: "X-Ratelimit-Reset", Is: IsReset}, // has been wrong where the one above was right
+		{Header: "X-Ratelimit-Bucket", Is: IsName},
+		{Header: "X-Ratelimit-Scope", Is: IsScope},
+	},
+	Peeks: []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		if !s.Throttled {
+			return
+		}
+		if a.Get("X-Ratelimit-Global") == "true" || a.JSON("global") == "true" {
+			s.Scope = "global"
+		}
+		s.askText(a.JSON("retry_after"))
+	},
+}
+
+// Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
+// minutes for each endpoint, with resets in seconds since 1970.
+var Twitter = &Profile{
+	Name:   "twitter",
+	Fields: trio("X-Rate-Limit-", Field{}),
+}
+
+// Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
+// remains, in fractions, and a reset in seconds from now, without a limit.
+var Reddit = &Profile{
+	Name:   "reddit",
+	Fields: trio("X-Ratelimit-", Field{In: time.Second}),
+}
+
+// Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026).
+// Policies are the parts, in percent, of an hourly budget, as JSON in headers,
+// with the minutes until a refused business may come back. Refusals are 400 with
+// such a time, or with one of the codes for limits.
+var Meta = &Profile{
+	Name: "meta",
+	Fields: []Field{
+		{Header: "X-App-Usage", Is: IsCustom},
+		{Header: "X-Ad-Account-Usage", Is: IsCustom},
+		{Header: "X-Business-Use-Case-Usage", Is: IsCustom},
+	},
+	Peeks: []Peek{{Status: 400}, {Status: 403}},
+	Judge: judgeMeta,
+}
+
+func judgeMeta(a *Answer, s *Signal) {
+	switch code := a.JSON("error", "code"); {
+	case code == "4", code == "17", code == "32", code == "613",
+		len(code) == 5 && strings.HasPrefix(code, "800"):
+		s.refuse(Rate)
+	}
+	for line := range a.Lines("X-App-Usage") {
+		use([]byte(line), "app", s)
+	}
+	for line := range a.Lines("X-Ad-Account-Usage") {
+		use([]byte(line), "ad-account", s)
+	}
+	for line := range a.Lines("X-Business-Use-Case-Usage") {
+		// {"id":[{"type":"ads_management",…},…],…}
+		f := finder{b: []byte(line), i: strings.IndexByte(line, '[')}
+		for objects := 0; objects < maxPolicies && f.i >= 0 && f.i < len(f.b); {
+			if f.b[f.i] != '{' {
+				f.i++
+				continue
+			}
+			from := f.i
+			f.skip()
+			objects++
+			if longest := use(f.b[from:f.i], "", s); longest > 0 && (a.Status == 400 || a.Status == 403) {
+				s.refuse(Rate)
+				s.Wait = max(s.Wait, longest)
+			}
+		}
+	}
+}
+
+// use adds a policy of what one object of Meta's tells, and returns how long it
+// asks to wait.
+func use(object []byte, name string, s *Signal) time.Duration {
+	if name == "" {
+		name = text(find(object, []string{"type"}))
+	}
+	p := NewPolicy(name)
+	p.Unit, p.Window = "percent", time.Hour
+	for _, key := range []string{"call_count", "total_cputime", "total_time", "acc_id_util_pct"} {
+		if n, ok := number(text(find(object, []string{key}))); ok {
+			p.Limit, p.used = 100, max(p.used, n)
+		}
+	}
+	minutes, ok := number(text(find(object, []string{"estimated_time_to_regain_access"})))
+	if ok && minutes > 0 {
+		p.Reset = span(minutes, time.Minute)
+	}
+	wait := p.Wait()
+	s.Add(p)
+	return wait
+}
+
+// Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the
+// limits of a quarter of an hour and of a day, with those for reading apart.
+var Strava = &Profile{
+	Name: "strava",
+	Fields: []Field{
+		{Header: "X-Ratelimit-Limit", Is: IsCustom},
+		{Header: "X-Ratelimit-Usage", Is: IsCustom},
+		{Header: "X-Readratelimit-Limit", Is: IsCustom},
+	},
+	Judge: func(a *Answer, s *Signal) {
+		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
+			quarter, daily, ok := strings.Cut(a.Get(f.prefix+"Limit"), ",")
+			usedQuarter, usedDaily, used := strings.Cut(a.Get(f.prefix+"Usage"), ",")
+			if !ok || !used {
+				continue
+			}
+			s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
+			s.Add(usage(f.name+"day", usedDaily, daily, day))
+		}
+	},
+}
+
+// usage returns a policy of which the use and the limit are told.
+func usage(name, used, limit string, window time.Duration) Policy {
+	p := NewPolicy(name)
+	p.used, _ = count(strings.Trim(used, " \t"))
+	p.Limit, _ = count(strings.Trim(limit, " \t"))
+	p.Window = window
+	return p
+}
+
+// Riot are the APIs of Riot Games (developer.riotgames.com, "Rate limiting",
+// 2026): lists of limits and of counts with their windows in seconds, for the app
+// and for the method, in any order. Policies are named "app:120" or "method:10",
+// by the window. Scope is which of them has refused; "service" is an overload.
+var Riot = &Profile{
+	Name: "riot",
+	Fields: []Field{
+		{Header: "X-App-Rate-Limit", Is: IsCustom},
+		{Header: "X-Method-Rate-Limit", Is: IsCustom},
+		{Header: "X-Rate-Limit-Type", Is: IsScope},
+	},
+	Judge: func(a *Answer, s *Signal) {
+		if s.Throttled && s.Scope == "service" {
+			s.Reason = Overload
+		}
+		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
+			counts := a.Get(f.header + "-Count")
+			for one := range items(a.Get(f.header), ",") {
+				limit, window, _ := strings.Cut(one, ":")
+				if seconds, ok := number(window); ok {
+					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
+				}
+			}
+		}
+	},
+}
+
+// countOf returns the count with the given window from a list.
+func countOf(list, window string) string {
+	for one := range items(list, ",") {
+		if count, w, _ := strings.Cut(one, ":"); w == window {
+			return count
+		}
+	}
+	return ""
+}
+
+// Dropbox is the API of Dropbox (developers.dropbox.com, "Performance guide",
+// 2026), whose wait is in the body, too. That two calls write to one namespace is
+// a Lock.
+var Dropbox = &Profile{
+	Name:  "dropbox",
+	Peeks: []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		s.askText(a.JSON("error", "retry_after"))
+		if s.Detail = a.JSON("error", "reason", ".tag"); s.Detail == "too_many_write_operations" {
+			s.Reason = Lock
+		}
+	},
+}
+
+// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026),
+// which tells what is used, not what is allowed. 418 bans the address for as long
+// as Retry-After says.
+var Binance = &Profile{Name: "binance", Refusals: []int{418}}

@@ -1,0 +1,221 @@
+package profile
+
+import (
+	"strings"
+	"time"
+)
+
+// Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate
+// limits", 2026): a leaky bucket whose level and size are told, but not its
+// leak, and a Retry-After with decimals.
+var Shopify = &Profile{
+	Name:   "shopify-rest",
+	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
+}
+
+// ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL
+// Admin API rate limits", 2026): a leaky bucket of points, told in the body. A
+// query that is refused has the status 200, and waits until the points that it
+// asks for are there.
+var ShopifyGraphQL = &Profile{
+	Name:  "shopify-graphql",
+	Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		cost := find(a.Body, []string{"extensions", "cost"})
+		get := func(path ...string) (float64, bool) { return count(text(find(cost, path))) }
+		p := NewPolicy("graphql-cost")
+		p.Kind, p.Unit = Bucket, "points"
+		p.Limit, _ = get("throttleStatus", "maximumAvailable")
+		p.Remaining, _ = get("throttleStatus", "currentlyAvailable")
+		s.Add(p)
+		if a.JSON("errors", "extensions", "code") != "THROTTLED" && !s.Throttled {
+			return
+		}
+		s.refuse(Rate)
+		asked, known := get("requestedQueryCost")
+		if rate, ok := get("throttleStatus", "restoreRate"); ok && known && rate > 0 && p.Remaining >= 0 && asked > p.Remaining {
+			s.ask(span((asked-p.Remaining)/rate, time.Second), true)
+		}
+	},
+}
+
+// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which
+// never tells how long to wait. Detail is why, such as "endpoint-rate". A 429
+// without that is about an object that another call has locked.
+var Stripe = &Profile{
+	Name:   "stripe",
+	Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
+	Peeks:  []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		switch {
+		case s.Detail == "" && a.JSON("error", "code") == "lock_timeout":
+			s.Reason, s.Detail = Lock, "lock_timeout"
+		case strings.HasSuffix(s.Detail, "-concurrency"):
+			s.Reason = Concurrency
+		case s.Detail == "resource-specific":
+			s.Reason = Lock // one object has been asked for too often
+		}
+		if scope, _, ok := strings.Cut(s.Detail, "-"); ok {
+			s.Scope = scope
+		}
+	},
+}
+
+// SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com,
+// "Usage plans and rate limits", 2026), which tells the rate, in requests per
+// second, and not the burst.
+var SPAPI = &Profile{
+	Name:   "spapi",
+	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
+}
+
+// BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API
+// rate limits", 2026), which counts in milliseconds throughout.
+var BigCommerce = &Profile{
+	Name: "bigcommerce",
+	Fields: []Field{
+		{Header: "X-Rate-Limit-Requests-Quota", Is: IsLimit},
+		{Header: "X-Rate-Limit-Requests-Left", Is: IsRemaining},
+		{Header: "X-Rate-Limit-Time-Reset-Ms", Is: IsReset, In: time.Millisecond},
+		{Header: "X-Rate-Limit-Time-Window-Ms", Is: IsWindow, In: time.Millisecond},
+	},
+}
+
+// Tiendanube is the API of Tiendanube and Nuvemshop (tiendanube.github.io,
+// "Rate limiting", 2026): a leaky bucket whose reset is in milliseconds from
+// now, and when it will be empty.
+var Tiendanube = &Profile{
+	Name:   "tiendanube",
+	Fields: trio("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
+}
+
+// Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026),
+// whose reset is in milliseconds from now.
+var Prisjakt = &Profile{
+	Name:   "prisjakt",
+	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
+}
+
+// Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
+// limits of a second and a day, without resets.
+var Etsy = &Profile{
+	Name: "etsy",
+	Fields: []Field{
+		{Header: "X-Limit-Per-Second", Is: IsLimit, Policy: "second", Window: time.Second},
+		{Header: "X-Remaining-This-Second", Is: IsRemaining, Policy: "second", Window: time.Second},
+		{Header: "X-Remaining-This-Secon", Is: IsRemaining, Policy: "second", Window: time.Second}, // seen so
+		{Header: "X-Limit-Per-Day", Is: IsLimit, Policy: "day", Window: day},
+		{Header: "X-Remaining-Today", Is: IsRemaining, Policy: "day", Window: day},
+	},
+}
+
+// HubSpot is the API of HubSpot (developers.hubspot.com, "API usage
+// guidelines", 2026): the limits of ten seconds and a day, without resets. A
+// refusal by the limit of ten seconds waits for as long as its window.
+var HubSpot = &Profile{
+	Name: "hubspot",
+	Fields: []Field{
+		{Header: "X-Hubspot-Ratelimit-Max", Is: IsLimit, Policy: "interval"},
+		{Header: "X-Hubspot-Ratelimit-Remaining", Is: IsRemaining, Policy: "interval"},
+		{Header: "X-Hubspot-Ratelimit-Interval-Milliseconds", Is: IsWindow, Policy: "interval", In: time.Millisecond},
+		{Header: "X-Hubspot-Ratelimit-Daily", Is: IsLimit, Policy: "daily", Window: day},
+		{Header: "X-Hubspot-Ratelimit-Daily-Remaining", Is: IsRemaining, Policy: "daily", Window: day},
+	},
+	Refusals: []int{477}, // the account is being moved
+	Peeks:    []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		s.Detail = a.JSON("policyName")
+		p := s.Binding()
+		spent := p != nil && p.Remaining == 0
+		switch {
+		case a.Status == 477:
+			s.Reason = Overload
+		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
+			s.Reason, s.Scope = Quota, "daily"
+		case s.Detail != "" || spent:
+			s.Scope = "interval"
+			for _, p := range s.Policies() {
+				if p.Name == "interval" {
+					s.Wait = p.Window
+				}
+			}
+		}
+	},
+}
+
+// Salesforce is the REST API of Salesforce (developer.salesforce.com, "API
+// request limits and allocations", 2026): the use of a rolling day, of the
+// organisation and of one app. A 403 with REQUEST_LIMIT_EXCEEDED is a refusal,
+// and says nothing about when it will be over.
+var Salesforce = &Profile{
+	Name:   "salesforce",
+	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
+	Peeks:  []Peek{{Status: 403}, {Status: 503}},
+	Judge: func(a *Answer, s *Signal) {
+		for line := range a.Lines("Sforce-Limit-Info") {
+			for one := range items(line, ";,") {
+				name, use, _ := strings.Cut(one, "=")
+				use, _, _ = strings.Cut(use, "(")
+				if used, limit, ok := strings.Cut(use, "/"); ok {
+					s.Add(usage(name, used, limit, day))
+				}
+			}
+		}
+		switch code := a.JSON("errorCode"); {
+		case code != "REQUEST_LIMIT_EXCEEDED":
+		case contains(a.JSON("message"), "concurrent"):
+			s.refuse(Concurrency)
+			s.Detail = code
+		default:
+			s.refuse(Quota)
+			s.Detail = code
+		}
+	},
+}
+
+// Pipedrive is the API of Pipedrive (pipedrive.readme.io, "Rate limiting",
+// 2026): bursts of two seconds, with resets from now, and daily budgets of
+// requests and tokens.
+var Pipedrive = &Profile{
+	Name: "pipedrive",
+	Fields: append(trio("X-Ratelimit-", Field{}),
+		Field{Header: "X-Daily-Requests-Left", Is: IsRemaining, Policy: "daily-requests", Window: day},
+		Field{Header: "X-Daily-Ratelimit-Token-Limit", Is: IsLimit, Policy: "daily-tokens", Window: day},
+		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
+}
+
+// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits", 2026),
+// whose limit stands in X-Rate-Limit.
+var Zendesk = &Profile{
+	Name:   "zendesk",
+	Fields: suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+}
+
+// Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling",
+// 2026), which allows ten connections at once and tells nothing.
+var Mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
+
+// Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026):
+// what remains of a minute and of a day, and of a minute for the whole app. Scope
+// is which of them, or "concurrent", has refused.
+var Xero = &Profile{
+	Name: "xero",
+	Fields: []Field{
+		{Header: "X-Minlimit-Remaining", Is: IsRemaining, Policy: "minute", Window: time.Minute},
+		{Header: "X-Daylimit-Remaining", Is: IsRemaining, Policy: "day", Window: day},
+		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
+		{Header: "X-Rate-Limit-Problem", Is: IsScope},
+	},
+	Judge: func(_ *Answer, s *Signal) {
+		switch s.Detail = s.Scope; {
+		case contains(s.Scope, "concurrent"):
+			s.Reason = Concurrency
+		case contains(s.Scope, "day"):
+			s.Reason = Quota
+		}
+	},
+}
+
+// QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com,
+// "Limits and throttles", 2026), which asks for a minute and tells nothing.
+var QuickBooks = &Profile{Name: "quickbooks", Penalty: time.Minute}
