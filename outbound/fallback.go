@@ -60,7 +60,7 @@ type Fallback struct {
 	// are still heeded. With a Share it is a [*LimitError].
 	Unlimited bool
 	// OnSwitch, if not nil, is called when the store is found to be away, with
-	// its error, and when it is used again. It must not block.
+	// its error, and when it is used again, in any goroutine. It must not block.
 	OnSwitch func(away bool, err error)
 
 	noted atomic.Bool // there are notes

@@ -160,8 +160,18 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
-		var switches []string
-		w.f.OnSwitch = func(away bool, err error) { switches = append(switches, fmt.Sprint(away, " ", err)) }
+		var mu sync.Mutex // protects told
+		var told []string
+		w.f.OnSwitch = func(away bool, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(away, " ", err))
+		}
+		switches := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return fmt.Sprint(told)
+		}
 		if n := w.take(outbound.Cost{2}); n != 20 {
 			t.Fatalf("%d went", n)
 		}
@@ -201,12 +211,12 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n == 0 || n > 10 {
 			t.Errorf("%d went, want what is left of its share", n)
 		}
-		if got := fmt.Sprint(switches); got != "[true connection refused]" {
+		if got := switches(); got != "[true connection refused]" {
 			t.Error(got)
 		}
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(switches); got != "[true connection refused false <nil>]" {
+		if got := switches(); got != "[true connection refused false <nil>]" {
 			t.Error(got)
 		}
 	})

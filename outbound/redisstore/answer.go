@@ -159,7 +159,7 @@ func (o *outcome) divide() {
 			continue
 		}
 		next, cost := o.costs[o.booked], o.costs[i]
-		if cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
+		if o.answer.why != 0 && cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
 			w.place = -1
 		} else {
 			w.place = -2

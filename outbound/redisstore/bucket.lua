@@ -214,6 +214,9 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   end
 end
 
+-- lifted: what was to be moved was taken back; nil: nothing was.
+local lifted
+
 -- The record: of a request that was carried out before, only the answer is given again.
 
 local changed = back or garbage
@@ -228,6 +231,13 @@ if r then
   if seq < recorded then return 'stale' end
   if seq == recorded then
     repeated, claim = true, lead
+    -- What had no place then is told what it would have to wait now.
+    while letter ~= '' and letter ~= 'B' and m == 0 do
+      if letter == 'V' or letter == 'N' then lifted = false end
+      arg = arg + 1
+      step = ARGV[arg] or ''
+      letter = string.sub(step, 1, 1)
+    end
     for i = 1, floor(#r / 8 - 3) do
       if i <= n then limits[i].full = unpacked('d', r, 17 + 8 * i) end
     end
@@ -239,10 +249,8 @@ if r then
   end
 end
 
--- The steps, until one that books. lifted: what was to be moved was taken back;
--- nil: nothing was.
+-- The steps, until one that books.
 
-local lifted
 if letter ~= 'B' and letter ~= '' and not repeated then
   local at_byte = 2
   local function number()
@@ -479,10 +487,11 @@ end
 -- Booking: places for the costs in their order, the first one within its wait and the
 -- others within the horizon, or while the worker is behind the lead.
 
-if letter == 'B' and not repeated and lifted ~= false then
+if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local within, horizon, claims, runs = unpacked('dddd', step, 2)
   local at_byte = 34
   if lifted then within = most end
+  if repeated then within = -1 end
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
   local first
@@ -517,7 +526,7 @@ if letter == 'B' and not repeated and lifted ~= false then
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
       if real > min(limit, most) then
-        which, why, wait = slowest, 1, real
+        which, why, wait = slowest, 1, repeated and max(real, 1) or real
         break
       end
       for i = 1, n do

@@ -46,6 +46,7 @@ type wait struct {
 	ready  chan struct{}
 	result outbound.Result
 	err    error
+	told   bool // its reports are in a request, and go with that
 	gate   bool // one of its request's gates
 	place  int  // among those booked; below 0: none
 	gone   bool // nobody wants the result

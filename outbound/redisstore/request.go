@@ -175,6 +175,10 @@ func (r *request) encode(worker string) {
 		}
 	}
 	for _, w := range r.waits {
+		if w.told { // it was in a request before that did not come to its booking
+			continue
+		}
+		w.told = true
 		w.op.Align(ln.version, ln.inForce(r.limits))
 		for i := range w.op.Reports {
 			r.report(&w.op.Reports[i])

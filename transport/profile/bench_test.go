@@ -2,6 +2,7 @@ package profile_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -155,5 +156,22 @@ func BenchmarkFlood(b *testing.B) {
 		for _, name := range []string{"generic", "jira", "meta", "azure-arm", "riot", "openai"} {
 			b.Run(what+"/"+name, func(b *testing.B) { bench(b, name, resp) })
 		}
+	}
+}
+
+// BenchmarkBody looks for a value at the end of as much of a body as is looked
+// at.
+func BenchmarkBody(b *testing.B) {
+	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 1000) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
+	p := &profile.Profile{Peeks: []profile.Peek{{Status: 200}}, Judge: func(a *profile.Answer, _ *profile.Signal) {
+		if a.JSON("extensions", "cost", "requestedQueryCost") == "" {
+			panic("not found")
+		}
+	}}
+	resp := usual(200)
+	b.ReportAllocs()
+	for b.Loop() {
+		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+		sink = p.Read(resp, now)
 	}
 }

@@ -10,30 +10,32 @@ import (
 // profile reads the fields that a profile lists. It reports whether there is one
 // for its function.
 func (r *reader) profile(p *Profile) (custom bool) {
-	from := r.s.n
+	var limits, policies []string
 	wild := false
+	for i := range p.Fields {
+		switch f := &p.Fields[i]; f.Is {
+		case IsRateLimit:
+			limits = f.lines(r.header)
+		case IsRateLimitPolicy:
+			policies = f.lines(r.header)
+		}
+	}
+	r.structured(limits, policies)
+	from := r.s.n
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if strings.IndexByte(f.Header, '*') >= 0 {
 			wild = true
 			continue
 		}
-		v := f.lines(r.header)
-		if len(v) == 0 {
+		switch f.Is {
+		case IsRateLimit, IsRateLimitPolicy, IsName:
 			continue
 		}
-		switch f.Is {
-		case IsCustom:
+		if v := f.lines(r.header); len(v) == 0 {
+		} else if f.Is == IsCustom {
 			custom = true
-		case IsRateLimit:
-			r.structured(v, p.policyLines(r.header))
-			from = r.s.n
-		case IsRateLimitPolicy:
-			if !p.has(IsRateLimit, r.header) {
-				r.structured(nil, v)
-				from = r.s.n
-			}
-		default:
+		} else {
 			r.field(f, f.Policy, v, from)
 		}
 	}
@@ -57,24 +59,6 @@ func (f *Field) lines(h http.Header) []string {
 	return lines(h, http.CanonicalHeaderKey(f.Header))
 }
 
-func (p *Profile) policyLines(h http.Header) []string {
-	for i := range p.Fields {
-		if f := &p.Fields[i]; f.Is == IsRateLimitPolicy {
-			return f.lines(h)
-		}
-	}
-	return nil
-}
-
-func (p *Profile) has(m Meaning, h http.Header) bool {
-	for i := range p.Fields {
-		if f := &p.Fields[i]; f.Is == m && len(f.lines(h)) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // field reads the lines of one header into the policy that it belongs to.
 func (r *reader) field(f *Field, policy string, lines []string, from int) {
 	switch f.Is {
@@ -85,7 +69,7 @@ func (r *reader) field(f *Field, policy string, lines []string, from int) {
 			}
 		}
 		return
-	case IsScope, IsDetail, IsName:
+	case IsScope, IsDetail:
 		for _, v := range lines {
 			v, ok := r.take(v)
 			switch {

@@ -196,7 +196,10 @@ func (r *reader) cached() bool {
 		}
 	}
 	for _, v := range r.known(hAge) {
-		if v, ok := r.take(v); ok && allDigits(v) && strings.Trim(v, "0") != "" {
+		if len(v) > perValue {
+			continue
+		}
+		if v = strings.Trim(v, " \t"); allDigits(v) && strings.Trim(v, "0") != "" {
 			return true
 		}
 	}

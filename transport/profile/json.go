@@ -43,7 +43,7 @@ func (f *finder) value(path []string, depth int) []byte {
 	case len(path) == 0 && c != '[', depth > maxDepth, c != '{' && c != '[':
 		from := f.i
 		f.skip()
-		if len(path) > 0 {
+		if len(path) > 0 || f.i >= len(f.b) { // what ends with the text may have been cut off
 			return nil
 		}
 		return f.b[from:f.i]

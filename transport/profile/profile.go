@@ -46,7 +46,8 @@ type Profile struct {
 type Field struct {
 	// Header is the header's name. The spelling that [http.CanonicalHeaderKey]
 	// gives is found without allocation. One asterisk stands for the name of
-	// the policy, in lower case: "X-Ratelimit-*-Remaining".
+	// the policy, in lower case: "X-Ratelimit-*-Remaining". Up to 16 fields may
+	// have one, for a number or IsCustom.
 	Header string
 	// Is is what its value says.
 	Is Meaning
@@ -112,7 +113,8 @@ var Generic = &Profile{Name: "generic"}
 // it by, and is best corrected by the Skew of earlier responses. Only if Peeks
 // lists the response, its body is looked at and replaced: the new body reads,
 // fails and closes as the old one. Nothing else of the response is changed. A
-// nil response says nothing.
+// nil response says nothing. Header names are found as net/http makes them,
+// canonical, and not otherwise.
 //
 // At most 4 KiB of values are read, no line above 1 KiB, and 16 lines of one
 // name. A response with nothing to read costs no allocation.
@@ -169,7 +171,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 		return Signal{Cached: true}
 	}
 	for i := range p.Fields {
-		if n := slot(p.Fields[i].Header); n != hNone {
+		if n := slot(http.CanonicalHeaderKey(p.Fields[i].Header)); n != hNone {
 			r.seen &^= 1 << n
 		}
 	}

@@ -113,11 +113,11 @@ func (p *Policy) exhausted() bool {
 // settle brings the policy into the shape that its fields promise. It reports
 // whether it says anything.
 func (p *Policy) settle() bool {
-	if p.low {
-		if p.Limit < 0 {
-			return false // -1 of -1: the API does not know
-		}
+	switch {
+	case p.low && p.Limit >= 0:
 		p.Remaining = 0
+	case p.low && p.Remaining < 0:
+		return false // -1 of -1: the API does not know
 	}
 	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
 		p.Remaining = max(0, p.Limit-p.used)
@@ -311,6 +311,7 @@ func (p *Policy) left() float64 {
 func (s *Signal) conclude(penalty time.Duration) {
 	all := s.Policies()
 	longest, only, counted := time.Duration(0), time.Duration(0), 0
+	busy := false // too many calls at once
 	for i := range all {
 		p := &all[i]
 		if p.exhausted() && (s.Throttled || p.Kind == Window) {
@@ -320,6 +321,10 @@ func (s *Signal) conclude(penalty time.Duration) {
 			only = p.Wait()
 			counted++
 		}
+		busy = busy || p.Kind == AtOnce && p.Remaining == 0
+	}
+	if busy && longest == 0 && s.Throttled && s.Reason == Rate {
+		s.Reason = Concurrency
 	}
 	own := max(0, min(s.Wait, forever))
 	s.Wait = 0

@@ -51,13 +51,13 @@ var none = Limit{0, 1}
 
 // Workers with different limits for one key, as they are while a release rolls out.
 var turns = []setting{
-	{name: "two rates", shapes: [][]Limit{one(2, 1), one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "two rates", shapes: [][]Limit{one(2, 1), one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 4, depth: 7, steps: []time.Duration{s1}},
 	{name: "two capacities", shapes: [][]Limit{one(3, 1), one(1, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "two shapes held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "shr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "two shapes late", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0, 1}, ops: "u", fills: 4, depth: 6, steps: []time.Duration{tau, s1}, tau: tau},
 	{name: "renamed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "renamed held", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1}},
-	{name: "renamed resumed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "he", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed resumed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "he", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}},
 	{name: "three", shapes: [][]Limit{{{2, 1}, {1, 2}}, {{2, 2}, none}, {none, {3, 1}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "back", shapes: [][]Limit{{{2, 1}, none}, {none, {2, 2}}}, costs: []Units{{1, 1}, {2, 2}}, fates: []int{0}, ops: "bs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
 }

@@ -1,0 +1,90 @@
+// Package profile reads what the responses of an API say of its limits:
+//
+//	signal := profile.GitHub.Read(resp, time.Now())
+//	if signal.Throttled {
+//		fmt.Println(signal.Reason, signal.Wait)
+//	}
+//
+// A [Signal] tells whether the call was refused, why, for how long no further
+// one should go, and which limits the API has told of: a set of [Policy]. It is
+// evidence from outside, which may slow a program down and never speeds it up.
+// Nothing is kept between two responses, nothing is sent, and nothing waits,
+// but for a body that a profile asks to look at.
+//
+// # What is read from every response
+//
+// [Generic], and a nil *Profile, know
+//
+//   - Retry-After (RFC 9110 §10.2.3) in seconds, with decimals, as a date in
+//     the three forms of HTTP, and as ISO 8601; Retry-After-Ms,
+//     X-Ms-Retry-After-Ms and X-Amz-Retry-After, which are in milliseconds, and
+//     X-RateLimit-Retry-After, which is in seconds;
+//   - RateLimit and RateLimit-Policy as the IETF's drafts
+//     draft-ietf-httpapi-ratelimit-headers-00 to -11 have them: three headers,
+//     a dictionary, or lists by the name of the policy, with units and
+//     partitions. They are read by the rules of RFC 9651: a field with one wrong
+//     character is ignored as a whole;
+//   - X-RateLimit-Limit, -Remaining and -Reset, and X-Rate-Limit-*, which have no
+//     standard, and GitLab's RateLimit-Name and RateLimit-ResetTime.
+//
+// A reset may be a number of seconds, the time since 1970 in seconds or
+// milliseconds, a duration as Go writes it, a date of HTTP, ISO 8601 or
+// JavaScript. A number of 1e9 and more is a time since 1970, of 1e11 and more
+// one in milliseconds, and of 1e14 and more nothing. Milliseconds from now
+// cannot be told from seconds, unless Retry-After says the same in seconds;
+// otherwise the longer reading counts, and a profile makes it right.
+//
+// # Refusals
+//
+// 429 is a refusal, and 529; 503 only with a Retry-After that is understood,
+// because otherwise the API has troubles of its own. Which others are, such as
+// GitHub's 403 or the 200 of a GraphQL API, a profile knows. The [Reason] of a
+// 429 is [Rate] unless the profile or an exhausted policy of a day or longer
+// tells otherwise, that of a 503 is [Unknown], and that of a 529 [Overload].
+//
+// # Wait
+//
+// How long no further call should go is, in this order:
+//
+//  1. A response out of a cache, with an Age above 0 or X-From-Cache, says
+//     nothing.
+//  2. On a refusal, Retry-After, also if it is shorter than a reset. On anything
+//     else it is a hint for polling, and does not count. Of several lines the
+//     longest counts. One in milliseconds counts instead of the seconds if it is
+//     less than them by no more than a second, for it is what they were rounded
+//     from, or if it is longer.
+//  3. On a refusal without that, the longest reset of a policy of which nothing
+//     remains; what the function of the profile says; or the reset of the only
+//     policy. A [Lock] or an [Overload] has nothing to do with resets, and calls
+//     at once only with those of exhausted policies.
+//  4. The profile's Penalty, for [Rate] and [Unknown].
+//  5. On a response that is no refusal, the longest reset of a policy of the
+//     kind [Window] of which nothing remains.
+//
+// A Retry-After or a reset of 0, or one that is over, is as if the API had not
+// said. Points in time are measured by the Date of the same response, so that a
+// wrong clock here does no harm, and get a second more, because they are cut to
+// whole seconds. Two families of headers that tell of the same limit, with resets
+// within two seconds, are one policy; others are two.
+//
+// # What is not trusted
+//
+// A number is at most 20 digits, with or without decimals: no sign, no exponent,
+// no NaN. Times are rounded up, and end at 2^31 seconds; a reset of more than
+// 40 days is not believed. What remains is at most the limit, and less than
+// nothing is nothing; but -1 of an unknown limit is unknown. Of a header that
+// comes twice, the least limit and remaining and the latest reset count. Names
+// are at most 128 bytes of valid UTF-8 without control characters. Lines above
+// 1 KiB are ignored, and so are those after the 16th of a name, policies after
+// the 32nd, and what comes when 4 KiB have been read; of more than 128
+// different headers, those with a name inside are ignored. That bounds the time
+// for a response to some microseconds, whatever it contains; a body that is
+// looked at adds up to some 200 µs for each value that a profile looks for in 64 KiB. Wait has no other cap: how
+// long a response may hold all calls is for its user to say.
+//
+// # Vendors
+//
+// Each of the package's profiles says what it knows and where that is written.
+// [ByName] finds them by their names. To write one, see the example and
+// [Profile].
+package profile

@@ -1,0 +1,254 @@
+package profile_test
+
+import (
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+const (
+	noon    = "Tue, 01 Sep 2026 12:00:00 GMT"
+	forever = (1 << 31) * time.Second
+)
+
+// answer returns a response with headers in pairs of name and value.
+func answer(status int, headers ...string) *http.Response {
+	h := http.Header{"Date": {noon}}
+	for i := 0; i < len(headers); i += 2 {
+		h.Add(headers[i], headers[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: http.NoBody}
+}
+
+func withBody(resp *http.Response, kind, body string) *http.Response {
+	resp.Header.Set("Content-Type", kind)
+	resp.Body = io.NopCloser(strings.NewReader(body))
+	resp.ContentLength = int64(len(body))
+	return resp
+}
+
+func TestNilProfileIsTheGenericOne(t *testing.T) {
+	var none *profile.Profile
+	s := none.Read(answer(429, "Retry-After", "10"), now)
+	if g := profile.Generic.Read(answer(429, "Retry-After", "10"), now); s.Wait != 10*time.Second || g.Wait != s.Wait {
+		t.Errorf("nil: %v, generic: %v, want 10s", s.Wait, g.Wait)
+	}
+}
+
+func TestNothingIsSaidByNoResponse(t *testing.T) {
+	for _, resp := range []*http.Response{nil, {}, {StatusCode: 200}, answer(200), answer(404), answer(503), answer(200, "Age", "7")} {
+		if s := profile.Generic.Read(resp, now); s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero() {
+			t.Errorf("%+v: %+v", resp, s)
+		}
+	}
+}
+
+func TestClockOfTheAPIIsTold(t *testing.T) {
+	s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
+	if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
+		t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
+	}
+	resp := answer(429)
+	resp.Header.Del("Date")
+	if s := profile.Generic.Read(resp, now); !s.Date.IsZero() || s.Skew != 0 {
+		t.Errorf("%v, %v ahead, want nothing without Date", s.Date, s.Skew)
+	}
+}
+
+// A vendor's header is found however the profile spells it, and what a profile
+// lists is not read as generally.
+func TestFieldsOfOnesOwn(t *testing.T) {
+	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
+		{Header: "x-mine-left", Is: profile.IsRemaining, Policy: "mine", Unit: "points", Window: time.Hour},
+		{Header: "X-MINE-MAX", Is: profile.IsLimit, Policy: "mine"},
+		{Header: "x-ratelimit-reset", Is: profile.IsReset, Policy: "mine", In: time.Minute},
+		{Header: "X-Mine-*-Used", Is: profile.IsUsedOfLimit},
+		{Header: "X-Mine-Why", Is: profile.IsDetail},
+		{Header: "X-Mine-Pause", Is: profile.IsRetryAfter, In: time.Millisecond},
+	}}
+	s := p.Read(answer(429, "X-Mine-Left", "3", "X-Mine-Max", "9", "X-RateLimit-Reset", "2", "X-Mine-Special-Used", "1/9", "X-Mine-Why", " too \x01 fast\xff ", "X-Mine-Pause", "250"), now)
+	if n := len(s.Policies()); n != 2 {
+		t.Fatalf("%d policies, want 2: %+v", n, s.Policies())
+	}
+	if b := s.Binding(); b.Name != "mine" || b.Unit != "points" || b.Limit != 9 || b.Remaining != 3 || b.Reset != 2*time.Minute || b.Window != time.Hour {
+		t.Errorf("%+v", b)
+	}
+	for _, q := range s.Policies() {
+		if q.Name != "mine" && (q.Name != "special" || q.Remaining != 8 || q.Limit != 9) {
+			t.Errorf("%+v", q)
+		}
+	}
+	if s.Detail != "too  fast" || s.Wait != 250*time.Millisecond {
+		t.Errorf("%q, %v", s.Detail, s.Wait)
+	}
+}
+
+func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
+	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
+	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {
+		s := p.Read(answer(status), now)
+		if s.Throttled != (status != 400) || s.Reason != want || s.Wait != 0 {
+			t.Errorf("%d: %v %v %v, want %v and no penalty", status, s.Throttled, s.Reason, s.Wait, want)
+		}
+	}
+	p.Reason = profile.Unknown
+	if s := p.Read(answer(429), now); s.Wait != time.Minute || s.RetryAfter != time.Minute || !s.HasRetryAfter {
+		t.Errorf("the penalty is %v", s.Wait)
+	}
+}
+
+func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
+	asked := 0
+	p := &profile.Profile{
+		Name:   "mine",
+		Fields: []profile.Field{{Header: "X-Mine", Is: profile.IsCustom}, {Header: "X-Left", Is: profile.IsRemaining}, {Header: "X-Own-*", Is: profile.IsCustom}},
+		Peeks:  []profile.Peek{{Status: 403}, {Status: 200, Header: "X-Kind", Value: "graphql"}},
+		Judge:  func(*profile.Answer, *profile.Signal) { asked++ },
+	}
+	for _, c := range []struct {
+		resp *http.Response
+		want int
+	}{
+		{answer(200), 0}, {answer(200, "X-Left", "3"), 0}, {answer(404), 0}, {answer(200, "X-Kind", "rest"), 0},
+		{answer(200, "X-Kind", "GraphQL"), 1}, {answer(403), 1}, {answer(429), 1}, {answer(200, "X-Mine", ""), 1}, {answer(200, "X-Own-Goal", "1"), 1},
+		{answer(429, "Age", "1"), 0}, {answer(403, "X-From-Cache", "1"), 0},
+	} {
+		asked = 0
+		p.Read(c.resp, now)
+		if asked != c.want {
+			t.Errorf("%d %v: asked %d times, want %d", c.resp.StatusCode, c.resp.Header, asked, c.want)
+		}
+	}
+}
+
+// Whatever a function Judge does, the Signal keeps what its fields promise.
+func TestJudgeCannotBreakThePromises(t *testing.T) {
+	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Answer, s *profile.Signal) {
+		s.Reason = 99
+		s.Detail = strings.Repeat("d", 1000)
+		s.Scope = "a\nb\xff"
+		s.RetryAfter, s.HasRetryAfter = -time.Hour, true
+		s.Wait = math.MaxInt64
+		for i := range s.Policies() {
+			q := &s.Policies()[i]
+			q.Remaining, q.Limit, q.Reset, q.Window = math.NaN(), math.Inf(1), -7, -7
+		}
+		s.Add(profile.Policy{Name: "literal", Remaining: -5, Limit: 7, Reset: math.MaxInt64, Window: math.MaxInt64})
+		s.Add(profile.NewPolicy("nothing"))
+		for range 100 {
+			s.Add(profile.Policy{Remaining: 9, Limit: 3, Reset: 1})
+		}
+	}}
+	s := p.Read(answer(429, "X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "5"), now)
+	promised(t, &s)
+	if len(s.Policies()) != 31 || s.Reason != profile.Unknown || s.Scope != "ab" || s.RetryAfter != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s.Wait != forever {
+		t.Errorf("Wait is %v, want %v", s.Wait, forever)
+	}
+}
+
+// promised checks what the documentation says of every Signal.
+func promised(t *testing.T, s *profile.Signal) {
+	t.Helper()
+	name := func(v string) bool {
+		return len(v) <= 128 && utf8.ValidString(v) && !strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c == 0x7f })
+	}
+	amount := func(f float64) bool { return f == profile.None || f >= 0 && f <= 1e20 }
+	switch {
+	case s.Wait < 0, s.Wait > forever, s.RetryAfter < 0, s.RetryAfter > forever, !s.HasRetryAfter && s.RetryAfter != 0,
+		!s.Throttled && s.Reason != profile.Unknown, s.Reason > profile.Lock, !name(s.Detail), !name(s.Scope),
+		len(s.Policies()) > 32, s.Skew > forever, s.Skew < -forever,
+		s.Cached && (s.Throttled || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) > 0):
+		t.Errorf("%+v", s)
+	}
+	for _, p := range s.Policies() {
+		switch {
+		case !name(p.Name), !name(p.Unit), !amount(p.Limit), !amount(p.Remaining), p.Limit >= 0 && p.Remaining > p.Limit,
+			p.Reset < 0 && p.Reset != profile.None, p.Reset > 40*24*time.Hour, p.Window < 0, p.Window > forever, p.Wait() < 0,
+			p.Limit < 0 && p.Remaining < 0 && p.Reset < 0:
+			t.Errorf("%+v", p)
+		}
+	}
+	if (s.Binding() == nil) != (len(s.Policies()) == 0) {
+		t.Errorf("%v binds of %d", s.Binding(), len(s.Policies()))
+	}
+}
+
+func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
+	for _, name := range []string{
+		"generic", "github", "shopify", "shopify-rest", "shopify-graphql", "stripe", "slack", "openai", "anthropic", "discord", "google", "aws",
+		"azure-arm", "graph", "hubspot", "jira", "salesforce", "xero", "zoom", "spapi", "notion", "airtable", "twitter", "reddit", "okta",
+	} {
+		if p, ok := profile.ByName(name); !ok || p == nil || p.Name == "" {
+			t.Errorf("%q: %v %v", name, p, ok)
+		}
+	}
+	for _, name := range []string{"", "GitHub", "nobody"} {
+		if p, ok := profile.ByName(name); ok || p != nil {
+			t.Errorf("%q: %v", name, p)
+		}
+	}
+	if p, _ := profile.ByName("github"); p != profile.GitHub {
+		t.Errorf("github is %q", p.Name)
+	}
+}
+
+// A flood of headers costs a bounded number of allocations, says nothing that
+// is out of bounds, and is read the same each time.
+func TestFloodsOfHeadersAreBounded(t *testing.T) {
+	all := floods()
+	for _, what := range slices.Sorted(maps.Keys(all)) {
+		resp := all[what]
+		for _, name := range []string{"generic", "jira", "meta", "azure-arm", "riot", "openai"} {
+			p, _ := profile.ByName(name)
+			s := p.Read(resp, now)
+			promised(t, &s)
+			if !s.Throttled {
+				t.Errorf("%s as %s: not refused", what, name)
+			}
+			if n := testing.AllocsPerRun(1, func() { sink = p.Read(resp, now) }); n > 250 {
+				t.Errorf("%s as %s: %v allocations", what, name, n)
+			}
+			if again := p.Read(resp, now); what != "wild" && (again.Wait != s.Wait || len(again.Policies()) != len(s.Policies())) {
+				t.Errorf("%s as %s: %v and then %v", what, name, s.Wait, again.Wait)
+			}
+		}
+	}
+}
+
+func TestUsualResponsesCostNoAllocation(t *testing.T) {
+	for name, resp := range map[string]*http.Response{
+		"nothing":     usual(200),
+		"refused":     usual(429),
+		"seconds":     usual(429, "Retry-After", "30"),
+		"date":        usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT"),
+		"trio":        usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"),
+		"structured":  usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`),
+		"two":         usual(200, "RateLimit", `"a";r=50;t=30, "b";r=9`, "RateLimit-Policy", `"a";q=100;w=60, "b";q=10;w=1`),
+		"dictionary":  usual(200, "RateLimit", `limit=10, remaining=5, reset=3`, "RateLimit-Policy", `10;w=60`),
+		"of a vendor": usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core"),
+	} {
+		for _, p := range []*profile.Profile{nil, profile.Generic, profile.OpenAI, profile.Jira} {
+			if p != nil && p.Judge != nil && resp.StatusCode == 429 {
+				continue // its function is asked
+			}
+			if n := testing.AllocsPerRun(100, func() { sink = p.Read(resp, now) }); n > 0 {
+				t.Errorf("%s: %v allocations", name, n)
+			}
+		}
+	}
+	vendor := usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core")
+	if n := testing.AllocsPerRun(100, func() { sink = profile.GitHub.Read(vendor, now) }); n > 0 {
+		t.Errorf("github: %v allocations", n)
+	}
+}

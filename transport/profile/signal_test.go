@@ -1,0 +1,139 @@
+package profile
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+func TestCopiesOfASignalKeepTheirPolicies(t *testing.T) {
+	for _, n := range []int{0, 1, 4, 5, 20} {
+		var s Signal
+		for i := range n {
+			p := NewPolicy(fmt.Sprint(i))
+			p.Remaining = float64(i)
+			s.Add(p)
+		}
+		c := s
+		s.Add(Policy{Name: "late", Remaining: 1, Limit: None, Reset: None})
+		if len(c.Policies()) != n || len(s.Policies()) != n+1 {
+			t.Errorf("%d policies in the copy, want %d; then %d", len(c.Policies()), n, len(s.Policies()))
+		}
+		for i, p := range c.Policies() {
+			if p.Name != fmt.Sprint(i) {
+				t.Errorf("policy %d of %d is %q", i, n, p.Name)
+			}
+		}
+	}
+}
+
+func TestDroppedPoliciesLeaveTheOthers(t *testing.T) {
+	for _, n := range []int{1, 4, 6} {
+		for i := range n {
+			var s Signal
+			for j := range n {
+				p := NewPolicy(fmt.Sprint(j))
+				p.Limit = 1
+				s.Add(p)
+			}
+			s.drop(i)
+			if len(s.Policies()) != n-1 {
+				t.Fatalf("%d left of %d", len(s.Policies()), n)
+			}
+			for k, p := range s.Policies() {
+				want := k
+				if k >= i {
+					want++
+				}
+				if p.Name != fmt.Sprint(want) {
+					t.Errorf("without %d of %d: place %d has %q", i, n, k, p.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
+	policy := func(name string, limit, remaining float64, reset time.Duration) Policy {
+		p := NewPolicy(name)
+		p.Limit, p.Remaining, p.Reset = limit, remaining, reset
+		return p
+	}
+	atOnce, rate := policy("at once", 5, 0, time.Hour), policy("rate", 0.5, None, None)
+	atOnce.Kind, rate.Kind = AtOnce, PerSecond
+	inOrder := []Policy{ // the one that binds more first
+		policy("empty, long", 100, 0, time.Hour),
+		policy("empty, short", 100, 0, time.Minute),
+		policy("empty, unknown", None, 0, None),
+		atOnce,
+		policy("half", 10, 5, time.Minute),
+		policy("half, sooner", 10, 5, time.Second),
+		policy("most", 10, 9, None),
+		policy("few", None, 3, None),
+		policy("many", None, 300, time.Hour),
+		policy("no more than a limit", 10, None, time.Hour),
+		policy("a limit", 10, None, None),
+		rate,
+	}
+	for i := range inOrder {
+		for j := range inOrder {
+			var s Signal
+			s.add(inOrder[j])
+			s.add(inOrder[i])
+			if want := inOrder[min(i, j)].Name; s.Binding().Name != want {
+				t.Errorf("of %q and %q binds %q", inOrder[i].Name, inOrder[j].Name, s.Binding().Name)
+			}
+		}
+	}
+}
+
+func TestWaitOfAPolicyEndsAfterItsReset(t *testing.T) {
+	for _, c := range []struct {
+		p    Policy
+		want time.Duration
+	}{
+		{NewPolicy(""), 0}, {Policy{}, 0}, {Policy{Reset: time.Second}, time.Second},
+		{Policy{Reset: time.Second, Absolute: true}, 2 * time.Second}, {Policy{Absolute: true}, time.Second}, {Policy{Reset: None, Absolute: true}, 0},
+	} {
+		if got := c.p.Wait(); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.p, got, c.want)
+		}
+	}
+}
+
+func TestReasonsHaveNames(t *testing.T) {
+	for r, want := range map[Reason]string{Unknown: "unknown", Rate: "rate", Quota: "quota", Concurrency: "concurrency", Overload: "overload", Lock: "lock", 99: "unknown"} {
+		if r.String() != want {
+			t.Errorf("%d: %q, want %q", r, r, want)
+		}
+	}
+}
+
+// Aliases lead to profiles under other names, never to two under one.
+func TestNamesOfProfilesAreUnique(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range builtin {
+		if p.Name == "" || seen[p.Name] {
+			t.Errorf("%q is there twice", p.Name)
+		}
+		seen[p.Name] = true
+	}
+	for name, p := range aliases {
+		if p == nil || seen[name] {
+			t.Errorf("the alias %q is a name already", name)
+		}
+	}
+}
+
+// Headers of the package's own profiles are found without allocation only if
+// they are spelled as responses have them.
+func TestHeadersOfProfilesAreCanonical(t *testing.T) {
+	for _, p := range builtin {
+		for _, f := range p.Fields {
+			if got := http.CanonicalHeaderKey(f.Header); got != f.Header {
+				t.Errorf("%s: %q is %q in responses", p.Name, f.Header, got)
+			}
+		}
+	}
+}
