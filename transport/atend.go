@@ -15,20 +15,13 @@ import (
 //	}
 //
 // Nothing is read ahead and nothing kept but the tail. f is called once, by whoever
-// reads; not if the body is closed before its end, or fails.
+// reads; not if the body is closed before its end, or fails, and not for the
+// connection of a 101 Switching Protocols. f must not keep the tail.
 func AtEnd(resp *http.Response, most int, f func(tail []byte)) {
-	if resp.Body == nil || most <= 0 {
+	if resp.Body == nil || most <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return
 	}
-	b := tail{ReadCloser: resp.Body, most: most, f: f}
-	if w, ok := resp.Body.(io.Writer); ok {
-		resp.Body = &struct {
-			*tail
-			io.Writer
-		}{&b, w}
-		return
-	}
-	resp.Body = &b
+	resp.Body = &tail{ReadCloser: resp.Body, most: most, f: f}
 }
 
 // tail is a body whose end is kept.

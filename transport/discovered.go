@@ -16,26 +16,28 @@ import (
 //	d := &transport.Discovered{Route: route, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
 //	client.Transport = &transport.Transport{For: d.For, OnResponse: d.Learn}
 //
-// Until a route's first answer its limiter is one of its own, under the route's name.
-// It is safe for concurrent use.
+// Until a route's first answer its limiter is one of its own. Each host has its own
+// routes and names, so that no host's answers touch another's limiters. It is safe
+// for concurrent use.
 type Discovered struct {
 	// Route returns what stands for all requests of one kind, such as the method
 	// and the path without its ids; "": the request has no limiter here. It must
 	// not be made of what others choose freely: each is remembered, up to
-	// MaxRoutes. Names of the API's are marked, so that none is a route's.
+	// MaxRoutes.
 	Route func(*http.Request) string
 	// Name returns the API's name for the bucket that the request of a response
 	// belongs to; "": it has none. See [HeaderName].
 	Name func(*http.Response) string
-	// Limiters has the limiters: of a bucket that the API has named under "=" and
-	// the name, and of a route whose bucket is not known yet under the route.
+	// Limiters has the limiters, by keys that begin with the host: of a bucket that
+	// the API has named, "api.example.com=name", and of a route whose bucket is not
+	// known yet, "api.example.com route".
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is how many routes are remembered; others keep their own limiters.
 	// 0 or less: 10 000.
 	MaxRoutes int
 
 	mu    sync.RWMutex
-	names map[string]string // of routes
+	names map[string]string // of hosts and routes
 }
 
 // maxName is the longest name of a bucket, in bytes, that is believed.
@@ -54,15 +56,16 @@ func (d *Discovered) For(req *http.Request) outbound.Limiter {
 	if route == "" {
 		return nil
 	}
-	return d.Limiters.For(d.key(route))
+	return d.Limiters.For(d.key(hostKey(req.URL), route))
 }
 
 // key returns the key of a route's limiter.
-func (d *Discovered) key(route string) string {
+func (d *Discovered) key(host, route string) string {
+	route = host + " " + route
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if name, ok := d.names[route]; ok {
-		return "=" + name
+		return host + "=" + name
 	}
 	return route
 }
@@ -79,6 +82,7 @@ func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if name == "" || len(name) > maxName || route == "" {
 		return
 	}
+	route = hostKey(resp.Request.URL) + " " + route
 	d.mu.RLock()
 	was, known := d.names[route]
 	d.mu.RUnlock()

@@ -59,15 +59,12 @@ func (t *Transport) refused(why profile.Reason, wait time.Duration, c hearer) {
 		}
 		c.Because(outbound.ReasonConcurrency)
 		c.Hold(min(wait, crowded))
-		c.noSuccess()
 	case profile.Unknown:
 		// It may be down, or busy: that is no proof that we are too fast.
 		if wait > 0 {
 			c.Hold(wait)
 		}
-		c.noSuccess()
 	default: // not this quota: whoever tries again waits, and nobody else
-		c.noSuccess()
 	}
 }
 
@@ -96,11 +93,14 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 
 // apply has a call hear what the response says, as the user's functions have it.
 func (t *Transport) apply(resp *http.Response, s profile.Signal, c hearer) {
+	// Neither what a cache has answered nor a refusal that is another limiter's
+	// tells that this one's pace is right.
+	success := !s.Cached && !s.Throttled
 	if t.OnSignal != nil {
 		t.OnSignal(resp, &s)
 	}
 	t.heed(&s, c)
-	if s.Cached && resp.StatusCode == http.StatusTooManyRequests {
+	if !success {
 		c.noSuccess()
 	}
 	if t.Used != nil {

@@ -77,40 +77,47 @@ var errNoResponse = errors.New("transport: Base returned neither a response nor 
 // RoundTrip has the request admitted and hands it on to Base. It waits only if
 // the limiter does, no longer than the request's context allows. The request
 // is not changed, its body is not buffered, and nothing is sent twice.
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Whatever happens before Base has taken the body, a panic of the user's
-	// functions or of Base included, it is closed here.
-	ours := true
+func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	// Whatever happens before Base has taken the request's body and the caller
+	// the response's, a panic of the user's functions or of Base included, they
+	// are closed here.
+	ours, passed := true, false
 	defer func() {
 		if ours {
 			closeRequest(req)
 		}
+		if !passed {
+			closeResponse(resp)
+		}
 	}()
 	var permit outbound.Permit
-	var err error
 	costed := costOf(req.Context())
-	if limiter := t.limiter(req); limiter != nil {
+	limiter := t.limiter(req)
+	if limiter != nil {
 		permit, err = limiter.Acquire(req.Context(), t.cost(req, costed))
 	}
 	if err != nil {
-		ours = false
+		ours, passed = false, true
 		closeRequest(req)
 		return t.refuse(req, err)
 	}
 	if costed != nil || t.OnResponse != nil || permit.Pending() {
+		passed = true // by follow, or closed
 		return t.follow(req, permit, costed, &ours)
 	}
-	resp, err := t.send(req, &ours)
-	if err != nil {
+	if resp, err = t.send(req, &ours); err != nil {
 		if neverSent(err) {
 			permit.Settle(outbound.Cost{})
 		}
 		return nil, err
 	}
-	permit = t.judge(resp, permit)
+	if limiter != nil || t.OnSignal != nil {
+		permit = t.judge(resp, permit)
+	}
 	// Nothing but a success comes of Done, so nobody needs to watch the body,
 	// and an error, which is none, can do without.
 	permit.Done()
+	passed = true
 	return resp, nil
 }
 
