@@ -38,7 +38,7 @@ func (t *Transport) heed(s *profile.Signal, c hearer) {
 	default:
 		policies := s.Policies()
 		for i := range policies {
-			if p := &policies[i]; p.Kind == profile.Window && p.Remaining >= 0 && p.Wait() > 0 {
+			if p := &policies[i]; p.Kind == profile.Window {
 				t.remaining(p, c)
 			}
 		}
