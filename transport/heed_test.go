@@ -56,6 +56,7 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 		"one remains":              {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "60"}, speed: 1},
 		"nothing, for how long?":   {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0"}, speed: 1},
 		"nothing, but it leaks":    {rt: Transport{Profile: profile.Shopify}, status: 200, header: []string{"X-Shopify-Shop-Api-Call-Limit", "40/40"}, speed: 1},
+		"nothing, but it drips":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Requests", "9", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "6m"}, speed: 1},
 		"nothing, beyond MaxHold":  {rt: Transport{MaxHold: time.Minute}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600"}, held: time.Minute, reason: outbound.ReasonExhausted, speed: 1},
 		"no tokens, not heeded":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "6m"}, speed: 1},
 		"no unit of ours":          {rt: Transport{Units: map[string]int{"requests": 4, "": -1}}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, speed: 1},
@@ -184,7 +185,7 @@ func TestWhatACallHasUsedIsSettledByItsAnswer(t *testing.T) {
 // An answer that comes late tells of a time since which calls have left.
 func TestASlowAnswerIsHeldAgainstWhatHasLeakedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, limits := range [][]outbound.Limit{{outbound.PerSecond(10)}, {outbound.PerSecond(10), outbound.Limit{Capacity: 1000, LeakRate: 10, Name: "long"}}} {
+		for _, limits := range [][]outbound.Limit{{outbound.PerSecond(10)}, {outbound.PerSecond(10), outbound.PerMinute(600).Of(0, "minute")}} {
 			b := outbound.Must(outbound.NewBucket("api", limits...))
 			slow := &Transport{Limiter: b, Base: base(func(req *http.Request) (*http.Response, error) {
 				for range 20 {
