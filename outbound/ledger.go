@@ -16,6 +16,7 @@ type ledger struct {
 	store Store        // nil: stored, below
 	heard atomic.Int64 // the newest epoch in which a call has succeeded
 	told  atomic.Int64 // the newest that the state was told of
+	doubt atomic.Int64 // the newest in which the store has not heard of any success since the hold
 
 	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
 
@@ -37,6 +38,7 @@ func newLedger(b *Bucket, limits []Limit) *ledger {
 	l := new(ledger)
 	l.heard.Store(never)
 	l.told.Store(never)
+	l.doubt.Store(never)
 	l.stored.State = leak.New(b.born)
 	l.set(limits)
 	l.stored.Limits = l.own
@@ -106,6 +108,11 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 	r, err := l.store.Update(ctx, b.key, &far)
 	if err != nil {
 		return r, &StoreError{Op: name, Key: b.key, Err: err}
+	}
+	if r.State.Fails >= 0 {
+		l.doubt.Store(r.State.Epoch)
+	} else {
+		l.doubt.Store(never)
 	}
 	r.sign()
 	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
@@ -231,11 +238,17 @@ func (l *ledger) postpone(r Report) bool {
 	return wanted
 }
 
-// succeeded notes that a call which knew of epoch has succeeded.
+// succeeded notes that a call which knew of epoch has succeeded. That rides on the
+// next operation. Only the first success that is known of after a hold goes at once:
+// in a large fleet this worker's next turn may be far away, and until then every
+// refusal would double the hold.
 func (b *Bucket) succeeded(epoch int64) {
 	l := b.ledger()
 	for e := l.heard.Load(); e < epoch; e = l.heard.Load() {
 		if l.heard.CompareAndSwap(e, epoch) {
+			if l.doubt.CompareAndSwap(epoch, never) {
+				_, _ = b.do(context.Background(), "report", &Op{})
+			}
 			return
 		}
 	}

@@ -1,6 +1,9 @@
 package outbound
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Remaining says what the API has told with the answer: so many units of its quota
 // remain until the reset, which is in so much time. A number below 0: it did not
@@ -11,7 +14,7 @@ import "time"
 // before its reset. Most calls cost little: only what is so little that the calls
 // since could have used it up is reported to the bucket.
 func (p *Permit) Remaining(left Cost, reset time.Duration) {
-	if p == nil || reset <= 0 || !told(&left) {
+	if p == nil || reset <= 0 || !left.told() {
 		return
 	}
 	switch {
@@ -33,14 +36,18 @@ func (p *Permit) Remaining(left Cost, reset time.Duration) {
 	}
 }
 
-// told reports whether any number is one: not below 0, and not NaN.
-func told(left *Cost) bool {
-	for i := range left {
-		if left[i] >= 0 {
-			return true
+// told reports whether the API has told of any unit, and makes -1 of the numbers that
+// tell nothing: below 0, NaN, infinite.
+func (c *Cost) told() bool {
+	any := false
+	for i := range c {
+		if c[i] >= 0 && c[i] <= math.MaxFloat64 {
+			any = true
+		} else {
+			c[i] = -1
 		}
 	}
-	return false
+	return any
 }
 
 // none reports whether nothing remains of something.
@@ -68,5 +75,7 @@ func (k *call) Remaining(left Cost, reset time.Duration) {
 }
 
 func (o *observed) Remaining(left Cost, reset time.Duration) {
-	o.once(0, 0, func(p *Permit) { p.Remaining(left, reset) })
+	if o.once(0, 0, func(p *Permit) { p.Remaining(left, reset) }) && left.none() {
+		o.tell(Event{Kind: EventHeld, Hold: reset, Reason: ReasonExhausted})
+	}
 }

@@ -43,6 +43,20 @@ func (a *attempt) Hold(d time.Duration) {
 	a.permit.Hold(min(d, a.maxHold))
 }
 
+// Because says why, for the Refused and Hold that follow.
+func (a *attempt) Because(r outbound.Reason) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.permit.Because(r)
+}
+
+// Remaining says what the API has left until a reset.
+func (a *attempt) Remaining(left outbound.Cost, reset time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.permit.Remaining(left, min(reset, a.maxHold))
+}
+
 func (a *attempt) Done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

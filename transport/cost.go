@@ -69,6 +69,20 @@ func (k *costed) Hold(d time.Duration) {
 	}
 }
 
+// Because says why, for the Refused and Hold that follow.
+func (k *costed) Because(r outbound.Reason) {
+	if a := k.last(); a != nil {
+		a.Because(r)
+	}
+}
+
+// Remaining reports what the API has left until a reset, by the last answer.
+func (k *costed) Remaining(left outbound.Cost, reset time.Duration) {
+	if a := k.last(); a != nil {
+		a.Remaining(left, reset)
+	}
+}
+
 // Done does nothing: the attempt may still be in progress, in somebody's hands,
 // and ends when its body does.
 func (k *costed) Done() {}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 // Transport is an [http.RoundTripper] that has every request admitted by a
@@ -31,6 +32,23 @@ type Transport struct {
 	// Cost returns what a request takes, unless [WithCost] has said so. It must
 	// not change the request or read its body. nil: Cost{1}.
 	Cost func(*http.Request) outbound.Cost
+	// Profile reads from a response what the API says of its limits: see package
+	// profile, which knows some vendors. nil: [profile.Generic].
+	Profile *profile.Profile
+	// Units says which number of a Cost a policy of the API counts, by the policy's
+	// name or else by its unit, such as {"requests": 0, "tokens": 1}. Policies
+	// that it does not have are not heeded. nil: requests, and what the API does
+	// not name a unit of, are number 0.
+	Units map[string]int
+	// OnSignal is called with what each response says, before it is heeded, and
+	// may change it: what it sets to the zero Signal is not heeded at all, such as
+	// a refusal of another scope than this limiter's. It runs even if the Signal
+	// says nothing. nil: nothing is called.
+	OnSignal func(*http.Response, *profile.Signal)
+	// Used returns what a call has really cost, and whether that is known, by its
+	// response's headers, such as nothing for a 304. The call is settled with it.
+	// Where only the body tells, see [AtEnd]. nil: nothing is settled.
+	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong
 	// or malicious Retry-After cannot stop all calls for days. It binds Refused
 	// and Hold of the permits that OnResponse and [WithCost] hand out as well.
@@ -59,44 +77,47 @@ var errNoResponse = errors.New("transport: Base returned neither a response nor 
 // RoundTrip has the request admitted and hands it on to Base. It waits only if
 // the limiter does, no longer than the request's context allows. The request
 // is not changed, its body is not buffered, and nothing is sent twice.
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Whatever happens before Base has taken the body, a panic of the user's
-	// functions or of Base included, it is closed here.
-	ours := true
+func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	// Whatever happens before Base has taken the request's body and the caller
+	// the response's, a panic of the user's functions or of Base included, they
+	// are closed here.
+	ours, passed := true, false
 	defer func() {
 		if ours {
 			closeRequest(req)
 		}
+		if !passed {
+			closeResponse(resp)
+		}
 	}()
 	var permit outbound.Permit
-	var err error
 	costed := costOf(req.Context())
-	if limiter := t.limiter(req); limiter != nil {
+	limiter := t.limiter(req)
+	if limiter != nil {
 		permit, err = limiter.Acquire(req.Context(), t.cost(req, costed))
 	}
 	if err != nil {
-		ours = false
+		ours, passed = false, true
 		closeRequest(req)
 		return t.refuse(req, err)
 	}
 	if costed != nil || t.OnResponse != nil || permit.Pending() {
+		passed = true // by follow, or closed
 		return t.follow(req, permit, costed, &ours)
 	}
-	resp, err := t.send(req, &ours)
-	if err != nil {
+	if resp, err = t.send(req, &ours); err != nil {
 		if neverSent(err) {
 			permit.Settle(outbound.Cost{})
 		}
 		return nil, err
 	}
-	if d, refused := refusal(resp); refused {
-		permit.Refused(min(d, t.maxHold()))
-	} else if resp.StatusCode == http.StatusTooManyRequests {
-		permit.Failed() // out of a cache: it says nothing about the API now
+	if limiter != nil || t.OnSignal != nil {
+		permit = t.judge(resp, permit)
 	}
 	// Nothing but a success comes of Done, so nobody needs to watch the body,
 	// and an error, which is none, can do without.
 	permit.Done()
+	passed = true
 	return resp, nil
 }
 
@@ -128,10 +149,8 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		p := outbound.NewPermit(a)
 		t.OnResponse(resp, &p)
 	}
-	if d, refused := refusal(resp); refused && !a.judged() {
-		a.Refused(d)
-	} else if !refused && resp.StatusCode == http.StatusTooManyRequests && !a.judged() {
-		a.noSuccess()
+	if !a.judged() {
+		t.apply(resp, t.Profile.Read(resp, time.Now()), a)
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
@@ -140,6 +159,17 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	}
 	passed = true
 	return resp, nil
+}
+
+// judge has a call that nobody follows hear what the response says.
+func (t *Transport) judge(resp *http.Response, permit outbound.Permit) outbound.Permit {
+	s := t.Profile.Read(resp, time.Now())
+	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil {
+		return permit // so that nothing of it escapes
+	}
+	p := permit
+	t.apply(resp, s, quick{&p})
+	return p
 }
 
 // limiter returns what admits the request; nil: nothing does.

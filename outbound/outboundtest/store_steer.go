@@ -2,6 +2,7 @@ package outboundtest
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -18,7 +19,7 @@ func (e *exam) remains() {
 	p.Remaining(outbound.Cost{-1, 0, 0, 0}, time.Hour) // of units that the bucket does not count
 	p.Remaining(outbound.Cost{5}, time.Hour)
 	q := e.admit(other, outbound.Cost{1})
-	p.Remaining(outbound.Cost{5}, time.Hour)
+	p.Remaining(outbound.Cost{5, math.NaN(), math.Inf(1), math.Inf(-1)}, time.Hour)
 	full := e.refuse(b, outbound.Cost{1})
 	if !full.Held || full.Reason != outbound.ReasonExhausted {
 		e.failf("of 5 that remained 5 had been used since: %v", full)

@@ -1,0 +1,55 @@
+package outbound
+
+import "sync"
+
+// Estimate foretells what calls cost whose full cost is known only afterwards, such
+// as the tokens of an answer: what is known before, and the moving average of what
+// the calls before came to beyond that. Acquire Cost(known), settle what the call has
+// really cost, and let Learn hear both:
+//
+//	p, err := bucket.Acquire(ctx, e.Cost(known))
+//	…
+//	p.Settle(used)
+//	e.Learn(known, used)
+//
+// Too low an estimate sends calls that the API refuses, too high a one is settled too
+// late for others to use. Keep the capacity of such a limit at 6 s of its rate or
+// less, or stay at 95 % of the quota. The zero Estimate is ready to use, and safe for
+// concurrent use.
+type Estimate struct {
+	// Weight is how much the newest call counts, above 0 and at most 1. Others
+	// mean 1/20.
+	Weight float64
+
+	mu    sync.Mutex
+	calls int
+	rest  Cost
+}
+
+// Cost returns what a call is expected to cost of which so much is known.
+func (e *Estimate) Cost(known Cost) Cost {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range known {
+		known[i] += e.rest[i]
+	}
+	return known
+}
+
+// Learn takes in what a call has really cost. Numbers that are no cost are ignored.
+func (e *Estimate) Learn(known, used Cost) {
+	if !known.real() || !used.real() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	weight := e.Weight
+	if !(weight > 0 && weight <= 1) {
+		weight = 1. / 20
+	}
+	e.calls++
+	weight = max(weight, 1/float64(e.calls)) // at first, the mean of what there is
+	for i := range used {
+		e.rest[i] += weight * (max(0, used[i]-known[i]) - e.rest[i])
+	}
+}

@@ -1,0 +1,258 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"reflect"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var notTold = Cost{-1, -1, -1, -1}
+
+func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
+	type said struct {
+		left  Cost
+		reset time.Duration
+	}
+	var all []said
+	for _, n := range append(noNumbers, huge...) {
+		all = append(all, said{Cost{n, n, n, n}, time.Hour})
+	}
+	for _, d := range append(noSpans, 0) {
+		all = append(all, said{Cost{}, d})
+	}
+	all = append(all, said{notTold, time.Hour}, said{Cost{-1, -1, 0, -1}, time.Hour}) // nobody counts unit 2
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if err != nil && name != "held" {
+				t.Fatalf("%s: %v", name, err)
+			}
+			before := states(t, b)
+			for _, s := range all {
+				p.Remaining(s.left, s.reset)
+				if after := states(t, b); !reflect.DeepEqual(before, after) {
+					t.Errorf("Remaining(%v, %v) of the bucket %s has changed\n%+v to\n%+v", s.left, s.reset, name, before, after)
+				}
+			}
+		}
+		new(Permit).Remaining(Cost{}, time.Hour)
+		new(Permit).Because(ReasonRate)
+		(*Permit)(nil).Remaining(Cost{}, time.Hour)
+		(*Permit)(nil).Because(ReasonRate)
+	})
+}
+
+// The longest reset that there is neither overflows nor shuts the bucket for good.
+func TestAnEndlessResetHoldsUntilResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if name == "held" {
+				continue
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			p.Remaining(Cost{0, nan, nan, -inf}, math.MaxInt64)
+			for _, s := range states(t, b) {
+				if s.HeldFor < 100*365*24*time.Hour || s.Reason != ReasonExhausted {
+					t.Errorf("%s: held for %v by %q", name, s.HeldFor, s.Reason)
+				}
+			}
+			if err := b.Resume(ctx); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); err != nil {
+				t.Errorf("%s, after Resume: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
+	limits := []Limit{{Capacity: 100, LeakRate: 1e-4}, {Capacity: 10, LeakRate: 1, Name: "short"}, {Capacity: 1000, LeakRate: 1e-3, Unit: 1}}
+	for name, c := range map[string]struct {
+		calls int // since the one that is answered, with 10 of unit 1 each
+		left  Cost
+		held  bool
+	}{
+		"enough of both":           {2, Cost{3, 30}, false},
+		"nothing is told":          {2, notTold, false},
+		"unit 0 is used up":        {3, Cost{3, 1000}, true},
+		"unit 1 is used up":        {3, Cost{-1, 30}, true},
+		"unit 1 is nearly used up": {3, Cost{-1, 30.1}, false},
+		"nothing remained at once": {0, Cost{-1, 0}, true},
+		"another unit":             {3, Cost{-1, -1, 0, 0}, false},
+	} {
+		for kind, newBucket := range map[string]func() *Bucket{
+			"of its own": func() *Bucket { return Must(NewBucket("api", limits...)) },
+			"shared":     func() *Bucket { return Must(NewSharedBucket(NewMemory(), "api", limits...)) },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBucket()
+				p, err := b.Acquire(ctx, Cost{1, 10})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range c.calls {
+					if _, err := b.Acquire(ctx, Cost{1, 10}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.Remaining(c.left, time.Hour)
+				var full *ThrottledError
+				_, err = b.Acquire(ctx, Cost{1, 10})
+				if held := errors.As(err, &full) && full.Held; held != c.held {
+					t.Errorf("%s, bucket %s: %v", name, kind, err)
+				}
+				if c.held && full.Reason != ReasonExhausted {
+					t.Errorf("%s, bucket %s: the reason is %q", name, kind, full.Reason)
+				}
+			})
+		}
+	}
+}
+
+// Answers overtake each other: an old one tells more than there is, a new one less.
+func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
+	for name, order := range map[string][]int{"in order": {0, 1, 2}, "reversed": {2, 1, 0}, "mixed": {1, 2, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1e-4}))
+			var p [3]Permit
+			for i := range p {
+				p[i], _ = b.Acquire(ctx, Cost{1})
+			}
+			for _, i := range order {
+				p[i].Remaining(Cost{float64(3 - i)}, time.Hour) // one more call than have left
+				if s := states(t, b)[0]; s.HeldFor > 0 {
+					t.Errorf("%s: held by answer %d", name, i)
+				}
+			}
+			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range order {
+				p[i].Remaining(Cost{float64(3 - i)}, time.Hour)
+				if s := states(t, b)[0]; s.HeldFor == 0 {
+					t.Errorf("%s: not held by answer %d, although nothing remains", name, i)
+				}
+			}
+		})
+	}
+}
+
+func TestTheReasonIsTheLongestHoldsAndAnyByteIsHarmless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range buckets(t) {
+			if kind == "held" {
+				continue
+			}
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := func(r Reason) {
+				t.Helper()
+				var full *ThrottledError
+				if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); !errors.As(err, &full) || full.Reason != r {
+					t.Errorf("%s: %v, want the reason %q", kind, err, r)
+				}
+			}
+			p.Because(ReasonQuota)
+			p.Refused(time.Minute)
+			want(ReasonQuota)
+			p.Because(ReasonConcurrency)
+			p.Hold(time.Second) // shorter: it changes nothing
+			want(ReasonQuota)
+			p.Because(255)
+			p.Hold(time.Hour)
+			want(255)
+			if s := Reason(255).String(); s != "" {
+				t.Errorf("an unknown reason is %q", s)
+			}
+			if err := b.Hold(ctx, 2*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			want(ReasonUnknown) // the operator's
+		}
+	})
+}
+
+func TestAnObserverHearsThatNothingRemains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard []Event
+		l := Observe(Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1})), "api", func(_ context.Context, e Event) {
+			if e.Kind == EventHeld {
+				heard = append(heard, e)
+			}
+		})
+		p, err := l.Acquire(ctx, Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Remaining(Cost{5, -1, -1, -1}, time.Minute)
+		p.Remaining(Cost{0, -1, -1, -1}, time.Minute)
+		p.Because(ReasonQuota)
+		p.Refused(1e9 * time.Second)
+		if len(heard) != 2 || heard[0].Hold != time.Minute || heard[0].Reason != ReasonExhausted ||
+			heard[1].Hold != 1e9*time.Second || !heard[1].Rejected || heard[1].Reason != ReasonQuota {
+			t.Errorf("heard %+v", heard)
+		}
+	})
+}
+
+func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
+	var e Estimate
+	known := Cost{1, 100}
+	if c := e.Cost(known); c != known {
+		t.Errorf("before the first call: %v", c)
+	}
+	e.Learn(known, Cost{1, 300})
+	if c := e.Cost(known); c != (Cost{1, 300}) {
+		t.Errorf("after one call: %v", c)
+	}
+	e.Learn(known, Cost{1, 500})
+	if c := e.Cost(known); c != (Cost{1, 400}) {
+		t.Errorf("after two, the mean: %v", c)
+	}
+	for range 200 {
+		e.Learn(known, Cost{1, 50}) // less than was known: nothing beyond it
+	}
+	if c := e.Cost(known); c[0] != 1 || c[1] < 100 || c[1] > 101 {
+		t.Errorf("after many that took nothing more: %v", c)
+	}
+	if quick := (&Estimate{Weight: 1}); true {
+		quick.Learn(known, Cost{1, 300})
+		quick.Learn(known, Cost{1, 700})
+		if c := quick.Cost(known); c[1] != 700 {
+			t.Errorf("with weight 1: %v", c)
+		}
+	}
+}
+
+func TestAnEstimateIgnoresWhatIsNoCostAndStaysANumber(t *testing.T) {
+	for _, weight := range []float64{0, -1, 2, nan, inf, -inf, 0.5} {
+		e := Estimate{Weight: weight}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for _, n := range append(noNumbers, huge...) {
+					e.Learn(Cost{n}, Cost{1})
+					e.Learn(Cost{1}, Cost{1, n})
+				}
+				for range 100 {
+					e.Learn(Cost{1, 10}, Cost{1, 30})
+				}
+			})
+		}
+		wg.Wait()
+		if c := e.Cost(Cost{1, 10}); !(math.Abs(c[0]-1) < 1e-9 && math.Abs(c[1]-30) < 1e-9) {
+			t.Errorf("weight %v: %v, want 1 and 30", weight, c)
+		}
+	}
+}
