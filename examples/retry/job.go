@@ -6,19 +6,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/hashicorp/go-retryablehttp"
 )
 
 // job is some calls to make, by some workers with one client.
 type job struct {
 	name           string
 	method, url    string
-	client         *retryablehttp.Client
+	client         *http.Client
 	api            *moody // nil: somebody else's
 	calls, workers int
 
@@ -26,7 +26,7 @@ type job struct {
 	mu    sync.Mutex // protects the fields below
 	good  int
 	bad   int
-	first error // why a call was given up
+	first error // why a call was lost
 	took  time.Duration
 }
 
@@ -47,11 +47,11 @@ func (j *job) run(ctx context.Context) {
 
 // call makes one call.
 func (j *job) call(ctx context.Context, n int64) error {
-	var body any
+	var body io.Reader
 	if j.method == http.MethodPost {
-		body = []byte("amount=2000")
+		body = strings.NewReader("amount=2000")
 	}
-	req, err := retryablehttp.NewRequestWithContext(ctx, j.method, j.url, body)
+	req, err := http.NewRequestWithContext(ctx, j.method, j.url, body)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,9 @@ func (j *job) call(ctx context.Context, n int64) error {
 		req.Header.Set("Idempotency-Key", "order-"+strconv.FormatInt(n, 10))
 	}
 	resp, err := j.client.Do(req)
-	if err != nil {
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		return outer.Err // without the URL, which may have a key in its query
+	} else if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
@@ -95,9 +97,9 @@ func together(ctx context.Context, jobs []*job, out io.Writer) error {
 	}
 	all.Wait()
 
-	fmt.Fprintf(out, "%-20s %8s %8s %8s %8s %8s %8s\n", "", "answered", "given up", "attempts", "refused", "failed", "seconds")
+	fmt.Fprintf(out, "%-15s %8s %8s %8s %8s %8s %8s\n", "", "answered", "lost", "attempts", "refused", "failed", "seconds")
 	for _, j := range jobs {
-		line := fmt.Sprintf("%-20s %8d %8d", j.name, j.good, j.bad)
+		line := fmt.Sprintf("%-15s %8d %8d", j.name, j.good, j.bad)
 		if j.api != nil {
 			calls, refused, failed := j.api.counts()
 			line += fmt.Sprintf(" %8d %8d %8d", calls, refused, failed)
@@ -108,14 +110,14 @@ func together(ctx context.Context, jobs []*job, out io.Writer) error {
 	}
 	for _, j := range jobs {
 		if j.first != nil {
-			fmt.Fprintf(out, "\n%s has given up first with: %v\n", j.name, j.first)
+			fmt.Fprintf(out, "\n%s has lost the first with: %v\n", j.name, j.first)
 		}
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
 	if last := jobs[len(jobs)-1]; last.bad > 0 {
-		return fmt.Errorf("%d calls were given up", last.bad)
+		return fmt.Errorf("%d calls were lost", last.bad)
 	}
 	return nil
 }

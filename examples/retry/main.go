@@ -5,9 +5,8 @@
 //
 // The API allows 10 calls in any second and says with its 429 not how long to wait,
 // fails now and then, and once is closed for two seconds. Two clients make the same calls at
-// the same time, each to an API of its own. The first is retryablehttp as it comes: it
-// sends what it has, is refused, and each call waits for longer and longer by itself, until
-// it is given up. The second has a queue below, through which every attempt goes.
+// the same time, each to an API of its own. The first is a plain http.Client: what is refused
+// or fails is lost. The second tries again, and each attempt waits in the queue for its turn.
 package main
 
 import (
@@ -21,8 +20,6 @@ import (
 	"os"
 	"os/signal"
 	"time"
-
-	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
@@ -57,7 +54,7 @@ func run(ctx context.Context, args []string, out, stderr io.Writer) int {
 	}
 
 	jobs := []*job{{
-		name: "retry", method: http.MethodGet, url: *address,
+		name: "queue and retry", method: http.MethodGet, url: *address,
 		client: paced(nil, *rate),
 	}}
 	if *address == "" {
@@ -92,21 +89,13 @@ func check(address string, rate float64, calls, workers int, rest []string) erro
 
 // paced is the client to copy: a bucket for what the API allows, a queue in which
 // calls and their later attempts wait, and retries above.
-func paced(base http.RoundTripper, rate float64) *retryablehttp.Client {
+func paced(base http.RoundTripper, rate float64) *http.Client {
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate)))
 	t := &transport.Transport{
 		Base:    base, // nil: http.DefaultTransport
 		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
 	}
-	return retry.Config{MaxWait: time.Minute}.NewClient(t)
-}
-
-// unpaced is the same without dripfeed.
-func unpaced(base http.RoundTripper) *retryablehttp.Client {
-	client := retryablehttp.NewClient()
-	client.HTTPClient = &http.Client{Transport: base}
-	client.Logger = nil
-	return client
+	return &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
 }
 
 // local has both clients call an API of their own, without a network.
@@ -114,7 +103,7 @@ func local(rate float64) []*job {
 	apis := [2]*moody{newAPI(math.Ceil(rate)), newAPI(math.Ceil(rate))}
 	const order = "https://api.example.com/v1/charges"
 	return []*job{
-		{name: "retryablehttp alone", method: http.MethodPost, url: order, client: unpaced(apis[0]), api: apis[0]},
-		{name: "dripfeed and retry", method: http.MethodPost, url: order, client: paced(apis[1], rate), api: apis[1]},
+		{name: "plain client", method: http.MethodPost, url: order, client: &http.Client{Transport: apis[0]}, api: apis[0]},
+		{name: "queue and retry", method: http.MethodPost, url: order, client: paced(apis[1], rate), api: apis[1]},
 	}
 }

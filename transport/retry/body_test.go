@@ -71,7 +71,20 @@ func TestARetryMaxEndsWithTheTypedErrorAndAClosedResponse(t *testing.T) {
 	})
 }
 
-// bodies are requests whose every body is counted: the first one and what
+func TestAPrepareRetryThatFailsEndsWithAClosedResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := errors.New("own")
+		api := play(status(500))
+		client := NewClient(over(api))
+		client.PrepareRetry = func(*http.Request) error { return own }
+		_, err := get(t, client)
+		require.ErrorIs(t, err, own)
+		require.Len(t, api.bodies, 1)
+		require.EqualValues(t, 1, api.bodies[0].closed.Load())
+	})
+}
+
+// countedBodies are requests whose every body is counted: the first one and what
 // GetBody made.
 type countedBodies struct {
 	mu  sync.Mutex

@@ -42,8 +42,9 @@
 // [Config] has three: 10 refusals by the API, 4 failures, and 30 s in which a
 // request waits for room, or as long as its context has a deadline. Refusals by
 // the limiter have no number, because they cost nothing: of 64 workers at a bare
-// bucket the last is refused 63 times, by no fault of its own. Behind a queue
-// it is once in line.
+// bucket the last is refused 63 times, by no fault of its own. There luck decides who
+// goes, and under load somebody may have none for 30 s; behind a queue everybody is in
+// line.
 //
 // What would take longer than it may is not begun: the error comes at once.
 //

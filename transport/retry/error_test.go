@@ -72,6 +72,9 @@ func TestNoErrorContainsACredential(t *testing.T) {
 				require.NotContains(t, text, canary, name)
 			}
 			require.Contains(t, text, "api.example.com/items", name)
+			if name == "reset" {
+				require.Equal(t, reset.err, errors.Unwrap(err), "what an http.Client adds has the query")
+			}
 
 			plain, err := http.NewRequest(http.MethodGet, address, nil)
 			require.NoError(t, err)

@@ -45,7 +45,7 @@ func (a *api) RoundTrip(req *http.Request) (*http.Response, error) {
 // later ones.
 func Example() {
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(100)))
-	network := &api{statuses: []int{429, 429, 200}, retryAfter: "0.01"}
+	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
 	client := retry.NewClient(&transport.Transport{
 		Base:    network,
 		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
@@ -58,7 +58,7 @@ func Example() {
 	}
 	defer resp.Body.Close()
 	fmt.Println(resp.StatusCode, "after", network.sent, "attempts")
-	// Output: 200 after 3 attempts
+	// Output: 200 after 2 attempts
 }
 
 // Where a program or an SDK wants an http.Client.

@@ -169,8 +169,8 @@ func (r *request) depart() (left time.Duration, err error) {
 			r.early = left
 			return 0, errEarly
 		}
-		r.refusedAt, r.asked, r.blind = time.Time{}, 0, 0
 	}
+	r.blind = 0
 	if !r.out {
 		r.out = true
 		r.attempts++

@@ -139,6 +139,27 @@ func repeat(err error, n int) (errs []error) {
 	return errs
 }
 
+func TestPausesWithoutAKnownEndBeginAnewWhenAnAttemptHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := &outbound.ThrottledError{Key: "api"}
+		n := 0
+		limiter := limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
+			if n++; n%6 != 0 {
+				return outbound.Permit{}, full
+			}
+			return outbound.Permit{}, nil
+		})
+		api := play(reset, status(200))
+		client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+		client.RetryWaitMin, client.RetryWaitMax = 0, 0
+		_, err := get(t, client)
+		require.NoError(t, err)
+		for i, at := range api.went() { // 10 + 20 + 40 + 80 + 160 ms
+			about(t, time.Duration(i+1)*310*time.Millisecond, 0.5, at)
+		}
+	})
+}
+
 func TestABusySlotIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.AtOnce(1))

@@ -234,6 +234,24 @@ func TestADeadlineDuringAHoldEndsTheRequestAtOnce(t *testing.T) {
 	})
 }
 
+func TestTheEndOfTheContextDuringAnAttemptEndsTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		start := time.Now()
+		req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		require.NoError(t, err)
+		_, err = do(NewClient(over(base(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, reset.err // of the connection that was cut
+		}))), req)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, ended(t, err).Attempts)
+		require.Zero(t, ended(t, err).Failures)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
 func TestTheEndOfTheContextEndsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, limiter := range limiters(t) {

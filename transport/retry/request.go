@@ -32,7 +32,7 @@ type request struct {
 	next      time.Time // when the next attempt may begin
 	cause     error     // of the last refusal
 
-	// What the API has asked for, until an attempt goes out again.
+	// What the API has asked for last.
 	refusedAt time.Time
 	asked     time.Duration
 
