@@ -15,8 +15,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
-// A server that may evict keys evicts buckets, because they expire. Each time there
-// is one more capacity: such a server is none to keep buckets in.
+// A server that may evict keys evicts buckets, because they expire, and each time the
+// bucket is empty: such a server is none to keep buckets in.
 func TestABucketThatIsEvictedCostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"volatile-ttl", "allkeys-random"} {
@@ -39,7 +39,7 @@ func TestABucketThatIsEvictedCostsOneCapacity(t *testing.T) {
 			f.goesOn(20)
 			f.stop()
 			evictions := float64(len(f.lives()) - 1)
-			f.checkBoth(0, evictions*f.limit.Capacity)
+			f.checkBoth(0, evictions*emptied(f.limit))
 		})
 	}
 }

@@ -202,10 +202,17 @@ func checkCalls(t *testing.T, h *outboundtest.History, l outbound.Limit, slack f
 	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", h.Check(l.Capacity, l.LeakRate, slack))
 }
 
-// level returns how many units are in the bucket.
-func (f *fleet) level(b *outbound.Bucket) float64 {
-	f.t.Helper()
-	s, err := b.State(context.Background())
-	require.NoError(f.t, err)
-	return s.Level
-}
+// What a worker has heard is good for 25 ms, and it books up to 100 ms ahead, beside
+// a trip or two.
+const (
+	hearing = 25 * time.Millisecond
+	ahead   = 150 * time.Millisecond
+)
+
+// emptied is what it may cost that a bucket is found empty: one more capacity, and the
+// places that workers use before they hear of it.
+func emptied(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*hearing.Seconds() }
+
+// forgotten is what it may cost at most that the last charges are forgotten: they
+// stand for no more than a full bucket, and for what was booked ahead of it.
+func forgotten(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*ahead.Seconds() }

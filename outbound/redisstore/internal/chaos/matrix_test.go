@@ -18,7 +18,8 @@ import (
 //
 // allowed is what the fault may cost: how many units may leave above the limit in any
 // window, beside r*τ for calls that are late by up to the tolerance τ of their queue.
-// C is a capacity, r a leak rate.
+// C is a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for
+// the places that workers use before they hear of it.
 var matrix = []struct {
 	row     int
 	fault   string
@@ -29,10 +30,10 @@ var matrix = []struct {
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
 		"TestSharedBucketRefusesAtOnce", // so there are no leases that could outlive it
 	}},
-	{2, "the server restarts, and its data is lost", "C for each time", []string{
+	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
-	{3, "a failover loses the last writes", "what was charged by them, at most C", []string{
+	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it", []string{
 		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
 		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
 	}},
@@ -64,7 +65,7 @@ var matrix = []struct {
 	{9, "a worker's wall clock is set", "0", []string{
 		"TestNothingThatDecidesLooksAtAWorkersWallClock",
 	}},
-	{10, "the server's clock jumps ahead", "C for each time", []string{
+	{10, "the server's clock jumps ahead", "C + r*25 ms for each time", []string{
 		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
 	}},
 	{11, "the server's clock steps back", "0", []string{
@@ -72,7 +73,7 @@ var matrix = []struct {
 		"TestAClockThatStepsBackLosesTheStepAndNothingElse",
 		"TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused",
 	}},
-	{12, "a new master has another clock", "C", []string{
+	{12, "a new master has another clock", "as 3, and C + r*25 ms if it is ahead", []string{
 		"TestANewMastersClockIsTakenAsItIs",
 	}},
 	{13, "the server does not know the script any more", "0", []string{
@@ -85,7 +86,7 @@ var matrix = []struct {
 		"TestBucketsWhoseSlotMovesChargeEachCallOnce",
 		"TestAFleetKeepsItsRateWhileItsSlotMoves",
 	}},
-	{15, "a bucket is evicted", "C for each time", []string{
+	{15, "a bucket is evicted", "C + r*25 ms for each time", []string{
 		"TestABucketThatIsEvictedCostsOneCapacity",
 	}},
 	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", nil}, // package redisstore

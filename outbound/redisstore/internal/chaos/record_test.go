@@ -47,20 +47,14 @@ func (r *record) giveBack(s spot) {
 	r.returned[s]++
 }
 
-// granted returns how many calls were admitted, those that were given back included.
-func (r *record) granted() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.grants)
-}
-
-// since returns how many calls were admitted after a time of the server.
-func (r *record) since(at time.Duration) int {
+// between returns how many calls were admitted after a time of the server and up to
+// another.
+func (r *record) between(after, to time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
 	for _, g := range r.grants {
-		if g.at > at {
+		if after < g.at && g.at <= to {
 			n++
 		}
 	}
