@@ -94,9 +94,13 @@ func (k *Clock) grace(place time.Duration) time.Duration {
 // Ready reports whether the ticket's call may go at the time now, and how late
 // it is, a lateness before a hold included: after its place, or after the time
 // at which a reply that tells of the place is normally here. A call that is due is not ready
-// while the clock was not heard lately enough: then book, or only listen.
+// while the clock was not heard lately enough: then book, or only listen. The call
+// that goes knows of the holds that this clock knows of, and not only of those at
+// its booking: if the API refuses it, that is news.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
-	in, late := k.state.Due(t.call.charge[0].Place)
+	c := &t.call.charge[0]
+	c.Epoch = max(c.Epoch, k.state.Epoch)
+	in, late := k.state.Due(c.Place)
 	if !k.shared {
 		// The bucket of this process has just been asked: what it did not
 		// allow then, it may have forbidden since.

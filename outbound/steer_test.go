@@ -256,3 +256,86 @@ func TestAnEstimateIgnoresWhatIsNoCostAndStaysANumber(t *testing.T) {
 		}
 	}
 }
+
+// A worker's next turn may be far away: until the store hears of a success, every
+// refusal doubles the hold.
+func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{Store: NewMemory()}
+		limit := Limit{Capacity: 10, LeakRate: 10}
+		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
+		acquire := func(b *Bucket) Permit {
+			p, err := b.Acquire(ctx, Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		p := acquire(one)
+		p.Refused(0)
+		time.Sleep(time.Minute)
+		p, q, r := acquire(one), acquire(one), acquire(other)
+		trips := store.trips
+		p.Done()
+		q.Done()
+		if n := store.trips - trips; n != 1 {
+			t.Errorf("two successes have made %d trips, want 1", n)
+		}
+		r.Refused(0)
+		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
+			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
+		}
+		time.Sleep(time.Minute)
+		s := acquire(other)
+		s.Done()
+		trips = store.trips
+		u := acquire(one)
+		u.Done() // known already
+		if n := store.trips - trips; n != 1 {
+			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
+		}
+	})
+}
+
+type counting struct {
+	Store
+	trips int
+}
+
+func (c *counting) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	c.trips++
+	return c.Store.Update(ctx, key, op)
+}
+
+func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range map[string]*Bucket{
+			"of its own": Must(NewBucket("api", PerSecond(1))),
+			"shared":     Must(NewSharedBucket(NewMemory(), "api", PerSecond(1))),
+		} {
+			p, err := b.Acquire(ctx, Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			ticket := k.Tickets[0]
+			p.Refused(0) // held, with the ticket out
+			time.Sleep(time.Minute)
+			listen := Booking{}
+			if err := b.Book(ctx, &listen); err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			if ready, _ := listen.Clock.Ready(ticket, time.Now()); !ready {
+				t.Fatalf("%s: not ready", kind)
+			}
+			q := ticket.Permit()
+			q.Refused(0) // no call has succeeded between: twice as long
+			if s := states(t, b)[0]; s.HeldFor != 2*time.Second {
+				t.Errorf("%s: held for %v, want 2s", kind, s.HeldFor)
+			}
+		}
+	})
+}
