@@ -100,7 +100,14 @@ if got[3] then
   stamp = tonumber(stamp)
   if not (stamp and stamp < 9007199254740992) then stamp, garbage = 0, true end
   local ok, list = pcall(cjson.decode, set or '')
-  if ok and type(list) == 'table' and #list > 0 and #list <= 8 then
+  ok = ok and type(list) == 'table' and #list > 0 and #list <= 8
+  for _, l in ipairs(ok and list or {}) do
+    local c, r, u
+    if type(l) == 'table' then c, r, u = l.capacity, l.leak_rate, l.unit or 0 end
+    ok = ok and type(c) == 'number' and type(r) == 'number' and c > 0 and c <= 1e12 and r > 0 and r <= 1e12 and c / r < 3.2e9
+      and (u == 0 or u == 1 or u == 2 or u == 3) and type(l.name or '') == 'string'
+  end
+  if ok then
     limits, fields, n = {}, {}, #list
     for i, l in ipairs(list) do
       fields[i] = 'l' .. (l.unit or 0) .. (l.name or '')
@@ -141,7 +148,7 @@ if c then
   garbage = garbage or not s or #c ~= 48
   if not garbage then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
-    garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch < 1e17
+    garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
       and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
@@ -210,8 +217,15 @@ for i = 1, n do
       level = level + (l.rate - rate) * min((till - shown) / 1e6, level / rate)
       ret = ret + (rate - l.rate) * till / 1e6
     end
-    if level and s and level >= 0 and level < 1e22 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
-      l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
+    -- No more than a booking can be ahead, and a thousand calls that cost the most.
+    if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
+      l.ret, l.top = ret, top and top > 0 and top < 1e15 and top or 0
+      local x = l.rate * (dial - shown) / 1e6
+      if x >= 0 then
+        l.level = max(0, level - x)
+      else -- a Resume has set the dial back since
+        l.level = max(level, min(level - x, max(l.cap, l.top)))
+      end
       -- The last booking may be one that this limit knows nothing of: it cannot be undone.
       if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
     else
@@ -242,6 +256,7 @@ local recorded, since, repeated = -1, seq, false
 if r then
   if #r >= 24 then
     recorded, since, place = unpacked('ddd', r)
+    if not (recorded >= 0 and recorded < 9007199254740992 and since >= 0 and since < 9007199254740992) then recorded, since = -1, 0 end
     m = since % 8192 - 512
     since = floor(since / 8192)
   end
@@ -440,7 +455,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     else
       level = max(0, level - x)
     end
-    if level >= 0 and level < 1e22 and ret > -1e25 and ret < 1e25 and o.cap > 0 and o.rate > 0 then
+    if level >= 0 and level <= 1e15 + 9.3e9 * o.rate and ret > -1e25 and ret < 1e25 and o.cap > 0 and o.rate > 0 then
       o.level, o.ret = level, ret
     else
       o.top, o.cap, o.rate = 0, l.cap, l.rate

@@ -10,3 +10,6 @@ func (s *Store) Forget(key string) {
 		ln.refusal = refusal{}
 	}
 }
+
+// Worker returns the name under which the server keeps this store's records.
+func (s *Store) Worker() string { return s.worker }
