@@ -317,7 +317,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 
   local function latest(c)
-    if c.settled or c.lost or c.partly or math.abs(c.place - dial - last) > 0.0025 then return false end
+    if c.settled or c.lost or c.partly or math.abs(c.place - dial - last) > 0.0025 + 1e-15 * math.abs(c.place) then return false end
     for i = 1, n do
       local l, rest = limits[i], left(c, i)
       if c.n[i] == 0 then rest = max(0, rest) end

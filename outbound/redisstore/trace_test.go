@@ -176,11 +176,11 @@ func (t *trace) act() error {
 	case op < 76 && p != nil:
 		t.last = func() string { return "done" }
 		t.drop(p)
-		return t.both(worker, func(side int, b *outbound.Bucket) error {
-			p.permit(side).Done()
-			_, err := b.State(background) // with which it rides
+		// The first success after a hold goes at once, others ride with what is next.
+		if err := t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Done(); return nil }); err != nil {
 			return err
-		})
+		}
+		return t.both(worker, func(_ int, b *outbound.Bucket) error { _, err := b.State(background); return err })
 	case op < 82:
 		c := t.cost()
 		t.last = func() string { return fmt.Sprint("fillup ", c) }

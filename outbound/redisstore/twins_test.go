@@ -162,7 +162,7 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 // of a batch are rounded; or one after the other is given back while the clock is
 // slowed, and shows no whole nanoseconds.
 func blurs(op *outbound.Op, r *outbound.Result) bool {
-	if len(op.Charges) > 1 && r.State.Speed < 1 {
+	if (len(op.Charges) > 1 || op.Move != nil || len(op.Reports) > 1) && r.State.Speed < 1 {
 		return true
 	}
 	for i := range r.Limits {
