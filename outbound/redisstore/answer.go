@@ -86,7 +86,7 @@ func decode(value any) (a answer, err error) {
 		}
 		if blob != "" {
 			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
-				return a, fmt.Errorf("redisstore: limits that were set: %w", err)
+				return a, fmt.Errorf("%w: limits that were set: %w", errReply, err)
 			}
 		}
 	}
