@@ -28,7 +28,8 @@ type request struct {
 	acts   bool   // it may change what a refusal has said
 }
 
-// maxGates is the most operations that go in one request.
+// maxGates is the most operations that go in one request, and the most places that
+// are booked with it: a record tells of no more than 7679.
 const maxGates = 4096
 
 // compose makes a request of what is first in a line, or nil of nothing. The
@@ -223,7 +224,7 @@ func (r *request) action(op *outbound.Op) {
 	r.acts = true
 	switch op.Action {
 	case outbound.Book:
-		r.costs = append(r.costs, op.Costs...)
+		r.costs = append(r.costs, op.Costs[:min(len(op.Costs), maxGates)]...)
 		r.book(op.Wait, op.Horizon, op.Claim)
 	case outbound.Meter:
 		r.step('M')
