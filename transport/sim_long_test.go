@@ -18,6 +18,7 @@ const thisCentury = 26 * 365 * 24 * time.Hour
 
 // GitHub's quota comes back as a whole, an hour after the first call.
 func TestAFleetUsesAnHourlyQuotaWithoutARefusal(t *testing.T) {
+	sampled(t)
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		api := outboundtest.GitHub()
@@ -90,6 +91,9 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 		"Retry-After of 1e10, and Resume": {"10000000000", true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.after == "" {
+				sampled(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				api := &moody{after: c.after}
 				api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond

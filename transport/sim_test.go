@@ -138,6 +138,10 @@ func (d departures) RoundTrip(req *http.Request) (*http.Response, error) {
 // perEpisode returns the most refusals of one episode, and by how much the latest call
 // that left into a hold came after that was stored.
 func (f *fleet) perEpisode() (most int, latest time.Duration) {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for i, e := range f.store.episodes {
 		var before time.Time // the end of the last hold
 		if i > 0 {
@@ -153,6 +157,24 @@ func (f *fleet) perEpisode() (most int, latest time.Duration) {
 		most = max(most, n)
 	}
 	return most, latest
+}
+
+// counts returns how many calls have left, how many of them were refused, and in how
+// many episodes.
+func (f *fleet) counts() (calls, refused, episodes int) {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.calls), len(f.refused), len(f.store.episodes)
+}
+
+// sampled has some simulations left out where they take too long.
+func sampled(t *testing.T) {
+	t.Helper()
+	if raced || testing.Short() {
+		t.Skip("a long simulation")
+	}
 }
 
 // admitted returns how many calls the API has taken from a time on, for so long.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC))) // resets are seconds since 1970
+		begin := time.Now()
+		var out bytes.Buffer
+		task := demo(newAPI(), &out)
+		go task.disturb(t.Context())
+		if err := task.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // the queues' last trips
+		t.Logf("\n%s", &out)
+		if task.refused == 0 || task.refused > 4 {
+			t.Errorf("%d calls were refused, want one for each worker at most", task.refused)
+		}
+		if took := time.Since(begin); took < 5*time.Second || took > 12*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		for _, reason := range []string{"rate", "exhausted"} {
+			if !regexp.MustCompile(`wait \S+ \(` + reason + `\)`).Match(out.Bytes()) {
+				t.Errorf("nobody has heard of %q", reason)
+			}
+		}
+	})
+}
+
+func TestUndisturbedNoCallIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
+		var out bytes.Buffer
+		task := demo(newAPI(), &out)
+		if err := task.run(t.Context()); err != nil || task.refused > 0 {
+			t.Errorf("%d refused, %v\n%s", task.refused, err, &out)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestInterruptEndsTheWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begin := time.Now()
+		if err := demo(newAPI(), new(bytes.Buffer)).run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+type seen struct{ urls, tokens []string }
+
+func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.urls, s.tokens = append(s.urls, req.URL.String()), append(s.tokens, req.Header.Get("Authorization"))
+	return &http.Response{StatusCode: 401, Status: "401 Unauthorized", Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
+}
+
+func TestTheTokenIsSentAndNeverPrinted(t *testing.T) {
+	var out bytes.Buffer
+	task, api := real("secret", &out), new(seen)
+	task.base = api
+	task.calls = 1
+	err := task.run(t.Context())
+	if err == nil || strings.Contains(err.Error()+out.String(), "secret") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	if len(api.urls) != 1 || api.urls[0] != "https://api.github.com/rate_limit" || api.tokens[0] != "Bearer secret" {
+		t.Errorf("seen %v", api)
+	}
+}
