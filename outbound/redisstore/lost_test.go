@@ -143,7 +143,6 @@ func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
 				require.GreaterOrEqual(t, charged, sure-0.01)
 				require.LessOrEqual(t, charged, sure+open+0.01)
 				require.NotZero(t, sure)
-				require.NotZero(t, counts.Dropped+counts.Swallowed+int(open))
 			}
 			t.Logf("%d requests, %d lost, %d swallowed", counts.Requests, counts.Dropped, counts.Swallowed)
 		})
@@ -273,4 +272,46 @@ func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
 	t.Logf("%v used, %v charged", want, got)
 	require.GreaterOrEqual(t, got, want-0.01)
 	require.LessOrEqual(t, got, want*1.3)
+}
+
+// One caller to a key: then no decision goes along with what comes back.
+func TestAReturnWhoseReplyIsLostReturnsOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	proxy.Set(redistest.Faults{DropReplies: 0.3, Only: func(words []string) bool {
+		if !ofScripts(words) || len(words) < 8 {
+			return false
+		}
+		step := words[7] // after the script, the key, the worker, the numbers and one field
+		return step[0] == 'S' || step[0] == 'U'
+	}})
+	var accounts []*account
+	for range 8 {
+		accounts = append(accounts, newAccount(t, server.Client(t), "once"))
+	}
+	n := int(decisions() / 1000)
+	var wg sync.WaitGroup
+	for _, a := range accounts {
+		// No pipeline, either, in which the others lose their replies with it.
+		b := a.bucket(t, redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute}))
+		wg.Go(func() {
+			for range n {
+				k := outbound.Booking{Costs: []outbound.Cost{{2}, {3}, {8}}, Wait: time.Second}
+				require.NoError(t, b.Book(context.Background(), &k))
+				back := outbound.Booking{Back: k.Tickets[1:2]}
+				require.NoError(t, b.Book(context.Background(), &back))
+				for _, i := range []int{0, 2} {
+					p := k.Tickets[i].Permit()
+					p.Settle(outbound.Cost{k.Costs[i][0] / 2})
+					p.Settle(outbound.Cost{})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, a := range accounts {
+		require.InDelta(t, 5*float64(n), a.charged(t), 0.01)
+	}
+	require.NotZero(t, proxy.Counts().Dropped)
 }

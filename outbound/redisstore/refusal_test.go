@@ -220,3 +220,38 @@ func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	require.InDelta(t, 30, a.charged(t), 0.1)
 }
+
+func TestWhatWasBookedForACallerWhoHasGoneComesBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	for _, together := range []bool{false, true} {
+		a := newAccount(t, server.Client(t), "left")
+		b := a.bucket(t, s)
+		_, err := b.State(t.Context())
+		require.NoError(t, err)
+		sent := make(chan struct{}, 1)
+		proxy.Set(redistest.Faults{Delay: 500 * time.Millisecond, Only: func(words []string) bool {
+			sent <- struct{}{}
+			return true
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-sent // it is on its way
+			cancel()
+		}()
+		if together {
+			err = b.Book(ctx, &outbound.Booking{Costs: []outbound.Cost{{3}, {4}}, Wait: time.Second})
+		} else {
+			_, err = b.Acquire(ctx, outbound.Cost{7})
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		proxy.Set(redistest.Faults{})
+		// First it is charged, and then not any more.
+		require.Eventually(t, func() bool { return a.charged(t) > 6.9 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return a.charged(t) < 0.1 }, time.Minute, 10*time.Millisecond)
+	}
+}
