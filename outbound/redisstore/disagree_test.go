@@ -1,0 +1,83 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// rivals are two workers of one key that were made with different limits, and what
+// has left through each, by the server's clock.
+type rivals struct {
+	each   [2]outboundtest.History
+	all    outboundtest.History
+	differ bool
+}
+
+// compete has two workers take what they can get, until so many calls have gone.
+func compete(t *testing.T, s *server, calls int, limits [2][]outbound.Limit) *rivals {
+	r := rand.New(rand.NewPCG(1, uint64(calls)))
+	var c rivals
+	var told events
+	var at time.Time
+	var buckets [2]*outbound.Bucket
+	key := fmt.Sprint("rivals:", rand.Uint64())
+	for i := range buckets {
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+			store.Forget(key)
+			got, err := store.Update(ctx, key, op)
+			at = time.Unix(0, int64(got.State.At))
+			c.differ = c.differ || got.Differ
+			return got, err
+		}), key, limits[i]...))
+	}
+	for c.all.Len() < calls {
+		i := r.IntN(2)
+		n := float64(1 + r.IntN(3))
+		if _, err := buckets[i].Acquire(t.Context(), outbound.Cost{n, n}); err == nil {
+			c.each[i].Add(at, n)
+			c.all.Add(at, n)
+		} else {
+			require.ErrorIs(t, err, outbound.ErrThrottled)
+			s.forward(time.Duration(r.ExpFloat64() * 0.05e9).Truncate(time.Microsecond))
+		}
+		if r.IntN(500) == 0 {
+			s.forward(time.Duration(r.IntN(10)) * time.Second)
+		}
+	}
+	require.Equal(t, key, told.await(t, redisstore.EventDiffer).Key)
+	require.True(t, c.differ)
+	return &c
+}
+
+func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
+	t.Parallel()
+	common := outbound.Limit{Capacity: 50, LeakRate: 30, Name: "common"}
+	own := [2]outbound.Limit{{Capacity: 5, LeakRate: 25, Name: "old"}, {Capacity: 20, LeakRate: 20, Name: "new", Unit: 1}}
+	c := compete(t, newClocked(t), stepsOf(4000), [2][]outbound.Limit{{own[0], common}, {common, own[1]}})
+	for i, l := range own {
+		require.NoError(t, c.each[i].Check(l.Capacity, l.LeakRate, 1e-6), l.Name)
+		require.Greater(t, c.each[i].Len(), 20)
+	}
+	require.NoError(t, c.all.Check(common.Capacity, common.LeakRate, 1e-6))
+}
+
+// A level that two share leaks by the rate of who asks.
+func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T) {
+	t.Parallel()
+	slow, fast := outbound.Limit{Capacity: 5, LeakRate: 10}, outbound.Limit{Capacity: 20, LeakRate: 40}
+	c := compete(t, newClocked(t), stepsOf(4000), [2][]outbound.Limit{{slow}, {fast}})
+	require.NoError(t, c.all.Check(slow.Capacity+fast.Capacity, slow.LeakRate+fast.LeakRate, 1e-6))
+	for i := range c.each {
+		require.Greater(t, c.each[i].Len(), 20)
+	}
+}
