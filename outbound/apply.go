@@ -243,8 +243,12 @@ func (op *Op) Align(version int64, limits []Limit) {
 	for _, c := range op.Charges {
 		c.align(version, limits, &Cost{})
 	}
-	if op.Move != nil {
-		op.Move.align(version, limits, &Cost{})
+	if op.Move != nil { // it may stay, and be settled
+		var cost Cost
+		if len(op.Costs) > 0 {
+			cost = op.Costs[0]
+		}
+		op.Move.align(version, limits, &cost)
 	}
 }
 

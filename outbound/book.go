@@ -90,7 +90,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r, sent)
-		k.Clock.gen = gen
+		if k.Clock.gen = gen; len(op.Reports) > 0 {
+			k.Clock.gen++ // that they have arrived is told to all, but known here
+		}
 	}
 	if err != nil {
 		return err

@@ -61,7 +61,8 @@ const hearing = 25 * time.Millisecond
 func (k *Clock) Known() bool { return k.bucket != nil }
 
 // Changed reports whether something that OnChange tells of has happened since the
-// trip began: who did not listen yet has missed it.
+// trip began, other than what the trip itself has brought about by the reports
+// that it carried: who did not listen yet has missed it.
 func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
 
 // Holds reports whether the ticket still names a place. After a Resume it does

@@ -252,3 +252,20 @@ func TestAStoreThatKnowsTheLimitsAlignsChargesAsApplyDoes(t *testing.T) {
 		}
 	}
 }
+
+func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
+	for _, tried := range []bool{false, true} {
+		k := &storedKey{T: t}
+		calls, tokens := Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 1}
+		cost := Cost{1, 4}
+		c := k.book(0, 0, cost, calls)
+		k.do(0, Op{Action: Replace, Replacement: []Limit{calls, tokens}}, calls)
+		if tried {
+			k.do(0, Op{Action: Book, Costs: []Cost{cost}, Wait: time.Hour, Move: &c}, calls)
+		}
+		r := k.do(0, Op{Reports: []Report{{Kind: Settled, Charge: &c, Used: cost, Cost: cost}}}, calls)
+		if level := r.State.Level[1].Level; level != 10 { // at the brim, since a call was out
+			t.Errorf("tried %v: level %v, want 10", tried, level)
+		}
+	}
+}

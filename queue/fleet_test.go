@@ -204,6 +204,34 @@ func (s *claimed) Update(ctx context.Context, key string, op *outbound.Op) (outb
 	return s.Store.Update(ctx, key, op)
 }
 
+// A settle rides on a trip of its own at most: that it has arrived is no news to
+// the queue that has carried it.
+func TestASettleCostsAtMostOneTrip(t *testing.T) {
+	for _, rate := range []float64{5, 50, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &far{Store: outbound.NewMemory(), way: ms}
+			q := New(shared(t, s, outbound.Limit{Capacity: 10, LeakRate: rate}), Config{})
+			for range 2000 {
+				go func() {
+					p, err := q.Acquire(bg, outbound.Cost{1})
+					if err != nil && err != ErrClosed {
+						t.Error(err)
+					}
+					p.Settle(outbound.Cost{0.9})
+					p.Done()
+				}()
+			}
+			pass(20 * time.Second)
+			calls := q.Stats().Admitted
+			if trips := float64(s.trips.Load()) / float64(calls); trips > 2.1 {
+				t.Errorf("%v/s: %.2f trips a call", rate, trips)
+			}
+			q.Close()
+			pass(time.Second)
+		})
+	}
+}
+
 func TestAllFleets(t *testing.T) {
 	if !*all {
 		t.Skip("only with -fleets")

@@ -57,6 +57,7 @@ func (q *Queue) step() bool {
 	if q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0 {
 		return false
 	}
+	planned := q.dirty
 	q.dirty = false
 	before := q.clock
 	q.booking.Back, q.back = q.back, q.booking.Back[:0]
@@ -66,6 +67,9 @@ func (q *Queue) step() bool {
 	err := q.book()
 	q.mu.Lock()
 	q.clock = q.booking.Clock
+	if planned && q.clock.Known() && !q.clock.Changed() {
+		q.dirty = false // what this trip itself has brought about is in its reply
+	}
 	move := q.moved != outbound.Ticket{}
 	q.moved = outbound.Ticket{}
 	if !q.clock.Same(&before) {
@@ -321,79 +325,5 @@ func (q *Queue) replan() {
 			}
 		}
 		w = next
-	}
-}
-
-// arm sets the timer for the next thing to do. mu is held and nobody is busy.
-func (q *Queue) arm() {
-	if q.list.n == 0 && len(q.tickets)+len(q.back) == 0 {
-		q.rest()
-		return
-	}
-	now := time.Now()
-	next := time.Duration(1<<63 - 1)
-	if n := len(q.tickets); n > 0 {
-		next = q.listenIn(now)
-		if q.list.rest != nil && !q.noSlot {
-			next = min(next, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark())
-		}
-	} else if q.list.rest != nil && !q.noSlot {
-		next = 0
-	}
-	if q.noSlot {
-		next = min(next, recheck)
-		if w := q.list.first; w != nil && !w.deadline.IsZero() {
-			next = min(next, w.deadline.Sub(now))
-		}
-	}
-	if q.dirty || len(q.back) > 0 || len(q.tickets) > q.list.n {
-		next = 0
-	}
-	if q.timer == nil {
-		q.stop = q.bucket.OnChange(q.kick)
-		if q.clock.Known() && q.clock.Changed() { // before anybody listened
-			q.dirty, q.noSlot, next = true, false, 0
-		}
-		q.timer = time.AfterFunc(max(0, next), q.pump)
-		return
-	}
-	q.timer.Reset(max(0, next))
-}
-
-// watch sets the timer for what may go while somebody is away on a trip.
-func (q *Queue) watch() {
-	if len(q.tickets) == 0 || q.timer == nil || q.tickets[0] == q.moved {
-		return
-	}
-	now := time.Now()
-	in := q.clock.Due(q.tickets[0]).Sub(now)
-	// Else it waits for what is heard on the trip.
-	if ready, _ := q.clock.Ready(q.tickets[0], now); ready || in > 0 {
-		q.timer.Reset(in)
-	}
-}
-
-// rest is arm when nobody waits.
-func (q *Queue) rest() {
-	if q.timer != nil {
-		q.timer.Stop()
-		q.stop()
-		q.timer, q.stop = nil, nil
-	}
-	q.dirty, q.noSlot = false, false
-	q.clock = outbound.Clock{} // nobody listens: it will be out of date
-	if q.empty != nil {
-		close(q.empty)
-		q.empty = nil
-	}
-}
-
-// kick is called by the bucket when something has changed.
-func (q *Queue) kick() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.dirty, q.noSlot = true, false
-	if !q.busy && q.timer != nil {
-		q.timer.Reset(0)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -29,6 +31,7 @@ type answer struct {
 	garbage  bool
 	differ   bool
 	n        int               // limits
+	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
 	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
 }
@@ -43,8 +46,9 @@ const (
 // errReply is a reply that the script does not make.
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
-// head is the number of numbers before the limits', and perLimit of theirs.
-const head, perLimit = 22, 4
+// What a reply has: head numbers, perLimit of each limit's, and then, if any of it is
+// not as it mostly is, unusual ones.
+const head, perLimit, unusual = 11, 4, 11
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -58,28 +62,41 @@ func decode(value any) (a answer, err error) {
 			blob, blobbed = v[1].(string)
 		}
 	}
-	var buf [head + perLimit*leak.Max]float64
+	var buf [head + perLimit*leak.Max + unusual]float64
 	f, ok := numbers(text, buf[:0])
-	if !ok || len(f) < head || f[21] < 0 || f[21] > leak.Max || len(f) != head+perLimit*int(f[21]) {
+	if !ok || len(f) < head || !(f[10] >= 0 && f[10] <= leak.Max) {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
-	a.repeated, a.recorded = f[0] == 1, int64(f[1])
+	a.n = int(f[10])
+	limits := f[head:]
+	rest := len(limits) - perLimit*a.n
+	if rest != 0 && rest != unusual {
+		return a, fmt.Errorf("%w: %.80q", errReply, text)
+	}
 	s := &a.state
-	s.At, s.Born, s.Skip, s.Rem, s.Last = nanos(f[2]), nanos(f[3]), nanos(f[4]), nanos(f[5]), nanos(f[6])
-	s.Speed, s.Epoch, s.Fails = f[7], int64(f[8]), int(f[9])
-	a.version, a.claim, a.booked, a.place, a.before = int64(f[10]), f[11], int(f[12]), nanos(f[13]), nanos(f[14])
-	a.which, a.why, a.wait = int(f[15]), int(f[16]), nanos(f[17])
-	a.garbage, a.differ, s.Why, a.n = f[18] != 0, f[19] != 0, uint8(f[20]), int(f[21])
+	a.recorded, s.At, s.Born, s.Last, s.Fails = int64(f[0]), nanos(f[1]), nanos(f[2]), nanos(f[3]), int(f[4])
+	a.version, a.claim, a.booked, a.place, a.before = int64(f[5]), f[6], int(f[7]), nanos(f[8]), nanos(f[9])
 	for i := range a.n {
-		l := f[head+perLimit*i:]
+		l := limits[perLimit*i:]
 		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}
 		a.full[i] = l[3]
 	}
+	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.Memory, 1, int64(f[2])
+	if rest != 0 {
+		u := limits[perLimit*a.n:]
+		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] != 0, u[2] != 0
+		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
+		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
+	}
 	if blobbed {
 		a.set = new([]outbound.Limit)
+		stamp, blob, _ := strings.Cut(blob, " ")
+		if a.stamp, err = strconv.ParseFloat(stamp, 64); err != nil {
+			return a, fmt.Errorf("%w: limits %.80q", errReply, stamp)
+		}
 		if blob != "" {
 			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
-				return a, fmt.Errorf("redisstore: limits that were set: %w", err)
+				return a, fmt.Errorf("%w: limits that were set: %w", errReply, err)
 			}
 		}
 	}
@@ -114,7 +131,7 @@ type outcome struct {
 func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcome {
 	ln := r.line
 	if a.set != nil {
-		ln.set = nil
+		ln.set, ln.stamp = nil, a.stamp
 		if len(*a.set) > 0 {
 			ln.set = *a.set
 		}
@@ -232,6 +249,9 @@ func (a *answer) charges(r *request, booked int, limits []outbound.Limit) []outb
 	}
 	// From the first place on, which is the zero of this dial, it is computed again.
 	s := leak.State{Speed: 1, Rem: -leak.Memory}
+	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
+		s.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
+	}
 	for i := range a.n {
 		s.Level[i].Level = a.full[i]
 	}

@@ -5,26 +5,30 @@
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
---   l<limit> level, ret, dial at which it was so[, top]
---   v        version of the limits[, the limits that were set, as JSON]
+--   l<limit> level, ret, dial at which it was so, rate[, top[, capacity]]; the last
+--            once limits were set without it
+--   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
+--            last 20 bits are the version, and the others the time, so that it names
+--            these limits even if the key is lost and others are set
 --   w<id>    a worker's record: seq of its last request that changed anything; since
---            which the record is unbroken, and how many calls it booked; the place of the first, and, of several, how
---            full each limit is there; for a meter, -1 - the limits brought to the brim,
---            as bits
+--            which the record is unbroken, and how many calls it booked, in one number;
+--            the place of the first; and, of several, how full each limit is there.
+--            For a meter the number of calls is -1 - the limits brought to the brim, as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
 -- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
--- known what became of the request before, the version of the limits known, print, how many limits, and of each its
--- unit, capacity and rate; the limits' fields; then steps, each a letter and numbers.
+-- known what became of the request before, the stamp of the limits known, print, how
+-- many limits, and of each its unit, capacity and rate; the limits' fields; then
+-- steps, each a letter and numbers.
 --
 -- A function made here is made in every run, and most runs only book: what they
 -- need is written out, and what else there is, is made where it is needed.
 
 local lag, memory, year100, most = 1e5, 1e7, 3.15576e15, 4611686018427387
-local growth = math.log(1.1) / 60
+local growth = 0.001588502996738749 -- ln 1.1 per minute
 local key, worker, head = KEYS[1], ARGV[1], ARGV[2]
-local floor, ceil, min, max, exp, log = math.floor, math.ceil, math.min, math.max, math.exp, math.log
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local struct = rawget(_G, 'struct')
 local pack, unpacked
@@ -90,12 +94,20 @@ local arg = 3 + n -- the next step
 local own = limits
 local got = redis.call('HMGET', key, unpack(fields))
 
-local version, set, garbage = 0, nil, false
+local stamp, set, garbage = 0, nil, false
 if got[3] then
-  version, set = string.match(got[3], '^(%d+) ?(.*)$')
-  version, garbage = tonumber(version) or 0, not version
+  stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
+  stamp = tonumber(stamp)
+  if not (stamp and stamp < 9007199254740992) then stamp, garbage = 0, true end
   local ok, list = pcall(cjson.decode, set or '')
-  if ok and type(list) == 'table' and #list > 0 and #list <= 8 then
+  ok = ok and type(list) == 'table' and #list > 0 and #list <= 8
+  for _, l in ipairs(ok and list or {}) do
+    local c, r, u
+    if type(l) == 'table' then c, r, u = l.capacity, l.leak_rate, l.unit or 0 end
+    ok = ok and type(c) == 'number' and type(r) == 'number' and c > 0 and c <= 1e12 and r > 0 and r <= 1e12 and c / r < 3.2e9
+      and (u == 0 or u == 1 or u == 2 or u == 3) and type(l.name or '') == 'string'
+  end
+  if ok then
     limits, fields, n = {}, {}, #list
     for i, l in ipairs(list) do
       fields[i] = 'l' .. (l.unit or 0) .. (l.name or '')
@@ -109,6 +121,8 @@ if got[3] then
     set = nil
   end
 end
+
+local version = stamp % 1048576
 
 -- The clock.
 
@@ -128,14 +142,14 @@ if s then
   epoch = born
   if print and print < 0 then print, fails = -print, -1 end
   garbage = garbage or not (at > now - year100 and at < now + year100 and born > now - year100 and born < now + year100
-    and last >= -lag and last < year100 and lead >= 0 and expires < 1e17)
+    and last >= -lag and last <= most and lead >= 0 and expires < 1e17)
 end
 if c then
   garbage = garbage or not s or #c ~= 48
   if not garbage then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
-    garbage = not (rem >= -memory and rem < year100 and speed >= 0.01 and speed <= 1 and epoch < 1e17
-      and skip > -2 * year100 and skip < 2 * year100 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
+    garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
+      and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
 
@@ -145,6 +159,7 @@ local step = ARGV[arg] or ''
 local letter = string.sub(step, 1, 1)
 local dial_of, real_of
 if c or letter ~= 'B' then
+  local exp, log = math.exp, math.log
   dial_of = function(v, x)
     if v >= 1 or x <= 0 then return x, min(v, 1) end
     local full, g = log(1 / v) / growth, growth * x / 1e6
@@ -165,18 +180,20 @@ if c or letter ~= 'B' then
   end
 end
 
+local latest_place = last > 0 and at - born - skip + last
 local back, e = now < at, now - at
 if e <= 0 then
   skip = skip + e
 else
-  local x = max(0, e - max(0, rem))
+  local x = rem > 0 and max(0, e - rem) or e
   rem = max(-memory, rem - e)
   at = now
   if speed < 1 then
     x, speed = dial_of(speed, x)
   end
   skip = skip + e - x
-  last = max(-lag, last - x)
+  last = last - x
+  last = last > -lag and floor(last * 1e3 + 0.5) / 1e3 or -lag -- sums of fractions are not quite theirs
 end
 at = now
 local dial = at - born - skip
@@ -187,14 +204,28 @@ local differ = s and not set and print ~= mine
 for i = 1, n do
   local l, was = limits[i], got[4 + i]
   if was then
-    local level, ret, shown, top
-    if #was == 24 then
-      level, ret, shown = unpacked('ddd', was)
-    elseif #was == 32 then
-      level, ret, shown, top = unpacked('dddd', was)
+    local level, ret, shown, rate, top
+    if #was == 32 then
+      level, ret, shown, rate = unpacked('dddd', was)
+    elseif #was == 40 or #was == 48 then
+      level, ret, shown, rate, top = unpacked('ddddd', was)
     end
-    if level and s and level >= 0 and level < 1e15 and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
-      l.level, l.ret, l.top = max(0, level - l.rate * (dial - shown) / 1e6), ret, top and top > 0 and top < 1e15 and top or 0
+    if level and rate ~= l.rate and rate > 0 then
+      -- Another worker has left it, whose limit has another rate: up to the last
+      -- booking nothing new can go, and so long it leaks as it was booked.
+      local till = latest_place and max(shown, latest_place) or shown
+      level = level + (l.rate - rate) * min((till - shown) / 1e6, level / rate)
+      ret = ret + (rate - l.rate) * till / 1e6
+    end
+    -- No more than a booking can be ahead, and a thousand calls that cost the most.
+    if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
+      l.ret, l.top = ret, top and top > 0 and top < 1e15 and top or 0
+      local x = l.rate * (dial - shown) / 1e6
+      if x >= 0 then
+        l.level = max(0, level - x)
+      else -- a Resume has set the dial back since
+        l.level = max(level, min(level - x, max(l.cap, l.top)))
+      end
       -- The last booking may be one that this limit knows nothing of: it cannot be undone.
       if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
     else
@@ -207,7 +238,7 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
   redis.call('DEL', key)
-  if set then redis.call('HSET', key, 'v', got[3]) end
+  if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
     local l = limits[i]
     l.level, l.ret, l.top = l.cap, 0, 0
@@ -225,6 +256,7 @@ local recorded, since, repeated = -1, seq, false
 if r then
   if #r >= 24 then
     recorded, since, place = unpacked('ddd', r)
+    if not (recorded >= 0 and recorded < 9007199254740992 and since >= 0 and since < 9007199254740992) then recorded, since = -1, 0 end
     m = since % 8192 - 512
     since = floor(since / 8192)
   end
@@ -270,6 +302,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}}
     for i = 1, number() do
       c.n[i], c.y[i] = number(), number()
+      c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
     end
     -- Nothing comes back of what is not known to have been charged here, or was
     -- charged under other limits.
@@ -284,7 +317,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 
   local function latest(c)
-    if c.settled or c.lost or math.abs(c.place - dial - last) > 0.002 then return false end
+    if c.settled or c.lost or c.partly or math.abs(c.place - dial - last) > 0.0025 + 1e-15 * math.abs(c.place) then return false end
     for i = 1, n do
       local l, rest = limits[i], left(c, i)
       if c.n[i] == 0 then rest = max(0, rest) end
@@ -294,12 +327,17 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return true
   end
 
+  -- What the last booking was, before c.
+  local function before_of(c)
+    return max(-lag, floor((c.before - dial) * 1e3 + 0.5) / 1e3)
+  end
+
   local function unbook(c)
     if not latest(c) then return false end
     for i = 1, n do
       limits[i].level = max(0, limits[i].level - c.n[i])
     end
-    last = max(-lag, c.before - dial)
+    last = before_of(c)
     changed = true
     return true
   end
@@ -313,8 +351,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         changed = true
       elseif used[i] < charged and not c.lost then
         local safe = min(max(0, left(c, i) - l.rate * max(0, last) / 1e6), charged - used[i], l.level)
-        l.level, l.ret = l.level - safe, l.ret + safe
-        changed = true
+        l.level, l.ret, changed = l.level - safe, l.ret + safe, changed or safe > 0
       end
     end
   end
@@ -323,7 +360,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     d = min(d, most)
     if d <= max(0, rem) then return end
     local extra, booked = d - max(0, rem), last
-    if c and latest(c) then booked = max(-lag, c.before - dial) end
+    if c and latest(c) then booked = before_of(c) end
     local out, x = booked > -lag, extra
     if out then
       local free = dial
@@ -351,7 +388,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if out then
       last = max(last, 1)
       brim = brim + s.rate * max(0, last) / 1e6
-    elseif c and not c.lost then
+    elseif c and not c.lost and c.y[short] > -1 / 0 then
       brim = brim - c.n[short]
     else
       brim = brim - min(1, brim)
@@ -382,7 +419,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local left = {number(), number(), number(), number()}
     for i = 1, n do
       local l, since = limits[i], 0
-      if c and not c.lost then
+      if c and not c.lost and c.y[i] > -1 / 0 then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
       if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
@@ -401,6 +438,50 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
   end
 
+  -- A limit that was in force before, and not when the limits were set the last
+  -- time, goes on from where it was: it does not refill by going away.
+  local function kept(l)
+    local was = redis.call('HMGET', key, l.field)[1]
+    if not was then return nil end
+    local o = {level = l.cap, ret = 0, top = 0, cap = l.cap, rate = l.rate}
+    if #was ~= 32 and #was ~= 40 and #was ~= 48 then return o end
+    local level, ret, shown
+    level, ret, shown, o.rate = unpacked('dddd', was)
+    if #was > 32 then o.top = unpacked('d', was, 33) end
+    if #was > 40 then o.cap = unpacked('d', was, 41) end
+    local x = o.rate * (dial - shown) / 1e6
+    if x < 0 then
+      level = max(level, min(level - x, max(o.cap, o.top)))
+    else
+      level = max(0, level - x)
+    end
+    if level >= 0 and level <= 1e15 + 9.3e9 * o.rate and ret > -1e25 and ret < 1e25 and o.cap > 0 and o.rate > 0 then
+      o.level, o.ret = level, ret
+    else
+      o.top, o.cap, o.rate = 0, l.cap, l.rate
+    end
+    return o
+  end
+
+  -- Of those, the ones that are empty first make room when there are too many. What
+  -- was charged to them is then not known any more.
+  local function forget()
+    local all, others, inforce = redis.call('HGETALL', key), {}, {}
+    for i = 1, n do inforce[limits[i].field] = true end
+    for i = 1, #all, 2 do
+      local field, was = all[i], all[i + 1]
+      if string.sub(field, 1, 1) == 'l' and #was == 48 and not inforce[field] then
+        local level, _, shown, rate = unpacked('dddd', was)
+        others[#others + 1] = {field, shown + level / rate * 1e6}
+      end
+    end
+    table.sort(others, function(a, b) return a[2] < b[2] end)
+    for i = 1, #others - 8 do
+      redis.call('HDEL', key, others[i][1])
+      version = version + 2
+    end
+  end
+
   local function replace()
     local was, list = {}, {}
     local count = number()
@@ -413,23 +494,39 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
     for _, o in ipairs(limits) do was[o.field] = o end
-    for _, l in ipairs(list) do
-      local o = was[l.field]
+    local olds, turned = {}, false
+    for i, l in ipairs(list) do
+      olds[i] = was[l.field]
+      was[l.field] = nil
+      if not olds[i] then
+        olds[i] = kept(l)
+        turned = turned or olds[i] ~= nil
+      end
+    end
+    turned = turned or next(was) ~= nil
+    for i, l in ipairs(list) do
+      local o = olds[i]
       l.level, l.ret, l.top, l.full = 0, 0, 0, 0
       if o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
-        if l.level > l.cap then l.top = max(o.top, o.cap) end
-        was[l.field] = nil
+        -- The last booking may be one that this limit knows nothing of: it cannot be undone.
+        if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
+        if l.level > l.cap then l.top = o.level > o.cap and max(o.top, o.cap) or o.cap end
       end
       local brim = l.cap + l.rate * max(0, last) / 1e6
       if last > -lag and l.level < brim then
         l.level, l.ret = brim, l.ret + brim
       end
     end
-    for field in pairs(was) do redis.call('HDEL', key, field) end
+    for field, o in pairs(was) do
+      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, max(o.top, o.cap), o.cap))
+    end
     limits, n, version, changed = list, #list, version + 1, true
+    forget()
     set = blob ~= '' and blob or nil
-    redis.call('HSET', key, 'v', string.format('%.0f ', version) .. blob)
+    version = version % 1048576
+    stamp = floor(now / 1e3) % 4294967296 * 1048576 + version
+    redis.call('HSET', key, 'v', string.format('%.0f ', stamp) .. blob)
   end
 
   local function units()
@@ -494,8 +591,8 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   if repeated then within = -1 end
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
-  local first
-  local u = {}
+  local first, took
+  local u = {0}
   for _ = 1, runs do
     local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
     at_byte = at_byte + 40
@@ -513,19 +610,19 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       local limit = within
       if m > 0 then
         limit = horizon
-        if claims > 0 and not begins and booked < lead and u[1] > 0 then limit = max(limit, first + lag) end
+        if claims > 0 and not begins and booked < lead and took > 0 then limit = max(limit, first + lag) end
       end
       local w, slowest = max(0, last), -1
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then
           local sec = (l.level + u[i] - l.cap) / l.rate
-          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9) / 1e3
+          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-      if real > min(limit, most) then
+      if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
         which, why, wait = slowest, 1, repeated and max(real, 1) or real
         break
       end
@@ -540,7 +637,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       if rem > 0 then last = max(last, 1) end
       m, count, changed = m + 1, count - 1, true
       if claims > 0 then
-        booked = booked + u[1]
+        booked, took = booked + u[1], u[1]
         lead = max(lead, booked)
         claim = begins and lead or booked
       elseif count > 0 and within == 0 and horizon == 0 and last <= 0 then
@@ -562,7 +659,7 @@ end
 -- What is kept.
 
 if (changed or fence == 1) and not repeated then
-  local w, values = last + lag, {'s', '', worker, ''}
+  local w, values = last + lag, {'s', '', worker, '', '', ''}
   local k = 4
   local record = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial)
   recorded = seq
@@ -570,9 +667,9 @@ if (changed or fence == 1) and not repeated then
     local l = limits[i]
     values[k + 1] = l.field
     if l.top > 0 then
-      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.top)
+      values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top)
     else
-      values[k + 2] = pack('ddd', l.level, l.ret, dial)
+      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.rate)
     end
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
@@ -581,7 +678,9 @@ if (changed or fence == 1) and not repeated then
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
-    if speed < 1 then need = max(need, max(0, rem) + log(1 / speed) / growth * 1e6) end
+    if speed < 1 then need = max(need, max(0, rem) + math.log(1 / speed) / growth * 1e6) end
+  elseif c then
+    redis.call('HDEL', key, 'c')
   end
   -- The key outlives what is in it, and the longest time after which a request may be
   -- repeated; limits that were set, for 30 days.
@@ -615,13 +714,18 @@ if (changed or fence == 1) and not repeated then
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
 end
 
--- The answer.
+-- The answer. What is mostly the same comes last, and only if it is not.
 
-local reply = pack('dddddddddddddddddddddd', repeated and 1 or 0, recorded, at, born, skip, rem, last, speed, epoch, fails,
-  version, claim, m, place, before, which, why, wait, garbage and 1 or 0, differ and 1 or 0, rem > 0 and held or 0, n)
-for i = 1, n do
-  local l = limits[i]
+local l = limits[1]
+local reply = pack('ddddddddddddddd', recorded, at, born, last, fails, version, claim, m, place, before, n,
+  l.level, l.ret, l.top, l.full)
+for i = 2, n do
+  l = limits[i]
   reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)
 end
-if version ~= known then return {reply, set or ''} end
+if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
+  reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
+    skip, rem, speed, epoch, rem > 0 and held or 0)
+end
+if stamp ~= known then return {reply, string.format('%.0f ', stamp) .. (set or '')} end
 return reply

@@ -11,7 +11,8 @@ type lane struct {
 	shard *shard
 	ready []*line // with something pending, and nothing away
 	busy  bool
-	out   int // attempts that the client is busy with
+	out   int           // attempts that the client is busy with
+	spare chan struct{} // wakes the goroutine that waits for work; nil: none does
 	outage
 }
 
@@ -28,6 +29,10 @@ const (
 	maxBatch   = 128 // requests of one batch
 	firstPause = 20 * time.Millisecond
 	lastPause  = 250 * time.Millisecond
+
+	// linger is how long a goroutine waits for more work when there is none: a
+	// new one for each trip would grow its stack again in each.
+	linger = 100 * time.Millisecond
 )
 
 // refuses returns why an operation is not even to be tried.
@@ -41,27 +46,57 @@ func (la *lane) refuses(now time.Time) error {
 func (la *lane) push(ln *line) {
 	ln.queued = true
 	la.ready = append(la.ready, ln)
-	if !la.busy {
-		la.busy = true
-		go la.run()
+	if la.busy {
+		return
 	}
+	la.busy = true
+	if la.spare != nil {
+		la.spare <- struct{}{} // which has room: it is given away with this
+		la.spare = nil
+		return
+	}
+	go la.run()
 }
 
-// run sends batch after batch until nothing is left. In an outage it tries once.
+// run sends batch after batch, and ends when there is nothing for a while. In an
+// outage it tries once.
 func (la *lane) run() {
+	work := make(chan struct{}, 1)
+	idle := time.NewTimer(linger)
+	defer idle.Stop()
 	for {
-		b := la.next()
-		if b == nil {
-			return
+		for b := la.next(work); b != nil; b = la.next(work) {
+			if !b.carryOut() {
+				return // whoever ends it goes on in its place
+			}
 		}
-		if !b.carryOut() {
-			return // whoever ends it goes on in its place
+		idle.Reset(linger)
+		select {
+		case <-work:
+		case <-idle.C:
+			if !la.leave(work) {
+				return
+			}
+			<-work
 		}
 	}
 }
 
-// next takes what has gathered, or ends the run.
-func (la *lane) next() *batch {
+// leave takes the goroutine away that waits with this channel. It reports whether
+// there is work for it after all.
+func (la *lane) leave(work chan struct{}) bool {
+	la.shard.mu.Lock()
+	defer la.shard.mu.Unlock()
+	if la.spare != work {
+		return true
+	}
+	la.spare = nil
+	return false
+}
+
+// next takes what has gathered. If that is nothing, the lane is free, and whoever
+// asks waits for work.
+func (la *lane) next(work chan struct{}) *batch {
 	sh := la.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -79,7 +114,7 @@ func (la *lane) next() *batch {
 	clear(la.ready[rest:])
 	la.ready = la.ready[:rest]
 	if len(b.requests) == 0 {
-		la.busy = false
+		la.busy, la.spare = false, work
 		return nil
 	}
 	b.left = len(b.requests)

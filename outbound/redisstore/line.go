@@ -33,6 +33,7 @@ type line struct {
 
 	header  header
 	version int64            // of the limits
+	stamp   float64          // what names them and their version
 	set     []outbound.Limit // those that were set; nil: each bucket's own count
 	refusal refusal
 	offset  offset

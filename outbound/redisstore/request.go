@@ -28,7 +28,8 @@ type request struct {
 	acts   bool   // it may change what a refusal has said
 }
 
-// maxGates is the most operations that go in one request.
+// maxGates is the most operations that go in one request, and the most places that
+// are booked with it: a record tells of no more than 7679.
 const maxGates = 4096
 
 // compose makes a request of what is first in a line, or nil of nothing. The
@@ -159,15 +160,17 @@ func (r *request) encode(worker string) {
 	if heard < 0 {
 		heard = r.seq // nothing comes back of what was before
 	}
-	b = appendNumbers(b, float64(r.seq), float64(heard), fence, float64(ln.version), h.print)
+	b = appendNumbers(b, float64(r.seq), float64(heard), fence, ln.stamp, h.print)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)
 	r.args = append(r.args, h.fields...)
 	r.buf = b[len(b):]
 	if w := r.main; w != nil && w.op.Move != nil {
+		// Under other limits its new place could be a later one.
+		movable := w.op.Move.Version == ln.version
 		w.op.Align(ln.version, ln.inForce(r.limits))
-		if adds(w.op) {
+		if !movable || adds(w.op) {
 			r.step('N')
 		} else {
 			r.step('V')
@@ -221,7 +224,7 @@ func (r *request) action(op *outbound.Op) {
 	r.acts = true
 	switch op.Action {
 	case outbound.Book:
-		r.costs = append(r.costs, op.Costs...)
+		r.costs = append(r.costs, op.Costs[:min(len(op.Costs), maxGates)]...)
 		r.book(op.Wait, op.Horizon, op.Claim)
 	case outbound.Meter:
 		r.step('M')
@@ -299,17 +302,18 @@ func (r *request) report(p *outbound.Report) {
 
 // charge adds what a booking has taken.
 func (r *request) charge(c *outbound.Charge) {
-	seq, settled := float64(c.Seq), 0.
-	if c.Lost != 0 {
-		seq = 1 << 53 // nothing comes back of it
-	}
+	settled := 0.
 	if c.Settled {
 		settled = 1
 	}
 	n := len(r.line.inForce(r.limits))
-	r.add(float64(c.Version), seq, micros(c.Born), micros(c.Place), micros(c.Before), settled, float64(n))
+	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), settled, float64(n))
 	for i := range n {
-		r.add(c.N[i], c.Y[i])
+		y := c.Y[i]
+		if c.Lost&(1<<i) != 0 {
+			y = math.Inf(-1) // nothing comes back of it
+		}
+		r.add(c.N[i], y)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // A contender is one library, or one way to use it, in the comparison. A nil
@@ -27,9 +29,20 @@ type contender struct {
 	cancels bool
 	// wrap returns a RoundTripper that paces base, with room at every call.
 	wrap func(base http.RoundTripper) (http.RoundTripper, error)
+
+	// shared returns a decision per key that a server keeps, each with room at
+	// every call. Each result is a worker of its own.
+	shared func(redis.UniversalClient) (func(key string) bool, error)
+	// sharedRefuse returns a decision on a limit there of one unit per hour.
+	sharedRefuse func(redis.UniversalClient) (func() bool, error)
+	// command is what a decision sends, if it is one command, as the server's
+	// statistics call it.
+	command string
+	// keeps is true if the server keeps something of it.
+	keeps bool
 }
 
-// contenders lists who takes part, in the order of the rows and of the turns.
+// contenders lists who takes part in memory, in the order of the rows and of the turns.
 // The first is what the ratios refer to.
 func contenders() []contender {
 	return []contender{

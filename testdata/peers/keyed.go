@@ -21,6 +21,20 @@ var (
 	})
 )
 
+// keyTable returns the first so many keys.
+func keyTable(keys int) []string {
+	for len(keyNames) < keys {
+		keyNames = append(keyNames, fmt.Sprintf("tenant-%07d", len(keyNames)))
+	}
+	return keyNames[:keys]
+}
+
+// pick chooses a name by a random number, multiplied and shifted to be below
+// their number.
+func pick(names []string, random uint32) string {
+	return names[uint64(random)*uint64(len(names))>>32]
+}
+
 // keyed measures an admitted decision for keys in random order, all of which
 // have been seen before, and what a key takes.
 func keyed(o options, keys, goroutines int) scenario {
@@ -42,10 +56,7 @@ func keyed(o options, keys, goroutines int) scenario {
 		s.metrics = append(s.metrics, metric{name: "bytes per key", digits: 0, ratio: true})
 	}
 	s.measure = func(c contender) (sample, error) {
-		for len(keyNames) < keys {
-			keyNames = append(keyNames, fmt.Sprintf("tenant-%07d", len(keyNames)))
-		}
-		names, order := keyNames[:keys], keyOrder()
+		names, order := keyTable(keys), keyOrder()
 		before := liveHeap()
 		take, stop, err := c.keyed()
 		if err != nil {
@@ -62,13 +73,11 @@ func keyed(o options, keys, goroutines int) scenario {
 			values = append(values, float64(int64(liveHeap())-int64(before))/float64(keys))
 		}
 		var outcome tally
-		values[0], _ = timed(o.benchtime, func(n int) {
+		values[0], _ = timed(o.benchtime, manyTurns, func(n int) {
 			fan(goroutines, n, func(goroutine, n int) {
 				wrong, at := 0, goroutine*len(order)/goroutines
 				for i := range n {
-					// Multiplied and shifted: a random number below keys.
-					random := order[(at+i)&(len(order)-1)]
-					if !take(names[uint64(random)*uint64(keys)>>32]) {
+					if !take(pick(names, order[(at+i)&(len(order)-1)])) {
 						wrong++
 					}
 				}

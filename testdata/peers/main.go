@@ -40,19 +40,33 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 	if o.rounds < 1 || o.keys < 1 || o.keys > 1_000_000 || o.waiters < 2 {
 		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.rounds, o.keys, o.waiters)
 	}
-	list := contenders()
-	var columns []*column
-	for _, s := range scenarios(o) {
-		added, err := measure(progress, s, o.rounds, list, only)
-		if err != nil {
-			return err
+	redis := new(server)
+	defer redis.stop()
+	lack := missing()
+	if lack != nil {
+		if required() {
+			return lack
 		}
-		columns = append(columns, added...)
+		fmt.Fprintln(progress, lack)
+		redis = nil
+	}
+	var columns []*column
+	for _, c := range contests(o, redis) {
+		for _, s := range c.scenarios {
+			added, err := measure(progress, s, o.rounds, c.list, only)
+			if err != nil {
+				return err
+			}
+			columns = append(columns, added...)
+		}
 	}
 	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.rounds)
-	writeTables(w, columns, list)
-	writeSubject(w, columns, list)
+	writeTables(w, columns)
+	writeSubject(w, columns)
+	if lack != nil {
+		fmt.Fprintf(w, "\n%v\n", lack)
+	}
 	return nil
 }
 
@@ -61,7 +75,7 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 func measure(progress io.Writer, s scenario, rounds int, list []contender, only *regexp.Regexp) ([]*column, error) {
 	columns := make([]*column, len(s.metrics))
 	for i, m := range s.metrics {
-		columns[i] = &column{section: s.section, metric: m, cells: map[string]*cell{}}
+		columns[i] = &column{section: s.section, metric: m, list: list, cells: map[string]*cell{}}
 	}
 	for round := range rounds {
 		for _, c := range list {

@@ -23,15 +23,26 @@ var (
 )
 
 func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
+	redis := new(server) // which is not started
+	if err := missing(); err != nil {
+		if required() {
+			t.Fatal(err)
+		}
+		t.Log(err)
+		redis = nil
+	}
 	var out bytes.Buffer
 	if err := run(&out, io.Discard, small, anything); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range scenarios(small) {
-		if table := section(out.String(), s.section); table == "" {
-			t.Errorf("no table for %q", s.section)
-		} else {
-			for _, c := range contenders() {
+	for _, contest := range contests(small, redis) {
+		for _, s := range contest.scenarios {
+			table := section(out.String(), s.section)
+			if table == "" {
+				t.Errorf("no table for %q", s.section)
+				continue
+			}
+			for _, c := range contest.list {
 				if s.offered(c) && !strings.Contains(table, "\n| "+c.name+" | ") {
 					t.Errorf("%s is missing from %q", c.name, s.section)
 				}
@@ -85,7 +96,7 @@ func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
 
 func TestTablesShowMediansAndRatios(t *testing.T) {
 	list := []contender{{name: "least"}, {name: subject}, {name: "slow", peer: true}, {name: "quick", peer: true}}
-	c := &column{section: "Thing, ns", metric: metric{name: "once", digits: 1, ratio: true}, cells: map[string]*cell{}}
+	c := &column{section: "Thing, ns", metric: metric{name: "once", digits: 1, ratio: true}, list: list, cells: map[string]*cell{}}
 	for who, values := range map[string][]float64{
 		"least": {10, 90, 10}, subject: {15, 14, 16}, "slow": {40, 30}, "quick": {20, 20, 99},
 	} {
@@ -96,8 +107,8 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 	c.add("slow", 35, 0.004)
 
 	var out bytes.Buffer
-	writeTables(&out, []*column{c}, list)
-	writeSubject(&out, []*column{c}, list)
+	writeTables(&out, []*column{c})
+	writeSubject(&out, []*column{c})
 	want := `| Thing, ns | once |
 |---|---:|
 | least | 10.0 (1.00×) |

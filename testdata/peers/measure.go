@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,11 +13,14 @@ import (
 // means nothing.
 const mostWrong = 0.01
 
-// timed runs work with growing counts until it takes at least as long as asked,
-// and returns the nanoseconds and allocations per count of the last run.
-func timed(least time.Duration, work func(n int)) (ns, allocs float64) {
+// manyTurns is the count to begin with where a turn takes less than a microsecond.
+const manyTurns = 1000
+
+// timed runs work with counts that grow from the first until it takes at least as
+// long as asked, and returns the nanoseconds and allocations per count of the last run.
+func timed(least time.Duration, first int, work func(n int)) (ns, allocs float64) {
 	var before, after runtime.MemStats
-	for n := 1000; ; {
+	for n := first; ; {
 		runtime.ReadMemStats(&before)
 		began := time.Now()
 		work(n)
@@ -26,7 +30,7 @@ func timed(least time.Duration, work func(n int)) (ns, allocs float64) {
 			return float64(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)
 		}
 		grow := 1.2 * float64(least) / float64(max(took, time.Microsecond))
-		n = int(float64(n) * min(grow, 100))
+		n = int(math.Ceil(float64(n) * min(grow, 100)))
 	}
 }
 

@@ -36,7 +36,22 @@ type sample struct {
 	wrong  float64   // the share of decisions that went wrong
 }
 
-// scenarios lists what is measured, in the order of the tables.
+// A contest is who is measured beside each other, in what.
+type contest struct {
+	list      []contender
+	scenarios []scenario
+}
+
+// contests lists what there is to measure, through Redis only with a server.
+func contests(o options, s *server) []contest {
+	list := []contest{{contenders(), scenarios(o)}}
+	if s != nil {
+		list = append(list, contest{sharers(), sharedScenarios(o, s)})
+	}
+	return list
+}
+
+// scenarios lists what is measured in memory, in the order of the tables.
 func scenarios(o options) []scenario {
 	var list []scenario
 	for _, g := range []int{1, 2, 64} {

@@ -27,6 +27,7 @@ func (c *cell) median() float64 {
 type column struct {
 	section string
 	metric  metric
+	list    []contender // the rows
 	cells   map[string]*cell
 }
 
@@ -40,25 +41,26 @@ func (c *column) add(contender string, value, wrong float64) {
 
 // writeTables prints a Markdown table per section, in the order of the columns,
 // and then one that holds the subject against the others.
-func writeTables(w io.Writer, columns []*column, list []contender) {
+func writeTables(w io.Writer, columns []*column) {
 	for len(columns) > 0 {
 		section := columns[0].section
 		end := slices.IndexFunc(columns, func(c *column) bool { return c.section != section })
 		if end < 0 {
 			end = len(columns)
 		}
-		writeSection(w, columns[:end], list)
+		writeSection(w, columns[:end])
 		columns = columns[end:]
 	}
 }
 
-func writeSection(w io.Writer, columns []*column, list []contender) {
+func writeSection(w io.Writer, columns []*column) {
 	head := []string{columns[0].section}
 	for _, c := range columns {
 		head = append(head, c.metric.name)
 	}
 	writeHead(w, head)
 	wrong := 0.0
+	list := columns[0].list
 	for _, who := range list {
 		row, any := []string{who.name}, false
 		for _, c := range columns {
@@ -95,7 +97,7 @@ func (c *column) text(of, first *cell) string {
 
 // writeSubject prints the subject beside the first contender and beside the
 // best of its peers, if it took part.
-func writeSubject(w io.Writer, columns []*column, list []contender) {
+func writeSubject(w io.Writer, columns []*column) {
 	var rows [][]string
 	for _, c := range columns {
 		own := c.cells[subject]
@@ -103,11 +105,11 @@ func writeSubject(w io.Writer, columns []*column, list []contender) {
 			continue
 		}
 		row := []string{c.section + ": " + c.metric.name, strconv.FormatFloat(own.median(), 'f', c.metric.digits, 64), "–", "–", "–"}
-		if first := c.cells[list[0].name]; first != nil && first.median() > 0 {
+		if first := c.cells[c.list[0].name]; first != nil && first.median() > 0 {
 			row[2] = fmt.Sprintf("%.2f×", own.median()/first.median())
 		}
 		var best *cell
-		for _, who := range list {
+		for _, who := range c.list {
 			if cell := c.cells[who.name]; who.peer && cell != nil && (best == nil || cell.median() < best.median()) {
 				best, row[3] = cell, who.name
 			}

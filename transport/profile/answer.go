@@ -32,7 +32,7 @@ func (a *Answer) Get(name string) string {
 // 16, but for those longer than 1 KiB, and none once 4 KiB have been read.
 func (a *Answer) Lines(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, v := range lines(a.Header, http.CanonicalHeaderKey(name)) {
+		for _, v := range lines(a.Header, canonical(name)) {
 			if len(v) > maxValue || a.left <= 0 {
 				continue
 			}

@@ -227,6 +227,8 @@ func TestValuesOfABodyAreFoundByTheirPath(t *testing.T) {
 		{``, "a", ""},
 		{deep, "a.a", ""},
 		{strings.Repeat("[", 5000), "a", ""},
+		{strings.Repeat("[", 16) + `{"a":1}` + strings.Repeat("]", 16), "a", "1"},
+		{strings.Repeat("[", 17) + `{"a":1}` + strings.Repeat("]", 17), "a", ""},
 		{`{"a":1,"a":2}`, "a", "1"},
 		{`{"a":"\ud800"}`, "a", "\uFFFD"},
 		{`{"a":"\x"}`, "a", ""},

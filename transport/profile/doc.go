@@ -54,8 +54,8 @@
 //     less than them by no more than a second, for it is what they were rounded
 //     from, or if it is longer.
 //  3. On a refusal without that, the longest reset of a policy of which nothing
-//     remains; what the function of the profile says; or the reset of the only
-//     policy. A [Lock] or an [Overload] has nothing to do with resets, and calls
+//     remains, or what the function of the profile says if that is longer; else
+//     the reset of the only policy. A [Lock] or an [Overload] has nothing to do with resets, and calls
 //     at once only with those of exhausted policies.
 //  4. The profile's Penalty, for [Rate] and [Unknown].
 //  5. On a response that is no refusal, the longest reset of a policy of the

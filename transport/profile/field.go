@@ -52,11 +52,19 @@ func (r *reader) profile(p *Profile) (custom bool) {
 }
 
 // lines returns the lines of the field's header.
-func (f *Field) lines(h http.Header) []string {
-	if v := lines(h, f.Header); len(v) > 0 {
-		return v
+func (f *Field) lines(h http.Header) []string { return lines(h, canonical(f.Header)) }
+
+// canonical is http.CanonicalHeaderKey, but quicker for what is canonical.
+func canonical(name string) string {
+	start := true
+	for i := range len(name) {
+		c := name[i]
+		if start && 'a' <= c && c <= 'z' || !start && 'A' <= c && c <= 'Z' {
+			return http.CanonicalHeaderKey(name)
+		}
+		start = c == '-'
 	}
-	return lines(h, http.CanonicalHeaderKey(f.Header))
+	return name
 }
 
 // field reads the lines of one header into the policy that it belongs to.
@@ -182,7 +190,7 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 	for i := range p.Fields {
 		header := p.Fields[i].Header
 		if star := strings.IndexByte(header, '*'); star >= 0 && n < len(all) {
-			header = http.CanonicalHeaderKey(header)
+			header = canonical(header)
 			all[n] = pattern{&p.Fields[i], header[:star], header[star+1:]}
 			n++
 		}

@@ -56,11 +56,7 @@ func FuzzRead(f *testing.F) {
 		}
 		now := time.Unix(at, 0)
 		resp := parse(status, head, body)
-		start := time.Now()
 		s := p.Read(resp, now)
-		if took := time.Since(start); took > time.Second { // a paused machine is no finding
-			t.Errorf("%v", took)
-		}
 		promised(t, &s)
 		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != body {
 			t.Errorf("the body is %q afterwards, %v", got, err)

@@ -211,11 +211,9 @@ func (r *reader) cached() bool {
 func (r *reader) clock() time.Time {
 	if !r.asked {
 		r.asked = true
-		for _, v := range lines(r.header, "Date") {
-			if len(v) <= maxValue {
-				r.date, r.dated = stamp(strings.Trim(v, " \t"))
-			}
-			break // another Date would be a proxy's
+		// Another Date would be a proxy's.
+		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
+			r.date, r.dated = stamp(strings.Trim(v[0], " \t"))
 		}
 	}
 	if r.dated {

@@ -96,6 +96,26 @@ func (f *finder) value(path []string, depth int) []byte {
 	}
 }
 
+// member reads the next member of an object, whose brace it passes by first, and
+// returns its key and value; nil: there is none.
+func (f *finder) member() (key, value []byte) {
+	for f.peek() == '{' || f.peek() == ',' {
+		f.i++
+	}
+	if f.peek() != '"' {
+		return nil, nil
+	}
+	key = f.quoted()
+	if f.peek() != ':' {
+		return nil, nil
+	}
+	f.i++
+	f.peek()
+	from := f.i
+	f.skip()
+	return key, f.b[from:f.i]
+}
+
 // quoted passes by a string and returns what is between its quotes.
 func (f *finder) quoted() []byte {
 	f.i++

@@ -170,9 +170,11 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 	if r.cached() {
 		return Signal{Cached: true}
 	}
-	for i := range p.Fields {
-		if n := slot(http.CanonicalHeaderKey(p.Fields[i].Header)); n != hNone {
-			r.seen &^= 1 << n
+	if r.seen != 0 {
+		for i := range p.Fields {
+			if n := slot(canonical(p.Fields[i].Header)); n != hNone {
+				r.seen &^= 1 << n
+			}
 		}
 	}
 	r.retryAfter()

@@ -68,23 +68,26 @@ type Policy struct {
 	// "content-bytes"; "": the API does not say, and it is most likely
 	// requests.
 	Unit string
-	Kind Kind
 	// Limit and Remaining are in units, not negative, or None. Remaining is at
 	// most Limit. Some APIs send fractions.
 	Limit, Remaining float64
 	// Reset is how long it is until Limit is there again, at most 40 days, or
 	// None. It counts from when the response's headers came.
 	Reset time.Duration
+	// Kind is how it lets calls through.
+	Kind Kind
 	// Absolute says that Reset has been computed from a point in time in whole
 	// seconds, so that it may be up to a second too short.
 	Absolute bool
+
+	low bool // Remaining was -1, which may stand for 0 or for unknown
+
 	// Window is the time in which Limit is allowed; 0: the API has not told.
 	Window time.Duration
 	// Partition is the pk parameter of the field RateLimit: whose quota it is.
 	Partition []byte
 
 	used float64 // for a Remaining that is not told
-	low  bool    // Remaining was -1, which may stand for 0 or for unknown
 }
 
 // NewPolicy returns a policy of which nothing is known but the name.
@@ -338,10 +341,8 @@ func (s *Signal) conclude(penalty time.Duration) {
 		}
 	case s.Reason == Lock, s.Reason == Overload:
 		s.Wait = own // no reset is about these
-	case longest > 0:
-		s.Wait = longest
-	case own > 0:
-		s.Wait = own
+	case max(longest, own) > 0:
+		s.Wait = max(longest, own)
 	case counted == 1 && s.Reason != Concurrency:
 		s.Wait = only
 	}

@@ -3,6 +3,7 @@ package profile
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -131,7 +132,7 @@ func TestNamesOfProfilesAreUnique(t *testing.T) {
 func TestHeadersOfProfilesAreCanonical(t *testing.T) {
 	for _, p := range builtin {
 		for _, f := range p.Fields {
-			if got := http.CanonicalHeaderKey(f.Header); got != f.Header {
+			if got := http.CanonicalHeaderKey(f.Header); got != f.Header || canonical(strings.ToLower(got)) != got || canonical(strings.ToUpper(got)) != got {
 				t.Errorf("%s: %q is %q in responses", p.Name, f.Header, got)
 			}
 		}

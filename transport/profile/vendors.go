@@ -130,14 +130,6 @@ func contains(text string, parts ...string) bool {
 	return false
 }
 
-// with returns all fields in one list.
-func with(lists ...[]Field) (all []Field) {
-	for _, l := range lists {
-		all = append(all, l...)
-	}
-	return all
-}
-
 // items returns the parts of a list, without the blanks around them, and no more
 // of them than policies are kept.
 func items(list, separators string) iter.Seq[string] {

@@ -94,19 +94,25 @@ func judgeMeta(a *Answer, s *Signal) {
 // use adds a policy of what one object of Meta's tells, and returns how long it
 // asks to wait.
 func use(object []byte, name string, s *Signal) time.Duration {
-	if name == "" {
-		name = text(find(object, []string{"type"}))
-	}
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
-	for _, key := range []string{"call_count", "total_cputime", "total_time", "acc_id_util_pct"} {
-		if n, ok := number(text(find(object, []string{key}))); ok {
-			p.Limit, p.used = 100, max(p.used, n)
+	f := finder{b: object}
+	for key, value := f.member(); key != nil; key, value = f.member() {
+		n, ok := number(text(value))
+		switch string(key) {
+		case "type":
+			if name == "" {
+				p.Name = text(value)
+			}
+		case "call_count", "total_cputime", "total_time", "acc_id_util_pct":
+			if ok {
+				p.Limit, p.used = 100, max(p.used, n)
+			}
+		case "estimated_time_to_regain_access":
+			if ok && n > 0 {
+				p.Reset = span(n, time.Minute)
+			}
 		}
-	}
-	minutes, ok := number(text(find(object, []string{"estimated_time_to_regain_access"})))
-	if ok && minutes > 0 {
-		p.Reset = span(minutes, time.Minute)
 	}
 	wait := p.Wait()
 	s.Add(p)

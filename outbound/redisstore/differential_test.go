@@ -1,0 +1,190 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// stepsOf is how many steps a test of random traces makes, where all may take long.
+func stepsOf(all int) int {
+	if raced || testing.Short() {
+		return all / 20
+	}
+	return all
+}
+
+// perTrace is the most steps of one trace.
+const perTrace = 400
+
+var seed = rand.Uint64()
+
+func TestTheScriptDecidesAsTheArithmeticDoesOnMiniredis(t *testing.T) {
+	t.Parallel()
+	const workers = 2
+	var total, blurred atomic.Int64
+	all := int64(stepsOf(10_000))
+	for g := range workers {
+		t.Run(fmt.Sprint(g), func(t *testing.T) {
+			t.Parallel()
+			mini := miniredis.RunT(t)
+			rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+			t.Cleanup(func() { _ = rdb.Close() })
+			stores := twoStores(rdb)
+			now := time.Unix(1_700_000_000, 0)
+			latest := now
+			set := func(d time.Duration) {
+				now = now.Add(d.Truncate(time.Microsecond))
+				mini.SetTime(now)
+				if ahead := now.Sub(latest); ahead > 0 {
+					latest = now
+					mini.FastForward(ahead)
+				}
+			}
+			set(0)
+			for n := uint64(0); total.Load() < all; n++ {
+				s := seed + 2*n + uint64(g)
+				w := newTrace(s, fmt.Sprint("trace:", s), stores, func() time.Duration { return time.Duration(latest.UnixNano()) })
+				for w.steps < perTrace {
+					if err := w.step(); err != nil {
+						t.Fatalf("seed %d: %v", s, err)
+					}
+					set(w.pause())
+				}
+				total.Add(int64(w.steps))
+				blurred.Add(int64(w.blurred))
+			}
+		})
+	}
+	t.Cleanup(func() { t.Logf("%d steps, blurred %d, seed %d", total.Load(), blurred.Load(), seed) })
+}
+
+func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 20; o.ReadTimeout = time.Minute })
+	stores := twoStores(rdb)
+	all := int64(stepsOf(600_000))
+	var total, blurred, lives, keys atomic.Int64
+	// The clock goes on by leaps, ahead and back, whatever the traces do. ahead is
+	// how far it has been, at most.
+	var ahead atomic.Int64
+	latest := func() time.Duration { return time.Duration(time.Now().UnixNano() + ahead.Load()) }
+	var traces sync.WaitGroup
+	for range 64 {
+		traces.Go(func() {
+			for total.Load() < all && !t.Failed() {
+				s := seed + uint64(keys.Add(1))
+				w := newTrace(s, fmt.Sprint("trace:", s), stores, latest)
+				for w.steps < perTrace {
+					if err := w.step(); err != nil {
+						t.Errorf("seed %d, %d limits: %v", s, len(w.limits), err)
+						return
+					}
+				}
+				total.Add(int64(w.steps))
+				blurred.Add(int64(w.blurred))
+				lives.Add(int64(w.lives))
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { traces.Wait(); close(ended) }()
+	r := rand.New(rand.NewPCG(seed, 0))
+	var offset time.Duration
+	for tick := time.NewTicker(2 * time.Millisecond); ; {
+		select {
+		case <-ended:
+			t.Logf("%d steps on %d keys, of which %d were forgotten and came again, blurred %d, seed %d", total.Load(), keys.Load(), lives.Load()-keys.Load(), blurred.Load(), seed)
+			require.Less(t, blurred.Load(), total.Load()/100)
+			return
+		case <-tick.C:
+			leap := r.ExpFloat64() * float64([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(5)])
+			switch r.IntN(100) {
+			case 0:
+				leap *= 50
+			case 1, 2:
+				leap = -leap / 2
+			}
+			offset += time.Duration(leap)
+			ahead.Store(max(ahead.Load(), int64(offset)))
+			server.SetClock(t, offset)
+		}
+	}
+}
+
+func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
+	all, total, blurred := stepsOf(390_000), 0, 0
+	for n := uint64(0); total < all; n++ {
+		synctest.Test(t, func(t *testing.T) {
+			memory := outbound.NewMemory()
+			latest := func() time.Duration { return math.MaxInt64 } // it forgets by itself, and not too early: see its own tests
+			w := newTrace(seed+n, "trace", []outbound.Store{memory, memory}, latest)
+			for w.steps < perTrace {
+				if err := w.step(); err != nil {
+					t.Fatalf("seed %d: %v", seed+n, err)
+				}
+				time.Sleep(w.pause())
+			}
+			total += w.steps
+			blurred += w.blurred
+		})
+	}
+	t.Logf("%d steps, blurred %d, seed %d", total, blurred, seed)
+}
+
+// pause draws how far the clock goes until the next step.
+func (t *trace) pause() time.Duration {
+	l := &t.limits[t.r.IntN(len(t.limits))]
+	d := l.Capacity / l.LeakRate * 1e9
+	switch t.r.IntN(24) {
+	case 0, 1, 2:
+		return 0
+	case 3:
+		return time.Microsecond
+	case 4, 5: // when what was refused could go
+		if t.got.Wait < 48*time.Hour {
+			return t.got.Wait + time.Microsecond - 1
+		}
+	case 6, 7: // when what was booked goes
+		if k := len(t.got.Charges); k > 0 {
+			if in, _ := t.got.State.Due(t.got.Charges[k-1].Place); in < 48*time.Hour {
+				return in + time.Microsecond - 1
+			}
+		}
+	case 8:
+		return max(0, min(t.got.State.Rem, 48*time.Hour)) + time.Microsecond - 1
+	case 9:
+		return time.Duration(2 * d)
+	case 10:
+		if t.r.IntN(20) == 0 {
+			return 24 * time.Hour
+		}
+	case 11:
+		if t.r.IntN(5) == 0 {
+			return -time.Duration(t.r.ExpFloat64() * float64([]time.Duration{time.Microsecond, time.Millisecond, time.Second, time.Hour}[t.r.IntN(4)]))
+		}
+	}
+	return time.Duration(t.r.ExpFloat64() * d * []float64{0.01, 0.1, 0.3}[t.r.IntN(3)])
+}
+
+// twoStores are two workers' stores.
+func twoStores(rdb redis.UniversalClient) []outbound.Store {
+	return []outbound.Store{
+		redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}),
+		redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}),
+	}
+}

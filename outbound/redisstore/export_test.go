@@ -1,0 +1,15 @@
+package redisstore
+
+// Forget drops what is remembered of refusals, for tests that set the server's
+// clock: the time here knows nothing of that.
+func (s *Store) Forget(key string) {
+	sh := s.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if ln := sh.lines[key]; ln != nil {
+		ln.refusal = refusal{}
+	}
+}
+
+// Worker returns the name under which the server keeps this store's records.
+func (s *Store) Worker() string { return s.worker }

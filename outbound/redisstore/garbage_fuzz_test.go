@@ -1,0 +1,184 @@
+package redisstore_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// events collects what a store tells.
+type events struct {
+	mu  sync.Mutex
+	all []redisstore.Event
+}
+
+func (e *events) observe(ev redisstore.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, ev)
+}
+
+// of returns those of a kind.
+func (e *events) of(kind redisstore.EventKind) (some []redisstore.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.all {
+		if ev.Kind == kind {
+			some = append(some, ev)
+		}
+	}
+	return some
+}
+
+func (e *events) await(t testing.TB, kind redisstore.EventKind) redisstore.Event {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, time.Minute, time.Millisecond)
+	return e.of(kind)[0]
+}
+
+func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	for i, bad := range []string{
+		"", "x", "5", "5 x", "5 {}", "5 []", "5 [1]", "5 [null]", `5 [{}]`, `5 [{"capacity":"x","leak_rate":1}]`, `5 [{"capacity":-1,"leak_rate":1}]`,
+		`5 [{"capacity":1,"leak_rate":0}]`, `5 [{"capacity":1e13,"leak_rate":1}]`, `5 [{"capacity":1,"leak_rate":1,"unit":7}]`, `5 [{"capacity":1,"leak_rate":1,"name":[]}]`,
+		`5 [{"capacity":1,"leak_rate":null}]`, strings.Repeat("9", 400) + " ", "-1 ", "1e5 ", `5 ` + strings.Repeat("[", 500), "5 [" + strings.Repeat(`{"capacity":1,"leak_rate":1},`, 8) + `{"capacity":1,"leak_rate":1}]`,
+	} {
+		t.Run(fmt.Sprintf("%.40s", bad), func(t *testing.T) {
+			var told events
+			store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+			b, _ := used(t, s, store, fmt.Sprint("limits:", i))
+			require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", bad).Err())
+			if bad == "5" { // that SetLimits was called five times, and the last time without any
+				require.Equal(t, 2, drain(t, b, 10))
+				return
+			}
+			require.Zero(t, drain(t, b, 10))
+			require.Equal(t, b.Key(), told.await(t, redisstore.EventGarbage).Key)
+			s.forward(10*time.Second + time.Millisecond)
+			store.Forget(b.Key())
+			_, err := b.Acquire(t.Context(), outbound.Cost{10})
+			require.NoError(t, err)
+			s.forward(time.Second) // until nothing is booked
+			require.NoError(t, b.SetLimits(t.Context(), outbound.Limit{Capacity: 20, LeakRate: 1}))
+			_, err = b.Acquire(t.Context(), outbound.Cost{10})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// What else a limit has is read here, and not in the script.
+func TestLimitsThatOnlyThisSideCanReadAreAnError(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
+	b, _ := used(t, s, store, "limits")
+	require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", `5 [{"capacity":1,"leak_rate":1,"n":-1}]`).Err())
+	_, err := b.Acquire(t.Context(), outbound.Cost{1})
+	var failed *outbound.StoreError
+	require.ErrorAs(t, err, &failed)
+	require.ErrorIs(t, err, outbound.ErrInvalidLimit)
+	require.NoError(t, s.rdb.Del(t.Context(), store.Key(b.Key())).Err())
+	_, err = b.Acquire(t.Context(), outbound.Cost{1})
+	require.NoError(t, err)
+}
+
+func TestAClockWithoutAStateIsGarbage(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	for _, missing := range []string{"s", "s and levels"} {
+		var told events
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+		b, _ := used(t, s, store, missing)
+		require.NoError(t, s.rdb.HDel(t.Context(), store.Key(b.Key()), "s").Err())
+		if missing != "s" {
+			require.NoError(t, s.rdb.HDel(t.Context(), store.Key(b.Key()), "l0").Err())
+		}
+		require.Zero(t, drain(t, b, 10), missing)
+		told.await(t, redisstore.EventGarbage)
+	}
+}
+
+// FuzzWhatIsStored writes anything into the fields of a key.
+func FuzzWhatIsStored(f *testing.F) {
+	s := newMini(f)
+	limit := outbound.Limit{Capacity: 10, LeakRate: 1}
+	{
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
+		_, fields := used(f, s, store, "seed")
+		var record string
+		for name, value := range fields {
+			if name[0] == 'w' {
+				record = value
+			}
+		}
+		f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(fields["l0"]), []byte(""), []byte(record))
+		f.Add([]byte(fields["s"]), []byte(""), []byte(fields["l0"]), []byte(`7 [{"capacity":5,"leak_rate":1}]`), []byte(""))
+		for _, bad := range spoil(fields["l0"])[:12] {
+			f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(bad.value), []byte("x"), []byte(bad.value))
+		}
+	}
+	f.Fuzz(func(t *testing.T, state, clock, level, limits, record []byte) {
+		var told events
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+		key := hex.EncodeToString([]byte(t.Name()))
+		op := func() *outbound.Op {
+			return &outbound.Op{Limits: []outbound.Limit{limit}, Action: outbound.Book, Costs: make([]outbound.Cost, 12)}
+		}
+		ask := func() (outbound.Result, error) {
+			o := op()
+			for i := range o.Costs {
+				o.Costs[i] = outbound.Cost{1, 1, 1, 1}
+			}
+			store.Forget(key)
+			return store.Update(t.Context(), key, o)
+		}
+		require.NoError(t, s.rdb.Del(t.Context(), store.Key(key)).Err())
+		r, err := ask() // for a record of this store's
+		require.NoError(t, err)
+		require.Len(t, r.Charges, 10)
+		for name, value := range map[string][]byte{"s": state, "c": clock, "l0": level, "v": limits, store.Worker(): record} {
+			if len(value) > 0 {
+				require.NoError(t, s.rdb.HSet(t.Context(), store.Key(key), name, value).Err())
+			} else {
+				require.NoError(t, s.rdb.HDel(t.Context(), store.Key(key), name).Err())
+			}
+		}
+		for range 2 {
+			r, err = ask()
+			if err != nil { // limits that only this side can read, or a record of a number that is yet to come
+				require.False(t, errors.Is(err, redisstore.ErrAway))
+				return
+			}
+			for i, l := range r.Limits {
+				units := 0.
+				for k := range r.Charges {
+					units += r.Charges[k].N[i]
+				}
+				if v := r.State.Level[i].Level; !(v >= 0) || !(v < 1e25) {
+					t.Fatalf("level %v", v)
+				}
+				if units > l.Capacity*(1+1e-9) {
+					t.Fatalf("%v units of %v at once", units, l)
+				}
+			}
+			if len(told.of(redisstore.EventGarbage)) == 0 {
+				return
+			}
+			// Garbage is gone with one look at it.
+			s.forward(10*time.Second + time.Millisecond)
+		}
+		if len(r.Limits) == 1 && r.Limits[0] == limit {
+			require.Len(t, r.Charges, 10)
+		}
+	})
+}

@@ -1,0 +1,242 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// orders are what a worker in a process of its own is to do. The variable of that name
+// makes this binary one.
+type orders struct {
+	Addr      string
+	Key       string
+	Limit     outbound.Limit
+	Callers   int
+	Tolerance time.Duration
+}
+
+const ordersVariable = "DRIPFEED_CHAOS_WORKER"
+
+// obey is the worker's main function. It calls by writing down when: each line that
+// has left is a call that was made, whatever becomes of the process. It ends when its
+// input does, which is when the test ends, at the latest.
+func obey(text string) {
+	var o orders
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		panic(err)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	out := &diary{}
+	go watch(nil, func(d delay) { out.write("late", d.from.UnixNano(), d.to.UnixNano()) })
+	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
+	r := role{limit: &o.Limit, tolerance: o.Tolerance}
+	w, err := newWorker(rdb, o.Key, r, out, nil)
+	if err != nil {
+		panic(err)
+	}
+	w.call = func() { out.write("call", time.Now().UnixNano()) }
+	var wg sync.WaitGroup
+	for range o.Callers {
+		wg.Go(func() { w.work(context.Background()) })
+	}
+	wg.Wait()
+}
+
+// diary writes to the test what a worker does, a line for each thing.
+type diary struct{ mu sync.Mutex }
+
+func (d *diary) write(word string, numbers ...int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	line := fmt.Appendf(nil, "%s %d\n", word, numbers)
+	if _, err := os.Stdout.Write(line); err != nil { // in one piece
+		os.Exit(1)
+	}
+}
+
+func (d *diary) grant(g grant)   { d.write("grant", int64(g.born), int64(g.place), int64(g.at)) }
+func (d *diary) giveBack(s spot) { d.write("back", int64(s.born), int64(s.place)) }
+
+// children are workers in processes of their own.
+type children struct {
+	*record
+	t      *testing.T
+	orders orders
+	calls  outboundtest.History // of all
+	late   *lateness            // of this process, and of theirs
+	all    []*child
+}
+
+// child is one of them.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	done   chan struct{} // closed when all it has said was read, and it has ended
+	calls  outboundtest.History
+	mu     sync.Mutex
+	pauses []delay // in which it was stopped by the test
+	lates  []delay
+}
+
+// processes is how many there are, of all tests.
+var processes atomic.Int64
+
+func newChildren(t *testing.T, o orders) *children {
+	c := &children{record: &record{}, t: t, orders: o, late: measure(t)}
+	t.Cleanup(c.end)
+	return c
+}
+
+// start runs what starts processes that are to be killed with this one: the kernel
+// ties that to the thread which starts them, and so to one that never ends.
+var start = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
+
+// add starts one more.
+func (c *children) add() *child {
+	c.t.Helper()
+	text, err := json.Marshal(c.orders)
+	require.NoError(c.t, err)
+	one := &child{cmd: exec.Command(os.Args[0]), done: make(chan struct{})}
+	one.cmd.Env = append(os.Environ(), ordersVariable+"="+string(text))
+	one.cmd.Stderr = os.Stderr
+	one.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	one.stdin, err = one.cmd.StdinPipe()
+	require.NoError(c.t, err)
+	out, err := one.cmd.StdoutPipe()
+	require.NoError(c.t, err)
+	started := make(chan error)
+	start() <- func() { started <- one.cmd.Start() }
+	require.NoError(c.t, <-started)
+	processes.Add(1)
+	c.all = append(c.all, one)
+	go func() {
+		defer close(one.done)
+		defer processes.Add(-1)
+		c.listen(one, out)
+		_ = one.cmd.Wait() // it was killed
+	}()
+	return one
+}
+
+// listen writes down what a child says until it ends. A line that was not finished is
+// of a call that was not made.
+func (c *children) listen(one *child, out io.Reader) {
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		word, rest, _ := strings.Cut(line, " ")
+		var n [3]int64
+		_, _ = fmt.Sscanf(rest, "[%d %d %d", &n[0], &n[1], &n[2]) // as many as there are
+		switch word {
+		case "call":
+			at := time.Unix(0, n[0])
+			one.calls.Add(at, 1)
+			c.calls.Add(at, 1)
+		case "grant":
+			c.grant(grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2])})
+		case "back":
+			c.giveBack(spot{time.Duration(n[0]), time.Duration(n[1])})
+		case "late":
+			one.mu.Lock()
+			one.lates = append(one.lates, delay{time.Unix(0, n[0]), time.Unix(0, n[1])})
+			one.mu.Unlock()
+		default:
+			c.t.Errorf("a worker says %q", line)
+		}
+	}
+}
+
+func (one *child) kill() {
+	_ = one.cmd.Process.Kill() // it may be gone already
+	<-one.done
+	_ = one.stdin.Close()
+}
+
+// pause stops a child for a time, as a machine is that is suspended.
+func (c *children) pause(one *child, d time.Duration) {
+	c.t.Helper()
+	from := time.Now()
+	require.NoError(c.t, one.cmd.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(d)
+	require.NoError(c.t, one.cmd.Process.Signal(syscall.SIGCONT))
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.pauses = append(one.pauses, delay{wall(from), wall(time.Now())})
+}
+
+// wall makes a time comparable with those of other processes.
+func wall(t time.Time) time.Time { return t.Round(0) }
+
+// end ends all of them.
+func (c *children) end() {
+	for _, one := range c.all {
+		one.kill()
+	}
+}
+
+// early returns by how much the lateness of the machine, and the tolerance, may have
+// brought a call nearer to those before it. That the test has paused a worker is no
+// such reason: what it has done with its calls then is to be seen.
+func (c *children) early() func(time.Time) time.Duration {
+	l := &lateness{}
+	c.late.mu.Lock()
+	for _, d := range c.late.all {
+		l.tell(delay{wall(d.from), wall(d.to)})
+	}
+	c.late.mu.Unlock()
+	for _, one := range c.all {
+		for _, d := range one.lates {
+			paused := false
+			for _, p := range one.pauses {
+				paused = paused || d.from.Before(p.to) && d.to.After(p.from)
+			}
+			if !paused {
+				l.tell(d)
+			}
+		}
+	}
+	return func(at time.Time) time.Duration { return c.orders.Tolerance + l.of(at) }
+}
+
+// check ends all and checks what they did.
+func (c *children) check(slack float64) {
+	c.t.Helper()
+	c.end()
+	c.checkPlaces(c.t, c.orders.Limit, 0)
+	checkCalls(c.t, &c.calls, c.orders.Limit, slack, c.early())
+}

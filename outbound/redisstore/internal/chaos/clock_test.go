@@ -1,0 +1,140 @@
+//go:build linux
+
+package chaos
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// The server's clock jumps ahead: to the bucket that looks like a rest, and it is empty.
+// Then it steps back by as much, which is lost time, and nothing stalls.
+func TestAServersClockThatJumpsCostsOneCapacityAndNoHour(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.StartWithClock(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+	jumps := 0.
+	offsets := []time.Duration{0, d.between(time.Second, 50*time.Second), 0, time.Hour, 0}
+	for i, offset := range offsets[1:] {
+		f.run(d.between(100*time.Millisecond, 400*time.Millisecond))
+		server.SetClock(t, offset)
+		took := f.goesOn(1)
+		t.Logf("clock at %v: the first call went %v later", offset, took.Round(time.Millisecond))
+		require.Less(t, took, 20*time.Second)
+		if offset > offsets[i] {
+			jumps++
+		}
+	}
+	f.run(300 * time.Millisecond)
+	f.checkBoth(0, jumps*emptied(f.limit))
+}
+
+// A clock that only ever steps back mints nothing.
+func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.StartWithClock(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+	offset := time.Duration(0)
+	for range 5 {
+		f.run(d.between(100*time.Millisecond, 300*time.Millisecond))
+		offset -= d.between(time.Millisecond, time.Hour)
+		server.SetClock(t, offset)
+		took := f.goesOn(1)
+		t.Logf("clock at %v: the first call went %v later", offset, took.Round(time.Millisecond))
+		require.Less(t, took, 20*time.Second)
+	}
+	f.run(300 * time.Millisecond)
+	f.check(0)
+	require.Len(t, f.lives(), 1)
+}
+
+// The replica that is promoted has a clock of its own: an hour ahead, it finds an
+// hour of rest; an hour behind, it finds a clock that has stepped back.
+func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	for name, offset := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDice(t)
+			p := newPair(t, redistest.StartWithClock)
+			f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+			for range 4 {
+				f.add(p.client(t), role{})
+			}
+			f.goesOn(20)
+			p.follows(t, f.members[0].store.Key(f.key))
+			p.replica.SetClock(t, offset)
+			f.run(d.between(0, 300*time.Millisecond))
+			p.master.Kill(t)
+			p.promote(t)
+			took := f.goesOn(1)
+			t.Logf("after the failover the first call went %v later", took.Round(time.Millisecond))
+			require.Less(t, took, 20*time.Second)
+			f.run(500 * time.Millisecond)
+			// The last charges may not have reached the replica, in either case.
+			f.check(forgotten(f.limit))
+		})
+	}
+}
+
+// wallClock are the functions that make a time of the wall's clock of a time.Time, or
+// the other way round.
+var wallClock = map[string]bool{
+	"Unix": true, "UnixNano": true, "UnixMicro": true, "UnixMilli": true, "Round": true, "Truncate": true,
+	"UTC": true, "Local": true, "In": true, "Date": true, "Clock": true, "Hour": true, "Format": true, "AppendFormat": true,
+	"MarshalJSON": true, "MarshalBinary": true, "MarshalText": true, "GobEncode": true,
+}
+
+// A worker's wall clock can be set as anybody likes, since nothing that decides looks
+// at it: times are only ever compared and subtracted, which is monotonic, and what is
+// sent to the store are durations.
+func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..", "..", "..")
+	files := 0
+	for _, dir := range []string{"outbound", "outbound/internal/leak", "outbound/redisstore", "queue"} {
+		all, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		require.NoError(t, err)
+		for _, path := range all {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			files++
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				s, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok || !wallClock[s.Sel.Name] {
+					return true
+				}
+				if x, ok := s.X.(*ast.Ident); !ok || x.Name != "math" { // math.Round
+					t.Errorf("%s: %s makes a time of the wall's clock", set.Position(n.Pos()), s.Sel.Name)
+				}
+				return true
+			})
+		}
+	}
+	require.Greater(t, files, 30)
+}

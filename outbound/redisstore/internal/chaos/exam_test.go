@@ -1,0 +1,26 @@
+//go:build linux
+
+package chaos
+
+import (
+	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+func TestTheExamOnACluster(t *testing.T) {
+	client := redistest.SharedCluster(t).Client(t)
+	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+		return redisstore.New(client, redisstore.Config{})
+	})
+}
+
+func TestTheExamBehindSentinels(t *testing.T) {
+	client := redistest.StartSentinel(t).Client(t)
+	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+		return redisstore.New(client, redisstore.Config{})
+	})
+}

@@ -1,0 +1,105 @@
+//go:build linux
+
+package chaos
+
+import (
+	crand "crypto/rand"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// Of ten worker processes one after the other is killed, wherever it is, and started
+// anew. What it had booked is lost, and leaks away; the others have the rate.
+func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	limit := outbound.Limit{Capacity: 4, LeakRate: 200}
+	c := newChildren(t, orders{
+		Addr: server.Addr(), Key: "chaos " + crand.Text(), Limit: limit, Callers: 2, Tolerance: 20 * time.Millisecond,
+	})
+	for range 10 {
+		c.add()
+	}
+	for _, one := range c.all {
+		goesOn(t, &one.calls, 3)
+	}
+	time.Sleep(d.between(0, 200*time.Millisecond))
+	var kills []time.Time
+	var victims []*child
+	for range 12 {
+		victim := c.all[d.IntN(len(c.all))]
+		for slices.Contains(victims, victim) {
+			victim = c.all[d.IntN(len(c.all))]
+		}
+		victims = append(victims, victim)
+		kills = append(kills, wall(time.Now()))
+		victim.kill()
+		goesOn(t, &c.calls, 20)
+		c.add()
+		time.Sleep(d.between(100*time.Millisecond, 200*time.Millisecond))
+	}
+	goesOn(t, &c.calls, 50)
+	c.check(0)
+
+	// How long after each kill there is the rate again, over a tenth of a second.
+	const window = 100 * time.Millisecond
+	all := times(&c.calls)
+	var after []time.Duration
+	for _, at := range kills {
+		if back := recovery(all, at, window, 0.95*limit.LeakRate); back >= 0 {
+			after = append(after, back)
+		}
+	}
+	require.NotEmpty(t, after, "the rate never came back")
+	slices.Sort(after)
+	t.Logf("%d kills; 95 %% of the rate again after %v, median, and %v at most", len(kills), after[len(after)/2].Round(time.Millisecond), after[len(after)-1].Round(time.Millisecond))
+	require.Less(t, after[0], 5*time.Second)
+	t.Logf("of the rate %.1f %% was used", 100*c.calls.Use(limit.Capacity, limit.LeakRate))
+}
+
+// A worker of two is paused, as by a debugger or a machine that is suspended, for half
+// a second and for five. It does not let go in a bunch what came due meanwhile, while
+// the other one has the rate.
+func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	limit := outbound.Limit{Capacity: 10, LeakRate: 1000}
+	c := newChildren(t, orders{
+		Addr: server.Addr(), Key: "chaos " + crand.Text(), Limit: limit, Callers: 8, Tolerance: 5 * time.Millisecond,
+	})
+	one, other := c.add(), c.add()
+	for _, pause := range []time.Duration{500 * time.Millisecond, d.between(50*time.Millisecond, 500*time.Millisecond), 5 * time.Second} {
+		goesOn(t, &one.calls, 20)
+		goesOn(t, &other.calls, 20)
+		time.Sleep(d.between(0, 100*time.Millisecond))
+		n := other.calls.Len()
+		c.pause(one, pause)
+		require.Greater(t, other.calls.Len(), n+10, "the other one stands still")
+		goesOn(t, &one.calls, 1)
+	}
+	goesOn(t, &one.calls, 20)
+	time.Sleep(200 * time.Millisecond)
+	c.check(0)
+	early := c.early()
+	for _, p := range one.pauses {
+		h := &outboundtest.History{}
+		var latest time.Duration
+		for at := range c.calls.All() {
+			if at.After(p.to.Add(-50*time.Millisecond)) && at.Before(p.to.Add(200*time.Millisecond)) {
+				h.Add(at, 1)
+				latest = max(latest, early(at))
+			}
+		}
+		t.Logf("around the end of a pause of %v: %.3f calls above the bucket, with a tolerance of 5 ms and lateness of up to %v",
+			p.to.Sub(p.from).Round(time.Millisecond), excess(h, limit), (latest - c.orders.Tolerance).Round(time.Millisecond))
+	}
+}

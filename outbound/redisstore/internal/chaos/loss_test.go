@@ -1,0 +1,130 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// A server that keeps nothing is restarted while four workers use it: each time the
+// bucket begins a new life, empty.
+func TestAServerThatLosesItsDataCostsOneCapacity(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	const restarts = 3
+	for i := range restarts {
+		f.run(d.between(200*time.Millisecond, 700*time.Millisecond))
+		server.Restart(t)
+		t.Logf("after restart %d the first call went %v later", i+1, f.goesOn(1).Round(time.Millisecond))
+	}
+	f.run(300 * time.Millisecond)
+	f.checkBoth(0, restarts*emptied(f.limit))
+	require.LessOrEqual(t, len(f.lives()), restarts+1)
+}
+
+// elsewhere dials whatever server it is told to, wherever a client wants to go.
+type elsewhere struct{ addr atomic.Value }
+
+func (e *elsewhere) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, network, e.addr.Load().(string))
+}
+
+// pair is a master with a replica that can be cut off from it, and the way to
+// whichever of them is to be used.
+type pair struct {
+	master, replica *redistest.Server
+	link            *redistest.Proxy
+	way             elsewhere
+}
+
+// newPair starts the two, with what starts the replica.
+func newPair(t *testing.T, start func(t testing.TB, args ...string) *redistest.Server) *pair {
+	t.Helper()
+	p := &pair{master: redistest.Start(t, "--repl-diskless-sync-delay", "0")}
+	p.link = redistest.NewProxy(t, p.master.Addr())
+	_, port, err := net.SplitHostPort(p.link.Addr())
+	require.NoError(t, err)
+	p.replica = start(t, "--replicaof", "127.0.0.1 "+port)
+	p.way.addr.Store(p.master.Addr())
+	eventually(t, "the replica follows", func() bool {
+		return strings.Contains(fmt.Sprint(p.master.Do(t, "INFO", "replication")), "state=online")
+	})
+	return p
+}
+
+func (p *pair) client(t *testing.T) *redis.Client {
+	return p.master.Client(t, func(o *redis.Options) { o.Dialer = p.way.dial })
+}
+
+// follows waits until the replica has heard of a key. Before, it may not have heard
+// of anything, though it follows: the master waits for its first word.
+func (p *pair) follows(t *testing.T, key string) {
+	t.Helper()
+	eventually(t, "the replica has the key", func() bool { return p.replica.Do(t, "EXISTS", key) == int64(1) })
+}
+
+// promote has the replica take over from the master, which was killed.
+func (p *pair) promote(t *testing.T) {
+	t.Helper()
+	p.replica.Do(t, "REPLICAOF", "NO", "ONE")
+	p.way.addr.Store(p.replica.Addr())
+}
+
+// lastChange returns the server's time of the latest change of a bucket that a
+// server knows of.
+func lastChange(t *testing.T, s *redistest.Server, key string) time.Duration {
+	t.Helper()
+	head, _ := s.Do(t, "HGET", key, "s").(string)
+	require.GreaterOrEqual(t, len(head), 8, "there is no such key")
+	return time.Duration(math.Float64frombits(binary.LittleEndian.Uint64([]byte(head)))) * time.Microsecond
+}
+
+// A replica that was cut off for a while becomes the master. What was charged
+// meanwhile is forgotten, and so may be used once more; nothing else is.
+func TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	p := newPair(t, redistest.Start)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	for range 4 {
+		f.add(p.client(t), role{})
+	}
+	f.goesOn(10)
+	key := f.members[0].store.Key(f.key)
+	p.follows(t, key)
+	f.run(d.between(0, 500*time.Millisecond))
+
+	p.link.Set(redistest.Faults{SwallowReplies: 1})
+	f.run(d.between(100*time.Millisecond, 600*time.Millisecond))
+	f.goesOn(10)
+	p.master.Kill(t)
+	killed := time.Duration(time.Now().UnixNano())
+	heard := lastChange(t, p.replica, key)
+	p.promote(t)
+	t.Logf("after the failover the first call went %v later", f.goesOn(1).Round(time.Millisecond))
+	f.run(700 * time.Millisecond)
+	f.stop()
+	lost := f.between(heard, killed)
+	t.Logf("%d charges are lost", lost)
+	require.NotZero(t, lost)
+	f.check(min(float64(lost), forgotten(f.limit)))
+	require.Len(t, f.lives(), 1)
+}

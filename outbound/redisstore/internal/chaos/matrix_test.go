@@ -1,0 +1,182 @@
+//go:build linux
+
+package chaos
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// matrix says which test shows what becomes of which fault, here and in the packages
+// whose business it is.
+//
+// allowed is what the fault may cost: how many units may leave above the limit in any
+// window, beside r*τ for calls that are late by up to the tolerance τ of their queue.
+// C is a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for
+// the places that workers use before they hear of it.
+var matrix = []struct {
+	row     int
+	fault   string
+	allowed string
+	tests   []string
+}{
+	{1, "a worker is killed while it has places, or calls under way", "0", []string{
+		"TestWorkersThatAreKilledCostNothingButTheirTickets",
+		"TestSharedBucketRefusesAtOnce", // so there are no leases that could outlive it
+	}},
+	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
+		"TestAServerThatLosesItsDataCostsOneCapacity",
+	}},
+	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it", []string{
+		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
+	}},
+	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
+		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
+		"TestAWorkerThatIsCutOffGoesOnWithItsShare",
+		"TestWorkersWhoAreAllCutOffKeepTheLimitTogether",
+		"TestTheSharesOfAllWorkersStayWithinTheLimit",
+		"TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack",
+	}},
+	{5, "of a cluster there is only a minority", "0", []string{
+		"TestAClusterGoesOnAfterItsFaults",
+	}},
+	{6, "the store is slow", "0", []string{
+		"TestASlowStoreDelaysCallsAndChangesNoLimit",
+		"TestADecisionTakesNoLongerThanItsTime",
+		"TestADelayedReplyShiftsNoTicket",
+	}},
+	{7, "the store hangs, and goes on", "0", []string{
+		"TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt",
+		"TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether",
+		"TestAQueueDoesNotWaitForAStoreThatHangs",
+	}},
+	{8, "a worker stands still, and goes on", "0", []string{
+		"TestAWorkerThatIsPausedDoesNotCatchUp",
+		"TestAPauseLetsNobodyGoInABunch",
+		"TestAPauseFarFromTheStoreLetsNobodyGoInABunch",
+	}},
+	{9, "a worker's wall clock is set", "0", []string{
+		"TestNothingThatDecidesLooksAtAWorkersWallClock",
+	}},
+	{10, "the server's clock jumps ahead", "C + r*25 ms for each time", []string{
+		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
+	}},
+	{11, "the server's clock steps back", "0", []string{
+		"TestAServersClockThatStepsBackMintsNothing",
+		"TestAClockThatStepsBackLosesTheStepAndNothingElse",
+		"TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused",
+	}},
+	{12, "a new master has another clock", "as 3, and C + r*25 ms if it is ahead", []string{
+		"TestANewMastersClockIsTakenAsItIs",
+	}},
+	{13, "the server does not know the script any more", "0", []string{
+		// A server that was restarted, or that is new, does not. SCRIPT FLUSH: see
+		// the tests of package redisstore.
+		"TestAServerThatLosesItsDataCostsOneCapacity",
+		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+	}},
+	{14, "a slot moves to another master", "0", []string{
+		"TestBucketsWhoseSlotMovesChargeEachCallOnce",
+		"TestAFleetKeepsItsRateWhileItsSlotMoves",
+	}},
+	{15, "a bucket is evicted", "C + r*25 ms for each time", []string{
+		"TestABucketThatIsEvictedCostsOneCapacity",
+	}},
+	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", nil}, // package redisstore
+	{17, "the key has another type, or garbage in it", "0", nil},                                    // package redisstore
+	{18, "keys are huge, binary or empty", "0", []string{
+		"TestAnyKeyWorks",
+		"TestTheExam", // "keys of any bytes are keys of their own"
+	}},
+	{19, "calls are cancelled by the thousand", "0", []string{
+		"TestCancelledCallsDelayTheNextByNothing",
+		"TestSimulatedTrafficKeepsTheLaw",
+	}},
+	{20, "a hundred thousand wait for one key", "0", []string{
+		"TestOneMoreThanMaxLenIsRefusedWithTheTime",
+		"BenchmarkWaiters",
+	}},
+	{21, "what users wrote panics", "0", []string{
+		"TestPanicOfAJobGoesOnAndEndsItsPermit",
+		"TestObserverThatPanicsAtAdmissionLeavesNothingCharged",
+		"TestObserverThatPanicsLaterHasLostNoReport",
+		"TestPanicPassesOnAndEndsTheCall",
+	}},
+	{22, "a request is refused, or cancelled, with a body", "0", []string{
+		"TestRequestBodyIsClosedWhereItIsNotHandedOn",
+		"TestRequestReachesBaseUnchanged",
+		"TestBaseThatBreaksItsContractIsHeldToIt",
+	}},
+	{23, "a redirect leads elsewhere, or round and round", "0", []string{
+		"TestEachHopOfARedirectPaysToItsOwnHost",
+		"TestRedirectLoopPaysForEachHopAndEnds",
+	}},
+	{24, "an API answers with hostile headers", "0", []string{
+		"TestRetryAfterIsReadStrictly",
+		"TestMaxHoldBoundsWhatAResponseCanCause",
+		"TestFloodsOfHeadersAreBounded",
+		"FuzzRead",
+	}},
+	{25, "costs, limits and durations mean nothing", "0", []string{
+		"TestABadCostIsRefusedByEveryEntryAndChangesNothing",
+		"TestABadLimitIsRefusedByAllThatTakeOne",
+		"TestABadDurationIsRefusedByEveryEntryAndChangesNothing",
+		"TestBadConfigurationIsAnErrorOfEveryCall",
+	}},
+	{26, "numbers overflow", "0", []string{
+		"TestTheLongestDurationsNeitherOverflowNorOpenTheBucket",
+		"TestTheOddestLimitsAdmitTheirCapacityOnce",
+	}},
+	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
+		"TestLimitsThatAreChangedUnderLoadCountForAll",
+		"TestLoweredLimitsRefuseWhatNoLongerFits",
+	}},
+	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both", []string{
+		"TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit",
+		"TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing",
+		"TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn",
+	}},
+	{29, "another version's keys lie in the server", "0", []string{
+		"TestAnotherFormatsKeysAreNotTouched",
+	}},
+	{30, "some cannot wait as long as others", "0", []string{
+		"TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing",
+		"TestWhoCannotMakeItIsRefusedWithoutWaiting",
+	}},
+	{31, "a queue is closed while calls wait", "0", []string{
+		"TestCloseEndsAllWhoWaitForAStore",
+		"TestCloseRefusesAllAndGivesTheirPlacesBack",
+		"TestShutdownRefusesNewcomersAndLetsTheRestGo",
+	}},
+}
+
+func TestTheMatrixNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	exists := map[string]bool{}
+	root := filepath.Join("..", "..", "..", "..")
+	require.FileExists(t, filepath.Join(root, "go.mod"))
+	require.NoError(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+			exists[m[1]] = true
+		}
+		return err
+	}))
+	for i, m := range matrix {
+		require.Equal(t, i+1, m.row)
+		for _, name := range m.tests {
+			require.True(t, exists[name], "row %d, %s: there is no %s", m.row, m.fault, name)
+		}
+	}
+}

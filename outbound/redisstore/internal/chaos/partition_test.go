@@ -1,0 +1,121 @@
+//go:build linux
+
+package chaos
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// blackHole is a network that takes everything and delivers nothing.
+var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshakes: true}
+
+// behind returns a client that reaches a server through a proxy only.
+func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client {
+	return s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() })
+}
+
+// One worker of four does not reach the store. Its calls fail, the others have the
+// whole rate, and nobody goes beyond it.
+func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	alone := f.add(behind(t, server, way), role{timeout: 500 * time.Millisecond})
+	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+	f.run(d.between(0, 300*time.Millisecond))
+
+	way.Set(blackHole)
+	eventually(t, "the worker finds its store away", func() bool { n, _ := alone.failed(); return n > 0 })
+	before, others := alone.calls.Len(), f.api.Arrivals().Len()
+	f.run(d.between(500*time.Millisecond, time.Second))
+	require.Equal(t, before, alone.calls.Len(), "a call went without the store")
+	require.Greater(t, f.api.Arrivals().Len(), others, "the others stand still")
+	_, err := alone.failed()
+	t.Log("the worker says:", err)
+
+	way.Set(redistest.Faults{})
+	way.Cut() // what was swallowed is not heard of any more
+	t.Logf("after the partition its first call went %v later", goesOn(t, &alone.calls, 1).Round(time.Millisecond))
+	f.check(0)
+}
+
+// The same worker with a share of its own. The others know nothing of that, and so
+// its share comes on top while they have the whole rate; when it is back it charges
+// what it has used.
+func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
+	t.Parallel()
+	const share = 0.25
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
+	var away atomic.Bool
+	alone := f.add(behind(t, server, way), role{timeout: 300 * time.Millisecond, wrap: func(s outbound.Store) outbound.Store {
+		return &outbound.Fallback{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
+	}})
+	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+
+	way.Set(blackHole)
+	eventually(t, "the worker finds its store away", away.Load)
+	cut := time.Now()
+	goesOn(t, &alone.calls, 5)
+	way.Set(redistest.Faults{})
+	way.Cut()
+	eventually(t, "the worker is back", func() bool { return !away.Load() })
+	apart := time.Since(cut)
+	goesOn(t, &alone.calls, 1)
+	f.run(300 * time.Millisecond)
+
+	n, err := alone.failed()
+	require.Zero(t, n, "with a share nothing fails: %v", err)
+	f.stop()
+	f.checkPlaces(t, f.limit, 0)
+	own := share * (f.limit.Capacity + f.limit.LeakRate*apart.Seconds())
+	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
+	// Tickets of the store may be used for a while after the switch.
+	f.checkCalls(f.api.Arrivals(), f.limit, own+f.limit.LeakRate*hearing.Seconds())
+	require.Positive(t, f.heard(redisstore.EventBack), "nobody was told that the store is back")
+}
+
+// All four are cut off, and have a quarter each: together they keep the limit.
+func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 100})
+	var away atomic.Int32
+	ways := make([]*redistest.Proxy, 4)
+	for i := range ways {
+		ways[i] = redistest.NewProxy(t, server.Addr())
+		f.add(behind(t, server, ways[i]), role{timeout: 300 * time.Millisecond, wrap: func(s outbound.Store) outbound.Store {
+			return &outbound.Fallback{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
+				if yes {
+					away.Add(1)
+				}
+			}}
+		}})
+	}
+	f.goesOn(20)
+	f.run(d.between(0, 200*time.Millisecond))
+	for _, w := range ways {
+		w.Set(blackHole)
+	}
+	eventually(t, "all find their store away", func() bool { return away.Load() == 4 })
+	for _, m := range f.members {
+		goesOn(t, &m.calls, 5)
+	}
+	f.run(d.between(300*time.Millisecond, 800*time.Millisecond))
+	f.checkBoth(0, f.limit.LeakRate*hearing.Seconds())
+}

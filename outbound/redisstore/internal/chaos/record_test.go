@@ -1,0 +1,168 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// spot is a place on the dial of one life of a bucket.
+type spot struct{ born, place time.Duration }
+
+// grant is a call that the store has admitted.
+type grant struct {
+	spot
+	at time.Duration // the server's time of the reply
+}
+
+// record is what the workers of a test were granted.
+type record struct {
+	mu       sync.Mutex
+	grants   []grant
+	returned map[spot]int
+}
+
+func (r *record) grant(g grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants = append(r.grants, g)
+}
+
+func (r *record) giveBack(s spot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.returned == nil {
+		r.returned = map[spot]int{}
+	}
+	r.returned[s]++
+}
+
+// between returns how many calls were admitted after a time of the server and up to
+// another.
+func (r *record) between(after, to time.Duration) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, g := range r.grants {
+		if after < g.at && g.at <= to {
+			n++
+		}
+	}
+	return n
+}
+
+// lives returns the places that were used, by the life of the bucket that granted
+// them.
+func (r *record) lives() map[time.Duration]*outboundtest.History {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := map[spot]int{}
+	for s, n := range r.returned {
+		left[s] = n
+	}
+	lives := map[time.Duration]*outboundtest.History{}
+	for _, g := range r.grants {
+		if left[g.spot] > 0 {
+			left[g.spot]--
+			continue
+		}
+		if lives[g.born] == nil {
+			lives[g.born] = &outboundtest.History{}
+		}
+		lives[g.born].Add(time.Unix(0, 0).Add(g.place), 1)
+	}
+	return lives
+}
+
+// rounding is what the microseconds of a server's clock may be worth.
+const rounding = 1e-2
+
+// checkPlaces fails the test if the places of one life of the bucket break its
+// limit by more than slack. It returns by how much they do.
+func (r *record) checkPlaces(t *testing.T, l outbound.Limit, slack float64) float64 {
+	t.Helper()
+	worst, calls := 0., 0
+	lives := r.lives()
+	for _, h := range lives {
+		worst = max(worst, excess(h, l))
+		calls += h.Len()
+	}
+	t.Logf("places: %d, in %d lives of the bucket; %.3f above the limit, %.3f allowed", calls, len(lives), worst, slack)
+	require.NotZero(t, calls, "nothing was granted")
+	require.LessOrEqual(t, worst, slack+rounding, "the store has granted too much")
+	return worst
+}
+
+// excess returns by how many units a history breaks a limit at worst.
+func excess(h *outboundtest.History, l outbound.Limit) float64 {
+	var e *outboundtest.Excess
+	if errors.As(h.Check(l.Capacity, l.LeakRate, 0), &e) {
+		return e.Over
+	}
+	return 0
+}
+
+// ledger is what notes what becomes of calls.
+type ledger interface {
+	grant(grant)
+	giveBack(spot)
+}
+
+// witness is a store that notes what another one grants under one key, and what
+// is given back to it.
+type witness struct {
+	outbound.Store
+	key    string
+	ledger ledger
+}
+
+func (w witness) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if key != w.key {
+		return w.Store.Update(ctx, key, op)
+	}
+	// Afterwards they may have changed.
+	var back []spot
+	for _, c := range op.Charges {
+		back = append(back, spot{c.Born, c.Place})
+	}
+	var moved spot
+	if op.Move != nil {
+		moved = spot{op.Move.Born, op.Move.Place}
+	}
+	r, err := w.Store.Update(ctx, key, op)
+	if op.Move != nil && len(r.Charges) > 0 {
+		back = append(back, moved)
+	}
+	for _, s := range back {
+		w.ledger.giveBack(s)
+	}
+	for _, c := range r.Charges {
+		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At})
+	}
+	return r, err
+}
+
+// recovery returns how long after from the rate is back: the shortest time after
+// which a window has at least so many calls per second. Below 0: never. The times
+// are sorted.
+func recovery(times []time.Time, from time.Time, window time.Duration, rate float64) time.Duration {
+	want := int(rate * window.Seconds())
+	// A window with enough calls begins with one of them, or is part of a longer one.
+	first, _ := slices.BinarySearchFunc(times, from, time.Time.Compare)
+	for i := first; i+want <= len(times); i++ {
+		if want == 0 || times[i+want-1].Sub(times[i]) < window {
+			return times[i].Sub(from)
+		}
+	}
+	return -1
+}

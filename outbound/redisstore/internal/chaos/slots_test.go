@@ -1,0 +1,105 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// The slot of several buckets moves from master to master while they are used: each
+// call is charged exactly once, and none fails.
+func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	c := redistest.SharedCluster(t)
+	keys := []string{"one", "two", "three", "four"}
+	// One tag, and so one slot.
+	config := redisstore.Config{Prefix: "{" + d.tag() + "}", Timeout: 10 * time.Second}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	workers := make([][]*clerk, 3)
+	for i := range workers {
+		s := redisstore.New(c.Client(t), config)
+		for _, key := range keys {
+			b, err := outbound.NewSharedBucket(s, key, counter)
+			require.NoError(t, err)
+			clerk := &clerk{bucket: b}
+			workers[i] = append(workers[i], clerk)
+			for range 2 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						if err := clerk.acquire(); err != nil {
+							t.Error(err)
+							return
+						}
+						nap(ctx, time.Millisecond)
+					}
+				})
+			}
+		}
+	}
+	name := redisstore.New(nil, config).Key(keys[0])
+	charged := func(k int) (n int64) {
+		for _, w := range workers {
+			n += w[k].confirmed.Load()
+		}
+		return n
+	}
+	const moves = 3
+	for range moves {
+		n := charged(0)
+		eventually(t, "calls are admitted", func() bool { return charged(0) > n+20 })
+		m := c.Migrate(t, name, c.Master(t, c.Owner(t, name)))
+		time.Sleep(d.between(0, 50*time.Millisecond))
+		for range d.IntN(len(keys)) {
+			m.Move(t, 1)
+			time.Sleep(d.between(0, 50*time.Millisecond))
+		}
+		m.Finish(t)
+	}
+	n := charged(0)
+	eventually(t, "calls are admitted", func() bool { return charged(0) > n+20 })
+	cancel()
+	wg.Wait()
+	for k, key := range keys {
+		s, err := workers[0][k].bucket.State(t.Context())
+		require.NoError(t, err)
+		t.Logf("%s: admitted %d, charged %.3f", key, charged(k), s.Level)
+		require.InDelta(t, float64(charged(k)), s.Level, 0.5)
+	}
+}
+
+// The same with a fleet that keeps the rate.
+func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	c := redistest.SharedCluster(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{})
+	name := f.members[0].store.Key(f.key)
+	for range 2 {
+		f.goesOn(20)
+		m := c.Migrate(t, name, c.Master(t, c.Owner(t, name)))
+		f.run(d.between(0, 100*time.Millisecond))
+		m.Finish(t)
+	}
+	f.goesOn(20)
+	for _, m := range f.members {
+		n, err := m.failed()
+		require.Zero(t, n, "%v", err)
+	}
+	f.check(0)
+	require.Len(t, f.lives(), 1)
+}

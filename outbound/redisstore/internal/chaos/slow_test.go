@@ -1,0 +1,194 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// counter is a limit that counts: nothing leaks that would matter, and so the level
+// is the number of calls that were charged.
+var counter = outbound.Limit{Capacity: 1e6, LeakRate: 1e-3}
+
+// clerk is a worker without a queue that acquires as often as it may.
+type clerk struct {
+	bucket    *outbound.Bucket
+	confirmed atomic.Int64
+	doubtful  atomic.Int64 // calls that failed, and may have been charged
+	longest   atomic.Int64
+}
+
+func newClerk(t *testing.T, rdb redis.UniversalClient, key string, timeout time.Duration) *clerk {
+	t.Helper()
+	b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), key, counter)
+	require.NoError(t, err)
+	return &clerk{bucket: b}
+}
+
+// acquire asks for one call.
+func (c *clerk) acquire() error {
+	from := time.Now()
+	_, err := c.bucket.Acquire(context.Background(), outbound.Cost{1})
+	took := time.Since(from)
+	if err == nil {
+		c.confirmed.Add(1)
+	} else if took > 10*time.Millisecond { // else it was not even tried
+		c.doubtful.Add(1)
+	}
+	for {
+		l := c.longest.Load()
+		if int64(took) <= l || c.longest.CompareAndSwap(l, int64(took)) {
+			return err
+		}
+	}
+}
+
+// A server that hangs, again and again, charges every call that was admitted, and of
+// the others at most those of the one request per worker that was under way: what
+// was given up is not carried out later.
+func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	const timeout = 400 * time.Millisecond
+	clerks := make([]*clerk, 4)
+	confirmed := func() (n int64) {
+		for _, c := range clerks {
+			n += c.confirmed.Load()
+		}
+		return n
+	}
+	for i := range clerks {
+		c := newClerk(t, server.Client(t), "counter", timeout)
+		clerks[i] = c
+		for range 4 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_ = c.acquire() // counted there
+					nap(ctx, 2*time.Millisecond)
+				}
+			})
+		}
+	}
+	for range 3 {
+		n := confirmed()
+		eventually(t, "calls are admitted", func() bool { return confirmed() > n+100 })
+		time.Sleep(d.between(0, 100*time.Millisecond))
+		server.Stop(t)
+		stopped := confirmed()
+		time.Sleep(d.between(200*time.Millisecond, 900*time.Millisecond))
+		server.Cont(t)
+		cont := time.Now()
+		eventually(t, "calls are admitted", func() bool { return confirmed() > stopped+16 })
+		t.Logf("it went on %v after the server did", time.Since(cont).Round(time.Millisecond))
+	}
+	cancel()
+	wg.Wait()
+
+	var doubtful, longest int64
+	for _, c := range clerks {
+		doubtful += c.doubtful.Load()
+		longest = max(longest, c.longest.Load())
+	}
+	level := func() (level float64) {
+		eventually(t, "the level is told", func() bool { // a clerk may have given up a moment ago
+			s, err := clerks[0].bucket.State(t.Context())
+			level = s.Level
+			return err == nil
+		})
+		return level
+	}
+	charged := level()
+	t.Logf("charged %.3f, admitted %d, in doubt %d; the longest call took %v of %v", charged, confirmed(), doubtful, time.Duration(longest), timeout)
+	require.GreaterOrEqual(t, charged, float64(confirmed())-1, "calls were admitted that are not charged")
+	require.LessOrEqual(t, charged, float64(confirmed()+doubtful))
+	time.Sleep(200 * time.Millisecond)
+	require.InDelta(t, charged, level(), 0.1, "what was given up was carried out later")
+	require.Less(t, time.Duration(longest), timeout+5*time.Second)
+}
+
+// Ten thousand wait for a server that hangs: all have an answer when the time of one
+// operation is up, and not one after the other.
+func TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := newClerk(t, server.Client(t), "counter", 0)
+	require.NoError(t, c.acquire())
+	server.Stop(t)
+	defer server.Cont(t)
+	from := time.Now()
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for range 10_000 {
+		wg.Go(func() {
+			if c.acquire() != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("10 000 were answered within %v, the longest call took %v", time.Since(from), time.Duration(c.longest.Load()))
+	require.EqualValues(t, 10_000, failed.Load())
+	require.Less(t, time.Since(from), 10*time.Second)
+}
+
+// A store that is slow, more and less: up to its time an operation waits for the
+// reply, and no longer. The queue's calls keep the limit meanwhile.
+func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	ways := []*redistest.Proxy{redistest.NewProxy(t, server.Addr()), redistest.NewProxy(t, server.Addr())}
+	for _, w := range ways {
+		f.add(behind(t, server, w), role{})
+	}
+	f.add(server.Client(t), role{})
+	f.goesOn(20)
+	for _, delay := range []time.Duration{300 * time.Millisecond, 0, 2 * time.Second, 6 * time.Second, 0} {
+		for _, w := range ways {
+			w.Set(redistest.Faults{Delay: delay})
+		}
+		f.run(d.between(300*time.Millisecond, 700*time.Millisecond))
+	}
+	for _, m := range f.members {
+		goesOn(t, &m.calls, 1)
+	}
+	f.check(0)
+}
+
+// Of a store that takes longer than an operation may, each decision takes that long.
+func TestADecisionTakesNoLongerThanItsTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	const timeout = 250 * time.Millisecond
+	c := newClerk(t, behind(t, server, way), "counter", timeout)
+	require.NoError(t, c.acquire())
+	for _, delay := range []time.Duration{300 * time.Millisecond, 2 * time.Second, 6 * time.Second} {
+		way.Set(redistest.Faults{Delay: delay})
+		c.longest.Store(0)
+		for deadline := time.Now().Add(timeout + 100*time.Millisecond); time.Now().Before(deadline); {
+			require.ErrorIs(t, c.acquire(), redisstore.ErrAway)
+		}
+		t.Logf("replies %v late: the longest decision took %v of %v", delay, time.Duration(c.longest.Load()), timeout)
+		require.Less(t, time.Duration(c.longest.Load()), timeout+5*time.Second)
+	}
+	way.Set(redistest.Faults{})
+	eventually(t, "a call is admitted again", func() bool { return c.acquire() == nil })
+}

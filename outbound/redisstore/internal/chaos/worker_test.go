@@ -1,0 +1,96 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// role is what a worker is to do. Its zero value works.
+type role struct {
+	limit     *outbound.Limit // nil: the fleet's
+	callers   int             // goroutines that call as often as they may; 0: 3
+	wrap      func(outbound.Store) outbound.Store
+	timeout   time.Duration // of the store
+	tolerance time.Duration // of the queue
+}
+
+// worker is one worker of a fleet: a store, a queue, and goroutines that always
+// want to call.
+type worker struct {
+	store  *redisstore.Store
+	bucket *outbound.Bucket
+	queue  *queue.Queue
+	call   func() // what calls the API
+
+	mu       sync.Mutex
+	failures int
+	failure  error // the latest
+	odd      error // one that no outage explains
+}
+
+// newWorker makes one. What it is granted is noted in l, and what no call returns is
+// told to observe.
+func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(redisstore.Event)) (*worker, error) {
+	w := &worker{store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
+	var s outbound.Store = witness{w.store, key, l}
+	if r.wrap != nil {
+		s = r.wrap(s)
+	}
+	var err error
+	w.bucket, err = outbound.NewSharedBucket(s, key, *r.limit)
+	w.queue = queue.New(w.bucket, queue.Config{Tolerance: r.tolerance})
+	return w, err
+}
+
+// work calls until ctx is done.
+func (w *worker) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		p, err := w.queue.Acquire(ctx, outbound.Cost{1})
+		if err != nil {
+			w.fail(ctx, err)
+			nap(ctx, 5*time.Millisecond)
+			continue
+		}
+		w.call()
+		p.Done()
+	}
+}
+
+func (w *worker) fail(ctx context.Context, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var failed *outbound.StoreError
+	switch {
+	case errors.As(err, &failed):
+		w.failures++
+		w.failure = err
+	case ctx.Err() == nil:
+		w.odd = fmt.Errorf("a call failed otherwise than by the store: %w", err)
+	}
+}
+
+// failed returns how many calls have failed because of the store, and the latest error.
+func (w *worker) failed() (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failures, w.failure
+}
+
+// nap sleeps unless ctx is done.
+func nap(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

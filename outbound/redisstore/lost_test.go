@@ -1,0 +1,276 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// tally is a limit of which next to nothing runs out, so that a key counts.
+var tally = outbound.Limit{Capacity: 1e9, LeakRate: 1}
+
+// account is a bucket that counts what is charged and what comes back.
+type account struct {
+	key    string
+	store  outbound.Store // past all faults
+	before float64
+}
+
+// newAccount makes a key that does not run empty: it is half full.
+func newAccount(t testing.TB, rdb redis.UniversalClient, key string) *account {
+	a := &account{key: fmt.Sprintf("%s:%x", key, rand.Uint64()), store: redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})}
+	_, err := outbound.Must(outbound.NewSharedBucket(a.store, a.key, tally)).Acquire(t.Context(), outbound.Cost{5e8})
+	require.NoError(t, err)
+	a.before = 5e8
+	return a
+}
+
+// charged returns how much has been charged, less what has come back: the level,
+// and what has run out of it.
+func (a *account) charged(t testing.TB) float64 {
+	t.Helper()
+	r, err := a.store.Update(context.Background(), a.key, &outbound.Op{Limits: []outbound.Limit{tally}})
+	require.NoError(t, err)
+	return r.State.Level[0].Level + tally.LeakRate*r.State.Dial().Seconds() - a.before
+}
+
+func (a *account) bucket(t testing.TB, s outbound.Store) *outbound.Bucket {
+	b, err := outbound.NewSharedBucket(s, a.key, tally)
+	require.NoError(t, err)
+	return b
+}
+
+// decisions is how many a test makes where replies are lost.
+func decisions() int64 {
+	switch {
+	case os.Getenv("DRIPFEED_LONG") == "1":
+		return 1_000_000
+	case raced || testing.Short():
+		return 5_000
+	}
+	return 20_000
+}
+
+func ofScripts(words []string) bool { return words[0] == "EVALSHA" || words[0] == "EVAL" }
+
+// through returns a client that goes through a proxy.
+func through(t testing.TB, p *redistest.Proxy) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr(), ReadTimeout: time.Second, PoolSize: 20})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// many has goroutines share n calls.
+func many(goroutines int, n int64, call func(g, i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := next.Add(1); i <= n; i = next.Add(1) {
+				call(g, int(i))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		faults  redistest.Faults
+		few     int64 // of how many decisions one is made
+		timeout time.Duration
+		errors  bool // the time is up for some
+	}{
+		"replies":            {faults: redistest.Faults{DropReplies: 0.05}, few: 1, timeout: time.Minute},
+		"requests":           {faults: redistest.Faults{DropRequests: 0.05}, few: 4, timeout: time.Minute},
+		"replies and delays": {faults: redistest.Faults{DropReplies: 0.05, Jitter: 5 * time.Millisecond}, few: 10, timeout: time.Minute},
+		"swallowed":          {faults: redistest.Faults{SwallowReplies: 0.02, SwallowRequests: 0.02}, few: 20, timeout: 2 * time.Second, errors: true},
+		"late":               {faults: redistest.Faults{Delay: 20 * time.Millisecond, Jitter: 250 * time.Millisecond}, few: 20, timeout: 200 * time.Millisecond, errors: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			direct := server.Client(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			c.faults.Only = ofScripts
+			proxy.Set(c.faults)
+			stores := []outbound.Store{
+				redisstore.New(through(t, proxy), redisstore.Config{Timeout: c.timeout}),
+				redisstore.New(through(t, proxy), redisstore.Config{Timeout: c.timeout}),
+			}
+			var accounts []*account
+			buckets := make([][]*outbound.Bucket, len(stores))
+			for k := range 3 {
+				a := newAccount(t, direct, fmt.Sprint("lost:", k))
+				accounts = append(accounts, a)
+				for i, s := range stores {
+					buckets[i] = append(buckets[i], a.bucket(t, s))
+				}
+			}
+			granted, doubtful := make([]atomic.Int64, len(accounts)), make([]atomic.Int64, len(accounts))
+			many(64, decisions()/c.few, func(g, i int) {
+				k := i % len(accounts)
+				_, err := buckets[g%len(stores)][k].Acquire(context.Background(), outbound.Cost{1})
+				if err == nil {
+					granted[k].Add(1)
+				} else {
+					doubtful[k].Add(1)
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+			proxy.Set(redistest.Faults{})
+			// What is still on its way may arrive.
+			time.Sleep(3 * c.faults.Jitter)
+			counts := proxy.Counts()
+			for k, a := range accounts {
+				charged, sure, open := a.charged(t), float64(granted[k].Load()), float64(doubtful[k].Load())
+				t.Logf("%v granted, %v not known, %v charged", sure, open, charged)
+				if !c.errors {
+					require.Zero(t, open)
+				}
+				require.GreaterOrEqual(t, charged, sure-0.01)
+				require.LessOrEqual(t, charged, sure+open+0.01)
+				require.NotZero(t, sure)
+				require.NotZero(t, counts.Dropped+counts.Swallowed+int(open))
+			}
+			t.Logf("%d requests, %d lost, %d swallowed", counts.Requests, counts.Dropped, counts.Swallowed)
+		})
+	}
+}
+
+func TestAWorkersFirstReplyMayBeLost(t *testing.T) {
+	t.Parallel()
+	direct := redistest.Shared(t).Client(t)
+	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
+	var mu sync.Mutex
+	seen := map[string]int{}
+	proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ofScripts(words) || len(words) < 5 {
+			return false
+		}
+		seen[words[4]]++
+		return seen[words[4]] <= 2
+	}})
+	rdb := through(t, proxy)
+	a := newAccount(t, direct, "first")
+	const workers = 100
+	for range workers {
+		_, err := a.bucket(t, redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})).Acquire(t.Context(), outbound.Cost{1})
+		require.NoError(t, err)
+	}
+	require.InDelta(t, workers, a.charged(t), 0.01)
+	require.Len(t, seen, workers)
+	require.GreaterOrEqual(t, proxy.Counts().Dropped, 2*workers)
+}
+
+// Of very many places only the first are booked, and the rest with another trip.
+func TestABatchOfAnySizeIsGrantedAgainAsItWas(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 500, 4_096, 4_097, 20_000} {
+		proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
+		a := newAccount(t, redistest.Shared(t).Client(t), "batch")
+		b := a.bucket(t, redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute}))
+		_, err := b.State(t.Context()) // the script is known from here on
+		require.NoError(t, err)
+		var lost atomic.Int32
+		proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool { return ofScripts(words) && lost.Add(1) == 1 }})
+		k := outbound.Booking{Wait: time.Second}
+		for range n {
+			k.Costs = append(k.Costs, outbound.Cost{1})
+		}
+		require.NoError(t, b.Book(t.Context(), &k))
+		require.Len(t, k.Tickets, min(n, 4096))
+		require.InDelta(t, min(n, 4096), a.charged(t), 0.01)
+		require.GreaterOrEqual(t, lost.Load(), int32(2))
+	}
+}
+
+func TestScriptsMayBeFlushedAtAnyTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	var accounts []*account
+	var buckets []*outbound.Bucket
+	for range 20 { // so that there are pipelines
+		a := newAccount(t, rdb, "flush")
+		accounts = append(accounts, a)
+		buckets = append(buckets, a.bucket(t, s))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	flushed := 0
+	var flusher sync.WaitGroup
+	flusher.Go(func() {
+		for ctx.Err() == nil {
+			_ = rdb.ScriptFlush(ctx).Err()
+			flushed++
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	n := decisions() / 2
+	granted := make([]atomic.Int64, len(accounts))
+	many(64, n, func(_, i int) {
+		if _, err := buckets[i%len(buckets)].Acquire(ctx, outbound.Cost{1}); err == nil {
+			granted[i%len(buckets)].Add(1)
+		}
+	})
+	cancel()
+	flusher.Wait()
+	sum := 0.
+	for k, a := range accounts {
+		require.InDelta(t, float64(granted[k].Load()), a.charged(t), 0.01)
+		sum += a.charged(t)
+	}
+	require.InDelta(t, float64(n), sum, 0.1)
+	t.Logf("flushed %d times in %d decisions", flushed, n)
+}
+
+func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	proxy.Set(redistest.Faults{DropReplies: 0.1, Only: ofScripts})
+	s := redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute})
+	a := newAccount(t, server.Client(t), "back")
+	b := a.bucket(t, s)
+	var kept atomic.Int64 // thousandths
+	many(32, decisions()/4, func(g, i int) {
+		switch i % 3 {
+		case 0: // a ticket that nobody needs
+			k := outbound.Booking{Costs: []outbound.Cost{{2}, {1}}, Wait: time.Second}
+			require.NoError(t, b.Book(context.Background(), &k))
+			back := outbound.Booking{Back: k.Tickets[:1]}
+			require.NoError(t, b.Book(context.Background(), &back))
+			kept.Add(1000)
+		case 1: // a call that cost less
+			p, err := b.Acquire(context.Background(), outbound.Cost{3})
+			require.NoError(t, err)
+			p.Settle(outbound.Cost{1.5})
+			kept.Add(1500)
+		case 2: // and one that cost more
+			p, err := b.Acquire(context.Background(), outbound.Cost{1})
+			require.NoError(t, err)
+			p.Settle(outbound.Cost{1.25})
+			kept.Add(1250)
+		}
+	})
+	want, got := float64(kept.Load())/1000, a.charged(t)
+	// Of charges whose reply was lost nothing comes back: that costs room, and no more.
+	t.Logf("%v used, %v charged", want, got)
+	require.GreaterOrEqual(t, got, want-0.01)
+	require.LessOrEqual(t, got, want*1.3)
+}

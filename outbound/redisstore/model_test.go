@@ -1,0 +1,35 @@
+package redisstore_test
+
+import (
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// model is a key as the arithmetic knows it.
+type model struct {
+	outbound.Stored
+	// others are states in which the store may be instead, as to the time: where
+	// nothing has changed but by rounding, it may have kept the state or not.
+	others []outbound.Stored
+}
+
+// apply does what a store does, and keeps the state only if more than the time is
+// new in it.
+func (m *model) apply(op *outbound.Op, at time.Duration) outbound.Result {
+	was, peeked := m.Stored, m.Stored
+	r := op.Apply(&m.Stored, at)
+	if at < was.State.At || op.Action > outbound.Book || len(r.Charges) > 0 {
+		m.others = nil
+		return r
+	}
+	m.others = m.others[max(0, len(m.others)-20):]
+	look := outbound.Op{Limits: op.Limits}
+	if look.Apply(&peeked, at).State == m.State {
+		m.others = append(m.others, m.Stored)
+		m.Stored = was
+	} else {
+		m.others = append(m.others, was)
+	}
+	return r
+}

@@ -1,0 +1,55 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// As while a release rolls out that raises the rate: both keep going, and the
+// places that they book do not run away from them.
+func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
+	mini := miniredis.RunT(t)
+	now := time.Unix(1_700_000_000, 0)
+	mini.SetTime(now)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	ctx, key := context.Background(), fmt.Sprint(t.Name(), rand.Uint64())
+	rates := []float64{10, 40}
+	var workers []*outbound.Bucket
+	for _, rate := range rates {
+		b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), key, outbound.Limit{Capacity: 1, LeakRate: rate})
+		require.NoError(t, err)
+		workers = append(workers, b)
+	}
+	var all outboundtest.History
+	due := []time.Time{now, now}
+	calls, end := 0, now.Add(time.Minute)
+	for now.Before(end) {
+		for i, b := range workers {
+			if due[i].After(now) {
+				continue
+			}
+			// The place booked before is due: it goes, and the next is booked.
+			k := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Minute}
+			require.NoError(t, b.Book(ctx, &k))
+			due[i] = now.Add(time.Until(k.Clock.Due(k.Tickets[0])).Round(time.Millisecond))
+			all.Add(due[i], 1)
+			calls++
+		}
+		now = now.Add(5 * time.Millisecond)
+		mini.SetTime(now)
+	}
+	require.NoError(t, all.Check(2, 50, 3), "beyond the sum of both")
+	require.Greater(t, calls, 600, "calls in a minute, of 600 at the lower rate and 2400 at the higher")
+}

@@ -1,0 +1,344 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+)
+
+// twins are the buckets of one key twice: on the store under test, for several
+// workers, and on the arithmetic, which is told the time at which the store says
+// that it has answered. Both are used alike, each with permits of its own, and
+// each answer of the arithmetic is compared with the store's.
+type twins struct {
+	key         string
+	stores      []outbound.Store
+	left, right []*outbound.Bucket // one for each store
+	model       model
+	latest      func() time.Duration // the latest time that the store's clock has shown yet
+
+	got      outbound.Result // the store's answer
+	asked    int             // answers of the store
+	compared int             // answers of both
+	until    time.Duration   // when the key may be forgotten
+	epochs   [2]int64        // at the beginning of this life, here and there
+	lives    int             // how often it was forgotten
+	lead     float64         // before
+	blurred  int             // answers in which rounding decides, and that differ
+	err      error           // the first difference
+}
+
+// storeFunc is a store.
+type storeFunc func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error)
+
+func (f storeFunc) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	return f(ctx, key, op)
+}
+
+// describe tells what matters of an operation when there is a difference.
+func describe(op *outbound.Op) string {
+	s := op.Action.String()
+	for _, r := range op.Reports {
+		s += fmt.Sprintf(" %d used %v cost %v wait %v epoch %d", r.Kind, r.Used, r.Cost, r.Wait, r.Epoch)
+		if r.Charge != nil {
+			s += fmt.Sprintf(" of %+v", *r.Charge)
+		}
+	}
+	for _, c := range op.Charges {
+		s += fmt.Sprintf(" back %+v", *c)
+	}
+	if op.Move != nil {
+		s += fmt.Sprintf(" move %+v", *op.Move)
+	}
+	return s
+}
+
+func newTwins(key string, stores []outbound.Store, latest func() time.Duration, limits ...outbound.Limit) *twins {
+	w := &twins{key: key, stores: stores, latest: latest}
+	for _, s := range stores {
+		w.left = append(w.left, outbound.Must(outbound.NewSharedBucket(w.store(s), key, limits...)))
+		w.right = append(w.right, outbound.Must(outbound.NewSharedBucket(storeFunc(w.compute), key, limits...)))
+	}
+	return w
+}
+
+// store hands on to the store under test.
+func (w *twins) store(s outbound.Store) outbound.Store {
+	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+		if f, ok := s.(interface{ Forget(string) }); ok {
+			f.Forget(key)
+		}
+		r, err := s.Update(ctx, key, op)
+		w.got, w.asked = r, w.asked+1
+		w.got.Charges = slices.Clone(r.Charges)
+		return r, err
+	})
+}
+
+// compute answers as the arithmetic does, and compares.
+func (w *twins) compute(_ context.Context, _ string, op *outbound.Op) (outbound.Result, error) {
+	w.compared++
+	got, m := &w.got, &w.model
+	if w.asked != w.compared {
+		w.differ("the store was asked %d times, the arithmetic %d times", w.asked, w.compared)
+	}
+	at := got.State.At
+	fresh := got.State.Epoch - w.epochs[0] + w.epochs[1] // as the arithmetic would count
+	if m.State.Speed == 0 || max(fresh-m.State.Epoch, m.State.Epoch-fresh) > 8 {
+		if w.latest() < w.until {
+			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
+		}
+		w.lives++
+		*m = model{}
+		want := m.apply(op, at)
+		grown := want.State.Epoch - int64(at)
+		w.epochs = [2]int64{got.State.Epoch - grown, int64(at)}
+		return w.finish(op, &want, got), nil
+	}
+	snap(op, m.Stored, at)
+	was := *m
+	w.lead = m.Lead
+	want := m.apply(op, at)
+	if w.err == nil && w.compare(op, &want, got) != nil {
+		for _, other := range was.others {
+			*m = was
+			m.Stored = other
+			if again := m.apply(op, at); w.compare(op, &again, got) == nil {
+				return w.finish(op, &again, got), nil
+			}
+		}
+		*m = was
+		want = m.apply(op, at)
+	}
+	return w.finish(op, &want, got), nil
+}
+
+func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Result {
+	if err := w.compare(op, want, got); err != nil && w.err == nil && !blurs(op, want) && !w.hair(op, want, got) {
+		w.differ("%w\nasked      %s\nstore      %+v\narithmetic %+v", err, describe(op), *got, *want)
+	} else if err != nil {
+		w.blurred++
+		epoch := want.State.Epoch
+		*want = *got
+		want.Charges = slices.Clone(got.Charges)
+		for i := range want.Charges {
+			want.Charges[i].Epoch = epoch
+		}
+		want.State.Epoch = epoch
+		w.model.State = want.State
+		w.model.Lead = max(w.lead, got.Claim)
+	}
+	w.until = max(w.until, want.State.At+min(want.Expire, math.MaxInt64/2))
+	if want.Limits != nil && len(want.Limits) != len(got.Limits) {
+		return *want
+	}
+	// What differs by rounding is not to add up: each step begins where the store is.
+	// What the store has only looked at it has not kept.
+	m := &w.model
+	if s := &m.State; *s == want.State {
+		*s = got.State
+		s.Epoch = want.State.Epoch
+	} else if k := len(m.others); k > 0 {
+		m.others[k-1].State = got.State
+		m.others[k-1].State.Epoch = want.State.Epoch
+	}
+	for i := range want.Charges[:min(len(want.Charges), len(got.Charges))] {
+		c, g := &want.Charges[i], &got.Charges[i]
+		c.Place, c.Before, c.Born, c.Y = g.Place, g.Before, g.Born, g.Y
+	}
+	return *want
+}
+
+// blurs reports whether rounding may have decided which booking is the latest: sums
+// have become so large, as they do when rates are changed late in a life, that their
+// last digits are as much as what is taken for rounding; or times so long that they
+// have no nanoseconds; or so much runs out in the few nanoseconds by which the places
+// of a batch are rounded; or one after the other is given back while the clock is
+// slowed, and shows no whole nanoseconds.
+func blurs(op *outbound.Op, r *outbound.Result) bool {
+	if (len(op.Charges) > 1 || op.Move != nil || len(op.Reports) > 1) && r.State.Speed < 1 {
+		return true
+	}
+	for i := range r.Limits {
+		l, most := &r.State.Level[i], max(r.State.Level[i].Level, r.Limits[i].Capacity)
+		if math.Abs(l.Ret)*1e-15 > 1e-11*most {
+			return true
+		}
+		if len(op.Charges) > 0 || op.Move != nil || len(op.Reports) > 0 && r.State.Rem > 0 {
+			if r.Limits[i].LeakRate*4e-9 > 1e-10*most {
+				return true
+			}
+		}
+	}
+	return r.State.Last > 1e15
+}
+
+// hair reports whether one has granted more than the other, and a nanosecond has
+// decided that.
+func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
+	if len(a.Charges) > len(b.Charges) {
+		a, b = b, a
+	}
+	if len(a.Charges) == len(b.Charges) || op.Action != outbound.Book || !a.Refused || a.TooLarge || a.Invalid {
+		return false
+	}
+	first, _ := b.State.Due(b.Charges[0].Place)
+	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + 100*time.Millisecond} {
+		if d := a.Wait - limit; max(d, -d) <= time.Duration(2+len(b.Charges)) {
+			return true
+		}
+	}
+	return false
+}
+
+// snap makes a charge the latest that is so but for rounding: its place and the
+// server's clock are rounded each for itself, and a nanosecond more or less is
+// nothing to the store.
+func snap(op *outbound.Op, s outbound.Stored, at time.Duration) {
+	look := outbound.Op{Limits: op.Limits}
+	r := look.Apply(&s, at)
+	now := r.State
+	limits := make([]leak.Limit, len(r.Limits))
+	for i, l := range r.Limits {
+		limits[i] = leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
+	}
+	each := func(c *outbound.Charge) {
+		ahead := c.Place - now.Dial() - now.Last
+		if c.Born != now.Born || ahead > 2 || ahead < -2 {
+			return
+		}
+		is := *c
+		is.Place -= ahead
+		for i, l := range limits {
+			y := now.Level[i].Level + now.Level[i].Ret - l.Rate*now.Last.Seconds()
+			if c.Version == r.Version && c.N[i] > 0 && math.Abs(y-c.Y[i]) < 4e-9*l.Rate {
+				is.Y[i] = y
+			}
+		}
+		*c = is
+	}
+	for i := range op.Reports {
+		if c := op.Reports[i].Charge; c != nil {
+			each(c)
+		}
+	}
+	if op.Move != nil {
+		each(op.Move)
+	}
+	for _, c := range slices.Backward(op.Charges) {
+		each(c)
+		if is := c.Charge; c.Version != r.Version || !now.Unbook(limits, &is) {
+			break
+		}
+	}
+}
+
+func (w *twins) differ(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+}
+
+// compare returns a difference between what both have answered.
+func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
+	if len(got.Charges) != len(want.Charges) || got.Refused != want.Refused || got.TooLarge != want.TooLarge || got.Invalid != want.Invalid {
+		return fmt.Errorf("granted %d, refused %v, too large %v, invalid %v; want %d, %v, %v, %v",
+			len(got.Charges), got.Refused, got.TooLarge, got.Invalid, len(want.Charges), want.Refused, want.TooLarge, want.Invalid)
+	}
+	// Each place of a batch is rounded anew; doubles have 16 digits, and are cut off
+	// short of the longest duration; and a slowed clock makes more of a nanosecond.
+	far := 2 + float64(len(want.Charges))
+	if v := got.State.Speed; v < 1 {
+		far += 2 / v
+	}
+	near := func(a, b time.Duration) bool {
+		return math.Abs(float64(a-b)) <= far+4e-16*math.Abs(float64(b)) || min(a, b) > 9e18
+	}
+	if !near(got.Wait, want.Wait) || got.Limit != want.Limit && !w.tied(op, want, got.Limit) {
+		return fmt.Errorf("refused by %d for %v, want by %d for %v", got.Limit, got.Wait, want.Limit, want.Wait)
+	}
+	if got.Version != want.Version || len(got.Limits) != len(want.Limits) || got.Full != want.Full || got.Claim != want.Claim || got.Differ {
+		return fmt.Errorf("version %d, %d limits, full %v, claim %v, differ %v; want %d, %d, %v, %v, false",
+			got.Version, len(got.Limits), got.Full, got.Claim, got.Differ, want.Version, len(want.Limits), want.Full, want.Claim)
+	}
+	for i := range want.Limits {
+		if got.Limits[i] != want.Limits[i] {
+			return fmt.Errorf("limit %d is %v, want %v", i, got.Limits[i], want.Limits[i])
+		}
+	}
+	g, s := &got.State, &want.State
+	if !near(g.Dial(), s.Dial()) || !near(g.Last, s.Last) || !near(g.Rem, s.Rem) || math.Abs(g.Speed-s.Speed) > 1e-9 || g.Fails != s.Fails || s.Rem > 0 && g.Why != s.Why ||
+		g.Epoch-w.epochs[0] != s.Epoch-w.epochs[1] {
+		return fmt.Errorf("dial %v, last %v, rem %v, speed %v, fails %d, epoch %d; want %v, %v, %v, %v, %d, %d", g.Dial(), g.Last, g.Rem, g.Speed, g.Fails, g.Epoch-w.epochs[0],
+			s.Dial(), s.Last, s.Rem, s.Speed, s.Fails, s.Epoch-w.epochs[1])
+	}
+	for i := range want.Limits {
+		// A nanosecond is that much, and each place of a batch is rounded anew.
+		slack := 1e-6 + 2e-9*want.Limits[i].LeakRate*float64(1+len(want.Charges))
+		a, b := g.Level[i], s.Level[i]
+		if op.Action == outbound.Replace && math.Abs(a.Ret-b.Ret) > slack {
+			// One that is at its brim may be taken as a hair below, and raised.
+			if brim := want.Limits[i].Capacity + want.Limits[i].LeakRate*max(0, s.Last).Seconds(); math.Abs(a.Level-brim) < slack {
+				a.Ret = b.Ret
+			}
+		}
+		if !(math.Abs(a.Level-b.Level) <= slack) || !(math.Abs(a.Ret-b.Ret) <= slack+1e-12*math.Abs(b.Ret)) || !(math.Abs(a.Top-b.Top) <= slack) {
+			return fmt.Errorf("%v: %+v, want %+v", want.Limits[i], a, b)
+		}
+		for k := range want.Charges {
+			a, b := &got.Charges[k], &want.Charges[k]
+			if !(math.Abs(a.N[i]-b.N[i]) <= 1e-6) || !(math.Abs(a.Y[i]-b.Y[i]) <= slack+1e-12*math.Abs(b.Y[i])) {
+				return fmt.Errorf("charge %d, %v: %v of %v, want %v of %v", k, want.Limits[i], a.N[i], a.Y[i], b.N[i], b.Y[i])
+			}
+		}
+	}
+	for k := range want.Charges {
+		a, b := &got.Charges[k], &want.Charges[k]
+		if !near(a.Place, b.Place) || !near(a.Before, b.Before) || a.Epoch-w.epochs[0] != b.Epoch-w.epochs[1] || a.Settled != b.Settled || a.Lost != b.Lost {
+			return fmt.Errorf("charge %d: %+v, want %+v", k, *a, *b)
+		}
+	}
+	return nil
+}
+
+// tied reports whether the call that was refused waits as long for another limit,
+// or for its order, as for the one that is named.
+func (w *twins) tied(op *outbound.Op, r *outbound.Result, other int) bool {
+	var waits [2]float64
+	for i, limit := range [...]int{r.Limit, other} {
+		waits[i] = max(0, r.State.Last.Seconds())
+		if limit >= 0 {
+			l := &r.Limits[limit]
+			n := op.Costs[len(r.Charges)][l.Unit]
+			waits[i] = max(0, (r.State.Level[limit].Level+n-l.Capacity)/l.LeakRate)
+		}
+	}
+	return math.Abs(waits[0]-waits[1]) <= 2e-9*float64(1+len(r.Charges))
+}
+
+// both does the same on both sides, with a worker's bucket, and returns the first
+// difference between them so far.
+func (w *twins) both(worker int, do func(side int, b *outbound.Bucket) error) error {
+	left := do(0, w.left[worker])
+	if left != nil && !expected(left) {
+		return left
+	}
+	right := do(1, w.right[worker])
+	if w.err == nil && (left == nil) != (right == nil) {
+		w.differ("error %v, want %v", left, right)
+	}
+	if w.asked != w.compared {
+		w.differ("the store was asked %d times, the arithmetic %d times", w.asked, w.compared)
+	}
+	return w.err
+}
+
+func expected(err error) bool {
+	return errors.Is(err, outbound.ErrThrottled) || errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost)
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// launch starts a child that the kernel ends if this program ends before it.
+func launch(cmd *exec.Cmd) (*process, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel looks at the thread that has started the child, not at the
+		// program: that thread must not end before.
+		runtime.LockOSThread()
+		defer close(p.done)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed, which is an error here
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}

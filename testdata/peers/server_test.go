@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestAMissingServerIsSaidPlainlyAndIsAnErrorWhereItIsRequired(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv(requireEnv, "")
+	nothingAtAll := regexp.MustCompile("^$")
+	const said = "redis-server is not installed"
+
+	var out, progress bytes.Buffer
+	if err := run(&out, &progress, small, nothingAtAll); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), said) || !strings.Contains(progress.String(), said) {
+		t.Errorf("nothing is said of the server in\n%s\nor\n%s", out.String(), progress.String())
+	}
+
+	t.Setenv(requireEnv, "1")
+	if err := run(io.Discard, io.Discard, small, nothingAtAll); err == nil || !strings.Contains(err.Error(), said) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
+	if err := missing(); err != nil {
+		if required() {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	s := new(server)
+	defer s.stop()
+	rdb, err := s.empty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := rdb.Set(t.Context(), "key", 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if u, err := s.usage("set"); err != nil || u.command <= 0 || u.all <= 0 {
+		t.Errorf("3 commands took %+v, %v", u, err)
+	}
+	if _, err = s.empty(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := rdb.DBSize(t.Context()).Result(); err != nil || n != 0 {
+		t.Errorf("%d keys are left, %v", n, err)
+	}
+	if u, err := s.usage("set"); err == nil {
+		t.Errorf("of no command there is %+v", u)
+	}
+	process := s.process
+	s.stop()
+	if !process.ended() {
+		t.Error("the server goes on")
+	}
+}

@@ -1,0 +1,78 @@
+package retry
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// instant answers at once, with a response that has a body and is always the
+// same one, so that all that is measured is what is around it.
+type instant struct{ resp *http.Response }
+
+func (b instant) RoundTrip(*http.Request) (*http.Response, error) { return b.resp, nil }
+
+type fullBody struct{}
+
+func (fullBody) Read(p []byte) (int, error) { return len(p), nil }
+func (fullBody) Close() error               { return nil }
+
+func benchmark(b *testing.B, send func(*transport.Transport) func(*http.Request) (*http.Response, error)) {
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}, Body: fullBody{}}
+	do := send(&transport.Transport{Base: instant{resp}, Limiter: bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})})
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as real ones, which are not empty
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		resp.Body = fullBody{}
+		if _, err := do(req); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkTransport(b *testing.B) {
+	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) { return t.RoundTrip })
+}
+
+// What an http.Client takes by itself, which is in all that follow.
+func BenchmarkHTTPClient(b *testing.B) {
+	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) {
+		return (&http.Client{Transport: t}).Do
+	})
+}
+
+// What retryablehttp takes without this package.
+func BenchmarkBareRetryablehttp(b *testing.B) {
+	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) {
+		client := retryablehttp.NewClient()
+		client.HTTPClient = &http.Client{Transport: t}
+		client.Logger = nil
+		return (&retryablehttp.RoundTripper{Client: client}).RoundTrip
+	})
+}
+
+func BenchmarkRoundTripper(b *testing.B) {
+	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) {
+		return (&RoundTripper{Client: NewClient(t)}).RoundTrip
+	})
+}
+
+func BenchmarkClient(b *testing.B) {
+	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) {
+		client := NewClient(t)
+		return func(req *http.Request) (*http.Response, error) {
+			return client.Do(&retryablehttp.Request{Request: req.WithContext(req.Context())})
+		}
+	})
+}

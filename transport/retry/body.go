@@ -1,0 +1,57 @@
+package retry
+
+import (
+	"io"
+	"net/http"
+	"sync"
+)
+
+// maxDrain is how much of a response that nobody wants is read, so that its
+// connection can be used again. retryablehttp reads 4 KiB, which is less than
+// many an error page.
+const maxDrain = 64 << 10
+
+// rest is the body of a response that nobody wants any more: Close reads on,
+// and closes it once, whoever calls it.
+type rest struct {
+	io.ReadCloser
+	once sync.Once
+	err  error
+}
+
+func (b *rest) Close() error {
+	b.once.Do(func() { b.err = drain(b.ReadCloser) })
+	return b.err
+}
+
+func drain(body io.ReadCloser) error {
+	if body == nil {
+		return nil
+	}
+	_, _ = io.CopyN(io.Discard, body, maxDrain)
+	return body.Close()
+}
+
+func closeBody(body io.ReadCloser) {
+	if body != nil {
+		_ = body.Close()
+	}
+}
+
+// giveUp is the ErrorHandler: nobody gets both a response and an error.
+func giveUp(resp *http.Response, err error, _ int) (*http.Response, error) {
+	if resp != nil && resp.Body != nil {
+		_ = drain(resp.Body)
+	}
+	if err == nil { // somebody has a CheckRetry of his own
+		err = &Error{StatusCode: statusOf(resp)}
+	}
+	return nil, err
+}
+
+func statusOf(resp *http.Response) int {
+	if resp == nil {
+		return 0
+	}
+	return resp.StatusCode
+}

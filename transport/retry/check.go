@@ -1,0 +1,222 @@
+package retry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// outcome is what an attempt comes to.
+type outcome uint8
+
+const (
+	final   outcome = iota // it stands as it is
+	limited                // the limiter has not admitted it, or the API's time is not over
+	refused                // the API has refused it because of its limits
+	failed                 // it has failed, and may not the next time
+)
+
+// check is the CheckRetry: it decides, and notes when the next attempt may go.
+// An error that comes with a yes is the one to end with if RetryMax says no.
+func (p *policy) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
+	r := requestOf(ctx)
+	if r == nil {
+		return false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := err.(*url.Error); ok && resp != nil {
+		resp.Body = http.NoBody // the http.Client has closed it
+	}
+	if r.judged && err == nil {
+		return false, r.end // retryablehttp asks again when a response handler is content
+	}
+	again, end := p.judge(ctx, r, resp, err)
+	r.judged, r.end = true, end
+	return again, end
+}
+
+// judge is check for an attempt that was not judged yet. r.mu is held.
+func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err error) (bool, error) {
+	what, wait := r.outcome(resp, err)
+	switch {
+	case what == final || !r.again(p.Safe):
+		if err == nil {
+			return false, nil // the response is the caller's
+		}
+		return false, r.report(resp, err)
+	case ctx.Err() != nil:
+		return false, r.report(resp, ctx.Err())
+	}
+	why := r.why(what, wait, resp, err)
+	ok, late := p.plan(ctx, r, what, wait)
+	if ok {
+		if resp != nil {
+			resp.Body = &rest{ReadCloser: resp.Body}
+		}
+		return true, r.report(resp, why)
+	}
+	if resp != nil && r.limited != nil {
+		return false, nil // OnRefusal wants it so
+	}
+	if late {
+		why = deadline(why)
+	}
+	return false, r.report(resp, why)
+}
+
+// outcome tells what the attempt has come to, and how long to wait; 0: nobody
+// knows.
+func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duration) {
+	var full *outbound.ThrottledError
+	var store *outbound.StoreError
+	switch {
+	case r.early > 0:
+		return limited, r.early
+	case r.limited != nil:
+		switch {
+		case resp != nil && resp.StatusCode != http.StatusTooManyRequests:
+			return final, 0 // OnRefusal has an answer
+		case errors.As(r.limited, &full):
+			return limited, full.RetryAfter
+		case errors.As(r.limited, &store):
+			return failed, 0
+		}
+		return final, 0
+	case err != nil:
+		switch {
+		case r.failed == nil: // the http.Client's own, or a response handler's
+			return final, 0
+		case errors.As(r.failed, &full): // of a transport below
+			return limited, full.RetryAfter
+		case permanent(r.failed):
+			return final, 0
+		}
+		return failed, 0
+	case r.signal.throttled:
+		return refused, r.signal.wait
+	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:
+		return failed, 0
+	}
+	return final, 0
+}
+
+// plan counts the attempt, and notes when the next one may begin. It reports
+// whether there is to be one, and if not, whether that is only because the
+// context ends before.
+func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, late bool) {
+	now := time.Now()
+	left := forever
+	end, bounded := ctx.Deadline()
+	if bounded {
+		left = end.Sub(now)
+	}
+	pause := wait
+	if what == failed {
+		if r.failures++; r.failures > p.MaxFailures {
+			return false, false
+		}
+		if r.out {
+			r.since = time.Time{} // it had room
+		}
+		first := max(0, p.client.RetryWaitMin)
+		pause = doubled(first, max(first, p.client.RetryWaitMax), r.failures)
+		if pause > left {
+			return false, true
+		}
+		r.next = now.Add(jitter(pause, pause/2, left))
+		return true, false
+	}
+	if what == refused {
+		if r.throttled++; r.throttled > p.MaxThrottled {
+			return false, false
+		}
+	}
+	if r.since.IsZero() {
+		r.since = now
+	}
+	room := left
+	if p.MaxWait > 0 {
+		room = p.MaxWait - now.Sub(r.since)
+	} else if !bounded {
+		room = defaultWait - now.Sub(r.since)
+	}
+	if what == limited && wait <= 0 {
+		r.blind++
+		pause = doubled(shortest, time.Second, r.blind)
+	}
+	if pause > min(room, left) {
+		return false, left <= room
+	}
+	switch {
+	case what == refused:
+		r.next = now // the limiter knows how long, and so does the door
+	case wait <= 0:
+		r.next = now.Add(jitter(pause, pause/2, min(room, left)))
+	default:
+		r.next = now.Add(jitter(pause, min(pause/10, time.Second), min(room, left)))
+	}
+	return true, false
+}
+
+// why returns the error for an attempt. It is kept, because an attempt that was
+// admitted too early has none of its own.
+func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err error) error {
+	switch {
+	case what == failed:
+		return err // nil: the status says it
+	case what == refused:
+		r.cause = &outbound.ThrottledError{Key: r.host(resp), RetryAfter: wait, Held: true}
+	case r.early > 0:
+		r.cause = &outbound.ThrottledError{Key: r.host(nil), RetryAfter: r.early, Held: true}
+	case err != nil:
+		r.cause = err
+	default: // OnRefusal has made a response of it
+		r.cause = r.limited
+	}
+	return r.cause
+}
+
+// host is who has refused.
+func (r *request) host(resp *http.Response) string {
+	if resp != nil && resp.Request != nil && resp.Request.URL != nil {
+		return resp.Request.URL.Host
+	}
+	return r.req.URL.Host
+}
+
+// deadline says why a call that was ready to wait does not, where nobody else
+// has said it.
+func deadline(err error) error {
+	var full *outbound.ThrottledError
+	if !errors.As(err, &full) || full.Err != nil {
+		return err
+	}
+	e := *full
+	e.Err = context.DeadlineExceeded
+	return &e
+}
+
+// permanent reports whether the next attempt would fail in the same way.
+func permanent(err error) bool {
+	var cert *tls.CertificateVerificationError
+	if errors.As(err, &cert) {
+		return true
+	}
+	text := err.Error()
+	for _, mistake := range mistakes {
+		if strings.Contains(text, mistake) {
+			return true
+		}
+	}
+	return false
+}
+
+// mistakes are errors of net/http that have no type.
+var mistakes = []string{"unsupported protocol scheme", "no Host in request URL", "invalid header field", "invalid method"}

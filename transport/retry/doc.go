@@ -1,0 +1,94 @@
+// Package retry tries requests again as the API and its limiter ask for. It is
+// [github.com/hashicorp/go-retryablehttp] around a [transport.Transport], so
+// that every attempt is admitted and paid for like any other request:
+//
+//	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))
+//	client := retry.NewClient(&transport.Transport{
+//		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
+//	})
+//	resp, err := client.Get("https://weather.example.com/today")
+//
+// [RoundTripper] makes an http.Client of it, for programs and SDKs that want
+// one.
+//
+// # What is tried again, and when
+//
+//   - A [*outbound.ThrottledError] of the limiter: nothing went out. After its
+//     RetryAfter. If that is 0, because a place among the calls at once
+//     ([outbound.AtOnce]) is free nobody knows when, after 10 ms, then 20 ms and
+//     so on, up to 1 s.
+//   - 429, and 503 with a Retry-After that is not over: the API's refusal. The
+//     transport has told the limiter, and the next attempt goes there at once: a
+//     queue gives it its place in line, and a bucket says how long it holds. But it
+//     never goes out earlier than the Retry-After says. A limiter that admits it
+//     earlier, because it hears of no refusals, as [outbound.Unlimited], or was
+//     told that this one has other reasons, gets the units back. If the API has not
+//     said how long, and the limiter does not know, it is 1 s, doubled with each
+//     refusal, up to 30 s.
+//   - Errors of the network, a [*outbound.StoreError], and statuses from 500
+//     on: failures. After the client's RetryWaitMin, 1 s, doubled with each
+//     failure, up to its RetryWaitMax, 30 s.
+//
+// A time that was asked for is never shortened. Up to a tenth is added to it, at
+// most 1 s, and up to half to a pause that nobody has asked for, so that not
+// all come back together. Only a queue adds nothing, because it lets one after
+// the other go.
+//
+// A response that is not the last one is read, up to 64 KiB, and closed, so that
+// its connection can be used again.
+//
+// # Bounds
+//
+// [Config] has three: 10 refusals by the API, 4 failures, and 30 s in which a
+// request waits for room, or as long as its context has a deadline. Refusals by
+// the limiter have no number, because they cost nothing: of 64 workers at a bare
+// bucket the last is refused 63 times, by no fault of its own. There luck decides who
+// goes, and under load somebody may have none for 30 s; behind a queue everybody is in
+// line.
+//
+// What would take longer than it may is not begun: the error comes at once.
+//
+// # What is never tried again
+//
+//   - What can never go: [outbound.ErrTooLarge], [outbound.ErrInvalidCost],
+//     [outbound.ErrInvalidLimit], [outbound.ErrNil] and other errors of a limiter; a
+//     queue that was closed.
+//   - What nobody waits for any more: a request whose context has ended.
+//   - What would fail in the same way: a certificate that is not trusted, a
+//     scheme that nobody knows, too many redirects, 501 and 505, and all
+//     statuses below 500 but 429. A 429 out of a cache.
+//   - A request whose body cannot be had again, because it has no GetBody.
+//   - A POST, PATCH or other method that is not idempotent, once it may have
+//     reached the API, so that nothing is done twice: after an error other than
+//     of dialing, after 500 and above, and after a redirect. It takes an
+//     Idempotency-Key, or [Config.Safe], to try these again. A limiter's
+//     refusal, a 429 and an error of dialing are no obstacle: nothing was done.
+//
+// These come back as they are: the error in an [*Error], or the response.
+//
+// # Errors
+//
+// Every error is an [*Error], with the number of attempts, but for the
+// context's own, bare, if it ends during a pause. A request that ends
+// throttled, with whichever status, has an [*outbound.ThrottledError] in it, with
+// the time to come back; a job system can put its job back until then. The
+// response of an error has been closed. No text has the user, password, query or
+// fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL,
+// with its query, as to every error.
+//
+// # Redirects
+//
+// Each hop pays. The client itself follows redirects as an http.Client does,
+// and an attempt is the whole chain: a later hop that the limiter refuses waits
+// for it, but if the API refuses it, the chain begins anew. With a [RoundTripper]
+// each hop is a request of its own.
+//
+// # With retryablehttp's own fields
+//
+// RetryWaitMin, RetryWaitMax, HTTPClient.Timeout (of an attempt, its time in a
+// queue included), Logger, ResponseLogHook and PrepareRetry work as they do
+// there. CheckRetry, Backoff and RequestLogHook belong together: see
+// [Config.NewClient]. The client's StandardClient works as well, but reads all of
+// a body into memory, does not close it, and follows redirects itself;
+// [RoundTripper] does not.
+package retry

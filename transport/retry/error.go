@@ -1,0 +1,107 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Error says how a request has ended, and after what. Its text has the URL
+// without user, password, query and fragment.
+//
+// [errors.As] finds the [*outbound.ThrottledError] of a request that was refused
+// in the end, by its limiter or by the API, with the time to come back. One for
+// a refusal by the API has Held set, and the host as its Key.
+type Error struct {
+	// Method and URL are the request's; the URL has the parts that the text has.
+	Method, URL string
+	// Attempts is how often the request went out. 0: never.
+	Attempts int
+	// Throttled is how many of the attempts the API has refused because of its
+	// limits.
+	Throttled int
+	// Failures is how many of the attempts, or trips to a store on the way,
+	// have failed.
+	Failures int
+	// StatusCode is that of the last response. 0: there was none.
+	StatusCode int
+	// Err is why it ended. nil: because of the status.
+	Err error
+}
+
+func (e *Error) Error() string {
+	why := "no answer that helps"
+	if e.Err != nil {
+		why = redacted(e.Err.Error())
+	}
+	if e.StatusCode != 0 {
+		why += fmt.Sprintf(" (status %d)", e.StatusCode)
+	}
+	return fmt.Sprintf("retry: %s %s: %s; attempts %d, throttled %d, failed %d",
+		e.Method, e.URL, why, e.Attempts, e.Throttled, e.Failures)
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout reports whether Err is a timeout, as a context's deadline is.
+func (e *Error) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// RetryableError is false: what can be tried again, was. It answers
+// aws-sdk-go-v2, which would otherwise retry it blindly.
+func (e *Error) RetryableError() bool { return false }
+
+// report returns the Error of the request as it is now. mu is held.
+func (r *request) report(resp *http.Response, why error) error {
+	e := &Error{
+		Method:    r.req.Method,
+		URL:       bare(r.req.URL),
+		Attempts:  r.attempts,
+		Throttled: r.throttled,
+		Failures:  r.failures,
+		Err:       why,
+	}
+	if e.Method == "" {
+		e.Method = http.MethodGet
+	}
+	if resp != nil && r.limited == nil {
+		e.StatusCode = resp.StatusCode
+	}
+	// What an http.Client adds is the URL, with its query.
+	if u, ok := why.(*url.Error); ok {
+		e.Err = u.Err
+	}
+	return e
+}
+
+// bare returns what of a URL is no secret.
+func bare(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
+}
+
+var urls = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'<>]*`)
+
+// redacted takes user, password, query and fragment out of the URLs in a text.
+func redacted(text string) string {
+	return urls.ReplaceAllStringFunc(text, func(s string) string {
+		scheme, rest, _ := strings.Cut(s, "://")
+		if i := strings.IndexAny(rest, "?#"); i >= 0 {
+			rest = rest[:i]
+		}
+		host, path, slash := strings.Cut(rest, "/")
+		host = host[strings.LastIndexByte(host, '@')+1:]
+		if slash {
+			host += "/"
+		}
+		return scheme + "://" + host + path
+	})
+}

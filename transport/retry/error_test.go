@@ -1,0 +1,106 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+func TestErrorsSayWhatHappened(t *testing.T) {
+	for want, e := range map[string]*Error{
+		`retry: GET https://h/p: outbound: "h" is held by the API, retry after 1m0s (status 429); attempts 3, throttled 2, failed 1`: {
+			Method: "GET", URL: "https://h/p", Attempts: 3, Throttled: 2, Failures: 1, StatusCode: 429,
+			Err: &outbound.ThrottledError{Key: "h", RetryAfter: time.Minute, Held: true},
+		},
+		`retry: PUT https://h/p: no answer that helps (status 503); attempts 5, throttled 0, failed 5`: {
+			Method: "PUT", URL: "https://h/p", Attempts: 5, Failures: 5, StatusCode: 503,
+		},
+		`retry: PUT https://h/p: connection reset; attempts 5, throttled 0, failed 5`: {
+			Method: "PUT", URL: "https://h/p", Attempts: 5, Failures: 5, Err: errors.New("connection reset"),
+		},
+	} {
+		require.EqualError(t, e, want)
+		require.Equal(t, e.Err, e.Unwrap())
+		require.False(t, e.RetryableError())
+	}
+}
+
+func TestNoErrorContainsACredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const secret = "https://user:secret@api.example.com/items?token=canary#canary"
+		nested := base(func(req *http.Request) (*http.Response, error) { // as some transports write it
+			return nil, fmt.Errorf("cannot get token for %s: %w", req.URL, &url.Error{Op: "Get", URL: secret, Err: errors.New("refused")})
+		})
+		hour := &outbound.ThrottledError{Key: "api", RetryAfter: time.Hour}
+		for name, tr := range map[string]*transport.Transport{
+			"Base":           over(nested),
+			"throttled":      over(play(status(429, "Retry-After", "3600"))),
+			"failed":         over(play(status(500))),
+			"reset":          over(play(reset)),
+			"limiter":        {Limiter: &refusing{errs: repeat(hour, 99)}},
+			"store":          {Limiter: &refusing{errs: repeat(&outbound.StoreError{Op: "book", Key: "api", Err: errors.New("down")}, 99)}},
+			"never":          {Limiter: &refusing{errs: repeat(outbound.ErrTooLarge, 99)}},
+			"bad location":   over(play(status(302, "Location", "https://user:secret@host:port/?canary"))),
+			"redirects":      over(play(status(302, "Location", secret))),
+			"no transport":   nil,
+			"another scheme": over(&http.Transport{}),
+		} {
+			address := secret
+			if name == "another scheme" {
+				address = strings.Replace(secret, "https", "ftp", 1)
+			}
+			client := NewClient(tr)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+			require.NoError(t, err)
+			_, err = client.Do(req)
+			cancel()
+			text := ended(t, err).Error() + fmt.Sprintf("%v %+v %q", err, err, err) + ended(t, err).URL
+			for _, canary := range []string{"canary", "secret", "user"} {
+				require.NotContains(t, text, canary, name)
+			}
+			require.Contains(t, text, "api.example.com/items", name)
+			if name == "reset" {
+				require.Equal(t, reset.err, errors.Unwrap(err), "what an http.Client adds has the query")
+			}
+
+			plain, err := http.NewRequest(http.MethodGet, address, nil)
+			require.NoError(t, err)
+			_, err = (&RoundTripper{Client: client}).RoundTrip(plain)
+			require.Equal(t, name == "redirects", err == nil, name) // the caller follows redirects
+			require.NotContains(t, fmt.Sprint(err), "canary", name)
+			require.NotContains(t, fmt.Sprint(err), "secret", name)
+		}
+	})
+}
+
+func TestURLsInTextsAreCutDown(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "",
+		"no URL":                             "no URL",
+		"https://h":                          "https://h",
+		"https://h/p":                        "https://h/p",
+		"a https://u:p@h:80/p/q?x=1&y=2#f b": "a https://h:80/p/q b",
+		`Get "https://h/p?token=x": EOF`:     `Get "https://h/p": EOF`,
+		"https://h?x http://u@i#f":           "https://h http://i",
+		"https://a@b@h/x@y?z":                "https://h/x@y",
+		"https://h/p#f?x":                    "https://h/p",
+		"x+y://h/?a=https://u:p@i/":          "x+y://h/",
+		"proxyconnect tcp: http://u:p@proxy:80 b": "proxyconnect tcp: http://proxy:80 b",
+	} {
+		require.Equal(t, want, redacted(text), text)
+	}
+	require.Empty(t, bare(nil))
+}

@@ -1,0 +1,132 @@
+package retry_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/retry"
+)
+
+// api stands for the network in these examples: it answers one status after
+// the other, the last one for ever.
+type api struct {
+	retryAfter string
+	statuses   []int
+
+	mu   sync.Mutex
+	sent int
+}
+
+func (a *api) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	status := a.statuses[min(a.sent, len(a.statuses)-1)]
+	a.sent++
+	return &http.Response{
+		StatusCode: status,
+		Header:     http.Header{"Retry-After": {a.retryAfter}},
+		Body:       io.NopCloser(strings.NewReader(http.StatusText(status))),
+		Request:    req,
+	}, nil
+}
+
+// A retryablehttp client whose attempts wait in line, the first ones and the
+// later ones.
+func Example() {
+	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(100)))
+	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
+	client := retry.NewClient(&transport.Transport{
+		Base:    network,
+		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
+	})
+
+	resp, err := client.Get("https://weather.example.com/today")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode, "after", network.sent, "attempts")
+	// Output: 200 after 2 attempts
+}
+
+// Where a program or an SDK wants an http.Client.
+func ExampleRoundTripper() {
+	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
+	client := &http.Client{Transport: &retry.RoundTripper{
+		Client: retry.NewClient(&transport.Transport{Base: network}),
+	}}
+
+	resp, err := client.Post("https://api.example.com/orders", "text/plain", strings.NewReader("an order"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode, "after", network.sent, "attempts")
+	// Output: 200 after 2 attempts
+}
+
+// A wait that is too long is not begun. The error says when to come back.
+func ExampleConfig_MaxWait() {
+	network := &api{statuses: []int{429}, retryAfter: "3600"}
+	client := retry.Config{MaxWait: time.Minute}.NewClient(&transport.Transport{Base: network})
+
+	_, err := client.Get("https://api.example.com/items?token=secret")
+	var full *outbound.ThrottledError
+	if errors.As(err, &full) {
+		fmt.Println("again in", full.RetryAfter)
+	}
+	fmt.Println(err)
+	// Output:
+	// again in 1h0m0s
+	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held by the API, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
+}
+
+// Refusals and failures have a number each.
+func ExampleError() {
+	network := &api{statuses: []int{500, 429, 500}, retryAfter: "0.01"}
+	client := retry.Config{MaxFailures: 1}.NewClient(&transport.Transport{Base: network})
+	client.RetryWaitMin = time.Millisecond // the first pause after a failure; 1 s is kinder
+
+	_, err := client.Get("https://api.example.com/items")
+	var failed *retry.Error
+	if errors.As(err, &failed) {
+		fmt.Println(failed.StatusCode, failed.Attempts, failed.Throttled, failed.Failures)
+	}
+	// Output: 500 3 1 2
+}
+
+// A POST may be sent again after a failure if that is safe: it says so by an
+// Idempotency-Key, or the program knows of it.
+func ExampleConfig_Safe() {
+	for _, config := range []retry.Config{
+		{},
+		{Safe: func(req *http.Request) bool { return req.URL.Path == "/search" }},
+	} {
+		network := &api{statuses: []int{502, 200}}
+		client := config.NewClient(&transport.Transport{Base: network})
+		client.RetryWaitMin = time.Millisecond
+		resp, err := client.Post("https://api.example.com/search", "text/plain", []byte("cats"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		resp.Body.Close()
+		fmt.Println(resp.StatusCode)
+	}
+	// Output:
+	// 502
+	// 200
+}

@@ -1,0 +1,195 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+const (
+	// slack is how much before its time an attempt may be admitted and still go,
+	// late by that: a store's clock and ours differ.
+	slack = 5 * time.Millisecond
+	// atOnce is a time in which no limiter that has heard of the refusal admits
+	// the same request again: even if the API has not said how long, it holds
+	// its calls for a second.
+	atOnce = 100 * time.Millisecond
+)
+
+// hops sends the requests of an attempt, one for each hop of a redirect. It has
+// no CloseIdleConnections on purpose: retryablehttp calls that for each request
+// that it gives up, and the connections are others' as well.
+type hops struct {
+	policy    *policy
+	transport *transport.Transport
+}
+
+func newHops(p *policy, t *transport.Transport) *hops {
+	if t == nil {
+		t = &transport.Transport{Limiter: broken{}}
+	}
+	paced := *t
+	paced.Base = &door{base: t.Base}
+	paced.OnRefusal = func(req *http.Request, reason error) (*http.Response, error) {
+		if r := requestOf(req.Context()); r != nil {
+			r.refuse(reason)
+		}
+		if t.OnRefusal == nil {
+			return nil, nil // the reason itself
+		}
+		return t.OnRefusal(req, reason)
+	}
+	return &hops{p, &paced}
+}
+
+func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
+	r := requestOf(req.Context())
+	if r == nil {
+		return h.transport.RoundTrip(req)
+	}
+	// Nothing is left to wait for, unless somebody has a PrepareRetry of his own.
+	if err := r.pause(req.Context()); err != nil {
+		closeBody(req.Body)
+		return nil, err
+	}
+	if err := r.lost(); err != nil {
+		return nil, err
+	}
+	if r.getBody != nil {
+		next := *req
+		next.GetBody = r.getBody
+		req = &next
+	}
+	for {
+		r.hop()
+		resp, err := h.transport.RoundTrip(req)
+		if err == nil || req.Response == nil || r.oneHop || !h.policy.stays(r, req, err) {
+			return resp, err
+		}
+		if err := r.pause(req.Context()); err != nil {
+			return nil, err
+		}
+		if req, err = once(req); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// stays reports whether a later hop of a redirect waits for the limiter here.
+// If the whole attempt began anew instead, the first hop would take the room of
+// the second one each time.
+func (p *policy) stays(r *request, req *http.Request, err error) bool {
+	var full *outbound.ThrottledError
+	if !errors.As(err, &full) || !replayable(req) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ok, _ := p.plan(req.Context(), r, limited, full.RetryAfter)
+	return ok
+}
+
+// once returns the request with its body anew.
+func once(req *http.Request) (*http.Request, error) {
+	next := *req
+	if req.Body != nil && req.Body != http.NoBody {
+		var err error
+		if next.Body, err = req.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	return &next, nil
+}
+
+// door stands between the transport and its Base. It sees what really goes
+// out, and lets no attempt go earlier than the API has asked for: a limiter that
+// hears of refusals has held it that long anyway; one that does not, such as
+// outbound.Unlimited, none at all, and one that was told that a refusal had other
+// reasons than its quota have not.
+type door struct{ base http.RoundTripper }
+
+func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
+	r := requestOf(req.Context())
+	if r == nil {
+		return d.to().RoundTrip(req)
+	}
+	if err := r.leave(req.Context()); err != nil {
+		closeBody(req.Body)
+		return nil, err
+	}
+	resp, err := d.to().RoundTrip(req)
+	r.answered(resp, err)
+	return resp, err
+}
+
+func (d *door) to() http.RoundTripper {
+	if d.base == nil {
+		return http.DefaultTransport
+	}
+	return d.base
+}
+
+func (d *door) CloseIdleConnections() {
+	if c, ok := d.to().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// errEarly ends an attempt that was admitted before its time. It is a failure
+// to dial, by which the transport knows that nothing was sent and gives the
+// units back.
+var errEarly = &net.OpError{Op: "dial", Err: errors.New("retry: not yet")}
+
+// leave lets a hop go out, or says that it is too early.
+func (r *request) leave(ctx context.Context) error {
+	left, err := r.depart()
+	if err != nil {
+		return err
+	}
+	return sleep(ctx, left)
+}
+
+// depart is leave without the wait for what is left, up to the slack.
+func (r *request) depart() (left time.Duration, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.refusedAt.IsZero() {
+		passed := time.Since(r.refusedAt)
+		left = max(0, r.asked-passed)
+		if r.asked == 0 && passed < atOnce {
+			left = doubled(time.Second, defaultWaitMax, r.throttled) - passed
+			r.asked = passed + left
+		}
+		if left > slack {
+			r.early = left
+			return 0, errEarly
+		}
+	}
+	r.blind = 0
+	if !r.out {
+		r.out = true
+		r.attempts++
+	}
+	return left, nil
+}
+
+// neverSent reports whether the API cannot have seen the request: dialing
+// failed, or the limiter of a transport below has not admitted it.
+func neverSent(err error) bool {
+	if errors.Is(err, outbound.ErrThrottled) {
+		return true
+	}
+	var op *net.OpError
+	for errors.As(err, &op) {
+		if op.Op == "dial" {
+			return true
+		}
+		err = op.Err // a proxy's is around it
+	}
+	return false
+}

@@ -1,0 +1,82 @@
+package retry
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+const (
+	forever = time.Duration(math.MaxInt64)
+	// shortest is the first pause for a limiter that does not know when it has
+	// room: a call in progress ends sometime.
+	shortest = 10 * time.Millisecond
+)
+
+// backoff is the Backoff: what is left until the next attempt may begin. After
+// an error it is not told which request it is about, and prepare waits instead.
+func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
+	if resp == nil || resp.Request == nil {
+		return 0
+	}
+	if r := requestOf(resp.Request.Context()); r != nil {
+		return r.left()
+	}
+	return 0
+}
+
+// prepare is the PrepareRetry: it waits for what backoff has not.
+func prepare(req *http.Request) error {
+	if r := requestOf(req.Context()); r != nil {
+		return r.pause(req.Context())
+	}
+	return nil
+}
+
+// left returns the time until the next attempt may begin.
+func (r *request) left() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(0, time.Until(r.next))
+}
+
+func (r *request) pause(ctx context.Context) error { return sleep(ctx, r.left()) }
+
+// sleep waits, or returns the error of ctx if that ends before.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// doubled returns the n-th pause, from 1, of a row that begins with first and
+// doubles up to most.
+func doubled(first, most time.Duration, n int) time.Duration {
+	for range n - 1 {
+		if first > most/2 {
+			return most
+		}
+		first *= 2
+	}
+	return min(first, most)
+}
+
+// jitter returns d and up to more on top, so that those who were told the same
+// time do not come together; never less than d, and more than most only if d is.
+func jitter(d, more, most time.Duration) time.Duration {
+	more = min(more, most-d)
+	if more <= 0 {
+		return d
+	}
+	return d + rand.N(more)
+}

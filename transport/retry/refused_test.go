@@ -1,0 +1,278 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/xrate"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// wide is a limit that is never in the way.
+var wide = outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
+
+// limiters are all kinds of limiters that admit at once, and whether they hold
+// when the API has refused a call.
+func limiters(t *testing.T) map[string]outbound.Limiter {
+	never := func(context.Context, outbound.Event) {}
+	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return bucket(t, wide), nil }}
+	return map[string]outbound.Limiter{
+		"nil":                nil,
+		"Unlimited":          outbound.Unlimited{},
+		"observed Unlimited": outbound.Observe(outbound.Unlimited{}, "", never),
+		"x/time":             &xrate.Limiter{Rate: rate.NewLimiter(1e6, 1e6)},
+		"bucket":             bucket(t, wide),
+		"two limits":         bucket(t, wide, outbound.Limit{Capacity: 1e6, LeakRate: 1e6, Name: "other"}),
+		"queue":              queue.New(bucket(t, wide), queue.Config{}),
+		"observed queue":     outbound.Observe(queue.New(bucket(t, wide), queue.Config{}), "", never),
+		"keyed":              keyed.For("key"),
+	}
+}
+
+func TestNoAttemptGoesBeforeTheAPIsTimeWhateverTheLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, refusal := range []step{status(429, "Retry-After", "7"), status(503, "Retry-After", "7")} {
+			for name, limiter := range limiters(t) {
+				api := play(refusal, status(200))
+				resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter}))
+				require.NoError(t, err, name)
+				require.Equal(t, 200, resp.StatusCode, name)
+				require.Len(t, api.went(), 2, name)
+				about(t, 7*time.Second, 0.1, api.went()[1])
+			}
+		}
+	})
+}
+
+func TestARefusalWithoutATimeIsHeldByTheLimiterOrElsePausedForLongerEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, limiter := range limiters(t) {
+			api := play(status(429), status(429), status(429), status(200))
+			_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter}))
+			require.NoError(t, err, name)
+			went := api.went()
+			require.Len(t, went, 4, name)
+			for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+				require.GreaterOrEqual(t, went[i+1]-went[i], want, "%s, refusal %d", name, i)
+				require.LessOrEqual(t, went[i+1]-went[i], want+want/10, "%s, refusal %d", name, i)
+			}
+		}
+	})
+}
+
+// What the transport was told about other reasons stops nobody but this request.
+func TestARefusalForOtherReasonsDelaysOnlyItsOwnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.PerSecond(1000))
+		api := play(status(429, "Retry-After", "7"), status(200))
+		client := NewClient(&transport.Transport{Base: api, Limiter: b, OnResponse: func(resp *http.Response, p *outbound.Permit) {
+			if resp.StatusCode == 429 {
+				p.Done()
+			}
+		}})
+		all(t, 2, func(i int) {
+			time.Sleep(time.Duration(i) * time.Second)
+			_, err := get(t, client)
+			require.NoError(t, err)
+		})
+		require.Equal(t, time.Second, api.went()[1])
+		about(t, 7*time.Second, 0.1, api.went()[2])
+		time.Sleep(time.Second)
+		state, err := b.State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1.0, state.Speed)
+		require.Zero(t, state.Level)
+	})
+}
+
+// A limiter that admits early is asked twice, and charged once.
+func TestAnAttemptThatWasAdmittedEarlyIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 1e-9})
+		api := play(status(429, "Retry-After", "7"), status(200))
+		client := NewClient(&transport.Transport{Base: api, Limiter: b, OnResponse: func(_ *http.Response, p *outbound.Permit) { p.Done() }})
+		_, err := get(t, client)
+		require.NoError(t, err)
+		state, err := b.State(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, 2, state.Level, 1e-6)
+	})
+}
+
+func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
+	const most = 1<<63 - 1
+	for value, want := range map[string]time.Duration{
+		"31":                            31 * time.Second,
+		"30.000000001":                  30*time.Second + 1,
+		"3600":                          time.Hour,
+		"1e10":                          0,
+		"10000000000":                   most,
+		"9223372037":                    most,
+		"99999999999999999999999999999": most,
+		"Fri, 31 Dec 9999 23:59:59 GMT": most,
+		"2345-01-01T00:00:00Z":          most,
+		"-1":                            0,
+		"-9223372037":                   0,
+		"0":                             0,
+		"NaN":                           0,
+		"Inf":                           0,
+		"+60":                           0,
+		"0x40":                          0,
+		"1_000":                         0,
+		"Thu, 01 Jan 1970 00:00:00 GMT": 0,
+		"soon":                          0,
+		"":                              0,
+	} {
+		for _, name := range []string{"nil", "bucket", "queue"} {
+			t.Run(fmt.Sprintf("%q over %s", value, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					limiter := limiters(t)[name]
+					api := play(status(429, "Retry-After", value), status(200))
+					if want >= most/2 { // dates are from now on
+						api.steps[0].header.Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
+					}
+					client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+					_, err := get(t, client)
+					if want == 0 { // as if the API had not said
+						require.NoError(t, err)
+						about(t, time.Second, 0.1, api.went()[1])
+						return
+					}
+					require.Zero(t, time.Since(api.start))
+					full := throttled(t, err)
+					require.GreaterOrEqual(t, full.RetryAfter, min(want, 290*365*24*time.Hour))
+					if want < most {
+						require.Equal(t, want, full.RetryAfter)
+					}
+					require.True(t, full.Held)
+					require.Equal(t, "api.example.com", full.Key)
+					e := ended(t, err)
+					require.Equal(t, Error{Method: "GET", URL: "https://api.example.com/items", Attempts: 1, Throttled: 1, StatusCode: 429, Err: full}, *e)
+					require.Len(t, api.went(), 1)
+					require.EqualValues(t, 1, api.bodies[0].closed.Load())
+				})
+			})
+		}
+	}
+}
+
+// The hold that a MaxHold cuts short is obeyed by the request that heard of it.
+func TestAShorterHoldDoesNotShortenTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := play(status(429, "Retry-After", "20"), status(200))
+		_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), MaxHold: time.Second}))
+		require.NoError(t, err)
+		about(t, 20*time.Second, 0.1, api.went()[1])
+	})
+}
+
+func TestALongerHoldThanTheAPIAskedForCountsAsWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, wide)
+		require.NoError(t, b.Hold(t.Context(), time.Minute))
+		api := play(status(200))
+		_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: b}))
+		full := throttled(t, err)
+		require.Equal(t, time.Minute, full.RetryAfter)
+		require.True(t, full.Held)
+		require.Equal(t, "api", full.Key)
+		_, err = get(t, Config{MaxWait: time.Hour}.NewClient(&transport.Transport{Base: api, Limiter: b}))
+		require.NoError(t, err)
+		about(t, time.Minute, 0.1, api.went()[0])
+	})
+}
+
+func TestRefusalsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ max, attempts int }{{0, 11}, {3, 4}, {1, 2}, {-1, 1}} {
+			api := play(status(429, "Retry-After", "1"))
+			_, err := get(t, Config{MaxThrottled: c.max, MaxWait: time.Hour}.NewClient(over(api)))
+			require.Len(t, api.went(), c.attempts)
+			e := ended(t, err)
+			require.Equal(t, c.attempts, e.Attempts)
+			require.Equal(t, c.attempts, e.Throttled)
+			require.Zero(t, e.Failures)
+			require.Equal(t, 429, e.StatusCode)
+			require.Equal(t, time.Second, throttled(t, err).RetryAfter)
+		}
+	})
+}
+
+func TestARefusalOutOfACacheIsFinal(t *testing.T) {
+	for _, header := range [][]string{{"Age", "3"}, {"X-From-Cache", "1"}} {
+		api := play(status(429, append(header, "Retry-After", "1")...), status(200))
+		resp, err := get(t, NewClient(over(api)))
+		require.NoError(t, err)
+		require.Equal(t, 429, resp.StatusCode)
+		require.Len(t, api.went(), 1)
+	}
+}
+
+func TestADeadlineDuringAHoldEndsTheRequestAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, limiter := range limiters(t) {
+			api := play(status(429, "Retry-After", "7"), status(200))
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+			require.NoError(t, err)
+			_, err = do(NewClient(&transport.Transport{Base: api, Limiter: limiter}), req)
+			require.Equal(t, 7*time.Second, throttled(t, err).RetryAfter, name)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.Zero(t, time.Since(api.start), name)
+		}
+	})
+}
+
+func TestTheEndOfTheContextDuringAnAttemptEndsTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		start := time.Now()
+		req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		require.NoError(t, err)
+		_, err = do(NewClient(over(base(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, reset.err // of the connection that was cut
+		}))), req)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, ended(t, err).Attempts)
+		require.Zero(t, ended(t, err).Failures)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+func TestTheEndOfTheContextEndsAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, limiter := range limiters(t) {
+			for _, what := range []step{status(429, "Retry-After", "7"), status(429), status(500), reset} {
+				api := play(what)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(500*time.Millisecond, cancel)
+				req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+				require.NoError(t, err)
+				_, err = do(NewClient(&transport.Transport{Base: api, Limiter: limiter}), req)
+				require.ErrorIs(t, err, context.Canceled, name)
+				require.Equal(t, 500*time.Millisecond, time.Since(api.start), name)
+				for _, body := range api.bodies {
+					require.EqualValues(t, 1, body.closed.Load())
+				}
+				cancel()
+				if q, ok := limiter.(*queue.Queue); ok {
+					require.Zero(t, q.Len())
+				}
+				time.Sleep(time.Minute) // until what the bucket holds is over
+			}
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package retry
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+)
+
+// request is one request through all its attempts. It travels in the request's
+// context: CheckRetry is told nothing else, and Backoff not even that where an
+// attempt has ended with an error.
+type request struct {
+	oneHop  bool                          // the caller follows redirects itself
+	getBody func() (io.ReadCloser, error) // for Base; nil: as the request has it
+
+	mu     sync.Mutex // protects what follows: somebody may have wrapped the client's transport
+	ctx    context.Context
+	parent context.Context // ctx without this request
+	req    *http.Request   // of this attempt
+	replay bool            // its body can be had again
+
+	attempts  int       // that went out
+	throttled int       // refusals by the API
+	failures  int       // of attempts
+	blind     int       // pauses whose length nobody said
+	since     time.Time // of the first refusal
+	next      time.Time // when the next attempt may begin
+	cause     error     // of the last refusal
+
+	// What the API has asked for last.
+	refusedAt time.Time
+	asked     time.Duration
+
+	// This attempt.
+	out    bool  // something of it went out
+	acted  bool  // the API may have done what it asks for
+	judged bool  // check has seen it
+	end    error // and said so
+	noBody error // its body cannot be had again
+
+	// This hop of it.
+	limited error         // by the limiter
+	early   time.Duration // the limiter has admitted it so much before its time
+	failed  error         // by Base
+	signal  signal
+}
+
+type requestKey struct{}
+
+// requestOf returns what the context carries, or nil.
+func requestOf(ctx context.Context) *request {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	return r
+}
+
+// begin is the RequestLogHook: it comes before each attempt, and is the only
+// one that comes before the first.
+func begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
+	r := requestOf(req.Context())
+	if attempt == 0 {
+		r = r.start(req)
+	}
+	if r != nil {
+		r.begin(req)
+	}
+}
+
+// start returns a request that begins, in the context of req.
+func (r *request) start(req *http.Request) *request {
+	ctx := req.Context()
+	if r != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.req == nil { // made by RoundTripper for this one
+			return r
+		}
+		if r.ctx == ctx { // the request is used a second time
+			ctx = r.parent
+		}
+	}
+	fresh := &request{parent: ctx, replay: replayable(req)}
+	fresh.ctx = context.WithValue(ctx, requestKey{}, fresh)
+	*req = *req.WithContext(fresh.ctx)
+	return fresh
+}
+
+// replayable reports whether the request can be sent a second time, with its
+// body. What retryablehttp keeps of a body without a GetBody does not count: it
+// has read it all, and a redirect has nothing to send.
+func replayable(req *http.Request) bool {
+	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
+}
+
+// begin begins an attempt.
+func (r *request) begin(req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// A request made without retryablehttp's constructors comes with the body of
+	// the attempt before, which has been sent.
+	r.noBody = nil
+	if r.req != nil && req.GetBody != nil && same(req.Body, r.req.Body) {
+		req.Body, r.noBody = req.GetBody()
+	}
+	r.req = req
+	r.out, r.acted, r.judged, r.end = false, false, false, nil
+	r.clear()
+}
+
+// same reports whether two bodies are the same one.
+func same(a, b io.ReadCloser) bool {
+	if a == nil || a == http.NoBody || !reflect.ValueOf(a).Comparable() || b == nil || !reflect.ValueOf(b).Comparable() {
+		return false
+	}
+	return a == b
+}
+
+// lost returns why the attempt has no body.
+func (r *request) lost() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.noBody
+}
+
+// hop begins a hop of an attempt.
+func (r *request) hop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clear()
+}
+
+func (r *request) clear() {
+	r.limited, r.early, r.failed, r.signal = nil, 0, nil, signal{}
+}
+
+// refuse notes that the limiter has not admitted this hop.
+func (r *request) refuse(reason error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limited = reason
+}
+
+// answered notes how a hop that went out has ended.
+func (r *request) answered(resp *http.Response, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err != nil:
+		r.failed = err
+		r.acted = r.acted || !neverSent(err)
+	case resp == nil:
+		r.acted = true
+	default:
+		if r.signal = classify(resp); r.signal.throttled {
+			r.refusedAt, r.asked = time.Now(), r.signal.wait
+		}
+		r.acted = r.acted || !r.signal.refused
+	}
+}
+
+// again reports whether the request may go once more after this attempt.
+func (r *request) again(safe func(*http.Request) bool) bool {
+	switch {
+	case !r.replay:
+		return false
+	case !r.acted || idempotent(r.req):
+		return true
+	}
+	return safe != nil && safe(r.req)
+}
+
+// idempotent reports whether doing the request twice is as good as once.
+func idempotent(req *http.Request) bool {
+	switch req.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	_, key := req.Header["Idempotency-Key"]
+	_, x := req.Header["X-Idempotency-Key"]
+	return key || x
+}

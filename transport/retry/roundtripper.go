@@ -1,0 +1,87 @@
+package retry
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/hashicorp/go-retryablehttp"
+)
+
+// RoundTripper tries requests of an [http.Client] again, by a client of
+// [NewClient]:
+//
+//	client := &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
+//
+// Unlike that of [retryablehttp.Client.StandardClient] it neither changes the
+// request nor reads its body into memory, closes the body on every path, and
+// leaves redirects to the http.Client, so that each hop is tried again by itself
+// and a CheckRedirect is heeded. A body without a GetBody is sent once.
+//
+// It is safe for concurrent use, and Client is not to be changed once it is in
+// use.
+type RoundTripper struct {
+	// Client is one of NewClient. nil: all requests fail with outbound.ErrNil.
+	Client *retryablehttp.Client
+}
+
+// RoundTrip sends the request, and again where that helps. The error is an
+// [*Error], or the context's own if that ends during a pause.
+func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	client := t.Client
+	if client == nil {
+		client = NewClient(nil)
+	}
+	r := &request{oneHop: true, parent: req.Context(), replay: replayable(req)}
+	r.ctx = context.WithValue(r.parent, requestKey{}, r)
+	own := &retryablehttp.Request{Request: req.WithContext(r.ctx)}
+	if req.GetBody != nil && req.Body != nil && req.Body != http.NoBody {
+		bodies := &bodies{req: req}
+		if err := own.SetBody(retryablehttp.ReaderFunc(bodies.next)); err != nil {
+			closeBody(req.Body)
+			return nil, err
+		}
+		own.ContentLength = req.ContentLength // which SetBody has guessed
+		// The client's own http.Client would get a body for the next hop, which
+		// it does not make, and leave it open. Base gets the function again.
+		own.GetBody, r.getBody = nil, req.GetBody
+	}
+	resp, err := client.Do(own)
+	if err != nil {
+		return nil, err // a GetBody that fails comes with the last response, already closed
+	}
+	return resp, nil
+}
+
+// CloseIdleConnections closes those of the transport's Base, if it has such a
+// method.
+func (t *RoundTripper) CloseIdleConnections() {
+	if t.Client == nil || t.Client.HTTPClient == nil {
+		return
+	}
+	if h, ok := t.Client.HTTPClient.Transport.(*hops); ok {
+		h.transport.CloseIdleConnections()
+		return
+	}
+	t.Client.HTTPClient.CloseIdleConnections()
+}
+
+// bodies gives each attempt its body: the first the request's own, which is
+// closed with it.
+type bodies struct {
+	req *http.Request
+	n   int
+}
+
+func (b *bodies) next() (io.Reader, error) {
+	b.n++
+	switch b.n {
+	case 1: // SetBody looks how long it is
+		return http.NoBody, nil
+	case 2:
+		return b.req.Body, nil
+	}
+	return b.req.GetBody()
+}
+
+var _ http.RoundTripper = (*RoundTripper)(nil)

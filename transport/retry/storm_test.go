@@ -1,0 +1,276 @@
+package retry
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// weather answers for an API while it refuses everything, and counts all that
+// comes.
+type weather struct {
+	api    http.RoundTripper
+	storms []storm
+	start  time.Time
+
+	mu      sync.Mutex
+	arrived int
+	refused int
+	history outboundtest.History
+}
+
+// storm is a time, from the start, in which every request has the same answer.
+type storm struct {
+	from, to time.Duration
+	step
+	tells bool // when it is over, in a Retry-After
+}
+
+func (w *weather) RoundTrip(req *http.Request) (*http.Response, error) {
+	if resp, err := w.storm(req); resp != nil || err != nil {
+		return resp, err
+	}
+	return w.api.RoundTrip(req)
+}
+
+func (w *weather) storm(req *http.Request) (*http.Response, error) {
+	now := time.Since(w.start)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.storms {
+		if now < s.from || now >= s.to {
+			continue
+		}
+		closeBody(req.Body)
+		w.refused++
+		if s.err == dial.err {
+			return nil, s.err
+		}
+		w.arrived++
+		w.history.Add(time.Now(), 1)
+		if s.err != nil {
+			return nil, s.err
+		}
+		resp := &http.Response{StatusCode: s.status, Header: http.Header{}, Body: newBody("storm"), Request: req}
+		if s.tells {
+			resp.Header.Set("Retry-After", strconv.FormatFloat((s.to-now).Seconds(), 'f', -1, 64))
+		}
+		return resp, nil
+	}
+	w.arrived++
+	w.history.Add(time.Now(), 1)
+	return nil, nil
+}
+
+// work has workers make so many calls, and returns how long that took. Every
+// call has to be answered with 200.
+func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.Duration {
+	start := time.Now()
+	var made atomic.Int64
+	all(t, workers, func(int) {
+		for n := made.Add(1); n <= int64(calls); n = made.Add(1) {
+			req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", []byte("text"))
+			require.NoError(t, err)
+			req.Header.Set("Idempotency-Key", strconv.FormatInt(n, 10))
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, 200, resp.StatusCode)
+		}
+	})
+	return time.Since(start)
+}
+
+const gap = 101 * time.Millisecond // between two calls of PerSecond(10)
+
+func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
+	s := time.Second
+	for _, c := range []struct {
+		name   string
+		storms []storm
+		bare   bool          // without a queue
+		ideal  time.Duration // on top of the calls
+	}{
+		{name: "no storm"},
+		{name: "no storm, bare bucket", bare: true},
+		{name: "429", storms: []storm{{10 * s, 20 * s, status(429), true}, {40 * s, 45 * s, status(429), true}}, ideal: 15 * s},
+		{name: "429, bare bucket", storms: []storm{{10 * s, 20 * s, status(429), true}, {40 * s, 45 * s, status(429), true}}, bare: true, ideal: 15 * s},
+		{name: "503 with a time", storms: []storm{{10 * s, 20 * s, status(503), true}, {40 * s, 45 * s, status(503), true}}, ideal: 15 * s},
+		{name: "503 with a time, bare bucket", storms: []storm{{10 * s, 20 * s, status(503), true}, {40 * s, 45 * s, status(503), true}}, bare: true, ideal: 15 * s},
+		{name: "503", storms: []storm{{10 * s, 15 * s, status(503), false}, {40 * s, 45 * s, status(503), false}}, ideal: 10 * s},
+		{name: "no connection", storms: []storm{{10 * s, 15 * s, dial, false}}, ideal: 5 * s},
+		{name: "resets", storms: []storm{{10 * s, 15 * s, reset, false}}, ideal: 5 * s},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const workers, calls = 20, 1200
+				api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}, Latency: 50 * time.Millisecond}
+				w := &weather{api: api, storms: c.storms, start: time.Now()}
+				b := bucket(t, outbound.PerSecond(10))
+				var limiter outbound.Limiter = b
+				if !c.bare {
+					limiter = queue.New(b, queue.Config{})
+				}
+				admitted := 0
+				// At a bare bucket luck decides who goes, and somebody may have none for long.
+				config := Config{}
+				if c.bare {
+					config.MaxWait = time.Hour
+				}
+				took := work(t, config.NewClient(&transport.Transport{Base: w, Limiter: count(&admitted, limiter)}), workers, calls)
+				ideal := (calls-1)*gap + api.Latency + c.ideal
+				t.Logf("%v, %.3f of the ideal, %d arrived, %d refused", took, float64(took)/float64(ideal), w.arrived, w.refused)
+				require.LessOrEqual(t, float64(took), 1.1*float64(ideal))
+				require.Equal(t, admitted, w.arrived, "attempts that were not admitted")
+				require.NoError(t, w.history.Check(1, 1/gap.Seconds(), 0.05)) // the queue's tolerance of 5 ms
+				require.Zero(t, api.Report().Refused)
+				require.Equal(t, calls, api.Report().Admitted)
+			})
+		})
+	}
+}
+
+func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, bare := range []bool{false, true} {
+			const workers, calls = 20, 1200
+			api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}, Latency: 50 * time.Millisecond}
+			trouble := []step{dial, reset, status(500), status(502), status(503)}
+			n, unsent, sent := 0, 0, 0
+			var mu sync.Mutex
+			flaky := base(func(req *http.Request) (*http.Response, error) {
+				mu.Lock()
+				n++
+				var what step
+				if n%4 == 0 && n < 1200 { // the last pauses would be nobody's to use
+					what = trouble[n/4%len(trouble)]
+				}
+				if what.err == dial.err && what.err != nil {
+					unsent++
+				} else {
+					sent++
+				}
+				mu.Unlock()
+				switch {
+				case what.err != nil:
+					closeBody(req.Body)
+					return nil, what.err
+				case what.status != 0:
+					closeBody(req.Body)
+					return &http.Response{StatusCode: what.status, Body: newBody("trouble"), Request: req}, nil
+				}
+				return api.RoundTrip(req)
+			})
+			b := bucket(t, outbound.PerSecond(10))
+			var limiter outbound.Limiter = b
+			if !bare {
+				limiter = queue.New(b, queue.Config{})
+			}
+			admitted := 0
+			took := work(t, Config{MaxFailures: 20, MaxWait: time.Hour}.NewClient(&transport.Transport{Base: flaky, Limiter: count(&admitted, limiter)}), workers, calls)
+			ideal := time.Duration(sent-1) * gap
+			t.Logf("%v, %.3f of the ideal, %d sent, %d not", took, float64(took)/float64(ideal), sent, unsent)
+			require.LessOrEqual(t, float64(took), 1.1*float64(ideal))
+			require.Equal(t, sent, admitted)
+			require.Zero(t, api.Report().Refused)
+		}
+	})
+}
+
+// The limits that were configured are not the API's, and change: the API refuses
+// again and again, with a Retry-After or without, and everything gets through.
+func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
+	lower := outboundtest.SlidingLog(5, time.Second)
+	for name, c := range map[string]struct {
+		api  *outboundtest.API
+		low  []outboundtest.Rule // from 10 s on, up to 30 s
+		most float64             // of refusals, of the attempts
+	}{
+		"plain":           {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}, []outboundtest.Rule{lower}, 0.15},
+		"Stripe":          {outboundtest.Stripe(outboundtest.SlidingLog(10, time.Second)), []outboundtest.Rule{lower}, 0.15},
+		"OpenAI":          {outboundtest.OpenAI(outboundtest.LeakyBucket(10, 10)), []outboundtest.Rule{outboundtest.LeakyBucket(5, 5)}, 0.15},
+		"ShopifyREST":     {outboundtest.ShopifyREST(outboundtest.LeakyBucket(10, 10)), []outboundtest.Rule{outboundtest.LeakyBucket(5, 5)}, 0.15},
+		"Discord":         {outboundtest.Discord(outboundtest.SlidingLog(10, time.Second).Of("global", nil)), []outboundtest.Rule{lower.Of("global", nil)}, 0.15},
+		"RateLimitFields": {outboundtest.RateLimitFields(outboundtest.SlidingLog(10, time.Second)), []outboundtest.Rule{lower}, 0.15},
+		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.AtOnce(3)}, Latency: 200 * time.Millisecond}, []outboundtest.Rule{outboundtest.AtOnce(1)}, 0.15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				high := c.api.Rules
+				time.AfterFunc(10*time.Second, func() { c.api.SetRules(c.low...) })
+				time.AfterFunc(30*time.Second, func() { c.api.SetRules(high...) })
+				b := bucket(t, outbound.PerSecond(10))
+				admitted := 0
+				client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{
+					Base: c.api, Limiter: count(&admitted, queue.New(b, queue.Config{})),
+				})
+				took := work(t, client, 20, 600)
+				r := c.api.Report()
+				t.Logf("%v, %d arrived, %d refused", took, r.Arrivals, r.Refused)
+				require.Equal(t, r.Arrivals, admitted, "attempts that were not admitted")
+				require.Equal(t, 600, r.Admitted)
+				require.LessOrEqual(t, float64(r.Refused), c.most*float64(r.Arrivals))
+				require.NoError(t, c.api.Arrivals().Check(1, 1/gap.Seconds(), 0.05))
+			})
+		})
+	}
+}
+
+func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, limiter := range limiters(t) {
+			api := play(status(429))
+			start := time.Now()
+			_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter}))
+			require.ErrorIs(t, err, outbound.ErrThrottled, name)
+			// What the limiter has not refused but made to wait, may end a hold later.
+			require.LessOrEqual(t, time.Since(start), 32*time.Second, name)
+			require.LessOrEqual(t, len(api.went()), 6, name) // after 0, 1, 3, 7 and 15 s
+			time.Sleep(2 * time.Hour)
+		}
+	})
+}
+
+func TestAWorkerThatIsCancelledInAStormLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+		b := bucket(t, outbound.AtOnce(2), outbound.PerSecond(10))
+		q := queue.New(b, queue.Config{})
+		w := &weather{
+			api:    &outboundtest.API{Latency: 300 * time.Millisecond},
+			storms: []storm{{2 * time.Second, 5 * time.Second, status(429), true}, {7 * time.Second, 9 * time.Second, reset, false}},
+			start:  time.Now(),
+		}
+		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{Base: w, Limiter: q})}, Timeout: 10 * time.Second}
+		all(t, 50, func(i int) {
+			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+			client := *client
+			client.Timeout -= time.Duration(i) * 150 * time.Millisecond
+			resp, err := client.Post("https://api.example.com/", "text/plain", nil)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+		require.Zero(t, q.Len())
+		time.Sleep(time.Minute)
+		states, err := b.States(t.Context())
+		require.NoError(t, err)
+		for _, s := range states {
+			require.Zero(t, s.Level, "%v", s.Limit)
+		}
+	})
+}
