@@ -54,6 +54,7 @@ var matrix = []struct {
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
 		"TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt",
+		"TestARequestThatComesAfterItsSuccessorChargesNothing",
 		"TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
 	}},
@@ -136,6 +137,7 @@ var matrix = []struct {
 	}},
 	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
 		"TestLimitsThatAreChangedUnderLoadCountForAll",
+		"TestLimitsThatAreChangedOftenRefillNothing",
 		"TestLoweredLimitsRefuseWhatNoLongerFits",
 	}},
 	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both", []string{

@@ -122,6 +122,33 @@ func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
 	require.Less(t, time.Duration(longest), timeout+5*time.Second)
 }
 
+// A request that was given up is still on its way, and arrives when the next one of its
+// worker has been answered: it is not carried out any more.
+func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	c := newClerk(t, behind(t, server, way), "counter", 300*time.Millisecond)
+	require.NoError(t, c.acquire())
+	const delay = 2 * time.Second
+	way.Set(redistest.Faults{DelayRequests: delay})
+	require.ErrorIs(t, c.acquire(), redisstore.ErrAway)
+	sent := time.Now() // its latest copy, at the latest
+	way.Set(redistest.Faults{})
+	eventually(t, "the next call is admitted", func() bool { return c.acquire() == nil })
+	if time.Since(sent) > delay/2 {
+		t.Skip("this machine is too busy: the next call may not have been the first to arrive")
+	}
+	level := func() float64 {
+		s, err := c.bucket.State(t.Context())
+		require.NoError(t, err)
+		return s.Level
+	}
+	require.InDelta(t, 2, level(), 0.1)
+	time.Sleep(time.Until(sent.Add(delay + 300*time.Millisecond)))
+	require.InDelta(t, 2, level(), 0.1, "it was carried out all the same")
+}
+
 // Ten thousand wait for a server that hangs: all have an answer when the time of one
 // operation is up, and not one after the other.
 func TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether(t *testing.T) {
