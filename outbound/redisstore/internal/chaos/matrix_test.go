@@ -120,7 +120,7 @@ var matrix = []struct {
 		"TestRedirectLoopPaysForEachHopAndEnds",
 	}},
 	{24, "an API answers with hostile headers", "0", []string{
-		"TestRetryAfterIsReadStrictly",
+		"TestFloodsOfHeadersAreBounded",
 		"TestMaxHoldBoundsWhatAResponseCanCause",
 		"TestFloodsOfHeadersAreBounded",
 		"FuzzRead",
