@@ -120,7 +120,6 @@ var matrix = []struct {
 		"TestRedirectLoopPaysForEachHopAndEnds",
 	}},
 	{24, "an API answers with hostile headers", "0", []string{
-		"TestFloodsOfHeadersAreBounded",
 		"TestMaxHoldBoundsWhatAResponseCanCause",
 		"TestFloodsOfHeadersAreBounded",
 		"FuzzRead",
