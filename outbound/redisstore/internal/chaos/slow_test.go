@@ -128,15 +128,19 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	way := redistest.NewProxy(t, server.Addr())
-	c := newClerk(t, behind(t, server, way), "counter", 300*time.Millisecond)
-	require.NoError(t, c.acquire())
+	// The client hangs up when it has waited enough, or it would be busy all the while.
+	client := server.Client(t, func(o *redis.Options) { o.Addr, o.ReadTimeout = way.Addr(), 50*time.Millisecond })
+	c := newClerk(t, client, "counter", 300*time.Millisecond)
+	eventually(t, "a call is admitted", func() bool { return c.acquire() == nil })
 	const delay = 2 * time.Second
 	way.Set(redistest.Faults{DelayRequests: delay})
 	require.ErrorIs(t, c.acquire(), redisstore.ErrAway)
 	sent := time.Now() // its latest copy, at the latest
 	way.Set(redistest.Faults{})
+	from := time.Now()
 	eventually(t, "the next call is admitted", func() bool { return c.acquire() == nil })
-	if time.Since(sent) > delay/2 {
+	t.Logf("the next call was admitted %v later", time.Since(from).Round(time.Millisecond))
+	if time.Since(sent) > delay*3/4 {
 		t.Skip("this machine is too busy: the next call may not have been the first to arrive")
 	}
 	level := func() float64 {
@@ -144,9 +148,9 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 		require.NoError(t, err)
 		return s.Level
 	}
-	require.InDelta(t, 2, level(), 0.1)
+	before := level()
 	time.Sleep(time.Until(sent.Add(delay + 300*time.Millisecond)))
-	require.InDelta(t, 2, level(), 0.1, "it was carried out all the same")
+	require.InDelta(t, before, level(), 0.1, "it was carried out all the same")
 }
 
 // Ten thousand wait for a server that hangs: all have an answer when the time of one
