@@ -128,9 +128,11 @@ func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time)
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
 			s.known = false
 		case redirects(err):
-			s.alone, failed, calm, b.last = true, true, true, err
+			s.alone, failed, calm = true, true, true
+			b.note(err)
 		case transient(err):
-			failed, calm, b.last = true, true, err
+			failed, calm = true, true
+			b.note(err)
 		default:
 			la.up()
 			s.done = true
@@ -190,9 +192,17 @@ func (b *batch) late() {
 	}
 }
 
+// note notes why there was no answer. That the time was up says less than what has
+// happened before.
+func (b *batch) note(err error) {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		b.last = err
+	}
+}
+
 // cause is why there was no answer.
 func (b *batch) cause() error {
-	if b.last == nil || errors.Is(b.last, context.DeadlineExceeded) || errors.Is(b.last, context.Canceled) {
+	if b.last == nil {
 		return fmt.Errorf("no answer within %v", b.lane.shard.store.config.Timeout)
 	}
 	return b.last

@@ -50,4 +50,10 @@
 // shows in no slow log. Limit names are readable in the key's fields. What is read
 // back is not trusted: a key that holds anything else than this package writes
 // counts as full to the brim, and is reported as [EventGarbage].
+//
+// A user that may do no more than it needs is made so; the last two are for a
+// Cluster's client:
+//
+//	ACL SETUSER dripfeed on >password ~dripfeed:* -@all +evalsha +eval +time
+//	    +hmget +hset +hdel +hlen +hgetall +del +pexpire +cluster|slots +command
 package redisstore

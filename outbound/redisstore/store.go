@@ -70,7 +70,17 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		c.Timeout = time.Second
 	}
 	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(id[:])  // never fails
+	switch c := rdb.(type) { // a nil pointer is no client, either
+	case *redis.Client:
+		if c == nil {
+			rdb = nil
+		}
+	case *redis.ClusterClient:
+		if c == nil {
+			rdb = nil
+		}
+	}
 	s := &Store{rdb: rdb, config: c, worker: "w" + string(id[:])}
 	s.cluster, _ = rdb.(reloader)
 	for i := range s.shards {

@@ -1,0 +1,190 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// trouble is a server that does not do what it is asked.
+type trouble struct {
+	why   string
+	says  string // in the error
+	away  bool   // as one that may come back by itself
+	empty bool   // the cure takes what was stored
+	args  []string
+	// cause makes the trouble, and returns what ends it. It may change how clients
+	// are made.
+	cause func(t *testing.T, s *redistest.Server, o *redis.Options, name string) (cure func())
+}
+
+var troubles = []trouble{
+	{why: "the connection is refused", says: "connection refused", away: true, empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Kill(t)
+		return func() { s.Restart(t) }
+	}},
+	{why: "the password is missing", says: "NOAUTH", cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Do(t, "ACL", "SETUSER", "default", "resetpass", ">secret")
+		return func() {
+			admin := s.Client(t, func(o *redis.Options) { o.Password = "secret" })
+			require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "nopass").Err())
+		}
+	}},
+	{why: "the password is wrong", says: "WRONGPASS", cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
+		s.Do(t, "ACL", "SETUSER", "worker", "on", ">right", "+@all", "~*")
+		o.Username, o.Password = "worker", "wrong"
+		return func() { s.Do(t, "ACL", "SETUSER", "worker", ">wrong") }
+	}},
+	{why: "the permission is missing", says: "NOPERM", cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
+		s.Do(t, "ACL", "SETUSER", "worker", "on", ">right", "+@all", "~others:*")
+		o.Username, o.Password = "worker", "right"
+		return func() { s.Do(t, "ACL", "SETUSER", "worker", "~dripfeed:*") }
+	}},
+	{why: "the key is a string", says: "WRONGTYPE", empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, name string) func() {
+		s.Do(t, "SET", name, "hello")
+		return func() { s.Do(t, "DEL", name) }
+	}},
+	{why: "the key is a list", says: "WRONGTYPE", empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, name string) func() {
+		s.Do(t, "DEL", name)
+		s.Do(t, "RPUSH", name, "hello")
+		return func() { s.Do(t, "DEL", name) }
+	}},
+	{why: "the server is a replica", says: "READONLY", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Do(t, "REPLICAOF", "127.0.0.1", "1") // of nobody who answers, so it keeps what it has
+		return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }
+	}},
+	{why: "the memory is full", says: "OOM", cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Config(t, "maxmemory", "1", "maxmemory-policy", "noeviction")
+		return func() { s.Config(t, "maxmemory", "0") }
+	}},
+	{why: "replicas are missing", says: "NOREPLICAS", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Config(t, "min-replicas-to-write", "1")
+		return func() { s.Config(t, "min-replicas-to-write", "0") }
+	}},
+	{why: "the cluster is down", says: "CLUSTERDOWN", away: true, args: []string{"--cluster-enabled", "yes"}, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Do(t, "CLUSTER", "DELSLOTSRANGE", "0", "16383")
+		return func() {
+			s.Do(t, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+		}
+	}},
+	{why: "another client's script runs", says: "BUSY", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Config(t, "busy-reply-threshold", "1")
+		other := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.ReadTimeout = time.Minute })
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = other.Eval(context.Background(), "while true do end", nil).Err() // until it is killed
+		}()
+		require.Eventually(t, func() bool {
+			err := s.Client(t).Ping(t.Context()).Err()
+			return err != nil && redis.HasErrorPrefix(err, "BUSY")
+		}, time.Minute, 5*time.Millisecond)
+		return func() {
+			s.Do(t, "SCRIPT", "KILL")
+			<-ended
+		}
+	}},
+}
+
+func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
+	for _, c := range troubles {
+		t.Run(c.why, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t, append([]string{"--maxclients", "500"}, c.args...)...)
+			if c.args != nil {
+				s.Do(t, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+				require.Eventually(t, func() bool {
+					return s.Client(t).Set(t.Context(), "any", 1, 0).Err() == nil
+				}, time.Minute, 10*time.Millisecond)
+			}
+			limit := outbound.Limit{Capacity: 100, LeakRate: 0.001}
+			key := fmt.Sprint("trouble with ", c.why, rand.Uint32())
+			plain := redisstore.New(s.Client(t), redisstore.Config{Timeout: time.Minute})
+			before := outbound.Must(outbound.NewSharedBucket(plain, key, limit))
+			_, err := before.Acquire(t.Context(), outbound.Cost{10})
+			require.NoError(t, err)
+
+			o := &redis.Options{Addr: s.Addr(), DialerRetries: 1}
+			cure := c.cause(t, s, o, plain.Key(key))
+			rdb := redis.NewClient(o)
+			t.Cleanup(func() { _ = rdb.Close() })
+			var told events
+			b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe}), key, limit))
+			for range 3 {
+				_, err = b.Acquire(t.Context(), outbound.Cost{1})
+				var failed *outbound.StoreError
+				require.ErrorAs(t, err, &failed)
+				require.Equal(t, key, failed.Key)
+				require.Equal(t, "book", failed.Op)
+				require.ErrorContains(t, err, c.says)
+				require.ErrorContains(t, err, key)
+				require.NotContains(t, err.Error(), "secret")
+				require.Equal(t, c.away, isAway(err), "%v", err)
+				require.False(t, failed.RetryableError())
+			}
+			if c.away {
+				told.await(t, redisstore.EventAway)
+			} else {
+				require.Empty(t, told.of(redisstore.EventAway))
+			}
+
+			cure()
+			granted := 0.
+			require.Eventually(t, func() bool { // the same store, without a restart
+				_, err := b.Acquire(t.Context(), outbound.Cost{1})
+				if err == nil {
+					granted++
+				}
+				return err == nil
+			}, time.Minute, 10*time.Millisecond)
+			if c.away {
+				told.await(t, redisstore.EventBack)
+			}
+			state, err := b.State(t.Context())
+			require.NoError(t, err)
+			if !c.empty {
+				granted += 10
+			}
+			require.InDelta(t, granted, state.Level, 0.1)
+		})
+	}
+}
+
+func isAway(err error) bool { return errors.Is(err, redisstore.ErrAway) }
+
+func TestAWrongAddressIsAStoreError(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{"127.0.0.1:1", "nowhere.invalid:6379", "not an address"} {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: 200 * time.Millisecond}), addr, outbound.PerSecond(1)))
+		_, err := b.Acquire(t.Context(), outbound.Cost{1})
+		var failed *outbound.StoreError
+		require.ErrorAs(t, err, &failed)
+		require.ErrorIs(t, err, redisstore.ErrAway)
+	}
+}
+
+func TestAClientThatIsClosedOrMissingIsAnError(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t)
+	require.NoError(t, rdb.Close())
+	_, err := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "closed", outbound.PerSecond(1))).Acquire(t.Context(), outbound.Cost{1})
+	require.ErrorIs(t, err, redis.ErrClosed)
+	require.False(t, isAway(err))
+	var none *redis.Client
+	for _, rdb := range []redis.UniversalClient{nil, none} {
+		_, err = outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "nil", outbound.PerSecond(1))).Acquire(t.Context(), outbound.Cost{1})
+		require.ErrorIs(t, err, outbound.ErrNil)
+	}
+}
