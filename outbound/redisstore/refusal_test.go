@@ -1,0 +1,222 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// watched is a bucket whose trips are counted.
+type watched struct {
+	*outbound.Bucket
+	*testing.T
+	key   string
+	store outbound.Store
+	proxy *redistest.Proxy
+	rdb   *redis.Client // past the proxy
+}
+
+func watch(t *testing.T, limits ...outbound.Limit) *watched {
+	server := redistest.Shared(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	w := &watched{T: t, proxy: proxy, rdb: server.Client(t), key: fmt.Sprint("refusal:", rand.Uint64())}
+	w.store = redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute})
+	w.Bucket = outbound.Must(outbound.NewSharedBucket(w.store, w.key, limits...))
+	return w
+}
+
+// other is the same bucket in another process.
+func (w *watched) other(limits ...outbound.Limit) *outbound.Bucket {
+	return outbound.Must(outbound.NewSharedBucket(redisstore.New(w.rdb, redisstore.Config{Timeout: time.Minute}), w.key, limits...))
+}
+
+func (w *watched) take(n float64) outbound.Permit {
+	w.Helper()
+	p, err := w.Acquire(w.Context(), outbound.Cost{n})
+	require.NoError(w, err)
+	return p
+}
+
+func (w *watched) refused(n float64) *outbound.ThrottledError {
+	w.Helper()
+	_, err := w.Acquire(w.Context(), outbound.Cost{n})
+	var full *outbound.ThrottledError
+	require.ErrorAs(w, err, &full)
+	return full
+}
+
+// trips returns how many f takes.
+func (w *watched) trips(f func()) int {
+	before := w.proxy.Counts().Requests
+	f()
+	return w.proxy.Counts().Requests - before
+}
+
+var slowly = outbound.Limit{Capacity: 10, LeakRate: 0.01}
+
+func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+	t.Parallel()
+	w := watch(t, slowly)
+	w.take(8)
+	first := w.refused(5)
+	began := time.Now()
+	trips := w.trips(func() {
+		last := first.RetryAfter
+		for i := range 1000 {
+			full := w.refused(5 + float64(i%3))
+			require.LessOrEqual(t, full.RetryAfter, last)
+			last = full.RetryAfter
+		}
+	})
+	// It is remembered for a second, so that on a machine that is busy it may end.
+	require.LessOrEqual(t, trips, int(time.Since(began)/time.Second))
+	require.Equal(t, 1, w.trips(func() { w.take(2) }), "a cheaper call fits")
+}
+
+func TestARefusalEndsOnTime(t *testing.T) {
+	t.Parallel()
+	w := watch(t, outbound.Limit{Capacity: 1, LeakRate: 20})
+	for range 10 {
+		var full *outbound.ThrottledError
+		for {
+			_, err := w.Acquire(t.Context(), outbound.Cost{1})
+			if errors.As(err, &full) {
+				break
+			}
+			require.NoError(t, err)
+		}
+		time.Sleep(full.RetryAfter + time.Millisecond)
+		w.take(1)
+	}
+}
+
+func TestARefusalIsForgottenWhenRoomIsMadeHere(t *testing.T) {
+	t.Parallel()
+	for name, room := range map[string]func(w *watched, p *outbound.Permit){
+		"settle": func(_ *watched, p *outbound.Permit) { p.Settle(outbound.Cost{1}) },
+		"resume": func(w *watched, _ *outbound.Permit) { require.NoError(w, w.Resume(w.Context())) },
+		"set limits": func(w *watched, _ *outbound.Permit) {
+			require.NoError(w, w.SetLimits(w.Context(), outbound.Limit{Capacity: 30, LeakRate: 1}))
+		},
+	} {
+		w := watch(t, slowly)
+		p := w.take(10)
+		w.refused(5)
+		time.Sleep(120 * time.Millisecond) // until the call has left, or SetLimits keeps its room for it
+		w.refused(5)
+		require.Equal(t, 2, w.trips(func() {
+			room(w, &p)
+			if name == "resume" {
+				w.refused(5) // nothing refills, but that is asked anew
+			} else {
+				w.take(5)
+			}
+		}), name)
+	}
+}
+
+func TestRoomThatOthersHaveMadeIsHeardOfWithinASecond(t *testing.T) {
+	t.Parallel()
+	w := watch(t, slowly)
+	other := w.other(slowly)
+	p, err := other.Acquire(t.Context(), outbound.Cost{10})
+	require.NoError(t, err)
+	w.refused(5)
+	began := time.Now()
+	p.Settle(outbound.Cost{})
+	require.Eventually(t, func() bool {
+		_, err := w.Acquire(t.Context(), outbound.Cost{5})
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	t.Log("after", time.Since(began))
+}
+
+func TestARefusalOfOneBucketIsNotAnothers(t *testing.T) {
+	t.Parallel()
+	w := watch(t, slowly)
+	w.take(10)
+	w.refused(5)
+	large := outbound.Must(outbound.NewSharedBucket(w.store, w.key, outbound.Limit{Capacity: 100, LeakRate: 0.01}))
+	_, err := large.Acquire(t.Context(), outbound.Cost{5}) // the same key, with other limits
+	require.NoError(t, err)
+	for i, c := range []outbound.Cost{{}, {-1}, {1000}} { // and what can never go is told apart
+		_, err := w.Acquire(t.Context(), c)
+		require.NotErrorIs(t, err, outbound.ErrThrottled, i)
+	}
+}
+
+func BenchmarkRememberedRefusal(b *testing.B) {
+	s := redisstore.New(redistest.Shared(b).Client(b), redisstore.Config{})
+	bucket := outbound.Must(outbound.NewSharedBucket(s, fmt.Sprint(b.Name(), rand.Uint64()), slowly))
+	if _, err := bucket.Acquire(b.Context(), outbound.Cost{10}); err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	for b.Loop() {
+		if _, err := bucket.Acquire(ctx, outbound.Cost{1}); err == nil {
+			b.Fatal("it was admitted")
+		}
+	}
+}
+
+func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	a := newAccount(t, server.Client(t), "gone")
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = rdb.Close() })
+	b := a.bucket(t, redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}))
+	_, err := b.State(t.Context())
+	require.NoError(t, err)
+	const delay = 2 * time.Second
+	proxy.Set(redistest.Faults{Delay: delay, Only: ofScripts})
+	var stayed, went atomic.Int64
+	many(40, 40, func(_, g int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if g%2 == 0 {
+			time.AfterFunc(time.Duration(g)*time.Millisecond, cancel)
+		}
+		began := time.Now()
+		var err error
+		if g%4 < 2 {
+			_, err = b.Acquire(ctx, outbound.Cost{1})
+		} else { // by itself in its request
+			k := outbound.Booking{Costs: []outbound.Cost{{1}, {1}}, Wait: time.Second}
+			err = b.Book(ctx, &k)
+		}
+		switch {
+		case err == nil && g%4 < 2:
+			stayed.Add(1)
+		case err == nil:
+			stayed.Add(2)
+		default:
+			require.ErrorIs(t, err, context.Canceled)
+			require.Less(t, time.Since(began), delay)
+			went.Add(1)
+		}
+		if went.Load() == 20 {
+			proxy.Set(redistest.Faults{}) // for the rest
+		}
+	})
+	require.EqualValues(t, 20, went.Load())
+	require.EqualValues(t, 30, stayed.Load())
+	require.Eventually(t, func() bool {
+		charged := a.charged(t)
+		return charged > 29.9 && charged < 30.1
+	}, time.Minute, 20*time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
+	require.InDelta(t, 30, a.charged(t), 0.1)
+}
