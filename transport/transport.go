@@ -151,7 +151,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		t.OnResponse(resp, &p)
 	}
 	if !a.judged() {
-		t.apply(resp, t.Profile.Read(resp, time.Now()), a)
+		t.apply(resp, t.Profile.Read(resp, time.Time{}), a)
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
@@ -164,7 +164,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 
 // judge has a call that nobody follows hear what the response says.
 func (t *Transport) judge(resp *http.Response, permit outbound.Permit) outbound.Permit {
-	s := t.Profile.Read(resp, time.Now())
+	s := t.Profile.Read(resp, time.Time{})
 	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil {
 		return permit // so that nothing of it escapes
 	}
