@@ -153,31 +153,6 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	require.InDelta(t, before, level(), 0.1, "it was carried out all the same")
 }
 
-// Ten thousand wait for a server that hangs: all have an answer when the time of one
-// operation is up, and not one after the other.
-func TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	c := newClerk(t, server.Client(t), "counter", 0)
-	require.NoError(t, c.acquire())
-	server.Stop(t)
-	defer server.Cont(t)
-	from := time.Now()
-	var wg sync.WaitGroup
-	var failed atomic.Int64
-	for range 10_000 {
-		wg.Go(func() {
-			if c.acquire() != nil {
-				failed.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("10 000 were answered within %v, the longest call took %v", time.Since(from), time.Duration(c.longest.Load()))
-	require.EqualValues(t, 10_000, failed.Load())
-	require.Less(t, time.Since(from), 10*time.Second)
-}
-
 // A store that is slow, more and less: up to its time an operation waits for the
 // reply, and no longer. The queue's calls keep the limit meanwhile.
 func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
@@ -191,7 +166,8 @@ func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	}
 	f.add(server.Client(t), role{})
 	f.goesOn(20)
-	for _, delay := range []time.Duration{300 * time.Millisecond, 0, 2 * time.Second, 6 * time.Second, 0} {
+	const far = 300 * time.Millisecond
+	for _, delay := range []time.Duration{far, 0, 2 * time.Second, 6 * time.Second, 0} {
 		for _, w := range ways {
 			w.Set(redistest.Faults{Delay: delay})
 		}
@@ -200,7 +176,9 @@ func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	for _, m := range f.members {
 		goesOn(t, &m.calls, 1)
 	}
-	f.check(0)
+	// Who is always far from the store is late by as much, and the one who is near
+	// is not: so the calls may come together that are due at different times.
+	f.checkBoth(0, f.limit.LeakRate*far.Seconds())
 }
 
 // Of a store that takes longer than an operation may, each decision takes that long.
