@@ -166,6 +166,9 @@ func (p *Profile) peeksAt(status int) bool {
 
 // read is Read where there may be something to read.
 func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
+	if now.IsZero() {
+		now = time.Now()
+	}
 	r := reader{header: resp.Header, seen: seen, left: maxRead, now: now}
 	s := &r.s
 	if r.cached() {
