@@ -159,10 +159,10 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 // have become so large, as they do when rates are changed late in a life, that their
 // last digits are as much as what is taken for rounding; or times so long that they
 // have no nanoseconds; or so much runs out in the few nanoseconds by which the places
-// of a batch are rounded; or one after the other is given back while the clock is
-// slowed, and shows no whole nanoseconds.
+// of a batch are rounded; or a place is given back while the clock is slowed and shows
+// no whole nanoseconds, or while places of days are booked.
 func blurs(op *outbound.Op, r *outbound.Result) bool {
-	if (len(op.Charges) > 1 || op.Move != nil || len(op.Reports) > 1) && r.State.Speed < 1 {
+	if (len(op.Charges) > 0 || op.Move != nil || len(op.Reports) > 0) && (r.State.Speed < 1 || r.State.Last > 24*time.Hour) {
 		return true
 	}
 	for i := range r.Limits {
