@@ -96,7 +96,8 @@ func (k *Clock) grace(place time.Duration) time.Duration {
 // at which a reply that tells of the place is normally here. A call that is due is not ready
 // while the clock was not heard lately enough: then book, or only listen. The call
 // that goes knows of the holds that this clock knows of, and not only of those at
-// its booking: if the API refuses it, that is news.
+// its booking: if the API refuses it, that is news. So a ticket that a Booking under
+// way is about to move is not to be asked for.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
 	c := &t.call.charge[0]
 	c.Epoch = max(c.Epoch, k.state.Epoch)

@@ -151,7 +151,7 @@ func TestAHoldIsHeardBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 				held = false
 				mu.Unlock()
 			}
-			pass(end.Add(10 * time.Second).Sub(time.Now()))
+			pass(time.Until(end.Add(10 * time.Second)))
 			// What was heard is as old as the way back is long, and counts for as long as a trip if that is longer than 25 ms.
 			if most := 1 + int(rate*(max(25*ms, 2*way)+way).Seconds()); worst > most || rate <= 100 && way == ms && worst > 1 {
 				t.Errorf("%v/s: %d calls went into a hold, want at most %d", rate, worst, most)

@@ -186,8 +186,11 @@ func (q *Queue) book() error {
 func (q *Queue) handOut(now time.Time) {
 	gone := 0
 	for _, t := range q.tickets {
+		if t == q.moved { // it is in a trip's hands
+			break
+		}
 		ready, late := q.clock.Ready(t, now)
-		if !ready || t == q.moved {
+		if !ready {
 			break
 		}
 		gone++

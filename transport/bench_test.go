@@ -87,3 +87,17 @@ func BenchmarkByRoute(b *testing.B) {
 	}
 	benchmark(b, func(base http.RoundTripper) http.RoundTripper { return &Transport{Base: base, For: byRoute} })
 }
+
+// BenchmarkAcquireAndDone is what the bucket takes of BenchmarkBucket, where the API
+// says nothing; the floor is BenchmarkBase.
+func BenchmarkAcquireAndDone(b *testing.B) {
+	l, ctx := wide(), context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		p, err := l.Acquire(ctx, outbound.Cost{1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.Done()
+	}
+}

@@ -12,18 +12,52 @@
 //
 // [Transport.For] chooses the limiter, by host, token or route, and
 // [Transport.Cost] or [WithCost] the cost. Once admitted, the request goes to
-// [Transport.Base] as it is. The response says whether the API agreed:
+// [Transport.Base] as it is. What the response says is read by [Transport.Profile]
+// and steers the bucket that has admitted the call, for all who share it, and no other:
 //
-//   - 429 is a refusal by the API: all who share the bucket slow down. If there
-//     is a Retry-After, they stop until it is over, for at most
-//     [Transport.MaxHold]. Seconds, with decimals, and dates are understood;
-//     dates are measured by the response's own Date. What is not understood, is
-//     negative or is over counts as if the API had not said how long.
-//   - 503 is one only with a Retry-After that is not over.
-//   - A response out of a cache, with an Age above 0 or X-From-Cache, says
-//     nothing.
-//   - Everything else is for [Transport.OnResponse] to judge, and so is a 429
-//     that has other reasons than this quota.
+//   - A refusal, such as 429, whose reason is the rate or a quota: all wait for as long
+//     as the API has asked, or 1 s if it has not said, and if calls had succeeded since
+//     the last such pause, they go on at 0.9 of their speed, or 0.7 if that pause
+//     ended less than 10 s ago. If none had, the pause was too short, and the next is
+//     at least twice as long, up to an hour. Of all refusals of calls that left before
+//     the first of them was known, only that one counts.
+//   - A refusal of too many calls at once: all wait for 1 s at most, and nobody is
+//     slowed; [outbound.AtOnce] is the cure.
+//   - 503 with a Retry-After: all wait for as long, and nobody is slowed.
+//   - A refusal for other reasons, such as a lock or an overload, and one that
+//     [Transport.OnSignal] has made nothing of, changes nothing.
+//   - On a success, a quota that comes back as a whole and of which nothing remains, or
+//     less than has left since: all wait until its reset.
+//   - A response out of a cache says nothing, and is no success either.
+//
+// Where a response says several things, Retry-After counts before a reset, and package
+// profile has the rest of the order. No response holds a bucket for longer than
+// [Transport.MaxHold], which has nothing to do with how long a request waits: that is
+// for its context or its queue to say, and beyond it comes an error with the
+// time, at once, and not a shorter wait. No response makes anybody faster than
+// the limits that were configured. What cannot be believed, such as a negative time,
+// NaN or one that is over, counts as if it had not been said.
+//
+// # What learning costs
+//
+// The best is to configure the API's real limits: then nothing is refused. Where they are not
+// known, refusals tell, and the speed follows: down by a tenth with each episode, and
+// up by a tenth each minute. Simulated with 20 workers that share a bucket, a store 2 ms
+// and an API 50 to 200 ms away, and limits configured at twice what the API allows:
+//
+//   - With Retry-After, 96 to 100 % of the real quota are used after the first minute
+//     where the API has leaky buckets, windows, or a log of a minute, 94 % with a log of
+//     10 s. Some 20 times in 21 minutes the fleet is refused, one or two calls each time:
+//     0.3 to 0.8 % of all.
+//   - Without any hint 93 % are used, with 0.4 % of the calls refused at 5 calls per
+//     second and 2 % at 1.
+//   - When the API then doubles its limit, 85 % of it are in use after 7 minutes.
+//   - With an hourly quota and its headers all of it is used and nothing refused, also
+//     if others use the same quota.
+//   - An API that refuses everything is asked once per MaxHold, or once an hour if that
+//     is less. Full speed is back as soon as the last pause has ended and what was
+//     slowed has recovered: within MaxHold and 10 minutes, unless the speed had fallen
+//     below half. After [outbound.Bucket.Resume] it is back within a second.
 //
 // A request that could not be sent because dialing failed gets its cost back.
 // After any other error the API may have counted it, and it stays charged.
@@ -64,7 +98,7 @@
 //
 // # Header floods
 //
-// Only the first 16 values of a header are read, and none longer than 128
-// bytes. How many bytes of headers are taken in at all is
+// Only the first 16 values of a header are read, and none longer than 1 KiB: see
+// package profile. How many bytes of headers are taken in at all is
 // [http.Transport.MaxResponseHeaderBytes], 10 MB if it is not set.
 package transport

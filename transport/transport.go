@@ -42,8 +42,9 @@ type Transport struct {
 	Units map[string]int
 	// OnSignal is called with what each response says, before it is heeded, and
 	// may change it: what it sets to the zero Signal is not heeded at all, such as
-	// a refusal of another scope than this limiter's. It runs even if the Signal
-	// says nothing. nil: nothing is called.
+	// a refusal of another scope than this limiter's, which is no success either.
+	// It sees what the API has asked for before MaxHold caps it, and runs even if
+	// the Signal says nothing. nil: nothing is called.
 	OnSignal func(*http.Response, *profile.Signal)
 	// Used returns what a call has really cost, and whether that is known, by its
 	// response's headers, such as nothing for a 304. The call is settled with it.
@@ -150,7 +151,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		t.OnResponse(resp, &p)
 	}
 	if !a.judged() {
-		t.apply(resp, t.Profile.Read(resp, time.Now()), a)
+		t.apply(resp, t.Profile.Read(resp, time.Time{}), a)
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
@@ -163,7 +164,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 
 // judge has a call that nobody follows hear what the response says.
 func (t *Transport) judge(resp *http.Response, permit outbound.Permit) outbound.Permit {
-	s := t.Profile.Read(resp, time.Now())
+	s := t.Profile.Read(resp, time.Time{})
 	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil {
 		return permit // so that nothing of it escapes
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string, out, stderr io.Writer) int {
 
 	jobs := []*job{{
 		name: "queue and retry", method: http.MethodGet, url: *address,
-		client: paced(nil, *rate),
+		client: paced(nil, *rate, nil),
 	}}
 	if *address == "" {
 		jobs = local(*rate)
@@ -89,11 +90,12 @@ func check(address string, rate float64, calls, workers int, rest []string) erro
 
 // paced is the client to copy: a bucket for what the API allows, a queue in which
 // calls and their later attempts wait, and retries above.
-func paced(base http.RoundTripper, rate float64) *http.Client {
+func paced(base http.RoundTripper, rate float64, p *profile.Profile) *http.Client {
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate)))
 	t := &transport.Transport{
 		Base:    base, // nil: http.DefaultTransport
 		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
+		Profile: p, // how the API says no; nil: as most do
 	}
 	return &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
 }
@@ -104,6 +106,6 @@ func local(rate float64) []*job {
 	const order = "https://api.example.com/v1/charges"
 	return []*job{
 		{name: "plain client", method: http.MethodPost, url: order, client: &http.Client{Transport: apis[0]}, api: apis[0]},
-		{name: "queue and retry", method: http.MethodPost, url: order, client: paced(apis[1], rate), api: apis[1]},
+		{name: "queue and retry", method: http.MethodPost, url: order, client: paced(apis[1], rate, profile.Stripe), api: apis[1]},
 	}
 }

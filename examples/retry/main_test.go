@@ -91,7 +91,7 @@ func TestWhatIsLostIsReported(t *testing.T) {
 func TestTheURLIsNotShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const secret = "ftp://user:secret@api.example.com/?token=canary"
-		j := &job{name: "queue and retry", method: http.MethodGet, url: secret, client: paced(nil, 10), calls: 1, workers: 1}
+		j := &job{name: "queue and retry", method: http.MethodGet, url: secret, client: paced(nil, 10, nil), calls: 1, workers: 1}
 		var out bytes.Buffer
 		err := together(t.Context(), []*job{j}, &out)
 		if err == nil || !strings.Contains(out.String(), "unsupported protocol scheme") {

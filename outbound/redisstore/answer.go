@@ -16,7 +16,6 @@ import (
 
 // answer is what the script has replied.
 type answer struct {
-	err      error
 	repeated bool // from the record of the request: it had been carried out before
 	state    leak.State
 	recorded int64 // the last request on record; -1: none
@@ -119,16 +118,15 @@ type outcome struct {
 	*request
 	answer *answer
 	base   outbound.Result
-	why    outbound.Result // of the refused
-	err    error           // of all
-	booked int             // of the gates, or of the costs of main
-	over   []*wait         // their callers wait
-	left   bool            // a caller has gone, and its place is to be given back
+	why    *outbound.Result // of the refused; nil: nobody is
+	err    error            // of all
+	booked int              // of the gates, or of the costs of main
+	over   []*wait          // their callers wait
 }
 
 // deliver notes what an answer says, and lets the line's next request go. What comes
 // of it is handed out without the shard's lock, which is held here.
-func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcome {
+func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome {
 	ln := r.line
 	if a.set != nil {
 		ln.set, ln.stamp = nil, a.stamp
@@ -140,7 +138,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcom
 	if a.recorded >= 0 {
 		ln.heard = a.recorded
 	}
-	o := &outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
+	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
 		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
 	}
@@ -151,13 +149,14 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) *outcom
 	if r.acts || a.booked != 0 {
 		ln.refusal = refusal{}
 	}
-	o.why = o.base
 	if a.why != 0 {
+		o.why = new(outbound.Result)
+		*o.why = o.base
 		o.why.Refused, o.why.Limit, o.why.Wait = true, a.which, a.wait
 		o.why.TooLarge, o.why.Invalid = a.why == whyTooLarge, a.why == whyInvalid
 	}
 	if a.why == whyRoom && len(r.gates) > o.booked {
-		ln.refusal.remember(r.costs[o.booked], r.limits, &o.why, arrived)
+		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
 	}
 	o.divide()
 	sh.tellOf(ln, a)
@@ -183,44 +182,48 @@ func (o *outcome) divide() {
 			again = append(again, w)
 		}
 	}
-	for _, w := range o.waits {
-		if w.gate && w.place == -2 {
-			continue
+	if o.over = o.waits; again != nil {
+		o.over = make([]*wait, 0, len(o.waits)-len(again))
+		for _, w := range o.waits {
+			if !w.gate || w.place != -2 {
+				o.over = append(o.over, w)
+			}
 		}
-		w.over = true
-		o.left = o.left || w.gone
-		o.over = append(o.over, w)
+		o.line.pending = append(again, o.line.pending...)
 	}
-	o.line.pending = append(again, o.line.pending...)
+	for _, w := range o.over {
+		w.over = true
+	}
 }
 
 // hand lets the callers go. Afterwards their operations are not touched.
 func (o *outcome) hand(sh *shard) {
 	if o.err != nil {
 		for _, w := range o.over {
-			w.answer(nil, o.err)
+			w.fail(o.err)
 		}
 		return
 	}
 	charges := o.answer.charges(o.request, o.booked, o.base.Limits)
 	var back []outbound.Charge
 	for _, w := range o.over {
-		r := &o.base
+		r, own := &o.base, []outbound.Charge(nil)
 		switch {
 		case w == o.main:
-			r = &o.why
-			r.Charges = charges
-		case w.gate && w.place < 0:
-			r = &o.why
-		case w.gate:
-			one := o.base
-			one.Charges = charges[w.place : w.place+1 : w.place+1]
-			r = &one
+			own = charges
+		case w.gate && w.place >= 0:
+			own = charges[w.place : w.place+1 : w.place+1]
 		}
-		if o.left && w.gone {
-			back = append(back, r.Charges...)
+		if o.why != nil && (w == o.main || w.gate && w.place < 0) {
+			r = o.why
 		}
-		w.answer(r, nil)
+		if w.gone {
+			back = append(back, own...)
+			continue
+		}
+		w.result = *r
+		w.result.Charges = own
+		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
 		sh.giveBack(o.line, o.limits, back)
@@ -292,8 +295,8 @@ func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 }
 
 // refuse notes that a request has failed. The shard's lock is held.
-func (sh *shard) refuse(r *request, err error) *outcome {
-	o := &outcome{request: r, err: err}
+func (sh *shard) refuse(r *request, err error) outcome {
+	o := outcome{request: r, err: err}
 	for _, w := range r.waits {
 		if w.op != nil {
 			sh.lose(r.line, w.op, err)

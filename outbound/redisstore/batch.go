@@ -38,37 +38,33 @@ const (
 // patience is how long an attempt takes before another one is begun beside it.
 func (b *batch) patience() time.Duration { return b.lane.shard.store.config.Timeout / 4 }
 
-// carryOut sends the batch. It reports whether the caller is to go on with the
-// lane; else somebody else does.
-func (b *batch) carryOut() bool {
+// carryOut sends the batch. work is what the caller can wait on for more; nil: it
+// cannot.
+func (b *batch) carryOut(work chan struct{}) ending {
 	b.timer = time.AfterFunc(b.patience(), b.late)
-	return b.attempt()
+	return b.attempt(work)
 }
 
-// attempt sends what has no answer yet until all have one. It reports whether it
-// has brought the last.
-func (b *batch) attempt() bool {
+// attempt sends what has no answer yet until all have one.
+func (b *batch) attempt(work chan struct{}) ending {
 	sh := b.lane.shard
 	pause := retryPause
 	for {
 		todo := b.begin()
 		if todo == nil {
-			return false
+			return elsewhere
 		}
 		sent := time.Now()
 		sh.store.send(todo, b.deadline)
 		arrived := time.Now()
-		decoded := make([]answer, len(todo))
-		for i, s := range todo {
-			if s.err == nil {
-				decoded[i], s.err = decode(s.value)
+		for i := range todo {
+			if s := &todo[i]; s.err == nil {
+				s.answer, s.err = decode(s.value)
 			}
-			decoded[i].err = s.err
 		}
-		ended, calm := b.take(todo, decoded, sent, arrived)
-		if ended {
-			b.timer.Stop()
-			return true
+		end, calm := b.take(todo, work, sent, arrived)
+		if end != elsewhere {
+			return end
 		}
 		if calm {
 			time.Sleep(pause/2 + rand.N(pause))
@@ -80,12 +76,14 @@ func (b *batch) attempt() bool {
 // sending is a request of one attempt.
 type sending struct {
 	*request
-	value any
-	err   error
+	known, alone bool // as when the attempt began
+	value        any
+	answer       answer
+	err          error
 }
 
 // begin returns what is to be sent, or nil if there is nothing, any more.
-func (b *batch) begin() []*sending {
+func (b *batch) begin() []sending {
 	sh := b.lane.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -93,42 +91,43 @@ func (b *batch) begin() []*sending {
 		return nil
 	}
 	b.lane.out++
-	todo := make([]*sending, 0, b.left)
+	todo := make([]sending, 0, b.left)
 	for _, r := range b.requests {
 		if !r.done {
-			todo = append(todo, &sending{request: r})
+			todo = append(todo, sending{request: r, known: r.known, alone: r.alone})
 		}
 	}
 	return todo
 }
 
-// take hands the answers on. It reports whether they were the last, and
-// whether it is better to wait before asking for the rest again.
-func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time) (ended, calm bool) {
+// take hands the answers on. It reports how the lane is left if they were the last,
+// and whether it is better to wait before asking for the rest again.
+func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time) (end ending, calm bool) {
 	la := b.lane
 	sh := la.shard
-	var out []*outcome
+	out := make([]outcome, 0, len(todo))
 	defer func() {
-		for _, o := range out {
-			o.hand(sh)
+		for i := range out {
+			out[i].hand(sh)
 		}
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	la.out--
 	failed := false
-	for i, s := range todo {
-		switch err := answers[i].err; {
+	for i := range todo {
+		s := &todo[i]
+		switch err := s.err; {
 		case s.done:
 		case err == nil:
 			la.up()
 			s.done = true
 			b.left--
-			out = append(out, sh.deliver(s.request, &answers[i], sent, arrived))
+			out = append(out, sh.deliver(s.request, &s.answer, sent, arrived))
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
-			s.known = false
+			s.request.known = false
 		case redirects(err):
-			s.alone, failed, calm = true, true, true
+			s.request.alone, failed, calm = true, true, true
 			b.note(err)
 		case transient(err):
 			failed, calm = true, true
@@ -144,10 +143,14 @@ func (b *batch) take(todo []*sending, answers []answer, sent, arrived time.Time)
 		sh.store.reload()
 	}
 	if b.over {
-		return false, false
+		return elsewhere, false
 	}
-	b.over = b.left == 0
-	return b.over, calm
+	if b.left > 0 {
+		return elsewhere, calm
+	}
+	b.over = true
+	b.timer.Stop()
+	return la.end(work), false
 }
 
 // late is called when an attempt takes long: it begins another one, or gives up.
@@ -165,14 +168,14 @@ func (b *batch) late() {
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
 		sh.store.reload()
-		if another && b.attempt() {
+		if another && b.attempt(nil) != elsewhere {
 			la.run()
 		}
 		return
 	}
 	b.over = true
 	err := error(&awayError{b.cause()})
-	var out []*outcome
+	var out []outcome
 	for _, r := range b.requests {
 		if !r.done {
 			r.done = true
@@ -187,8 +190,8 @@ func (b *batch) late() {
 	la.busy = false
 	la.down(err, now)
 	sh.mu.Unlock()
-	for _, o := range out {
-		o.hand(sh)
+	for i := range out {
+		out[i].hand(sh)
 	}
 }
 
@@ -209,13 +212,14 @@ func (b *batch) cause() error {
 }
 
 // send makes one attempt.
-func (s *Store) send(todo []*sending, deadline time.Time) {
+func (s *Store) send(todo []sending, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	var piped []*redis.Cmd
 	var pipe redis.Pipeliner
-	for _, r := range todo {
-		cmd := redis.NewCmd(ctx, r.command()...)
+	for i := range todo {
+		r := &todo[i]
+		cmd := redis.NewCmd(ctx, r.command(r.known)...)
 		if len(todo) == 1 || r.alone {
 			_ = s.rdb.Process(ctx, once{cmd})
 			r.value, r.err = cmd.Result()

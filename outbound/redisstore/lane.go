@@ -65,9 +65,12 @@ func (la *lane) run() {
 	idle := time.NewTimer(linger)
 	defer idle.Stop()
 	for {
-		for b := la.next(work); b != nil; b = la.next(work) {
-			if !b.carryOut() {
-				return // whoever ends it goes on in its place
+		if b := la.next(work); b != nil {
+			switch b.carryOut(work) {
+			case elsewhere:
+				return
+			case onward:
+				continue
 			}
 		}
 		idle.Reset(linger)
@@ -82,6 +85,15 @@ func (la *lane) run() {
 	}
 }
 
+// ending is how the end of a batch leaves a lane to who has carried it out.
+type ending uint8
+
+const (
+	elsewhere ending = iota // somebody else ends it, and goes on with the lane
+	onward                  // the caller goes on with the lane
+	resting                 // the lane is free, and the caller's channel its spare
+)
+
 // leave takes the goroutine away that waits with this channel. It reports whether
 // there is work for it after all.
 func (la *lane) leave(work chan struct{}) bool {
@@ -94,16 +106,24 @@ func (la *lane) leave(work chan struct{}) bool {
 	return false
 }
 
-// next takes what has gathered. If that is nothing, the lane is free, and whoever
-// asks waits for work.
+// end is how it is left when a batch has ended. The shard's lock is held.
+func (la *lane) end(work chan struct{}) ending {
+	if len(la.ready) > 0 || work == nil {
+		return onward
+	}
+	la.busy, la.spare = false, work
+	return resting
+}
+
+// next takes what has gathered. If that is nothing, the lane is free, and the caller
+// waits for work.
 func (la *lane) next(work chan struct{}) *batch {
 	sh := la.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	b := &batch{lane: la, deadline: time.Now().Add(sh.store.config.Timeout * 19 / 20)}
-	n := 0
-	for ; n < len(la.ready) && len(b.requests) < maxBatch; n++ {
-		ln := la.ready[n]
+	n := min(len(la.ready), maxBatch)
+	b := &batch{lane: la, requests: make([]*request, 0, n)}
+	for _, ln := range la.ready[:n] {
 		ln.queued = false
 		if r := sh.compose(ln); r != nil { // else its callers have gone
 			ln.away = true
@@ -118,6 +138,7 @@ func (la *lane) next(work chan struct{}) *batch {
 		return nil
 	}
 	b.left = len(b.requests)
+	b.deadline = time.Now().Add(sh.store.config.Timeout * 19 / 20)
 	return b
 }
 

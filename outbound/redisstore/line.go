@@ -21,7 +21,7 @@ type shard struct {
 // others are on their way: of each key there is one request under way at most.
 type line struct {
 	bucket string // the bucket's key
-	name   string // the server's
+	name   any    // the server's, a string
 	lane   *lane  // nil: not known yet
 
 	pending []*wait
@@ -61,35 +61,32 @@ func (w *wait) free() {
 	waits.Put(w)
 }
 
-// answer lets the caller go, for whom it is over.
-func (w *wait) answer(r *outbound.Result, err error) {
-	if w.gone {
-		return
+// fail lets the caller go with an error.
+func (w *wait) fail(err error) {
+	if !w.gone {
+		w.err = err
+		w.ready <- struct{}{}
 	}
-	if r != nil {
-		w.result = *r
-	}
-	w.err = err
-	w.ready <- struct{}{}
 }
 
-// enter has an operation carried out, or answers it at once: then it returns no wait.
-func (sh *shard) enter(key string, op *outbound.Op) (*wait, outbound.Result, error) {
+// enter has an operation carried out, or answers it at once: then it returns no wait,
+// but a result or an error.
+func (sh *shard) enter(key string, op *outbound.Op) (*wait, *outbound.Result, error) {
 	now := time.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	ln := sh.line(key, now)
-	if r, ok := ln.refusal.answer(op, now); ok {
+	if r := ln.refusal.answer(op, now); r != nil {
 		return nil, r, nil
 	}
 	if err := ln.lane.refuses(now); err != nil {
 		sh.lose(ln, op, err)
-		return nil, outbound.Result{}, err
+		return nil, nil, err
 	}
 	w := waits.Get().(*wait)
 	w.op, w.line = op, ln
 	sh.push(ln, w)
-	return w, outbound.Result{}, nil
+	return w, nil, nil
 }
 
 func (sh *shard) push(ln *line, w *wait) {
@@ -161,7 +158,7 @@ func (sh *shard) lane(node string) *lane {
 func (sh *shard) settle(ln *line) {
 	ctx, cancel := context.WithTimeout(context.Background(), sh.store.config.Timeout)
 	node := ""
-	if c, err := sh.store.cluster.MasterForKey(ctx, ln.name); err == nil {
+	if c, err := sh.store.cluster.MasterForKey(ctx, ln.name.(string)); err == nil {
 		node = c.Options().Addr
 	}
 	cancel()
@@ -183,7 +180,7 @@ func (sh *shard) fail(ln *line, err error) {
 			sh.lose(ln, w.op, err)
 		}
 		w.over = true
-		w.answer(nil, err)
+		w.fail(err)
 	}
 	ln.pending = nil
 }

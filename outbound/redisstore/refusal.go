@@ -29,21 +29,21 @@ func (f *refusal) remember(c outbound.Cost, limits []outbound.Limit, r *outbound
 	*f = refusal{cost: c, limits: limits, until: r.When.Add(r.Wait), stale: now.Add(longest), result: *r}
 }
 
-// answer returns the refusal of a call that takes as much or more.
-func (f *refusal) answer(op *outbound.Op, now time.Time) (outbound.Result, bool) {
+// answer returns the refusal of a call that takes as much or more, or nil.
+func (f *refusal) answer(op *outbound.Op, now time.Time) *outbound.Result {
 	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Charges) > 0 || !same(f.limits, op.Limits) {
-		return outbound.Result{}, false
+		return nil
 	}
 	if !now.Before(f.until) || !now.Before(f.stale) {
 		f.until = time.Time{}
-		return outbound.Result{}, false
+		return nil
 	}
 	if !covers(&op.Costs[0], &f.cost) {
-		return outbound.Result{}, false
+		return nil
 	}
 	r := f.result
 	r.Wait = f.until.Sub(now)
-	return r, true
+	return &r
 }
 
 // covers reports whether a call of cost c waits at least as long as one of d.

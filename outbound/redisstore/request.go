@@ -15,7 +15,7 @@ import (
 type request struct {
 	line   *line
 	waits  []*wait
-	gates  []*wait         // those that ask for one of costs each
+	gates  []*wait         // those of them that ask for one of costs each
 	main   *wait           // the one that asks for all of costs, or for something else
 	costs  []outbound.Cost // copied: a caller may go before the answer comes
 	limits []outbound.Limit
@@ -35,8 +35,8 @@ const maxGates = 4096
 // compose makes a request of what is first in a line, or nil of nothing. The
 // shard's lock is held, so that no caller goes while its operation is read.
 func (sh *shard) compose(ln *line) *request {
-	r := &request{line: ln, known: true}
-	taken := 0
+	r := &request{line: ln, known: true, waits: make([]*wait, 0, min(len(ln.pending), maxGates))}
+	taken, gates := 0, 0
 	for _, w := range ln.pending {
 		if w.op == nil {
 			taken++
@@ -53,9 +53,9 @@ func (sh *shard) compose(ln *line) *request {
 				break
 			}
 			w.gate = true
-			r.gates = append(r.gates, w)
+			gates++
 		} else if !plain1(op) {
-			if r.main != nil || r.gates != nil {
+			if r.main != nil || gates > 0 {
 				break
 			}
 			r.main = w
@@ -68,6 +68,14 @@ func (sh *shard) compose(ln *line) *request {
 	ln.pending = ln.pending[:rest]
 	if len(r.waits) == 0 {
 		return nil
+	}
+	if r.gates = r.waits; gates < len(r.waits) {
+		r.gates = make([]*wait, 0, gates)
+		for _, w := range r.waits {
+			if w.gate {
+				r.gates = append(r.gates, w)
+			}
+		}
 	}
 	r.seq = sh.store.seq.Add(1)
 	r.encode(sh.store.worker)
@@ -137,10 +145,10 @@ func appendNumbers(b []byte, numbers ...float64) []byte {
 	return b
 }
 
-// command returns the words to send.
-func (r *request) command() []any {
+// command returns the words to send to a server that knows the script, or does not.
+func (r *request) command(known bool) []any {
 	args := r.args
-	if !r.known {
+	if !known {
 		args = append([]any(nil), args...)
 		args[0], args[1] = "EVAL", script
 	}
@@ -148,7 +156,7 @@ func (r *request) command() []any {
 }
 
 // encode writes the request down.
-func (r *request) encode(worker string) {
+func (r *request) encode(worker any) {
 	ln := r.line
 	h := ln.header.of(r.limits)
 	fence := 0.
@@ -195,7 +203,8 @@ func (r *request) encode(worker string) {
 	switch {
 	case r.main != nil:
 		r.action(r.main.op)
-	case r.gates != nil:
+	case len(r.gates) > 0:
+		r.costs = make([]outbound.Cost, 0, len(r.gates))
 		for _, w := range r.gates {
 			r.costs = append(r.costs, w.op.Costs[0])
 		}

@@ -11,8 +11,8 @@ import (
 //go:embed bucket.lua
 var script string
 
-// digest is the name under which a server knows the script.
-var digest = func() string {
+// digest is the name under which a server knows the script, a string.
+var digest any = func() string {
 	sum := sha1.Sum([]byte(script))
 	return hex.EncodeToString(sum[:])
 }()

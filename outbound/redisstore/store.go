@@ -38,7 +38,7 @@ type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
 	cluster reloader // nil: not a Cluster
-	worker  string   // this Store's field in the buckets' hashes
+	worker  any      // this Store's field in the buckets' hashes, a string
 	seq     atomic.Int64
 	shards  [shardCount]shard
 }
@@ -101,19 +101,26 @@ func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbou
 		return outbound.Result{}, err
 	}
 	sh := s.shard(key)
-	w, r, err := sh.enter(key, op)
-	if w == nil {
-		return r, err
+	w, refused, err := sh.enter(key, op)
+	switch {
+	case err != nil:
+		return outbound.Result{}, err
+	case refused != nil:
+		return *refused, nil
 	}
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		if sh.abandon(w) {
-			return outbound.Result{}, ctx.Err()
-		}
+	if done := ctx.Done(); done == nil {
 		<-w.ready
+	} else {
+		select {
+		case <-w.ready:
+		case <-done:
+			if sh.abandon(w) {
+				return outbound.Result{}, ctx.Err()
+			}
+			<-w.ready
+		}
 	}
-	r, err = w.result, w.err
+	r, err := w.result, w.err
 	w.free()
 	return r, err
 }

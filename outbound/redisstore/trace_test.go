@@ -19,7 +19,6 @@ type trace struct {
 	permits []*permits
 	steps   int
 	events  int           // holds, slow-downs and the like that are left: in most traces there are few
-	alone   bool          // the store knows of no claims
 	last    func() string // what the last step was
 }
 

@@ -110,7 +110,8 @@ var Generic = &Profile{Name: "generic"}
 
 // Read returns what a response says. now is the time at which its headers came;
 // it counts only where the response has a point in time but no Date to measure
-// it by, and is best corrected by the Skew of earlier responses. Only if Peeks
+// it by, and is best corrected by the Skew of earlier responses; the zero time stands
+// for the moment, and is cheaper where there is nothing to read. Only if Peeks
 // lists the response, its body is looked at and replaced: the new body reads,
 // fails and closes as the old one. Nothing else of the response is changed. A
 // nil response says nothing. Header names are found as net/http makes them,
@@ -165,6 +166,9 @@ func (p *Profile) peeksAt(status int) bool {
 
 // read is Read where there may be something to read.
 func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
+	if now.IsZero() {
+		now = time.Now()
+	}
 	r := reader{header: resp.Header, seen: seen, left: maxRead, now: now}
 	s := &r.s
 	if r.cached() {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -251,4 +252,15 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { sink = profile.GitHub.Read(vendor, now) }); n > 0 {
 		t.Errorf("github: %v allocations", n)
 	}
+}
+
+func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+		s := profile.Generic.Read(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {at}}}, time.Time{})
+		if s.Wait != time.Minute+time.Second {
+			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
+		}
+	})
 }

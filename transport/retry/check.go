@@ -99,6 +99,8 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 			return final, 0
 		}
 		return failed, 0
+	case r.signal.hopeless:
+		return final, 0
 	case r.signal.throttled:
 		return refused, r.signal.wait
 	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:

@@ -24,8 +24,8 @@ const (
 
 // Config is how much is tried again. Its zero value works.
 type Config struct {
-	// MaxThrottled is how many refusals by the API one request survives: 429,
-	// and 503 with a Retry-After. Each of them is a call that the API counts.
+	// MaxThrottled is how many refusals by the API one request survives, such as
+	// 429, or 503 with a Retry-After. Each of them is a call that the API counts.
 	// With 3 it goes out at most 4 times because of them. Refusals by the
 	// limiter do not count, since nothing goes out: MaxWait bounds those.
 	// 0: 10. Negative: none.

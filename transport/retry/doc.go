@@ -17,8 +17,9 @@
 //     RetryAfter. If that is 0, because a place among the calls at once
 //     ([outbound.AtOnce]) is free nobody knows when, after 10 ms, then 20 ms and
 //     so on, up to 1 s.
-//   - 429, and 503 with a Retry-After that is not over: the API's refusal. The
-//     transport has told the limiter, and the next attempt goes there at once: a
+//   - What the transport's Profile reads as a refusal because of limits: 429, 503
+//     and 529 with a Retry-After that is not over, and what its vendor has besides.
+//     The transport has told the limiter, and the next attempt goes there at once: a
 //     queue gives it its place in line, and a bucket says how long it holds. But it
 //     never goes out earlier than the Retry-After says. A limiter that admits it
 //     earlier, because it hears of no refusals, as [outbound.Unlimited], or was
@@ -56,13 +57,15 @@
 //   - What nobody waits for any more: a request whose context has ended.
 //   - What would fail in the same way: a certificate that is not trusted, a
 //     scheme that nobody knows, too many redirects, 501 and 505, and all
-//     statuses below 500 but 429. A 429 out of a cache.
+//     statuses below 500 that are no refusals. A 429 out of a cache. A quota that
+//     is used up, if the API does not say until when.
 //   - A request whose body cannot be had again, because it has no GetBody.
 //   - A POST, PATCH or other method that is not idempotent, once it may have
 //     reached the API, so that nothing is done twice: after an error other than
 //     of dialing, after 500 and above, and after a redirect. It takes an
 //     Idempotency-Key, or [Config.Safe], to try these again. A limiter's
-//     refusal, a 429 and an error of dialing are no obstacle: nothing was done.
+//     refusal, one by the API because of its limits, such as 429, and an error of
+//     dialing are no obstacle: nothing was done.
 //
 // These come back as they are: the error in an [*Error], or the response.
 //

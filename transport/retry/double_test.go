@@ -174,11 +174,12 @@ func ended(t testing.TB, err error) *Error {
 	return e
 }
 
-// about asserts that d is want, or up to a share more.
+// about asserts that d is want, or up to a share more, and a nanosecond for
+// retryablehttp's timer.
 func about(t testing.TB, want time.Duration, share float64, d time.Duration) {
 	t.Helper()
 	require.GreaterOrEqual(t, d, want)
-	require.LessOrEqual(t, d, want+time.Duration(float64(want)*share))
+	require.LessOrEqual(t, d, want+time.Duration(float64(want)*share)+1)
 }
 
 // all runs n workers at the same time and waits for them.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 const (
@@ -34,7 +35,7 @@ func newHops(p *policy, t *transport.Transport) *hops {
 		t = &transport.Transport{Limiter: broken{}}
 	}
 	paced := *t
-	paced.Base = &door{base: t.Base}
+	paced.Base = &door{base: t.Base, profile: t.Profile}
 	paced.OnRefusal = func(req *http.Request, reason error) (*http.Response, error) {
 		if r := requestOf(req.Context()); r != nil {
 			r.refuse(reason)
@@ -111,7 +112,10 @@ func once(req *http.Request) (*http.Request, error) {
 // hears of refusals has held it that long anyway; one that does not, such as
 // outbound.Unlimited, none at all, and one that was told that a refusal had other
 // reasons than its quota have not.
-type door struct{ base http.RoundTripper }
+type door struct {
+	base    http.RoundTripper
+	profile *profile.Profile
+}
 
 func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := requestOf(req.Context())
@@ -123,7 +127,7 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := d.to().RoundTrip(req)
-	r.answered(resp, err)
+	r.answered(d.profile, resp, err)
 	return resp, err
 }
 

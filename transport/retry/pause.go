@@ -17,14 +17,18 @@ const (
 
 // backoff is the Backoff: what is left until the next attempt may begin. After
 // an error it is not told which request it is about, and prepare waits instead.
+//
+// It is never 0: under the race detector, timers of no time at all in several
+// goroutines of a testing/synctest bubble crash the program, up to Go 1.26 at
+// least.
 func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 	if resp == nil || resp.Request == nil {
-		return 0
+		return 1
 	}
 	if r := requestOf(resp.Request.Context()); r != nil {
-		return r.left()
+		return max(1, r.left())
 	}
-	return 0
+	return 1
 }
 
 // prepare is the PrepareRetry: it waits for what backoff has not.

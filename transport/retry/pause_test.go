@@ -73,11 +73,11 @@ func TestBackoffTellsTheRestOfThePause(t *testing.T) {
 		require.Equal(t, 2*time.Second, backoff(0, 0, 5, resp))
 		require.NoError(t, prepare(req))
 		require.Equal(t, r.next, time.Now())
-		require.Zero(t, backoff(0, 0, 5, resp))
+		require.EqualValues(t, 1, backoff(0, 0, 5, resp))
 
-		require.Zero(t, backoff(1, 1, 5, nil), "it is not told which request it is about")
-		require.Zero(t, backoff(1, 1, 5, &http.Response{}))
-		require.Zero(t, backoff(1, 1, 5, &http.Response{Request: requestWith(t, "GET", "none")}))
+		require.EqualValues(t, 1, backoff(1, 1, 5, nil), "it is not told which request it is about")
+		require.EqualValues(t, 1, backoff(1, 1, 5, &http.Response{}))
+		require.EqualValues(t, 1, backoff(1, 1, 5, &http.Response{Request: requestWith(t, "GET", "none")}))
 		require.NoError(t, prepare(requestWith(t, "GET", "none")))
 	})
 }

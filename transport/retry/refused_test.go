@@ -110,7 +110,7 @@ func TestAnAttemptThatWasAdmittedEarlyIsGivenBack(t *testing.T) {
 }
 
 func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
-	const most = 1<<63 - 1
+	const most = 1 << 31 * time.Second // what profiles believe
 	for value, want := range map[string]time.Duration{
 		"31":                            31 * time.Second,
 		"30.000000001":                  30*time.Second + 1,
@@ -118,7 +118,7 @@ func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
 		"1e10":                          0,
 		"10000000000":                   most,
 		"9223372037":                    most,
-		"99999999999999999999999999999": most,
+		"99999999999999999999999999999": 0,
 		"Fri, 31 Dec 9999 23:59:59 GMT": most,
 		"2345-01-01T00:00:00Z":          most,
 		"-1":                            0,
@@ -138,9 +138,6 @@ func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					limiter := limiters(t)[name]
 					api := play(status(429, "Retry-After", value), status(200))
-					if want >= most/2 { // dates are from now on
-						api.steps[0].header.Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
-					}
 					client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
 					_, err := get(t, client)
 					if want == 0 { // as if the API had not said
@@ -150,10 +147,7 @@ func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
 					}
 					require.Zero(t, time.Since(api.start))
 					full := throttled(t, err)
-					require.GreaterOrEqual(t, full.RetryAfter, min(want, 290*365*24*time.Hour))
-					if want < most {
-						require.Equal(t, want, full.RetryAfter)
-					}
+					require.Equal(t, want, full.RetryAfter)
 					require.True(t, full.Held)
 					require.Equal(t, "api.example.com", full.Key)
 					e := ended(t, err)

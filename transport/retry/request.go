@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 // request is one request through all its attempts. It travels in the request's
@@ -145,7 +147,12 @@ func (r *request) refuse(reason error) {
 }
 
 // answered notes how a hop that went out has ended.
-func (r *request) answered(resp *http.Response, err error) {
+func (r *request) answered(p *profile.Profile, resp *http.Response, err error) {
+	at := time.Now()
+	var s signal
+	if err == nil && resp != nil {
+		s = classify(p, resp) // which may have to read
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -155,10 +162,10 @@ func (r *request) answered(resp *http.Response, err error) {
 	case resp == nil:
 		r.acted = true
 	default:
-		if r.signal = classify(resp); r.signal.throttled {
-			r.refusedAt, r.asked = time.Now(), r.signal.wait
+		if r.signal = s; s.throttled {
+			r.refusedAt, r.asked = at, s.wait
 		}
-		r.acted = r.acted || !r.signal.refused
+		r.acted = r.acted || !s.refused
 	}
 }
 

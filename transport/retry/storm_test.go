@@ -192,45 +192,6 @@ func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
 	})
 }
 
-// The limits that were configured are not the API's, and change: the API refuses
-// again and again, with a Retry-After or without, and everything gets through.
-func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
-	lower := outboundtest.SlidingLog(5, time.Second)
-	for name, c := range map[string]struct {
-		api  *outboundtest.API
-		low  []outboundtest.Rule // from 10 s on, up to 30 s
-		most float64             // of refusals, of the attempts
-	}{
-		"plain":           {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}, []outboundtest.Rule{lower}, 0.15},
-		"Stripe":          {outboundtest.Stripe(outboundtest.SlidingLog(10, time.Second)), []outboundtest.Rule{lower}, 0.15},
-		"OpenAI":          {outboundtest.OpenAI(outboundtest.LeakyBucket(10, 10)), []outboundtest.Rule{outboundtest.LeakyBucket(5, 5)}, 0.15},
-		"ShopifyREST":     {outboundtest.ShopifyREST(outboundtest.LeakyBucket(10, 10)), []outboundtest.Rule{outboundtest.LeakyBucket(5, 5)}, 0.15},
-		"Discord":         {outboundtest.Discord(outboundtest.SlidingLog(10, time.Second).Of("global", nil)), []outboundtest.Rule{lower.Of("global", nil)}, 0.15},
-		"RateLimitFields": {outboundtest.RateLimitFields(outboundtest.SlidingLog(10, time.Second)), []outboundtest.Rule{lower}, 0.15},
-		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.AtOnce(3)}, Latency: 200 * time.Millisecond}, []outboundtest.Rule{outboundtest.AtOnce(1)}, 0.15},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				high := c.api.Rules
-				time.AfterFunc(10*time.Second, func() { c.api.SetRules(c.low...) })
-				time.AfterFunc(30*time.Second, func() { c.api.SetRules(high...) })
-				b := bucket(t, outbound.PerSecond(10))
-				admitted := 0
-				client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{
-					Base: c.api, Limiter: count(&admitted, queue.New(b, queue.Config{})),
-				})
-				took := work(t, client, 20, 600)
-				r := c.api.Report()
-				t.Logf("%v, %d arrived, %d refused", took, r.Arrivals, r.Refused)
-				require.Equal(t, r.Arrivals, admitted, "attempts that were not admitted")
-				require.Equal(t, 600, r.Admitted)
-				require.LessOrEqual(t, float64(r.Refused), c.most*float64(r.Arrivals))
-				require.NoError(t, c.api.Arrivals().Check(1, 1/gap.Seconds(), 0.05))
-			})
-		})
-	}
-}
-
 func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, limiter := range limiters(t) {

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,6 +98,7 @@ type child struct {
 	stdin  io.Closer
 	done   chan struct{} // closed when all it has said was read, and it has ended
 	calls  outboundtest.History
+	record record
 	mu     sync.Mutex
 	pauses []delay // in which it was stopped by the test
 	lates  []delay
@@ -168,9 +171,13 @@ func (c *children) listen(one *child, out io.Reader) {
 			one.calls.Add(at, 1)
 			c.calls.Add(at, 1)
 		case "grant":
-			c.grant(grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2])})
+			g := grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2])}
+			c.grant(g)
+			one.record.grant(g)
 		case "back":
-			c.giveBack(spot{time.Duration(n[0]), time.Duration(n[1])})
+			back := spot{time.Duration(n[0]), time.Duration(n[1])}
+			c.giveBack(back)
+			one.record.giveBack(back)
 		case "late":
 			one.mu.Lock()
 			one.lates = append(one.lates, delay{time.Unix(0, n[0]), time.Unix(0, n[1])})
@@ -193,10 +200,45 @@ func (c *children) pause(one *child, d time.Duration) {
 	from := time.Now()
 	require.NoError(c.t, one.cmd.Process.Signal(syscall.SIGSTOP))
 	time.Sleep(d)
+	to := time.Now()
 	require.NoError(c.t, one.cmd.Process.Signal(syscall.SIGCONT))
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	one.pauses = append(one.pauses, delay{wall(from), wall(time.Now())})
+	one.pauses = append(one.pauses, delay{wall(from), wall(to)})
+}
+
+// beyond returns by how many a child's calls after a time are more than what it was
+// granted after it: so many went with places that were booked before.
+func (one *child) beyond(from time.Time) int {
+	one.record.mu.Lock()
+	defer one.record.mu.Unlock()
+	var changes []change
+	left := maps.Clone(one.record.returned)
+	for _, g := range one.record.grants {
+		if left[g.spot] > 0 {
+			left[g.spot]--
+		} else if at := time.Unix(0, int64(g.at)); !at.Before(from) {
+			changes = append(changes, change{at, -1})
+		}
+	}
+	for at := range one.calls.All() {
+		if !at.Before(from) {
+			changes = append(changes, change{at, 1})
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
+	n, most := 0, 0
+	for _, c := range changes {
+		n += c.by
+		most = max(most, n)
+	}
+	return most
+}
+
+// change is a call or a grant.
+type change struct {
+	at time.Time
+	by int
 }
 
 // wall makes a time comparable with those of other processes.
@@ -223,7 +265,7 @@ func (c *children) early() func(time.Time) time.Duration {
 		for _, d := range one.lates {
 			paused := false
 			for _, p := range one.pauses {
-				paused = paused || d.from.Before(p.to) && d.to.After(p.from)
+				paused = paused || d.from.Before(p.to.Add(time.Millisecond)) && d.to.After(p.from)
 			}
 			if !paused {
 				l.tell(d)

@@ -192,11 +192,12 @@ func (f *fleet) checkCalls(h *outboundtest.History, l outbound.Limit, slack floa
 func checkCalls(t *testing.T, h *outboundtest.History, l outbound.Limit, slack float64, early func(time.Time) time.Duration) {
 	t.Helper()
 	all := times(h)
-	over := unexplained(all, l, early)
 	var latest time.Duration
-	for _, at := range all {
-		latest = max(latest, early(at))
-	}
+	over := unexplained(all, l, func(at time.Time) time.Duration {
+		e := early(at)
+		latest = max(latest, e)
+		return e
+	})
 	t.Logf("calls: %d; %.3f above the limit of %v + %v/s, %.3f of that unexplained by lateness of up to %v; %.3f allowed",
 		len(all), excess(h, l), l.Capacity, l.LeakRate, over, latest.Round(10*time.Microsecond), slack)
 	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", h.Check(l.Capacity, l.LeakRate, slack))

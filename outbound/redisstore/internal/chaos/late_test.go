@@ -36,16 +36,19 @@ func watch(done <-chan struct{}, tell func(delay)) {
 	}
 }
 
-// lateness is when a process was late, in the order of time.
+// lateness is when processes were late.
 type lateness struct {
-	mu  sync.Mutex
-	all []delay
+	mu      sync.Mutex
+	all     []delay
+	sorted  bool // by their ends
+	longest time.Duration
 }
 
 func (l *lateness) tell(d delay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = append(l.all, d)
+	l.all, l.sorted = append(l.all, d), false
+	l.longest = max(l.longest, d.to.Sub(d.from))
 }
 
 // measure watches this process until the test ends.
@@ -72,12 +75,20 @@ const hops = 4
 func (l *lateness) of(at time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.sorted {
+		slices.SortFunc(l.all, func(a, b delay) int { return a.to.Compare(b.to) })
+		l.sorted = true
+	}
 	worst := time.Millisecond // which is not told of
 	for {
 		// What was late within the time that it may take, and then in the longer one.
 		from, again := at.Add(-hops*worst), false
-		for _, d := range l.all {
-			if d.to.After(from) && d.from.Before(at) && d.to.Sub(d.from) > worst {
+		first, _ := slices.BinarySearchFunc(l.all, from, func(d delay, t time.Time) int { return d.to.Compare(t) })
+		for _, d := range l.all[first:] {
+			if d.to.After(at.Add(l.longest)) {
+				break
+			}
+			if d.from.Before(at) && d.to.Sub(d.from) > worst {
 				worst, again = d.to.Sub(d.from), true
 			}
 		}
@@ -91,6 +102,9 @@ func (l *lateness) of(at time.Time) time.Duration {
 // explain. Each call may have been granted as much earlier as early says; the calls
 // that even so were all granted between two moments are too many for the limit.
 func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time.Duration) float64 {
+	if len(calls) == 0 {
+		return 0
+	}
 	type span struct{ from, to time.Duration } // when it was granted at the earliest, and when it was seen
 	spans := make([]span, len(calls))
 	for i, at := range calls {
@@ -99,9 +113,13 @@ func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time
 	}
 	slices.SortFunc(spans, func(a, b span) int { return int(a.to - b.to) })
 	over := 0.
-	for _, begin := range spans {
+	for i, begin := range spans {
+		first := i // who was seen before that was granted before
+		for first > 0 && spans[first-1].to >= begin.from {
+			first--
+		}
 		n := 0.
-		for _, s := range spans {
+		for _, s := range spans[first:] {
 			if s.from < begin.from {
 				continue
 			}
@@ -117,7 +135,9 @@ func TestLatenessExplainsCallsThatComeTogetherAndNoMore(t *testing.T) {
 	from := time.Now()
 	at := func(ms int) time.Time { return from.Add(time.Duration(ms) * time.Millisecond) }
 	limit := outbound.Limit{Capacity: 2, LeakRate: 10}
-	late := &lateness{all: []delay{{at(950), at(1050)}, {at(3000), at(3001)}}}
+	late := &lateness{}
+	late.tell(delay{at(3000), at(3001)})
+	late.tell(delay{at(950), at(1050)})
 	early := late.of
 	require.Equal(t, hops*100*time.Millisecond, late.of(at(1052)))
 	require.Equal(t, hops*time.Millisecond, late.of(at(2900)))

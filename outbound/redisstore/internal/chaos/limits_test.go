@@ -62,6 +62,24 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 	}
 }
 
+// Whoever changes a rate again and again does not refill the bucket with it.
+func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	f := newFleet(t, outbound.Limit{Capacity: 20, LeakRate: 50})
+	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(30)
+	for i := range 10 {
+		f.run(d.between(20*time.Millisecond, 100*time.Millisecond))
+		l := f.limit
+		l.LeakRate -= 5 * float64(i%2)
+		require.NoError(t, f.members[d.IntN(3)].bucket.SetLimits(t.Context(), l))
+	}
+	f.goesOn(1)
+	f.check(0)
+}
+
 // Two workers of an old release have other limits than two of a new one. All go on,
 // each within its own limit, and they are told.
 func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {

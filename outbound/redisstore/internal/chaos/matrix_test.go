@@ -47,14 +47,16 @@ var matrix = []struct {
 	{5, "of a cluster there is only a minority", "0", []string{
 		"TestAClusterGoesOnAfterItsFaults",
 	}},
-	{6, "the store is slow", "0", []string{
+	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not", []string{
 		"TestASlowStoreDelaysCallsAndChangesNoLimit",
 		"TestADecisionTakesNoLongerThanItsTime",
 		"TestADelayedReplyShiftsNoTicket",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
 		"TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt",
-		"TestTenThousandCallersOfAServerThatHangsAreAnsweredTogether",
+		"TestARequestThatComesAfterItsSuccessorChargesNothing",
+		"TestEveryDecisionIsChargedOnceWhateverIsLost",
+		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
@@ -77,8 +79,7 @@ var matrix = []struct {
 		"TestANewMastersClockIsTakenAsItIs",
 	}},
 	{13, "the server does not know the script any more", "0", []string{
-		// A server that was restarted, or that is new, does not. SCRIPT FLUSH: see
-		// the tests of package redisstore.
+		"TestScriptsMayBeFlushedAtAnyTime",
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
 	}},
@@ -89,8 +90,16 @@ var matrix = []struct {
 	{15, "a bucket is evicted", "C + r*25 ms for each time", []string{
 		"TestABucketThatIsEvictedCostsOneCapacity",
 	}},
-	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", nil}, // package redisstore
-	{17, "the key has another type, or garbage in it", "0", nil},                                    // package redisstore
+	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", []string{
+		"TestTroubleIsAStoreErrorAndChargesNothing",
+		"TestAWrongAddressIsAStoreError",
+	}},
+	{17, "the key has another type, or garbage in it", "0", []string{
+		"TestGarbageInAKeyNeitherOpensNorShutsABucket",
+		"TestTroubleIsAStoreErrorAndChargesNothing",
+		"TestLimitsThatNobodyCanHaveSetAreForgotten",
+		"TestAClockWithoutAStateIsGarbage",
+	}},
 	{18, "keys are huge, binary or empty", "0", []string{
 		"TestAnyKeyWorks",
 		"TestTheExam", // "keys of any bytes are keys of their own"
@@ -119,7 +128,6 @@ var matrix = []struct {
 		"TestRedirectLoopPaysForEachHopAndEnds",
 	}},
 	{24, "an API answers with hostile headers", "0", []string{
-		"TestRetryAfterIsReadStrictly",
 		"TestMaxHoldBoundsWhatAResponseCanCause",
 		"TestFloodsOfHeadersAreBounded",
 		"FuzzRead",
@@ -136,6 +144,7 @@ var matrix = []struct {
 	}},
 	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
 		"TestLimitsThatAreChangedUnderLoadCountForAll",
+		"TestLimitsThatAreChangedOftenRefillNothing",
 		"TestLoweredLimitsRefuseWhatNoLongerFits",
 	}},
 	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both", []string{
@@ -175,6 +184,7 @@ func TestTheMatrixNamesTestsThatExist(t *testing.T) {
 	}))
 	for i, m := range matrix {
 		require.Equal(t, i+1, m.row)
+		require.NotEmpty(t, m.tests, "row %d, %s", m.row, m.fault)
 		for _, name := range m.tests {
 			require.True(t, exists[name], "row %d, %s: there is no %s", m.row, m.fault, name)
 		}

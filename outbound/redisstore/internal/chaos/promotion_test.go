@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,9 @@ func (f *fleet) recovers(promotion time.Time, before float64) {
 	if d := after(0.95 * f.limit.LeakRate); d >= 0 {
 		full = d.Round(time.Millisecond).String() + " after the promotion"
 	}
+	calls := times(f.api.Arrivals())
+	first, _ := slices.BinarySearchFunc(calls, promotion, time.Time.Compare)
+	f.t.Logf("the first call after the promotion went %v later", calls[first].Sub(promotion).Round(time.Millisecond))
 	f.t.Logf("of the rate of %v/s %.1f %% were used before; 95 %% are used again: %s", f.limit.LeakRate, 100*before/f.limit.LeakRate, full)
 	want := min(0.95*f.limit.LeakRate, 0.7*before)
 	eventually(f.t, "the rate is back", func() bool { return after(want) >= 0 })
@@ -154,6 +158,8 @@ func TestTheRateIsBackAfterSentinelsHavePromotedAReplica(t *testing.T) {
 	killed := time.Now()
 	_, at := promoted(t, s.Servers[1:]...)
 	t.Logf("promoted %v after the master was killed", at.Sub(killed).Round(time.Millisecond))
+	named := s.Master(t)
+	t.Logf("all sentinels name %s as the master %v later", named.Addr(), time.Since(at).Round(time.Millisecond))
 	f.recovers(at, before)
 	f.check(forgotten(f.limit))
 }

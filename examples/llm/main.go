@@ -1,0 +1,232 @@
+// Command llm asks two language models, each within its own limits on requests and on
+// tokens per minute.
+//
+//	go run ./examples/llm
+//
+// How many tokens an answer has is known only when it is there. So each call takes an
+// estimate, the tokens of the question and what answers have had lately, and settles
+// when the end of the answer tells what it was. The API is one on this machine that
+// behaves as OpenAI does, with a minute of one second, so that there is something to
+// see. Look at how much of the rate is used, and how few calls are refused.
+//
+// With OPENAI_API_KEY in the environment it asks api.openai.com three times for the
+// list of its models, which costs nothing.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// The units of a cost.
+const (
+	requests = iota
+	tokens
+)
+
+// What the API allows for each model in a minute, which here is a second.
+const (
+	requestsPerMinute = 100
+	tokensPerMinute   = 20_000
+	runFor            = 4 * time.Second
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var err error
+	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
+		err = list(ctx, http.DefaultTransport, key, os.Stdout)
+	} else {
+		fmt.Println("An API on this machine, with a minute of 1 s; set OPENAI_API_KEY for the real one.")
+		err = run(ctx, newAPI(), os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "llm:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// model is what is kept for each model: its limits are its own.
+type model struct {
+	name     string
+	limiter  outbound.Limiter
+	estimate outbound.Estimate
+
+	mu      sync.Mutex // protects the fields below
+	calls   int
+	refused int
+	tokens  float64
+}
+
+// newModel keeps the capacity for tokens small and stays at 95 % of the rate, because
+// what a call has used above its estimate was not asked for.
+func newModel(name string) (*model, error) {
+	bucket, err := outbound.NewBucket(name,
+		outbound.PerSecond(requestsPerMinute).Of(requests, "requests"),
+		outbound.Limit{Capacity: tokensPerMinute / 10, LeakRate: tokensPerMinute * 0.95, Unit: tokens, Name: "tokens"})
+	if err != nil {
+		return nil, err
+	}
+	return &model{name: name, limiter: queue.New(bucket, queue.Config{})}, nil
+}
+
+// client returns a client for the model. What an answer has cost is told by its end.
+func (m *model) client(base http.RoundTripper) *http.Client {
+	return &http.Client{Transport: &transport.Transport{
+		Base:    base,
+		Limiter: m.limiter,
+		Cost:    func(req *http.Request) outbound.Cost { return m.estimate.Cost(known(req)) },
+		Profile: profile.OpenAI,
+		Units:   map[string]int{"requests": requests, "tokens": tokens},
+		OnResponse: func(resp *http.Response, p *outbound.Permit) {
+			transport.AtEnd(resp, 256, func(tail []byte) {
+				if n, ok := usage(tail); ok {
+					used := outbound.Cost{requests: 1, tokens: n}
+					p.Settle(used)
+					m.estimate.Learn(known(resp.Request), used)
+				}
+			})
+		},
+	}}
+}
+
+// known is the cost of a request as far as it is known before: four bytes are a token.
+func known(req *http.Request) outbound.Cost {
+	return outbound.Cost{requests: 1, tokens: float64(max(0, req.ContentLength)) / 4}
+}
+
+// usage finds what an answer has used, which is told at its end.
+func usage(tail []byte) (float64, bool) {
+	_, after, ok := strings.Cut(string(tail), `"total_tokens":`)
+	if !ok {
+		return 0, false
+	}
+	digits := strings.TrimLeft(after, " ")
+	digits = digits[:len(digits)-len(strings.TrimLeft(digits, "0123456789"))]
+	n, err := strconv.ParseFloat(digits, 64)
+	return n, err == nil
+}
+
+// run has workers ask both models until the time is up.
+func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
+	until, cancel := context.WithTimeout(ctx, runFor)
+	defer cancel()
+	var all sync.WaitGroup
+	var models []*model
+	for _, name := range []string{"small", "large"} {
+		m, err := newModel(name)
+		if err != nil {
+			return err
+		}
+		models = append(models, m)
+		client := m.client(api)
+		for worker := range 20 {
+			all.Go(func() { m.work(until, client, worker) })
+		}
+	}
+	all.Wait()
+	fmt.Fprintf(out, "%-6s %6s %8s %8s %13s\n", "model", "calls", "refused", "tokens", "of the rate")
+	for _, m := range models {
+		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %%\n", m.name, m.calls, m.refused, m.tokens, 100*m.tokens/(tokensPerMinute*runFor.Seconds()))
+	}
+	return ctx.Err()
+}
+
+// work is one worker: it asks one question after the other.
+func (m *model) work(ctx context.Context, client *http.Client, worker int) {
+	for n := 0; ; n++ {
+		question := fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": "%d.%d: %s"}]}`, m.name, worker, n, strings.Repeat("why? ", 20+(worker*7+n)%40))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.openai.com/v1/chat/completions", strings.NewReader(question))
+		if err != nil {
+			return
+		}
+		req.Header.Set("X-Model", m.name) // for the API of the demonstration, which reads no bodies
+		resp, err := client.Do(req)
+		if err != nil {
+			return // the time is up
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		used, _ := usage(text)
+		m.mu.Lock()
+		m.calls++
+		m.tokens += used
+		if resp.StatusCode == http.StatusTooManyRequests {
+			m.refused++
+		}
+		m.mu.Unlock()
+	}
+}
+
+// newAPI returns the API of the demonstration. It asks for the tokens of the question
+// and counts those of the answer, too.
+func newAPI() *outboundtest.API {
+	perModel := func(req *http.Request) string { return req.Header.Get("X-Model") }
+	asked := func(req *http.Request) float64 { return float64(req.ContentLength) / 4 }
+	api := outboundtest.OpenAI(
+		outboundtest.LeakyBucket(requestsPerMinute, requestsPerMinute).Of("requests", nil).By(perModel),
+		outboundtest.LeakyBucket(tokensPerMinute, tokensPerMinute).Of("tokens", asked).Settle(total).By(perModel))
+	api.Latency, api.Jitter = 50*time.Millisecond, 100*time.Millisecond
+	api.Next = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer := strings.Repeat("because ", int(total(req)/2))
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"choices": []any{map[string]any{"message": map[string]any{"role": "assistant", "content": answer}}},
+			"usage":   map[string]any{"total_tokens": int(total(req))},
+		})
+	})
+	return api
+}
+
+// total is the tokens of a question and its answer, which the question's length
+// decides here: some 250 to 650.
+func total(req *http.Request) float64 {
+	return float64(200 + req.ContentLength*7%400 + req.ContentLength/4)
+}
+
+// list asks the real API for its models.
+func list(ctx context.Context, base http.RoundTripper, key string, out io.Writer) error {
+	m, err := newModel("models")
+	if err != nil {
+		return err
+	}
+	client := m.client(base)
+	for range 3 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.openai.com/v1/models", nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s, %d bytes\n", resp.Status, n)
+		if resp.StatusCode >= 400 {
+			return fmt.Errorf("the API has answered %s", resp.Status)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+// Command shopify updates the products of a shop from four workers, by the leaky bucket
+// that Shopify publishes: 40 calls, of which 2 run out in a second.
+//
+//	go run ./examples/shopify
+//
+// The API is one on this machine that behaves as Shopify's REST API does, ten times as
+// fast, so that there is something to see. Look at the first line: 38 calls go at once,
+// and then as many as run out. After two seconds somebody else fills the bucket. The
+// first worker that is refused tells all others to wait for the 2.0 seconds that the
+// API asks for, and the call that was refused is made again.
+//
+// With SHOPIFY_TOKEN and SHOPIFY_SHOP, as in example or example.myshopify.com, in the
+// environment it asks that shop five times for its own name.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// task is what the workers do together.
+type task struct {
+	base  http.RoundTripper
+	limit outbound.Limit
+	url   string
+	token string
+	calls int // in all
+
+	mu      sync.Mutex // protects the fields below
+	out     io.Writer
+	begin   time.Time
+	next    int
+	done    int
+	refused int
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	api := newAPI()
+	t := demo(api, os.Stdout)
+	if token := os.Getenv("SHOPIFY_TOKEN"); token == "" {
+		fmt.Println("An API on this machine, ten times as fast; set SHOPIFY_TOKEN and SHOPIFY_SHOP for a real one.")
+		go others(ctx, api)
+	} else {
+		var err error
+		if t, err = real(os.Getenv("SHOPIFY_SHOP"), token, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "shopify:", err)
+			os.Exit(2)
+		}
+	}
+	if err := t.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "shopify:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// newAPI returns the API of the demonstration.
+func newAPI() *outboundtest.API {
+	api := outboundtest.ShopifyREST(outboundtest.LeakyBucket(40, 20))
+	api.Latency = 20 * time.Millisecond
+	return api
+}
+
+// demo stays a little below what the API holds: calls that left exactly in time may
+// arrive closer together.
+func demo(api http.RoundTripper, out io.Writer) *task {
+	return &task{base: api, limit: outbound.Limit{Capacity: 38, LeakRate: 20}, out: out, calls: 120,
+		url: "https://example.myshopify.com/admin/api/2026-01/products.json"}
+}
+
+var shopName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
+
+// real returns the task for a shop. The token goes nowhere else.
+func real(shop, token string, out io.Writer) (*task, error) {
+	name := strings.TrimSuffix(shop, ".myshopify.com")
+	if !shopName.MatchString(name) {
+		return nil, fmt.Errorf("SHOPIFY_SHOP is %q, not the name of a shop", shop)
+	}
+	return &task{base: http.DefaultTransport, limit: outbound.Limit{Capacity: 38, LeakRate: 2}, out: out, calls: 5, token: token,
+		url: "https://" + name + ".myshopify.com/admin/api/2026-01/shop.json?fields=name"}, nil
+}
+
+// others are the rest of the shop's staff, whose calls the bucket here does not know.
+func others(ctx context.Context, api http.RoundTripper) {
+	select {
+	case <-time.After(2 * time.Second):
+	case <-ctx.Done():
+		return
+	}
+	for range 40 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://example.myshopify.com/admin/api/2026-01/orders.json", nil)
+		if err != nil {
+			return
+		}
+		go func() {
+			if resp, err := api.RoundTrip(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+	}
+}
+
+// run has the workers make all the calls.
+func (t *task) run(ctx context.Context) error {
+	t.begin = time.Now()
+	bucket, err := outbound.NewBucket("shop", t.limit)
+	if err != nil {
+		return err
+	}
+	limiter := outbound.Observe(queue.New(bucket, queue.Config{}), "shop", func(_ context.Context, e outbound.Event) {
+		if e.Kind == outbound.EventHeld {
+			t.printf("%4.1f s  the API asks to wait %v\n", time.Since(t.begin).Seconds(), e.Hold)
+		}
+	})
+	client := &http.Client{Transport: &transport.Transport{Base: t.base, Limiter: limiter, Profile: profile.Shopify}}
+	var all sync.WaitGroup
+	errs := make([]error, 4)
+	for i := range errs {
+		all.Go(func() { errs[i] = t.work(ctx, client) })
+	}
+	all.Wait()
+	t.printf("%4.1f s  %d calls have been made, %d times one was refused\n", time.Since(t.begin).Seconds(), t.done, t.refused)
+	return errors.Join(errs...)
+}
+
+// work is one worker: it makes one call after the other.
+func (t *task) work(ctx context.Context, client *http.Client) error {
+	for t.more() {
+		for again := true; again; {
+			var err error
+			if again, err = t.call(ctx, client); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// call makes a call, and reports whether it was refused. Nobody has to sleep before it
+// is made again: it waits with all others until the API has room.
+func (t *task) call(ctx context.Context, client *http.Client) (refused bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url, nil)
+	if err != nil {
+		return false, err
+	}
+	if t.token != "" {
+		req.Header.Set("X-Shopify-Access-Token", t.token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case resp.StatusCode == http.StatusTooManyRequests:
+		t.refused++
+		return true, nil
+	case resp.StatusCode >= 400:
+		return false, fmt.Errorf("the API has answered %s", resp.Status)
+	}
+	if t.done++; t.done%38 == 0 {
+		fmt.Fprintf(t.out, "%4.1f s  %d calls; the API's bucket: %s\n", time.Since(t.begin).Seconds(), t.done, resp.Header.Get("X-Shopify-Shop-Api-Call-Limit"))
+	}
+	return false, nil
+}
+
+// more reports whether there is another call to make.
+func (t *task) more() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.next++
+	return t.next <= t.calls
+}
+
+func (t *task) printf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.out, format, args...)
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var out bytes.Buffer
+		api := newAPI()
+		task := demo(api, &out)
+		go others(t.Context(), api)
+		if err := task.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("\n%s", &out)
+		if task.done != task.calls || task.refused == 0 || task.refused > 4 {
+			t.Errorf("%d calls made, %d refused; want %d, and one for each worker at most", task.done, task.refused, task.calls)
+		}
+		if !strings.Contains(out.String(), "asks to wait 2s") {
+			t.Error("nobody has waited for 2 s")
+		}
+		if took := time.Since(begin); took < 4*time.Second || took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestUndisturbedNoCallIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		task := demo(newAPI(), new(bytes.Buffer))
+		if err := task.run(t.Context()); err != nil || task.refused > 0 {
+			t.Errorf("%d refused, %v", task.refused, err)
+		}
+		if took := time.Since(begin); took > 4500*time.Millisecond { // (120 - 38)/20 s, and an answer
+			t.Errorf("it took %v", took)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestInterruptEndsTheWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begin := time.Now()
+		if err := demo(newAPI(), new(bytes.Buffer)).run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+type seen struct{ urls, tokens []string }
+
+func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.urls, s.tokens = append(s.urls, req.URL.String()), append(s.tokens, req.Header.Get("X-Shopify-Access-Token"))
+	return &http.Response{StatusCode: 401, Status: "401 Unauthorized", Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
+}
+
+func TestTheTokenGoesToTheShopOnlyAndIsNeverPrinted(t *testing.T) {
+	for _, shop := range []string{"", "example.com", "evil.test/", "a.b.myshopify.com", "a@evil.test", "A b", "-a"} {
+		if _, err := real(shop, "secret", io.Discard); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("shop %q: %v", shop, err)
+		}
+	}
+	for _, shop := range []string{"example", "example.myshopify.com"} {
+		var out bytes.Buffer
+		task, err := real(shop, "secret", &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		api := new(seen)
+		task.base, task.calls = api, 1
+		if err = task.run(t.Context()); err == nil || strings.Contains(err.Error()+out.String(), "secret") {
+			t.Errorf("%v\n%s", err, &out)
+		}
+		if len(api.urls) != 1 || !strings.HasPrefix(api.urls[0], "https://example.myshopify.com/") || api.tokens[0] != "secret" {
+			t.Errorf("seen %v", api)
+		}
+	}
+}

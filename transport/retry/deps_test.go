@@ -1,0 +1,24 @@
+package retry
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who does not import this package gets neither retryablehttp nor what it needs.
+func TestOnlyThisPackageImportsRetryablehttp(t *testing.T) {
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Imports}}", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		if path, imports, _ := strings.Cut(line, ":"); strings.Contains(imports, "hashicorp/") {
+			found = append(found, path)
+		}
+	}
+	require.Equal(t, []string{"github.com/dripfeed/dripfeed/transport/retry"}, found)
+}

@@ -1,0 +1,155 @@
+package retry
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// The limits that were configured are not the API's, and change: the API refuses
+// again and again, each vendor in its way, and everything gets through.
+func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
+	high, low := outboundtest.SlidingLog(10, time.Second), outboundtest.SlidingLog(5, time.Second)
+	full, half := outboundtest.LeakyBucket(10, 10), outboundtest.LeakyBucket(5, 5)
+	for name, c := range map[string]struct {
+		api     *outboundtest.API
+		profile *profile.Profile
+		low     outboundtest.Rule // from 10 s on, up to 30 s
+	}{
+		"plain":           {&outboundtest.API{Rules: []outboundtest.Rule{high}}, nil, low},
+		"Stripe":          {outboundtest.Stripe(high), profile.Stripe, low},
+		"Stripe, generic": {outboundtest.Stripe(high), nil, low},
+		"GitHub":          {outboundtest.GitHub(full.Of("points", nil)), profile.GitHub, half.Of("points", nil)},
+		"OpenAI":          {outboundtest.OpenAI(full), profile.OpenAI, half},
+		"Anthropic":       {outboundtest.Anthropic(full), profile.Anthropic, half},
+		"ShopifyREST":     {outboundtest.ShopifyREST(full), profile.Shopify, half},
+		"Discord":         {outboundtest.Discord(high.Of("global", nil)), profile.Discord, low.Of("global", nil)},
+		"RateLimitFields": {outboundtest.RateLimitFields(high), nil, low},
+		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.AtOnce(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.AtOnce(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := c.api.Rules
+				time.AfterFunc(10*time.Second, func() { c.api.SetRules(c.low) })
+				time.AfterFunc(30*time.Second, func() { c.api.SetRules(first...) })
+				admitted := 0
+				limiter := count(&admitted, queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
+				client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{Base: c.api, Limiter: limiter, Profile: c.profile})
+				took := work(t, client, 20, 600)
+				r := c.api.Report()
+				t.Logf("%v, %d arrived, %d refused", took, r.Arrivals, r.Refused)
+				require.Equal(t, r.Arrivals, admitted, "attempts that were not admitted")
+				require.Equal(t, 600, r.Admitted)
+				require.LessOrEqual(t, r.Refused, 30)
+				require.NoError(t, c.api.Arrivals().Check(1, 1/gap.Seconds(), 0.05))
+			})
+		})
+	}
+}
+
+// GitHub's primary limit is a 403 with a reset, and one that somebody else uses
+// as well is refused without warning.
+func TestA403IsTriedAgainWhereTheProfileKnowsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, p := range []*profile.Profile{profile.GitHub, nil} {
+			api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, 20*time.Second))
+			api.Skew = 26 * 365 * 24 * time.Hour // in 2000, a reset looks like a time to wait
+			other, err := (&http.Client{Transport: api}).Get("https://api.github.example.com/")
+			require.NoError(t, err)
+			require.NoError(t, other.Body.Close())
+			start := time.Now()
+			resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: p}))
+			require.NoError(t, err)
+			if p == nil {
+				require.Equal(t, 403, resp.StatusCode)
+				require.Equal(t, 1, api.Report().Refused)
+				continue
+			}
+			require.Equal(t, 200, resp.StatusCode)
+			require.Equal(t, 2, api.Report().Admitted)
+			about(t, 20*time.Second, 0.2, time.Since(start)) // and a second, since the reset is cut
+		}
+	})
+}
+
+// A mutation that Shopify has refused was not done, though its status is 200.
+func TestARefusalWithStatus200IsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := outboundtest.ShopifyGraphQL(outboundtest.LeakyBucket(20, 2).Of("points", func(*http.Request) float64 { return 10 }))
+		api.Next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"done":true}`)
+		})
+		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{
+			Base: api, Limiter: bucket(t, wide), Profile: profile.ShopifyGraphQL,
+		})}}
+		for range 3 {
+			resp, err := client.Post("https://shop.example.com/graphql.json", "application/json", strings.NewReader(`{"query":"mutation"}`))
+			require.NoError(t, err)
+			text, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Contains(t, string(text), `"done":true`)
+		}
+		require.Equal(t, 3, api.Report().Admitted)
+		require.Equal(t, 1, api.Report().Refused)
+	})
+}
+
+func TestCreditThatIsUsedUpIsNotTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := outboundtest.OpenAI(outboundtest.SlidingLog(1, time.Hour).Of("quota", nil))
+		client := NewClient(&transport.Transport{Base: api, Profile: profile.OpenAI})
+		for _, status := range []int{200, 429} {
+			resp, err := client.Get("https://api.openai.example.com/v1/models")
+			require.NoError(t, err)
+			require.Equal(t, status, resp.StatusCode)
+			text, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.Equal(t, status == 429, strings.Contains(string(text), "insufficient_quota"))
+			require.NoError(t, resp.Body.Close())
+		}
+		require.Equal(t, 2, api.Report().Arrivals)
+	})
+}
+
+// The object that another call has locked is free after a while, and the account
+// is not slowed down for it.
+func TestALockDelaysOnlyWhoMetIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		object := func(req *http.Request) string { return req.URL.Path }
+		api := outboundtest.Stripe(outboundtest.AtOnce(1).Of("lock", nil).By(object))
+		api.Latency = 300 * time.Millisecond
+		b := bucket(t, outbound.PerSecond(100))
+		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{}), Profile: profile.Stripe})}}
+		var late atomic.Int32
+		start := time.Now()
+		all(t, 3, func(i int) {
+			path := []string{"/v1/a", "/v1/a", "/v1/b"}[i]
+			resp, err := client.Post("https://api.stripe.example.com"+path, "text/plain", strings.NewReader("text"))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, 200, resp.StatusCode)
+			if time.Since(start) > time.Second {
+				late.Add(1)
+			}
+		})
+		require.EqualValues(t, 1, late.Load())
+		require.Equal(t, 1, api.Report().Refused)
+		state, err := b.State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1.0, state.Speed)
+	})
+}
