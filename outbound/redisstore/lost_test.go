@@ -137,12 +137,12 @@ func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
 			for k, a := range accounts {
 				charged, sure, open := a.charged(t), float64(granted[k].Load()), float64(doubtful[k].Load())
 				t.Logf("%v granted, %v not known, %v charged", sure, open, charged)
-				if !c.errors {
+				if !c.errors { // else a busy machine may be in time for none
 					require.Zero(t, open)
+					require.NotZero(t, sure)
 				}
 				require.GreaterOrEqual(t, charged, sure-0.01)
 				require.LessOrEqual(t, charged, sure+open+0.01)
-				require.NotZero(t, sure)
 			}
 			t.Logf("%d requests, %d lost, %d swallowed", counts.Requests, counts.Dropped, counts.Swallowed)
 		})
