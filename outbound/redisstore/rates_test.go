@@ -28,7 +28,7 @@ func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 	rates := []float64{10, 40}
 	var workers []*outbound.Bucket
 	for _, rate := range rates {
-		b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), key, outbound.Limit{Capacity: 1, LeakRate: rate})
+		b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), key, outbound.Limit{Capacity: 1, LeakRate: rate})
 		require.NoError(t, err)
 		workers = append(workers, b)
 	}
