@@ -566,7 +566,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local u, bits = units(), 0
       for i = 1, n do
         local l = limits[i]
-        if u[i] > 0 and l.level + u[i] >= l.cap then bits = bits + 2 ^ (i - 1) end
+        if u[i] > 0 and l.level + u[i] >= l.cap * (1 - 0.5e-9) then bits = bits + 2 ^ (i - 1) end
         l.level = max(l.level, min(l.level + u[i], l.cap))
       end
       m, changed = -1 - bits, true

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // twins are the buckets of one key twice: on the store under test, for several
@@ -101,26 +100,44 @@ func (w *twins) compute(_ context.Context, _ string, op *outbound.Op) (outbound.
 		w.epochs = [2]int64{got.State.Epoch - grown, int64(at)}
 		return w.finish(op, &want, got), nil
 	}
-	snap(op, m.Stored, at)
-	was := *m
 	w.lead = m.Lead
-	want := m.apply(op, at)
-	if w.err == nil && w.compare(op, &want, got) != nil {
-		for _, other := range was.others {
-			*m = was
-			m.Stored = other
-			if again := m.apply(op, at); w.compare(op, &again, got) == nil {
-				return w.finish(op, &again, got), nil
-			}
-		}
+	was := *m
+	try := func(s outbound.Stored, bent int) (*outbound.Op, outbound.Result) {
+		own := clone(op)
+		snap(own, s, at, bent)
 		*m = was
-		want = m.apply(op, at)
+		m.Stored = s
+		return own, m.apply(own, at)
+	}
+	own, want := try(was.Stored, 0)
+	if w.err == nil && w.compare(own, &want, got) != nil {
+		own, want = w.search(op, try, &was)
+	}
+	for i, c := range charges(op) {
+		*c = *charges(own)[i]
 	}
 	return w.finish(op, &want, got), nil
 }
 
+// search looks for a way in which the store has come to its answer, where rounding
+// decides: from another state, or with another charge taken for the latest.
+func (w *twins) search(op *outbound.Op, try func(outbound.Stored, int) (*outbound.Op, outbound.Result), was *model) (*outbound.Op, outbound.Result) {
+	states := append([]outbound.Stored{was.Stored}, was.others...)
+	for bent := range 1 << min(8, len(charges(op))) {
+		for _, s := range states {
+			if own, again := try(s, bent); w.compare(own, &again, &w.got) == nil {
+				if bent > 0 {
+					w.blurred++
+				}
+				return own, again
+			}
+		}
+	}
+	return try(was.Stored, 0)
+}
+
 func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Result {
-	if err := w.compare(op, want, got); err != nil && w.err == nil && !blurs(op, want) && !w.hair(op, want, got) && !undoes(op, want, got) {
+	if err := w.compare(op, want, got); err != nil && w.err == nil && !blurs(op, want) && !w.hair(op, want, got) {
 		w.differ("%w\nasked      %s\nstore      %+v\narithmetic %+v", err, describe(op), *got, *want)
 	} else if err != nil {
 		w.blurred++
@@ -179,21 +196,6 @@ func blurs(op *outbound.Op, r *outbound.Result) bool {
 	return r.State.Last > 1e15
 }
 
-// undoes reports whether all that differs is how a place was given back: undone, as
-// the latest, or settled. The units are the same, and a nanosecond may have decided.
-func undoes(op *outbound.Op, a, b *outbound.Result) bool {
-	if len(op.Charges) == 0 && op.Move == nil || len(a.Charges) != len(b.Charges) || a.Refused != b.Refused {
-		return false
-	}
-	for i := range a.Limits {
-		x, y := a.State.Level[i].Level, b.State.Level[i].Level
-		if math.Abs(x-y) > 1e-6 {
-			return false
-		}
-	}
-	return true
-}
-
 // hair reports whether one has granted more than the other, and a nanosecond has
 // decided that.
 func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
@@ -210,48 +212,6 @@ func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
 		}
 	}
 	return false
-}
-
-// snap makes a charge the latest that is so but for rounding: its place and the
-// server's clock are rounded each for itself, and a nanosecond more or less is
-// nothing to the store.
-func snap(op *outbound.Op, s outbound.Stored, at time.Duration) {
-	look := outbound.Op{Limits: op.Limits}
-	r := look.Apply(&s, at)
-	now := r.State
-	limits := make([]leak.Limit, len(r.Limits))
-	for i, l := range r.Limits {
-		limits[i] = leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
-	}
-	each := func(c *outbound.Charge) {
-		ahead := c.Place - now.Dial() - now.Last
-		if c.Born != now.Born || ahead > 2 || ahead < -2 {
-			return
-		}
-		is := *c
-		is.Place -= ahead
-		for i, l := range limits {
-			y := now.Level[i].Level + now.Level[i].Ret - l.Rate*now.Last.Seconds()
-			if c.Version == r.Version && c.N[i] > 0 && math.Abs(y-c.Y[i]) < 4e-9*l.Rate {
-				is.Y[i] = y
-			}
-		}
-		*c = is
-	}
-	for i := range op.Reports {
-		if c := op.Reports[i].Charge; c != nil {
-			each(c)
-		}
-	}
-	if op.Move != nil {
-		each(op.Move)
-	}
-	for _, c := range slices.Backward(op.Charges) {
-		each(c)
-		if is := c.Charge; c.Version != r.Version || !now.Unbook(limits, &is) {
-			break
-		}
-	}
 }
 
 func (w *twins) differ(format string, args ...any) {
@@ -331,6 +291,9 @@ func (w *twins) tied(op *outbound.Op, r *outbound.Result, other int) bool {
 		if limit >= 0 {
 			l := &r.Limits[limit]
 			n := op.Costs[len(r.Charges)][l.Unit]
+			if n > 0 {
+				n = max(n, l.Capacity*1e-9)
+			}
 			waits[i] = max(0, (r.State.Level[limit].Level+n-l.Capacity)/l.LeakRate)
 		}
 	}

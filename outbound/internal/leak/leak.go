@@ -163,11 +163,12 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 }
 
 // Meter fills every limit by n, up to the brim but never below what is booked,
-// and reports which of them this fill brought to the brim.
+// and reports which of them this fill brought to the brim. What is missing of half
+// the least cost is rounding: ten fills of 0.1 bring one unit to the brim.
 func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	for i := range limits {
 		l, c := &s.Level[i], limits[i].Capacity
-		full[i] = n[i] > 0 && l.Level+n[i] >= c
+		full[i] = n[i] > 0 && l.Level+n[i] >= c*(1-0.5e-9)
 		l.Level = max(l.Level, min(l.Level+n[i], c))
 	}
 	return full
