@@ -99,7 +99,7 @@ type variant struct {
 	sameID  bool // and calls itself as it did before
 	fault   fault
 	wanted  harm
-	another int // states that another model has counted; 0: none
+	another int // states that a coarser model has counted; 0: none
 }
 
 // variants are protocols, and what is wrong with each.
@@ -109,11 +109,11 @@ type variant struct {
 // answer to; a charge is given back only if the worker's record has reached its
 // number without a break, and the key has not died since.
 //
-// The log has the number of states beside that of an earlier model. The counts
+// The log has the number of states beside that of a coarser model. The counts
 // cannot be equal, only of a size: this one searches five rows of operations and
 // not one, starts crashed workers anew, lets two work beside each other, and takes
 // no steps for what is lost or sent again. The verdicts can be compared, and are
-// the same but for one: the earlier model found no fault in "returns by number,
+// the same but for one: the coarser model found no fault in "returns by number,
 // rollback". One is only there if another charge comes between a charge and its
 // return: the store loses the first, takes the second, and then has a number that
 // is high enough for the first to be given back.
@@ -156,7 +156,7 @@ func TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d states in all, another model %d", states, v.another)
+			t.Logf("%d states in all, a coarser model %d", states, v.another)
 			require.Equal(t, v.wanted.String(), found.String())
 		})
 	}
