@@ -151,8 +151,8 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
-	r, err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], into: k.charge[:0]})
-	if err != nil {
+	var r Result
+	if err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}, &r); err != nil {
 		return nil, err
 	}
 	k.charge[0] = r.Charges[0]
@@ -174,8 +174,8 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	costs := [1]Cost{c}
-	r, err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]})
-	if err != nil {
+	var r Result
+	if err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(b.states(&r)), nil
@@ -191,8 +191,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if !c.valid() {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
-	r, err := b.do(ctx, "peek", &Op{})
-	if err != nil {
+	var r Result
+	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
@@ -214,8 +214,7 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("%w: hold of %v for %s", ErrInvalidDuration, d, quote(b.key))
 	}
 	reports := [1]Report{{Kind: Held, Wait: d}}
-	_, err := b.do(ctx, "hold", &Op{Reports: reports[:]})
-	return err
+	return b.do(ctx, "hold", &Op{Reports: reports[:]}, new(Result))
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
@@ -224,8 +223,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	_, err := b.do(ctx, "resume", &Op{Action: Resume})
-	return err
+	return b.do(ctx, "resume", &Op{Action: Resume}, new(Result))
 }
 
 // SetLimits replaces the limits, for all who share the bucket. Limits are
@@ -251,8 +249,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	_, err := b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own})
-	return err
+	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))
 }
 
 // ready is what every method asks first.

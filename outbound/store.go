@@ -17,8 +17,9 @@ import (
 // the store must do, in whatever language it does it. A store that computes in
 // Go calls Apply itself, between reading and writing. An error says that it
 // could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. Of what op points to it may keep
-// the limits, which nobody changes, and nothing else.
+// by itself in a way that could charge twice. When Update has returned, op and
+// what it points to are used again: the store may keep the limits, which nobody
+// changes, and nothing else.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
@@ -82,10 +83,11 @@ type Op struct {
 	Move *Charge
 	// Replacement are the limits to set; none: those that each bucket was made with count again.
 	Replacement []Limit
+	// Into is room for Result.Charges, which may be appended to it.
+	Into []Charge
 
-	into  []Charge // room for Result.Charges
-	free  bool     // a cost that no limit counts is fine: an AtOnce does
-	freed int      // places among the calls at once that Charges bring back
+	free  bool // a cost that no limit counts is fine: an AtOnce does
+	freed int  // places among the calls at once that Charges bring back
 
 	// What the charges were at first: Apply changes them, and a store that has
 	// lost a race calls it again.

@@ -204,25 +204,24 @@ func (o *outcome) hand(sh *shard) {
 		}
 		return
 	}
-	charges := o.answer.charges(o.request, o.booked, o.base.Limits)
+	p := o.answer.places(o.request, o.base.Limits)
 	var back []outbound.Charge
 	for _, w := range o.over {
-		r, own := &o.base, []outbound.Charge(nil)
+		n, r := 0, &o.base
 		switch {
 		case w == o.main:
-			own = charges
+			n = o.booked
 		case w.gate && w.place >= 0:
-			own = charges[w.place : w.place+1 : w.place+1]
+			n = 1
 		}
 		if o.why != nil && (w == o.main || w.gate && w.place < 0) {
 			r = o.why
 		}
 		if w.gone {
-			back = append(back, own...)
+			back = p.book(back, n)
 			continue
 		}
-		w.result = *r
-		w.result.Charges = own
+		w.result, w.booked = r, p.book(w.op.Into[:0], n)
 		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
@@ -241,33 +240,46 @@ func (sh *shard) giveBack(ln *line, limits []outbound.Limit, charges []outbound.
 	sh.push(ln, &wait{op: op, line: ln, gone: true})
 }
 
-// charges makes what was taken for each of the first costs, as the script has taken it.
-func (a *answer) charges(r *request, booked int, limits []outbound.Limit) []outbound.Charge {
-	if booked == 0 {
-		return nil
-	}
-	var shape [leak.Max]leak.Limit
-	for i := range limits[:min(len(limits), a.n)] {
-		shape[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
-	}
+// places are what was taken for each of a request's costs, in their order, as the
+// script has taken it.
+type places struct {
+	*answer
+	*request
+	limits []outbound.Limit
+	shape  [leak.Max]leak.Limit
 	// From the first place on, which is the zero of this dial, it is computed again.
-	s := leak.State{Speed: 1, Rem: -leak.Memory}
+	dial leak.State
+	next int
+}
+
+func (a *answer) places(r *request, limits []outbound.Limit) places {
+	p := places{answer: a, request: r, limits: limits, dial: leak.State{Speed: 1, Rem: -leak.Memory}}
+	for i := range limits[:min(len(limits), a.n)] {
+		p.shape[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
+	}
 	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
-		s.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
+		p.dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
 	}
 	for i := range a.n {
-		s.Level[i].Level = a.full[i]
+		p.dial.Level[i].Level = a.full[i]
 	}
-	charges := make([]outbound.Charge, booked)
-	for k := range charges {
-		c := &charges[k]
-		units := share(&r.costs[k], limits)
-		if k == 0 {
+	return p
+}
+
+// book appends the charges of the next n costs.
+func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
+	a := p.answer
+	for range n {
+		to = append(to, outbound.Charge{})
+		c := &to[len(to)-1]
+		units := share(&p.costs[p.next], p.limits)
+		if p.next == 0 {
 			c.N, c.Y = units, a.full
 			c.Before = a.before - a.place
 		} else {
-			s.Fill(shape[:a.n], &units, maxWait, &c.Charge)
+			p.dial.Fill(p.shape[:a.n], &units, maxWait, &c.Charge)
 		}
+		p.next++
 		c.Place += a.place
 		c.Before += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
@@ -277,9 +289,9 @@ func (a *answer) charges(r *request, booked int, limits []outbound.Limit) []outb
 		if a.repeated { // what has come back since is not known
 			c.Lost = 1<<leak.Max - 1
 		}
-		c.Seq, c.Version = r.seq, a.version
+		c.Seq, c.Version = p.seq, a.version
 	}
-	return charges
+	return to
 }
 
 const maxWait = time.Duration(math.MaxInt64)

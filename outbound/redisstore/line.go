@@ -45,7 +45,8 @@ type wait struct {
 	op     *outbound.Op // nil: the caller has gone
 	line   *line
 	ready  chan struct{}
-	result outbound.Result
+	result *outbound.Result // of all that are answered alike, but for the charges
+	booked []outbound.Charge
 	err    error
 	told   bool // its reports are in a request, and go with that
 	gate   bool // one of its request's gates
@@ -70,23 +71,23 @@ func (w *wait) fail(err error) {
 }
 
 // enter has an operation carried out, or answers it at once: then it returns no wait,
-// but a result or an error.
-func (sh *shard) enter(key string, op *outbound.Op) (*wait, *outbound.Result, error) {
+// but an error, or writes the result.
+func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, error) {
 	now := time.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	ln := sh.line(key, now)
-	if r := ln.refusal.answer(op, now); r != nil {
-		return nil, r, nil
+	if ln.refusal.answer(op, now, r) {
+		return nil, nil
 	}
 	if err := ln.lane.refuses(now); err != nil {
 		sh.lose(ln, op, err)
-		return nil, nil, err
+		return nil, err
 	}
 	w := waits.Get().(*wait)
 	w.op, w.line = op, ln
 	sh.push(ln, w)
-	return w, nil, nil
+	return w, nil
 }
 
 func (sh *shard) push(ln *line, w *wait) {

@@ -93,20 +93,17 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 
 // Update implements [outbound.Store]. Its errors are ctx's own, those of the
 // client, and [ErrAway] while the server does not answer.
-func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outbound.Result, err error) {
 	if s == nil || s.rdb == nil {
-		return outbound.Result{}, errNoClient
+		return r, errNoClient
 	}
 	if err := ctx.Err(); err != nil {
-		return outbound.Result{}, err
+		return r, err
 	}
 	sh := s.shard(key)
-	w, refused, err := sh.enter(key, op)
-	switch {
-	case err != nil:
-		return outbound.Result{}, err
-	case refused != nil:
-		return *refused, nil
+	w, err := sh.enter(key, op, &r)
+	if w == nil {
+		return r, err
 	}
 	if done := ctx.Done(); done == nil {
 		<-w.ready
@@ -115,12 +112,15 @@ func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbou
 		case <-w.ready:
 		case <-done:
 			if sh.abandon(w) {
-				return outbound.Result{}, ctx.Err()
+				return r, ctx.Err()
 			}
 			<-w.ready
 		}
 	}
-	r, err := w.result, w.err
+	if err = w.err; err == nil {
+		r = *w.result
+		r.Charges = w.booked
+	}
 	w.free()
 	return r, err
 }
