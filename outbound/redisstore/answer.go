@@ -158,16 +158,16 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 	if a.why == whyRoom && len(r.gates) > o.booked {
 		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
 	}
-	o.divide()
+	o.divide(sh)
 	sh.tellOf(ln, a)
 	sh.arrived(ln)
 	return o
 }
 
 // divide says who is answered. The first gates have got a place each; the next one is
-// refused, and with it those who ask for as much. Nobody has tried the others: they
-// go with the next request.
-func (o *outcome) divide() {
+// refused, and with it those who ask for as much, and whoever else has no room in
+// what the answer tells of the levels. The others go with the next request.
+func (o *outcome) divide(sh *shard) {
 	var again []*wait
 	for i, w := range o.gates {
 		w.place = i
@@ -176,6 +176,8 @@ func (o *outcome) divide() {
 		}
 		next, cost := o.costs[o.booked], o.costs[i]
 		if o.answer.why != 0 && cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
+			w.place = -1
+		} else if w.result = o.refusal(&cost); w.result != nil {
 			w.place = -1
 		} else {
 			w.place = -2
@@ -192,8 +194,32 @@ func (o *outcome) divide() {
 		o.line.pending = append(again, o.line.pending...)
 	}
 	for _, w := range o.over {
-		w.over = true
+		sh.end(w)
 	}
+}
+
+// refusal is what a call of this cost is told that has no room in the state that the
+// answer tells of, or nil if it has, or can never have any.
+func (o *outcome) refusal(cost *outbound.Cost) *outbound.Result {
+	if o.answer.why != whyRoom {
+		return nil
+	}
+	s, limits, n := o.base.State, o.base.Limits, share(cost, o.base.Limits)
+	var shapes [leak.Max]leak.Limit
+	for i := range limits {
+		if n[i] > limits[i].Capacity {
+			return nil
+		}
+		shapes[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
+	}
+	var c leak.Charge
+	wait, which, ok := s.Fill(shapes[:len(limits)], &n, 0, &c)
+	if ok {
+		return nil
+	}
+	r := *o.why
+	r.Limit, r.Wait = which, wait
+	return &r
 }
 
 // hand lets the callers go. Afterwards their operations are not touched.
@@ -221,7 +247,10 @@ func (o *outcome) hand(sh *shard) {
 			back = p.book(back, n)
 			continue
 		}
-		w.result, w.booked = r, p.book(w.op.Into[:0], n)
+		if w.result == nil {
+			w.result = r
+		}
+		w.booked = p.book(w.op.Into[:0], n)
 		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
@@ -310,10 +339,10 @@ func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 func (sh *shard) refuse(r *request, err error) outcome {
 	o := outcome{request: r, err: err}
 	for _, w := range r.waits {
-		if w.op != nil {
-			sh.lose(r.line, w.op, err)
+		if w.tells {
+			sh.lose(r.line, err)
 		}
-		w.over = true
+		sh.end(w)
 		o.over = append(o.over, w)
 	}
 	sh.arrived(r.line)
@@ -323,15 +352,9 @@ func (sh *shard) refuse(r *request, err error) outcome {
 // arrived lets the next request of a line go.
 func (sh *shard) arrived(ln *line) {
 	ln.away = false
-	if len(ln.pending) == 0 || ln.queued {
-		return
+	if len(ln.pending) > 0 && !ln.queued {
+		ln.lane.push(ln)
 	}
-	if ln.lane == nil {
-		ln.queued = true
-		go sh.settle(ln)
-		return
-	}
-	ln.lane.push(ln)
 }
 
 // tellOf tells of what an answer says beside what was asked. The shard's lock is held.

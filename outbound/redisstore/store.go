@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type Store struct {
 	worker  any      // this Store's field in the buckets' hashes, a string
 	seq     atomic.Int64
 	shards  [shardCount]shard
+	waits   sync.Pool
 }
 
 // reloader is what a Cluster's client can do.
@@ -111,17 +113,20 @@ func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outb
 		select {
 		case <-w.ready:
 		case <-done:
-			if sh.abandon(w) {
-				return r, ctx.Err()
+			if err := ctx.Err(); sh.abandon(w, err) {
+				return r, err
 			}
 			<-w.ready
 		}
+	}
+	if w.lapsed { // others may still have it in their hands
+		return r, w.err
 	}
 	if err = w.err; err == nil {
 		r = *w.result
 		r.Charges = w.booked
 	}
-	w.free()
+	s.free(w)
 	return r, err
 }
 
@@ -134,6 +139,9 @@ var ErrAway = errors.New("redisstore: the server is away")
 
 // awayError is ErrAway with its cause.
 type awayError struct{ cause error }
+
+// silent is the error of a server that has not answered in time.
+func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
 func (e *awayError) Error() string        { return ErrAway.Error() + ": " + e.cause.Error() }
 func (e *awayError) Is(target error) bool { return target == ErrAway }
