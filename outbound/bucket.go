@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -128,7 +129,9 @@ func (b *Bucket) Key() string { return b.key }
 // Acquire admits a call of this cost if it fits under every limit now, and
 // charges it. If not, nothing is charged and the error is a [*ThrottledError]
 // with the time to come back, or a [*CostError] if coming back is no use. The
-// error is ctx's own if ctx is done, and a [*StoreError] if the store failed.
+// error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
+// answered too late four times: an answer from a shared store that comes more than
+// 100 ms later than its answers do is given back and asked for again.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err
@@ -151,13 +154,47 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
-	var r Result
-	if err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}, &r); err != nil {
-		return nil, err
+	op := Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}
+	for late := 0; ; late++ {
+		var r Result
+		if err := b.book(ctx, &op, &r); err != nil {
+			return nil, err
+		}
+		k.charge[0] = r.Charges[0]
+		k.hold(&r)
+		if k.inTime(&r) {
+			return k, nil
+		}
+		k.admitted = time.Now()
+		back := k.charge[0]
+		op.Charges = []*Charge{&back}
+		if late == mostLate {
+			op.Costs = nil
+			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)
+			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
+		}
 	}
-	k.charge[0] = r.Charges[0]
-	k.hold(&r)
-	return k, nil
+}
+
+// mostLate is how many answers a call gives back because they come too late, before it
+// gives up.
+const mostLate = 3
+
+var errLate = errors.New("answers come too late to be used")
+
+// inTime reports whether the answer that admits the call comes in time. One that a
+// shared store had to give again, or that was held up, may tell of a place at which
+// others have followed long since: together with them the call would be one too many.
+func (k *call) inTime(r *Result) bool {
+	if r.When.IsZero() {
+		return true
+	}
+	now := time.Now()
+	if now.Sub(k.admitted) <= lag {
+		return true
+	}
+	_, late := r.State.Due(k.charge[0].Place)
+	return late+now.Sub(clamp(r.Heard, k.admitted, now)) <= lag
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each

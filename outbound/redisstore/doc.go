@@ -17,7 +17,9 @@
 // package outbound says, through lost replies, crashes of workers, and scripts that
 // were flushed. A decision is charged exactly once however often its reply is lost:
 // each request has a number, and a record in the key answers a number that comes
-// again. What comes back is bounded by what is on record.
+// again. What comes back is bounded by what is on record. An answer that comes more
+// than 100 ms later than such answers do is not used: the place is given back and asked
+// for anew.
 //
 // When Redis loses data, as in a failover before the last writes were replicated,
 // or when it evicts keys, what was charged is lost with it: at most one more
