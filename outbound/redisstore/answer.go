@@ -32,6 +32,7 @@ type answer struct {
 	n        int               // limits
 	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
+	y        [leak.Max]float64 // the same with all that had come back until then, if repeated
 	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
 }
 
@@ -45,8 +46,23 @@ const (
 // errReply is a reply that the script does not make.
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
-// What a reply has: head numbers, perLimit of each limit's, and then, if any of it is
-// not as it mostly is, unusual ones.
+// errAhead is a record of this worker with the number of a request that it has not made.
+var errAhead = fmt.Errorf("%w: the record is ahead of its worker", errReply)
+
+// unreadable are limits that cannot have been set by this package.
+type unreadable struct {
+	stamp float64
+	cause error
+}
+
+func (e *unreadable) Error() string {
+	return fmt.Sprintf("%v: limits that were set: %v", errReply, e.cause)
+}
+func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
+
+// What a reply has: head numbers, perLimit of each limit's, then, if any of it is not
+// as it mostly is, unusual ones, and of calls that were booked before, one of each
+// limit's.
 const head, perLimit, unusual = 11, 4, 11
 
 // decode reads a reply.
@@ -54,14 +70,16 @@ func decode(value any) (a answer, err error) {
 	text, blob, blobbed := "", "", false
 	switch v := value.(type) {
 	case string:
-		text = v
+		if text = v; text == "ahead" {
+			return a, errAhead
+		}
 	case []any:
 		if len(v) == 2 {
 			text, _ = v[0].(string)
 			blob, blobbed = v[1].(string)
 		}
 	}
-	var buf [head + perLimit*leak.Max + unusual]float64
+	var buf [head + perLimit*leak.Max + unusual + leak.Max]float64
 	f, ok := numbers(text, buf[:0])
 	if !ok || len(f) < head || !(f[10] >= 0 && f[10] <= leak.Max) {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
@@ -69,7 +87,7 @@ func decode(value any) (a answer, err error) {
 	a.n = int(f[10])
 	limits := f[head:]
 	rest := len(limits) - perLimit*a.n
-	if rest != 0 && rest != unusual {
+	if rest != 0 && rest != unusual && rest != unusual+a.n {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
 	s := &a.state
@@ -85,6 +103,7 @@ func decode(value any) (a answer, err error) {
 		u := limits[perLimit*a.n:]
 		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] != 0, u[2] != 0
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
+		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
 	}
 	if blobbed {
@@ -95,7 +114,7 @@ func decode(value any) (a answer, err error) {
 		}
 		if blob != "" {
 			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
-				return a, fmt.Errorf("%w: limits that were set: %w", errReply, err)
+				return a, &unreadable{a.stamp, err}
 			}
 		}
 	}
@@ -313,10 +332,11 @@ func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
 		c.Before += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
 		for i := range a.n {
-			c.Y[i] += a.state.Level[i].Ret
-		}
-		if a.repeated { // what has come back since is not known
-			c.Lost = 1<<leak.Max - 1
+			if a.repeated { // what has come back since is no part of it
+				c.Y[i] += a.y[i] - p.full[i]
+			} else {
+				c.Y[i] += a.state.Level[i].Ret
+			}
 		}
 		c.Seq, c.Version = p.seq, a.version
 	}
@@ -338,6 +358,14 @@ func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 // refuse notes that a request has failed. The shard's lock is held.
 func (sh *shard) refuse(r *request, err error) outcome {
 	o := outcome{request: r, err: err}
+	var u *unreadable
+	switch {
+	case errors.Is(err, errAhead):
+		sh.store.rename()
+		sh.garbage(r.line)
+	case errors.As(err, &u): // the next request says so
+		r.line.stamp = -u.stamp
+	}
 	for _, w := range r.waits {
 		if w.tells {
 			sh.lose(r.line, err)
@@ -357,10 +385,12 @@ func (sh *shard) arrived(ln *line) {
 	}
 }
 
+func (sh *shard) garbage(ln *line) { go sh.store.tell(EventGarbage, ln.bucket, nil) }
+
 // tellOf tells of what an answer says beside what was asked. The shard's lock is held.
 func (sh *shard) tellOf(ln *line, a *answer) {
 	if a.garbage {
-		go sh.store.tell(EventGarbage, ln.bucket, nil)
+		sh.garbage(ln)
 	}
 	if now := time.Now(); a.differ && now.Sub(ln.differ) > time.Minute {
 		ln.differ = now

@@ -35,7 +35,7 @@ type line struct {
 
 	header  header
 	version int64            // of the limits
-	stamp   float64          // what names them and their version
+	stamp   float64          // what names them and their version; below 0: of some that cannot be read
 	set     []outbound.Limit // those that were set; nil: each bucket's own count
 	refusal refusal
 	offset  offset

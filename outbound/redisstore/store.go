@@ -38,8 +38,8 @@ type Config struct {
 type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
-	cluster reloader // nil: not a Cluster
-	worker  any      // this Store's field in the buckets' hashes, a string
+	cluster reloader     // nil: not a Cluster
+	worker  atomic.Value // this Store's field in the buckets' hashes, a string
 	seq     atomic.Int64
 	shards  [shardCount]shard
 	waits   sync.Pool
@@ -71,8 +71,6 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Timeout <= 0 {
 		c.Timeout = time.Second
 	}
-	var id [8]byte
-	_, _ = rand.Read(id[:])  // never fails
 	switch c := rdb.(type) { // a nil pointer is no client, either
 	case *redis.Client:
 		if c == nil {
@@ -83,7 +81,8 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 			rdb = nil
 		}
 	}
-	s := &Store{rdb: rdb, config: c, worker: "w" + string(id[:])}
+	s := &Store{rdb: rdb, config: c}
+	s.rename()
 	s.cluster, _ = rdb.(reloader)
 	for i := range s.shards {
 		s.shards[i].store = s
@@ -91,6 +90,13 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		s.shards[i].lanes = make(map[string]*lane)
 	}
 	return s
+}
+
+// rename gives the Store another field in the hashes. It begins with no record there.
+func (s *Store) rename() {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	s.worker.Store("w" + string(id[:]))
 }
 
 // Update implements [outbound.Store]. Its errors are ctx's own, those of the
