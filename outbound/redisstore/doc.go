@@ -32,7 +32,7 @@
 // One trip for a decision; concurrent ones of one key go together in the next trip,
 // and those of many keys in pipelines, at most four under way to one server. A
 // refusal is remembered, for a second at most, and costs no trip to hear again. A
-// bucket of one limit takes about 250 bytes of the server with one worker and 600
+// bucket of one limit takes about 250 bytes of the server with one worker and 730
 // with ten; a key expires when nothing is left in it, a minute later, and one whose
 // limits were set with SetLimits after 30 days.
 //
