@@ -57,7 +57,7 @@
 //     remains, or what the function of the profile says if that is longer; else
 //     the reset of the only policy. A [Lock] or an [Overload] has nothing to do with resets, and calls
 //     at once only with those of exhausted policies.
-//  4. The profile's Penalty, for [Rate] and [Unknown].
+//  4. The profile's Penalty, for [Rate].
 //  5. On a response that is no refusal, the longest reset of a policy of the
 //     kind [Window] of which nothing remains.
 //

@@ -100,9 +100,35 @@ func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
 			t.Errorf("%d: %v %v %v, want %v and no penalty", status, s.Throttled, s.Reason, s.Wait, want)
 		}
 	}
+	for _, status := range []int{503, 529} {
+		if s := p.Read(answer(status, "Retry-After", "5"), now); !s.Throttled || s.Reason == profile.Concurrency {
+			t.Errorf("%d: %v %v, though it is not about our calls", status, s.Throttled, s.Reason)
+		}
+	}
 	p.Reason = profile.Unknown
+	if s := p.Read(answer(503, "Retry-After", "0"), now); s.Wait != 0 {
+		t.Errorf("the penalty of a 503 is %v", s.Wait)
+	}
 	if s := p.Read(answer(429), now); s.Wait != time.Minute || s.RetryAfter != time.Minute || !s.HasRetryAfter {
 		t.Errorf("the penalty is %v", s.Wait)
+	}
+}
+
+// Who takes an overload for a limit slows the fleet down for nothing, and sends a
+// POST again that may have been done.
+func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
+	for _, name := range names {
+		for _, status := range []int{503, 529} {
+			p, _ := profile.ByName(name)
+			s := p.Read(answer(status, "Retry-After", "5",
+				"X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60", "X-RateLimit-Resource", "core", "X-RateLimit-Type", "Daily-limit",
+				"X-Rate-Limit-Limit", "0", "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "60", "X-Rate-Limit-Problem", "concurrent", "X-Rate-Limit-Type", "application",
+				"X-HubSpot-RateLimit-Daily", "9", "X-HubSpot-RateLimit-Daily-Remaining", "0", "Twilio-Concurrent-Requests", "110", "RateLimit-Reason", "jira-quota-global-based",
+				"Stripe-Rate-Limited-Reason", "global-concurrency", "X-Shopify-Shop-Api-Call-Limit", "40/40", "Sforce-Limit-Info", "api-usage=9/9"), now)
+			if !s.Throttled || s.Reason != profile.Unknown && s.Reason != profile.Overload {
+				t.Errorf("%s: %d is %v, throttled %v", name, status, s.Reason, s.Throttled)
+			}
+		}
 	}
 }
 

@@ -148,8 +148,8 @@ var Google = &Profile{
 var Okta = &Profile{
 	Name:   "okta",
 	Fields: trio("X-Rate-Limit-", Field{}),
-	Judge: func(_ *Answer, s *Signal) {
-		if p := s.Binding(); s.Throttled && p != nil && p.Limit == 0 {
+	Judge: func(a *Answer, s *Signal) {
+		if p := s.Binding(); a.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
 		}
 	},
@@ -183,7 +183,7 @@ var Twilio = &Profile{
 	Name:  "twilio",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		if code := a.JSON("code"); code == "20429" || code == "" && a.Get("Twilio-Concurrent-Requests") != "" {
+		if code := a.JSON("code"); code == "20429" || code == "" && a.Status == 429 && a.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency
 		}
 	},

@@ -26,7 +26,7 @@ var GitHub = &Profile{
 		secondary := contains(message, "secondary rate limit", "abuse detection") ||
 			contains(a.JSON("documentation_url"), "secondary-rate-limits", "abuse-rate-limits")
 		switch {
-		case a.Status == 200 && !limited:
+		case a.Status == 200 && !limited, a.Status >= 500:
 			return
 		case secondary, !spent && (s.HasRetryAfter || a.Status == 429):
 			s.Scope = "secondary"
@@ -121,8 +121,8 @@ var Zoom = &Profile{
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
-	Judge: func(_ *Answer, s *Signal) {
-		if contains(s.Detail, "daily") {
+	Judge: func(a *Answer, s *Signal) {
+		if a.Status == 429 && contains(s.Detail, "daily") {
 			s.Reason = Quota
 		}
 	},
@@ -170,8 +170,9 @@ var Jira = &Profile{
 		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
 		{Header: "Ratelimit-Reason", Is: IsDetail},
 	},
-	Judge: func(_ *Answer, s *Signal) {
+	Judge: func(a *Answer, s *Signal) {
 		switch {
+		case a.Status != 429:
 		case contains(s.Detail, "quota"):
 			s.Reason = Quota
 		case contains(s.Detail, "per-issue"):

@@ -28,7 +28,7 @@ var ShopifyGraphQL = &Profile{
 		p.Limit, _ = get("throttleStatus", "maximumAvailable")
 		p.Remaining, _ = get("throttleStatus", "currentlyAvailable")
 		s.Add(p)
-		if a.JSON("errors", "extensions", "code") != "THROTTLED" && !s.Throttled {
+		if a.Status != 429 && a.JSON("errors", "extensions", "code") != "THROTTLED" {
 			return
 		}
 		s.refuse(Rate)
@@ -48,6 +48,7 @@ var Stripe = &Profile{
 	Peeks:  []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		switch {
+		case a.Status != 429:
 		case s.Detail == "" && a.JSON("error", "code") == "lock_timeout":
 			s.Reason, s.Detail = Lock, "lock_timeout"
 		case strings.HasSuffix(s.Detail, "-concurrency"):
@@ -130,6 +131,7 @@ var HubSpot = &Profile{
 		switch {
 		case a.Status == 477:
 			s.Reason = Overload
+		case a.Status != 429:
 		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || spent:
@@ -206,8 +208,9 @@ var Xero = &Profile{
 		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
 		{Header: "X-Rate-Limit-Problem", Is: IsScope},
 	},
-	Judge: func(_ *Answer, s *Signal) {
+	Judge: func(a *Answer, s *Signal) {
 		switch s.Detail = s.Scope; {
+		case a.Status != 429:
 		case contains(s.Scope, "concurrent"):
 			s.Reason = Concurrency
 		case contains(s.Scope, "day"):
