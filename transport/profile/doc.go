@@ -77,10 +77,13 @@
 // are at most 128 bytes of valid UTF-8 without control characters. Lines above
 // 1 KiB are ignored, and so are those after the 16th of a name, policies after
 // the 32nd, and what comes when 4 KiB have been read; of more than 128
-// different headers, those with a name inside are ignored. That bounds the time
-// for a response to some microseconds, whatever it contains; a body that is
-// looked at adds up to some 200 µs for each value that a profile looks for in 64 KiB. Wait has no other cap: how
-// long a response may hold all calls is for its user to say.
+// different headers, those with a name inside are ignored. Of a body at most
+// 8 KiB are looked at, more than refusals have, and what a success says at the end of a
+// longer one holds nobody; a search in it ends after 1024 values. That bounds the
+// time for a response to some 20 µs for its headers, whatever they contain, and
+// as much again for a body. In a function Judge each call of [Answer.JSON] is a
+// search of its own. Wait has no other cap: how long a response may hold all
+// calls is for its user to say.
 //
 // # Vendors
 //

@@ -206,7 +206,7 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 			}
 			if w.f.Is == IsCustom {
 				custom = true
-			} else {
+			} else if r.left > 0 {
 				r.field(w.f, name[len(w.prefix):len(name)-len(w.suffix)], lines(r.header, name), from)
 			}
 			break

@@ -27,7 +27,7 @@ type Profile struct {
 	// has neither a Retry-After above 0 nor a reset, and no other reason than
 	// Rate: not of a 503, whose troubles it is not about. 0: there is none.
 	Penalty time.Duration
-	// Peeks are the responses whose body is looked at: at most 64 KiB of it, if
+	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
 	// its media type is JSON, or one of Types, and it is not compressed. To look
 	// at it means to wait for it, so a body that streams is not to be listed.
 	Peeks []Peek

@@ -10,12 +10,14 @@ var OpenAI = &Profile{
 	Fields: suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
 	Peeks:  []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		for _, code := range []string{a.JSON("error", "code"), a.JSON("error", "type")} {
-			if contains(code, "insufficient_quota", "billing_hard_limit") {
-				s.Reason, s.Detail = Quota, code
-				return
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/code", "error/type":
+				if code := value(); contains(code, "insufficient_quota", "billing_hard_limit") {
+					s.Reason, s.Detail = Quota, code
+				}
 			}
-		}
+		}, "error")
 	},
 }
 

@@ -16,11 +16,14 @@ var AWS = &Profile{
 	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(a *Answer, s *Signal) {
 		code := a.Get("X-Amzn-Errortype")
-		for _, key := range []string{"__type", "code", "Code"} {
-			if code == "" {
-				code = a.JSON(key)
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "__type", "code", "Code", "Error/Code":
+				if code == "" {
+					code = value()
+				}
 			}
-		}
+		}, "__type", "code", "Code", "Error")
 		if code == "" {
 			code = inner(a.Body, "<Code>", "</Code>")
 		}
@@ -66,16 +69,22 @@ var AzureARM = &Profile{
 	},
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		if s.Throttled {
-			if s.Detail = a.JSON("error", "code"); contains(s.Detail, "anotheroperation") {
-				s.Reason = Lock
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "code", "error/code", "error/details/code", "error/innererror/code":
+				code := value()
+				if contains(code, "anotheroperation") {
+					s.Reason, s.Detail = Lock, code
+				} else if s.Detail == "" {
+					s.Detail = code
+				}
 			}
-		}
+		}, "code", "error")
 		for line := range a.Lines("X-Ms-Ratelimit-Remaining-Resource") {
 			for one := range items(line, ",") {
 				name, remaining, _ := strings.Cut(one, ";")
 				p := NewPolicy(name)
-				p.Remaining, _ = count(strings.TrimLeft(remaining, " \t"))
+				p.remains(strings.TrimLeft(remaining, " \t"))
 				p.Window = windowOf(name)
 				s.Add(p)
 			}
@@ -118,27 +127,45 @@ var Google = &Profile{
 	Name:  "google",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(a *Answer, s *Signal) {
-		reason := a.JSON("error", "errors", "reason")
-		if reason == "" {
-			reason = a.JSON("error", "details", "reason")
-		}
+		var reasons [Lock + 1]string // of several errors or violations
+		daily, exhausted, delay := false, false, ""
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/errors/reason", "error/details/reason":
+				switch reason := value(); {
+				case contains(reason, "dailylimit", "daily_limit"):
+					daily = true
+				case contains(reason, "concurrent"):
+					reasons[Concurrency] = reason
+				case contains(reason, "ratelimit", "rate_limit"):
+					reasons[Rate] = reason
+				case contains(reason, "quotaexceeded", "quota_exceeded"):
+					reasons[Quota] = reason
+				}
+			case "error/details/violations/quotaId", "error/details/metadata/quota_limit":
+				daily = daily || contains(value(), "perday")
+			case "error/status":
+				exhausted = value() == "RESOURCE_EXHAUSTED"
+			case "error/details/retryDelay":
+				delay = value()
+			}
+		}, "error")
 		switch {
-		case contains(reason, "dailylimit", "daily_limit"), contains(a.JSON("error", "details", "violations", "quotaId"), "perday"),
-			contains(a.JSON("error", "details", "metadata", "quota_limit"), "perday"):
+		case daily:
 			s.refuse(Quota)
-			reason = "daily-quota"
-		case contains(reason, "concurrent"):
+			s.Detail = "daily-quota"
+		case reasons[Concurrency] != "":
 			s.refuse(Concurrency)
-		case contains(reason, "ratelimit", "rate_limit"):
+		case reasons[Rate] != "", exhausted:
 			s.refuse(Rate)
-		case contains(reason, "quotaexceeded", "quota_exceeded"):
+		case reasons[Quota] != "":
 			s.refuse(Quota)
-		case a.JSON("error", "status") == "RESOURCE_EXHAUSTED":
-			s.refuse(Rate)
 		}
 		if s.Throttled {
-			s.Detail = reason
-			s.askText(a.JSON("error", "details", "retryDelay"))
+			if !daily {
+				s.Detail = reasons[s.Reason]
+			}
+			s.askText(delay)
 		}
 	},
 }

@@ -24,10 +24,19 @@ var Discord = &Profile{
 		if !s.Throttled {
 			return
 		}
-		if a.Get("X-Ratelimit-Global") == "true" || a.JSON("global") == "true" {
+		if strings.EqualFold(a.Get("X-Ratelimit-Global"), "true") {
 			s.Scope = "global"
 		}
-		s.askText(a.JSON("retry_after"))
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "global":
+				if value() == "true" {
+					s.Scope = "global"
+				}
+			case "retry_after":
+				s.askText(value())
+			}
+		}, "global", "retry_after")
 	},
 }
 
@@ -194,10 +203,16 @@ var Dropbox = &Profile{
 	Name:  "dropbox",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		s.askText(a.JSON("error", "retry_after"))
-		if s.Detail = a.JSON("error", "reason", ".tag"); s.Detail == "too_many_write_operations" {
-			s.Reason = Lock
-		}
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/retry_after":
+				s.askText(value())
+			case "error/reason/.tag":
+				if s.Detail = value(); s.Detail == "too_many_write_operations" {
+					s.Reason = Lock
+				}
+			}
+		}, "error")
 	},
 }
 

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"math"
 	"strings"
 	"time"
 )
@@ -21,20 +22,34 @@ var ShopifyGraphQL = &Profile{
 	Name:  "shopify-graphql",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		cost := find(a.Body, []string{"extensions", "cost"})
-		get := func(path ...string) (float64, bool) { return count(text(find(cost, path))) }
 		p := NewPolicy("graphql-cost")
 		p.Kind, p.Unit = Bucket, "points"
-		p.Limit, _ = get("throttleStatus", "maximumAvailable")
-		p.Remaining, _ = get("throttleStatus", "currentlyAvailable")
+		asked, available, rate := 0.0, math.Inf(1), 0.0
+		refused := a.Status == 429
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "extensions/cost/requestedQueryCost":
+				asked, _ = number(value())
+			case "extensions/cost/throttleStatus/maximumAvailable":
+				p.Limit, _ = count(value())
+			case "extensions/cost/throttleStatus/currentlyAvailable":
+				if n, ok := p.remains(value()); ok {
+					available = n
+				}
+			case "extensions/cost/throttleStatus/restoreRate":
+				rate, _ = number(value())
+			case "errors/extensions/code":
+				refused = refused || value() == "THROTTLED"
+			case "errors/message":
+				refused = refused || value() == "Throttled"
+			}
+		}, "extensions", "errors")
 		s.Add(p)
-		if a.Status != 429 && a.JSON("errors", "extensions", "code") != "THROTTLED" {
-			return
-		}
-		s.refuse(Rate)
-		asked, known := get("requestedQueryCost")
-		if rate, ok := get("throttleStatus", "restoreRate"); ok && known && rate > 0 && p.Remaining >= 0 && asked > p.Remaining {
-			s.ask(span((asked-p.Remaining)/rate, time.Second), true)
+		if refused {
+			s.refuse(Rate)
+			if rate > 0 && asked > available {
+				s.ask(span((asked-available)/rate, time.Second), true)
+			}
 		}
 	},
 }
@@ -126,6 +141,13 @@ var HubSpot = &Profile{
 	Peeks:    []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		s.Detail = a.JSON("policyName")
+		window := time.Duration(0)
+		switch {
+		case contains(s.Detail, "ten_secondly"):
+			window = 10 * time.Second
+		case contains(s.Detail, "secondly"):
+			window = time.Second
+		}
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
@@ -135,10 +157,10 @@ var HubSpot = &Profile{
 		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || spent:
-			s.Scope = "interval"
+			s.Scope, s.Wait = "interval", window
 			for _, p := range s.Policies() {
 				if p.Name == "interval" {
-					s.Wait = p.Window
+					s.Wait = max(s.Wait, p.Window)
 				}
 			}
 		}
@@ -163,14 +185,20 @@ var Salesforce = &Profile{
 				}
 			}
 		}
-		switch code := a.JSON("errorCode"); {
-		case code != "REQUEST_LIMIT_EXCEEDED":
-		case contains(a.JSON("message"), "concurrent"):
+		concurrent := false
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "errorCode":
+				if code := value(); code == "REQUEST_LIMIT_EXCEEDED" {
+					s.refuse(Quota)
+					s.Detail = code
+				}
+			case "message":
+				concurrent = concurrent || contains(value(), "concurrent")
+			}
+		}, "errorCode", "message")
+		if concurrent && s.Detail != "" {
 			s.refuse(Concurrency)
-			s.Detail = code
-		default:
-			s.refuse(Quota)
-			s.Detail = code
 		}
 	},
 }
