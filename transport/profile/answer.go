@@ -3,6 +3,7 @@ package profile
 import (
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,6 +42,11 @@ func (a *Answer) Lines(name string) iter.Seq[string] {
 			}
 		}
 	}
+}
+
+// list returns the lines of a header as the one list that they are.
+func (a *Answer) list(name string) string {
+	return strings.Join(slices.Collect(a.Lines(name)), ",")
 }
 
 // JSON returns a string, number or boolean of the body as text, at most 1 KiB, or

@@ -30,7 +30,9 @@
 // A reset may be a number of seconds, the time since 1970 in seconds or
 // milliseconds, a duration as Go writes it, a date of HTTP, ISO 8601 or
 // JavaScript. A number of 1e9 and more is a time since 1970, of 1e11 and more
-// one in milliseconds, and of 1e14 and more nothing. Milliseconds from now
+// one in milliseconds, and of 1e14 and more nothing; a lesser one that is within 40
+// days of the API's own clock is a time, too, for clocks that show one before 2001,
+// as those of simulations do. Milliseconds from now
 // cannot be told from seconds, unless Retry-After says the same in seconds;
 // otherwise the longer reading counts, and a profile makes it right.
 //
@@ -49,8 +51,8 @@
 //  1. A response out of a cache, with an Age above 0 or X-From-Cache, says
 //     nothing.
 //  2. On a refusal, Retry-After, also if it is shorter than a reset. On anything
-//     else it is a hint for polling, and does not count. Of several lines the
-//     longest counts. One in milliseconds counts instead of the seconds if it is
+//     else it is a hint for polling, and does not count. Of several lines, or several
+//     values that a proxy has joined with a comma and a blank, the longest counts. One in milliseconds counts instead of the seconds if it is
 //     less than them by no more than a second, for it is what they were rounded
 //     from, or if it is longer.
 //  3. On a refusal without that, the longest reset of a policy of which nothing

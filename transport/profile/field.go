@@ -73,7 +73,7 @@ func (r *reader) field(f *Field, policy string, lines []string, from int) {
 	case IsRetryAfter:
 		for _, v := range lines {
 			if v, ok := r.take(v); ok {
-				r.offer(delay(v, f.In, r.clock))
+				r.delays(v, f.In)
 			}
 		}
 		return

@@ -56,11 +56,10 @@ func wellFormed(v string, dict bool) bool {
 // isDictionary tells draft 07, whose RateLimit is a dictionary.
 func isDictionary(lines []string) bool {
 	for _, v := range lines {
-		if len(v) > maxValue {
+		f := fields{s: v, dict: true}
+		if f.skip(" \t"); f.end() || len(v) > maxValue {
 			continue
 		}
-		f := fields{s: v, dict: true}
-		f.skip(" \t")
 		return f.key() != "" && f.peek() == '='
 	}
 	return false
@@ -85,7 +84,9 @@ func dictionary(v string, p *Policy) bool {
 		case "remaining":
 			p.Remaining = float64(it.value.n)
 		case "reset":
-			p.Reset, _ = seconds(it.value)
+			if d, _ := seconds(it.value); d <= believable {
+				p.Reset = d
+			}
 		}
 	}
 	return true

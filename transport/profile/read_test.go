@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -288,5 +289,28 @@ func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
 		if s.Wait != time.Minute+time.Second {
 			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
 		}
+	})
+}
+
+// Simulated time begins in 2000, where a time since 1970 has a digit less.
+func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
+		for _, refused := range []bool{false, true} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.test/user", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := api.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := profile.GitHub.Read(resp, time.Now())
+			resp.Body.Close()
+			if p := s.Binding(); s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second {
+				t.Errorf("%+v", s)
+			}
+		}
+		synctest.Wait()
 	})
 }

@@ -177,7 +177,13 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 		case n >= 1e9:
 			d, absolute = r.until(time.UnixMicro(int64(n * 1e6)))
 		default:
-			d = span(n, r.unit(n))
+			// What is not believed to be a time from now is one since 1970 if the
+			// API's clock shows about the same, as a simulated one may.
+			if d = span(n, r.unit(n)); d > believable {
+				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= believable {
+					d, absolute = r.until(at)
+				}
+			}
 		}
 	} else if d, ok = goDuration(v); ok {
 	} else if at, ok := stamp(v); ok {

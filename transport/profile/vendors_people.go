@@ -65,12 +65,13 @@ var Meta = &Profile{
 		{Header: "X-Ad-Account-Usage", Is: IsCustom},
 		{Header: "X-Business-Use-Case-Usage", Is: IsCustom},
 	},
-	Peeks: []Peek{{Status: 400}, {Status: 403}},
+	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
 	Judge: judgeMeta,
 }
 
 func judgeMeta(a *Answer, s *Signal) {
-	switch code := a.JSON("error", "code"); {
+	code := a.JSON("error", "code")
+	switch {
 	case code == "4", code == "17", code == "32", code == "613",
 		len(code) == 5 && strings.HasPrefix(code, "800"):
 		s.refuse(Rate)
@@ -92,17 +93,20 @@ func judgeMeta(a *Answer, s *Signal) {
 			from := f.i
 			f.skip()
 			objects++
-			if longest := use(f.b[from:f.i], "", s); longest > 0 && (a.Status == 400 || a.Status == 403) {
+			wait, refused := use(f.b[from:f.i], "", s)
+			if refused && code == "" && (a.Status == 400 || a.Status == 403) {
 				s.refuse(Rate)
-				s.Wait = max(s.Wait, longest)
+			}
+			if s.Throttled && a.Status < 500 {
+				s.Wait = max(s.Wait, wait)
 			}
 		}
 	}
 }
 
 // use adds a policy of what one object of Meta's tells, and returns how long it
-// asks to wait.
-func use(object []byte, name string, s *Signal) time.Duration {
+// asks to wait, and whether it does although that may not be believed.
+func use(object []byte, name string, s *Signal) (wait time.Duration, refused bool) {
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
 	f := finder{b: object}
@@ -119,13 +123,14 @@ func use(object []byte, name string, s *Signal) time.Duration {
 			}
 		case "estimated_time_to_regain_access":
 			if ok && n > 0 {
-				p.Reset = span(n, time.Minute)
+				p.Reset, refused = span(n, time.Minute), true
 			}
 		}
 	}
-	wait := p.Wait()
-	s.Add(p)
-	return wait
+	if p.bound() {
+		s.add(p)
+	}
+	return p.Wait(), refused
 }
 
 // Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the
@@ -139,8 +144,8 @@ var Strava = &Profile{
 	},
 	Judge: func(a *Answer, s *Signal) {
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
-			quarter, daily, ok := strings.Cut(a.Get(f.prefix+"Limit"), ",")
-			usedQuarter, usedDaily, used := strings.Cut(a.Get(f.prefix+"Usage"), ",")
+			quarter, daily, ok := strings.Cut(a.list(f.prefix+"Limit"), ",")
+			usedQuarter, usedDaily, used := strings.Cut(a.list(f.prefix+"Usage"), ",")
 			if !ok || !used {
 				continue
 			}
@@ -175,8 +180,8 @@ var Riot = &Profile{
 			s.Reason = Overload
 		}
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
-			counts := a.Get(f.header + "-Count")
-			for one := range items(a.Get(f.header), ",") {
+			counts := a.list(f.header + "-Count")
+			for one := range items(a.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
 					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
