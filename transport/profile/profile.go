@@ -10,7 +10,7 @@ import (
 // [Generic]. Profiles are safe for concurrent use, and not to be changed once
 // they are in use.
 type Profile struct {
-	// Name is the name for [ByName], in lower case.
+	// Name is the API's name, in lower case.
 	Name string
 	// Fields are the headers that only this API has, or that mean something
 	// else here than elsewhere. A header that is listed is read only as listed.

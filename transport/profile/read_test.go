@@ -216,12 +216,15 @@ func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
 	for _, name := range []string{
 		"generic", "github", "shopify", "shopify-rest", "shopify-graphql", "stripe", "slack", "openai", "anthropic", "discord", "google", "aws",
 		"azure-arm", "graph", "hubspot", "jira", "salesforce", "xero", "zoom", "spapi", "notion", "airtable", "twitter", "reddit", "okta",
+		"GitHub", "github_graphql", "GitHub REST", "sp-api", "amazon-sp-api", "msgraph", "ms-graph", "googleapis", "google-apis", "monday.com", "jira-cloud", "zep",
+		"turn.io", "skuvault", "oracle-api-gateway", "Oracle AG", "azure_openai", "X (Twitter)", "twitter/x", "Meta Graph", "confluence", "AWS APIs", "Docker Hub", "eBay",
+		"express-rate-limit", "agent.ai", "ietf", "openai/azure",
 	} {
 		if p, ok := profile.ByName(name); !ok || p == nil || p.Name == "" {
 			t.Errorf("%q: %v %v", name, p, ok)
 		}
 	}
-	for _, name := range []string{"", "GitHub", "nobody"} {
+	for _, name := range []string{"", "-", "nobody", "git"} {
 		if p, ok := profile.ByName(name); ok || p != nil {
 			t.Errorf("%q: %v", name, p)
 		}

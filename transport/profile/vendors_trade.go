@@ -112,6 +112,12 @@ var Prisjakt = &Profile{
 	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
 
+// skuVault is the API of SkuVault, whose reset is in milliseconds from now.
+var skuVault = &Profile{
+	Name:   "skuvault",
+	Fields: trio("X-Ratelimit-", Field{In: time.Millisecond}),
+}
+
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
 // limits of a second and a day, without resets.
 var Etsy = &Profile{
