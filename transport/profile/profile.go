@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"net/http"
 	"time"
 )
@@ -208,7 +209,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 	if p.Judge != nil && (custom || listed || s.Throttled) {
 		a := &Answer{Status: status, Header: resp.Header, clock: r.clock(), left: maxRead}
 		if listed {
-			a.Body = p.peek(resp)
+			a.Body = bytes.TrimPrefix(p.peek(resp), []byte("\ufeff")) // which Azure begins with
 		}
 		judged := *s // what Judge gets escapes, and only then costs an allocation
 		p.Judge(a, &judged)

@@ -15,15 +15,17 @@ var AWS = &Profile{
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(a *Answer, s *Signal) {
-		code := a.Get("X-Amzn-Errortype")
+		code, atOnce := a.Get("X-Amzn-Errortype"), false
 		a.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "__type", "code", "Code", "Error/Code":
 				if code == "" {
 					code = value()
 				}
+			case "Reason": // of Lambda
+				atOnce = contains(value(), "concurrent")
 			}
-		}, "__type", "code", "Code", "Error")
+		}, "__type", "code", "Code", "Error", "Reason")
 		if code == "" {
 			code = inner(a.Body, "<Code>", "</Code>")
 		}
@@ -43,6 +45,9 @@ var AWS = &Profile{
 		if s.Throttled {
 			s.Detail = code
 		}
+		if atOnce && s.Reason == Rate {
+			s.Reason = Concurrency
+		}
 	},
 }
 
@@ -59,13 +64,14 @@ func inner(b []byte, from, to string) string {
 // AzureARM is Azure Resource Manager and the resource providers behind it
 // (learn.microsoft.com, "Understand how Azure Resource Manager throttles
 // requests", 2026). They tell what remains, without a limit or a reset, and the
-// compute provider names the window at the end of the policy: Get3Min. A 429
-// because another operation is under way is a Lock.
+// compute provider names the window at the end of the policy: Get3Min. Those of
+// costs and consumption have waits of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
 var AzureARM = &Profile{
 	Name: "azure-arm",
 	Fields: []Field{
 		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
 		{Header: "X-Ms-Ratelimit-Remaining-*", Is: IsRemaining, Kind: Bucket},
+		{Header: "X-Ms-Ratelimit-*-Retry-After", Is: IsRetryAfter},
 	},
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
@@ -144,6 +150,8 @@ var Google = &Profile{
 				}
 			case "error/details/violations/quotaId", "error/details/metadata/quota_limit":
 				daily = daily || contains(value(), "perday")
+			case "error/details/metadata/quota_unit": // 1/d/{project}
+				daily = daily || contains(value(), "/d/")
 			case "error/status":
 				exhausted = value() == "RESOURCE_EXHAUSTED"
 			case "error/details/retryDelay":

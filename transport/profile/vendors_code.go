@@ -152,8 +152,9 @@ var Zoom = &Profile{
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
+	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		if a.Status == 429 && contains(s.Detail, "daily") {
+		if a.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(a.JSON("message"), "daily")) {
 			s.Reason = Quota
 		}
 	},

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,10 +42,13 @@ var Discord = &Profile{
 }
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
-// minutes for each endpoint, with resets in seconds since 1970.
+// minutes for each endpoint, with resets in seconds since 1970, and for some of a
+// day, of the app and of the user.
 var Twitter = &Profile{
-	Name:   "twitter",
-	Fields: trio("X-Rate-Limit-", Field{}),
+	Name: "twitter",
+	Fields: slices.Concat(trio("X-Rate-Limit-", Field{}),
+		trio("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
+		trio("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
 }
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
@@ -57,22 +61,26 @@ var Reddit = &Profile{
 // Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026).
 // Policies are the parts, in percent, of an hourly budget, as JSON in headers,
 // with the minutes until a refused business may come back. Refusals are 400 with
-// such a time, or with one of the codes for limits.
+// one of the codes for limits, or without a code and with such a time.
 var Meta = &Profile{
 	Name: "meta",
 	Fields: []Field{
 		{Header: "X-App-Usage", Is: IsCustom},
 		{Header: "X-Ad-Account-Usage", Is: IsCustom},
+		{Header: "X-Fb-Ads-Insights-Throttle", Is: IsCustom},
 		{Header: "X-Business-Use-Case-Usage", Is: IsCustom},
 	},
 	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
+	Types: []string{"text/javascript"},
 	Judge: judgeMeta,
 }
 
 func judgeMeta(a *Answer, s *Signal) {
 	code := a.JSON("error", "code")
 	switch {
-	case code == "4", code == "17", code == "32", code == "613",
+	case code == "131056": // one who is written to
+		s.refuse(Lock)
+	case code == "4", code == "17", code == "32", code == "613", code == "130429",
 		len(code) == 5 && strings.HasPrefix(code, "800"):
 		s.refuse(Rate)
 	}
@@ -81,6 +89,9 @@ func judgeMeta(a *Answer, s *Signal) {
 	}
 	for line := range a.Lines("X-Ad-Account-Usage") {
 		use([]byte(line), "ad-account", s)
+	}
+	for line := range a.Lines("X-Fb-Ads-Insights-Throttle") {
+		use([]byte(line), "ads-insights", s)
 	}
 	for line := range a.Lines("X-Business-Use-Case-Usage") {
 		// {"id":[{"type":"ads_management",…},…],…}
@@ -117,13 +128,17 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 			if name == "" {
 				p.Name = text(value)
 			}
-		case "call_count", "total_cputime", "total_time", "acc_id_util_pct":
+		case "call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct":
 			if ok {
 				p.Limit, p.used = 100, max(p.used, n)
 			}
 		case "estimated_time_to_regain_access":
 			if ok && n > 0 {
 				p.Reset, refused = span(n, time.Minute), true
+			}
+		case "reset_time_duration":
+			if ok && n > 0 {
+				p.Reset = span(n, time.Second)
 			}
 		}
 	}

@@ -181,30 +181,35 @@ var Salesforce = &Profile{
 	Name:   "salesforce",
 	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 403}, {Status: 503}},
+	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(a *Answer, s *Signal) {
 		for line := range a.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
 				name, use, _ := strings.Cut(one, "=")
 				use, _, _ = strings.Cut(use, "(")
 				if used, limit, ok := strings.Cut(use, "/"); ok {
-					s.Add(usage(name, used, limit, day))
+					s.Add(usage(strings.TrimRight(name, " \t"), used, limit, day))
 				}
 			}
 		}
-		concurrent := false
+		const code = "REQUEST_LIMIT_EXCEEDED"
+		limited := inner(a.Body, "<errorCode>", "</errorCode>") == code
+		concurrent := contains(inner(a.Body, "<message>", "</message>"), "concurrent")
 		a.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errorCode":
-				if code := value(); code == "REQUEST_LIMIT_EXCEEDED" {
-					s.refuse(Quota)
-					s.Detail = code
-				}
+				limited = limited || value() == code
 			case "message":
 				concurrent = concurrent || contains(value(), "concurrent")
 			}
 		}, "errorCode", "message")
-		if concurrent && s.Detail != "" {
+		switch {
+		case limited && concurrent:
 			s.refuse(Concurrency)
+			s.Detail = code
+		case limited:
+			s.refuse(Quota)
+			s.Detail = code
 		}
 	},
 }
