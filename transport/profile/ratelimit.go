@@ -151,7 +151,10 @@ func (r *reader) limits(v string, from int) {
 			continue
 		}
 		d, ok := seconds(reset)
-		if reset.kind != none && !ok || remaining.kind == none && reset.kind == none {
+		if reset.kind != none && !ok {
+			continue
+		}
+		if ok = ok && d <= believable; remaining.kind == none && !ok {
 			continue
 		}
 		p := r.named(clean(name), it.pk.bytes(), from)
@@ -161,7 +164,7 @@ func (r *reader) limits(v string, from int) {
 		if remaining.kind == integer {
 			p.least(&p.Remaining, float64(remaining.n))
 		}
-		if ok && d <= believable {
+		if ok {
 			p.Reset = max(p.Reset, d)
 		}
 		p.settle()
