@@ -3,6 +3,7 @@ package profile
 import (
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,10 +44,21 @@ func (a *Answer) Lines(name string) iter.Seq[string] {
 	}
 }
 
+// list returns the lines of a header as the one list that they are.
+func (a *Answer) list(name string) string {
+	return strings.Join(slices.Collect(a.Lines(name)), ",")
+}
+
 // JSON returns a string, number or boolean of the body as text, at most 1 KiB, or
 // "" if there is none. The path names the members of objects from the outside to
-// the inside; of an array, the first element counts that has the rest of it.
+// the inside; of an array, the first element counts that has the rest of it. It
+// ends after 1024 values.
 func (a *Answer) JSON(path ...string) string { return text(find(a.Body, path)) }
+
+// each calls f for the values in some members of the body, in one go.
+func (a *Answer) each(f func(path []byte, value func() string), members ...string) {
+	each(a.Body, f, members...)
+}
 
 // Number reads digits with or without decimals, and nothing else: no sign, no
 // exponent, no NaN.

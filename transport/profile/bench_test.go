@@ -162,7 +162,7 @@ func BenchmarkFlood(b *testing.B) {
 // BenchmarkBody looks for a value at the end of as much of a body as is looked
 // at.
 func BenchmarkBody(b *testing.B) {
-	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 1000) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
+	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
 	p := &profile.Profile{Peeks: []profile.Peek{{Status: 200}}, Judge: func(a *profile.Answer, _ *profile.Signal) {
 		if a.JSON("extensions", "cost", "requestedQueryCost") == "" {
 			panic("not found")
@@ -173,5 +173,41 @@ func BenchmarkBody(b *testing.B) {
 	for b.Loop() {
 		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
 		sink = p.Read(resp, now)
+	}
+}
+
+// BenchmarkBodies reads bodies that are made to be slow.
+func BenchmarkBodies(b *testing.B) {
+	for what, body := range bodies(64 << 10) {
+		for _, name := range []string{"google", "github", "shopify-graphql", "monday"} {
+			p, _ := profile.ByName(name)
+			b.Run(what+"/"+name, func(b *testing.B) {
+				resp := usual(p.Peeks[0].Status)
+				b.ReportAllocs()
+				for b.Loop() {
+					resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+					sink = p.Read(resp, now)
+				}
+			})
+		}
+	}
+}
+
+// bodies are JSON texts of n bytes at least.
+func bodies(n int) map[string]string {
+	fill := func(begin, part, end string) string { return begin + strings.Repeat(part, n/len(part)) + end }
+	return map[string]string{
+		"things":    fill(`{"data":[`, `{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`),
+		"numbers":   fill(`{"error":[`, `0,`, `0]}`),
+		"reasons":   fill(`{"error":{"errors":[`, `{"reason":"rateLimit"},`, `{}]}}`),
+		"messages":  fill(`{"message":[`, `"a rate",`, `""]}`),
+		"codes":     fill(`{"errors":[`, `{"extensions":{"code":"x"}},`, `{}]}`),
+		"members":   fill(`{`, `"a":0,`, `"b":0}`),
+		"deep":      fill(``, `{"a":[`, ``),
+		"objects":   fill(`[`, `{},`, `{}]`),
+		"escapes":   fill(`{"message":"`, `\"`, `"}`),
+		"escapes 2": fill(`{"errors":[`, `{"type":"\u0041"},`, `{}]}`),
+		"brackets":  fill(``, `[`, ``),
+		"blanks":    fill(`{"a":`, "\n", `0}`),
 	}
 }

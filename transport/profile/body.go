@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// maxPeek is how much of a body is looked at.
-const maxPeek = 64 << 10
+// maxPeek is how much of a body is looked at. Refusals are short: one of Google's,
+// with a violation for each of some quotas, has about 3 KiB.
+const maxPeek = 8 << 10
 
 // peeks reports whether the profile lists the response.
 func (p *Profile) peeks(resp *http.Response) bool {

@@ -30,7 +30,9 @@
 // A reset may be a number of seconds, the time since 1970 in seconds or
 // milliseconds, a duration as Go writes it, a date of HTTP, ISO 8601 or
 // JavaScript. A number of 1e9 and more is a time since 1970, of 1e11 and more
-// one in milliseconds, and of 1e14 and more nothing. Milliseconds from now
+// one in milliseconds, and of 1e14 and more nothing; a lesser one that is within 40
+// days of the API's own clock is a time, too, for clocks that show one before 2001,
+// as those of simulations do. Milliseconds from now
 // cannot be told from seconds, unless Retry-After says the same in seconds;
 // otherwise the longer reading counts, and a profile makes it right.
 //
@@ -49,15 +51,15 @@
 //  1. A response out of a cache, with an Age above 0 or X-From-Cache, says
 //     nothing.
 //  2. On a refusal, Retry-After, also if it is shorter than a reset. On anything
-//     else it is a hint for polling, and does not count. Of several lines the
-//     longest counts. One in milliseconds counts instead of the seconds if it is
+//     else it is a hint for polling, and does not count. Of several lines, or several
+//     values that a proxy has joined with a comma and a blank, the longest counts. One in milliseconds counts instead of the seconds if it is
 //     less than them by no more than a second, for it is what they were rounded
 //     from, or if it is longer.
 //  3. On a refusal without that, the longest reset of a policy of which nothing
 //     remains, or what the function of the profile says if that is longer; else
 //     the reset of the only policy. A [Lock] or an [Overload] has nothing to do with resets, and calls
 //     at once only with those of exhausted policies.
-//  4. The profile's Penalty, for [Rate] and [Unknown].
+//  4. The profile's Penalty, for [Rate].
 //  5. On a response that is no refusal, the longest reset of a policy of the
 //     kind [Window] of which nothing remains.
 //
@@ -77,10 +79,13 @@
 // are at most 128 bytes of valid UTF-8 without control characters. Lines above
 // 1 KiB are ignored, and so are those after the 16th of a name, policies after
 // the 32nd, and what comes when 4 KiB have been read; of more than 128
-// different headers, those with a name inside are ignored. That bounds the time
-// for a response to some microseconds, whatever it contains; a body that is
-// looked at adds up to some 200 µs for each value that a profile looks for in 64 KiB. Wait has no other cap: how
-// long a response may hold all calls is for its user to say.
+// different headers, those with a name inside are ignored. Of a body at most
+// 8 KiB are looked at, more than refusals have, and what a success says at the end of a
+// longer one holds nobody; a search in it ends after 1024 values. That bounds the
+// time for a response to some 20 µs for its headers, whatever they contain, and
+// as much again for a body. In a function Judge each call of [Answer.JSON] is a
+// search of its own. Wait has no other cap: how long a response may hold all
+// calls is for its user to say.
 //
 // # Vendors
 //

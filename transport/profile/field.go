@@ -73,7 +73,7 @@ func (r *reader) field(f *Field, policy string, lines []string, from int) {
 	case IsRetryAfter:
 		for _, v := range lines {
 			if v, ok := r.take(v); ok {
-				r.offer(delay(v, f.In, r.clock))
+				r.delays(v, f.In)
 			}
 		}
 		return
@@ -206,7 +206,7 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 			}
 			if w.f.Is == IsCustom {
 				custom = true
-			} else {
+			} else if r.left > 0 {
 				r.field(w.f, name[len(w.prefix):len(name)-len(w.suffix)], lines(r.header, name), from)
 			}
 			break

@@ -12,7 +12,7 @@ const maxDepth = 16
 // looks at each byte once and does not check what it passes by, so that a body
 // that was cut off or is wrong further on does no harm.
 func find(b []byte, path []string) []byte {
-	f := finder{b: b}
+	f := finder{b: b, left: maxSteps}
 	if c := f.peek(); len(path) > 0 && c != '{' && c != '[' {
 		return nil
 	}
@@ -20,8 +20,17 @@ func find(b []byte, path []string) []byte {
 }
 
 type finder struct {
-	b []byte
-	i int
+	b    []byte
+	i    int
+	left int // steps
+}
+
+// step reports whether a further value may be passed by.
+func (f *finder) step() bool {
+	if f.left--; f.left < 0 {
+		f.i = len(f.b)
+	}
+	return f.left >= 0
 }
 
 // peek returns the next byte that is no blank; 0: there is none.
@@ -60,6 +69,9 @@ func (f *finder) value(path []string, depth int) []byte {
 				f.i++
 				continue
 			}
+			if !f.step() {
+				return nil
+			}
 			if found := f.value(path, depth+1); found != nil {
 				return found
 			}
@@ -80,7 +92,7 @@ func (f *finder) value(path []string, depth int) []byte {
 			return nil
 		}
 		key := f.quoted()
-		if f.peek() != ':' {
+		if f.peek() != ':' || !f.step() {
 			f.i = len(f.b)
 			return nil
 		}
@@ -94,6 +106,107 @@ func (f *finder) value(path []string, depth int) []byte {
 			return found
 		}
 	}
+}
+
+// maxSteps is how many values are passed by in a body, those within others that
+// nobody looks for apart; to read one counts as readSteps more.
+const (
+	maxSteps  = 1024
+	readSteps = 8
+)
+
+// each calls f for the strings, numbers and other plain values in some members of
+// a JSON text, with the path to them: the names of the members, with slashes
+// between them. The elements of an array have the array's path. value returns what
+// is there, as text does. Like find, each looks at each byte once, but for all
+// that somebody looks for.
+func each(b []byte, f func(path []byte, value func() string), members ...string) {
+	w := walker{finder: finder{b: b, left: maxSteps}, members: members, f: f, path: make([]byte, 0, maxName)}
+	w.value = w.text
+	w.walk(0)
+}
+
+type walker struct {
+	finder
+	members []string
+	f       func(path []byte, value func() string)
+	value   func() string
+	path    []byte
+	plain   []byte // the value that f is called for
+}
+
+func (w *walker) text() string {
+	w.left -= readSteps
+	return text(w.plain)
+}
+
+// walk passes by a value and tells of all that lies in it, down to maxDepth.
+func (w *walker) walk(depth int) {
+	c := w.peek()
+	if depth > maxDepth || c != '{' && c != '[' {
+		from := w.i
+		// What ends with the text may have been cut off.
+		if w.skip(); w.i < len(w.b) && c != '{' && c != '[' && len(w.path) > 0 {
+			w.plain = w.b[from:w.i]
+			w.f(w.path, w.value)
+		}
+		return
+	}
+	n := len(w.path)
+	for w.i++; ; {
+		switch w.peek() {
+		case 0:
+			return
+		case '}', ']':
+			w.i++
+			return
+		case ',':
+			w.i++
+			continue
+		}
+		if !w.step() {
+			return
+		}
+		if c == '{' && !w.key(n) {
+			continue
+		}
+		w.walk(depth + 1)
+		w.path = w.path[:n]
+	}
+}
+
+// key passes by the name of a member and puts it behind the first n bytes of the
+// path. If nobody looks for it, it passes by the value, too, and reports false.
+func (w *walker) key(n int) bool {
+	if w.peek() != '"' {
+		w.i = len(w.b) // no JSON
+		return false
+	}
+	key := w.quoted()
+	if w.peek() != ':' {
+		w.i = len(w.b)
+		return false
+	}
+	w.i++
+	if n+1+len(key) > maxName || n == 0 && !w.wanted(key) {
+		w.peek()
+		w.skip()
+		return false
+	}
+	if n > 0 {
+		w.path = append(w.path, '/')
+	}
+	w.path = append(w.path, key...)
+	return true
+}
+
+func (w *walker) wanted(key []byte) bool {
+	for _, m := range w.members {
+		if m == string(key) {
+			return true
+		}
+	}
+	return false
 }
 
 // member reads the next member of an object, whose brace it passes by first, and
@@ -157,21 +270,26 @@ func (f *finder) skip() {
 		return
 	}
 	for open := 0; f.i < len(f.b); {
-		switch f.b[f.i] {
-		case '"':
-			f.quoted()
+		c := f.b[f.i]
+		if f.i++; !structural[c] {
 			continue
+		}
+		switch c {
+		case '"':
+			f.i--
+			f.quoted()
 		case '{', '[':
 			open++
-		case '}', ']':
+		default:
 			if open--; open == 0 {
-				f.i++
 				return
 			}
 		}
-		f.i++
 	}
 }
+
+// structural are the characters that begin or end something.
+var structural = [256]bool{'"': true, '{': true, '[': true, '}': true, ']': true}
 
 // text returns what a string, number or boolean says.
 func text(value []byte) string {

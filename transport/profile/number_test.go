@@ -90,7 +90,8 @@ func FuzzStamp(f *testing.F) {
 		} else if ok && err == nil && !at.Equal(want) {
 			t.Errorf("%q: %v, want %v", v, at, want)
 		}
-		if want, err := time.Parse(time.RFC3339, v); err == nil && (!ok || !at.Equal(want)) {
+		// Go's reading takes an hour of one digit, which RFC 3339 does not.
+		if want, err := time.Parse(time.RFC3339, v); err == nil && v[13] == ':' && (!ok || !at.Equal(want)) {
 			t.Errorf("%q: %v %v, want %v", v, at, ok, want)
 		}
 		if ok && strings.HasSuffix(v, "EST") {

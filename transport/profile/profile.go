@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"net/http"
 	"time"
 )
@@ -10,7 +11,7 @@ import (
 // [Generic]. Profiles are safe for concurrent use, and not to be changed once
 // they are in use.
 type Profile struct {
-	// Name is the name for [ByName], in lower case.
+	// Name is the API's name, in lower case.
 	Name string
 	// Fields are the headers that only this API has, or that mean something
 	// else here than elsewhere. A header that is listed is read only as listed.
@@ -18,15 +19,16 @@ type Profile struct {
 	// Refusals are the statuses that are refusals because of a limit, beside
 	// 429, 529, and 503 where it says when to come back.
 	Refusals []int
-	// Reason is why this API refuses, unless the response tells otherwise.
-	// Unknown: [Rate] for 429 and Refusals, [Overload] for 529.
+	// Reason is why this API refuses with 429 and Refusals, unless the response
+	// tells otherwise. Unknown: [Rate]. A 503 or 529 is about the API's own
+	// troubles, whatever stands here.
 	Reason Reason
 	// Penalty is for how long the API's documentation asks to wait after a
 	// refusal that does not say. It becomes the RetryAfter of a refusal that
 	// has neither a Retry-After above 0 nor a reset, and no other reason than
-	// Rate. 0: there is none.
+	// Rate: not of a 503, whose troubles it is not about. 0: there is none.
 	Penalty time.Duration
-	// Peeks are the responses whose body is looked at: at most 64 KiB of it, if
+	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
 	// its media type is JSON, or one of Types, and it is not compressed. To look
 	// at it means to wait for it, so a body that streams is not to be listed.
 	Peeks []Peek
@@ -36,8 +38,10 @@ type Profile struct {
 	// Judge looks at what the data above cannot tell. It is called for refusals,
 	// for responses that Peeks lists, and for those with a header that Fields
 	// lists as [IsCustom], when everything else has been read and before Wait is
-	// computed. It may change the Signal, and must not keep it or the Answer.
-	// nil: nothing is called.
+	// computed. It may change the Signal, and must not keep it or the Answer. Of
+	// a status of 500 and more it is to leave the Reason alone, unless the API
+	// itself names a limit there: a Reason but Unknown and Overload, with a
+	// Detail, says that the call was certainly not done. nil: nothing is called.
 	Judge func(a *Answer, s *Signal)
 }
 
@@ -193,19 +197,19 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 	switch {
 	case status == http.StatusTooManyRequests, p.refuses(status):
 		s.Throttled, s.Reason = true, Rate
+		if p.Reason != Unknown {
+			s.Reason = p.Reason
+		}
 	case status == overloaded:
 		s.Throttled, s.Reason = true, Overload
 	case status == http.StatusServiceUnavailable && s.HasRetryAfter:
 		s.Throttled = true
 	}
-	if s.Throttled && p.Reason != Unknown && s.Reason != Overload {
-		s.Reason = p.Reason
-	}
 	listed := p.peeks(resp)
 	if p.Judge != nil && (custom || listed || s.Throttled) {
 		a := &Answer{Status: status, Header: resp.Header, clock: r.clock(), left: maxRead}
 		if listed {
-			a.Body = p.peek(resp)
+			a.Body = bytes.TrimPrefix(p.peek(resp), []byte("\ufeff")) // which Azure begins with
 		}
 		judged := *s // what Judge gets escapes, and only then costs an allocation
 		p.Judge(a, &judged)

@@ -56,11 +56,10 @@ func wellFormed(v string, dict bool) bool {
 // isDictionary tells draft 07, whose RateLimit is a dictionary.
 func isDictionary(lines []string) bool {
 	for _, v := range lines {
-		if len(v) > maxValue {
+		f := fields{s: v, dict: true}
+		if f.skip(" \t"); f.end() || len(v) > maxValue {
 			continue
 		}
-		f := fields{s: v, dict: true}
-		f.skip(" \t")
 		return f.key() != "" && f.peek() == '='
 	}
 	return false
@@ -85,7 +84,9 @@ func dictionary(v string, p *Policy) bool {
 		case "remaining":
 			p.Remaining = float64(it.value.n)
 		case "reset":
-			p.Reset, _ = seconds(it.value)
+			if d, _ := seconds(it.value); d <= believable {
+				p.Reset = d
+			}
 		}
 	}
 	return true
@@ -150,7 +151,10 @@ func (r *reader) limits(v string, from int) {
 			continue
 		}
 		d, ok := seconds(reset)
-		if reset.kind != none && !ok || remaining.kind == none && reset.kind == none {
+		if reset.kind != none && !ok {
+			continue
+		}
+		if ok = ok && d <= believable; remaining.kind == none && !ok {
 			continue
 		}
 		p := r.named(clean(name), it.pk.bytes(), from)
@@ -160,7 +164,7 @@ func (r *reader) limits(v string, from int) {
 		if remaining.kind == integer {
 			p.least(&p.Remaining, float64(remaining.n))
 		}
-		if ok && d <= believable {
+		if ok {
 			p.Reset = max(p.Reset, d)
 		}
 		p.settle()

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -100,9 +101,35 @@ func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
 			t.Errorf("%d: %v %v %v, want %v and no penalty", status, s.Throttled, s.Reason, s.Wait, want)
 		}
 	}
+	for _, status := range []int{503, 529} {
+		if s := p.Read(answer(status, "Retry-After", "5"), now); !s.Throttled || s.Reason == profile.Concurrency {
+			t.Errorf("%d: %v %v, though it is not about our calls", status, s.Throttled, s.Reason)
+		}
+	}
 	p.Reason = profile.Unknown
+	if s := p.Read(answer(503, "Retry-After", "0"), now); s.Wait != 0 {
+		t.Errorf("the penalty of a 503 is %v", s.Wait)
+	}
 	if s := p.Read(answer(429), now); s.Wait != time.Minute || s.RetryAfter != time.Minute || !s.HasRetryAfter {
 		t.Errorf("the penalty is %v", s.Wait)
+	}
+}
+
+// Who takes an overload for a limit slows the fleet down for nothing, and sends a
+// POST again that may have been done.
+func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
+	for _, name := range names {
+		for _, status := range []int{503, 529} {
+			p, _ := profile.ByName(name)
+			s := p.Read(answer(status, "Retry-After", "5",
+				"X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60", "X-RateLimit-Resource", "core", "X-RateLimit-Type", "Daily-limit",
+				"X-Rate-Limit-Limit", "0", "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "60", "X-Rate-Limit-Problem", "concurrent", "X-Rate-Limit-Type", "application",
+				"X-HubSpot-RateLimit-Daily", "9", "X-HubSpot-RateLimit-Daily-Remaining", "0", "Twilio-Concurrent-Requests", "110", "RateLimit-Reason", "jira-quota-global-based",
+				"Stripe-Rate-Limited-Reason", "global-concurrency", "X-Shopify-Shop-Api-Call-Limit", "40/40", "Sforce-Limit-Info", "api-usage=9/9"), now)
+			if !s.Throttled || s.Reason != profile.Unknown && s.Reason != profile.Overload {
+				t.Errorf("%s: %d is %v, throttled %v", name, status, s.Reason, s.Throttled)
+			}
+		}
 	}
 }
 
@@ -189,12 +216,15 @@ func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
 	for _, name := range []string{
 		"generic", "github", "shopify", "shopify-rest", "shopify-graphql", "stripe", "slack", "openai", "anthropic", "discord", "google", "aws",
 		"azure-arm", "graph", "hubspot", "jira", "salesforce", "xero", "zoom", "spapi", "notion", "airtable", "twitter", "reddit", "okta",
+		"GitHub", "github_graphql", "GitHub REST", "sp-api", "amazon-sp-api", "msgraph", "ms-graph", "googleapis", "google-apis", "monday.com", "jira-cloud", "zep",
+		"turn.io", "skuvault", "oracle-api-gateway", "Oracle AG", "azure_openai", "X (Twitter)", "twitter/x", "Meta Graph", "confluence", "AWS APIs", "Docker Hub", "eBay",
+		"express-rate-limit", "agent.ai", "ietf", "openai/azure",
 	} {
 		if p, ok := profile.ByName(name); !ok || p == nil || p.Name == "" {
 			t.Errorf("%q: %v %v", name, p, ok)
 		}
 	}
-	for _, name := range []string{"", "GitHub", "nobody"} {
+	for _, name := range []string{"", "-", "nobody", "git"} {
 		if p, ok := profile.ByName(name); ok || p != nil {
 			t.Errorf("%q: %v", name, p)
 		}
@@ -262,5 +292,28 @@ func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
 		if s.Wait != time.Minute+time.Second {
 			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
 		}
+	})
+}
+
+// Simulated time begins in 2000, where a time since 1970 has a digit less.
+func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
+		for _, refused := range []bool{false, true} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.test/user", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := api.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := profile.GitHub.Read(resp, time.Now())
+			resp.Body.Close()
+			if p := s.Binding(); s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second {
+				t.Errorf("%+v", s)
+			}
+		}
+		synctest.Wait()
 	})
 }

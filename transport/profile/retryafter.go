@@ -1,6 +1,9 @@
 package profile
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // retryAfter reads Retry-After and its relatives. Those in milliseconds are the
 // same wait before it was rounded, if they agree with it; otherwise the longer
@@ -13,7 +16,7 @@ func (r *reader) retryAfter() {
 	for _, n := range [...]int{hRetryAfter, hXRetryAfter} {
 		for _, v := range r.known(n) {
 			if v, ok := r.take(v); ok {
-				r.offer(delay(v, 0, r.clock))
+				r.delays(v, 0)
 			}
 		}
 	}
@@ -21,8 +24,12 @@ func (r *reader) retryAfter() {
 	for _, n := range [...]int{hRetryAfterMs, hMsRetryAfterMs, hAmzRetryAfter} {
 		for _, v := range r.known(n) {
 			v, ok := r.take(v)
-			if n, numeric := number(v); ok && numeric {
-				longest, found = max(longest, span(n, time.Millisecond)), true
+			for i := 0; ok && v != "" && i < maxLines; i++ {
+				var one string
+				one, v, _ = strings.Cut(v, joined)
+				if n, numeric := number(one); numeric {
+					longest, found = max(longest, span(n, time.Millisecond)), true
+				}
 			}
 		}
 	}
@@ -33,12 +40,45 @@ func (r *reader) retryAfter() {
 	}
 }
 
+// joined is what stands between lines that a proxy has made one of. A comma alone
+// may be a decimal one.
+const joined = ", "
+
+// delays counts what a line says, or each of several in one.
+func (r *reader) delays(v string, unit time.Duration) {
+	if r.offer(v, unit) {
+		return
+	}
+	for i := 0; v != "" && i < maxLines; i++ {
+		end := part(v, 0)
+		if !r.offer(v[:end], unit) { // a date has the same in it
+			if two := part(v, end+len(joined)); r.offer(v[:two], unit) {
+				end = two
+			}
+		}
+		v = v[min(len(v), end+len(joined)):]
+	}
+}
+
+// part returns where the part of a joined line ends that begins at an index.
+func part(v string, from int) int {
+	if from >= len(v) {
+		return len(v)
+	}
+	if n := strings.Index(v[from:], joined); n >= 0 {
+		return from + n
+	}
+	return len(v)
+}
+
 // offer counts one value of several; the longest is right.
-func (r *reader) offer(d time.Duration, absolute, ok bool) {
+func (r *reader) offer(v string, unit time.Duration) bool {
+	d, absolute, ok := delay(v, unit, r.clock)
 	s := &r.s
 	if ok && (!s.HasRetryAfter || d > s.RetryAfter) {
 		s.RetryAfter, s.HasRetryAfter, s.Absolute = d, true, absolute
 	}
+	return ok
 }
 
 // delay reads how long to wait: a number in the given unit, 0: seconds, or a

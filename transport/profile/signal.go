@@ -346,7 +346,7 @@ func (s *Signal) conclude(penalty time.Duration) {
 	case counted == 1 && s.Reason != Concurrency:
 		s.Wait = only
 	}
-	if s.Throttled && s.Wait == 0 && penalty > 0 && (s.Reason == Rate || s.Reason == Unknown) {
+	if s.Throttled && s.Wait == 0 && penalty > 0 && s.Reason == Rate {
 		s.RetryAfter, s.HasRetryAfter = min(penalty, forever), true
 		s.Wait = s.RetryAfter
 	}

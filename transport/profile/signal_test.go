@@ -115,14 +115,14 @@ func TestReasonsHaveNames(t *testing.T) {
 func TestNamesOfProfilesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range builtin {
-		if p.Name == "" || seen[p.Name] {
+		if p.Name == "" || seen[plain(p.Name)] {
 			t.Errorf("%q is there twice", p.Name)
 		}
-		seen[p.Name] = true
+		seen[plain(p.Name)] = true
 	}
 	for name, p := range aliases {
-		if p == nil || seen[name] {
-			t.Errorf("the alias %q is a name already", name)
+		if p == nil || seen[name] || plain(name) != name {
+			t.Errorf("the alias %q is a name already, or none", name)
 		}
 	}
 }

@@ -89,11 +89,7 @@ func (r *reader) remaining(p *Policy, lines []string) {
 		if !ok {
 			continue
 		}
-		if n, ok := number(v); ok {
-			p.least(&p.Remaining, n)
-		} else if n, ok := number(strings.TrimPrefix(v, "-")); ok {
-			p.below(n)
-		} else {
+		if _, ok := p.remains(v); !ok {
 			r.list(v, func(it *item) {
 				if it.value.n < 0 {
 					p.below(float64(-it.value.n))
@@ -103,6 +99,18 @@ func (r *reader) remaining(p *Policy, lines []string) {
 			})
 		}
 	}
+}
+
+// remains counts a number as what remains, and returns it: it may be less than
+// nothing.
+func (p *Policy) remains(v string) (n float64, ok bool) {
+	if n, ok = number(v); ok {
+		p.least(&p.Remaining, n)
+	} else if n, ok = number(strings.TrimPrefix(v, "-")); ok {
+		p.below(n)
+		n = -n
+	}
+	return n, ok
 }
 
 // least keeps the lesser of two numbers, the first of which may be none.
@@ -169,7 +177,13 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 		case n >= 1e9:
 			d, absolute = r.until(time.UnixMicro(int64(n * 1e6)))
 		default:
-			d = span(n, r.unit(n))
+			// What is not believed to be a time from now is one since 1970 if the
+			// API's clock shows about the same, as a simulated one may.
+			if d = span(n, r.unit(n)); d > believable {
+				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= believable {
+					d, absolute = r.until(at)
+				}
+			}
 		}
 	} else if d, ok = goDuration(v); ok {
 	} else if at, ok := stamp(v); ok {

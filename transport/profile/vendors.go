@@ -4,6 +4,8 @@ import (
 	"iter"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 const day = 24 * time.Hour
@@ -25,61 +27,104 @@ var builtin = []*Profile{
 }
 
 // aliases are further names of profiles, and vendors of whom [Generic] reads
-// all that they tell.
+// all that they tell. They are written as plain has them.
 var aliases = map[string]*Profile{
-	"shopify":         Shopify,
-	"azure-openai":    OpenAI,
-	"groq":            OpenAI,
-	"together":        OpenAI,
-	"claude":          Anthropic,
-	"gemini":          Google,
-	"azure":           AzureARM,
-	"azure-compute":   AzureARM,
-	"microsoft-graph": Graph,
-	"sharepoint":      Graph,
-	"amazon-sp-api":   SPAPI,
-	"confluence":      Confluence,
-	"x":               Twitter,
-	"facebook":        Meta,
-	"oracle":          OracleGateway,
-	"twitter/x":       Twitter,
+	"azureopenai":          OpenAI,
+	"groq":                 OpenAI,
+	"openaiazure":          OpenAI,
+	"openailike":           OpenAI,
+	"openaistyle":          OpenAI,
+	"together":             OpenAI,
+	"togetherai":           OpenAI,
+	"claude":               Anthropic,
+	"gemini":               Google,
+	"googleapi":            Google,
+	"googleapis":           Google,
+	"googlecloud":          Google,
+	"googlegemini":         Google,
+	"arm":                  AzureARM,
+	"azure":                AzureARM,
+	"azurecompute":         AzureARM,
+	"azureresourcemanager": AzureARM,
+	"microsoftgraph":       Graph,
+	"msgraph":              Graph,
+	"sharepoint":           Graph,
+	"amazonwebservices":    AWS,
+	"awsapis":              AWS,
+	"amazonspapi":          SPAPI,
+	"sellingpartnerapi":    SPAPI,
+	"githubgraphql":        GitHub,
+	"githubrest":           GitHub,
+	"shopify":              Shopify,
+	"atlassian":            Jira,
+	"jiracloud":            Jira,
+	"confluence":           Confluence,
+	"confluencedatacenter": Confluence,
+	"mondaycom":            Monday,
+	"twitterx":             Twitter,
+	"x":                    Twitter,
+	"xtwitter":             Twitter,
+	"facebook":             Meta,
+	"metagraph":            Meta,
+	"riotgames":            Riot,
+	"oracle":               OracleGateway,
+	"oracleag":             OracleGateway,
+	"oracleapigateway":     OracleGateway,
+	"nuvemshop":            Tiendanube,
+	"quickbooksonline":     QuickBooks,
+	"skuvault":             skuVault,
 
-	"azure-cosmos":       Generic,
-	"bitbucket":          Generic,
-	"braze":              Generic,
-	"cloudflare":         Generic,
-	"cosmos":             Generic,
-	"docker":             Generic,
-	"docker-hub":         Generic,
-	"dockerhub":          Generic,
-	"ebay":               Generic,
-	"envoy":              Generic,
-	"express-rate-limit": Generic,
-	"gitlab":             Generic,
-	"gravitee":           Generic,
-	"intercom":           Generic,
-	"klaviyo":            Generic,
-	"lemlist":            Generic,
-	"persona":            Generic,
-	"mailerlite":         Generic,
-	"resend":             Generic,
-	"sendgrid":           Generic,
-	"spotify":            Generic,
-	"vimeo":              Generic,
+	"agentai":          Generic,
+	"azurecosmos":      Generic,
+	"bitbucket":        Generic,
+	"braze":            Generic,
+	"cloudflare":       Generic,
+	"cosmos":           Generic,
+	"cosmosdb":         Generic,
+	"docker":           Generic,
+	"dockerhub":        Generic,
+	"ebay":             Generic,
+	"envoy":            Generic,
+	"expressratelimit": Generic,
+	"gitlab":           Generic,
+	"gravitee":         Generic,
+	"ietf":             Generic,
+	"intercom":         Generic,
+	"klaviyo":          Generic,
+	"lemlist":          Generic,
+	"mailerlite":       Generic,
+	"persona":          Generic,
+	"resend":           Generic,
+	"sendgrid":         Generic,
+	"spotify":          Generic,
+	"turnio":           Generic,
+	"vimeo":            Generic,
+	"zep":              Generic,
 }
 
-// ByName returns the profile of an API by its name in lower case, such as
-// "github" or "shopify-graphql", for configuration files. It knows the names of
-// this package's profiles, other names of the same APIs, and those of APIs for
-// which [Generic] is enough.
+// ByName returns the profile of an API by its name, such as "github" or
+// "shopify-graphql", for configuration files. It knows the names of this package's
+// profiles, other names of the same APIs, and those of APIs for which [Generic] is
+// enough. Case, and what stands between the words of a name, do not matter.
 func ByName(name string) (*Profile, bool) {
+	name = plain(name)
 	for _, p := range builtin {
-		if p.Name == name {
+		if plain(p.Name) == name {
 			return p, true
 		}
 	}
 	p, ok := aliases[name]
 	return p, ok
+}
+
+// plain returns a name's letters and digits, in lower case.
+func plain(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= utf8.RuneSelf || !isAlpha(byte(c)) && !isDigit(byte(c)) {
+			return -1
+		}
+		return unicode.ToLower(c)
+	}, name)
 }
 
 // trio returns the fields for a limit, what remains and a reset whose headers

@@ -4,18 +4,26 @@ package profile
 // Together and others (platform.openai.com, "Rate limits", 2026). Policies are
 // named "requests", "tokens" and so on. Their resets, mostly as Go writes a
 // duration, are when the bucket will be full again, so that a success that
-// leaves nothing holds nobody. That the credit is used up is a Quota.
+// leaves nothing holds nobody. That the credit or a day's budget is used up is a
+// Quota.
 var OpenAI = &Profile{
 	Name:   "openai",
 	Fields: suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
 	Peeks:  []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		for _, code := range []string{a.JSON("error", "code"), a.JSON("error", "type")} {
-			if contains(code, "insufficient_quota", "billing_hard_limit") {
-				s.Reason, s.Detail = Quota, code
-				return
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/code", "error/type":
+				if code := value(); contains(code, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
+					s.Reason, s.Detail = Quota, code
+				}
+			case "error/message":
+				// Only here it says of which time a budget is: "on requests per day (RPD)".
+				if contains(value(), "requests per day", "tokens per day") && s.Reason != Quota {
+					s.Reason, s.Detail = Quota, "per-day"
+				}
 			}
-		}
+		}, "error")
 	},
 }
 

@@ -15,12 +15,17 @@ var AWS = &Profile{
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(a *Answer, s *Signal) {
-		code := a.Get("X-Amzn-Errortype")
-		for _, key := range []string{"__type", "code", "Code"} {
-			if code == "" {
-				code = a.JSON(key)
+		code, atOnce := a.Get("X-Amzn-Errortype"), false
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "__type", "code", "Code", "Error/Code":
+				if code == "" {
+					code = value()
+				}
+			case "Reason": // of Lambda
+				atOnce = contains(value(), "concurrent")
 			}
-		}
+		}, "__type", "code", "Code", "Error", "Reason")
 		if code == "" {
 			code = inner(a.Body, "<Code>", "</Code>")
 		}
@@ -40,6 +45,9 @@ var AWS = &Profile{
 		if s.Throttled {
 			s.Detail = code
 		}
+		if atOnce && s.Reason == Rate {
+			s.Reason = Concurrency
+		}
 	},
 }
 
@@ -56,26 +64,33 @@ func inner(b []byte, from, to string) string {
 // AzureARM is Azure Resource Manager and the resource providers behind it
 // (learn.microsoft.com, "Understand how Azure Resource Manager throttles
 // requests", 2026). They tell what remains, without a limit or a reset, and the
-// compute provider names the window at the end of the policy: Get3Min. A 429
-// because another operation is under way is a Lock.
+// compute provider names the window at the end of the policy: Get3Min. Those of
+// costs and consumption have waits of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
 var AzureARM = &Profile{
 	Name: "azure-arm",
 	Fields: []Field{
 		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
 		{Header: "X-Ms-Ratelimit-Remaining-*", Is: IsRemaining, Kind: Bucket},
+		{Header: "X-Ms-Ratelimit-*-Retry-After", Is: IsRetryAfter},
 	},
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		if s.Throttled {
-			if s.Detail = a.JSON("error", "code"); contains(s.Detail, "anotheroperation") {
-				s.Reason = Lock
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "code", "error/code", "error/details/code", "error/innererror/code":
+				code := value()
+				if contains(code, "anotheroperation") {
+					s.Reason, s.Detail = Lock, code
+				} else if s.Detail == "" {
+					s.Detail = code
+				}
 			}
-		}
+		}, "code", "error")
 		for line := range a.Lines("X-Ms-Ratelimit-Remaining-Resource") {
 			for one := range items(line, ",") {
 				name, remaining, _ := strings.Cut(one, ";")
 				p := NewPolicy(name)
-				p.Remaining, _ = count(strings.TrimLeft(remaining, " \t"))
+				p.remains(strings.TrimLeft(remaining, " \t"))
 				p.Window = windowOf(name)
 				s.Add(p)
 			}
@@ -118,27 +133,47 @@ var Google = &Profile{
 	Name:  "google",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(a *Answer, s *Signal) {
-		reason := a.JSON("error", "errors", "reason")
-		if reason == "" {
-			reason = a.JSON("error", "details", "reason")
-		}
+		var reasons [Lock + 1]string // of several errors or violations
+		daily, exhausted, delay := false, false, ""
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/errors/reason", "error/details/reason":
+				switch reason := value(); {
+				case contains(reason, "dailylimit", "daily_limit"):
+					daily = true
+				case contains(reason, "concurrent"):
+					reasons[Concurrency] = reason
+				case contains(reason, "ratelimit", "rate_limit"):
+					reasons[Rate] = reason
+				case contains(reason, "quotaexceeded", "quota_exceeded"):
+					reasons[Quota] = reason
+				}
+			case "error/details/violations/quotaId", "error/details/metadata/quota_limit":
+				daily = daily || contains(value(), "perday")
+			case "error/details/metadata/quota_unit": // 1/d/{project}
+				daily = daily || contains(value(), "/d/")
+			case "error/status":
+				exhausted = value() == "RESOURCE_EXHAUSTED"
+			case "error/details/retryDelay":
+				delay = value()
+			}
+		}, "error")
 		switch {
-		case contains(reason, "dailylimit", "daily_limit"), contains(a.JSON("error", "details", "violations", "quotaId"), "perday"),
-			contains(a.JSON("error", "details", "metadata", "quota_limit"), "perday"):
+		case daily:
 			s.refuse(Quota)
-			reason = "daily-quota"
-		case contains(reason, "concurrent"):
+			s.Detail = "daily-quota"
+		case reasons[Concurrency] != "":
 			s.refuse(Concurrency)
-		case contains(reason, "ratelimit", "rate_limit"):
+		case reasons[Rate] != "", exhausted:
 			s.refuse(Rate)
-		case contains(reason, "quotaexceeded", "quota_exceeded"):
+		case reasons[Quota] != "":
 			s.refuse(Quota)
-		case a.JSON("error", "status") == "RESOURCE_EXHAUSTED":
-			s.refuse(Rate)
 		}
 		if s.Throttled {
-			s.Detail = reason
-			s.askText(a.JSON("error", "details", "retryDelay"))
+			if !daily {
+				s.Detail = reasons[s.Reason]
+			}
+			s.askText(delay)
 		}
 	},
 }
@@ -148,8 +183,8 @@ var Google = &Profile{
 var Okta = &Profile{
 	Name:   "okta",
 	Fields: trio("X-Rate-Limit-", Field{}),
-	Judge: func(_ *Answer, s *Signal) {
-		if p := s.Binding(); s.Throttled && p != nil && p.Limit == 0 {
+	Judge: func(a *Answer, s *Signal) {
+		if p := s.Binding(); a.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
 		}
 	},
@@ -183,7 +218,7 @@ var Twilio = &Profile{
 	Name:  "twilio",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		if code := a.JSON("code"); code == "20429" || code == "" && a.Get("Twilio-Concurrent-Requests") != "" {
+		if code := a.JSON("code"); code == "20429" || code == "" && a.Status == 429 && a.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency
 		}
 	},

@@ -19,19 +19,29 @@ var GitHub = &Profile{
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
 	Judge: func(a *Answer, s *Signal) {
-		message := a.JSON("message") + a.JSON("errors", "message")
-		limited := a.JSON("errors", "type") == "RATE_LIMITED"
+		primary, secondary, mute := false, false, true
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "message", "errors/message":
+				message := value()
+				primary = primary || contains(message, "rate limit exceeded", "rate limit already exceeded")
+				secondary = secondary || contains(message, "secondary rate limit", "abuse detection")
+				mute = mute && message == ""
+			case "documentation_url":
+				secondary = secondary || contains(value(), "secondary-rate-limits", "abuse-rate-limits")
+			case "errors/type", "errors/code", "errors/extensions/code":
+				primary = primary || contains(value(), "rate_limit")
+			}
+		}, "message", "documentation_url", "errors")
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
-		secondary := contains(message, "secondary rate limit", "abuse detection") ||
-			contains(a.JSON("documentation_url"), "secondary-rate-limits", "abuse-rate-limits")
 		switch {
-		case a.Status == 200 && !limited:
+		case a.Status >= 500: // the API's own troubles
 			return
-		case secondary, !spent && (s.HasRetryAfter || a.Status == 429):
+		case secondary, a.Status != 200 && !spent && !primary && (s.HasRetryAfter || a.Status == 429):
 			s.Scope = "secondary"
 			s.ask(time.Minute, !spent)
-		case limited, s.Throttled, contains(message, "rate limit exceeded"), spent && message == "":
+		case primary, s.Throttled, a.Status != 200 && spent && mute:
 			s.Scope = "primary"
 		default:
 			return // forbidden for other reasons
@@ -48,9 +58,11 @@ var Linear = &Profile{
 	Fields: suffixed(Field{}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
 	Peeks:  []Peek{{Status: 400}},
 	Judge: func(a *Answer, s *Signal) {
-		if a.JSON("errors", "extensions", "code") == "RATELIMITED" {
-			s.refuse(Rate)
-		}
+		a.each(func(path []byte, value func() string) {
+			if string(path) == "errors/extensions/code" && value() == "RATELIMITED" {
+				s.refuse(Rate)
+			}
+		}, "errors")
 	},
 }
 
@@ -64,10 +76,16 @@ var Notion = &Profile{
 	Name:  "notion",
 	Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(a *Answer, s *Signal) {
-		s.Detail = a.JSON("additional_data", "rate_limit_reason")
-		if a.JSON("code") == "service_overload" {
-			s.Reason = Overload
-		}
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "additional_data/rate_limit_reason":
+				s.Detail = value()
+			case "code":
+				if value() == "service_overload" {
+					s.Reason = Overload
+				}
+			}
+		}, "additional_data", "code")
 	},
 }
 
@@ -79,10 +97,14 @@ var Airtable = &Profile{
 	Penalty: 30 * time.Second,
 	Peeks:   []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		code := a.JSON("errors", "error") + a.JSON("error", "type")
-		if contains(code, "billing_limit") {
-			s.Reason, s.Detail = Quota, code
-		}
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "errors/error", "error/type":
+				if code := value(); contains(code, "billing_limit") {
+					s.Reason, s.Detail = Quota, code
+				}
+			}
+		}, "errors", "error")
 	},
 }
 
@@ -93,22 +115,31 @@ var Monday = &Profile{
 	Name:  "monday",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		code := a.JSON("errors", "extensions", "code")
-		if code == "" {
-			code = a.JSON("error_code")
-		}
-		switch {
-		case contains(code, "daily"):
-			s.refuse(Quota)
-		case contains(code, "concurrency"):
-			s.refuse(Concurrency)
-		case contains(code, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
-			s.refuse(Rate)
-		}
+		seconds, known := "", false
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "errors/extensions/code", "error_code":
+				code, why := value(), Unknown
+				switch {
+				case contains(code, "daily"):
+					why = Quota
+				case contains(code, "concurrency"):
+					why = Concurrency
+				case contains(code, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
+					why = Rate
+				}
+				if why != Unknown && !known {
+					s.refuse(why)
+					s.Detail, known = code, true
+				} else if s.Throttled && s.Detail == "" {
+					s.Detail = code
+				}
+			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
+				seconds = value()
+			}
+		}, "errors", "error_code", "retry_in_seconds")
 		if s.Throttled {
-			s.Detail = code
-			s.askText(a.JSON("errors", "extensions", "retry_in_seconds"))
-			s.askText(a.JSON("retry_in_seconds"))
+			s.askText(seconds)
 		}
 	},
 }
@@ -121,8 +152,9 @@ var Zoom = &Profile{
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
-	Judge: func(_ *Answer, s *Signal) {
-		if contains(s.Detail, "daily") {
+	Peeks: []Peek{{Status: 429}},
+	Judge: func(a *Answer, s *Signal) {
+		if a.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(a.JSON("message"), "daily")) {
 			s.Reason = Quota
 		}
 	},
@@ -135,16 +167,25 @@ var Basecamp = &Profile{
 	Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
 	Judge: func(a *Answer, s *Signal) {
 		for line := range a.Lines("X-Ratelimit") {
-			get := func(key string) string { return text(find([]byte(line), []string{key})) }
-			p := NewPolicy(get("name"))
-			p.Limit, _ = count(get("limit"))
-			p.Remaining, _ = count(get("remaining"))
-			if period, ok := number(get("period")); ok {
-				p.Window = span(period, time.Second)
-			}
-			if d, ok := a.Until(get("until")); ok {
-				p.Reset, p.Absolute = d, d > 0
-			}
+			p := NewPolicy("")
+			each([]byte(line), func(path []byte, value func() string) {
+				switch string(path) {
+				case "name":
+					p.Name = value()
+				case "limit":
+					p.Limit, _ = count(value())
+				case "remaining":
+					p.remains(value())
+				case "period":
+					if period, ok := number(value()); ok {
+						p.Window = span(period, time.Second)
+					}
+				case "until":
+					if d, ok := a.Until(value()); ok {
+						p.Reset, p.Absolute = d, d > 0
+					}
+				}
+			}, "name", "limit", "remaining", "period", "until")
 			s.Add(p)
 		}
 	},
@@ -170,8 +211,9 @@ var Jira = &Profile{
 		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
 		{Header: "Ratelimit-Reason", Is: IsDetail},
 	},
-	Judge: func(_ *Answer, s *Signal) {
+	Judge: func(a *Answer, s *Signal) {
 		switch {
+		case a.Status != 429:
 		case contains(s.Detail, "quota"):
 			s.Reason = Quota
 		case contains(s.Detail, "per-issue"):

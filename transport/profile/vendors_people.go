@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -24,18 +25,30 @@ var Discord = &Profile{
 		if !s.Throttled {
 			return
 		}
-		if a.Get("X-Ratelimit-Global") == "true" || a.JSON("global") == "true" {
+		if strings.EqualFold(a.Get("X-Ratelimit-Global"), "true") {
 			s.Scope = "global"
 		}
-		s.askText(a.JSON("retry_after"))
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "global":
+				if value() == "true" {
+					s.Scope = "global"
+				}
+			case "retry_after":
+				s.askText(value())
+			}
+		}, "global", "retry_after")
 	},
 }
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
-// minutes for each endpoint, with resets in seconds since 1970.
+// minutes for each endpoint, with resets in seconds since 1970, and for some of a
+// day, of the app and of the user.
 var Twitter = &Profile{
-	Name:   "twitter",
-	Fields: trio("X-Rate-Limit-", Field{}),
+	Name: "twitter",
+	Fields: slices.Concat(trio("X-Rate-Limit-", Field{}),
+		trio("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
+		trio("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
 }
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
@@ -48,21 +61,26 @@ var Reddit = &Profile{
 // Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026).
 // Policies are the parts, in percent, of an hourly budget, as JSON in headers,
 // with the minutes until a refused business may come back. Refusals are 400 with
-// such a time, or with one of the codes for limits.
+// one of the codes for limits, or without a code and with such a time.
 var Meta = &Profile{
 	Name: "meta",
 	Fields: []Field{
 		{Header: "X-App-Usage", Is: IsCustom},
 		{Header: "X-Ad-Account-Usage", Is: IsCustom},
+		{Header: "X-Fb-Ads-Insights-Throttle", Is: IsCustom},
 		{Header: "X-Business-Use-Case-Usage", Is: IsCustom},
 	},
-	Peeks: []Peek{{Status: 400}, {Status: 403}},
+	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
+	Types: []string{"text/javascript"},
 	Judge: judgeMeta,
 }
 
 func judgeMeta(a *Answer, s *Signal) {
-	switch code := a.JSON("error", "code"); {
-	case code == "4", code == "17", code == "32", code == "613",
+	code := a.JSON("error", "code")
+	switch {
+	case code == "131056": // one who is written to
+		s.refuse(Lock)
+	case code == "4", code == "17", code == "32", code == "613", code == "130429",
 		len(code) == 5 && strings.HasPrefix(code, "800"):
 		s.refuse(Rate)
 	}
@@ -71,6 +89,9 @@ func judgeMeta(a *Answer, s *Signal) {
 	}
 	for line := range a.Lines("X-Ad-Account-Usage") {
 		use([]byte(line), "ad-account", s)
+	}
+	for line := range a.Lines("X-Fb-Ads-Insights-Throttle") {
+		use([]byte(line), "ads-insights", s)
 	}
 	for line := range a.Lines("X-Business-Use-Case-Usage") {
 		// {"id":[{"type":"ads_management",…},…],…}
@@ -83,17 +104,20 @@ func judgeMeta(a *Answer, s *Signal) {
 			from := f.i
 			f.skip()
 			objects++
-			if longest := use(f.b[from:f.i], "", s); longest > 0 && (a.Status == 400 || a.Status == 403) {
+			wait, refused := use(f.b[from:f.i], "", s)
+			if refused && code == "" && (a.Status == 400 || a.Status == 403) {
 				s.refuse(Rate)
-				s.Wait = max(s.Wait, longest)
+			}
+			if s.Throttled && a.Status < 500 {
+				s.Wait = max(s.Wait, wait)
 			}
 		}
 	}
 }
 
 // use adds a policy of what one object of Meta's tells, and returns how long it
-// asks to wait.
-func use(object []byte, name string, s *Signal) time.Duration {
+// asks to wait, and whether it does although that may not be believed.
+func use(object []byte, name string, s *Signal) (wait time.Duration, refused bool) {
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
 	f := finder{b: object}
@@ -104,19 +128,24 @@ func use(object []byte, name string, s *Signal) time.Duration {
 			if name == "" {
 				p.Name = text(value)
 			}
-		case "call_count", "total_cputime", "total_time", "acc_id_util_pct":
+		case "call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct":
 			if ok {
 				p.Limit, p.used = 100, max(p.used, n)
 			}
 		case "estimated_time_to_regain_access":
 			if ok && n > 0 {
-				p.Reset = span(n, time.Minute)
+				p.Reset, refused = span(n, time.Minute), true
+			}
+		case "reset_time_duration":
+			if ok && n > 0 {
+				p.Reset = span(n, time.Second)
 			}
 		}
 	}
-	wait := p.Wait()
-	s.Add(p)
-	return wait
+	if p.bound() {
+		s.add(p)
+	}
+	return p.Wait(), refused
 }
 
 // Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the
@@ -130,8 +159,8 @@ var Strava = &Profile{
 	},
 	Judge: func(a *Answer, s *Signal) {
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
-			quarter, daily, ok := strings.Cut(a.Get(f.prefix+"Limit"), ",")
-			usedQuarter, usedDaily, used := strings.Cut(a.Get(f.prefix+"Usage"), ",")
+			quarter, daily, ok := strings.Cut(a.list(f.prefix+"Limit"), ",")
+			usedQuarter, usedDaily, used := strings.Cut(a.list(f.prefix+"Usage"), ",")
 			if !ok || !used {
 				continue
 			}
@@ -166,8 +195,8 @@ var Riot = &Profile{
 			s.Reason = Overload
 		}
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
-			counts := a.Get(f.header + "-Count")
-			for one := range items(a.Get(f.header), ",") {
+			counts := a.list(f.header + "-Count")
+			for one := range items(a.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
 					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
@@ -194,10 +223,16 @@ var Dropbox = &Profile{
 	Name:  "dropbox",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		s.askText(a.JSON("error", "retry_after"))
-		if s.Detail = a.JSON("error", "reason", ".tag"); s.Detail == "too_many_write_operations" {
-			s.Reason = Lock
-		}
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "error/retry_after":
+				s.askText(value())
+			case "error/reason/.tag":
+				if s.Detail = value(); s.Detail == "too_many_write_operations" {
+					s.Reason = Lock
+				}
+			}
+		}, "error")
 	},
 }
 

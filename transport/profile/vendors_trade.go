@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"math"
 	"strings"
 	"time"
 )
@@ -21,20 +22,34 @@ var ShopifyGraphQL = &Profile{
 	Name:  "shopify-graphql",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
-		cost := find(a.Body, []string{"extensions", "cost"})
-		get := func(path ...string) (float64, bool) { return count(text(find(cost, path))) }
 		p := NewPolicy("graphql-cost")
 		p.Kind, p.Unit = Bucket, "points"
-		p.Limit, _ = get("throttleStatus", "maximumAvailable")
-		p.Remaining, _ = get("throttleStatus", "currentlyAvailable")
+		asked, available, rate := 0.0, math.Inf(1), 0.0
+		refused := a.Status == 429
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "extensions/cost/requestedQueryCost":
+				asked, _ = number(value())
+			case "extensions/cost/throttleStatus/maximumAvailable":
+				p.Limit, _ = count(value())
+			case "extensions/cost/throttleStatus/currentlyAvailable":
+				if n, ok := p.remains(value()); ok {
+					available = n
+				}
+			case "extensions/cost/throttleStatus/restoreRate":
+				rate, _ = number(value())
+			case "errors/extensions/code":
+				refused = refused || value() == "THROTTLED"
+			case "errors/message":
+				refused = refused || value() == "Throttled"
+			}
+		}, "extensions", "errors")
 		s.Add(p)
-		if a.JSON("errors", "extensions", "code") != "THROTTLED" && !s.Throttled {
-			return
-		}
-		s.refuse(Rate)
-		asked, known := get("requestedQueryCost")
-		if rate, ok := get("throttleStatus", "restoreRate"); ok && known && rate > 0 && p.Remaining >= 0 && asked > p.Remaining {
-			s.ask(span((asked-p.Remaining)/rate, time.Second), true)
+		if refused {
+			s.refuse(Rate)
+			if rate > 0 && asked > available {
+				s.ask(span((asked-available)/rate, time.Second), true)
+			}
 		}
 	},
 }
@@ -48,6 +63,7 @@ var Stripe = &Profile{
 	Peeks:  []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		switch {
+		case a.Status != 429:
 		case s.Detail == "" && a.JSON("error", "code") == "lock_timeout":
 			s.Reason, s.Detail = Lock, "lock_timeout"
 		case strings.HasSuffix(s.Detail, "-concurrency"):
@@ -96,6 +112,12 @@ var Prisjakt = &Profile{
 	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
 
+// skuVault is the API of SkuVault, whose reset is in milliseconds from now.
+var skuVault = &Profile{
+	Name:   "skuvault",
+	Fields: trio("X-Ratelimit-", Field{In: time.Millisecond}),
+}
+
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
 // limits of a second and a day, without resets.
 var Etsy = &Profile{
@@ -125,18 +147,26 @@ var HubSpot = &Profile{
 	Peeks:    []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		s.Detail = a.JSON("policyName")
+		window := time.Duration(0)
+		switch {
+		case contains(s.Detail, "ten_secondly"):
+			window = 10 * time.Second
+		case contains(s.Detail, "secondly"):
+			window = time.Second
+		}
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
 		case a.Status == 477:
 			s.Reason = Overload
+		case a.Status != 429:
 		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || spent:
-			s.Scope = "interval"
+			s.Scope, s.Wait = "interval", window
 			for _, p := range s.Policies() {
 				if p.Name == "interval" {
-					s.Wait = p.Window
+					s.Wait = max(s.Wait, p.Window)
 				}
 			}
 		}
@@ -151,22 +181,33 @@ var Salesforce = &Profile{
 	Name:   "salesforce",
 	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 403}, {Status: 503}},
+	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(a *Answer, s *Signal) {
 		for line := range a.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
 				name, use, _ := strings.Cut(one, "=")
 				use, _, _ = strings.Cut(use, "(")
 				if used, limit, ok := strings.Cut(use, "/"); ok {
-					s.Add(usage(name, used, limit, day))
+					s.Add(usage(strings.TrimRight(name, " \t"), used, limit, day))
 				}
 			}
 		}
-		switch code := a.JSON("errorCode"); {
-		case code != "REQUEST_LIMIT_EXCEEDED":
-		case contains(a.JSON("message"), "concurrent"):
+		const code = "REQUEST_LIMIT_EXCEEDED"
+		limited := inner(a.Body, "<errorCode>", "</errorCode>") == code
+		concurrent := contains(inner(a.Body, "<message>", "</message>"), "concurrent")
+		a.each(func(path []byte, value func() string) {
+			switch string(path) {
+			case "errorCode":
+				limited = limited || value() == code
+			case "message":
+				concurrent = concurrent || contains(value(), "concurrent")
+			}
+		}, "errorCode", "message")
+		switch {
+		case limited && concurrent:
 			s.refuse(Concurrency)
 			s.Detail = code
-		default:
+		case limited:
 			s.refuse(Quota)
 			s.Detail = code
 		}
@@ -206,8 +247,9 @@ var Xero = &Profile{
 		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
 		{Header: "X-Rate-Limit-Problem", Is: IsScope},
 	},
-	Judge: func(_ *Answer, s *Signal) {
+	Judge: func(a *Answer, s *Signal) {
 		switch s.Detail = s.Scope; {
+		case a.Status != 429:
 		case contains(s.Scope, "concurrent"):
 			s.Reason = Concurrency
 		case contains(s.Scope, "day"):

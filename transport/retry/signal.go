@@ -32,6 +32,11 @@ func classify(p *profile.Profile, resp *http.Response) signal {
 	default: // an API with troubles of its own may fail half-way
 		got.refused = resp.StatusCode == http.StatusTooManyRequests
 	}
+	// Nor does another reason prove of such a status that nothing was done,
+	// unless it is the API's own word, as AWS has SlowDown.
+	if resp.StatusCode >= 500 && s.Detail == "" {
+		got.refused, got.hopeless = false, false
+	}
 	if !got.refused && got.wait <= 0 {
 		return signal{} // a failure like others
 	}

@@ -42,6 +42,12 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 			{profile.GitHub, status(403), signal{}},
 			{&profile.Profile{Refusals: []int{403}, Reason: profile.Concurrency}, status(403), rate(0)},
 			{&profile.Profile{Refusals: []int{409}, Reason: profile.Lock}, status(409), rate(0)},
+			{profile.GitHub, status(503, "Retry-After", "5"), busy(5 * s)},
+			{profile.ShopifyGraphQL, status(503, "Retry-After", "5"), busy(5 * s)},
+			{profile.Mailchimp, status(529, "Retry-After", "5"), busy(5 * s)},
+			{profile.AWS, status(503, "X-Amzn-Errortype", "SlowDown"), rate(0)},
+			{&profile.Profile{Refusals: []int{503}}, status(503), signal{}},
+			{&profile.Profile{Refusals: []int{503}, Reason: profile.Quota}, status(503, "Retry-After", "5"), busy(5 * s)},
 			{profile.Stripe, status(429, "Stripe-Rate-Limited-Reason", "global-rate"), rate(0)},
 			{profile.Stripe, status(429, "Stripe-Rate-Limited-Reason", "global-concurrency"), rate(0)},
 		} {
