@@ -19,8 +19,8 @@
 //     as the API has asked, or 1 s if it has not said, and if calls had succeeded since
 //     the last such pause, they go on at 0.9 of their speed, or 0.7 if that pause
 //     ended less than 10 s ago. If none had, the pause was too short, and the next is
-//     at least twice as long, up to an hour. Of all refusals of calls that left before
-//     the first of them was known, only that one counts.
+//     at least twice as long, up to MaxHold or an hour. Of all refusals of calls that
+//     left before the first of them was known, only that one counts.
 //   - A refusal of too many calls at once: all wait for 1 s at most, and nobody is
 //     slowed; [outbound.AtOnce] is the cure.
 //   - 503 with a Retry-After: all wait for as long, and nobody is slowed.

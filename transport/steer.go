@@ -55,7 +55,7 @@ func (t *Transport) refused(why profile.Reason, wait time.Duration, c hearer) {
 		c.Refused(wait)
 	case profile.Concurrency:
 		if wait == 0 {
-			wait = crowded
+			wait = t.maxHold()
 		}
 		c.Because(outbound.ReasonConcurrency)
 		c.Hold(min(wait, crowded))

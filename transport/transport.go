@@ -51,8 +51,9 @@ type Transport struct {
 	// Where only the body tells, see [AtEnd]. nil: nothing is settled.
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong
-	// or malicious Retry-After cannot stop all calls for days. It binds Refused
-	// and Hold of the permits that OnResponse and [WithCost] hand out as well.
+	// or malicious Retry-After cannot stop all calls for days, nor refusals in a row
+	// for longer than that each: what they double ends there, and at 1 h. It binds
+	// Refused and Hold of the permits that OnResponse and [WithCost] hand out as well.
 	// 0 or less: 1 h.
 	MaxHold time.Duration
 	// OnResponse is called with every response as soon as its headers are
@@ -169,6 +170,7 @@ func (t *Transport) judge(resp *http.Response, permit outbound.Permit) outbound.
 		return permit // so that nothing of it escapes
 	}
 	p := permit
+	p.AtMost(t.maxHold())
 	t.apply(resp, s, quick{&p})
 	return p
 }

@@ -172,9 +172,9 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 // Refused says that the API has refused c, a call that knew of epoch when it
 // left, and asked to wait d (0: it did not say). A refusal that is news begins
 // an episode: the clock slows if a call had succeeded since the last hold, and
-// else the hold was too short and is at least doubled. One that is not only
-// extends the hold.
-func (s *State) Refused(limits []Limit, epoch int64, d time.Duration, c *Charge) {
+// else the hold was too short and is at least doubled, up to most (0, or more than
+// that: MaxBack). One that is not only extends the hold.
+func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
 	if epoch == s.Epoch {
 		s.Epoch++
 		switch s.Fails {
@@ -191,6 +191,9 @@ func (s *State) Refused(limits []Limit, epoch int64, d time.Duration, c *Charge)
 			s.Fails++
 		}
 		back := MaxBack
+		if most > 0 {
+			back = min(back, most)
+		}
 		if s.Fails < 12 {
 			back = min(back, time.Second<<s.Fails)
 		}
