@@ -77,9 +77,9 @@
 // Each call of RoundTrip is one request: nothing is retried here. Retries
 // belong above, in what holds the client, so that each attempt pays; put below,
 // as Base, all attempts but the first would be free. Each hop of a redirect
-// comes here by itself and pays to the limiter that For gives it; with one
-// Limiter for all hosts, any host to which a redirect leads can ask all calls to
-// wait, and [ByHost] keeps them apart.
+// comes here by itself and pays to the limiter that For gives it, or else to Limiter.
+// What another host than the first one answers steers only a limiter that For has
+// given, as [ByHost] does: Limiter is about the API that was asked.
 // [TooManyRequests] tells clients that retry when to come back.
 //
 // [http.Client.Timeout] counts the time in a queue, too, and so does every
