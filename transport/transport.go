@@ -114,12 +114,11 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		}
 		return nil, err
 	}
-	if limiter != nil || t.OnSignal != nil {
-		permit = t.judge(resp, permit, foreign)
-	}
 	// Nothing but a success comes of Done, so nobody needs to watch the body,
 	// and an error, which is none, can do without.
-	permit.Done()
+	if limiter != nil || t.OnSignal != nil {
+		t.judge(resp, permit, foreign)
+	}
 	passed = true
 	return resp, nil
 }
@@ -164,16 +163,17 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	return resp, nil
 }
 
-// judge has a call that nobody follows hear what the response says.
-func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign bool) outbound.Permit {
+// judge has a call that nobody follows hear what the response says, and ends it.
+func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign bool) {
 	s := t.Profile.Read(resp, time.Time{})
 	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !foreign {
-		return permit // so that nothing of it escapes
+		permit.Done() // in place, so that nothing of it escapes
+		return
 	}
 	p := permit
 	p.AtMost(t.maxHold())
 	t.apply(resp, s, foreign, quick{&p})
-	return p
+	p.Done()
 }
 
 // limiter returns what admits the request; nil: nothing does. It is foreign if only a
