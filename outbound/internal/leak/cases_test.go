@@ -406,3 +406,18 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 	l.book(Units{1, 1}, 3)
 	l.book(Units{1, 1}, 5)
 }
+
+// A call that was booked before a hold and leaves after it has seen nobody leave since,
+// though the hold has filled the limit up.
+func TestAHoldIsNotTakenForCallsThatHaveLeft(t *testing.T) {
+	l := newLife(t, Limit{5, 1})
+	var c *Charge
+	for i := range 8 {
+		c = l.book(Units{1}, max(0, float64(i-4)))
+	}
+	l.Hold(l.limits, 5*time.Second, nil)
+	l.at(8.1)
+	if since := l.Since(l.limits, c, 0); since > 1 {
+		t.Errorf("%v units have left since, want none", since)
+	}
+}
