@@ -210,7 +210,7 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 		used := units(&r.Used, shapes)
 		s.State.Settle(limits, c, &used)
 	case Refused:
-		s.State.Refused(limits, r.Epoch, r.Wait, c)
+		s.State.Refused(limits, r.Epoch, r.Wait, r.Most, c)
 	case Held:
 		s.State.Hold(limits, r.Wait, c)
 	case Succeeded:

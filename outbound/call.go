@@ -14,6 +14,7 @@ type call struct {
 	mu       sync.Mutex
 	flags    uint8 // mu protects it and charge, against a Done beside a late answer
 	reason   Reason
+	most     time.Duration // that a hold is doubled to
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
@@ -91,6 +92,13 @@ func (k *call) Refused(d time.Duration) {
 	k.report(Report{Kind: Refused, Wait: max(0, d), Epoch: k.charge[0].Epoch})
 }
 
+// AtMost says how long the pause of the Refused that follow may become by doubling.
+func (k *call) AtMost(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.most = max(0, d)
+}
+
 func (k *call) Hold(d time.Duration) {
 	if d > 0 && k.once(0) {
 		k.report(Report{Kind: Held, Wait: d})
@@ -116,7 +124,7 @@ func (k *call) Done() {
 func (k *call) report(r Report) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r.Charge = &k.charge[0]
+	r.Charge, r.Most = &k.charge[0], k.most
 	if r.Reason == ReasonUnknown {
 		r.Reason = k.reason
 	}

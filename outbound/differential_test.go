@@ -162,7 +162,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 					events--
 					d := time.Duration(r.IntN(5000)) * time.Millisecond
 					w.advance()
-					w.state.Refused(w.limits, p.charge.Epoch, d, p.charge)
+					w.state.Refused(w.limits, p.charge.Epoch, d, 0, p.charge)
 					p.Refused(d)
 				case op < 98:
 					events--

@@ -211,6 +211,8 @@ func (o *observed) Refused(d time.Duration) {
 	}
 }
 
+func (o *observed) AtMost(d time.Duration) { o.once(0, 0, func(p *Permit) { p.AtMost(d) }) }
+
 func (o *observed) Hold(d time.Duration) {
 	e := Event{Kind: EventHeld, Hold: max(0, d), Reason: o.why()}
 	if d <= 0 {

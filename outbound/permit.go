@@ -31,6 +31,7 @@ type Permit struct {
 	before int64   // when the charge before was
 	flags  uint8
 	reason Reason
+	most   uint32        // that a hold is doubled to, in µs; 0: as far as ever
 	pin    *atomic.Int32 // what counts this permit as one in use
 }
 
@@ -85,7 +86,7 @@ func (p *Permit) Settle(used Cost) {
 // Refused says that the API has refused the call, as with 429, and has asked
 // to wait d; 0: it did not say. A negative d counts as 0. All who share the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
-// to an hour; and if calls had succeeded since the last such pause, the
+// to an hour, or [Permit.AtMost]; and if calls had succeeded since the last such pause, the
 // bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less
 // than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
 // for an answer that is understood late.
@@ -96,9 +97,27 @@ func (p *Permit) Refused(d time.Duration) {
 		p.call.Refused(d)
 	case p.bucket != nil:
 		p.flags |= flagRefused
-		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Epoch: int64(p.bucket.born), Reason: p.reason})
+		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Most: p.doubled(), Epoch: int64(p.bucket.born), Reason: p.reason})
 	}
 }
+
+// AtMost says how long the pause may become by doubling, for the Refused that
+// follow. 0 or less, or more than an hour: an hour. How long a pause the API has asked
+// for is heeded, is for the caller to bound.
+func (p *Permit) AtMost(d time.Duration) {
+	if p == nil {
+		return
+	}
+	p.most = 0
+	if d > 0 && d < time.Hour {
+		p.most = uint32(max(1, d/time.Microsecond))
+	}
+	if k, ok := p.call.(interface{ AtMost(time.Duration) }); ok {
+		k.AtMost(d)
+	}
+}
+
+func (p *Permit) doubled() time.Duration { return time.Duration(p.most) * time.Microsecond }
 
 // Hold says that the API has taken the call and asks to wait d before the
 // next one. A d that is not above 0 is ignored. It counts after Done as well.

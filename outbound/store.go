@@ -101,6 +101,7 @@ type Report struct {
 	Used   Cost          // Settled: what it really cost; Left: what remains, or below 0
 	Cost   Cost          // Settled: what it was to take
 	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
+	Most   time.Duration // Refused: the longest that the hold is doubled to; 0: an hour, and never longer
 	Epoch  int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
 	Reason Reason        // Refused, Held, Left
 }

@@ -33,6 +33,7 @@ func (a *attempt) Refused(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.said = true
+	a.permit.AtMost(a.maxHold)
 	a.permit.Refused(min(d, a.maxHold))
 }
 

@@ -66,10 +66,15 @@ func headerKey(name string, req *http.Request) string {
 	if empty {
 		return ""
 	}
+	return hashed(append([]string{name, hostKey(req.URL)}, values...)...)
+}
+
+// hashed returns half a hash of all parts.
+func hashed(parts ...string) string {
 	h := sha256.New()
 	// Each part after its length, so that no two lists are the same bytes.
 	var length [8]byte
-	for _, part := range append([]string{name, hostKey(req.URL)}, values...) {
+	for _, part := range parts {
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		h.Write(length[:])
 		h.Write([]byte(part))

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport/profile"
@@ -13,27 +15,36 @@ import (
 // X-RateLimit-Bucket and GitHub with X-RateLimit-Resource. Several routes then
 // share one limiter, and what the API says of it steers all of them:
 //
-//	d := &transport.Discovered{Route: route, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
+//	d := &transport.Discovered{Route: route, Scope: scope, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
 //	client.Transport = &transport.Transport{For: d.For, OnResponse: d.Learn}
 //
-// Until a route's first answer its limiter is one of its own. Each host has its own
-// routes and names, so that no host's answers touch another's limiters. It is safe
-// for concurrent use.
+// Each route has a limiter of its own, and each name one that its routes share. A
+// request is admitted by its route's own, and then by that of the name which the
+// route's last answer had, if it had one: so no name, and no change of names, lets out
+// more than the routes' own limits do. Where the limiters are queues, both may wait;
+// the last one is the name's. Each host has its own routes and names, so that no
+// host's answers touch another's limiters. It is safe for concurrent use.
 type Discovered struct {
 	// Route returns what stands for all requests of one kind, such as the method
 	// and the path without its ids; "": the request has no limiter here. It must
 	// not be made of what others choose freely: each is remembered, up to
 	// MaxRoutes.
 	Route func(*http.Request) string
+	// Scope returns what else the API counts apart, under the same name and on the
+	// same route, such as the token, and at Discord also the channel, guild or webhook
+	// that the path is about. Only a hash of it is kept, as of [ByHeader]. nil, or "":
+	// nothing does.
+	Scope func(*http.Request) string
 	// Name returns the API's name for the bucket that the request of a response
 	// belongs to; "": it has none. See [HeaderName].
 	Name func(*http.Response) string
 	// Limiters has the limiters, by keys that begin with the host: of a bucket that
-	// the API has named, "api.example.com=name", and of a route whose bucket is not
-	// known yet, "api.example.com route".
+	// the API has named, "api.example.com=name", and of a route,
+	// "api.example.com route". What Scope has returned follows, if anything, as a space
+	// and 32 hexadecimal digits.
 	Limiters *outbound.Keyed[string]
-	// MaxRoutes is how many routes are remembered; others keep their own limiters.
-	// 0 or less: 10 000.
+	// MaxRoutes is of how many routes the names are remembered; others keep to their
+	// own limiters. 0 or less: 10 000.
 	MaxRoutes int
 
 	mu    sync.RWMutex
@@ -56,24 +67,20 @@ func (d *Discovered) For(req *http.Request) outbound.Limiter {
 	if route == "" {
 		return nil
 	}
-	return d.Limiters.For(d.key(hostKey(req.URL), route))
-}
-
-// key returns the key of a route's limiter.
-func (d *Discovered) key(host, route string) string {
-	route = host + " " + route
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if name, ok := d.names[route]; ok {
-		return host + "=" + name
+	l := &routed{discovered: d, host: hostKey(req.URL)}
+	l.route = l.host + " " + route
+	if d.Scope != nil {
+		if scope := d.Scope(req); scope != "" {
+			l.scope = " " + hashed(scope)
+		}
 	}
-	return route
+	return l
 }
 
 // Learn notes which bucket a request has belonged to, for [Transport.OnResponse].
-// If a route turns out to be another bucket's and this very answer is a refusal,
-// the bucket that it was charged to hears of that as always; the one that was
-// found learns it from the next.
+// If that is news, what this very answer says is told to the limiter of the route, to
+// the one that the request was charged to, and, if that has room for it just then, to
+// the one that was found, which it is charged to as well.
 func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if resp.Request == nil {
 		return
@@ -101,6 +108,104 @@ func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if known || len(d.names) < most {
 		d.names[route] = name
 	}
+}
+
+// routed is the limiter of one request.
+type routed struct {
+	discovered         *Discovered
+	host, route, scope string
+}
+
+// name returns the name that the route has now.
+func (l *routed) name() string {
+	l.discovered.mu.RLock()
+	defer l.discovered.mu.RUnlock()
+	return l.discovered.names[l.route]
+}
+
+func (l *routed) named(ctx context.Context, name string, c outbound.Cost) (outbound.Permit, error) {
+	return l.discovered.Limiters.Acquire(ctx, l.host+"="+name+l.scope, c)
+}
+
+func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	own, err := l.discovered.Limiters.Acquire(ctx, l.route+l.scope, c)
+	if err != nil {
+		return outbound.Permit{}, err
+	}
+	k := &routedCall{limiter: l, name: l.name(), cost: c, own: own}
+	k.Permit = &k.own
+	if k.name != "" {
+		named, err := l.named(ctx, k.name, c)
+		if err != nil {
+			own.Settle(outbound.Cost{})
+			own.Done()
+			return outbound.Permit{}, err
+		}
+		k.Permit = &named
+	}
+	return outbound.NewPermit(k), nil
+}
+
+// routedCall is the permit of a call by all limiters that it is charged to.
+type routedCall struct {
+	*outbound.Permit // of what the API had named when the call left; before that the route's own
+	limiter          *routed
+	name             string
+	cost             outbound.Cost
+	own, found       outbound.Permit
+	looked           bool // for what the API has named meanwhile
+}
+
+// handOver is how long a limiter that was found may take to hear of the answer that
+// named it: longer than a trip to a store, and hardly a wait.
+const handOver = 100 * time.Millisecond
+
+// tell has those hear of the answer whom it is about: the limiter that admitted the
+// call, and where its name is news, also the route's own, which then holds the route
+// whatever its next names are, and the one that was found.
+func (k *routedCall) tell(say func(*outbound.Permit)) {
+	say(k.Permit)
+	name := k.limiter.name()
+	if name == k.name {
+		return
+	}
+	if k.Permit != &k.own {
+		say(&k.own)
+	}
+	if !k.looked {
+		k.looked = true
+		ctx, cancel := context.WithTimeout(context.Background(), handOver)
+		defer cancel()
+		if p, err := k.limiter.named(ctx, name, k.cost); err == nil {
+			k.found = p
+		}
+	}
+	say(&k.found)
+}
+
+func (k *routedCall) Because(r outbound.Reason) { k.tell(func(p *outbound.Permit) { p.Because(r) }) }
+func (k *routedCall) AtMost(d time.Duration)    { k.tell(func(p *outbound.Permit) { p.AtMost(d) }) }
+func (k *routedCall) Refused(d time.Duration)   { k.tell(func(p *outbound.Permit) { p.Refused(d) }) }
+func (k *routedCall) Hold(d time.Duration)      { k.tell(func(p *outbound.Permit) { p.Hold(d) }) }
+func (k *routedCall) Remaining(left outbound.Cost, reset time.Duration) {
+	k.tell(func(p *outbound.Permit) { p.Remaining(left, reset) })
+}
+
+func (k *routedCall) Settle(used outbound.Cost) {
+	k.all(func(p *outbound.Permit) { p.Settle(used) })
+}
+
+func (k *routedCall) Done() {
+	k.looked = true // what were found now, nobody would end
+	k.all((*outbound.Permit).Done)
+}
+
+func (k *routedCall) all(do func(*outbound.Permit)) {
+	do(k.Permit)
+	if k.Permit != &k.own {
+		do(&k.own)
+	}
+	do(&k.found)
 }
 
 // OnlyScope returns a function for [Transport.OnSignal] that heeds refusals of these

@@ -12,19 +12,20 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// routed is a Discovered with one call per hour for each limiter, and the keys of
+// hourly is a Discovered with two calls per hour for each limiter, and the keys of
 // those that were made.
-func routed() (d *Discovered, keys func() []string) {
+func hourly() (d *Discovered, keys func() []string) {
 	var mu sync.Mutex
 	var all []string
 	limiters := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, key)
-		return outbound.NewBucket(key, outbound.PerHour(2))
+		return outbound.NewBucket(key, outbound.Limit{Capacity: 2, LeakRate: 2. / 3600})
 	}}
 	d = &Discovered{
 		Route:    func(req *http.Request) string { return strings.TrimPrefix(req.URL.Path, "/") },
@@ -53,31 +54,194 @@ func fetch(t *testing.T, rt http.RoundTripper, url string) error {
 
 func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, keys := routed()
-		names := map[string]string{"/a": "ab", "/b": "ab", "/c": "c", "/long": strings.Repeat("x", 129)}
+		d, keys := hourly()
+		names := map[string]string{"/a": "ab", "/b": "ab", "/d": "ab", "/c": "c", "/long": strings.Repeat("x", 129)}
 		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil, "X-Bucket", names[req.URL.Path])(req)
 		})}
 		for _, c := range []struct {
 			path string
-			room bool
+			full string // the limiter without room; "": all have some
 		}{
-			{"a", true}, {"b", true}, // each by its route
-			{"a", true},              // the bucket's
-			{"b", false},             // and it is shared
-			{"c", true}, {"c", true}, // by its route, by its name
-			{"long", true}, {"long", false}, // not believed
-			{"other", true}, {"other", false}, // not named
-			{"", true}, {"", true}, {"", true}, // not a route
+			{"a", ""}, {"b", ""}, // each by its route
+			{"a", ""}, {"b", ""}, // and by the bucket's
+			{"a", "api.test a"},
+			{"d", ""}, {"d", "api.test=ab"}, // it is shared
+			{"c", ""}, {"c", ""}, {"c", "api.test c"},
+			{"long", ""}, {"long", ""}, {"long", "api.test long"}, // not believed
+			{"other", ""}, {"other", ""}, {"other", "api.test other"}, // not named
+			{"", ""}, {"", ""}, {"", ""}, // not a route
 		} {
 			err := fetch(t, rt, "https://api.test/"+c.path)
-			if room := err == nil; room != c.room || err != nil && !errors.Is(err, outbound.ErrThrottled) {
-				t.Errorf("%q: %v, want room: %v", c.path, err, c.room)
+			var full *outbound.ThrottledError
+			if c.full == "" && err != nil || c.full != "" && (!errors.As(err, &full) || full.Key != c.full) {
+				t.Errorf("%q: %v, want no room in %q", c.path, err, c.full)
 			}
 		}
-		want := []string{"api.test a", "api.test b", "api.test c", "api.test long", "api.test other", "api.test=ab", "api.test=c"}
+		want := []string{"api.test a", "api.test b", "api.test c", "api.test d", "api.test long", "api.test other", "api.test=ab", "api.test=c"}
 		if got := keys(); !slices.Equal(got, want) {
 			t.Errorf("limiters %q, want %q", got, want)
+		}
+	})
+}
+
+// What is refused by the second limiter costs nothing of the first.
+func TestARequestThatItsNameHasNoRoomForIsNotChargedToItsRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := hourly()
+		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: answer(200, nil, "X-Bucket", "ab")}
+		for _, path := range []string{"a", "b", "c", "b", "c"} {
+			if err := fetch(t, rt, "https://api.test/"+path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 5 {
+			err := fetch(t, rt, "https://api.test/a")
+			var full *outbound.ThrottledError
+			if !errors.As(err, &full) || full.Key != "api.test=ab" {
+				t.Errorf("%v, want no room in the shared one", err)
+			}
+		}
+	})
+}
+
+// Whatever names the API has for a route, its requests are no faster than without.
+func TestNoNameMakesARouteFaster(t *testing.T) {
+	for name, changes := range map[string]int{"never": 1 << 30, "each time": 1, "now and then": 3} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := hourly()
+			var sent outboundtest.History
+			rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+				sent.Add(time.Now(), 1)
+				return answer(200, nil, "X-Bucket", fmt.Sprint("b", sent.Len()/changes))(req)
+			})}
+			for range 1000 {
+				_ = fetch(t, rt, "https://api.test/a")
+				time.Sleep(20 * time.Second)
+			}
+			if err := sent.Check(2, 2./3600, 0); err != nil || sent.Len() < 10 {
+				t.Errorf("%s: %d sent, %v", name, sent.Len(), err)
+			}
+		})
+	}
+}
+
+// The answer by which a route turns out to be another bucket's is heeded by whoever
+// has to do with it.
+func TestTheAnswerThatNamesABucketIsHeeded(t *testing.T) {
+	for name, c := range map[string]struct {
+		header []string
+		status int
+	}{
+		"refused":         {[]string{"Retry-After", "600"}, 429},
+		"nothing remains": {[]string{"X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset-After", "600"}, 200},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := hourly()
+			d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }
+			n := 0
+			rt := &Transport{For: d.For, OnResponse: d.Learn, Profile: profile.Discord, Base: base(func(req *http.Request) (*http.Response, error) {
+				n++
+				if req.URL.Path == "/known" {
+					return answer(200, nil, "X-Bucket", "ab")(req)
+				}
+				return answer(c.status, nil, append(c.header, "X-Bucket", "ab")...)(req)
+			})}
+			for _, path := range []string{"known", "new", "new", "known", "new"} {
+				err := fetch(t, rt, "https://api.test/"+path)
+				var full *outbound.ThrottledError
+				if n == 2 && err != nil && (!errors.As(err, &full) || !full.Held || full.RetryAfter < 590*time.Second) {
+					t.Errorf("%s: %s: %v", name, path, err)
+				}
+				time.Sleep(time.Second)
+			}
+			if n != 2 {
+				t.Errorf("%s: %d went out, want 2", name, n)
+			}
+		})
+	}
+}
+
+// A refusal that comes with another name holds its route all the same, also where
+// the limiter of that name has no room and cannot be told.
+func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
+	for name, second := range map[string]string{"room": "new", "none": "full"} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := hourly()
+			d.Limiters.New = func(key string) (outbound.Limiter, error) {
+				if key == "api.test=full" {
+					return outbound.NewBucket(key, outbound.PerMinute(1))
+				}
+				return outbound.NewBucket(key, outbound.PerSecond(10))
+			}
+			n := 0
+			rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+				n++
+				switch {
+				case req.URL.Path == "/b":
+					return answer(200, nil, "X-Bucket", "full")(req)
+				case n == 1:
+					return answer(200, nil, "X-Bucket", "first")(req)
+				}
+				return answer(429, nil, "Retry-After", "600", "X-Bucket", second)(req)
+			})}
+			for _, path := range []string{"a", "b", "b"} {
+				if err := fetch(t, rt, "https://api.test/"+path); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+			}
+			for range 500 {
+				_ = fetch(t, rt, "https://api.test/a")
+				time.Sleep(time.Second)
+			}
+			if n != 4 {
+				t.Errorf("%s: %d went out, want 4", name, n)
+			}
+		})
+	}
+}
+
+// Discord counts each token, and each channel, apart, though their buckets have the
+// same names.
+func TestWhatIsCountedApartIsHeldApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := hourly()
+		d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }
+		d.Route = func(req *http.Request) string { return req.URL.Path }
+		d.Scope = func(req *http.Request) string { return req.Header.Get("Authorization") + req.URL.RawQuery }
+		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+			if req.Header.Get("Authorization") == "secret" && req.URL.RawQuery == "1" {
+				return answer(429, nil, "Retry-After", "600", "X-Bucket", "ab")(req)
+			}
+			return answer(200, nil, "X-Bucket", "ab")(req)
+		})}
+		for range 2 {
+			for _, token := range []string{"secret", "other", ""} {
+				for _, channel := range []string{"1", "2", ""} {
+					req, err := http.NewRequest(http.MethodGet, "https://api.test/messages?"+channel, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if token != "" {
+						req.Header.Set("Authorization", token)
+					}
+					resp, err := rt.RoundTrip(req)
+					if err == nil {
+						closeResponse(resp)
+					} else if token != "secret" || channel != "1" {
+						t.Errorf("token %q, channel %q: %v", token, channel, err)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		req, _ := http.NewRequest(http.MethodGet, "https://api.test/messages?1", nil)
+		req.Header.Set("Authorization", "secret")
+		_, err := rt.RoundTrip(req)
+		var full *outbound.ThrottledError
+		if !errors.As(err, &full) || !full.Held || strings.Contains(err.Error(), "secret") {
+			t.Errorf("the channel that was refused: %v", err)
 		}
 	})
 }
@@ -85,7 +249,7 @@ func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
 // A host to which a redirect leads names the bucket of another, and refuses.
 func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := routed()
+		d, _ := hourly()
 		client := &http.Client{Transport: &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
 			switch {
 			case req.URL.Host == "evil.test":
@@ -113,14 +277,14 @@ func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
 		}
 		_ = follow("https://evil.test/a") // its own name is known, and now refused
 		var full *outbound.ThrottledError
-		if err := follow("https://evil.test/a"); !errors.As(err, &full) || !full.Held || full.Key != "evil.test=ab" {
+		if err := follow("https://evil.test/a"); !errors.As(err, &full) || !full.Held || full.Key != "evil.test a" {
 			t.Errorf("the host that refused: %v", err)
 		}
 	})
 }
 
 func TestTheAPIMayChangeItsMindAndFloodWithNames(t *testing.T) {
-	d, _ := routed()
+	d, _ := hourly()
 	d.MaxRoutes = 3
 	d.Limiters.New = func(string) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }
 	learn := func(route, name string) {

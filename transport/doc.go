@@ -19,8 +19,8 @@
 //     as the API has asked, or 1 s if it has not said, and if calls had succeeded since
 //     the last such pause, they go on at 0.9 of their speed, or 0.7 if that pause
 //     ended less than 10 s ago. If none had, the pause was too short, and the next is
-//     at least twice as long, up to an hour. Of all refusals of calls that left before
-//     the first of them was known, only that one counts.
+//     at least twice as long, up to MaxHold or an hour. Of all refusals of calls that
+//     left before the first of them was known, only that one counts.
 //   - A refusal of too many calls at once: all wait for 1 s at most, and nobody is
 //     slowed; [outbound.AtOnce] is the cure.
 //   - 503 with a Retry-After: all wait for as long, and nobody is slowed.
@@ -77,9 +77,9 @@
 // Each call of RoundTrip is one request: nothing is retried here. Retries
 // belong above, in what holds the client, so that each attempt pays; put below,
 // as Base, all attempts but the first would be free. Each hop of a redirect
-// comes here by itself and pays to the limiter that For gives it; with one
-// Limiter for all hosts, any host to which a redirect leads can ask all calls to
-// wait, and [ByHost] keeps them apart.
+// comes here by itself and pays to the limiter that For gives it, or else to Limiter.
+// What another host than the first one answers steers only a limiter that For has
+// given, as [ByHost] does: Limiter is about the API that was asked.
 // [TooManyRequests] tells clients that retry when to come back.
 //
 // [http.Client.Timeout] counts the time in a queue, too, and so does every

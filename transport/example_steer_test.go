@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -64,13 +65,20 @@ func ExampleTransport_profile() {
 	// github held: true rate 1m0s
 }
 
-// Discord names the bucket of a route in its answers: two routes turn out to share one.
+// Discord names the bucket of a route in its answers, and counts apart in it each
+// token and each channel: of channel 1 two routes turn out to share one.
 func ExampleDiscovered() {
+	ids := regexp.MustCompile("[0-9]+")
 	d := &transport.Discovered{
-		Route: func(req *http.Request) string { return req.Method + " " + req.URL.Path },
-		Name:  transport.HeaderName("X-RateLimit-Bucket"),
+		Route: func(req *http.Request) string {
+			return req.Method + " " + ids.ReplaceAllString(req.URL.Path, "{id}")
+		},
+		Scope: func(req *http.Request) string {
+			return req.Header.Get("Authorization") + " " + ids.FindString(req.URL.Path) // the first is the channel's
+		},
+		Name: transport.HeaderName("X-RateLimit-Bucket"),
 		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
-			return outbound.NewBucket(key, outbound.PerHour(2))
+			return outbound.NewBucket(key, outbound.Limit{Capacity: 2, LeakRate: 2. / 3600})
 		}},
 	}
 	client := &http.Client{Transport: &transport.Transport{
@@ -81,11 +89,17 @@ func ExampleDiscovered() {
 	visit(client, "https://discord.com/api/channels/1/pins")
 	visit(client, "https://discord.com/api/channels/1/messages")
 	visit(client, "https://discord.com/api/channels/1/pins")
+	visit(client, "https://discord.com/api/channels/1/pins/1")
+	visit(client, "https://discord.com/api/channels/1/pins/1")
+	visit(client, "https://discord.com/api/channels/2/pins")
 	// Output:
 	// 200
 	// 200
 	// 200
-	// discord.com=abcd held: false  30m0s
+	// 200
+	// 200
+	// discord.com=abcd de6d9e7b36ef85c03c5055b2804b3b09 held: false  30m0s
+	// 200
 }
 
 // An answer that has not changed is free.

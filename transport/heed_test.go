@@ -47,6 +47,8 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 		"429 without":              {status: 429, held: time.Second, reason: outbound.ReasonRate, speed: slower},
 		"429 for a day":            {status: 429, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600", "RateLimit-Policy", `"d";q=9;w=86400`, "RateLimit", `"d";r=0;t=600`}, held: 10 * time.Minute, reason: outbound.ReasonQuota, speed: slower},
 		"too many at once":         {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: time.Second, reason: outbound.ReasonConcurrency, speed: 1},
+		"too many, beyond MaxHold": {rt: Transport{Profile: profile.Stripe, MaxHold: 50 * time.Millisecond}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: 50 * time.Millisecond, reason: outbound.ReasonConcurrency, speed: 1},
+		"429, beyond MaxHold":      {rt: Transport{MaxHold: 50 * time.Millisecond}, status: 429, held: 50 * time.Millisecond, reason: outbound.ReasonRate, speed: slower},
 		"too many at once, longer": {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency", "Retry-After", "60"}, held: time.Second, reason: outbound.ReasonConcurrency, speed: 1},
 		"a lock":                   {rt: Transport{Profile: profile.Stripe}, status: 429, body: `{"error":{"code":"lock_timeout"}}`, header: []string{"Content-Type", "application/json", "Retry-After", "60"}, speed: 1},
 		"an overload":              {status: 529, header: []string{"Retry-After", "60"}, speed: 1},

@@ -14,6 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 // An API that allows 10 calls in any second never has to refuse one, and gets
@@ -150,4 +151,33 @@ type answer func() http.Header
 
 func (a answer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: a(), Body: http.NoBody, Request: req}, nil
+}
+
+// Discord tells with each answer what remains of a window of five calls. Places that
+// were booked before the window's end are none of the next one's.
+func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := outboundtest.Discord()
+		api.Latency = 50 * time.Millisecond
+		bucket := outbound.Must(outbound.NewBucket("discord", outbound.Limit{Capacity: 5, LeakRate: 1}))
+		client := &http.Client{Transport: &transport.Transport{Base: api, Limiter: queue.New(bucket, queue.Config{}), Profile: profile.Discord}}
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for time.Since(begin) < 2*time.Minute {
+					resp, err := client.Post("https://discord.com/api/channels/1/messages", "", nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					resp.Body.Close()
+				}
+			})
+		}
+		wg.Wait()
+		if r := api.Report(); r.Refused > 0 || r.Arrivals < 110 {
+			t.Errorf("%d calls in two minutes, %d refused; want nearly 120 and none", r.Arrivals, r.Refused)
+		}
+	})
 }

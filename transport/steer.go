@@ -55,7 +55,7 @@ func (t *Transport) refused(why profile.Reason, wait time.Duration, c hearer) {
 		c.Refused(wait)
 	case profile.Concurrency:
 		if wait == 0 {
-			wait = crowded
+			wait = t.maxHold()
 		}
 		c.Because(outbound.ReasonConcurrency)
 		c.Hold(min(wait, crowded))
@@ -92,18 +92,20 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 }
 
 // apply has a call hear what the response says, as the user's functions have it.
-func (t *Transport) apply(resp *http.Response, s profile.Signal, c hearer) {
-	// Neither what a cache has answered nor a refusal that is another limiter's
-	// tells that this one's pace is right.
-	success := !s.Cached && !s.Throttled
+func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, c hearer) {
+	// Neither what a cache or another host has answered nor a refusal that is another
+	// limiter's tells that this one's pace is right.
+	success := !s.Cached && !s.Throttled && !foreign
 	if t.OnSignal != nil {
 		t.OnSignal(resp, &s)
 	}
-	t.heed(&s, c)
+	if !foreign {
+		t.heed(&s, c)
+	}
 	if !success {
 		c.noSuccess()
 	}
-	if t.Used != nil {
+	if t.Used != nil && !foreign {
 		if used, ok := t.Used(resp); ok {
 			c.Settle(used)
 		}

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -108,6 +110,49 @@ func TestResponseThatIsNoRefusalIsASuccessAndAnErrorIsNone(t *testing.T) {
 			_, _ = (&Transport{Base: c.between, Limiter: b}).RoundTrip(newRequest(t, nil))
 			if got := held().Round(100 * time.Millisecond); got != c.want {
 				t.Errorf("%s: then held for %v, want %v", name, got, c.want)
+			}
+		})
+	}
+}
+
+// However often the API refuses, it is asked again when MaxHold is over, whichever
+// way a refusal takes to the bucket.
+func TestRefusalsInARowDoubleUpToMaxHold(t *testing.T) {
+	one, two := outbound.PerSecond(10), outbound.PerMinute(6000).Of(0, "minute")
+	for name, c := range map[string]struct {
+		limits []outbound.Limit
+		header []string
+		rt     Transport
+		want   string
+	}{
+		"no hint":                {limits: []outbound.Limit{one}, want: "[0 1 3 7 12 17 22 27]"},
+		"no hint, two limits":    {limits: []outbound.Limit{one, two}, want: "[0 1 3 7 12 17 22 27]"},
+		"an hour":                {limits: []outbound.Limit{one}, header: []string{"Retry-After", "3600"}, want: "[0 5 10 15 20 25]"},
+		"an hour, OnResponse":    {limits: []outbound.Limit{one}, header: []string{"Retry-After", "3600"}, rt: Transport{OnResponse: func(*http.Response, *outbound.Permit) {}}, want: "[0 5 10 15 20 25]"},
+		"an hour, by the permit": {limits: []outbound.Limit{one, two}, rt: Transport{OnResponse: func(_ *http.Response, p *outbound.Permit) { p.Refused(time.Hour) }}, want: "[0 5 10 15 20 25]"},
+		"observed":               {limits: []outbound.Limit{one}, rt: Transport{Limiter: outbound.Unlimited{}}, want: "[0 1 3 7 12 17 22 27]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			var calls []float64
+			rt := c.rt
+			rt.MaxHold = 5 * time.Second
+			rt.Base = base(func(req *http.Request) (*http.Response, error) {
+				calls = append(calls, time.Since(begin).Seconds())
+				return answer(429, nil, c.header...)(req)
+			})
+			b := outbound.Must(outbound.NewBucket("api", c.limits...))
+			if rt.Limiter == nil {
+				rt.Limiter = b
+			} else {
+				rt.Limiter = outbound.Observe(b, "api", func(context.Context, outbound.Event) {})
+			}
+			for time.Since(begin) < 30*time.Second {
+				_ = fetch(t, &rt, "https://api.test/")
+				time.Sleep(250 * time.Millisecond)
+			}
+			if got := fmt.Sprint(calls); got != c.want {
+				t.Errorf("%s: calls at %v, want %v", name, got, c.want)
 			}
 		})
 	}

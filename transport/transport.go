@@ -22,7 +22,8 @@ import (
 type Transport struct {
 	// Base sends the requests that were admitted. nil: http.DefaultTransport.
 	Base http.RoundTripper
-	// Limiter admits the requests. nil: they are not paced.
+	// Limiter admits the requests. What a host answers to which only a redirect has
+	// led does not steer it. nil: they are not paced.
 	Limiter outbound.Limiter
 	// For returns another limiter for some requests: see [ByHost], [ByHeader]
 	// and [ByRoute]. It must not change the request or read its body. Where it
@@ -51,8 +52,9 @@ type Transport struct {
 	// Where only the body tells, see [AtEnd]. nil: nothing is settled.
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong
-	// or malicious Retry-After cannot stop all calls for days. It binds Refused
-	// and Hold of the permits that OnResponse and [WithCost] hand out as well.
+	// or malicious Retry-After cannot stop all calls for days, nor refusals in a row
+	// for longer than that each: what they double ends there, and at 1 h. It binds
+	// Refused and Hold of the permits that OnResponse and [WithCost] hand out as well.
 	// 0 or less: 1 h.
 	MaxHold time.Duration
 	// OnResponse is called with every response as soon as its headers are
@@ -93,7 +95,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	}()
 	var permit outbound.Permit
 	costed := costOf(req.Context())
-	limiter := t.limiter(req)
+	limiter, foreign := t.limiter(req)
 	if limiter != nil {
 		permit, err = limiter.Acquire(req.Context(), t.cost(req, costed))
 	}
@@ -104,7 +106,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	}
 	if costed != nil || t.OnResponse != nil || permit.Pending() {
 		passed = true // by follow, or closed
-		return t.follow(req, permit, costed, &ours)
+		return t.follow(req, permit, costed, foreign, &ours)
 	}
 	if resp, err = t.send(req, &ours); err != nil {
 		if neverSent(err) {
@@ -112,18 +114,17 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		}
 		return nil, err
 	}
-	if limiter != nil || t.OnSignal != nil {
-		permit = t.judge(resp, permit)
-	}
 	// Nothing but a success comes of Done, so nobody needs to watch the body,
 	// and an error, which is none, can do without.
-	permit.Done()
+	if limiter != nil || t.OnSignal != nil {
+		t.judge(resp, permit, foreign)
+	}
 	passed = true
 	return resp, nil
 }
 
 // follow is RoundTrip for a permit that is used until the body's end.
-func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *costed, ours *bool) (resp *http.Response, err error) {
+func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *costed, foreign bool, ours *bool) (resp *http.Response, err error) {
 	watch := t.OnResponse != nil || permit.Pending()
 	a := &attempt{permit: permit, maxHold: t.maxHold()}
 	if costed != nil {
@@ -151,7 +152,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		t.OnResponse(resp, &p)
 	}
 	if !a.judged() {
-		t.apply(resp, t.Profile.Read(resp, time.Time{}), a)
+		t.apply(resp, t.Profile.Read(resp, time.Time{}), foreign, a)
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
@@ -162,25 +163,39 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	return resp, nil
 }
 
-// judge has a call that nobody follows hear what the response says.
-func (t *Transport) judge(resp *http.Response, permit outbound.Permit) outbound.Permit {
+// judge has a call that nobody follows hear what the response says, and ends it.
+func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign bool) {
 	s := t.Profile.Read(resp, time.Time{})
-	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil {
-		return permit // so that nothing of it escapes
+	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !foreign {
+		permit.Done() // in place, so that nothing of it escapes
+		return
 	}
 	p := permit
-	t.apply(resp, s, quick{&p})
-	return p
+	p.AtMost(t.maxHold())
+	t.apply(resp, s, foreign, quick{&p})
+	p.Done()
 }
 
-// limiter returns what admits the request; nil: nothing does.
-func (t *Transport) limiter(req *http.Request) outbound.Limiter {
+// limiter returns what admits the request; nil: nothing does. It is foreign if only a
+// redirect has brought the request to it.
+func (t *Transport) limiter(req *http.Request) (l outbound.Limiter, foreign bool) {
 	if t.For != nil {
 		if l := t.For(req); l != nil {
-			return l
+			return l, false
 		}
 	}
-	return t.Limiter
+	return t.Limiter, req.Response != nil && strayed(req)
+}
+
+// strayed reports whether redirects have led to another host than was asked for.
+func strayed(req *http.Request) bool {
+	first := req
+	for first.Response != nil {
+		if first = first.Response.Request; first == nil {
+			return true // as far as anybody knows
+		}
+	}
+	return hostKey(first.URL) != hostKey(req.URL)
 }
 
 func (t *Transport) cost(req *http.Request, costed *costed) outbound.Cost {
@@ -220,6 +235,8 @@ func (t *Transport) send(req *http.Request, ours *bool) (*http.Response, error) 
 		return nil, err
 	case resp == nil:
 		return nil, errNoResponse
+	case resp.Request == nil: // as fakes have it; what is asked for next may have come of it
+		resp.Request = req
 	}
 	return resp, nil
 }

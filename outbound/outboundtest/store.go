@@ -62,6 +62,7 @@ var storeCases = []struct {
 	{"the latest booking is undone as if it had never been", (*exam).unbooks},
 	{"refusals of one episode count once, and the clock slows only after a success", (*exam).refusals},
 	{"a refusal without a success in between doubles the hold", (*exam).doubles},
+	{"a hold is doubled no further than the report says", (*exam).doublesAtMost},
 	{"nothing goes until the reset when what remained was used since", (*exam).remains},
 	{"limits that were set win for all, and levels stay", (*exam).replaces},
 	{"buckets made with different limits are each held to their own", (*exam).disagree},

@@ -178,6 +178,20 @@ func (e *exam) doubles() {
 	}
 }
 
+func (e *exam) doublesAtMost() {
+	b := e.bucket(outbound.Limit{Capacity: 1000, LeakRate: 1000})
+	const most = 20 * time.Millisecond
+	for i := range 3 {
+		p := e.admit(b, outbound.Cost{1})
+		p.AtMost(most)
+		p.Refused(0)
+		if s, err := b.State(bg); err != nil || s.HeldFor > most {
+			e.failf("refusal %d: held for %v, %v; want at most %v", i, s.HeldFor, err, most)
+		}
+		time.Sleep(most + 5*time.Millisecond)
+	}
+}
+
 func (e *exam) replaces() {
 	key := e.key()
 	b, other := e.share(key, slow(10)), e.share(key, slow(10))

@@ -401,7 +401,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     s.ret = s.ret + s.level
   end
 
-  local function refused(e, d, c, reason)
+  local function refused(e, d, longest, c, reason)
     if e == epoch then
       epoch, changed = epoch + 1, true
       if fails == -2 then
@@ -412,7 +412,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       else
         fails = fails + 1
       end
-      local again = fails < 12 and min(3.6e9, 1e6 * 2 ^ fails) or 3.6e9
+      local again = min(3.6e9, longest > 0 and longest or 3.6e9, fails < 12 and 1e6 * 2 ^ fails or 3.6e9)
       if fails > 0 or d == 0 then d = max(d, again) end
     end
     hold(d, c, reason)
@@ -423,7 +423,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local left = {number(), number(), number(), number()}
     for i = 1, n do
       local l, since = limits[i], 0
-      if c and not c.lost and c.y[i] > -1 / 0 then
+      if c and not c.lost and c.y[i] > l.ret then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
       if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
@@ -555,10 +555,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local c = read_charge()
       if not unbook(c) then settle(c, nothing, nothing) end
     elseif letter == 'R' or letter == 'H' or letter == 'A' then
-      local e, d, reason = number(), number(), number()
+      local e, d, longest, reason = number(), number(), number(), number()
       local c = number() == 1 and read_charge() or nil
       if letter == 'R' then
-        refused(e, d, c, reason)
+        refused(e, d, longest, c, reason)
       elseif letter == 'H' then
         hold(d, c, reason)
       else

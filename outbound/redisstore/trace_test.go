@@ -289,9 +289,11 @@ func (t *trace) event(worker int, p *permits) error {
 			d = 0
 		}
 		reason := outbound.Reason(t.r.IntN(4))
-		t.last = func() string { return fmt.Sprint("refused ", d) }
+		most := t.wait() * time.Duration(t.r.IntN(2))
+		t.last = func() string { return fmt.Sprint("refused ", d, ", at most ", most) }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error {
 			p.permit(side).Because(reason)
+			p.permit(side).AtMost(most)
 			p.permit(side).Refused(d)
 			return nil
 		})

@@ -102,7 +102,10 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 	case r.signal.hopeless:
 		return final, 0
 	case r.signal.throttled:
-		return refused, r.signal.wait
+		if r.asked == 0 && !r.signal.told {
+			r.asked = r.backOff()
+		}
+		return refused, r.asked
 	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:
 		return failed, 0
 	}
@@ -157,9 +160,9 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		return false, left <= room
 	}
 	switch {
-	case what == refused:
+	case what == refused && r.signal.told:
 		r.next = now // the limiter knows how long, and so does the door
-	case wait <= 0:
+	case wait <= 0, what == refused && r.signal.wait <= 0: // nobody has asked for it
 		r.next = now.Add(jitter(pause, pause/2, min(room, left)))
 	default:
 		r.next = now.Add(jitter(pause, min(pause/10, time.Second), min(room, left)))

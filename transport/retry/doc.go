@@ -23,9 +23,11 @@
 //     queue gives it its place in line, and a bucket says how long it holds. But it
 //     never goes out earlier than the Retry-After says. A limiter that admits it
 //     earlier, because it hears of no refusals, as [outbound.Unlimited], or was
-//     told that this one has other reasons, gets the units back. If the API has not
-//     said how long, and the limiter does not know, it is 1 s, doubled with each
-//     refusal, up to 30 s.
+//     told that this one has other reasons, gets the units back. A refusal that is
+//     not the limiter's, as by a lock, delays the request before it goes there. If
+//     the API has not said how long, and the limiter does not hold it for a second
+//     (or for the transport's MaxHold, if that is less) or holds nobody, it is 1 s,
+//     doubled with each such refusal, up to 30 s.
 //   - Errors of the network, a [*outbound.StoreError], and statuses from 500
 //     on: failures. After the client's RetryWaitMin, 1 s, doubled with each
 //     failure, up to its RetryWaitMax, 30 s.
@@ -58,7 +60,7 @@
 //   - What would fail in the same way: a certificate that is not trusted, a
 //     scheme that nobody knows, too many redirects, 501 and 505, and all
 //     statuses below 500 that are no refusals. A 429 out of a cache. A quota that
-//     is used up, if the API does not say until when.
+//     is used up, if the API does not say until when, or the account's credit.
 //   - A request whose body cannot be had again, because it has no GetBody.
 //   - A POST, PATCH or other method that is not idempotent, once it may have
 //     reached the API, so that nothing is done twice: after an error other than

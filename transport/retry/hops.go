@@ -16,10 +16,9 @@ const (
 	// slack is how much before its time an attempt may be admitted and still go,
 	// late by that: a store's clock and ours differ.
 	slack = 5 * time.Millisecond
-	// atOnce is a time in which no limiter that has heard of the refusal admits
-	// the same request again: even if the API has not said how long, it holds
-	// its calls for a second.
-	atOnce = 100 * time.Millisecond
+	// firstHold is how long a limiter that has heard of a refusal holds its calls at
+	// least, also if the API has not said how long; less if MaxHold is.
+	firstHold = time.Second
 )
 
 // hops sends the requests of an attempt, one for each hop of a redirect. It has
@@ -35,7 +34,11 @@ func newHops(p *policy, t *transport.Transport) *hops {
 		t = &transport.Transport{Limiter: broken{}}
 	}
 	paced := *t
-	paced.Base = &door{base: t.Base, profile: t.Profile}
+	held := firstHold
+	if t.MaxHold > 0 {
+		held = min(held, t.MaxHold)
+	}
+	paced.Base = &door{base: t.Base, profile: t.Profile, held: held}
 	paced.OnRefusal = func(req *http.Request, reason error) (*http.Response, error) {
 		if r := requestOf(req.Context()); r != nil {
 			r.refuse(reason)
@@ -115,6 +118,7 @@ func once(req *http.Request) (*http.Request, error) {
 type door struct {
 	base    http.RoundTripper
 	profile *profile.Profile
+	held    time.Duration // after a refusal, by a limiter that has heard of it
 }
 
 func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -122,7 +126,7 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r == nil {
 		return d.to().RoundTrip(req)
 	}
-	if err := r.leave(req.Context()); err != nil {
+	if err := r.leave(req.Context(), d.held); err != nil {
 		closeBody(req.Body)
 		return nil, err
 	}
@@ -150,8 +154,8 @@ func (d *door) CloseIdleConnections() {
 var errEarly = &net.OpError{Op: "dial", Err: errors.New("retry: not yet")}
 
 // leave lets a hop go out, or says that it is too early.
-func (r *request) leave(ctx context.Context) error {
-	left, err := r.depart()
+func (r *request) leave(ctx context.Context, held time.Duration) error {
+	left, err := r.depart(held)
 	if err != nil {
 		return err
 	}
@@ -159,16 +163,19 @@ func (r *request) leave(ctx context.Context) error {
 }
 
 // depart is leave without the wait for what is left, up to the slack.
-func (r *request) depart() (left time.Duration, err error) {
+func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.refusedAt.IsZero() {
 		passed := time.Since(r.refusedAt)
-		left = max(0, r.asked-passed)
-		if r.asked == 0 && passed < atOnce {
-			left = doubled(time.Second, defaultWaitMax, r.throttled) - passed
-			r.asked = passed + left
+		switch {
+		case r.asked > 0:
+		case passed < held-slack: // nobody has held it
+			r.asked = r.backOff()
+		default:
+			r.alone = 0
 		}
+		left = max(0, r.asked-passed)
 		if left > slack {
 			r.early = left
 			return 0, errEarly

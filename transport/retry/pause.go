@@ -75,6 +75,13 @@ func doubled(first, most time.Duration, n int) time.Duration {
 	return min(first, most)
 }
 
+// backOff returns how long to wait after a refusal where the API has not said so, and
+// the limiter holds nobody. r.mu is held.
+func (r *request) backOff() time.Duration {
+	r.alone++
+	return doubled(time.Second, defaultWaitMax, r.alone)
+}
+
 // jitter returns d and up to more on top, so that those who were told the same
 // time do not come together; never less than d, and more than most only if d is.
 func jitter(d, more, most time.Duration) time.Duration {

@@ -16,6 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/xrate"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 // wide is a limit that is never in the way.
@@ -66,6 +67,83 @@ func TestARefusalWithoutATimeIsHeldByTheLimiterOrElsePausedForLongerEachTime(t *
 				require.GreaterOrEqual(t, went[i+1]-went[i], want, "%s, refusal %d", name, i)
 				require.LessOrEqual(t, went[i+1]-went[i], want+want/10, "%s, refusal %d", name, i)
 			}
+		}
+	})
+}
+
+// Time in a queue is no hold: who has to wait there anyway is paused all the same.
+func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t *testing.T) {
+	lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
+	waiting := func(perSecond rate.Limit) outbound.Limiter {
+		l := rate.NewLimiter(perSecond, 1)
+		return limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+			return outbound.Permit{}, l.Wait(ctx)
+		})
+	}
+	queued := func(perSecond float64) outbound.Limiter {
+		return queue.New(bucket(t, outbound.PerSecond(perSecond)), queue.Config{})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for name, rt := range map[string]*transport.Transport{
+			"a lock, 1000/s":           {Profile: lock, Limiter: queued(1000)},
+			"a lock, 5/s":              {Profile: lock, Limiter: queued(5)},
+			"a lock, 2/s":              {Profile: lock, Limiter: queued(2)},
+			"a lock, 0.3/s":            {Profile: lock, Limiter: queued(0.3)},
+			"the limiter is not told":  {Limiter: queued(5), OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }},
+			"it does not listen, 5/s":  {Limiter: waiting(5)},
+			"it does not listen, 2/s":  {Limiter: waiting(2)},
+			"it holds for MaxHold":     {Limiter: queued(5), MaxHold: time.Hour},
+			"a MaxHold less than that": {Limiter: waiting(100), MaxHold: 50 * time.Millisecond},
+		} {
+			code := 429
+			if rt.Profile == lock {
+				code = 409
+			}
+			api := play(status(code), status(code), status(code), status(code), status(code), status(code), status(code), status(200))
+			rt.Base = api
+			asked, limiter := 0, rt.Limiter
+			rt.Limiter = limiterFunc(func(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+				asked++
+				return limiter.Acquire(ctx, c)
+			})
+			resp, err := get(t, Config{MaxWait: time.Hour}.NewClient(rt))
+			require.NoError(t, err, name)
+			require.Equal(t, 200, resp.StatusCode, name)
+			went := api.went()
+			if rt.Profile == lock { // and takes no place before its time
+				require.Equal(t, len(went), asked, name)
+			}
+			for i, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
+				want := time.Duration(seconds) * time.Second
+				if name == "it holds for MaxHold" { // and is asked, not the request
+					want = time.Second << i
+				}
+				require.GreaterOrEqual(t, went[i+1]-went[i], want, "%s, refusal %d", name, i)
+				require.LessOrEqual(t, went[i+1]-went[i], want*3/2+4*time.Second, "%s, refusal %d", name, i)
+			}
+		}
+	})
+}
+
+// Such a pause, too, is not begun if it would end too late, and the error has its length.
+func TestAPauseThatNobodyAskedForIsBoundedByMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := play(status(409), status(409), status(409), status(200))
+		lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
+		_, err := get(t, Config{MaxWait: 5 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: lock}))
+		require.Equal(t, 4*time.Second, throttled(t, err).RetryAfter)
+		require.Equal(t, api.went()[2], time.Since(api.start))
+	})
+}
+
+// A limiter that has held the request for as long as MaxHold lets it is believed.
+func TestAShortMaxHoldIsAHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := play(status(429), status(429), status(429), status(200))
+		_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), MaxHold: 50 * time.Millisecond}))
+		require.NoError(t, err)
+		for i, went := range api.went() {
+			about(t, time.Duration(i)*50*time.Millisecond, 0.2, went)
 		}
 	})
 }

@@ -30,6 +30,7 @@ type request struct {
 	throttled int       // refusals by the API
 	failures  int       // of attempts
 	blind     int       // pauses whose length nobody said
+	alone     int       // refusals after which nobody but the request itself has waited
 	since     time.Time // of the first refusal
 	next      time.Time // when the next attempt may begin
 	cause     error     // of the last refusal

@@ -2,6 +2,7 @@ package retry
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/transport/profile"
@@ -13,6 +14,7 @@ type signal struct {
 	refused   bool          // and what the request asks for was certainly not done
 	hopeless  bool          // and to come back does not help before somebody does something
 	wait      time.Duration // 0: it does not say
+	told      bool          // the transport tells the limiter, which then holds all calls
 }
 
 // classify reads a response as the transport does. What its OnSignal makes of it
@@ -25,10 +27,16 @@ func classify(p *profile.Profile, resp *http.Response) signal {
 	}
 	got := signal{throttled: true, wait: s.Wait}
 	switch s.Reason {
+	case profile.Rate, profile.Quota, profile.Concurrency:
+		got.told = true
+	case profile.Unknown:
+		got.told = s.Wait > 0
+	}
+	switch s.Reason {
 	case profile.Rate, profile.Concurrency, profile.Lock:
 		got.refused = true
 	case profile.Quota:
-		got.refused, got.hopeless = true, s.Wait <= 0
+		got.refused, got.hopeless = true, s.Wait <= 0 || unpaid(s.Detail)
 	default: // an API with troubles of its own may fail half-way
 		got.refused = resp.StatusCode == http.StatusTooManyRequests
 	}
@@ -41,4 +49,10 @@ func classify(p *profile.Profile, resp *http.Response) signal {
 		return signal{} // a failure like others
 	}
 	return got
+}
+
+// unpaid reports whether an API's word for a refusal means that the account has no
+// credit. Then no time that the response tells brings any.
+func unpaid(detail string) bool {
+	return strings.Contains(detail, "insufficient_quota") || strings.Contains(detail, "billing")
 }

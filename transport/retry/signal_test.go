@@ -52,7 +52,37 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 			{profile.Stripe, status(429, "Stripe-Rate-Limited-Reason", "global-concurrency"), rate(0)},
 		} {
 			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
-			require.Equal(t, c.want, classify(c.profile, resp), "%d %v", c.answer.status, c.answer.header)
+			got := classify(c.profile, resp)
+			got.told = false // that has a test of its own
+			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
 		}
 	})
+}
+
+func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
+	for reason, told := range map[profile.Reason]bool{
+		profile.Unknown: false, profile.Rate: true, profile.Quota: true, profile.Concurrency: true, profile.Overload: false, profile.Lock: false,
+	} {
+		says := func(wait time.Duration) *profile.Profile {
+			return &profile.Profile{Judge: func(_ *profile.Answer, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
+		}
+		resp := &http.Response{StatusCode: 429, Header: http.Header{}}
+		require.Equal(t, told, classify(says(0), resp).told, reason)
+		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).told, reason)
+	}
+}
+
+// No wait brings an account credit, whatever else the response tells.
+func TestAnAccountWithoutCreditIsHopeless(t *testing.T) {
+	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
+		for _, header := range [][]string{
+			nil,
+			{"X-Ratelimit-Limit-Requests", "5000", "X-Ratelimit-Remaining-Requests", "4999", "X-Ratelimit-Reset-Requests", "12ms"},
+			{"Retry-After", "20"},
+		} {
+			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{"code":"` + code + `"}}`), ContentLength: -1}
+			resp.Header.Set("Content-Type", "application/json")
+			require.Equal(t, hopeless, classify(profile.OpenAI, resp).hopeless, "%s %v", code, header)
+		}
+	}
 }

@@ -87,7 +87,7 @@ func TestAnHourlyLimitThatIsHeldForAnHourGoesAfterAnHour(t *testing.T) {
 	l := newLife(t, perSecond(1, 3600))
 	c := l.book(Units{1}, 0)
 	l.at(0.2)
-	l.Refused(l.limits, c.Epoch, time.Hour, c)
+	l.Refused(l.limits, c.Epoch, time.Hour, 0, c)
 	l.book(Units{1}, 3600)
 }
 
@@ -100,7 +100,7 @@ func TestAHoldCostsOnlyTheShortestLimit(t *testing.T) {
 		if succeeded {
 			l.Succeeded(c.Epoch)
 		}
-		l.Refused(l.limits, c.Epoch, time.Second, c)
+		l.Refused(l.limits, c.Epoch, time.Second, 0, c)
 		l.book(Units{1, 1}, 1)
 		var c2 Charge
 		real, _, _ := l.Fill(l.limits, &Units{1, 1}, time.Hour, &c2)
@@ -126,7 +126,7 @@ func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 		l.Hold(l.limits, 9*time.Second, nil)
 		l.Hold(l.limits, -1, nil)
 		l.Hold(l.limits, math.MinInt64, nil)
-		l.Refused(l.limits, l.Epoch-1, 9*time.Second, nil)
+		l.Refused(l.limits, l.Epoch-1, 9*time.Second, 0, nil)
 		if l.State != held {
 			t.Errorf("%d booked: after a hold\n%+v, after more\n%+v", booked, held, l.State)
 		}
@@ -148,7 +148,7 @@ func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 			l.book(Units{1, 1}, 0)
 		}
 		l.at(0.01)
-		l.Refused(l.limits, c.Epoch, 9*time.Second, c)
+		l.Refused(l.limits, c.Epoch, 9*time.Second, 0, c)
 		l.Settle(l.limits, c, &Units{}) // what was there before the hold does not come back to it
 		first := 9.0
 		if booked { // that one goes first, wherever it is
@@ -183,29 +183,6 @@ func TestACallThatIsBookedDuringAHoldMovesWithIt(t *testing.T) {
 		t.Errorf("due in %v, %v late, want 10 s", in, late)
 	}
 	l.book(Units{1}, 11.000001)
-}
-
-func TestRefusalsInARowDoubleTheHold(t *testing.T) {
-	l := newLife(t, Limit{1, 10})
-	for i := range 14 {
-		l.at(1e6 * float64(i+1))
-		c := l.book(Units{1}, 0)
-		l.Refused(l.limits, c.Epoch, 0, c)
-		want := min(time.Hour, time.Second<<i)
-		if l.Rem != want || l.Speed != 1 {
-			t.Errorf("refusal %d: held for %v at speed %v, want %v at 1", i, l.Rem, l.Speed, want)
-		}
-		l.Refused(l.limits, c.Epoch, 0, c) // old news
-		if l.Rem != want {
-			t.Errorf("refusal %d, again: held for %v, want %v", i, l.Rem, want)
-		}
-	}
-	epoch := l.Epoch
-	l.Resume(l.limits)
-	l.Refused(l.limits, epoch, 0, nil)
-	if l.Rem > 0 {
-		t.Errorf("a refusal from before a Resume holds for %v", l.Rem)
-	}
 }
 
 func TestBookedCallsMoveWithAHoldAndKeepTheirDistance(t *testing.T) {
@@ -275,7 +252,7 @@ func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
 	l.Succeeded(c.Epoch)
 	l.book(Units{1}, 0)
 	d := l.book(Units{1}, 1)
-	l.Refused(l.limits, l.Epoch, 30*time.Second, c)
+	l.Refused(l.limits, l.Epoch, 30*time.Second, 0, c)
 	if l.Speed != 0.9 || l.Rem != 30*time.Second {
 		t.Errorf("speed %v, held for %v", l.Speed, l.Rem)
 	}

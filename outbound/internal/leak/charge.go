@@ -91,9 +91,10 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 }
 
 // Since returns how many units of limit i were filled since c, those aside that are
-// booked for later. What leaks of an empty limit counts as well.
+// booked for later. What leaks of an empty limit counts as well. 0: nobody knows, as
+// where a hold has written off what was there (or so much has come back).
 func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
-	if c == nil || c.lost(i) || c.Born != s.Born {
+	if c == nil || c.lost(i) || c.Born != s.Born || c.Y[i] <= s.Level[i].Ret {
 		return 0
 	}
 	const rounding = 1e-6
@@ -172,9 +173,9 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 // Refused says that the API has refused c, a call that knew of epoch when it
 // left, and asked to wait d (0: it did not say). A refusal that is news begins
 // an episode: the clock slows if a call had succeeded since the last hold, and
-// else the hold was too short and is at least doubled. One that is not only
-// extends the hold.
-func (s *State) Refused(limits []Limit, epoch int64, d time.Duration, c *Charge) {
+// else the hold was too short and is at least doubled, up to most (0, or more than
+// that: MaxBack). One that is not only extends the hold.
+func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
 	if epoch == s.Epoch {
 		s.Epoch++
 		switch s.Fails {
@@ -191,6 +192,9 @@ func (s *State) Refused(limits []Limit, epoch int64, d time.Duration, c *Charge)
 			s.Fails++
 		}
 		back := MaxBack
+		if most > 0 {
+			back = min(back, most)
+		}
 		if s.Fails < 12 {
 			back = min(back, time.Second<<s.Fails)
 		}

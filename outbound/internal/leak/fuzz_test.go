@@ -216,7 +216,7 @@ func FuzzAnything(f *testing.F) {
 			case 3:
 				s.Hold(limits, pick(in, spans), some())
 			case 4:
-				s.Refused(limits, s.Epoch-int64(in.byte()%2), pick(in, spans), some())
+				s.Refused(limits, s.Epoch-int64(in.byte()%2), pick(in, spans), pick(in, spans), some())
 			case 5:
 				s.Succeeded(s.Epoch)
 			case 6:

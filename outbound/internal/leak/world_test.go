@@ -203,7 +203,7 @@ func (w *world) do(m move) error {
 		} else {
 			epoch = w.calls[i].Epoch
 		}
-		w.state.Refused(w.limits(), epoch, w.holds[m.b], &w.calls[i].Charge)
+		w.state.Refused(w.limits(), epoch, w.holds[m.b], 0, &w.calls[i].Charge)
 	case 'y':
 		w.state.Succeeded(w.state.Epoch)
 	case 'e':

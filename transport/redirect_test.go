@@ -1,0 +1,105 @@
+package transport
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// Where a redirect leads has no say about the API that was asked, unless it is the
+// same host or has a limiter of its own.
+func TestAHostToWhichARedirectLeadsHoldsNobodyElse(t *testing.T) {
+	const api, evil = "https://api.test", "https://evil.test"
+	refusal := []string{"Retry-After", "1800"}
+	for name, c := range map[string]struct {
+		hops   []string // that each answer leads to
+		status int      // at the end
+		header []string
+		byHost bool
+		nobody bool // Base does not say whose response it is
+		held   bool
+	}{
+		"refused by the API itself":         {status: 429, header: refusal, held: true},
+		"refused by another host":           {hops: []string{evil + "/"}, status: 429, header: refusal},
+		"and that tells of none":            {hops: []string{evil + "/"}, status: 429, header: refusal, nobody: true},
+		"down":                              {hops: []string{evil + "/"}, status: 503, header: refusal},
+		"nothing remains":                   {hops: []string{evil + "/"}, status: 200, header: []string{"X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1800"}},
+		"within another host":               {hops: []string{evil + "/", "/again"}, status: 429, header: refusal},
+		"within the API":                    {hops: []string{"/again"}, status: 429, header: refusal, held: true},
+		"within the API that tells of none": {hops: []string{"/again"}, status: 429, header: refusal, nobody: true, held: true},
+		"by another spelling of its host":   {hops: []string{"https://API.test:443/"}, status: 429, header: refusal, held: true},
+		"away and back":                     {hops: []string{evil + "/", api + "/end"}, status: 429, header: refusal, held: true},
+		"each host has a limiter":           {hops: []string{evil + "/"}, status: 429, header: refusal, byHost: true},
+	} {
+		for _, followed := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				hosts := map[string]*outbound.Bucket{"api.test": pool(), "evil.test": pool()}
+				at, signals := 0, 0
+				rt := &Transport{
+					OnSignal: func(_ *http.Response, s *profile.Signal) { signals++ },
+					Used: func(resp *http.Response) (outbound.Cost, bool) {
+						return outbound.Cost{50}, resp.StatusCode != http.StatusFound
+					},
+					Base: base(func(req *http.Request) (resp *http.Response, err error) {
+						if at < len(c.hops) {
+							at++
+							resp, err = answer(http.StatusFound, http.NoBody, "Location", c.hops[at-1])(req)
+						} else {
+							resp, err = answer(c.status, http.NoBody, c.header...)(req)
+						}
+						if c.nobody {
+							resp.Request = nil
+						}
+						return resp, err
+					}),
+				}
+				if followed {
+					rt.OnResponse = func(*http.Response, *outbound.Permit) {}
+				}
+				if rt.Limiter = hosts["api.test"]; c.byHost {
+					rt.For = ByHost(func(host string) outbound.Limiter { return hosts[host] })
+				}
+				resp, err := (&http.Client{Transport: rt}).Get(api + "/")
+				if err != nil {
+					t.Fatal(err)
+				}
+				closeResponse(resp)
+				s := stateOf(t, hosts["api.test"])
+				if held := s.HeldFor > 0; held != c.held || signals != len(c.hops)+1 {
+					t.Errorf("%s (followed: %v): held for %v, %d signals", name, followed, s.HeldFor, signals)
+				}
+				if used := float64(len(c.hops)) + 50; c.held && s.Level < used || !c.held && s.Level > 10 {
+					t.Errorf("%s (followed: %v): level %v", name, followed, s.Level)
+				}
+				if s = stateOf(t, hosts["evil.test"]); (s.HeldFor > 0) != c.byHost {
+					t.Errorf("%s (followed: %v): the other host is held for %v", name, followed, s.HeldFor)
+				}
+			})
+		}
+	}
+}
+
+// What another host has answered well does not tell that the API is content.
+func TestASuccessElsewhereIsNoneOfTheAPIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
+		trip(t, &Transport{Base: answer(429, nil), Limiter: b})
+		time.Sleep(time.Minute)
+		req := newRequest(t, nil)
+		req.Response = &http.Response{Request: newRequest(t, nil)}
+		req.Response.Request.URL.Host = "elsewhere.test"
+		resp, err := (&Transport{Base: answer(200, nil), Limiter: b}).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeResponse(resp)
+		trip(t, &Transport{Base: answer(429, nil), Limiter: b})
+		if s := stateOf(t, b); s.HeldFor != 2*time.Second || s.Speed != 1 {
+			t.Errorf("held for %v at speed %v, want the double at full speed", s.HeldFor, s.Speed)
+		}
+	})
+}
