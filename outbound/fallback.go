@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,8 +15,9 @@ import (
 //
 //	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
 //
-// An error of Store, unless it is ctx's own, takes it for away, for all keys. No
-// call waits for it then: it is tried again by one call or in the background
+// An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
+// ctx's own or that of one key, goes to who has asked and changes nothing. No call
+// waits for a store that is away: it is tried again by one call or in the background
 // after 100 ms, and after twice as long each time up to 5 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a
 // Share, or anything at all (Unlimited). SetLimits and Resume are refused with
@@ -50,7 +52,8 @@ import (
 //
 // A Fallback must not be copied or changed after its first use.
 type Fallback struct {
-	// Store is the store that may be away. Nil is [ErrNil] at each Update.
+	// Store is the store that may be away, and says so by [ErrAway]: one that does
+	// not know of it is never taken for away. Nil is [ErrNil] at each Update.
 	Store Store
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
@@ -110,14 +113,14 @@ func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, erro
 	return f.straight(ctx, key, op)
 }
 
-// straight asks the store, and falls back if it fails.
+// straight asks the store, and falls back if it is away.
 func (f *Fallback) straight(ctx context.Context, key string, op *Op) (Result, error) {
 	r, err := f.Store.Update(ctx, key, op)
 	if err == nil {
 		f.note(key, op, &r)
 		return r, nil
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !errors.Is(err, ErrAway) {
 		return r, err
 	}
 	f.leave(err)
@@ -154,8 +157,8 @@ func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, do
 		f.mu.Unlock()
 		switch {
 		case k != nil:
-			f.charge(ctx, key, k)
-			return r, false, nil
+			err = f.charge(ctx, key, k)
+			return r, err != nil, err
 		case wait > 0:
 			sleep(ctx, wait)
 			return r, false, nil
@@ -222,15 +225,16 @@ func (f *Fallback) try() {
 	}
 	r, err := f.Store.Update(context.Background(), meeting, &op)
 	wait := r.Wait
-	if len(r.Charges) > 0 {
+	if len(r.Charges) > 0 || err != nil { // it is the first, or nobody knows
 		wait = gather
 	}
 	f.tried(err, wait)
 }
 
-// tried takes note of how a try went. If well, the store is used after a wait.
+// tried takes note of how a try went. If the store is there, though it may have
+// refused the try, it is used after a wait.
 func (f *Fallback) tried(err error, wait time.Duration) {
-	if err != nil {
+	if errors.Is(err, ErrAway) {
 		f.mu.Lock()
 		f.cause, f.trying = err, false
 		f.space(now())
@@ -267,7 +271,7 @@ func (f *Fallback) come() {
 			return
 		}
 		if k != nil {
-			f.charge(context.Background(), key, k)
+			_ = f.charge(context.Background(), key, k) // who asks for it next hears of it
 		}
 	}
 }

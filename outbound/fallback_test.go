@@ -23,7 +23,7 @@ type link struct {
 	trips int
 }
 
-var errCut = errors.New("connection refused")
+var errCut = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
 func (l *link) set(cut bool) {
 	l.mu.Lock()
@@ -211,12 +211,12 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n == 0 || n > 10 {
 			t.Errorf("%d went, want what is left of its share", n)
 		}
-		if got := switches(); got != "[true connection refused]" {
+		if got := switches(); got != "[true outbound: the store is away: connection refused]" {
 			t.Error(got)
 		}
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if got := switches(); got != "[true connection refused false <nil>]" {
+		if got := switches(); got != "[true outbound: the store is away: connection refused false <nil>]" {
 			t.Error(got)
 		}
 	})

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -244,12 +245,13 @@ func (k *refuge) owed(t time.Duration) (c Cost) {
 }
 
 // charge charges the store with what was spent under a key, or waits for whoever
-// does. After that either the key is no refuge any more or the store is away.
-func (f *Fallback) charge(ctx context.Context, key string, k *refuge) {
+// does. After that either the key is no refuge any more or the store is away, or
+// it is what the store has against this key: then who comes next tries again.
+func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
 	f.mu.Lock()
 	if f.keys[key] != k || f.away {
 		f.mu.Unlock()
-		return
+		return nil
 	}
 	if charged := k.charged; charged != nil {
 		f.mu.Unlock()
@@ -257,7 +259,7 @@ func (f *Fallback) charge(ctx context.Context, key string, k *refuge) {
 		case <-charged:
 		case <-ctx.Done():
 		}
-		return
+		return nil
 	}
 	k.charged = make(chan struct{})
 	op, ok := k.bill(now())
@@ -266,7 +268,8 @@ func (f *Fallback) charge(ctx context.Context, key string, k *refuge) {
 	if ok {
 		_, err = f.Store.Update(context.WithoutCancel(ctx), key, op)
 	}
-	if err != nil {
+	away := errors.Is(err, ErrAway)
+	if away {
 		f.leave(err)
 	}
 	f.mu.Lock()
@@ -277,6 +280,10 @@ func (f *Fallback) charge(ctx context.Context, key string, k *refuge) {
 	k.charged = nil
 	f.settled()
 	f.mu.Unlock()
+	if away {
+		return nil
+	}
+	return err
 }
 
 // bill is the operation that tells the store what has happened meanwhile.

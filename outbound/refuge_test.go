@@ -44,7 +44,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		if n := len(f.notes); n != maxRefuges {
 			t.Errorf("%d holds are remembered", n)
 		}
-		s.away = errors.New("away")
+		s.away = ErrAway
 		failed := 0
 		for i := range maxRefuges + 100 {
 			if _, err := bucket(i).Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {

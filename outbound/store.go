@@ -17,7 +17,9 @@ import (
 // the store must do, in whatever language it does it. A store that computes in
 // Go calls Apply itself, between reading and writing. An error says that it
 // could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. Of what op points to it may keep
+// by itself in a way that could charge twice. One that means that the store
+// cannot be reached, whatever the key, is [ErrAway] as well, as
+// fmt.Errorf("%w: %w", ErrAway, err) is. Of what op points to it may keep
 // the limits, which nobody changes, and nothing else.
 //
 // The package outboundtest has the exam that every store passes.

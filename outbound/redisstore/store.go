@@ -135,6 +135,8 @@ var ErrAway = errors.New("redisstore: the server is away")
 // awayError is ErrAway with its cause.
 type awayError struct{ cause error }
 
-func (e *awayError) Error() string        { return ErrAway.Error() + ": " + e.cause.Error() }
-func (e *awayError) Is(target error) bool { return target == ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }
+func (e *awayError) Error() string { return ErrAway.Error() + ": " + e.cause.Error() }
+func (e *awayError) Is(target error) bool {
+	return target == ErrAway || target == outbound.ErrAway
+}
+func (e *awayError) Unwrap() error { return e.cause }
