@@ -12,12 +12,22 @@ import (
 // refuge is a key of a [Fallback] while its store is away.
 type refuge struct {
 	Stored
-	real, own []Limit // of the store, as last used, and what is left of them
+	given     []Limit // of the bucket that has asked last
+	real, own []Limit // those in force, as last used, and what is left of them
+	since     time.Duration
+	used      bool // since the store was last charged
 	spent     Cost
 	at        time.Duration // when the last of it was
 	refused   *Report       // the newest refusal of a call of the store
+	told      *Report       // the one that the store knows of
 	held      bool          // the hold of the note is taken over
-	charged   chan struct{} // closed when the store has been charged or has failed; nil: not tried
+	charging  *charging     // nil: not tried
+}
+
+// charging is a try to charge the store.
+type charging struct {
+	done chan struct{}
+	err  error // what the store has against the key, once done
 }
 
 // note is what a [Fallback] remembers of a key while its store is there: what is
@@ -79,6 +89,11 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 		}
 		k = f.shelter(key, op)
 	}
+	if k.since != f.since { // not charged in time: what others have spent meanwhile is not known
+		k.since = f.since
+		f.fill(k, f.since)
+	}
+	k.used = true
 	here := *op
 	here.Limits = f.share(k, key, op.Limits)
 	here.Reports = k.hear(f, key, op.Reports)
@@ -102,7 +117,7 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 // shelter makes a refuge of a key, as of the time when the store was found away.
 // mu is held.
 func (f *Fallback) shelter(key string, op *Op) *refuge {
-	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}}
+	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}, since: f.since}
 	s := &k.State
 	s.Born = -1<<62 + time.Duration(lives.Add(1))
 	s.Skip, s.Epoch = s.At-s.Born, int64(s.Born)
@@ -122,6 +137,7 @@ func (f *Fallback) shelter(key string, op *Op) *refuge {
 // share returns what this worker may use of the limits in force. One that is new
 // begins full, as of the time when the store was found away. mu is held.
 func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
+	k.given = limits
 	if n := f.notes[key]; n.limits != nil {
 		limits = n.limits
 	}
@@ -145,6 +161,14 @@ func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
 		}
 	}
 	return k.own
+}
+
+// fill brings what is left of the limits to the brim.
+func (f *Fallback) fill(k *refuge, t time.Duration) {
+	if !f.Unlimited {
+		op := Op{Limits: k.own, Action: Meter, Costs: []Cost{{maxCapacity, maxCapacity, maxCapacity, maxCapacity}}}
+		op.Apply(&k.Stored, t)
+	}
 }
 
 // hear returns the reports as they count here. Refusals of calls of the store
@@ -244,8 +268,8 @@ func (k *refuge) owed(t time.Duration) (c Cost) {
 	return c
 }
 
-// charge charges the store with what was spent under a key, or waits for whoever
-// does. After that either the key is no refuge any more or the store is away, or
+// charge waits until the store is charged with what was spent under a key, or ctx
+// ends. After that either the key is no refuge any more or the store is away, or
 // it is what the store has against this key: then who comes next tries again.
 func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
 	f.mu.Lock()
@@ -253,47 +277,74 @@ func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
 		f.mu.Unlock()
 		return nil
 	}
-	if charged := k.charged; charged != nil {
-		f.mu.Unlock()
-		select {
-		case <-charged:
-		case <-ctx.Done():
-		}
+	c := k.charging
+	if c == nil {
+		c = &charging{done: make(chan struct{})}
+		k.charging = c
+		go f.collect(key, k) // which does not end with whoever comes first
+	}
+	f.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
 		return nil
 	}
-	k.charged = make(chan struct{})
-	op, ok := k.bill(now())
-	f.mu.Unlock()
-	var err error
-	if ok {
-		_, err = f.Store.Update(context.WithoutCancel(ctx), key, op)
-	}
-	away := errors.Is(err, ErrAway)
-	if away {
-		f.leave(err)
-	}
+}
+
+// collect charges the store with all that was spent under a key. If the store is
+// away again meanwhile, more may be.
+func (f *Fallback) collect(key string, k *refuge) {
 	f.mu.Lock()
-	if err == nil {
-		delete(f.keys, key)
+	defer f.mu.Unlock()
+	var err error
+	for err == nil && !f.away && f.keys[key] == k {
+		k.used = false
+		spent, refused := k.spent, k.refused
+		if op, ok := k.bill(now()); ok {
+			f.mu.Unlock()
+			err = f.pay(key, op)
+			f.mu.Lock()
+		}
+		if err != nil {
+			break
+		}
+		for u := range spent {
+			k.spent[u] = max(0, k.spent[u]-spent[u])
+		}
+		k.told = refused
+		if !f.away && !k.used {
+			delete(f.keys, key)
+		}
 	}
-	close(k.charged)
-	k.charged = nil
+	if !errors.Is(err, ErrAway) {
+		k.charging.err = err
+	}
+	close(k.charging.done)
+	k.charging = nil
 	f.settled()
-	f.mu.Unlock()
-	if away {
-		return nil
+}
+
+// pay is one trip of collect.
+func (f *Fallback) pay(key string, op *Op) error {
+	r, err := f.Store.Update(context.Background(), key, op)
+	switch {
+	case err == nil:
+		f.note(key, op, &r)
+	case errors.Is(err, ErrAway):
+		f.leave(err)
 	}
 	return err
 }
 
 // bill is the operation that tells the store what has happened meanwhile.
 func (k *refuge) bill(t time.Duration) (op *Op, ok bool) {
-	op = &Op{Limits: k.real}
+	op = &Op{Limits: k.given}
 	var buf [maxLimits]leak.Limit
 	s := k.State // the hold as of now; levels do not matter
 	s.Advance(shape(&buf, k.Limits), t)
 	held := max(0, s.Rem)
-	if r := k.refused; r != nil {
+	if r := k.refused; r != nil && r != k.told {
 		told := *r
 		told.Wait = max(1, held) // that much of it is left; 0 would say that nobody knows
 		op.Reports = append(op.Reports, told)
