@@ -165,3 +165,38 @@ func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 		}
 	})
 }
+
+// marker is a store that takes what it writes down as done, and then fails.
+type marker struct {
+	outbound.Store
+	cut atomic.Bool
+}
+
+func (m *marker) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if !m.cut.Load() {
+		return m.Store.Update(ctx, key, op)
+	}
+	for i := range op.Reports {
+		if r := &op.Reports[i]; r.Kind == outbound.Settled {
+			r.Charge.Settled, r.Charge.N[0] = true, r.Used[0]
+		}
+	}
+	return outbound.Result{}, errCut
+}
+
+func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outbound.NewMemory()
+		f := &outbound.Fallback{Store: &marker{Store: m}, Share: 0.5}
+		b := outbound.Must(outbound.NewSharedBucket(f, "key", slow))
+		p, err := b.Acquire(background, outbound.Cost{10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Store.(*marker).cut.Store(true)
+		p.Settle(outbound.Cost{40})
+		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // that of others is full
+			t.Errorf("level %v, %v; want 130", s.Level, err)
+		}
+	})
+}

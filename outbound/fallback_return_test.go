@@ -206,6 +206,29 @@ func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 	})
 }
 
+func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		for _, limits := range [][]outbound.Limit{{{Capacity: 10, LeakRate: 1}}, nil} {
+			w.set(false)
+			if err := w.b.SetLimits(background, limits...); err != nil {
+				t.Fatal(err)
+			}
+			w.set(true)
+			want := 5
+			if limits == nil {
+				want = 50
+			}
+			w.take(outbound.Cost{1})
+			time.Sleep(3 * time.Hour)
+			if n := w.take(outbound.Cost{1}); n != want {
+				t.Errorf("%v: %d went, want %d", limits, n, want)
+			}
+			w.home()
+		}
+	})
+}
+
 func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Unlimited: true}, slow)

@@ -47,7 +47,7 @@ const noVersion = -1 << 62
 
 // note remembers what the reply tells.
 func (f *Fallback) note(key string, op *Op, r *Result) {
-	set := op.Action != Replace && !sameLimits(r.Limits, op.Limits)
+	set := !sameLimits(r.Limits, op.Limits)
 	tells := r.State.Rem > 0 || r.State.Speed < 1 || set
 	if f.fails() || !tells && !f.noted.Load() {
 		return
@@ -184,11 +184,15 @@ func (k *refuge) hear(f *Fallback, key string, reports []Report) []Report {
 	own = append(own, reports...)
 	for i := range own {
 		r := &own[i]
-		foreign := r.Charge != nil && r.Charge.Born != k.State.Born
-		if r.Kind != Refused || !foreign {
+		if r.Charge == nil || r.Charge.Born == k.State.Born {
 			continue
 		}
-		if k.refused == nil || r.Epoch > k.refused.Epoch {
+		switch {
+		case r.Kind == Settled: // whatever the store has noted in it before it failed
+			c := *r.Charge
+			c.Settled = false
+			r.Charge = &c
+		case r.Kind == Refused && (k.refused == nil || r.Epoch > k.refused.Epoch):
 			c, told := *r.Charge, *r
 			told.Charge = &c
 			k.refused = &told
