@@ -57,10 +57,12 @@ type Fallback struct {
 	Store Store
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
-	// none. Of anything else each Update is a [*LimitError].
+	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
+	// have one in an outage; calls of others get the error.
 	Share float64
 	// Unlimited lets all calls go while the store is away, however many. Holds
-	// are still heeded. With a Share it is a [*LimitError].
+	// are still heeded. Beyond 10 000 keys, only those that were in force before,
+	// and what goes is not charged on return. With a Share it is a [*LimitError].
 	Unlimited bool
 	// OnSwitch, if not nil, is called when the store is found to be away, with
 	// its error, and when it is used again, in any goroutine. It must not block.
@@ -91,7 +93,7 @@ const (
 	// gather is how long workers stay on their shares after the first of them
 	// has found the store again: the last one's next try, and a trip.
 	gather = lastTry + time.Second
-	// maxRefuges bounds the keys that are served, and those remembered.
+	// maxRefuges bounds the keys that are served with a share, and those remembered.
 	maxRefuges = 10_000
 	// meeting is the key under which workers agree on their return.
 	meeting = "\x00fallback"

@@ -84,10 +84,14 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 	}
 	k := f.keys[key]
 	if k == nil {
-		if len(f.keys) >= maxRefuges {
+		full := len(f.keys) >= maxRefuges
+		if full && !f.Unlimited {
 			return Result{}, err
 		}
-		k = f.shelter(key, op)
+		if k = f.shelter(key); !full { // else it is for this call alone
+			f.keys[key] = k
+			f.settled()
+		}
 	}
 	if k.since != f.since { // not charged in time: what others have spent meanwhile is not known
 		k.since = f.since
@@ -116,7 +120,7 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 
 // shelter makes a refuge of a key, as of the time when the store was found away.
 // mu is held.
-func (f *Fallback) shelter(key string, op *Op) *refuge {
+func (f *Fallback) shelter(key string) *refuge {
 	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}, since: f.since}
 	s := &k.State
 	s.Born = -1<<62 + time.Duration(lives.Add(1))
@@ -129,8 +133,6 @@ func (f *Fallback) shelter(key string, op *Op) *refuge {
 	if f.keys == nil {
 		f.keys = make(map[string]*refuge)
 	}
-	f.keys[key] = k
-	f.settled()
 	return k
 }
 

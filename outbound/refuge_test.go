@@ -66,6 +66,40 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 	})
 }
 
+// Beyond the bound nothing is remembered of a key, but what was known of it before.
+func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &switched{Store: NewMemory()}
+		f := &Fallback{Store: s, Unlimited: true}
+		bucket := func(key string) *Bucket { return Must(NewSharedBucket(f, key, Limit{Capacity: 2, LeakRate: 1})) }
+		held := bucket("held")
+		if err := held.Hold(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		s.away = ErrAway
+		for i := range maxRefuges + 100 {
+			b := bucket(fmt.Sprint(i))
+			for range 3 {
+				p, err := b.Acquire(ctx, Cost{1})
+				if err != nil {
+					t.Fatal(i, err)
+				}
+				p.Settle(Cost{})
+			}
+		}
+		if _, err := held.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("in a hold: %v", err)
+		}
+		if len(f.keys) != maxRefuges {
+			t.Errorf("%d keys are remembered", len(f.keys))
+		}
+		time.Sleep(time.Minute)
+		if _, err := held.Acquire(ctx, Cost{1}); err != nil {
+			t.Errorf("after the hold: %v", err)
+		}
+	})
+}
+
 // switched is a store that fails if told so.
 type switched struct {
 	Store
