@@ -65,7 +65,8 @@ type Fallback struct {
 	// and what goes is not charged on return. With a Share it is a [*LimitError].
 	Unlimited bool
 	// OnSwitch, if not nil, is called when the store is found to be away, with
-	// its error, and when it is used again, in any goroutine. It must not block.
+	// its error, and when it is used again, in any goroutine, one call after the
+	// other. It must not block.
 	OnSwitch func(away bool, err error)
 
 	noted atomic.Bool // there are notes
@@ -80,6 +81,8 @@ type Fallback struct {
 	next    time.Duration // when the next try is due
 	opens   time.Duration // when calls go straight again
 	trying  bool          // a try is under way, or the return is near
+	news    []news        // of switches that OnSwitch has not heard of yet
+	telling bool          // somebody tells it
 	keys    map[string]*refuge
 	notes   map[string]note
 }
@@ -202,8 +205,9 @@ func (f *Fallback) leave(err error) {
 	}
 	f.space(t)
 	f.aside.Store(true)
+	f.news = append(f.news, news{true, err})
 	f.mu.Unlock()
-	f.tell(true, err)
+	f.tell()
 }
 
 // space sets the time of the next try. mu is held.
@@ -212,10 +216,35 @@ func (f *Fallback) space(t time.Duration) {
 	f.next = t + f.spacing/2 + rand.N(f.spacing/2)
 }
 
-func (f *Fallback) tell(away bool, err error) {
-	if f.OnSwitch != nil {
-		f.OnSwitch(away, err)
+// news is a switch.
+type news struct {
+	away bool
+	err  error
+}
+
+// tell tells of the switches in their order: whoever has begun with it tells of
+// those that come meanwhile as well.
+func (f *Fallback) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.telling && len(f.news) > 0 {
+		n := f.news[0]
+		f.news = f.news[1:]
+		if f.OnSwitch != nil {
+			f.telling = true
+			f.mu.Unlock()
+			f.call(n)
+		}
 	}
+}
+
+// call calls OnSwitch, and comes back with mu held.
+func (f *Fallback) call(n news) {
+	defer func() { // it may panic
+		f.mu.Lock()
+		f.telling = false
+	}()
+	f.OnSwitch(n.away, n.err)
 }
 
 // try asks the store for the time of the return. A unit that the first worker
@@ -263,8 +292,9 @@ func (f *Fallback) come() {
 		keys = append(keys, key)
 	}
 	f.settled()
+	f.news = append(f.news, news{})
 	f.mu.Unlock()
-	f.tell(false, nil)
+	f.tell()
 	for _, key := range keys {
 		f.mu.Lock()
 		k, away := f.keys[key], f.away

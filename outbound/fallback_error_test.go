@@ -3,6 +3,7 @@ package outbound_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -108,5 +109,36 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 			t.Error(err)
 		}
 		w.level(0)
+	})
+}
+
+func TestSwitchesAreToldInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{}, slow)
+		var told []bool // one call after the other
+		w.f.OnSwitch = func(away bool, err error) {
+			if away {
+				time.Sleep(time.Minute) // who is told may be slow
+				if len(told) == 0 {
+					_, _ = w.b.State(background) // and ask itself
+				}
+			}
+			told = append(told, away)
+		}
+		for range 2 {
+			w.set(true)
+			go w.b.State(background)
+			time.Sleep(time.Second)
+			w.set(false)
+			for range 15 {
+				_, _ = w.b.State(background)
+				time.Sleep(time.Second)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if fmt.Sprint(told) != "[true false true false]" {
+			t.Errorf("told %v", told)
+		}
 	})
 }
