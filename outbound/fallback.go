@@ -18,7 +18,7 @@ import (
 // An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
 // ctx's own or that of one key, goes to who has asked and changes nothing. No call
 // waits for a store that is away: it is tried again by one call or in the background
-// after 100 ms, and after twice as long each time up to 5 s, a random part less.
+// after 100 ms, and after twice as long each time up to 1 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a
 // Share, or anything at all (Unlimited). SetLimits and Resume are refused with
 // the error.
@@ -31,16 +31,17 @@ import (
 // report as refused or held holds here, too. What they have to settle is lost,
 // which costs room, but for what they have cost beyond their cost.
 //
-// When the store is back, the workers stay on their shares until 6 s after the
-// first of them has noticed, because the last one has not before. They agree on
-// that in the store, under a key of their own, "\x00fallback". Then what each key
-// has spent here is charged there, as [Bucket.Fillup] does it: up to the brim and
-// no further, and no limit that has had the time to drain since. So one who has
-// spent more than a capacity leaves a full bucket and no debt. Holds still in
-// force are told as well. Permits of calls that went meanwhile give nothing back
-// there. For 100 ms nothing goes then, and who comes waits, so that all have
-// charged what they have spent when the first goes on; with very many keys, which
-// are charged one after the other, some are charged later than that.
+// When the store is back, the workers stay on their shares until 3 s after the
+// first of them has noticed, because the last one may not have before, if its store
+// takes up to 2 s to fail. They agree on that in the store, under a key of their
+// own, "\x00fallback". Then what each key has spent here is charged there, as
+// [Bucket.Fillup] does it: up to the brim and no further, and no limit that has had
+// the time to drain since. So one who has spent more than a capacity leaves a full
+// bucket and no debt. Holds still in force are told as well. Permits of calls that
+// went meanwhile give nothing back there. For 100 ms nothing goes then, and who
+// comes waits, so that all have charged what they have spent when the first goes
+// on; with very many keys, which are charged one after the other, some are charged
+// later than that.
 //
 // So the sum of the shares of all workers must not be above 1, and then they
 // stay within the limit together, but for the tickets that a queue may still use
@@ -89,13 +90,13 @@ type Fallback struct {
 
 const (
 	firstTry = 100 * time.Millisecond
-	lastTry  = 5 * time.Second
+	lastTry  = time.Second
 	// pause is how long nothing goes at the return, so that all have been
 	// charged before the first goes on.
 	pause = 100 * time.Millisecond
 	// gather is how long workers stay on their shares after the first of them
-	// has found the store again: the last one's next try, and a trip.
-	gather = lastTry + time.Second
+	// has found the store again: a try of the last one that fails, and its next.
+	gather = lastTry + 2*time.Second
 	// maxRefuges bounds the keys that are served with a share, and those remembered.
 	maxRefuges = 10_000
 	// meeting is the key under which workers agree on their return.

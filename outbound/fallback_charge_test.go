@@ -155,7 +155,7 @@ func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.set(false)
-		for range 13 {
+		for range 6 {
 			_, _ = other.State(background)
 			time.Sleep(time.Second)
 		}

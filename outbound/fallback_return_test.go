@@ -21,7 +21,7 @@ var slow = outbound.Limit{Capacity: 100, LeakRate: 0.01}
 func (w *refugee) home() {
 	w.Helper()
 	w.set(false)
-	for range 13 {
+	for range 6 {
 		if _, err := w.b.State(background); err != nil {
 			w.Error(err)
 		}
@@ -257,7 +257,7 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 		time.Sleep(20000 * time.Second)
 		w.take(outbound.Cost{20})
 		w.set(false)
-		for range 5 { // until it has been found, and not longer
+		for range 3 { // until it has been found, and not longer
 			if s, err := w.b.State(background); err != nil || s.Level < 99 {
 				t.Errorf("%+v, %v", s, err)
 			}

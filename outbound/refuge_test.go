@@ -55,7 +55,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 			t.Errorf("%d calls failed, %d keys", failed, len(f.keys))
 		}
 		s.away = nil
-		for range 13 {
+		for range 6 {
 			time.Sleep(time.Second)
 			_, _ = bucket(0).State(ctx)
 		}
