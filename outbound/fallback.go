@@ -17,7 +17,7 @@ import (
 //
 // An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
 // ctx's own or that of one key, goes to who has asked and changes nothing. No call
-// waits for a store that is away: it is tried again by one call or in the background
+// waits for a store that is away: it is tried again, in the background or by one call,
 // after 100 ms, and after twice as long each time up to 1 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a
 // Share, or anything at all (Unlimited). SetLimits and Resume are refused with
@@ -81,7 +81,7 @@ type Fallback struct {
 	spacing time.Duration // between tries
 	next    time.Duration // when the next try is due
 	opens   time.Duration // when calls go straight again
-	trying  bool          // a try is under way, or the return is near
+	trying  bool          // one by a call is under way
 	news    []news        // of switches that OnSwitch has not heard of yet
 	telling bool          // somebody tells it
 	keys    map[string]*refuge
@@ -172,16 +172,13 @@ func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, do
 		r, err = f.straight(ctx, key, op)
 		return r, true, err
 	}
-	cause, due := f.cause, !f.trying && now() >= f.next
-	f.trying = f.trying || due
-	if !due || !f.fails() {
-		if due {
-			go f.try()
-		}
+	cause := f.cause
+	if !f.fails() || f.trying || now() < f.next {
 		r, err = f.serve(key, op, cause)
 		f.mu.Unlock()
 		return r, true, err
 	}
+	f.trying = true
 	f.mu.Unlock()
 	r, err = f.Store.Update(ctx, key, op)
 	if err != nil && ctx.Err() != nil {
@@ -211,10 +208,16 @@ func (f *Fallback) leave(err error) {
 	f.tell()
 }
 
-// space sets the time of the next try. mu is held.
+// space sets the time of the next try, which is made by one call, or, where calls
+// go on, whether one comes or not: the share of a worker that comes back long after
+// the others would be on top of what they use. mu is held.
 func (f *Fallback) space(t time.Duration) {
 	f.spacing = min(2*f.spacing, lastTry)
-	f.next = t + f.spacing/2 + rand.N(f.spacing/2)
+	in := f.spacing/2 + rand.N(f.spacing/2)
+	f.next = t + in
+	if !f.fails() {
+		time.AfterFunc(in, f.try)
+	}
 }
 
 // news is a switch.

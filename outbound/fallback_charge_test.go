@@ -13,25 +13,19 @@ import (
 )
 
 // toll is a store that keeps what it is charged with for a while, if told so,
-// before it carries it out, and is away for one key.
+// before it carries it out.
 type toll struct {
 	outbound.Store
 	shut atomic.Bool
 	open chan struct{} // closed when what is kept may pass
 	kept chan struct{} // has one for each charge that is
-	cut  atomic.Value  // the key
 }
 
 func newToll(s outbound.Store) *toll {
-	t := &toll{Store: s, open: make(chan struct{}), kept: make(chan struct{}, 10)}
-	t.cut.Store("")
-	return t
+	return &toll{Store: s, open: make(chan struct{}), kept: make(chan struct{}, 10)}
 }
 
 func (s *toll) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	if key == s.cut.Load() {
-		return outbound.Result{}, errCut
-	}
 	if op.Action == outbound.Meter && s.shut.Load() {
 		s.kept <- struct{}{}
 		<-s.open
@@ -81,7 +75,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 			w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
 			other := w.other()
 			w.outage(s, w.b)
-			s.cut.Store("other")
+			w.set(true)
 			_, _ = other.Acquire(background, outbound.Cost{1})
 			time.Sleep(3 * time.Hour)
 			for range 15 {
@@ -89,7 +83,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.cut.Store("")
+			w.set(false)
 			if passes == 0 {
 				close(s.open)
 			}
@@ -134,13 +128,12 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
-		s.cut.Store("other")
+		w.set(true)
 		_, _ = other.State(background)
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went at the second switch", n)
 		}
 		close(s.open)
-		s.cut.Store("")
 		w.home()
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		if n := len(f.notes); n != maxRefuges {
 			t.Errorf("%d holds are remembered", n)
 		}
-		s.away = ErrAway
+		s.away.Store(true)
 		failed := 0
 		for i := range maxRefuges + 100 {
 			if _, err := bucket(i).Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
@@ -54,7 +55,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		if failed != 100 || len(f.keys) != maxRefuges {
 			t.Errorf("%d calls failed, %d keys", failed, len(f.keys))
 		}
-		s.away = nil
+		s.away.Store(false)
 		for range 6 {
 			time.Sleep(time.Second)
 			_, _ = bucket(0).State(ctx)
@@ -76,7 +77,7 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 		if err := held.Hold(ctx, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		s.away = ErrAway
+		s.away.Store(true)
 		for i := range maxRefuges + 100 {
 			b := bucket(fmt.Sprint(i))
 			for range 3 {
@@ -103,12 +104,12 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 // switched is a store that fails if told so.
 type switched struct {
 	Store
-	away error
+	away atomic.Bool
 }
 
 func (s *switched) Update(ctx context.Context, key string, op *Op) (Result, error) {
-	if s.away != nil {
-		return Result{}, s.away
+	if s.away.Load() {
+		return Result{}, ErrAway
 	}
 	return s.Store.Update(ctx, key, op)
 }
