@@ -88,6 +88,7 @@ type Op struct {
 	into  []Charge // room for Result.Charges
 	free  bool     // a cost that no limit counts is fine: an AtOnce does
 	freed int      // places among the calls at once that Charges bring back
+	waits bool     // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
 	// lost a race calls it again.
