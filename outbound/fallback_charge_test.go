@@ -133,7 +133,15 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went at the second switch", n)
 		}
+		// Others hold it, and the charge that was under way hears of that.
+		if err := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow)).Hold(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
 		close(s.open)
+		synctest.Wait()
+		if s, err := w.b.State(background); err != nil || s.HeldFor != time.Hour {
+			t.Errorf("held for %v, %v", s.HeldFor, err)
+		}
 		w.home()
 	})
 }

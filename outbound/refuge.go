@@ -12,15 +12,15 @@ import (
 // refuge is a key of a [Fallback] while its store is away.
 type refuge struct {
 	Stored
-	given     []Limit // of the bucket that has asked last
-	real, own []Limit // those in force, as last used, and what is left of them
-	since     time.Duration
-	used      bool // since the store was last charged
+	given     []Limit       // of the bucket that has asked last
+	real, own []Limit       // those in force, as last used, and what is left of them
+	since     time.Duration // when the store was found away, as of which it began full
+	used      bool          // since the store was last charged
 	spent     Cost
 	at        time.Duration // when the last of it was
 	refused   *Report       // the newest refusal of a call of the store
 	told      *Report       // the one that the store knows of
-	held      bool          // the hold of the note is taken over
+	held      time.Duration // until when the note's hold was, as taken over
 	charging  *charging     // nil: not tried
 }
 
@@ -177,11 +177,9 @@ func (f *Fallback) fill(k *refuge, t time.Duration) {
 // are news once for each of its episodes.
 func (k *refuge) hear(f *Fallback, key string, reports []Report) []Report {
 	var own []Report
-	if !k.held {
-		k.held = true
-		if n, ok := f.notes[key]; ok && n.held > now() {
-			own = append(own, Report{Kind: Held, Wait: n.held - now()})
-		}
+	if n, ok := f.notes[key]; ok && n.held != k.held && n.held > now() {
+		k.held = n.held
+		own = append(own, Report{Kind: Held, Wait: n.held - now()})
 	}
 	own = append(own, reports...)
 	for i := range own {
