@@ -147,7 +147,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 			s.State.Settle(limits, &c.Charge, &leak.Units{})
 		}
 	}
-	r.Charges = op.into
+	r.Charges = op.Into
 	most := op.Wait
 	if lifted {
 		most = maxWait // it had a place, and this one is no later

@@ -61,7 +61,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
 	}
-	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, into: k.into[:0], waits: true}
+	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, Into: k.into[:0], waits: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
@@ -82,7 +82,8 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	l := b.ledger()
 	gen := l.gen.Load()
 	sent := time.Now()
-	r, err := b.book(ctx, &op)
+	var r Result
+	err := b.book(ctx, &op, &r)
 	clear(k.charges)
 	k.charges = k.charges[:0]
 	if len(op.Charges) > 0 {
@@ -129,25 +130,24 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 }
 
 // book carries an operation out and says why the first of its costs was refused.
-func (b *Bucket) book(ctx context.Context, op *Op) (Result, error) {
+func (b *Bucket) book(ctx context.Context, op *Op, r *Result) error {
 	for i := range op.Costs {
 		if !op.Costs[i].valid() {
 			if i > 0 { // those before it can go
 				op.Costs = op.Costs[:i]
 				break
 			}
-			return Result{}, &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
+			return &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
 		}
 	}
-	r, err := b.do(ctx, op.Action.String(), op)
-	if err != nil || !r.Refused || len(r.Charges) > 0 {
-		return r, err
+	if err := b.do(ctx, op.Action.String(), op, r); err != nil || !r.Refused || len(r.Charges) > 0 {
+		return err
 	}
 	switch {
 	case r.Invalid:
-		err = &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
+		return &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
 	case r.TooLarge:
-		err = &CostError{Key: b.key, Limit: r.Limits[r.Limit], Cost: op.Costs[0], Err: ErrTooLarge}
+		return &CostError{Key: b.key, Limit: r.Limits[r.Limit], Cost: op.Costs[0], Err: ErrTooLarge}
 	default:
 		refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
 		if refused.Held {
@@ -158,9 +158,8 @@ func (b *Bucket) book(ctx context.Context, op *Op) (Result, error) {
 		} else if r.Limit >= 0 {
 			refused.Limit = r.Limits[r.Limit].Name
 		}
-		err = refused
+		return refused
 	}
-	return r, err
 }
 
 // slotName is the name of the limit on calls at once.

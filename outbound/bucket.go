@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -135,7 +136,9 @@ func (b *Bucket) Shared() bool {
 // Acquire admits a call of this cost if it fits under every limit now, and
 // charges it. If not, nothing is charged and the error is a [*ThrottledError]
 // with the time to come back, or a [*CostError] if coming back is no use. The
-// error is ctx's own if ctx is done, and a [*StoreError] if the store failed.
+// error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
+// answered too late four times: an answer from a shared store that comes more than
+// 100 ms later than its answers do is given back and asked for again.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err
@@ -158,13 +161,47 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
-	r, err := b.book(ctx, &Op{Action: Book, Costs: k.cost[:], into: k.charge[:0]})
-	if err != nil {
-		return nil, err
+	op := Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}
+	for late := 0; ; late++ {
+		var r Result
+		if err := b.book(ctx, &op, &r); err != nil {
+			return nil, err
+		}
+		k.charge[0] = r.Charges[0]
+		k.hold(&r)
+		if k.inTime(&r) {
+			return k, nil
+		}
+		k.admitted = time.Now()
+		back := k.charge[0]
+		op.Charges = []*Charge{&back}
+		if late == mostLate {
+			op.Costs = nil
+			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)
+			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
+		}
 	}
-	k.charge[0] = r.Charges[0]
-	k.hold(&r)
-	return k, nil
+}
+
+// mostLate is how many answers a call gives back because they come too late, before it
+// gives up.
+const mostLate = 3
+
+var errLate = errors.New("answers come too late to be used")
+
+// inTime reports whether the answer that admits the call comes in time. One that a
+// shared store had to give again, or that was held up, may tell of a place at which
+// others have followed long since: together with them the call would be one too many.
+func (k *call) inTime(r *Result) bool {
+	if r.When.IsZero() {
+		return true
+	}
+	now := time.Now()
+	if now.Sub(k.admitted) <= lag {
+		return true
+	}
+	_, late := r.State.Due(k.charge[0].Place)
+	return late+now.Sub(clamp(r.Heard, k.admitted, now)) <= lag
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each
@@ -181,8 +218,8 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	costs := [1]Cost{c}
-	r, err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]})
-	if err != nil {
+	var r Result
+	if err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(b.states(&r)), nil
@@ -198,8 +235,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if !c.valid() {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
-	r, err := b.do(ctx, "peek", &Op{})
-	if err != nil {
+	var r Result
+	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
@@ -221,8 +258,7 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("%w: hold of %v for %s", ErrInvalidDuration, d, quote(b.key))
 	}
 	reports := [1]Report{{Kind: Held, Wait: d}}
-	_, err := b.do(ctx, "hold", &Op{Reports: reports[:]})
-	return err
+	return b.do(ctx, "hold", &Op{Reports: reports[:]}, new(Result))
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
@@ -231,8 +267,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	_, err := b.do(ctx, "resume", &Op{Action: Resume})
-	return err
+	return b.do(ctx, "resume", &Op{Action: Resume}, new(Result))
 }
 
 // SetLimits replaces the limits, for all who share the bucket. Limits are
@@ -258,8 +293,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	_, err := b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own})
-	return err
+	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))
 }
 
 // ready is what every method asks first.

@@ -82,13 +82,18 @@ func (k *Clock) due(place time.Duration) time.Time {
 
 // grace is how long after a place the reply that tells of it is here if nothing
 // delays that: so far a call that uses it is not late. It is counted from the
-// reply that granted the place. A worker that was paused, and then listens, is
-// late.
+// reply that granted the place, and is no more than its way back: a place that was
+// granted by an earlier reply, which was lost, is late. So is a worker that was
+// paused, and then listens.
 func (k *Clock) grace(place time.Duration) time.Duration {
 	if !k.shared {
 		return 0
 	}
-	return max(0, k.heard.Sub(k.due(place)))
+	due := k.due(place)
+	if due.Before(k.at) {
+		due = k.at
+	}
+	return max(0, k.heard.Sub(due))
 }
 
 // Ready reports whether the ticket's call may go at the time now, and how late

@@ -2,6 +2,8 @@ package outbound
 
 import (
 	"context"
+	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,4 +96,76 @@ func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 			})
 		}
 	}
+}
+
+// repeater is a store whose first answers are lost, and given again from a record.
+type repeater struct {
+	*Memory
+	lost  int // how many answers
+	after time.Duration
+}
+
+func (s *repeater) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	r, err := s.Memory.Update(ctx, key, op)
+	if s.lost > 0 && op.Action == Book && len(op.Costs) > 0 {
+		s.lost--
+		time.Sleep(s.after)
+		var now Result
+		now, err = s.Memory.Update(ctx, key, &Op{Limits: op.Limits})
+		now.Charges = r.Charges
+		r = now
+	}
+	r.When = time.Now()
+	r.Heard = r.When
+	return r, err
+}
+
+func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		lost  int
+		after time.Duration
+		place float64 // how much more room there is than in time
+		error bool
+	}{
+		{lost: 1, after: 90 * ms},
+		{lost: 1, after: 900 * ms, place: 0.9},
+		{lost: 3, after: 900 * ms, place: 2.7},
+		{lost: 9, after: 900 * ms, error: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewSharedBucket(&repeater{Memory: NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
+			began := time.Now()
+			_, err := b.Acquire(ctx, Cost{10})
+			took := time.Since(began)
+			s, stateErr := b.State(ctx)
+			if stateErr != nil {
+				t.Fatal(stateErr)
+			}
+			if c.error {
+				var store *StoreError
+				if !errors.As(err, &store) || s.Level > 0.1 {
+					t.Errorf("%+v: %v, level %v", c, err, s.Level)
+				}
+				return
+			}
+			// The place is one of after the delay, if that was too long.
+			if want := 10 - took.Seconds() + c.place; err != nil || math.Abs(s.Level-want) > 0.001 {
+				t.Errorf("%+v: %v, level %v after %v, want %v", c, err, s.Level, took, want)
+			}
+		})
+	}
+}
+
+func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&repeater{Memory: NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
+		k := &Booking{Costs: []Cost{{1}}}
+		if err := b.Book(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+		if ready, late := k.Clock.Ready(k.Tickets[0], time.Now()); !ready || late != time.Second {
+			t.Errorf("ready %v, %v late", ready, late)
+		}
+	})
 }

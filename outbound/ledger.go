@@ -91,8 +91,10 @@ func (b *Bucket) limitName() string {
 	return *b.name
 }
 
-// do carries an operation out, where the bucket's state is.
-func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
+var ops = sync.Pool{New: func() any { return new(Op) }}
+
+// do carries an operation out, and writes its result, where the bucket's state is.
+func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	l := b.ledger()
 	// Settles do not ride on what a caller's ctx may end, nor on what may be refused.
 	reports, told := l.riders(l.store == nil || op.waits || ctx.Done() == nil && op.Action < Resume)
@@ -100,19 +102,23 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 		op.Reports = append(reports, op.Reports...)
 	}
 	if l.store == nil {
-		r := b.local(l, op)
+		*r = b.local(l, op)
 		r.sign()
 		if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 			l.changed()
 		}
-		return r, nil
+		return nil
 	}
 	op.Limits = l.own
-	far := *op // a store may let its argument escape to the heap
-	r, err := l.store.Update(ctx, b.key, &far)
+	far := ops.Get().(*Op) // a store may let its argument escape to the heap
+	*far = *op
+	var err error
+	*r, err = l.store.Update(ctx, b.key, far)
+	*far = Op{}
+	ops.Put(far)
 	if err != nil {
 		l.keep(op.Reports, told)
-		return r, &StoreError{Op: name, Key: b.key, Err: err}
+		return &StoreError{Op: name, Key: b.key, Err: err}
 	}
 	if l.owing.Load() {
 		go b.again()
@@ -126,7 +132,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op) (Result, error) {
 	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 		l.changed()
 	}
-	return r, nil
+	return nil
 }
 
 // sign notes on the charges under which limits they were booked.
@@ -259,7 +265,7 @@ func (b *Bucket) again() {
 	l.owing.Store(false)
 	l.watchMu.Unlock()
 	if len(reports) > 0 {
-		_, _ = b.do(context.Background(), "settle", &Op{Reports: reports})
+		_ = b.do(context.Background(), "settle", &Op{Reports: reports}, new(Result))
 	}
 }
 
@@ -270,7 +276,7 @@ func (b *Bucket) report(r Report) bool {
 		return false
 	}
 	reports := [1]Report{r}
-	_, _ = b.do(context.Background(), "report", &Op{Reports: reports[:]})
+	_ = b.do(context.Background(), "report", &Op{Reports: reports[:]}, new(Result))
 	return true
 }
 
@@ -303,7 +309,7 @@ func (b *Bucket) succeeded(epoch int64) {
 	for e := l.heard.Load(); e < epoch; e = l.heard.Load() {
 		if l.heard.CompareAndSwap(e, epoch) {
 			if l.doubt.CompareAndSwap(epoch, never) {
-				_, _ = b.do(context.Background(), "report", &Op{})
+				_ = b.do(context.Background(), "report", &Op{}, new(Result))
 			}
 			return
 		}
@@ -331,9 +337,9 @@ func (b *Bucket) OnChange(f func()) (stop func()) {
 		switch {
 		case !stranded:
 		case l.store == nil:
-			_, _ = b.do(context.Background(), "settle", &Op{})
+			_ = b.do(context.Background(), "settle", &Op{}, new(Result))
 		default: // not in the way of who stops
-			go func() { _, _ = b.do(context.Background(), "settle", &Op{}) }()
+			go func() { _ = b.do(context.Background(), "settle", &Op{}, new(Result)) }()
 		}
 	}
 }

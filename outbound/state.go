@@ -46,8 +46,8 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	r, err := b.do(ctx, "state", &Op{})
-	if err != nil {
+	var r Result
+	if err := b.do(ctx, "state", &Op{}, &r); err != nil {
 		return nil, err
 	}
 	return b.states(&r), nil

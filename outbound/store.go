@@ -19,8 +19,9 @@ import (
 // could not, or that nobody knows whether it has; then it must not try again
 // by itself in a way that could charge twice. One that means that the store
 // cannot be reached, whatever the key, is [ErrAway] as well, as
-// fmt.Errorf("%w: %w", ErrAway, err) is. Of what op points to it may keep
-// the limits, which nobody changes, and nothing else.
+// fmt.Errorf("%w: %w", ErrAway, err) is. When Update has returned, op and
+// what it points to are used again: the store may keep the limits, which nobody
+// changes, and nothing else.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
@@ -84,11 +85,12 @@ type Op struct {
 	Move *Charge
 	// Replacement are the limits to set; none: those that each bucket was made with count again.
 	Replacement []Limit
+	// Into is room for Result.Charges, which may be appended to it.
+	Into []Charge
 
-	into  []Charge // room for Result.Charges
-	free  bool     // a cost that no limit counts is fine: an AtOnce does
-	freed int      // places among the calls at once that Charges bring back
-	waits bool     // for who waits: settles ride along
+	free  bool // a cost that no limit counts is fine: an AtOnce does
+	freed int  // places among the calls at once that Charges bring back
+	waits bool // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
 	// lost a race calls it again.

@@ -32,6 +32,7 @@ type answer struct {
 	n        int               // limits
 	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
+	y        [leak.Max]float64 // the same with all that had come back until then, if repeated
 	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
 }
 
@@ -45,8 +46,23 @@ const (
 // errReply is a reply that the script does not make.
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
-// What a reply has: head numbers, perLimit of each limit's, and then, if any of it is
-// not as it mostly is, unusual ones.
+// errAhead is a record of this worker with the number of a request that it has not made.
+var errAhead = fmt.Errorf("%w: the record is ahead of its worker", errReply)
+
+// unreadable are limits that cannot have been set by this package.
+type unreadable struct {
+	stamp float64
+	cause error
+}
+
+func (e *unreadable) Error() string {
+	return fmt.Sprintf("%v: limits that were set: %v", errReply, e.cause)
+}
+func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
+
+// What a reply has: head numbers, perLimit of each limit's, then, if any of it is not
+// as it mostly is, unusual ones, and of calls that were booked before, one of each
+// limit's.
 const head, perLimit, unusual = 11, 4, 11
 
 // decode reads a reply.
@@ -54,14 +70,16 @@ func decode(value any) (a answer, err error) {
 	text, blob, blobbed := "", "", false
 	switch v := value.(type) {
 	case string:
-		text = v
+		if text = v; text == "ahead" {
+			return a, errAhead
+		}
 	case []any:
 		if len(v) == 2 {
 			text, _ = v[0].(string)
 			blob, blobbed = v[1].(string)
 		}
 	}
-	var buf [head + perLimit*leak.Max + unusual]float64
+	var buf [head + perLimit*leak.Max + unusual + leak.Max]float64
 	f, ok := numbers(text, buf[:0])
 	if !ok || len(f) < head || !(f[10] >= 0 && f[10] <= leak.Max) {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
@@ -69,7 +87,7 @@ func decode(value any) (a answer, err error) {
 	a.n = int(f[10])
 	limits := f[head:]
 	rest := len(limits) - perLimit*a.n
-	if rest != 0 && rest != unusual {
+	if rest != 0 && rest != unusual && rest != unusual+a.n {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
 	s := &a.state
@@ -85,6 +103,7 @@ func decode(value any) (a answer, err error) {
 		u := limits[perLimit*a.n:]
 		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] != 0, u[2] != 0
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
+		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
 	}
 	if blobbed {
@@ -95,7 +114,7 @@ func decode(value any) (a answer, err error) {
 		}
 		if blob != "" {
 			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
-				return a, fmt.Errorf("%w: limits that were set: %w", errReply, err)
+				return a, &unreadable{a.stamp, err}
 			}
 		}
 	}
@@ -158,16 +177,16 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 	if a.why == whyRoom && len(r.gates) > o.booked {
 		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
 	}
-	o.divide()
+	o.divide(sh)
 	sh.tellOf(ln, a)
 	sh.arrived(ln)
 	return o
 }
 
 // divide says who is answered. The first gates have got a place each; the next one is
-// refused, and with it those who ask for as much. Nobody has tried the others: they
-// go with the next request.
-func (o *outcome) divide() {
+// refused, and with it those who ask for as much, and whoever else has no room in
+// what the answer tells of the levels. The others go with the next request.
+func (o *outcome) divide(sh *shard) {
 	var again []*wait
 	for i, w := range o.gates {
 		w.place = i
@@ -176,6 +195,8 @@ func (o *outcome) divide() {
 		}
 		next, cost := o.costs[o.booked], o.costs[i]
 		if o.answer.why != 0 && cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
+			w.place = -1
+		} else if w.result = o.refusal(&cost); w.result != nil {
 			w.place = -1
 		} else {
 			w.place = -2
@@ -192,8 +213,32 @@ func (o *outcome) divide() {
 		o.line.pending = append(again, o.line.pending...)
 	}
 	for _, w := range o.over {
-		w.over = true
+		sh.end(w)
 	}
+}
+
+// refusal is what a call of this cost is told that has no room in the state that the
+// answer tells of, or nil if it has, or can never have any.
+func (o *outcome) refusal(cost *outbound.Cost) *outbound.Result {
+	if o.answer.why != whyRoom {
+		return nil
+	}
+	s, limits, n := o.base.State, o.base.Limits, share(cost, o.base.Limits)
+	var shapes [leak.Max]leak.Limit
+	for i := range limits {
+		if n[i] > limits[i].Capacity {
+			return nil
+		}
+		shapes[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
+	}
+	var c leak.Charge
+	wait, which, ok := s.Fill(shapes[:len(limits)], &n, 0, &c)
+	if ok {
+		return nil
+	}
+	r := *o.why
+	r.Limit, r.Wait = which, wait
+	return &r
 }
 
 // hand lets the callers go. Afterwards their operations are not touched.
@@ -204,25 +249,27 @@ func (o *outcome) hand(sh *shard) {
 		}
 		return
 	}
-	charges := o.answer.charges(o.request, o.booked, o.base.Limits)
+	p := o.answer.places(o.request, o.base.Limits)
 	var back []outbound.Charge
 	for _, w := range o.over {
-		r, own := &o.base, []outbound.Charge(nil)
+		n, r := 0, &o.base
 		switch {
 		case w == o.main:
-			own = charges
+			n = o.booked
 		case w.gate && w.place >= 0:
-			own = charges[w.place : w.place+1 : w.place+1]
+			n = 1
 		}
 		if o.why != nil && (w == o.main || w.gate && w.place < 0) {
 			r = o.why
 		}
 		if w.gone {
-			back = append(back, own...)
+			back = p.book(back, n)
 			continue
 		}
-		w.result = *r
-		w.result.Charges = own
+		if w.result == nil {
+			w.result = r
+		}
+		w.booked = p.book(w.op.Into[:0], n)
 		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
@@ -241,45 +288,59 @@ func (sh *shard) giveBack(ln *line, limits []outbound.Limit, charges []outbound.
 	sh.push(ln, &wait{op: op, line: ln, gone: true})
 }
 
-// charges makes what was taken for each of the first costs, as the script has taken it.
-func (a *answer) charges(r *request, booked int, limits []outbound.Limit) []outbound.Charge {
-	if booked == 0 {
-		return nil
-	}
-	var shape [leak.Max]leak.Limit
-	for i := range limits[:min(len(limits), a.n)] {
-		shape[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
-	}
+// places are what was taken for each of a request's costs, in their order, as the
+// script has taken it.
+type places struct {
+	*answer
+	*request
+	limits []outbound.Limit
+	shape  [leak.Max]leak.Limit
 	// From the first place on, which is the zero of this dial, it is computed again.
-	s := leak.State{Speed: 1, Rem: -leak.Memory}
+	dial leak.State
+	next int
+}
+
+func (a *answer) places(r *request, limits []outbound.Limit) places {
+	p := places{answer: a, request: r, limits: limits, dial: leak.State{Speed: 1, Rem: -leak.Memory}}
+	for i := range limits[:min(len(limits), a.n)] {
+		p.shape[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
+	}
 	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
-		s.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
+		p.dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
 	}
 	for i := range a.n {
-		s.Level[i].Level = a.full[i]
+		p.dial.Level[i].Level = a.full[i]
 	}
-	charges := make([]outbound.Charge, booked)
-	for k := range charges {
-		c := &charges[k]
-		units := share(&r.costs[k], limits)
-		if k == 0 {
+	return p
+}
+
+// book appends the charges of the next n costs.
+func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
+	a := p.answer
+	for range n {
+		to = append(to, outbound.Charge{})
+		c := &to[len(to)-1]
+		units := share(&p.costs[p.next], p.limits)
+		if p.next == 0 {
 			c.N, c.Y = units, a.full
 			c.Before = a.before - a.place
 		} else {
-			s.Fill(shape[:a.n], &units, maxWait, &c.Charge)
+			p.dial.Fill(p.shape[:a.n], &units, maxWait, &c.Charge)
 		}
+		p.next++
 		c.Place += a.place
 		c.Before += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
 		for i := range a.n {
-			c.Y[i] += a.state.Level[i].Ret
+			if a.repeated { // what has come back since is no part of it
+				c.Y[i] += a.y[i] - p.full[i]
+			} else {
+				c.Y[i] += a.state.Level[i].Ret
+			}
 		}
-		if a.repeated { // what has come back since is not known
-			c.Lost = 1<<leak.Max - 1
-		}
-		c.Seq, c.Version = r.seq, a.version
+		c.Seq, c.Version = p.seq, a.version
 	}
-	return charges
+	return to
 }
 
 const maxWait = time.Duration(math.MaxInt64)
@@ -297,11 +358,19 @@ func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 // refuse notes that a request has failed. The shard's lock is held.
 func (sh *shard) refuse(r *request, err error) outcome {
 	o := outcome{request: r, err: err}
+	var u *unreadable
+	switch {
+	case errors.Is(err, errAhead):
+		sh.store.rename()
+		sh.garbage(r.line)
+	case errors.As(err, &u): // the next request says so
+		r.line.stamp = -u.stamp
+	}
 	for _, w := range r.waits {
-		if w.op != nil {
-			sh.lose(r.line, w.op, err)
+		if w.tells {
+			sh.lose(r.line, err)
 		}
-		w.over = true
+		sh.end(w)
 		o.over = append(o.over, w)
 	}
 	sh.arrived(r.line)
@@ -311,21 +380,17 @@ func (sh *shard) refuse(r *request, err error) outcome {
 // arrived lets the next request of a line go.
 func (sh *shard) arrived(ln *line) {
 	ln.away = false
-	if len(ln.pending) == 0 || ln.queued {
-		return
+	if len(ln.pending) > 0 && !ln.queued {
+		ln.lane.push(ln)
 	}
-	if ln.lane == nil {
-		ln.queued = true
-		go sh.settle(ln)
-		return
-	}
-	ln.lane.push(ln)
 }
+
+func (sh *shard) garbage(ln *line) { go sh.store.tell(EventGarbage, ln.bucket, nil) }
 
 // tellOf tells of what an answer says beside what was asked. The shard's lock is held.
 func (sh *shard) tellOf(ln *line, a *answer) {
 	if a.garbage {
-		go sh.store.tell(EventGarbage, ln.bucket, nil)
+		sh.garbage(ln)
 	}
 	if now := time.Now(); a.differ && now.Sub(ln.differ) > time.Minute {
 		ln.differ = now

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -84,13 +83,14 @@ type sending struct {
 
 // begin returns what is to be sent, or nil if there is nothing, any more.
 func (b *batch) begin() []sending {
-	sh := b.lane.shard
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	la := b.lane
+	la.shard.mu.Lock()
+	defer la.shard.mu.Unlock()
 	if b.over {
 		return nil
 	}
-	b.lane.out++
+	la.out++
+	la.began = time.Now()
 	todo := make([]sending, 0, b.left)
 	for _, r := range b.requests {
 		if !r.done {
@@ -164,7 +164,7 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
-		another := la.out < attemptsAtOnce
+		another := la.another(now)
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
 		sh.store.reload()
@@ -183,7 +183,7 @@ func (b *batch) late() {
 			out = append(out, sh.refuse(r, err))
 			sh.fail(r.line, err)
 			if sh.store.cluster != nil {
-				r.line.lane = nil // another node may have it by now
+				r.line.lane = sh.lane("") // another node may have it by now
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func (b *batch) note(err error) {
 // cause is why there was no answer.
 func (b *batch) cause() error {
 	if b.last == nil {
-		return fmt.Errorf("no answer within %v", b.lane.shard.store.config.Timeout)
+		return b.lane.shard.store.silent()
 	}
 	return b.last
 }

@@ -12,13 +12,15 @@
 --            these limits even if the key is lost and others are set
 --   w<id>    a worker's record: seq of its last request that changed anything; since
 --            which the record is unbroken, and how many calls it booked, in one number;
---            the place of the first; and, of several, how full each limit is there.
+--            the place of the first; of each limit, how full it is there, with all that
+--            had come back; and, of several calls, how full without.
 --            For a meter the number of calls is -1 - the limits brought to the brim, as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
 -- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
--- known what became of the request before, the stamp of the limits known, print, how
+-- known what became of the request before, the stamp of the limits known, or less than
+-- zero of some that the worker cannot read, print, how
 -- many limits, and of each its unit, capacity and rate; the limits' fields; then
 -- steps, each a letter and numbers.
 --
@@ -98,7 +100,7 @@ local stamp, set, garbage = 0, nil, false
 if got[3] then
   stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
   stamp = tonumber(stamp)
-  if not (stamp and stamp < 9007199254740992) then stamp, garbage = 0, true end
+  if not (stamp and stamp > 0 and stamp < 9007199254740992) or stamp == -known then stamp, set, garbage = 0, nil, true end
   local ok, list = pcall(cjson.decode, set or '')
   ok = ok and type(list) == 'table' and #list > 0 and #list <= 8
   for _, l in ipairs(ok and list or {}) do
@@ -149,7 +151,7 @@ if c then
   if not garbage then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
-      and skip > -1e17 and skip < 1e17 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
+      and skip > -9e15 and skip < 9e15 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
 end
 
@@ -217,7 +219,8 @@ for i = 1, n do
       level = level + (l.rate - rate) * min((till - shown) / 1e6, level / rate)
       ret = ret + (rate - l.rate) * till / 1e6
     end
-    -- No more than a booking can be ahead, and a thousand calls that cost the most.
+    -- No more than a booking can be ahead, and a thousand calls that cost the most. What
+    -- is less, and wrong, may shut a bucket for long: Resume opens it.
     if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.ret, l.top = ret, top and top > 0 and top < 1e15 and top or 0
       local x = l.rate * (dial - shown) / 1e6
@@ -260,7 +263,7 @@ if r then
     m = since % 8192 - 512
     since = floor(since / 8192)
   end
-  if seq < recorded then return 'stale' end
+  if seq < recorded then return 'ahead' end
   if seq == recorded then
     repeated, claim = true, lead
     -- What had no place then is told what it would have to wait now.
@@ -270,8 +273,9 @@ if r then
       step = ARGV[arg] or ''
       letter = string.sub(step, 1, 1)
     end
-    for i = 1, floor(#r / 8 - 3) do
-      if i <= n then limits[i].full = unpacked('d', r, 17 + 8 * i) end
+    for i = 1, min(n, floor(#r / 8 - 3)) do
+      limits[i].y = unpacked('d', r, 17 + 8 * i)
+      if #r >= 24 + 16 * n then limits[i].full = unpacked('d', r, 17 + 8 * n + 8 * i) end
     end
   else
     m, place = 0, 0
@@ -630,7 +634,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         local l = limits[i]
         local run = l.rate * w / 1e6
         if u[i] > 0 then l.level = max(l.level, run) + u[i] end
-        if m == 0 then l.full = l.level - run end
+        if m == 0 then l.full, l.y = l.level - run, l.level - run + l.ret end
       end
       if m == 0 then place, before, first = dial + w, dial + last, real end
       last = max(last, w)
@@ -661,7 +665,7 @@ end
 if (changed or fence == 1) and not repeated then
   local w, values = last + lag, {'s', '', worker, '', '', ''}
   local k = 4
-  local record = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial)
+  local record, fulls = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial), ''
   recorded = seq
   for i = 1, n do
     local l = limits[i]
@@ -673,7 +677,8 @@ if (changed or fence == 1) and not repeated then
     end
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
-    if m > 1 then record = record .. pack('d', l.full) end
+    if m > 0 then record = record .. pack('d', l.y) end
+    if m > 1 then fulls = fulls .. pack('d', l.full) end
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
@@ -696,19 +701,32 @@ if (changed or fence == 1) and not repeated then
   else
     values[2] = pack('ddddd', at, born, last, expires, mine)
   end
-  values[4] = record
+  values[4] = record .. fulls
 
-  -- A worker that is new here makes room for its record, and takes the idle ones away.
+  -- A worker that is new here makes room for its record, and takes away what nobody
+  -- uses: records, and levels of which nothing is left.
   if not r and redis.call('HLEN', key) >= 1024 then
-    local all, oldest, age = redis.call('HGETALL', key), nil, nil
+    local all, oldest, age, count, used = redis.call('HGETALL', key), nil, nil, 0, {}
+    for i = 1, n do used[limits[i].field] = true end
     for i = 1, #all, 2 do
-      if string.sub(all[i], 1, 1) == 'w' and #all[i + 1] >= 24 then
-        local _, _, place = unpacked('ddd', all[i + 1])
-        if not age or place < age then oldest, age = all[i], place end
-        if place < dial - 6e7 then redis.call('HDEL', key, all[i]) end
+      local field, was = all[i], all[i + 1]
+      local kind = string.sub(field, 1, 1)
+      if kind == 'w' and #was >= 24 then
+        local _, _, place = unpacked('ddd', was)
+        if place < dial - 6e7 then
+          redis.call('HDEL', key, field)
+        else
+          count = count + 1
+          if not age or place < age then oldest, age = field, place end
+        end
+      elseif kind == 'l' and not used[field] then
+        local level, ret, shown, rate = 0, 0, 0, 1
+        if #was >= 32 then level, ret, shown, rate = unpacked('dddd', was) end
+        -- What has come back once is still to be known to those who were charged.
+        if ret == 0 and not (shown + level / rate * 1e6 > dial) then redis.call('HDEL', key, field) end
       end
     end
-    if oldest then redis.call('HDEL', key, oldest) end
+    if count >= 1000 then redis.call('HDEL', key, oldest) end
   end
   redis.call('HSET', key, unpack(values))
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
@@ -726,6 +744,9 @@ end
 if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
   reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
     skip, rem, speed, epoch, rem > 0 and held or 0)
+end
+if repeated and m > 0 then
+  for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end
 end
 if stamp ~= known then return {reply, string.format('%.0f ', stamp) .. (set or '')} end
 return reply

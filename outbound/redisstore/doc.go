@@ -17,7 +17,9 @@
 // package outbound says, through lost replies, crashes of workers, and scripts that
 // were flushed. A decision is charged exactly once however often its reply is lost:
 // each request has a number, and a record in the key answers a number that comes
-// again. What comes back is bounded by what is on record.
+// again. What comes back is bounded by what is on record. An answer that comes more
+// than 100 ms later than such answers do is not used: the place is given back and asked
+// for anew.
 //
 // When Redis loses data, as in a failover before the last writes were replicated,
 // or when it evicts keys, what was charged is lost with it: at most one more
@@ -30,7 +32,7 @@
 // One trip for a decision; concurrent ones of one key go together in the next trip,
 // and those of many keys in pipelines, at most four under way to one server. A
 // refusal is remembered, for a second at most, and costs no trip to hear again. A
-// bucket of one limit takes about 250 bytes of the server with one worker and 600
+// bucket of one limit takes about 250 bytes of the server with one worker and 730
 // with ten; a key expires when nothing is left in it, a minute later, and one whose
 // limits were set with SetLimits after 30 days.
 //

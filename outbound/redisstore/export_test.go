@@ -12,4 +12,4 @@ func (s *Store) Forget(key string) {
 }
 
 // Worker returns the name under which the server keeps this store's records.
-func (s *Store) Worker() string { return s.worker.(string) }
+func (s *Store) Worker() string { return s.worker.Load().(string) }

@@ -11,7 +11,9 @@ type lane struct {
 	shard *shard
 	ready []*line // with something pending, and nothing away
 	busy  bool
+	finds bool          // it has no server, but finds that of each line
 	out   int           // attempts that the client is busy with
+	began time.Time     // the last of them
 	spare chan struct{} // wakes the goroutine that waits for work; nil: none does
 	outage
 }
@@ -37,10 +39,17 @@ const (
 
 // refuses returns why an operation is not even to be tried.
 func (la *lane) refuses(now time.Time) error {
-	if la == nil || la.cause == nil || !la.busy && la.out < attemptsAtOnce && !now.Before(la.until) {
+	if la.cause == nil || !la.busy && la.another(now) && !now.Before(la.until) {
 		return nil
 	}
 	return la.cause
+}
+
+// another reports whether the client may be given another attempt: it is not to hang
+// with all its connections, but those that hang may be all that is left of a server
+// that is back.
+func (la *lane) another(now time.Time) bool {
+	return la.out < attemptsAtOnce || now.Sub(la.began) >= la.shard.store.config.Timeout
 }
 
 func (la *lane) push(ln *line) {
@@ -53,6 +62,10 @@ func (la *lane) push(ln *line) {
 	if la.spare != nil {
 		la.spare <- struct{}{} // which has room: it is given away with this
 		la.spare = nil
+		return
+	}
+	if la.finds {
+		go la.find()
 		return
 	}
 	go la.run()

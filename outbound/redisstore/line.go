@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -14,7 +13,10 @@ type shard struct {
 
 	mu    sync.Mutex // protects what follows, and all that the lines and lanes hold
 	lines map[string]*line
-	lanes map[string]*lane // by the address of a Cluster's node; "" otherwise
+	lanes map[string]*lane // by the address of a Cluster's node; "": of the keys whose node is not known
+	first *wait            // of those whose callers wait, in their order
+	last  *wait
+	clock *time.Timer // until the first has waited for too long; nil: nobody waits
 }
 
 // line is what a Store knows of one key, and the operations that gather while
@@ -22,7 +24,7 @@ type shard struct {
 type line struct {
 	bucket string // the bucket's key
 	name   any    // the server's, a string
-	lane   *lane  // nil: not known yet
+	lane   *lane
 
 	pending []*wait
 	away    bool  // a request is under way
@@ -33,7 +35,7 @@ type line struct {
 
 	header  header
 	version int64            // of the limits
-	stamp   float64          // what names them and their version
+	stamp   float64          // what names them and their version; below 0: of some that cannot be read
 	set     []outbound.Limit // those that were set; nil: each bucket's own count
 	refusal refusal
 	offset  offset
@@ -45,20 +47,26 @@ type wait struct {
 	op     *outbound.Op // nil: the caller has gone
 	line   *line
 	ready  chan struct{}
-	result outbound.Result
+	result *outbound.Result // of all that are answered alike, but for the charges
+	booked []outbound.Charge
 	err    error
-	told   bool // its reports are in a request, and go with that
+	until  time.Time // when its caller has waited for too long
+	before *wait     // in the shard's list
+	after  *wait
+	lapsed bool // that time has come
+	tells  bool // it has reports
+	told   bool // they are in a request, and go with that
 	gate   bool // one of its request's gates
 	place  int  // among those booked; below 0: none
 	gone   bool // nobody wants the result
 	over   bool // it is there
 }
 
-var waits = sync.Pool{New: func() any { return &wait{ready: make(chan struct{}, 1)} }}
-
-func (w *wait) free() {
+// free lets a wait be used again, by the same Store: in a testing bubble, its channel
+// belongs to that.
+func (s *Store) free(w *wait) {
 	*w = wait{ready: w.ready}
-	waits.Put(w)
+	s.waits.Put(w)
 }
 
 // fail lets the caller go with an error.
@@ -70,47 +78,57 @@ func (w *wait) fail(err error) {
 }
 
 // enter has an operation carried out, or answers it at once: then it returns no wait,
-// but a result or an error.
-func (sh *shard) enter(key string, op *outbound.Op) (*wait, *outbound.Result, error) {
+// but an error, or writes the result.
+func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, error) {
 	now := time.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	ln := sh.line(key, now)
-	if r := ln.refusal.answer(op, now); r != nil {
-		return nil, r, nil
+	if ln.refusal.answer(op, now, r) {
+		return nil, nil
 	}
 	if err := ln.lane.refuses(now); err != nil {
-		sh.lose(ln, op, err)
-		return nil, nil, err
+		if len(op.Reports) > 0 {
+			sh.lose(ln, err)
+		}
+		return nil, err
 	}
-	w := waits.Get().(*wait)
-	w.op, w.line = op, ln
+	w, _ := sh.store.waits.Get().(*wait)
+	if w == nil {
+		w = &wait{ready: make(chan struct{}, 1)}
+	}
+	w.op, w.line, w.tells = op, ln, len(op.Reports) > 0
+	sh.list(w, now)
 	sh.push(ln, w)
-	return w, nil, nil
+	return w, nil
 }
 
 func (sh *shard) push(ln *line, w *wait) {
 	ln.pending = append(ln.pending, w)
-	switch {
-	case ln.away || ln.queued:
-	case ln.lane == nil:
-		ln.queued = true
-		go sh.settle(ln)
-	default:
+	if !ln.away && !ln.queued {
 		ln.lane.push(ln)
 	}
 }
 
 // abandon gives up an operation. It reports whether that was in time; what it may
 // book all the same is given back.
-func (sh *shard) abandon(w *wait) bool {
+func (sh *shard) abandon(w *wait, err error) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if w.over {
+	if w.over || w.lapsed {
 		return false
 	}
-	w.gone, w.op = true, nil
+	sh.drop(w, err)
 	return true
+}
+
+// drop lets an operation be nobody's. The shard's lock is held.
+func (sh *shard) drop(w *wait, err error) {
+	sh.unlist(w)
+	w.gone, w.op = true, nil
+	if w.tells && !w.told {
+		sh.lose(w.line, err)
+	}
 }
 
 // line returns the line of a key, and makes one if there is none.
@@ -118,10 +136,7 @@ func (sh *shard) line(key string, now time.Time) *line {
 	ln := sh.lines[key]
 	if ln == nil {
 		sh.sweep(now)
-		ln = &line{bucket: key, name: sh.store.config.name(key), heard: -1}
-		if sh.store.cluster == nil {
-			ln.lane = sh.lane("")
-		}
+		ln = &line{bucket: key, name: sh.store.config.name(key), heard: -1, lane: sh.lane("")}
 		sh.lines[key] = ln
 	}
 	ln.used = now
@@ -145,49 +160,21 @@ func (sh *shard) sweep(now time.Time) {
 	}
 }
 
-func (sh *shard) lane(node string) *lane {
-	la := sh.lanes[node]
-	if la == nil {
-		la = &lane{shard: sh}
-		sh.lanes[node] = la
-	}
-	return la
-}
-
-// settle finds the lane of a line in a Cluster: that of the node that has the key.
-func (sh *shard) settle(ln *line) {
-	ctx, cancel := context.WithTimeout(context.Background(), sh.store.config.Timeout)
-	node := ""
-	if c, err := sh.store.cluster.MasterForKey(ctx, ln.name.(string)); err == nil {
-		node = c.Options().Addr
-	}
-	cancel()
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	ln.queued = false
-	ln.lane = sh.lane(node)
-	if err := ln.lane.refuses(time.Now()); err != nil {
-		sh.fail(ln, err)
-		return
-	}
-	ln.lane.push(ln)
-}
-
 // fail answers all that gather in a line.
 func (sh *shard) fail(ln *line, err error) {
 	for _, w := range ln.pending {
-		if w.op != nil {
-			sh.lose(ln, w.op, err)
+		if w.tells && !w.gone {
+			sh.lose(ln, err)
 		}
-		w.over = true
+		sh.end(w)
 		w.fail(err)
 	}
 	ln.pending = nil
 }
 
 // lose tells of the reports that are lost with an operation.
-func (sh *shard) lose(ln *line, op *outbound.Op, err error) {
-	if len(op.Reports) > 0 && sh.store.config.Observe != nil {
+func (sh *shard) lose(ln *line, err error) {
+	if sh.store.config.Observe != nil {
 		go sh.store.tell(EventLost, ln.bucket, err) // not with the lock held
 	}
 }

@@ -29,21 +29,22 @@ func (f *refusal) remember(c outbound.Cost, limits []outbound.Limit, r *outbound
 	*f = refusal{cost: c, limits: limits, until: r.When.Add(r.Wait), stale: now.Add(longest), result: *r}
 }
 
-// answer returns the refusal of a call that takes as much or more, or nil.
-func (f *refusal) answer(op *outbound.Op, now time.Time) *outbound.Result {
+// answer writes the refusal of a call that takes as much or more, and reports
+// whether it is remembered.
+func (f *refusal) answer(op *outbound.Op, now time.Time, r *outbound.Result) bool {
 	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Charges) > 0 || !same(f.limits, op.Limits) {
-		return nil
+		return false
 	}
 	if !now.Before(f.until) || !now.Before(f.stale) {
 		f.until = time.Time{}
-		return nil
+		return false
 	}
 	if !covers(&op.Costs[0], &f.cost) {
-		return nil
+		return false
 	}
-	r := f.result
+	*r = f.result
 	r.Wait = f.until.Sub(now)
-	return &r
+	return true
 }
 
 // covers reports whether a call of cost c waits at least as long as one of d.

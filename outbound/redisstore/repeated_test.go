@@ -54,3 +54,47 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 	require.Empty(t, k.Tickets)
 	require.InDelta(t, 100, full.RetryAfter.Seconds(), 5)
 }
+
+func TestWhatIsGrantedAgainComesBackWhole(t *testing.T) {
+	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	limits := []outbound.Limit{{Capacity: 10, LeakRate: 1e-6}, outbound.Limit{Capacity: 30, LeakRate: 1e-6}.Of(1, "")}
+	b, err := outbound.NewSharedBucket(s, fmt.Sprint(t.Name(), rand.Uint64()), limits...)
+	require.NoError(t, err)
+	levels := func(want ...float64) {
+		t.Helper()
+		states, err := b.States(context.Background())
+		require.NoError(t, err)
+		for i := range want {
+			require.InDelta(t, want[i], states[i].Level, 1e-3)
+		}
+	}
+	p, err := b.Acquire(context.Background(), outbound.Cost{3, 5})
+	require.NoError(t, err)
+	p.Settle(outbound.Cost{1, 1}) // so that something has come back before
+	levels(1, 1)
+	lose := func(call func() error) {
+		t.Helper()
+		var lost atomic.Int32
+		proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool {
+			return words[0] == "EVALSHA" && lost.Add(1) == 1
+		}})
+		require.NoError(t, call())
+		require.GreaterOrEqual(t, lost.Load(), int32(2))
+		proxy.Set(redistest.Faults{})
+	}
+	lose(func() (err error) { p, err = b.Acquire(context.Background(), outbound.Cost{4, 8}); return err })
+	levels(5, 9)
+	p.Settle(outbound.Cost{0.5, 1})
+	levels(1.5, 2)
+	k := outbound.Booking{Costs: []outbound.Cost{{2, 3}, {3, 0}, {1, 20}}, Wait: time.Hour, Horizon: time.Hour}
+	lose(func() error { return b.Book(context.Background(), &k) })
+	require.Len(t, k.Tickets, 3)
+	levels(7.5, 25)
+	require.NoError(t, b.Book(context.Background(), &outbound.Booking{Back: []outbound.Ticket{k.Tickets[0], k.Tickets[2]}}))
+	levels(4.5, 2)
+	require.NoError(t, b.Book(context.Background(), &outbound.Booking{Back: k.Tickets[1:2]}))
+	levels(1.5, 2)
+}

@@ -78,7 +78,7 @@ func (sh *shard) compose(ln *line) *request {
 		}
 	}
 	r.seq = sh.store.seq.Add(1)
-	r.encode(sh.store.worker)
+	r.encode(sh.store.worker.Load())
 	ln.fence = false
 	return r
 }

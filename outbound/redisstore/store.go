@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,10 +38,11 @@ type Config struct {
 type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
-	cluster reloader // nil: not a Cluster
-	worker  any      // this Store's field in the buckets' hashes, a string
+	cluster reloader     // nil: not a Cluster
+	worker  atomic.Value // this Store's field in the buckets' hashes, a string
 	seq     atomic.Int64
 	shards  [shardCount]shard
+	waits   sync.Pool
 }
 
 // reloader is what a Cluster's client can do.
@@ -69,8 +71,6 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Timeout <= 0 {
 		c.Timeout = time.Second
 	}
-	var id [8]byte
-	_, _ = rand.Read(id[:])  // never fails
 	switch c := rdb.(type) { // a nil pointer is no client, either
 	case *redis.Client:
 		if c == nil {
@@ -81,7 +81,8 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 			rdb = nil
 		}
 	}
-	s := &Store{rdb: rdb, config: c, worker: "w" + string(id[:])}
+	s := &Store{rdb: rdb, config: c}
+	s.rename()
 	s.cluster, _ = rdb.(reloader)
 	for i := range s.shards {
 		s.shards[i].store = s
@@ -91,22 +92,26 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	return s
 }
 
+// rename gives the Store another field in the hashes. It begins with no record there.
+func (s *Store) rename() {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	s.worker.Store("w" + string(id[:]))
+}
+
 // Update implements [outbound.Store]. Its errors are ctx's own, those of the
 // client, and [ErrAway] while the server does not answer.
-func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outbound.Result, err error) {
 	if s == nil || s.rdb == nil {
-		return outbound.Result{}, errNoClient
+		return r, errNoClient
 	}
 	if err := ctx.Err(); err != nil {
-		return outbound.Result{}, err
+		return r, err
 	}
 	sh := s.shard(key)
-	w, refused, err := sh.enter(key, op)
-	switch {
-	case err != nil:
-		return outbound.Result{}, err
-	case refused != nil:
-		return *refused, nil
+	w, err := sh.enter(key, op, &r)
+	if w == nil {
+		return r, err
 	}
 	if done := ctx.Done(); done == nil {
 		<-w.ready
@@ -114,14 +119,20 @@ func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (outbou
 		select {
 		case <-w.ready:
 		case <-done:
-			if sh.abandon(w) {
-				return outbound.Result{}, ctx.Err()
+			if err := ctx.Err(); sh.abandon(w, err) {
+				return r, err
 			}
 			<-w.ready
 		}
 	}
-	r, err := w.result, w.err
-	w.free()
+	if w.lapsed { // others may still have it in their hands
+		return r, w.err
+	}
+	if err = w.err; err == nil {
+		r = *w.result
+		r.Charges = w.booked
+	}
+	s.free(w)
 	return r, err
 }
 
@@ -134,6 +145,9 @@ var ErrAway = errors.New("redisstore: the server is away")
 
 // awayError is ErrAway with its cause.
 type awayError struct{ cause error }
+
+// silent is the error of a server that has not answered in time.
+func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
 func (e *awayError) Error() string { return ErrAway.Error() + ": " + e.cause.Error() }
 func (e *awayError) Is(target error) bool {

@@ -321,7 +321,7 @@ func (t *trace) setLimits(worker int) error {
 		for i := range limits {
 			for j := range i {
 				if limits[i].Unit == limits[j].Unit && limits[i].Name == limits[j].Name {
-					limits[i].Name += " too"
+					limits[i].Name += fmt.Sprint(" too ", i)
 				}
 			}
 		}
