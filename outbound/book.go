@@ -61,7 +61,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
 	}
-	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, Into: k.into[:0]}
+	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, Into: k.into[:0], waits: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}

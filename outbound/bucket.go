@@ -126,6 +126,13 @@ func Must(b *Bucket, err error) *Bucket {
 // Key returns the key that the bucket was made with.
 func (b *Bucket) Key() string { return b.key }
 
+// Shared reports whether the bucket's state is in a store, so that whatever is asked
+// of it takes a trip: for packages that wait.
+func (b *Bucket) Shared() bool {
+	l := b.slow.Load()
+	return l != nil && l.store != nil
+}
+
 // Acquire admits a call of this cost if it fits under every limit now, and
 // charges it. If not, nothing is charged and the error is a [*ThrottledError]
 // with the time to come back, or a [*CostError] if coming back is no use. The

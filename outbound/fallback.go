@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,9 +15,10 @@ import (
 //
 //	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
 //
-// An error of Store, unless it is ctx's own, takes it for away, for all keys. No
-// call waits for it then: it is tried again by one call or in the background
-// after 100 ms, and after twice as long each time up to 5 s, a random part less.
+// An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
+// ctx's own or that of one key, goes to who has asked and changes nothing. No call
+// waits for a store that is away: it is tried again, in the background or by one call,
+// after 100 ms, and after twice as long each time up to 1 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a
 // Share, or anything at all (Unlimited). SetLimits and Resume are refused with
 // the error.
@@ -29,16 +31,17 @@ import (
 // report as refused or held holds here, too. What they have to settle is lost,
 // which costs room, but for what they have cost beyond their cost.
 //
-// When the store is back, the workers stay on their shares until 6 s after the
-// first of them has noticed, because the last one has not before. They agree on
-// that in the store, under a key of their own, "\x00fallback". Then what each key
-// has spent here is charged there, as [Bucket.Fillup] does it: up to the brim and
-// no further, and no limit that has had the time to drain since. So one who has
-// spent more than a capacity leaves a full bucket and no debt. Holds still in
-// force are told as well. Permits of calls that went meanwhile give nothing back
-// there. For 100 ms nothing goes then, and who comes waits, so that all have
-// charged what they have spent when the first goes on; with very many keys, which
-// are charged one after the other, some are charged later than that.
+// When the store is back, the workers stay on their shares until 3 s after the
+// first of them has noticed, because the last one may not have before, if its store
+// takes up to 2 s to fail. They agree on that in the store, under a key of their
+// own, "\x00fallback". Then what each key has spent here is charged there, as
+// [Bucket.Fillup] does it: up to the brim and no further, and no limit that has had
+// the time to drain since. So one who has spent more than a capacity leaves a full
+// bucket and no debt. Holds still in force are told as well. Permits of calls that
+// went meanwhile give nothing back there. For 100 ms nothing goes then, and who
+// comes waits, so that all have charged what they have spent when the first goes
+// on; with very many keys, which are charged one after the other, some are charged
+// later than that.
 //
 // So the sum of the shares of all workers must not be above 1, and then they
 // stay within the limit together, but for the tickets that a queue may still use
@@ -50,17 +53,21 @@ import (
 //
 // A Fallback must not be copied or changed after its first use.
 type Fallback struct {
-	// Store is the store that may be away. Nil is [ErrNil] at each Update.
+	// Store is the store that may be away, and says so by [ErrAway]: one that does
+	// not know of it is never taken for away. Nil is [ErrNil] at each Update.
 	Store Store
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
-	// none. Of anything else each Update is a [*LimitError].
+	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
+	// have one in an outage; calls of others get the error.
 	Share float64
 	// Unlimited lets all calls go while the store is away, however many. Holds
-	// are still heeded. With a Share it is a [*LimitError].
+	// are still heeded. Beyond 10 000 keys, only those that were in force before,
+	// and what goes is not charged on return. With a Share it is a [*LimitError].
 	Unlimited bool
 	// OnSwitch, if not nil, is called when the store is found to be away, with
-	// its error, and when it is used again, in any goroutine. It must not block.
+	// its error, and when it is used again, in any goroutine, one call after the
+	// other. It must not block.
 	OnSwitch func(away bool, err error)
 
 	noted atomic.Bool // there are notes
@@ -74,21 +81,23 @@ type Fallback struct {
 	spacing time.Duration // between tries
 	next    time.Duration // when the next try is due
 	opens   time.Duration // when calls go straight again
-	trying  bool          // a try is under way, or the return is near
+	trying  bool          // one by a call is under way
+	news    []news        // of switches that OnSwitch has not heard of yet
+	telling bool          // somebody tells it
 	keys    map[string]*refuge
 	notes   map[string]note
 }
 
 const (
 	firstTry = 100 * time.Millisecond
-	lastTry  = 5 * time.Second
+	lastTry  = time.Second
 	// pause is how long nothing goes at the return, so that all have been
 	// charged before the first goes on.
 	pause = 100 * time.Millisecond
 	// gather is how long workers stay on their shares after the first of them
-	// has found the store again: the last one's next try, and a trip.
-	gather = lastTry + time.Second
-	// maxRefuges bounds the keys that are served, and those remembered.
+	// has found the store again: a try of the last one that fails, and its next.
+	gather = lastTry + 2*time.Second
+	// maxRefuges bounds the keys that are served with a share, and those remembered.
 	maxRefuges = 10_000
 	// meeting is the key under which workers agree on their return.
 	meeting = "\x00fallback"
@@ -110,14 +119,14 @@ func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, erro
 	return f.straight(ctx, key, op)
 }
 
-// straight asks the store, and falls back if it fails.
+// straight asks the store, and falls back if it is away.
 func (f *Fallback) straight(ctx context.Context, key string, op *Op) (Result, error) {
 	r, err := f.Store.Update(ctx, key, op)
 	if err == nil {
 		f.note(key, op, &r)
 		return r, nil
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !errors.Is(err, ErrAway) {
 		return r, err
 	}
 	f.leave(err)
@@ -154,8 +163,8 @@ func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, do
 		f.mu.Unlock()
 		switch {
 		case k != nil:
-			f.charge(ctx, key, k)
-			return r, false, nil
+			err = f.charge(ctx, key, k)
+			return r, err != nil, err
 		case wait > 0:
 			sleep(ctx, wait)
 			return r, false, nil
@@ -163,16 +172,13 @@ func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, do
 		r, err = f.straight(ctx, key, op)
 		return r, true, err
 	}
-	cause, due := f.cause, !f.trying && now() >= f.next
-	f.trying = f.trying || due
-	if !due || !f.fails() {
-		if due {
-			go f.try()
-		}
+	cause := f.cause
+	if !f.fails() || f.trying || now() < f.next {
 		r, err = f.serve(key, op, cause)
 		f.mu.Unlock()
 		return r, true, err
 	}
+	f.trying = true
 	f.mu.Unlock()
 	r, err = f.Store.Update(ctx, key, op)
 	if err != nil && ctx.Err() != nil {
@@ -197,20 +203,52 @@ func (f *Fallback) leave(err error) {
 	}
 	f.space(t)
 	f.aside.Store(true)
+	f.news = append(f.news, news{true, err})
 	f.mu.Unlock()
-	f.tell(true, err)
+	f.tell()
 }
 
-// space sets the time of the next try. mu is held.
+// space sets the time of the next try, which is made by one call, or, where calls
+// go on, whether one comes or not: the share of a worker that comes back long after
+// the others would be on top of what they use. mu is held.
 func (f *Fallback) space(t time.Duration) {
 	f.spacing = min(2*f.spacing, lastTry)
-	f.next = t + f.spacing/2 + rand.N(f.spacing/2)
+	in := f.spacing/2 + rand.N(f.spacing/2)
+	f.next = t + in
+	if !f.fails() {
+		time.AfterFunc(in, f.try)
+	}
 }
 
-func (f *Fallback) tell(away bool, err error) {
-	if f.OnSwitch != nil {
-		f.OnSwitch(away, err)
+// news is a switch.
+type news struct {
+	away bool
+	err  error
+}
+
+// tell tells of the switches in their order: whoever has begun with it tells of
+// those that come meanwhile as well.
+func (f *Fallback) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.telling && len(f.news) > 0 {
+		n := f.news[0]
+		f.news = f.news[1:]
+		if f.OnSwitch != nil {
+			f.telling = true
+			f.mu.Unlock()
+			f.call(n)
+		}
 	}
+}
+
+// call calls OnSwitch, and comes back with mu held.
+func (f *Fallback) call(n news) {
+	defer func() { // it may panic
+		f.mu.Lock()
+		f.telling = false
+	}()
+	f.OnSwitch(n.away, n.err)
 }
 
 // try asks the store for the time of the return. A unit that the first worker
@@ -222,15 +260,16 @@ func (f *Fallback) try() {
 	}
 	r, err := f.Store.Update(context.Background(), meeting, &op)
 	wait := r.Wait
-	if len(r.Charges) > 0 {
+	if len(r.Charges) > 0 || err != nil { // it is the first, or nobody knows
 		wait = gather
 	}
 	f.tried(err, wait)
 }
 
-// tried takes note of how a try went. If well, the store is used after a wait.
+// tried takes note of how a try went. If the store is there, though it may have
+// refused the try, it is used after a wait.
 func (f *Fallback) tried(err error, wait time.Duration) {
-	if err != nil {
+	if errors.Is(err, ErrAway) {
 		f.mu.Lock()
 		f.cause, f.trying = err, false
 		f.space(now())
@@ -257,8 +296,9 @@ func (f *Fallback) come() {
 		keys = append(keys, key)
 	}
 	f.settled()
+	f.news = append(f.news, news{})
 	f.mu.Unlock()
-	f.tell(false, nil)
+	f.tell()
 	for _, key := range keys {
 		f.mu.Lock()
 		k, away := f.keys[key], f.away
@@ -267,7 +307,7 @@ func (f *Fallback) come() {
 			return
 		}
 		if k != nil {
-			f.charge(context.Background(), key, k)
+			_ = f.charge(context.Background(), key, k) // who asks for it next hears of it
 		}
 	}
 }

@@ -23,7 +23,7 @@ type link struct {
 	trips int
 }
 
-var errCut = errors.New("connection refused")
+var errCut = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
 func (l *link) set(cut bool) {
 	l.mu.Lock()
@@ -126,12 +126,12 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		// 0.1, 0.2, 0.4 ... 5 s between, and a second for each.
-		if n := w.count() - before; n != slow || n < 10 || n > 25 {
+		// 0.1, 0.2, 0.4, 0.8, 1 s between, a random part less, and a second for each.
+		if n := w.count() - before; n != slow || n < 30 || n > 42 {
 			t.Errorf("%d tries, and %d calls that waited, in a minute", n, slow)
 		}
 		w.set(false)
-		time.Sleep(6 * time.Second)
+		time.Sleep(time.Second)
 		if n := w.take(outbound.Cost{1}); n != 10 {
 			t.Errorf("%d went after the store was back, want 10", n)
 		}
@@ -207,16 +207,16 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 			}
 		}
 		w.set(false)
-		time.Sleep(5 * time.Second)
+		time.Sleep(2900 * time.Millisecond)
 		if n := w.take(outbound.Cost{1}); n == 0 || n > 10 {
 			t.Errorf("%d went, want what is left of its share", n)
 		}
-		if got := switches(); got != "[true connection refused]" {
+		if got := switches(); got != "[true outbound: the store is away: connection refused]" {
 			t.Error(got)
 		}
-		time.Sleep(7 * time.Second)
+		time.Sleep(3200 * time.Millisecond)
 		synctest.Wait()
-		if got := switches(); got != "[true connection refused false <nil>]" {
+		if got := switches(); got != "[true outbound: the store is away: connection refused false <nil>]" {
 			t.Error(got)
 		}
 	})

@@ -32,6 +32,8 @@ type ledger struct {
 	watchers map[*func()]struct{}
 	pending  []Report    // settles, while somebody waits; watchMu protects it, too
 	deferred atomic.Bool // there are some
+	unheard  []Report    // settles that a store has failed with; watchMu protects it, too
+	owing    atomic.Bool // there are some
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
@@ -94,7 +96,9 @@ var ops = sync.Pool{New: func() any { return new(Op) }}
 // do carries an operation out, and writes its result, where the bucket's state is.
 func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	l := b.ledger()
-	if reports := l.riders(); len(reports) > 0 {
+	// Settles do not ride on what a caller's ctx may end, nor on what may be refused.
+	reports, told := l.riders(l.store == nil || op.waits || ctx.Done() == nil && op.Action < Resume)
+	if len(reports) > 0 {
 		op.Reports = append(reports, op.Reports...)
 	}
 	if l.store == nil {
@@ -113,7 +117,11 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	*far = Op{}
 	ops.Put(far)
 	if err != nil {
+		l.keep(op.Reports, told)
 		return &StoreError{Op: name, Key: b.key, Err: err}
+	}
+	if l.owing.Load() {
+		go b.again()
 	}
 	if r.State.Fails >= 0 {
 		l.doubt.Store(r.State.Epoch)
@@ -198,23 +206,71 @@ func (l *ledger) room() bool {
 }
 
 // riders returns the reports that ride on the next operation: the first success
-// after a hold, and settles.
-func (l *ledger) riders() (reports []Report) {
-	if e := l.heard.Load(); e != l.told.Swap(e) {
+// after a hold, and, if so asked, settles. told is the epoch that the state was told
+// of before.
+func (l *ledger) riders(settles bool) (reports []Report, told int64) {
+	e := l.heard.Load()
+	if told = l.told.Swap(e); e != told {
 		reports = append(reports, Report{Kind: Succeeded, Epoch: e})
 	}
-	if l.deferred.Load() {
+	if settles && l.deferred.Load() {
 		l.watchMu.Lock()
 		reports = append(reports, l.pending...)
 		l.pending = nil
 		l.deferred.Store(false)
 		l.watchMu.Unlock()
 	}
-	return reports
+	return reports, told
+}
+
+// keep keeps, of the reports of a trip that has failed, what is to be told again:
+// a success, and what calls have cost beyond their cost. Nobody knows what has
+// become of the trip. What it has added may be added twice, which costs room; what
+// it may have given back is not given back again.
+func (l *ledger) keep(reports []Report, told int64) {
+	for _, r := range reports {
+		switch r.Kind {
+		case Succeeded:
+			l.told.CompareAndSwap(r.Epoch, told)
+		case Settled:
+			beyond := false
+			for u := range r.Used {
+				beyond = beyond || r.Used[u] > r.Cost[u]
+				r.Used[u] = max(r.Used[u], r.Cost[u])
+			}
+			if !beyond {
+				continue
+			}
+			c := *r.Charge // as it was: the store may have noted the settle in it
+			c.Settled = false
+			for i := range c.limits {
+				c.N[i] = share(&r.Cost, &c.limits[i])
+			}
+			r.Charge = &c
+			l.watchMu.Lock()
+			l.unheard = append(l.unheard, r)
+			l.owing.Store(true)
+			l.watchMu.Unlock()
+		}
+	}
+}
+
+// again tells what was kept, now that a trip has gone well: in an outage it would
+// only be told in vain, and each time perhaps not quite in vain.
+func (b *Bucket) again() {
+	l := b.ledger()
+	l.watchMu.Lock()
+	reports := l.unheard
+	l.unheard = nil
+	l.owing.Store(false)
+	l.watchMu.Unlock()
+	if len(reports) > 0 {
+		_ = b.do(context.Background(), "settle", &Op{Reports: reports}, new(Result))
+	}
 }
 
 // report sends one report by itself, and returns whether the state has it
-// already. What fails is lost, and costs room.
+// already. Of what fails, what gives back is lost, and costs room.
 func (b *Bucket) report(r Report) bool {
 	if r.Kind == Settled && b.ledger().postpone(r) {
 		return false

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -11,12 +12,22 @@ import (
 // refuge is a key of a [Fallback] while its store is away.
 type refuge struct {
 	Stored
-	real, own []Limit // of the store, as last used, and what is left of them
+	given     []Limit       // of the bucket that has asked last
+	real, own []Limit       // those in force, as last used, and what is left of them
+	since     time.Duration // when the store was found away, as of which it began full
+	used      bool          // since the store was last charged
 	spent     Cost
 	at        time.Duration // when the last of it was
 	refused   *Report       // the newest refusal of a call of the store
-	held      bool          // the hold of the note is taken over
-	charged   chan struct{} // closed when the store has been charged or has failed; nil: not tried
+	told      *Report       // the one that the store knows of
+	held      time.Duration // until when the note's hold was, as taken over
+	charging  *charging     // nil: not tried
+}
+
+// charging is a try to charge the store.
+type charging struct {
+	done chan struct{}
+	err  error // what the store has against the key, once done
 }
 
 // note is what a [Fallback] remembers of a key while its store is there: what is
@@ -36,7 +47,7 @@ const noVersion = -1 << 62
 
 // note remembers what the reply tells.
 func (f *Fallback) note(key string, op *Op, r *Result) {
-	set := op.Action != Replace && !sameLimits(r.Limits, op.Limits)
+	set := !sameLimits(r.Limits, op.Limits)
 	tells := r.State.Rem > 0 || r.State.Speed < 1 || set
 	if f.fails() || !tells && !f.noted.Load() {
 		return
@@ -73,11 +84,20 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 	}
 	k := f.keys[key]
 	if k == nil {
-		if len(f.keys) >= maxRefuges {
+		full := len(f.keys) >= maxRefuges
+		if full && !f.Unlimited {
 			return Result{}, err
 		}
-		k = f.shelter(key, op)
+		if k = f.shelter(key); !full { // else it is for this call alone
+			f.keys[key] = k
+			f.settled()
+		}
 	}
+	if k.since != f.since { // not charged in time: what others have spent meanwhile is not known
+		k.since = f.since
+		f.fill(k, f.since)
+	}
+	k.used = true
 	here := *op
 	here.Limits = f.share(k, key, op.Limits)
 	here.Reports = k.hear(f, key, op.Reports)
@@ -100,8 +120,8 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 
 // shelter makes a refuge of a key, as of the time when the store was found away.
 // mu is held.
-func (f *Fallback) shelter(key string, op *Op) *refuge {
-	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}}
+func (f *Fallback) shelter(key string) *refuge {
+	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}, since: f.since}
 	s := &k.State
 	s.Born = -1<<62 + time.Duration(lives.Add(1))
 	s.Skip, s.Epoch = s.At-s.Born, int64(s.Born)
@@ -113,14 +133,13 @@ func (f *Fallback) shelter(key string, op *Op) *refuge {
 	if f.keys == nil {
 		f.keys = make(map[string]*refuge)
 	}
-	f.keys[key] = k
-	f.settled()
 	return k
 }
 
 // share returns what this worker may use of the limits in force. One that is new
 // begins full, as of the time when the store was found away. mu is held.
 func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
+	k.given = limits
 	if n := f.notes[key]; n.limits != nil {
 		limits = n.limits
 	}
@@ -146,24 +165,34 @@ func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
 	return k.own
 }
 
+// fill brings what is left of the limits to the brim.
+func (f *Fallback) fill(k *refuge, t time.Duration) {
+	if !f.Unlimited {
+		op := Op{Limits: k.own, Action: Meter, Costs: []Cost{{maxCapacity, maxCapacity, maxCapacity, maxCapacity}}}
+		op.Apply(&k.Stored, t)
+	}
+}
+
 // hear returns the reports as they count here. Refusals of calls of the store
 // are news once for each of its episodes.
 func (k *refuge) hear(f *Fallback, key string, reports []Report) []Report {
 	var own []Report
-	if !k.held {
-		k.held = true
-		if n, ok := f.notes[key]; ok && n.held > now() {
-			own = append(own, Report{Kind: Held, Wait: n.held - now()})
-		}
+	if n, ok := f.notes[key]; ok && n.held != k.held && n.held > now() {
+		k.held = n.held
+		own = append(own, Report{Kind: Held, Wait: n.held - now()})
 	}
 	own = append(own, reports...)
 	for i := range own {
 		r := &own[i]
-		foreign := r.Charge != nil && r.Charge.Born != k.State.Born
-		if r.Kind != Refused || !foreign {
+		if r.Charge == nil || r.Charge.Born == k.State.Born {
 			continue
 		}
-		if k.refused == nil || r.Epoch > k.refused.Epoch {
+		switch {
+		case r.Kind == Settled: // whatever the store has noted in it before it failed
+			c := *r.Charge
+			c.Settled = false
+			r.Charge = &c
+		case r.Kind == Refused && (k.refused == nil || r.Epoch > k.refused.Epoch):
 			c, told := *r.Charge, *r
 			told.Charge = &c
 			k.refused = &told
@@ -243,50 +272,83 @@ func (k *refuge) owed(t time.Duration) (c Cost) {
 	return c
 }
 
-// charge charges the store with what was spent under a key, or waits for whoever
-// does. After that either the key is no refuge any more or the store is away.
-func (f *Fallback) charge(ctx context.Context, key string, k *refuge) {
+// charge waits until the store is charged with what was spent under a key, or ctx
+// ends. After that either the key is no refuge any more or the store is away, or
+// it is what the store has against this key: then who comes next tries again.
+func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
 	f.mu.Lock()
 	if f.keys[key] != k || f.away {
 		f.mu.Unlock()
-		return
+		return nil
 	}
-	if charged := k.charged; charged != nil {
-		f.mu.Unlock()
-		select {
-		case <-charged:
-		case <-ctx.Done():
-		}
-		return
+	c := k.charging
+	if c == nil {
+		c = &charging{done: make(chan struct{})}
+		k.charging = c
+		go f.collect(key, k) // which does not end with whoever comes first
 	}
-	k.charged = make(chan struct{})
-	op, ok := k.bill(now())
 	f.mu.Unlock()
-	var err error
-	if ok {
-		_, err = f.Store.Update(context.WithoutCancel(ctx), key, op)
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return nil
 	}
-	if err != nil {
+}
+
+// collect charges the store with all that was spent under a key. If the store is
+// away again meanwhile, more may be.
+func (f *Fallback) collect(key string, k *refuge) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var err error
+	for err == nil && !f.away && f.keys[key] == k {
+		k.used = false
+		spent, refused := k.spent, k.refused
+		if op, ok := k.bill(now()); ok {
+			f.mu.Unlock()
+			err = f.pay(key, op)
+			f.mu.Lock()
+		}
+		if err != nil {
+			break
+		}
+		for u := range spent {
+			k.spent[u] = max(0, k.spent[u]-spent[u])
+		}
+		k.told = refused
+		if !f.away && !k.used {
+			delete(f.keys, key)
+		}
+	}
+	if !errors.Is(err, ErrAway) {
+		k.charging.err = err
+	}
+	close(k.charging.done)
+	k.charging = nil
+	f.settled()
+}
+
+// pay is one trip of collect.
+func (f *Fallback) pay(key string, op *Op) error {
+	r, err := f.Store.Update(context.Background(), key, op)
+	switch {
+	case err == nil:
+		f.note(key, op, &r)
+	case errors.Is(err, ErrAway):
 		f.leave(err)
 	}
-	f.mu.Lock()
-	if err == nil {
-		delete(f.keys, key)
-	}
-	close(k.charged)
-	k.charged = nil
-	f.settled()
-	f.mu.Unlock()
+	return err
 }
 
 // bill is the operation that tells the store what has happened meanwhile.
 func (k *refuge) bill(t time.Duration) (op *Op, ok bool) {
-	op = &Op{Limits: k.real}
+	op = &Op{Limits: k.given}
 	var buf [maxLimits]leak.Limit
 	s := k.State // the hold as of now; levels do not matter
 	s.Advance(shape(&buf, k.Limits), t)
 	held := max(0, s.Rem)
-	if r := k.refused; r != nil {
+	if r := k.refused; r != nil && r != k.told {
 		told := *r
 		told.Wait = max(1, held) // that much of it is left; 0 would say that nobody knows
 		op.Reports = append(op.Reports, told)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		if n := len(f.notes); n != maxRefuges {
 			t.Errorf("%d holds are remembered", n)
 		}
-		s.away = errors.New("away")
+		s.away.Store(true)
 		failed := 0
 		for i := range maxRefuges + 100 {
 			if _, err := bucket(i).Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
@@ -54,8 +55,8 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		if failed != 100 || len(f.keys) != maxRefuges {
 			t.Errorf("%d calls failed, %d keys", failed, len(f.keys))
 		}
-		s.away = nil
-		for range 13 {
+		s.away.Store(false)
+		for range 6 {
 			time.Sleep(time.Second)
 			_, _ = bucket(0).State(ctx)
 		}
@@ -66,15 +67,49 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 	})
 }
 
+// Beyond the bound nothing is remembered of a key, but what was known of it before.
+func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &switched{Store: NewMemory()}
+		f := &Fallback{Store: s, Unlimited: true}
+		bucket := func(key string) *Bucket { return Must(NewSharedBucket(f, key, Limit{Capacity: 2, LeakRate: 1})) }
+		held := bucket("held")
+		if err := held.Hold(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		s.away.Store(true)
+		for i := range maxRefuges + 100 {
+			b := bucket(fmt.Sprint(i))
+			for range 3 {
+				p, err := b.Acquire(ctx, Cost{1})
+				if err != nil {
+					t.Fatal(i, err)
+				}
+				p.Settle(Cost{})
+			}
+		}
+		if _, err := held.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("in a hold: %v", err)
+		}
+		if len(f.keys) != maxRefuges {
+			t.Errorf("%d keys are remembered", len(f.keys))
+		}
+		time.Sleep(time.Minute)
+		if _, err := held.Acquire(ctx, Cost{1}); err != nil {
+			t.Errorf("after the hold: %v", err)
+		}
+	})
+}
+
 // switched is a store that fails if told so.
 type switched struct {
 	Store
-	away error
+	away atomic.Bool
 }
 
 func (s *switched) Update(ctx context.Context, key string, op *Op) (Result, error) {
-	if s.away != nil {
-		return Result{}, s.away
+	if s.away.Load() {
+		return Result{}, ErrAway
 	}
 	return s.Store.Update(ctx, key, op)
 }

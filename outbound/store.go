@@ -17,7 +17,9 @@ import (
 // the store must do, in whatever language it does it. A store that computes in
 // Go calls Apply itself, between reading and writing. An error says that it
 // could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. When Update has returned, op and
+// by itself in a way that could charge twice. One that means that the store
+// cannot be reached, whatever the key, is [ErrAway] as well, as
+// fmt.Errorf("%w: %w", ErrAway, err) is. When Update has returned, op and
 // what it points to are used again: the store may keep the limits, which nobody
 // changes, and nothing else.
 //
@@ -88,6 +90,7 @@ type Op struct {
 
 	free  bool // a cost that no limit counts is fine: an AtOnce does
 	freed int  // places among the calls at once that Charges bring back
+	waits bool // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
 	// lost a race calls it again.

@@ -2,7 +2,7 @@ package queue
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -25,7 +25,7 @@ type far struct {
 	hangs    time.Duration // before it fails, when it is away
 }
 
-var errAway = errors.New("connection refused")
+var errAway = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
 func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
 	n := f.trips.Add(1)

@@ -61,6 +61,7 @@ func (q *Queue) step() bool {
 	q.dirty = false
 	before := q.clock
 	q.booking.Back, q.back = q.back, q.booking.Back[:0]
+	q.booking.Clock = q.clock
 	q.moved = q.booking.Move
 	q.watch()
 	q.mu.Unlock()
@@ -72,9 +73,6 @@ func (q *Queue) step() bool {
 	}
 	move := q.moved != outbound.Ticket{}
 	q.moved = outbound.Ticket{}
-	if !q.clock.Same(&before) {
-		q.replan()
-	}
 	switch {
 	case err == nil && move && len(q.booking.Tickets) > 0 && len(q.tickets) > 0:
 		q.tickets[0] = q.booking.Tickets[0]
@@ -90,11 +88,17 @@ func (q *Queue) step() bool {
 	case asked != nil && !asked.gone:
 		q.refuse(asked, reason(err, asked.byCtx))
 	}
+	if !q.clock.Same(&before) { // who has a place now is not planned again
+		q.replan()
+	}
 	if asked != nil && !move {
 		q.granted, q.claim = len(q.booking.Tickets), q.booking.Claim
 	}
 	clear(q.booking.Tickets)
 	q.handOut(time.Now())
+	if asked != nil {
+		asked.alone = false
+	}
 	return true
 }
 
@@ -208,7 +212,9 @@ func (q *Queue) handOut(now time.Time) {
 			q.list.unplace()
 		default:
 			q.stats.Admitted++
-			q.stats.Waited++
+			if !w.alone {
+				q.stats.Waited++
+			}
 			w.ticket = t
 			close(q.list.pop().ready)
 		}

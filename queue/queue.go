@@ -17,6 +17,7 @@ type Queue struct {
 	bucket *outbound.Bucket
 	config Config
 	err    error // what is wrong with the two
+	shared bool  // the bucket is in a store
 
 	mu      sync.Mutex // protects what follows; never held over a trip to the bucket
 	list    list
@@ -66,6 +67,7 @@ func New(b *outbound.Bucket, c Config) *Queue {
 	if b == nil {
 		q.err = fmt.Errorf("queue: %w: Bucket", outbound.ErrNil)
 	}
+	q.shared = b != nil && b.Shared()
 	if q.config.MaxLen == 0 {
 		q.config.MaxLen = defaultLen
 	}
@@ -111,7 +113,8 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if q.list.n > 0 || q.busy {
+	// A trip to a store takes time, and who waits for it may give up.
+	if q.list.n > 0 || q.busy || q.shared {
 		w, err := q.join(ctx, c)
 		q.mu.Unlock()
 		return w, err
@@ -120,6 +123,7 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	q.busy, q.away = true, *c
 	// What nobody uses goes back first, or this call would be behind it.
 	q.booking.Back, q.back = q.back, q.booking.Back[:0]
+	q.booking.Clock = q.clock
 	q.mu.Unlock()
 	return q.straight(ctx, c, p)
 }
@@ -137,7 +141,7 @@ func (q *Queue) ready(ctx context.Context) error {
 
 // join puts a call at the end of the list, or refuses it. mu is held.
 func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
-	w := &waiter{cost: *c}
+	w := &waiter{cost: *c, alone: q.shared && q.list.n == 0}
 	w.deadline, w.byCtx = q.deadline(ctx)
 	earliest, err := q.earliest(w)
 	if err == nil {

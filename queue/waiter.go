@@ -15,6 +15,7 @@ type waiter struct {
 	deadline   time.Time // refuse rather than go after it; zero: none
 	byCtx      bool      // the deadline is that of its ctx
 	gone       bool      // out of the list: admitted, refused or cancelled
+	alone      bool      // it has only waited for its own trip to a store, so far
 
 	ready  chan struct{}
 	ticket outbound.Ticket // if err is nil

@@ -172,6 +172,7 @@ func TestAWrongAddressIsAStoreError(t *testing.T) {
 		var failed *outbound.StoreError
 		require.ErrorAs(t, err, &failed)
 		require.ErrorIs(t, err, redisstore.ErrAway)
+		require.ErrorIs(t, err, outbound.ErrAway)
 	}
 }
 

@@ -149,6 +149,8 @@ type awayError struct{ cause error }
 // silent is the error of a server that has not answered in time.
 func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
-func (e *awayError) Error() string        { return ErrAway.Error() + ": " + e.cause.Error() }
-func (e *awayError) Is(target error) bool { return target == ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }
+func (e *awayError) Error() string { return ErrAway.Error() + ": " + e.cause.Error() }
+func (e *awayError) Is(target error) bool {
+	return target == ErrAway || target == outbound.ErrAway
+}
+func (e *awayError) Unwrap() error { return e.cause }

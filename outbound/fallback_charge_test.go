@@ -1,0 +1,203 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// toll is a store that keeps what it is charged with for a while, if told so,
+// before it carries it out.
+type toll struct {
+	outbound.Store
+	shut atomic.Bool
+	open chan struct{} // closed when what is kept may pass
+	kept chan struct{} // has one for each charge that is
+}
+
+func newToll(s outbound.Store) *toll {
+	return &toll{Store: s, open: make(chan struct{}), kept: make(chan struct{}, 10)}
+}
+
+func (s *toll) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if op.Action == outbound.Meter && s.shut.Load() {
+		s.kept <- struct{}{}
+		<-s.open
+	}
+	return s.Store.Update(ctx, key, op)
+}
+
+// outage has the shares of some buckets of w's store spend 20 units each, and
+// brings the store back until it is about to be charged with the first of them.
+func (w *refugee) outage(s *toll, buckets ...*outbound.Bucket) {
+	w.Helper()
+	w.set(true)
+	w.take(outbound.Cost{1})
+	for _, b := range buckets {
+		_, _ = b.State(background)
+	}
+	time.Sleep(3 * time.Hour)
+	for range 20 {
+		for _, b := range buckets {
+			if _, err := b.Acquire(background, outbound.Cost{1}); err != nil {
+				w.Fatal(err)
+			}
+		}
+	}
+	s.shut.Store(true)
+	w.set(false)
+	ended, end := context.WithCancel(background)
+	defer end()
+	go func() {
+		for ended.Err() == nil {
+			_, _ = w.b.State(ended)
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	<-s.kept
+}
+
+func (w *refugee) other() *outbound.Bucket {
+	return outbound.Must(outbound.NewSharedBucket(w.f, "other", slow))
+}
+
+func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
+	for _, passes := range []time.Duration{0, time.Minute} { // after the store is back for the second time
+		synctest.Test(t, func(t *testing.T) {
+			m := outbound.NewMemory()
+			s := newToll(m)
+			w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+			other := w.other()
+			w.outage(s, w.b)
+			w.set(true)
+			_, _ = other.Acquire(background, outbound.Cost{1})
+			time.Sleep(3 * time.Hour)
+			for range 15 {
+				if _, err := w.b.Acquire(background, outbound.Cost{1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.set(false)
+			if passes == 0 {
+				close(s.open)
+			}
+			_, _ = other.State(background)
+			time.Sleep(time.Minute)
+			if passes > 0 {
+				close(s.open)
+			}
+			w.home()
+			direct := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
+			if s, err := direct.State(background); err != nil || math.Abs(s.Level-35) > 1 {
+				t.Errorf("level %v, %v; want the 20 and the 15 that were spent", s.Level, err)
+			}
+		})
+	}
+}
+
+func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newToll(outbound.NewMemory())
+		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
+		for _, b := range []*outbound.Bucket{w.b, w.other()} {
+			begin := time.Now()
+			short, cancel := context.WithTimeout(background, 50*time.Millisecond)
+			_, err := b.Acquire(short, outbound.Cost{1})
+			cancel()
+			if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took != 50*time.Millisecond {
+				t.Errorf("after %v: %v", took, err)
+			}
+		}
+		close(s.open)
+		w.level(20)
+	})
+}
+
+// A worker cannot know what the others have taken out of the store between two
+// outages.
+func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newToll(outbound.NewMemory())
+		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+		other := w.other()
+		w.outage(s, w.b)
+		w.set(true)
+		_, _ = other.State(background)
+		if n := w.take(outbound.Cost{1}); n != 0 {
+			t.Errorf("%d went at the second switch", n)
+		}
+		// Others hold it, and the charge that was under way hears of that.
+		if err := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow)).Hold(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		close(s.open)
+		synctest.Wait()
+		if s, err := w.b.State(background); err != nil || s.HeldFor != time.Hour {
+			t.Errorf("held for %v, %v", s.HeldFor, err)
+		}
+		w.home()
+	})
+}
+
+func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		other := w.other()
+		w.set(true)
+		w.take(outbound.Cost{1})
+		if err := w.b.Hold(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		w.set(false)
+		for range 6 {
+			_, _ = other.State(background)
+			time.Sleep(time.Second)
+		}
+		w.set(true)
+		if s, err := w.b.State(background); err != nil || s.HeldFor == 0 {
+			t.Errorf("held for %v, %v", s.HeldFor, err)
+		}
+	})
+}
+
+// marker is a store that takes what it writes down as done, and then fails.
+type marker struct {
+	outbound.Store
+	cut atomic.Bool
+}
+
+func (m *marker) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if !m.cut.Load() {
+		return m.Store.Update(ctx, key, op)
+	}
+	for i := range op.Reports {
+		if r := &op.Reports[i]; r.Kind == outbound.Settled {
+			r.Charge.Settled, r.Charge.N[0] = true, r.Used[0]
+		}
+	}
+	return outbound.Result{}, errCut
+}
+
+func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outbound.NewMemory()
+		f := &outbound.Fallback{Store: &marker{Store: m}, Share: 0.5}
+		b := outbound.Must(outbound.NewSharedBucket(f, "key", slow))
+		p, err := b.Acquire(background, outbound.Cost{10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Store.(*marker).cut.Store(true)
+		p.Settle(outbound.Cost{40})
+		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // that of others is full
+			t.Errorf("level %v, %v; want 130", s.Level, err)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Somebody waits, so that settles ride on the next booking; and a call that has
+// nothing to do with it gives up while its trip is under way.
+func TestACallThatGivesUpTakesNobodysSettleWithIt(t *testing.T) {
+	for _, used := range []float64{40, 500} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowly{Store: NewMemory()}
+			b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}))
+			p, err := b.Acquire(ctx, Cost{100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.OnChange(func() {})()
+			p.Settle(Cost{used})
+			s.away = errors.New("who knows")
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			if _, err := b.Acquire(short, Cost{1}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			for _, err := range []error{b.SetLimits(ctx, PerSecond(1)), b.Resume(ctx)} {
+				if !errors.Is(err, s.away) {
+					t.Error(err)
+				}
+			}
+			s.away = nil
+			for range 2 {
+				if s, err := b.State(ctx); err != nil || math.Abs(s.Level-used) > 0.1 {
+					t.Errorf("level %v, %v; want %v", s.Level, err, used)
+				}
+			}
+		})
+	}
+}
+
+// What a call has cost beyond its cost is told until it is heard, once in each
+// outage; what comes back is lost.
+func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
+	for _, carried := range []bool{false, true} {
+		for _, watched := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &slowly{Store: NewMemory()}
+				b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}, Limit{Capacity: 1000, LeakRate: 1e-3, Unit: 1}))
+				p, err := b.Acquire(ctx, Cost{100, 100})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if watched {
+					defer b.OnChange(func() {})()
+				}
+				s.away, s.carries = errors.New("who knows"), carried
+				p.Settle(Cost{500, 20})
+				for range 10 {
+					if err := b.Book(ctx, &Booking{}); !errors.Is(err, s.away) {
+						t.Error(err)
+					}
+					s.carries = false
+				}
+				s.away = nil
+				_, _ = b.State(ctx)
+				synctest.Wait()
+				time.Sleep(time.Second)
+				want := [2]float64{500, 100}
+				if carried {
+					want = [2]float64{900, 20}
+				}
+				for range 2 {
+					all, err := b.States(ctx)
+					if err != nil || math.Abs(all[0].Level-want[0]) > 0.1 || math.Abs(all[1].Level-want[1]) > 0.1 {
+						t.Errorf("levels %v and %v, %v; want %v", all[0].Level, all[1].Level, err, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestASuccessWhoseTripFailsIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowly{Store: NewMemory()}
+		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
+		call := func(f func(*Permit)) {
+			p, err := b.Acquire(ctx, Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(&p)
+			p.Done()
+			time.Sleep(2 * time.Second)
+		}
+		call(func(p *Permit) { p.Refused(time.Second) })
+		call(func(*Permit) { s.away = errors.New("away") })
+		s.away = nil
+		call(func(*Permit) {})
+		call(func(p *Permit) { p.Refused(time.Millisecond) })
+		if s, err := b.State(ctx); err != nil || s.Speed == 1 {
+			t.Errorf("%+v, %v: a refusal after a success slows down", s, err)
+		}
+	})
+}
+
+// slowly is a store whose trips take a moment, and fail if told so, whether they
+// were carried out or not.
+type slowly struct {
+	Store
+	away    error
+	carries bool
+}
+
+func (s *slowly) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	select {
+	case <-time.After(10 * time.Millisecond):
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	}
+	if s.away != nil && !s.carries {
+		return Result{}, s.away
+	}
+	r, err := s.Store.Update(ctx, key, op)
+	if s.away != nil {
+		return Result{}, s.away
+	}
+	return r, err
+}
