@@ -136,6 +136,9 @@ func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time
 			la.up()
 			s.done = true
 			b.left--
+			if hasPrefix(err, "OOM", "NOAUTH", "WRONGPASS") { // it refuses all keys
+				err = &awayError{err}
+			}
 			out = append(out, sh.refuse(s.request, err))
 		}
 	}

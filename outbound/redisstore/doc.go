@@ -41,7 +41,7 @@
 // No operation takes longer than Config.Timeout, whatever the client's own
 // timeouts are. Until then it is tried again under the same number, and a Cluster's
 // client is told to look for its nodes anew. Then all who wait hear of it, in an
-// [*outbound.StoreError] that is [ErrAway], and for a moment, 20 ms to 250 ms, all
+// [*outbound.StoreError] that is [outbound.ErrAway], and for a moment, 20 ms to 250 ms, all
 // that comes is answered so at once, while one request finds out whether the
 // server is back. An [outbound.Fallback] around the store says what calls do
 // meanwhile.

@@ -30,7 +30,8 @@ const (
 	// taken as full to the brim.
 	EventGarbage
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not
-	// reach the server: it costs room, and a hold is not heeded by others.
+	// reach the server: it costs room, and a hold is not heeded by others. What a
+	// call has cost beyond its cost is told again.
 	EventLost
 )
 

@@ -156,7 +156,7 @@ func FuzzWhatIsStored(f *testing.F) {
 		for range 2 {
 			r, err = ask()
 			if err != nil { // limits that only this side can read, or a record of a number that is yet to come
-				require.False(t, errors.Is(err, redisstore.ErrAway))
+				require.False(t, errors.Is(err, outbound.ErrAway))
 				return
 			}
 			for i, l := range r.Limits {

@@ -83,7 +83,7 @@ func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
 					require.Equal(t, 700*time.Millisecond, took)
 					return
 				}
-				require.ErrorIs(t, err, redisstore.ErrAway)
+				require.ErrorIs(t, err, outbound.ErrAway)
 				require.Equal(t, time.Second, took)
 			})
 			synctest.Wait()
@@ -103,7 +103,7 @@ func TestAServerThatIsBackIsFoundThoughTheClientHangs(t *testing.T) {
 			return grant(cmd)
 		})
 		_, err := b.State(context.Background())
-		require.ErrorIs(t, err, redisstore.ErrAway)
+		require.ErrorIs(t, err, outbound.ErrAway)
 		for err != nil && time.Since(began) < time.Hour {
 			time.Sleep(10 * time.Millisecond)
 			_, err = b.State(context.Background())
@@ -186,7 +186,7 @@ func TestAClusterThatNeverAnswersKeepsNobodyWaiting(t *testing.T) {
 	for i := range 20 {
 		b := outbound.Must(outbound.NewSharedBucket(s, string(rune('a'+i)), outbound.PerSecond(10)))
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
-		require.ErrorIs(t, err, redisstore.ErrAway)
+		require.ErrorIs(t, err, outbound.ErrAway)
 	}
 	// The client alone hangs for a minute in each.
 	require.Less(t, time.Since(began), 30*time.Second)

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -100,7 +99,7 @@ func (s *Store) rename() {
 }
 
 // Update implements [outbound.Store]. Its errors are ctx's own, those of the
-// client, and [ErrAway] while the server does not answer.
+// client, and [outbound.ErrAway] while the server does not answer.
 func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outbound.Result, err error) {
 	if s == nil || s.rdb == nil {
 		return r, errNoClient
@@ -139,18 +138,12 @@ func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outb
 // Key returns the name under which the server keeps a bucket.
 func (s *Store) Key(bucket string) string { return s.config.name(bucket) }
 
-// ErrAway is what a Store answers while its server cannot be reached: errors.Is
-// tells it from what a server that can be reached has answered.
-var ErrAway = errors.New("redisstore: the server is away")
-
-// awayError is ErrAway with its cause.
+// awayError is outbound.ErrAway with its cause.
 type awayError struct{ cause error }
 
 // silent is the error of a server that has not answered in time.
 func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
-func (e *awayError) Error() string { return ErrAway.Error() + ": " + e.cause.Error() }
-func (e *awayError) Is(target error) bool {
-	return target == ErrAway || target == outbound.ErrAway
-}
-func (e *awayError) Unwrap() error { return e.cause }
+func (e *awayError) Error() string        { return "redisstore: the server is away: " + e.cause.Error() }
+func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
+func (e *awayError) Unwrap() error        { return e.cause }
