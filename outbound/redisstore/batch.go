@@ -167,7 +167,7 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
-		another := la.another(now)
+		another := la.out < attemptsAtOnce
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
 		sh.store.reload()

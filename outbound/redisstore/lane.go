@@ -39,17 +39,17 @@ const (
 
 // refuses returns why an operation is not even to be tried.
 func (la *lane) refuses(now time.Time) error {
-	if la.cause == nil || !la.busy && la.another(now) && !now.Before(la.until) {
+	if la.cause == nil || !la.busy && la.out < attemptsAtOnce && !now.Before(la.until) {
 		return nil
 	}
 	return la.cause
 }
 
-// another reports whether the client may be given another attempt: it is not to hang
-// with all its connections, but those that hang may be all that is left of a server
-// that is back.
-func (la *lane) another(now time.Time) bool {
-	return la.out < attemptsAtOnce || now.Sub(la.began) >= la.shard.store.config.Timeout
+// hangs reports whether the client hangs with as many attempts as it is given, and it
+// is time to try one more that nobody waits for: what hangs may be all that is left of
+// an outage.
+func (la *lane) hangs(now time.Time) bool {
+	return la.out >= attemptsAtOnce && !la.busy && now.Sub(la.began) >= la.shard.store.config.Timeout
 }
 
 func (la *lane) push(ln *line) {

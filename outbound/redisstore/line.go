@@ -91,6 +91,9 @@ func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, 
 		if len(op.Reports) > 0 {
 			sh.lose(ln, err)
 		}
+		if ln.lane.hangs(now) {
+			sh.push(ln, &wait{op: &outbound.Op{Limits: op.Limits}, line: ln, gone: true})
+		}
 		return nil, err
 	}
 	w, _ := sh.store.waits.Get().(*wait)
