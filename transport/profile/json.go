@@ -137,6 +137,9 @@ type walker struct {
 
 func (w *walker) text() string {
 	w.left -= readSteps
+	if bytes.IndexByte(w.plain, '\\') >= 0 { // which takes longer
+		w.left -= 2 * readSteps
+	}
 	return text(w.plain)
 }
 

@@ -46,13 +46,14 @@ const joined = ", "
 
 // delays counts what a line says, or each of several in one.
 func (r *reader) delays(v string, unit time.Duration) {
-	if r.offer(v, unit) {
+	if r.offer(v, unit) || !strings.Contains(v, joined) {
 		return
 	}
 	for i := 0; v != "" && i < maxLines; i++ {
 		end := part(v, 0)
 		if !r.offer(v[:end], unit) { // a date has the same in it
-			if two := part(v, end+len(joined)); r.offer(v[:two], unit) {
+			two := part(v, end+len(joined))
+			if (i > 0 || two < len(v)) && two > end && r.offer(v[:two], unit) {
 				end = two
 			}
 		}
