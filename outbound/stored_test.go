@@ -215,8 +215,10 @@ func TestACallThatCostMoreIsChargedUnderLimitsThatItDoesNotKnow(t *testing.T) {
 			k := &storedKey{T: t}
 			charge := k.book(0, 0, Cost{10, 20}, a)
 			k.book(0, 0, Cost{30, 35}, b)
-			for range changes {
+			nothing := Report{Kind: Left, Charge: &charge, Used: Cost{-1, -1}, Cost: Cost{10, 20}, Wait: time.Second}
+			for range changes { // each is heard of by the call
 				k.do(1, Op{Action: Replace, Replacement: []Limit{b}}, a)
+				k.do(1, Op{Reports: []Report{nothing}}, a)
 			}
 			k.do(1, Op{Reports: []Report{{Kind: Settled, Charge: &charge, Used: Cost{10, c.used}, Cost: Cost{10, 20}}}}, a)
 			if got := k.do(1, Op{}, a).State.Level[0].Level; math.Abs(got-c.want+1) > 1e-6 {

@@ -149,9 +149,13 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 	// A limit that is no longer there might have told of a booking beside c.
 	c.Before = c.Place
 	for i := range limits {
-		if j := from[i]; j >= 0 && !was.lost(j) {
+		j := from[i]
+		if j >= 0 {
+			c.N[i] = was.N[j]
+		}
+		if j >= 0 && !was.lost(j) {
 			// Y counts from the place on, at the limit's rate until then.
-			c.N[i], c.Y[i] = was.N[j], was.Y[j]+(old[j].Rate-limits[i].Rate)*c.Place.Seconds()
+			c.Y[i] = was.Y[j] + (old[j].Rate-limits[i].Rate)*c.Place.Seconds()
 		} else {
 			c.Lost |= 1 << i
 		}
