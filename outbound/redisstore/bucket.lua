@@ -423,7 +423,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local left = {number(), number(), number(), number()}
     for i = 1, n do
       local l, since = limits[i], 0
-      if c and not c.lost and c.y[i] > l.ret then
+      if c and not c.lost and c.y[i] - l.ret >= -1e-8 * l.cap then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
       if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end

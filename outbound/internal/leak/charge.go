@@ -92,9 +92,9 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 
 // Since returns how many units of limit i were filled since c, those aside that are
 // booked for later. What leaks of an empty limit counts as well. 0: nobody knows, as
-// where a hold has written off what was there (or so much has come back).
+// where a hold has written off what was there (or as much has come back).
 func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
-	if c == nil || c.lost(i) || c.Born != s.Born || c.Y[i] <= s.Level[i].Ret {
+	if c == nil || c.lost(i) || c.Born != s.Born || c.Y[i]-s.Level[i].Ret < -1e-8*limits[i].Capacity {
 		return 0
 	}
 	const rounding = 1e-6
