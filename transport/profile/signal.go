@@ -320,7 +320,8 @@ func (s *Signal) conclude(penalty time.Duration) {
 		if p.exhausted() && (s.Throttled || p.Kind == Window) {
 			longest = max(longest, p.Wait())
 		}
-		if p.Remaining >= 0 || p.Reset >= 0 { // and not only what is allowed
+		// Not what is only allowed, and not one with something left when another is spent.
+		if (p.Remaining >= 0 || p.Reset >= 0) && !(s.Reason == Quota && p.Remaining > 0) {
 			only = p.Wait()
 			counted++
 		}
