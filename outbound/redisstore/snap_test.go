@@ -59,6 +59,8 @@ func snap(op *outbound.Op, s outbound.Stored, at time.Duration, bent int) {
 	for i, l := range r.Limits {
 		limits[i] = leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
 	}
+	// A move stays as it is: one of other limits is none.
+	(&outbound.Op{Reports: op.Reports, Charges: op.Charges}).Align(r.Version, r.Limits)
 	all := charges(op)
 	each := func(i int) bool {
 		c := all[i]
