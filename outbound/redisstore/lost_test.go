@@ -151,8 +151,9 @@ func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
 
 func TestAWorkersFirstReplyMayBeLost(t *testing.T) {
 	t.Parallel()
-	direct := redistest.Shared(t).Client(t)
-	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
+	server := redistest.Shared(t)
+	direct := server.Client(t)
+	proxy := redistest.NewProxy(t, server.Addr())
 	var mu sync.Mutex
 	seen := map[string]int{}
 	proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool {
@@ -179,9 +180,10 @@ func TestAWorkersFirstReplyMayBeLost(t *testing.T) {
 // Of very many places only the first are booked, and the rest with another trip.
 func TestABatchOfAnySizeIsGrantedAgainAsItWas(t *testing.T) {
 	t.Parallel()
+	server := redistest.Shared(t)
 	for _, n := range []int{1, 2, 500, 4_096, 4_097, 20_000} {
-		proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
-		a := newAccount(t, redistest.Shared(t).Client(t), "batch")
+		proxy := redistest.NewProxy(t, server.Addr())
+		a := newAccount(t, server.Client(t), "batch")
 		b := a.bucket(t, redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute}))
 		_, err := b.State(t.Context()) // the script is known from here on
 		require.NoError(t, err)

@@ -120,11 +120,11 @@ func TestAnotherFormatsKeysAreNotTouched(t *testing.T) {
 		others = append(others, name)
 		require.NoError(t, client.HSet(t.Context(), name, "s", "full to the brim", "v", "7 nonsense", "l0", "9999").Err())
 	}
-	dump := func() (all []string) {
+	dump := func() (all []map[string]string) {
 		for _, name := range others {
-			text, err := client.Dump(t.Context(), name).Result()
+			fields, err := client.HGetAll(t.Context(), name).Result()
 			require.NoError(t, err)
-			all = append(all, text)
+			all = append(all, fields)
 		}
 		return all
 	}

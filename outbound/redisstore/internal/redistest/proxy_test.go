@@ -126,9 +126,21 @@ func dial(t *testing.T, addr string) (net.Conn, func(commands string)) {
 	t.Cleanup(func() { _ = conn.Close() }) // the test may have closed it
 	return conn, func(commands string) {
 		t.Helper()
-		_, err := conn.Write([]byte(commands))
+		_, err := conn.Write(spelt(commands))
 		require.NoError(t, err)
 	}
+}
+
+// spelt writes commands of a line each as clients do: a miniredis knows no others.
+func spelt(commands string) (b []byte) {
+	for line := range strings.Lines(commands) {
+		words := strings.Fields(line)
+		b = fmt.Appendf(b, "*%d\r\n", len(words))
+		for _, w := range words {
+			b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(w), w)
+		}
+	}
+	return b
 }
 
 // swallowed waits until the proxy has swallowed something.
@@ -285,7 +297,7 @@ func TestCutEndsAllConnectionsAndRefuseNewOnes(t *testing.T) {
 	conn, err := net.Dial("tcp", p.Addr())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = conn.Write([]byte("PING\r\n"))
+	_, err = conn.Write(spelt("PING"))
 	require.NoError(t, err)
 	reply := make([]byte, 7)
 	_, err = conn.Read(reply)
