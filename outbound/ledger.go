@@ -118,6 +118,9 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	ops.Put(far)
 	if err != nil {
 		l.keep(op.Reports, told)
+		if err == ctx.Err() { // it is no fault of the store's
+			return err
+		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
 	}
 	if l.owing.Load() {
