@@ -63,7 +63,7 @@ func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
 // What a reply has: head numbers, perLimit of each limit's, then, if any of it is not
 // as it mostly is, unusual ones, and of calls that were booked before, one of each
 // limit's.
-const head, perLimit, unusual = 11, 4, 11
+const head, perLimit, unusual = 11, 4, 16
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -105,6 +105,7 @@ func decode(value any) (a answer, err error) {
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
 		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
+		s.Row = row(u[11:])
 	}
 	if blobbed {
 		a.set = new([]outbound.Limit)

@@ -28,7 +28,7 @@ type Row struct {
 	Fast    float64 // the speed that a slow-down is compared with
 	// Trust is, above 0, the rows left in which refusals are not taken for a sign of
 	// our pace; else, below 0, the full rows one after the other in which slowing
-	// down has not helped.
+	// down has not helped, to -3.
 	Trust int64
 	Until time.Duration // the store's time at which all of this is forgotten
 }
@@ -100,7 +100,7 @@ func (r *Row) steer(v float64, soon bool) float64 {
 	case m < r.Per/2: // worse than what it is compared with
 		r.Per, none = m, 0
 	default:
-		none++
+		none = min(none+1, 3)
 	}
 	r.Trust = -none
 	r.begin(v)
