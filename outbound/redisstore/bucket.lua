@@ -305,7 +305,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   -- A charge is what a booking has taken.
   local function read_charge()
     local seen, by = number(), number()
-    local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}, up = {}}
+    local c = {born = number(), place = number(), before = number(), free = number(), settled = number() == 1, n = {}, y = {}, up = {}}
     for i = 1, number() do
       c.n[i], c.y[i], c.up[i] = number(), number(), number()
       c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
@@ -373,7 +373,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       if c and not c.lost then
         local w = most
         for i = 1, n do w = min(w, lasts(c.n[i], limits[i].rate)) end
-        free = c.place + w
+        free = min(c.free, c.place + w)
       end
       x = min(max(0, free - dial), extra)
     end

@@ -316,7 +316,7 @@ func (r *request) charge(c *outbound.Charge) {
 		settled = 1
 	}
 	n := len(r.line.inForce(r.limits))
-	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), settled, float64(n))
+	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), micros(c.Free), settled, float64(n))
 	for i := range n {
 		y := c.Y[i]
 		if c.Lost&(1<<i) != 0 {

@@ -156,6 +156,7 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		}
 		c.Y[i] = l.Level - run + l.Ret
 	}
+	c.Free = c.Freed(limits)
 	s.Last = max(s.Last, w)
 	if s.Rem > 0 {
 		s.Last = max(s.Last, time.Microsecond)
