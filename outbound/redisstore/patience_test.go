@@ -93,6 +93,23 @@ func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
 	})
 }
 
+func TestAnyTimeoutIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	for _, timeout := range []time.Duration{math.MaxInt64, math.MaxInt64 / 10, time.Hour} {
+		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), "any", outbound.PerSecond(10)))
+		_, err := b.State(t.Context())
+		require.NoError(t, err, "%v", timeout)
+	}
+	for _, timeout := range []time.Duration{1, 10, time.Microsecond} { // too short for any trip
+		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), "any", outbound.PerSecond(10)))
+		_, err := b.State(t.Context())
+		require.ErrorIs(t, err, outbound.ErrAway, "%v", timeout)
+	}
+}
+
 func TestAServerThatIsBackIsFoundThoughTheClientHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
