@@ -59,10 +59,15 @@ func grant(cmd redis.Cmder) error {
 
 // bubble makes a bucket on a server that is nothing but what stands before it.
 func bubble(t *testing.T, f between) *outbound.Bucket {
+	return outbound.Must(outbound.NewSharedBucket(bubbleStore(t, redisstore.Config{}, f), "key", outbound.PerSecond(10)))
+}
+
+// bubbleStore makes a store on a server that is nothing but what stands before it.
+func bubbleStore(t *testing.T, c redisstore.Config, f between) *redisstore.Store {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	rdb.AddHook(f)
-	return outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", outbound.PerSecond(10)))
+	return redisstore.New(rdb, c)
 }
 
 func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
