@@ -95,9 +95,13 @@ for i = 2, n do
 end
 local arg = 3 + n -- the next step
 local own = limits
-local got = redis.call('HMGET', key, unpack(fields))
+local got = redis.pcall('HMGET', key, unpack(fields))
 
 local stamp, set, garbage = 0, nil, false
+if got.err then -- it is no hash: whoever may not read it is not told that it is empty
+  if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
+  got, garbage = {}, true
+end
 if got[3] then
   stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
   stamp = tonumber(stamp)
