@@ -26,8 +26,10 @@
 //   - 503 with a Retry-After: all wait for as long, and nobody is slowed.
 //   - A refusal for other reasons, such as a lock or an overload, and one that
 //     [Transport.OnSignal] has made nothing of, changes nothing.
-//   - On a success, a quota that comes back as a whole and of which nothing remains, or
-//     less than has left since: all wait until its reset.
+//   - On a success, a quota that comes back as a whole, in more than 2 s, and of which
+//     nothing remains, or less than has left since: all wait until its reset. A reset
+//     that is nearer holds nobody: whoever keeps the limit of a short window comes to
+//     its end just before it, and to wait in whole seconds would waste the next one.
 //   - A response out of a cache says nothing, and is no success either.
 //
 // Where a response says several things, Retry-After counts before a reset, and package

@@ -55,7 +55,8 @@ type Transport struct {
 	// or malicious Retry-After cannot stop all calls for days, nor refusals in a row
 	// for longer than that each: what they double ends there, and at 1 h. It binds
 	// Refused and Hold of the permits that OnResponse and [WithCost] hand out as well.
-	// 0 or less: 1 h.
+	// With 2 s or less, a success that says that nothing remains holds nobody. 0 or
+	// less: 1 h.
 	MaxHold time.Duration
 	// OnResponse is called with every response as soon as its headers are
 	// there, before the transport judges it. It can settle the call's cost, say
