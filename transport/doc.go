@@ -61,8 +61,10 @@
 //     slowed has recovered: within MaxHold and 10 minutes, unless the speed had fallen
 //     below half. After [outbound.Bucket.Resume] it is back within a second.
 //
-// A request that could not be sent because dialing failed gets its cost back.
-// After any other error the API may have counted it, and it stays charged.
+// Whatever was tried stays charged. After most errors the API may have counted the
+// request. One that failed to dial it has not seen, but a dial is a call to the host as
+// well: with its cost given back, an API that is down would be dialed as fast as
+// connections fail, and the more so while it comes up again.
 //
 // # When a call is over
 //

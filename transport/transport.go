@@ -3,11 +3,11 @@ package transport
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -110,7 +110,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		return t.follow(req, permit, costed, foreign, &ours)
 	}
 	if resp, err = t.send(req, &ours); err != nil {
-		if neverSent(err) {
+		if errors.Is(err, early.Err) {
 			permit.Settle(outbound.Cost{})
 		}
 		return nil, err
@@ -139,7 +139,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		}
 	}()
 	if resp, err = t.send(req, ours); err != nil {
-		if neverSent(err) {
+		if errors.Is(err, early.Err) {
 			a.Settle(outbound.Cost{})
 		}
 		a.failed()
@@ -262,19 +262,6 @@ func (t *Transport) maxHold() time.Duration {
 		return time.Hour
 	}
 	return t.MaxHold
-}
-
-// neverSent reports whether the API cannot have seen the request. Only a
-// failure to dial proves that; anything later may have been counted.
-func neverSent(err error) bool {
-	var op *net.OpError
-	for errors.As(err, &op) {
-		if op.Op == "dial" {
-			return true
-		}
-		err = op.Err // a proxy's is around it
-	}
-	return false
 }
 
 func closeRequest(req *http.Request) {
