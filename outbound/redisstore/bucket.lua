@@ -620,8 +620,11 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then
-          local sec = (l.level + u[i] - l.cap) / l.rate
-          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+          local sum = l.level + u[i]
+          local over = sum - l.cap
+          local sec = over / l.rate
+          -- Neither below a nanosecond, nor what the last bits of the sum may be wrong by.
+          local d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end
