@@ -351,9 +351,7 @@ const maxWait = time.Duration(math.MaxInt64)
 // share returns what a cost takes of each limit.
 func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 	for i := range limits {
-		if n[i] = c[limits[i].Unit]; n[i] > 0 {
-			n[i] = max(n[i], limits[i].Capacity*1e-9)
-		}
+		n[i] = leak.Limit{Capacity: limits[i].Capacity}.Takes(c[limits[i].Unit])
 	}
 	return n
 }

@@ -329,13 +329,10 @@ func (r *request) charge(c *outbound.Charge) {
 // settled notes in a charge that it was settled, as the script does. How much came
 // back is not told: that none of the rest is there makes a hold only more careful.
 func settled(c *outbound.Charge, used *outbound.Cost, limits []outbound.Limit) {
+	n := share(used, limits)
 	for i := range limits {
-		n := used[limits[i].Unit]
-		if n > 0 {
-			n = max(n, limits[i].Capacity*1e-9)
-		}
-		if n != c.N[i] {
-			c.N[i], c.Settled = n, true
+		if n[i] != c.N[i] {
+			c.N[i], c.Settled = n[i], true
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 		if n[i] == 0 {
 			continue
 		}
-		if d := lasts(s.Level[i].Level+n[i]-limits[i].Capacity, limits[i].Rate); d > w {
+		if d := limits[i].Above(s.Level[i].Level+n[i], limits[i].Capacity); d > w {
 			w, which = d, i
 		}
 	}
