@@ -50,7 +50,7 @@ func grant(cmd redis.Cmder) error {
 	}
 	now := float64(time.Now().UnixMicro())
 	var reply []byte
-	for _, x := range []float64{seq, now, now, 0, -2, 0, 0, booked, 0, -1e5, 1, booked, 0, 0, booked} {
+	for _, x := range []float64{seq, now, now, 0, -2, 0, 0, booked, 0, -1e5, 1, booked, 0, 0, booked, 0} {
 		reply = binary.LittleEndian.AppendUint64(reply, math.Float64bits(x))
 	}
 	cmd.(interface{ SetVal(any) }).SetVal(string(reply))

@@ -322,7 +322,7 @@ func (r *request) charge(c *outbound.Charge) {
 		if c.Lost&(1<<i) != 0 {
 			y = math.Inf(-1) // nothing comes back of it
 		}
-		r.add(c.N[i], y)
+		r.add(c.N[i], y, c.Up[i])
 	}
 }
 

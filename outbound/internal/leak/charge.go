@@ -10,6 +10,7 @@ import (
 type Charge struct {
 	N      Units         // what it has cost of each limit, as far as is known
 	Y      Units         // the level when the call goes, plus Ret, as its own fill left them
+	Up     Units         // what the joint rule raised each limit by, beside N, when it was filled
 	Place  time.Duration // dial time at which the call may go
 	Before time.Duration // the place of the booking before
 	Born   time.Duration // the life of the key
@@ -55,10 +56,10 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 		return false
 	}
 	for i := range limits {
-		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i])
+		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i]-c.Up[i])
 	}
 	s.Last = max(-Lag, c.Before-s.Dial())
-	c.N, c.Settled = Units{}, true
+	c.N, c.Up, c.Settled = Units{}, Units{}, true
 	return true
 }
 
@@ -145,13 +146,13 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 // Follow brings a charge to new limits, as [State.Change] brings the state.
 func (c *Charge) Follow(old, limits []Limit, from []int) {
 	was := *c
-	c.N, c.Y, c.Lost = Units{}, Units{}, 0
+	c.N, c.Y, c.Up, c.Lost = Units{}, Units{}, Units{}, 0
 	// A limit that is no longer there might have told of a booking beside c.
 	c.Before = c.Place
 	for i := range limits {
 		j := from[i]
 		if j >= 0 {
-			c.N[i] = was.N[j]
+			c.N[i], c.Up[i] = was.N[j], was.Up[j]
 		}
 		if j >= 0 && !was.lost(j) {
 			// Y counts from the place on, at the limit's rate until then.

@@ -151,6 +151,7 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		if n[i] > 0 {
 			// The joint rule: a call that waits for one limit fills the others
 			// when it goes, not now.
+			c.Up[i] = max(0, run-l.Level)
 			l.Level = max(l.Level, run) + n[i]
 		}
 		c.Y[i] = l.Level - run + l.Ret
