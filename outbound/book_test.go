@@ -48,3 +48,27 @@ func TestPlacesGivenBackTogetherAreAsIfNeverBooked(t *testing.T) {
 		})
 	}
 }
+
+// Several places for one time are undone, too: what was booked first of them is
+// known by the order of booking alone.
+func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 5, Name: "calls"}, Limit{Capacity: 1, LeakRate: 1, Unit: 1, Name: "rows"}))
+		k := Booking{Costs: []Cost{{1, 1}, {1, 1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 5 {
+			t.Fatal(len(k.Tickets), err)
+		}
+		for _, i := range []int{2, 4, 0, 3, 1} {
+			k.Back = append(k.Back, k.Tickets[i])
+		}
+		k.Costs = nil
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+	})
+}
