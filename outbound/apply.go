@@ -101,13 +101,14 @@ func (op *Op) adds(shapes []Limit) bool {
 	return false
 }
 
-// again makes the charges what they were before Apply was called the first
-// time, or notes that.
+// again makes the charges what they were when it was called the first time, or
+// notes that.
 func (op *Op) again() {
 	if len(op.Reports)+len(op.Charges) == 0 && op.Move == nil {
 		return
 	}
-	first := op.were == nil
+	first := !op.noted
+	op.noted = true
 	i := 0
 	each := func(c *Charge) {
 		switch {
@@ -126,9 +127,6 @@ func (op *Op) again() {
 		each(c)
 	}
 	each(op.Move)
-	if first && op.were == nil {
-		op.were = []Charge{}
-	}
 }
 
 // share is what a cost takes of one limit.

@@ -93,8 +93,9 @@ type Op struct {
 	waits bool // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
-	// lost a race calls it again.
-	were []Charge
+	// lost a race calls it again, or fails.
+	were  []Charge
+	noted bool
 }
 
 // Report is what a call says about itself once it has gone.
