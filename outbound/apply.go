@@ -9,6 +9,12 @@ import (
 // Apply computes the step: it changes s from what it was to what it is at the
 // store's time now, in nanoseconds from any fixed moment on. It is a pure
 // function, with no clock and no lock.
+//
+// The times of a key must not go back. One that is behind the time before by a
+// second or less is taken for that: what is kept stands until time has caught up,
+// so that clocks which differ a little, or a stamp that was taken before another and
+// is used after it, count no time twice. A larger step back is a clock that was
+// set: the step is lost, and nothing else. A step forward is time that has passed.
 func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	if s.State.Speed == 0 {
 		*s = Stored{State: leak.New(now), Version: s.Version}
@@ -25,7 +31,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 	op.Align(s.Version, shapes)
 	var buf [maxLimits]leak.Limit
 	limits := shape(&buf, shapes)
-	s.State.Advance(limits, now)
+	ahead := s.State.Advance(limits, now)
 	// Before the reports: what they give back is then not promised to it.
 	lifted := movable && !op.adds(shapes) && s.State.Unbook(limits, &op.Move.Charge)
 	for i := range op.Reports {
@@ -48,8 +54,12 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		limits = shape(&buf, shapes)
 	}
 	r.State, r.Limits, r.Version = s.State, shapes, s.Version
-	r.Expire = s.expire(limits)
-	if now >= was.State.At && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	r.Expire = later(ahead, s.expire(limits))
+	if r.Refused && !r.TooLarge && !r.Invalid {
+		r.Wait = later(ahead, r.Wait)
+	}
+	s.State.Keep(ahead)
+	if (now >= was.State.At || ahead > 0) && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
 		*s = was
