@@ -15,18 +15,28 @@ import (
 // so that clocks which differ a little, or a stamp that was taken before another and
 // is used after it, count no time twice. A larger step back is a clock that was
 // set: the step is lost, and nothing else. A step forward is time that has passed.
+//
+// What Apply cannot have left in s, such as a level that is no number, is garbage:
+// a new life begins, with every limit at its brim, and [Result.Garbage] is set. A
+// store that cannot read what it has kept says so with a speed of less than 0, in
+// s.State.Speed.
 func (op *Op) Apply(s *Stored, now time.Duration) Result {
-	if s.State.Speed == 0 {
+	r := Result{Limit: -1}
+	if s.missing() {
 		*s = Stored{State: leak.New(now), Version: s.Version}
+	} else if r.Garbage = !s.sound(op.Limits, now); r.Garbage {
+		s.renew(now)
 	}
 	op.again()
 	if s.Limits == nil {
 		s.Limits = op.Limits
 	}
 	was := *s
-	r := Result{Limit: -1}
 	var shapes []Limit
 	shapes, r.Differ = s.use(op.Limits)
+	if r.Garbage {
+		s.brim(shapes)
+	}
 	movable := op.Move != nil && op.Move.Version == s.Version
 	op.Align(s.Version, shapes)
 	var buf [maxLimits]leak.Limit
@@ -59,7 +69,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		r.Wait = later(ahead, r.Wait)
 	}
 	s.State.Keep(ahead)
-	if (now >= was.State.At || ahead > 0) && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
 		*s = was
