@@ -25,6 +25,7 @@ type world struct {
 	events   int     // holds, refusals, changes, steps back, resumes so far
 	late     bool    // a call has left after its place
 	parked   [Max]parked
+	untidy   bool // somebody has given back, or paid more, in a way that may make others wait
 	oops     error
 }
 
@@ -54,6 +55,8 @@ type setting struct {
 	// lenient lets a call leave that became due while a hold was in force,
 	// however far the dial went past its place meanwhile.
 	lenient bool
+
+	compared int64 // waits, with the shortest lawful ones
 }
 
 const dead = 2
@@ -269,24 +272,29 @@ func (w *world) do(m move) error {
 	if err := w.lawful(); err != nil {
 		return err
 	}
+	if err := w.prompt(); err != nil {
+		return err
+	}
 	return w.sound()
 }
 
-func (w *world) fill(cost int, fate int8) {
-	n := w.costs[cost]
-	for i := range w.limits() {
-		if w.limits()[i].Capacity == 0 {
+// fits returns what a call takes of the limits in force, and whether it ever can go.
+func (w *world) fits(cost int) (n Units, ok bool) {
+	for i, l := range w.limits() {
+		if n[i] = w.costs[cost][i]; l.Capacity == 0 {
 			n[i] = 0
 		}
-		if n[i] > w.limits()[i].Capacity {
-			return // ErrTooLarge
+		if n[i] > l.Capacity {
+			return n, false // ErrTooLarge
 		}
 	}
-	for i := len(w.limits()); i < Max; i++ {
-		n[i] = 0
-	}
-	if n == (Units{}) {
-		return // ErrInvalidCost
+	return n, n != (Units{}) // else ErrInvalidCost
+}
+
+func (w *world) fill(cost int, fate int8) {
+	n, ok := w.fits(cost)
+	if !ok {
+		return
 	}
 	c := &w.calls[w.n]
 	was := w.state
@@ -326,6 +334,7 @@ func (w *world) settle(c *visit, how int) {
 			used[i] = c.cost[i] * 1.5
 		}
 	}
+	w.untidy = true
 	w.state.Settle(w.limits(), &c.Charge, &used)
 	again := w.state
 	w.state.Settle(w.limits(), &c.Charge, &Units{})
@@ -342,6 +351,9 @@ func (w *world) settle(c *visit, how int) {
 func (w *world) giveBack(c *visit) {
 	if w.workers {
 		w.turn(c.version)
+	}
+	for i := w.n - 1; &w.calls[i] != c; i-- {
+		w.untidy = w.untidy || w.calls[i].N != (Units{})
 	}
 	if !w.state.Unbook(w.limits(), &c.Charge) {
 		w.state.Settle(w.limits(), &c.Charge, &Units{})
