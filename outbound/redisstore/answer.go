@@ -160,7 +160,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 	}
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
-		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
+		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
 	}
 	o.base.When, o.base.Heard = ln.offset.lay(a.state.At, sent, arrived)
 	for i := range a.n {

@@ -188,9 +188,12 @@ if c or letter ~= 'B' then
 end
 
 local latest_place = last > 0 and at - born - skip + last
-local back, e = now < at, now - at
+-- Time that goes back by no more than a second may come forward again at once, and must
+-- not count twice: what is kept is as of the latest, which is ahead by so much.
+local back, ahead, e = false, 0, now - at
 if e <= 0 then
   skip = skip + e
+  if e < -1e6 then back = true else ahead = -e end
 else
   local x = rem > 0 and max(0, e - rem) or e
   rem = max(-memory, rem - e)
@@ -244,7 +247,7 @@ end
 
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
+  skip, rem, speed, epoch, fails, held, dial, ahead = 0, -memory, 1, now, -2, 0, 0, 0
   redis.call('DEL', key)
   if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
@@ -639,7 +642,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
       if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
-        which, why, wait = slowest, 1, repeated and max(real, 1) or real
+        which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         break
       end
       for i = 1, n do
@@ -696,6 +699,7 @@ if (changed or fence == 1) and not repeated then
     if m > 1 then fulls = fulls .. pack('d', l.full) end
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
+  skip = skip + ahead
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + math.log(1 / speed) / growth * 1e6) end
@@ -712,11 +716,12 @@ if (changed or fence == 1) and not repeated then
   end
   if fails == -1 then mine = -mine end
   if lead > 0 then
-    values[2] = pack('dddddd', at, born, last, expires, mine, lead)
+    values[2] = pack('dddddd', at + ahead, born, last, expires, mine, lead)
   else
-    values[2] = pack('ddddd', at, born, last, expires, mine)
+    values[2] = pack('ddddd', at + ahead, born, last, expires, mine)
   end
   values[4] = record .. fulls
+  skip = skip - ahead
 
   -- A worker that is new here makes room for its record, and takes away what nobody
   -- uses: records, and levels of which nothing is left.

@@ -154,6 +154,7 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 		}
 		want.State.Epoch = epoch
 		w.model.State = want.State
+		w.model.State.Keep(w.model.ahead)
 		w.model.Lead = max(w.lead, got.Claim)
 	}
 	w.until = max(w.until, want.State.At+min(want.Expire, math.MaxInt64/2))
@@ -163,12 +164,14 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 	// What differs by rounding is not to add up: each step begins where the store is.
 	// What the store has only looked at it has not kept.
 	m := &w.model
-	if s := &m.State; *s == want.State {
-		*s = got.State
-		s.Epoch = want.State.Epoch
+	is, kept := got.State, want.State
+	is.Epoch = want.State.Epoch
+	is.Keep(m.ahead)
+	kept.Keep(m.ahead)
+	if m.State == kept {
+		m.State = is
 	} else if k := len(m.others); k > 0 {
-		m.others[k-1].State = got.State
-		m.others[k-1].State.Epoch = want.State.Epoch
+		m.others[k-1].State = is
 	}
 	for i := range want.Charges[:min(len(want.Charges), len(got.Charges))] {
 		c, g := &want.Charges[i], &got.Charges[i]
