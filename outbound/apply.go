@@ -132,13 +132,7 @@ func (op *Op) again() {
 }
 
 // share is what a cost takes of one limit.
-func share(c *Cost, l *Limit) float64 {
-	n := c[l.Unit]
-	if n > 0 {
-		n = max(n, l.Capacity*1e-9)
-	}
-	return n
-}
+func share(c *Cost, l *Limit) float64 { return l.shape().Takes(c[l.Unit]) }
 
 func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, r *Result) {
 	for i := len(op.Charges) - 1; i >= 0; i-- {

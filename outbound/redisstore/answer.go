@@ -325,12 +325,14 @@ func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
 		if p.next == 0 {
 			c.N, c.Y, c.Up = units, a.full, a.up
 			c.Before = a.before - a.place
+			c.Free = c.Freed(p.shape[:a.n])
 		} else {
 			p.dial.Fill(p.shape[:a.n], &units, maxWait, &c.Charge)
 		}
 		p.next++
 		c.Place += a.place
 		c.Before += a.place
+		c.Free += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
 		for i := range a.n {
 			if a.repeated { // what has come back since is no part of it
@@ -349,9 +351,7 @@ const maxWait = time.Duration(math.MaxInt64)
 // share returns what a cost takes of each limit.
 func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 	for i := range limits {
-		if n[i] = c[limits[i].Unit]; n[i] > 0 {
-			n[i] = max(n[i], limits[i].Capacity*1e-9)
-		}
+		n[i] = leak.Limit{Capacity: limits[i].Capacity}.Takes(c[limits[i].Unit])
 	}
 	return n
 }

@@ -95,9 +95,13 @@ for i = 2, n do
 end
 local arg = 3 + n -- the next step
 local own = limits
-local got = redis.call('HMGET', key, unpack(fields))
+local got = redis.pcall('HMGET', key, unpack(fields))
 
 local stamp, set, garbage = 0, nil, false
+if got.err then -- it is no hash: whoever may not read it is not told that it is empty
+  if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
+  got, garbage = {}, true
+end
 if got[3] then
   stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
   stamp = tonumber(stamp)
@@ -305,7 +309,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   -- A charge is what a booking has taken.
   local function read_charge()
     local seen, by = number(), number()
-    local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}, up = {}}
+    local c = {born = number(), place = number(), before = number(), free = number(), settled = number() == 1, n = {}, y = {}, up = {}}
     for i = 1, number() do
       c.n[i], c.y[i], c.up[i] = number(), number(), number()
       c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
@@ -373,7 +377,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       if c and not c.lost then
         local w = most
         for i = 1, n do w = min(w, lasts(c.n[i], limits[i].rate)) end
-        free = c.place + w
+        free = min(c.free, c.place + w)
       end
       x = min(max(0, free - dial), extra)
     end
@@ -538,8 +542,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function units()
     local cost, u = {number(), number(), number(), number()}, {}
     for i = 1, n do
-      local x = cost[limits[i].unit] or 0
-      u[i] = x > 0 and max(x, limits[i].cap * 1e-9) or x
+      local x, cap = cost[limits[i].unit] or 0, limits[i].cap
+      u[i] = x > 0 and max(x, cap * 1e-9) or x
+      if x > cap and x <= cap * 1.0000000005 then u[i] = cap end
     end
     return u
   end
@@ -609,7 +614,9 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       x = x == 1 and c1 or x == 2 and c2 or x == 3 and c3 or c4
       u[i] = x > 0 and max(x, l.cap * 1e-9) or x
       counted = counted or x > 0
-      if x > l.cap then which, why = i - 1, 2 end
+      if x > l.cap then -- by rounding, or too much
+        if x <= l.cap * 1.0000000005 then u[i] = l.cap else which, why = i - 1, 2 end
+      end
     end
     if not counted then why = 3 end
     while count > 0 and why == 0 do
@@ -622,8 +629,11 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then
-          local sec = (l.level + u[i] - l.cap) / l.rate
-          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+          local sum = l.level + u[i]
+          local over = sum - l.cap
+          local sec = over / l.rate
+          -- Neither below a nanosecond, nor what the last bits of the sum may be wrong by.
+          local d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end

@@ -172,7 +172,7 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 	}
 	for i := range want.Charges[:min(len(want.Charges), len(got.Charges))] {
 		c, g := &want.Charges[i], &got.Charges[i]
-		c.Place, c.Before, c.Born, c.Y, c.Up = g.Place, g.Before, g.Born, g.Y, g.Up
+		c.Place, c.Before, c.Born, c.Y, c.Up, c.Free = g.Place, g.Before, g.Born, g.Y, g.Up, g.Free
 	}
 	return *want
 }
@@ -284,7 +284,7 @@ func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
 	}
 	for k := range want.Charges {
 		a, b := &got.Charges[k], &want.Charges[k]
-		if !near(a.Place, b.Place) || !near(a.Before, b.Before) || a.Epoch-w.epochs[0] != b.Epoch-w.epochs[1] || a.Settled != b.Settled || a.Lost != b.Lost {
+		if !near(a.Place, b.Place) || !near(a.Before, b.Before) || !near(a.Free, b.Free) || a.Epoch-w.epochs[0] != b.Epoch-w.epochs[1] || a.Settled != b.Settled || a.Lost != b.Lost {
 			return fmt.Errorf("charge %d: %+v, want %+v", k, *a, *b)
 		}
 	}

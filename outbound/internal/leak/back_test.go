@@ -3,6 +3,7 @@ package leak
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 // A call that waits for one limit raises the others to what will have run out of them
@@ -48,5 +49,36 @@ func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 				t.Fatalf("%v: level %v, last %v", limit, l.Level[0].Level, l.Last)
 			}
 		}
+	}
+}
+
+// A refused call frees the dial for as long as its own units take to run out. Units
+// that it has cost beyond that were never waited for by those behind it.
+func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T) {
+	l := newLife(t, Limit{2, 1})
+	a := l.book(Units{2}, 0)
+	l.book(Units{2}, 2)
+	c := l.book(Units{2}, 4)
+	l.Settle(l.limits, a, &Units{3})
+	l.Hold(l.limits, 4*time.Second, a)
+	l.at(4)
+	if in, _ := l.Due(c.Place); in < sec(2) {
+		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 2s", in)
+	}
+}
+
+func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T) {
+	l := newLife(t, Limit{2, 2})
+	a := l.book(Units{2}, 0)
+	l.book(Units{2}, 1)
+	c := l.book(Units{2}, 2)
+	slow := []Limit{{2, 0.5}}
+	l.Change(l.limits, slow, []int{0})
+	a.Follow(l.limits, slow, []int{0})
+	l.limits = slow
+	l.Hold(l.limits, 4*time.Second, a)
+	l.at(4)
+	if in, _ := l.Due(c.Place); in < sec(1) {
+		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 1s", in)
 	}
 }

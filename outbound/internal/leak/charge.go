@@ -13,6 +13,7 @@ type Charge struct {
 	Up     Units         // what the joint rule raised each limit by, beside N, when it was filled
 	Place  time.Duration // dial time at which the call may go
 	Before time.Duration // the place of the booking before
+	Free   time.Duration // dial time at which the first limit has rid itself of N, as it was booked
 	Born   time.Duration // the life of the key
 	Epoch  int64         // the holds that counted when it was booked
 	// Settled is set once something was given back or added.
@@ -163,11 +164,19 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 	}
 }
 
-// free returns the dial time at which the first limit has rid itself of c.
+// free returns the dial time at which the first limit has rid itself of c: as it was
+// booked, or as it stands today, whichever is sooner. With more than was booked, or at
+// a rate that was lowered since, the dial would run through a hold past the places of
+// those who are booked behind it, and they would leave together.
 func (s *State) free(limits []Limit, c *Charge) time.Duration {
 	if c == nil || c.Born != s.Born {
 		return s.Dial()
 	}
+	return min(c.Free, c.Freed(limits))
+}
+
+// Freed returns the dial time at which the first of limits has rid itself of N.
+func (c *Charge) Freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
 		w = min(w, lasts(c.N[i], limits[i].Rate))

@@ -118,7 +118,7 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 		if n[i] == 0 {
 			continue
 		}
-		if d := lasts(s.Level[i].Level+n[i]-limits[i].Capacity, limits[i].Rate); d > w {
+		if d := limits[i].Above(s.Level[i].Level+n[i], limits[i].Capacity); d > w {
 			w, which = d, i
 		}
 	}
@@ -156,6 +156,7 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		}
 		c.Y[i] = l.Level - run + l.Ret
 	}
+	c.Free = c.Freed(limits)
 	s.Last = max(s.Last, w)
 	if s.Rem > 0 {
 		s.Last = max(s.Last, time.Microsecond)
