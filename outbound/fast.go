@@ -97,7 +97,8 @@ func (b *Bucket) open(l *ledger) {
 	limits, t := l.shapes(), now()
 	s.Advance(limits, t)
 	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
-	s.Last = max(s.Last, min(0, time.Duration(b.seen.Load())-t))
+	l.seen = b.seen.Load()
+	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
 }
 
 // shut moves the state back to the fast path, if it is simple enough.
@@ -110,6 +111,8 @@ func (b *Bucket) shut(l *ledger) {
 	}
 	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
 		b.seen.Store(seen)
+	} else if seen < l.seen { // the last booking was undone
+		b.seen.CompareAndSwap(l.seen, seen)
 	}
 	b.word.Store(int64(s.At) + lasts(s.Level[0].Level, b.unit))
 }

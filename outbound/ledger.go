@@ -25,6 +25,7 @@ type ledger struct {
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
 	stored Stored     // if there is no store
+	seen   int64      // the bucket's, when its state came here
 
 	lost     atomic.Int64  // slots of permits that were dropped without Done
 	gen      atomic.Uint64 // of what the watchers hear of
