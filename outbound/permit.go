@@ -200,6 +200,7 @@ func (p *Permit) charge() *Charge {
 	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
 	c.Place = time.Duration(p.place) - b.born
 	c.Before = time.Duration(p.before) - b.born
+	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
 	c.Born, c.Epoch = b.born, int64(b.born)
 	if p.flags&flagSettled != 0 {
 		c.Settled = true

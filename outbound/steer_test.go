@@ -30,6 +30,9 @@ func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
 	for _, d := range append(noSpans, 0) {
 		all = append(all, said{Cost{}, d})
 	}
+	for _, d := range []time.Duration{1, time.Second, 2 * time.Second} { // it is there before anybody has waited
+		all = append(all, said{Cost{}, d})
+	}
 	all = append(all, said{notTold, time.Hour}, said{Cost{-1, -1, 0, -1}, time.Hour}) // nobody counts unit 2
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
@@ -201,6 +204,7 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Remaining(Cost{5, -1, -1, -1}, time.Minute)
+		p.Remaining(Cost{0, -1, -1, -1}, 2*time.Second)
 		p.Remaining(Cost{0, -1, -1, -1}, time.Minute)
 		p.Because(ReasonQuota)
 		p.Refused(1e9 * time.Second)
