@@ -19,6 +19,7 @@ type call struct {
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
 	grace    time.Duration // how long after its place it could be here at best, as a ticket
+	order    uint64        // among the tickets of one Booking
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety
