@@ -111,7 +111,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			rdb := redis.NewClient(o)
 			t.Cleanup(func() { _ = rdb.Close() })
 			var told events
-			b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe}), key, limit))
+			b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: 30 * time.Second, Observe: told.observe}), key, limit))
 			for range 3 {
 				_, err = b.Acquire(t.Context(), outbound.Cost{1})
 				var failed *outbound.StoreError
