@@ -41,6 +41,7 @@ type Queue struct {
 	one     [1]outbound.Cost
 	claim   float64       // what it has booked with a backlog; 0: it had none
 	granted int           // places that the last booking got
+	heard   time.Time     // when the last trip ended
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
 }
