@@ -29,6 +29,7 @@ func (q *Queue) lowMark() time.Duration { return low + q.trip + 4*q.spread }
 func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.called = false
 	if q.busy {
 		// Whoever is away sets the timer when back. Meanwhile goes what may.
 		q.handOut(time.Now())

@@ -61,10 +61,9 @@ func (e *unreadable) Error() string {
 }
 func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
 
-// What a reply has: head numbers, perLimit of each limit's, then, if any of it is not
-// as it mostly is, unusual ones, and of calls that were booked before, one of each
-// limit's.
-const head, perLimit, unusual = 11, 5, 11
+// A reply has head numbers and perLimit for each limit. Then, only if any differs from
+// what it mostly is, unusual ones; and for calls booked before, one for each limit.
+const head, perLimit, unusual = 11, 5, 16
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -106,6 +105,7 @@ func decode(value any) (a answer, err error) {
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
 		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
+		s.Row = row(u[11:])
 	}
 	if blobbed {
 		a.set = new([]outbound.Limit)
@@ -160,7 +160,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 	}
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
-		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
+		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
 	}
 	o.base.When, o.base.Heard = ln.offset.lay(a.state.At, sent, arrived)
 	for i := range a.n {
