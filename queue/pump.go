@@ -328,7 +328,7 @@ func (q *Queue) replan() {
 	w := q.list.first
 	for i := 0; i < len(q.tickets) && w != nil && q.list.placed(w); {
 		next, due := w.next, q.clock.Due(q.tickets[i])
-		if !w.deadline.IsZero() && due.After(w.deadline) {
+		if w.misses(due) {
 			q.refuse(w, q.refusal(due, because(w.byCtx))) // its place is the next one's
 		} else {
 			i++
@@ -342,7 +342,7 @@ func (q *Queue) replan() {
 		switch {
 		case err != nil:
 			q.refuse(w, err)
-		case !w.deadline.IsZero() && earliest.After(w.deadline):
+		case w.misses(earliest):
 			q.refuse(w, q.refusal(earliest, because(w.byCtx)))
 		default:
 			for i, c := range w.cost {

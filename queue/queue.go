@@ -191,7 +191,7 @@ func (q *Queue) admissible(w *waiter, earliest time.Time) error {
 	switch {
 	case q.list.n >= q.config.MaxLen:
 		return q.refusal(earliest, ErrFull)
-	case !w.deadline.IsZero() && earliest.After(w.deadline):
+	case w.misses(earliest):
 		return q.refusal(earliest, because(w.byCtx))
 	}
 	return nil
@@ -262,8 +262,12 @@ func within(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return 1<<63 - 1
 	}
-	return max(0, deadline.Sub(now))
+	return max(0, deadline.Sub(now)) + rounding
 }
+
+// rounding is how much later than its deadline a call may go: waits are rounded up,
+// to the microsecond in some stores, and each place counts from the one before.
+const rounding = 10 * time.Microsecond
 
 func because(byCtx bool) error {
 	if byCtx {
