@@ -160,8 +160,8 @@ type Result struct {
 	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced
-	// them, and by two when levels were lost, so that nothing comes back to
-	// calls from before.
+	// them, and by two when that has made places void, or levels were lost, so
+	// that nothing comes back to calls from before.
 	Limits  []Limit
 	Version int64
 	// Differ is set if the bucket's own limits count, and are not those that
