@@ -362,7 +362,7 @@ func (sh *shard) refuse(r *request, err error) outcome {
 	switch {
 	case errors.Is(err, errAhead):
 		sh.store.rename()
-		sh.garbage(r.line)
+		sh.store.tell(EventGarbage, r.line.bucket, nil)
 	case errors.As(err, &u): // the next request says so
 		r.line.stamp = -u.stamp
 	}
@@ -382,18 +382,5 @@ func (sh *shard) arrived(ln *line) {
 	ln.away = false
 	if len(ln.pending) > 0 && !ln.queued {
 		ln.lane.push(ln)
-	}
-}
-
-func (sh *shard) garbage(ln *line) { go sh.store.tell(EventGarbage, ln.bucket, nil) }
-
-// tellOf tells of what an answer says beside what was asked. The shard's lock is held.
-func (sh *shard) tellOf(ln *line, a *answer) {
-	if a.garbage {
-		sh.garbage(ln)
-	}
-	if now := time.Now(); a.differ && now.Sub(ln.differ) > time.Minute {
-		ln.differ = now
-		go sh.store.tell(EventDiffer, ln.bucket, nil)
 	}
 }

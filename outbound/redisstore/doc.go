@@ -46,6 +46,13 @@
 // server is back. An [outbound.Fallback] around the store says what calls do
 // meanwhile.
 //
+// Away is all that a wait can cure: a server that is down or hangs, one that loads
+// its data, has no memory left, only reads, cannot save or misses its replicas or its
+// cluster, and a client or a server without a connection left. [EventAway] tells of it,
+// and [EventBack] of its end. What no wait cures is not away: a password that is missing
+// or wrong, and a missing permission. Operations then fail at once with the
+// server's words, [EventDenied] tells of it once, and no Fallback takes over.
+//
 // # What the server sees
 //
 // Keys are hashed unless Config.PlainKeys is set, so that a token in a bucket's key
