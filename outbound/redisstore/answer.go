@@ -28,6 +28,7 @@ type answer struct {
 	why      int
 	wait     time.Duration
 	garbage  bool
+	lost     uint8 // of what this worker has had an answer to
 	differ   bool
 	n        int               // limits
 	stamp    float64           // of set
@@ -101,7 +102,10 @@ func decode(value any) (a answer, err error) {
 	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.Memory, 1, int64(f[2])
 	if rest != 0 {
 		u := limits[perLimit*a.n:]
-		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] != 0, u[2] != 0
+		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] == 1, u[2] != 0
+		if u[1] > 1 {
+			a.lost = uint8(u[1])
+		}
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
 		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
@@ -154,9 +158,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 		}
 	}
 	ln.version = a.version
-	if a.recorded >= 0 {
-		ln.heard = a.recorded
-	}
+	loss := ln.learn(r, a)
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
 		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
@@ -178,7 +180,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
 	}
 	o.divide(sh)
-	sh.tellOf(ln, a)
+	sh.tellOf(ln, a, loss)
 	sh.arrived(ln)
 	return o
 }

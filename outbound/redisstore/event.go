@@ -45,9 +45,16 @@ const (
 	// server's words. It is told at once, and again only if operations have gone
 	// well since, at most once a minute.
 	EventDenied
+	// EventDataLoss is a server that has lost a bucket, or the latest of what was
+	// charged to it: it was flushed, restarted without its data, evicts keys, or a
+	// replica was promoted that was behind. Each time, up to one Capacity more than
+	// the limits allow may go out. Err says which it was. Each worker that has used
+	// the bucket since its key would have lasted tells it, at most once a minute for
+	// each key. A key that has expired, with nothing in it, is no loss.
+	EventDataLoss
 )
 
-var eventKinds = [...]string{"unknown", "away", "back", "differ", "garbage", "lost", "denied"}
+var eventKinds = [...]string{"unknown", "away", "back", "differ", "garbage", "lost", "denied", "dataloss"}
 
 // String returns the kind in one word: "away".
 func (k EventKind) String() string {
@@ -97,11 +104,16 @@ func (s *Store) observe() {
 }
 
 // tellOf tells of what an answer says beside what was asked. The shard's lock is held.
-func (sh *shard) tellOf(ln *line, a *answer) {
+func (sh *shard) tellOf(ln *line, a *answer, loss error) {
 	if a.garbage {
 		sh.store.tell(EventGarbage, ln.bucket, nil)
 	}
-	if now := time.Now(); a.differ && now.Sub(ln.differ) > time.Minute {
+	now := time.Now()
+	if loss != nil && (ln.told.IsZero() || now.Sub(ln.told) > time.Minute) {
+		ln.told = now
+		sh.store.tell(EventDataLoss, ln.bucket, loss)
+	}
+	if a.differ && now.Sub(ln.differ) > time.Minute {
 		ln.differ = now
 		sh.store.tell(EventDiffer, ln.bucket, nil)
 	}

@@ -41,6 +41,7 @@ type line struct {
 	offset  offset
 	differ  time.Time // when it was last told
 	left    *server   // that was away, so that another may have the key
+	memory
 }
 
 // wait is an operation whose caller waits.
