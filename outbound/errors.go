@@ -33,7 +33,7 @@ const (
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
 	ErrInvalidKey = sentinel("outbound: invalid key")
 	// ErrAway is what a [Store] answers, among other errors, while it cannot be
-	// reached at all, for any key. A [Fallback] goes by it.
+	// reached at all, for any key, and a wait can cure that. A [Fallback] goes by it.
 	ErrAway = sentinel("outbound: the store is away")
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = sentinel("outbound: too many keys")
