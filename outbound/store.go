@@ -37,7 +37,7 @@ import (
 // ErrAway, err) is: the server is down or hangs, has no memory or no connection
 // left, or only reads for now. Buckets with a [Fallback] then do without the store.
 // What somebody has to mend is not: a wrong password, no permission, no such table.
-// That is told to the caller at once, each time.
+// The caller hears of that at once, and no Fallback hides it.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
