@@ -33,11 +33,11 @@ import (
 // delay. ctx is not for the driver where its end would close a connection that
 // others use, or end a trip that carries their operations as well.
 //
-// An error that a wait can cure is [ErrAway] as well, as fmt.Errorf("%w: %w",
-// ErrAway, err) is: the server is down or hangs, has no memory or no connection
-// left, or only reads for now. Buckets with a [Fallback] then do without the store.
-// What somebody has to mend is not: a wrong password, no permission, no such table.
-// The caller hears of that at once, and no Fallback hides it.
+// An error that a wait can cure, whatever the key, is [ErrAway] as well, as
+// fmt.Errorf("%w: %w", ErrAway, err) is: the store is down, hangs, only reads, or
+// has no memory or no connection left. One that no wait cures is not, such as a
+// wrong password, a missing permission or a missing table: it is for who runs the
+// program to hear of, and no [Fallback] hides it.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
@@ -176,8 +176,8 @@ type Result struct {
 	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced
-	// them, and by two when levels were lost, so that nothing comes back to
-	// calls from before.
+	// them, and by two when that has made places void, or levels were lost, so
+	// that nothing comes back to calls from before.
 	Limits  []Limit
 	Version int64
 	// Differ is set if the bucket's own limits count, and are not those that

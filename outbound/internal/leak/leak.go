@@ -70,6 +70,7 @@ type State struct {
 	Epoch int64 // holds that counted; starts at Born, so that another life never matches
 	Fails int   // refusals in a row with no success between, from 0; or Succeeded, or Fresh
 	Why   uint8 // of the last hold, for its user
+	Row   Row   `json:",omitzero"` // what the latest refusals have taught
 	Level [Max]Level
 }
 
@@ -103,6 +104,7 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
 	e := sub(now, s.At)
 	s.At = now
+	s.Row.pass(now)
 	if e <= 0 {
 		s.Skip = add(s.Skip, e)
 		if e < -Wobble {
@@ -177,6 +179,7 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 	if s.Rem > 0 {
 		s.Last = max(s.Last, time.Microsecond)
 	}
+	s.Row.call()
 	return real, which, true
 }
 
@@ -203,13 +206,30 @@ func (s *State) Due(place time.Duration) (in, late time.Duration) {
 func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 
 // Expire returns the real time until the state is idle, if it is left alone:
-// drained, with no booking out, unheld, and at full speed.
+// drained, with no booking out, unheld, at full speed, and with nothing refused lately.
 func (s *State) Expire(limits []Limit) time.Duration {
 	w := s.Last + Lag
 	for i := range limits {
 		w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
 	}
-	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory))
+	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory), s.Row.left(s.At))
+}
+
+// Void makes void what is booked for later than Lag from now, and reports whether
+// there may be any: before limits are replaced, so that nobody waits by the old
+// ones. Nothing comes back to the calls of before. A place that is nearer may be
+// used before its worker hears of it, and stands. Without the others no limit is
+// fuller than those fill it.
+func (s *State) Void(limits []Limit) bool {
+	if s.Last <= Lag {
+		return false
+	}
+	for i := range limits {
+		l := &s.Level[i]
+		l.Level = min(l.Level, max(limits[i].Capacity, l.Top)+limits[i].Rate*Lag.Seconds())
+	}
+	s.Last = Lag
+	return true
 }
 
 // Change replaces the limits. from[i] is the index among the old limits of
