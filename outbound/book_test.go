@@ -72,3 +72,52 @@ func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
 		}
 	})
 }
+
+// A booking that was given back is no booking: a hold that comes then knows that
+// nobody is on the way.
+func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
+	for _, before := range []time.Duration{-1, 0, 50 * time.Millisecond, 150 * time.Millisecond} {
+		for _, kept := range []time.Duration{0, 20 * time.Millisecond} {
+			for _, shared := range []bool{false, true} {
+				var wait [2]time.Duration // without the booking, and with it
+				for i := range wait {
+					synctest.Test(t, func(t *testing.T) {
+						b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+						if shared {
+							b = Must(NewSharedBucket(NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
+						}
+						if before >= 0 {
+							if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+								t.Fatal(err)
+							}
+							time.Sleep(before + 1)
+						}
+						if i == 1 {
+							k := Booking{Costs: []Cost{{1}}}
+							if err := b.Book(ctx, &k); err != nil {
+								t.Fatal(err)
+							}
+							time.Sleep(kept + 1)
+							if err := b.Book(ctx, &Booking{Back: k.Tickets}); err != nil {
+								t.Fatal(err)
+							}
+						} else {
+							time.Sleep(kept + 1)
+						}
+						if err := b.Hold(ctx, 10*time.Second); err != nil {
+							t.Fatal(err)
+						}
+						k := Booking{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+						if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 2 {
+							t.Fatal(err)
+						}
+						wait[i] = time.Until(k.Clock.Due(k.Tickets[1]))
+					})
+				}
+				if d := wait[1] - wait[0]; d > 2 || d < -2 {
+					t.Errorf("a call %v before, kept for %v, shared %v: the second goes %v after the hold began, want %v", before, kept, shared, wait[1], wait[0])
+				}
+			}
+		}
+	}
+}

@@ -102,7 +102,8 @@ func (b *Bucket) open(l *ledger) {
 	limits := l.shapes()
 	s.Advance(limits, t)
 	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
-	s.Last = max(s.Last, min(0, time.Duration(b.seen.Load())-t))
+	l.seen = b.seen.Load()
+	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
 }
 
 // renew begins a new life for the word to be of, if at time t the ledger's state is
@@ -159,6 +160,8 @@ func (b *Bucket) shut(l *ledger) {
 	}
 	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
 		b.seen.Store(seen)
+	} else if seen < l.seen { // the last booking was undone
+		b.seen.CompareAndSwap(l.seen, seen)
 	}
 	b.word.Store(int64(s.At) + lasts(s.Level[0].Level, b.unit))
 }

@@ -30,6 +30,7 @@ type ledger struct {
 	born time.Duration // of the life in which the word counts
 	base int64         // the epoch that it knows of
 	idle time.Duration // when the state is as good as a new one, if it is left alone
+	seen int64         // the bucket's, when its state came here
 
 	lost     atomic.Int64  // slots of permits that were dropped without Done
 	gen      atomic.Uint64 // of what the watchers hear of
@@ -117,10 +118,17 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	}
 	op.Limits = l.own
 	far := ops.Get().(*Op) // a store may let its argument escape to the heap
+	room := far.were
 	*far = *op
+	far.were = room
+	far.again()
 	var err error
 	*r, err = l.store.Update(ctx, b.key, far)
-	*far = Op{}
+	if err != nil {
+		far.again() // what was not written has not happened to them
+	}
+	clear(far.were)
+	*far = Op{were: far.were[:0]}
 	ops.Put(far)
 	if err != nil {
 		l.keep(op.Reports, told)
@@ -251,11 +259,7 @@ func (l *ledger) keep(reports []Report, told int64) {
 			if !beyond {
 				continue
 			}
-			c := *r.Charge // as it was: the store may have noted the settle in it
-			c.Settled = false
-			for i := range c.limits {
-				c.N[i] = share(&r.Cost, &c.limits[i])
-			}
+			c := *r.Charge // the call's own may be in use when this one is
 			r.Charge = &c
 			l.watchMu.Lock()
 			l.unheard = append(l.unheard, r)

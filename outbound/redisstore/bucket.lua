@@ -5,6 +5,8 @@
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
+--   r        the row of the latest refusals: calls, refusals and trust in one number, top, per, fast,
+--            until; absent if there is none
 --   l<limit> level, ret, dial at which it was so, rate[, top[, capacity]]; the last
 --            once limits were set without it
 --   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
@@ -137,6 +139,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
 local at, born, last, expires, print, lead = now, now, -lag, 0, nil, 0
 local skip, rem, speed, epoch, fails, held = 0, -memory, 1, now, -2, 0
+local row, rowed
 local s, c, r = got[1], got[2], got[4]
 if s then
   if #s == 48 then
@@ -157,6 +160,21 @@ if c then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
       and skip > -9e15 and skip < 9e15 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
+  end
+  rowed = redis.call('HGET', key, 'r')
+  if rowed then
+    row = {}
+    if #rowed == 40 then
+      local counts
+      counts, row.top, row.per, row.fast, row.till = unpacked('ddddd', rowed)
+      row.trust = counts % 256 - 3
+      counts = floor(counts / 256)
+      row.refused, row.calls = counts % 4096, floor(counts / 4096)
+    end
+    if not (row.top and row.calls >= 0 and row.calls < 4294967296 and row.trust <= 128 and row.top >= 0.01 and row.top <= 1
+      and row.per >= 0 and row.per < 4294967296 and row.fast >= 0 and row.fast <= 1 and row.till > -1e17 and row.till < 1e17) then
+      garbage = true
+    end
   end
 end
 
@@ -188,9 +206,12 @@ if c or letter ~= 'B' then
 end
 
 local latest_place = last > 0 and at - born - skip + last
-local back, e = now < at, now - at
+-- Time that goes back by no more than a second may come forward again at once, and must
+-- not count twice: what is kept is as of the latest, which is ahead by so much.
+local back, ahead, e = false, 0, now - at
 if e <= 0 then
   skip = skip + e
+  if e < -1e6 then back = true else ahead = -e end
 else
   local x = rem > 0 and max(0, e - rem) or e
   rem = max(-memory, rem - e)
@@ -204,6 +225,10 @@ else
 end
 at = now
 local dial = at - born - skip
+if row then
+  row.till = min(row.till or 0, at + 3.6e9)
+  if row.till <= at then row = nil end
+end
 
 -- The levels.
 
@@ -244,7 +269,7 @@ end
 
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
+  skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
   redis.call('DEL', key)
   if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
@@ -261,6 +286,7 @@ local lifted
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
 local recorded, since, repeated = -1, seq, false
+local lost = 0 -- of what this worker has had an answer to: 2: all, or its record alone; 3: the latest
 if r then
   if #r >= 24 then
     recorded, since, place = unpacked('ddd', r)
@@ -287,8 +313,13 @@ if r then
     m, place = 0, 0
     -- What this worker has had an answer to is not there: the store has lost it. What
     -- it charged before may be lost, too, and so does not come back.
-    if not (recorded >= heard) then recorded, since = -1, seq end
+    if not (recorded >= heard) then
+      if recorded >= 0 and heard < seq then lost = 3 end
+      recorded, since = -1, seq
+    end
   end
+elseif heard < seq then
+  lost = 2
 end
 
 -- The steps, until one that books.
@@ -408,13 +439,55 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 
   local function refused(e, d, longest, c, reason)
+    if e == epoch or row then
+      row = row or {calls = 0, refused = 0, top = speed, per = 0, fast = 0, trust = 0}
+      row.refused, row.till, changed = min(row.refused + 1, 4095), at + 3.6e9, true
+    end
     if e == epoch then
-      epoch, changed = epoch + 1, true
+      local function begin(v)
+        row.calls, row.refused, row.top = 0, 0, v
+        return v
+      end
+      local function steer(v)
+        local m, cut = row.calls / row.refused, max(0.01, v * (rem > -memory and 0.7 or 0.9))
+        local full, none = row.refused >= 16, -row.trust
+        row.fast = max(row.fast, v)
+        if none < 0 then
+          if not full and (row.refused < 5 or m >= row.per / 5) then return v end
+          local next = m < row.per / 5 and max(0.01, 0.7 * v) or m < row.per / 2 and max(0.01, 0.8 * v) or v
+          if full then
+            row.trust = m > 3 * row.per and 0 or row.trust - 1
+            if row.trust == 0 then row.per, row.fast = 0, v end
+          end
+          return begin(next)
+        end
+        if full then
+          if row.per == 0 then
+            row.per, none = m, 0
+          elseif m >= 2 * row.per then
+            row.per, row.fast, none = m, row.top, 0
+          elseif cut <= row.fast * min(0.4, m / 150) or none >= 3 and v <= 0.6 * row.fast then
+            row.per, row.trust = min(m, row.per), 128
+            return begin(row.fast)
+          elseif m < row.per / 2 then
+            row.per, none = m, 0
+          else
+            none = min(none + 1, 3)
+          end
+          row.trust = -none
+          begin(v)
+        elseif row.per > 0 then
+          m = row.per
+        end
+        return max(cut, min(v, max(0.5 * row.top, row.fast * min(0.4, m / 150))))
+      end
+      epoch = epoch + 1
       if fails == -2 then
         fails = 0
       elseif fails == -1 then
         fails = 0
-        speed = max(0.01, speed * (rem > -memory and 0.7 or 0.9))
+        speed = steer(speed)
+        if row.trust > 0 and d == 0 then return end
       else
         fails = fails + 1
       end
@@ -445,7 +518,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     born = at > born and at or born + 1
     dial = dial - ahead
     skip = at - born - dial
-    rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
+    rem, last, speed, fails, held, epoch, lead, changed, row = -memory, -lag, 1, -2, 0, epoch + 1, 0, true, nil
   end
 
   -- A limit that was in force before, and not when the limits were set the last
@@ -503,7 +576,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if count == 0 then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
-    for _, o in ipairs(limits) do was[o.field] = o end
+    for _, o in ipairs(limits) do
+      -- What is booked for later than a worker may go without having heard is void:
+      -- without it the limit is no fuller than this.
+      if last > lag then o.level = min(o.level, max(o.cap, o.top) + o.rate * lag / 1e6) end
+      was[o.field] = o
+    end
+    if last > lag then last, version = lag, version + 1 end
     local olds, turned = {}, false
     for i, l in ipairs(list) do
       olds[i] = was[l.field]
@@ -639,7 +718,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
       if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
-        which, why, wait = slowest, 1, repeated and max(real, 1) or real
+        which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         break
       end
       for i = 1, n do
@@ -673,6 +752,12 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
     end
     if why > 0 then break end
   end
+  if row and not repeated then row.calls = min(row.calls + m, 4294967295) end
+end
+local counts, top, per, fast, till = 0, 0, 0, 0, 0
+if row then
+  counts = (row.calls * 4096 + row.refused) * 256 + row.trust + 3
+  top, per, fast, till = row.top, row.per, row.fast, row.till
 end
 
 -- What is kept.
@@ -696,11 +781,19 @@ if (changed or fence == 1) and not repeated then
     if m > 1 then fulls = fulls .. pack('d', l.full) end
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
+  skip = skip + ahead
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + math.log(1 / speed) / growth * 1e6) end
   elseif c then
     redis.call('HDEL', key, 'c')
+  end
+  if row then
+    values[#values + 1] = 'r'
+    values[#values + 1] = pack('ddddd', counts, top, per, fast, till)
+    need = max(need, till - at)
+  elseif rowed then
+    redis.call('HDEL', key, 'r')
   end
   -- The key outlives what is in it, and the longest time after which a request may be
   -- repeated; limits that were set, for 30 days.
@@ -712,11 +805,12 @@ if (changed or fence == 1) and not repeated then
   end
   if fails == -1 then mine = -mine end
   if lead > 0 then
-    values[2] = pack('dddddd', at, born, last, expires, mine, lead)
+    values[2] = pack('dddddd', at + ahead, born, last, expires, mine, lead)
   else
-    values[2] = pack('ddddd', at, born, last, expires, mine)
+    values[2] = pack('ddddd', at + ahead, born, last, expires, mine)
   end
   values[4] = record .. fulls
+  skip = skip - ahead
 
   -- A worker that is new here makes room for its record, and takes away what nobody
   -- uses: records, and levels of which nothing is left.
@@ -756,9 +850,9 @@ for i = 2, n do
   l = limits[i]
   reply = reply .. pack('ddddd', l.level, l.ret, l.top, l.full, l.up)
 end
-if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
-  reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
-    skip, rem, speed, epoch, rem > 0 and held or 0)
+if repeated or garbage or lost > 0 or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
+  reply = reply .. pack('dddddddddddddddd', repeated and 1 or 0, garbage and 1 or lost, differ and 1 or 0, which, why, wait,
+    skip, rem, speed, epoch, rem > 0 and held or 0, counts, top, per, fast, till)
 end
 if repeated and m > 0 then
   for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end

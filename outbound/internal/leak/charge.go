@@ -186,10 +186,15 @@ func (c *Charge) Freed(limits []Limit) time.Duration {
 
 // Refused says that the API has refused c, a call that knew of epoch when it
 // left, and asked to wait d (0: it did not say). A refusal that is news begins
-// an episode: the clock slows if a call had succeeded since the last hold, and
-// else the hold was too short and is at least doubled, up to most (0, or more than
-// that: MaxBack). One that is not only extends the hold.
+// an episode: the clock slows if a call had succeeded since the last hold, unless
+// slowing down has been found not to help, and else the hold was too short and is at
+// least doubled, up to most (0, or more than that: MaxBack). One that is not only
+// extends the hold. Where slowing down does not help and the API has not asked to wait,
+// only a second refusal with no success between holds.
 func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
+	if epoch == s.Epoch || s.Row.Top > 0 {
+		s.Row.refused(s.At, s.Speed)
+	}
 	if epoch == s.Epoch {
 		s.Epoch++
 		switch s.Fails {
@@ -197,11 +202,10 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 			s.Fails = 0
 		case Succeeded:
 			s.Fails = 0
-			factor := 0.9
-			if s.Rem > -Memory {
-				factor = 0.7
+			s.Speed = s.Row.steer(s.Speed, s.Rem > -Memory)
+			if s.Row.Trust > 0 && d == 0 {
+				return
 			}
-			s.Speed = max(MinSpeed, s.Speed*factor)
 		default:
 			s.Fails++
 		}

@@ -12,6 +12,9 @@ type world struct {
 	*setting
 	real     time.Duration // true time, which no clock of a store bends
 	off      time.Duration // how far the store's clock is off
+	ahead    time.Duration // how far what is kept is ahead of it
+	since    time.Duration // real time of the last wobble back; 0: there is none to come forward from
+	stood    time.Duration // the longest that the dial has stood and then come forward
 	state    State
 	version  int
 	calls    [8]visit
@@ -145,8 +148,11 @@ func (w *world) moves(all []move) []move {
 		if w.has('e') {
 			all = append(all, move{'e', 0, 0})
 		}
-		if w.has('b') {
-			all = append(all, move{'b', 0, 0})
+		if w.has('b') { // by no more than a wobble, by more, and forward again
+			all = append(all, move{'b', 0, 0}, move{'b', 1, 0})
+			if w.since > 0 && w.real-w.since < Wobble {
+				all = append(all, move{'b', 2, 0})
+			}
 		}
 		if w.has('c') && w.version+1 < len(w.versions) {
 			for i := range w.shapes {
@@ -212,11 +218,26 @@ func (w *world) do(m move) error {
 	case 'e':
 		w.state.Resume(w.limits())
 	case 'b':
-		w.off -= time.Second
+		switch m.a {
+		case 0:
+			w.off -= Wobble
+			if w.since > 0 && w.real-w.since < Wobble { // twice is more than a wobble
+				w.since = 0
+			} else {
+				w.since = w.real
+			}
+		case 1:
+			w.off -= Wobble + time.Microsecond
+			w.since = 0
+		default:
+			w.off += Wobble
+			passed = w.real - w.since // while the dial stood
+			w.since, w.stood = 0, max(w.stood, passed)
+		}
 	case 'c':
 		w.change(int(m.a))
 	case 'x':
-		w.state = New(w.now())
+		w.state, w.ahead, w.since = New(w.now()), 0, 0
 	case 't':
 		passed = w.steps[m.b]
 	}
@@ -230,7 +251,11 @@ func (w *world) do(m move) error {
 			}
 		}
 	}
-	w.pass(passed)
+	if m.op == 't' {
+		w.pass(passed)
+	} else {
+		w.pass(0)
+	}
 	if w.oops != nil {
 		return w.oops
 	}
@@ -344,19 +369,32 @@ func (w *world) change(to int) {
 			from[i] = -1
 		}
 	}
+	lost := from
+	if w.has('v') && w.state.Void(old) {
+		lost = []int{-1, -1, -1}[:len(limits)]
+	}
 	w.state.Change(old, limits, from)
 	for i := range w.n {
-		w.calls[i].Follow(old, limits, from)
+		c := &w.calls[i]
+		if c.Follow(old, limits, lost); &lost[0] != &from[0] && !c.gone && c.place > w.state.Dial()+Lag {
+			c.over = true
+		}
 	}
 	w.version++
 	w.versions[w.version] = int8(to)
+}
+
+// advance keeps the state as it was left, and looks at it again.
+func (w *world) advance() {
+	w.state.Keep(w.ahead)
+	w.ahead = w.state.Advance(w.limits(), w.now())
 }
 
 // pass lets real time pass, in which the booked calls leave.
 func (w *world) pass(d time.Duration) {
 	end := w.real + d
 	for {
-		w.state.Advance(w.limits(), w.now())
+		w.advance()
 		next, who := end, -1
 		for i := range w.n {
 			c := &w.calls[i]
@@ -364,12 +402,12 @@ func (w *world) pass(d time.Duration) {
 				continue
 			}
 			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
-			if t := w.real + in; t < next || t == next && who < 0 {
+			if t := w.real + in + w.ahead; t < next || t == next && who < 0 {
 				next, who = t, i
 			}
 		}
 		w.real = next
-		w.state.Advance(w.limits(), w.now())
+		w.advance()
 		if who < 0 {
 			return
 		}
