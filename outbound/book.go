@@ -144,7 +144,7 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.hold(r)
 		c.grace = k.Clock.grace(c.charge[0].Place)
 		k.booked++
-		c.order = k.booked
+		c.order, c.version = k.booked, r.Version
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }
