@@ -13,6 +13,12 @@ import (
 // at once, with the time to come back ([ThrottledError]); a queue around the
 // bucket waits instead.
 //
+// The order of booking is the order of departure: where a queue has booked a place
+// for a call that waits for one limit, no other call goes before it, also none that
+// this limit does not count. It is refused until then, though State may say of its
+// own limits that all remains. Calls that are not to wait for each other, such as
+// one report an hour and ten rows a second, need two buckets.
+//
 // A Bucket is safe for concurrent use. A decision in memory takes some ten
 // nanoseconds for one limit and a few hundred for several; it does not
 // allocate with one limit of which nobody waits. A bucket has no goroutine and

@@ -12,7 +12,11 @@
 // # Order
 //
 // Places are given first in, first out, whatever the calls cost: a small call
-// never overtakes a large one. Two neighbours that are due at one instant may
+// never overtakes a large one, and nobody overtakes a call that waits for a limit
+// which does not count it. With one report an hour and ten rows a second in one
+// bucket a row waits behind the reports that wait, or is refused with the time until
+// they have gone, while the State says that all of the limit on rows remains. What
+// is not to wait for each other needs two buckets. Two neighbours that are due at one instant may
 // be seen swapped after Acquire has returned, because the scheduler runs them
 // in any order. Several queues on one bucket, in one process or in many, are
 // served in the order in which they book, which each does for its own head a
@@ -36,6 +40,9 @@
 // calls. Under contention it is at most one per call with two or more calls in
 // each queue, and two with one: one trip books the place, and one hears whether
 // it still stands.
+//
+// A worker whose next place is far away makes a trip every ten seconds, to hear
+// whether another has changed the limits or ended a hold.
 //
 // A place is only used if the bucket's clock was heard within 25 ms before, or
 // within the time of a trip where that is longer: so a hold that another worker
