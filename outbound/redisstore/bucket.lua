@@ -161,7 +161,7 @@ if c then
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
       and skip > -9e15 and skip < 9e15 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
-  rowed = redis.call('HGET', key, 'r')
+  rowed = redis.call('HMGET', key, 'r')[1]
   if rowed then
     row = {}
     if #rowed == 40 then
