@@ -26,8 +26,8 @@ type Booking struct {
 	// first that is refused.
 	Horizon time.Duration
 	// After is the shortest wait of the first, in a store that is far away: a
-	// place that is due before its reply is here is lost, or goes late. 0: as soon as there
-	// is room.
+	// place that is due before its reply is here is lost, or goes late. Who books
+	// one place after the other asks for [Clock.Back].
 	After time.Duration
 	// Claim is what this worker has booked while it had a backlog, as [Op.Claim]
 	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
@@ -128,7 +128,6 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
 		c.hold(r)
-		c.grace = k.Clock.grace(c.charge[0].Place)
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

@@ -43,6 +43,7 @@ type Queue struct {
 	granted int           // places that the last booking got
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
+	after   time.Duration // how far ahead a place is to be, or its reply comes too late
 }
 
 // Stats counts what has become of calls.
@@ -216,7 +217,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	case err == nil:
 		t := q.booking.Tickets[0]
 		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
-		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance() && !q.cut {
+		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance(&q.clock) && !q.cut {
 			q.stats.Admitted++
 			*p = t.Permit()
 			return nil, nil
