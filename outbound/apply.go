@@ -9,23 +9,39 @@ import (
 // Apply computes the step: it changes s from what it was to what it is at the
 // store's time now, in nanoseconds from any fixed moment on. It is a pure
 // function, with no clock and no lock.
+//
+// The times of a key must not go back. One that is behind the time before by a
+// second or less is taken for that: what is kept stands until time has caught up,
+// so that clocks which differ a little, or a stamp that was taken before another and
+// is used after it, count no time twice. A larger step back is a clock that was
+// set: the step is lost, and nothing else. A step forward is time that has passed.
+//
+// What Apply cannot have left in s, such as a level that is no number, is garbage:
+// a new life begins, with every limit at its brim, and [Result.Garbage] is set. A
+// store that cannot read what it has kept says so with a speed of less than 0, in
+// s.State.Speed.
 func (op *Op) Apply(s *Stored, now time.Duration) Result {
-	if s.State.Speed == 0 {
+	r := Result{Limit: -1}
+	if s.missing() {
 		*s = Stored{State: leak.New(now), Version: s.Version}
+	} else if r.Garbage = !s.sound(op.Limits, now); r.Garbage {
+		s.renew(now)
 	}
 	op.again()
 	if s.Limits == nil {
 		s.Limits = op.Limits
 	}
 	was := *s
-	r := Result{Limit: -1}
 	var shapes []Limit
 	shapes, r.Differ = s.use(op.Limits)
+	if r.Garbage {
+		s.brim(shapes)
+	}
 	movable := op.Move != nil && op.Move.Version == s.Version
 	op.Align(s.Version, shapes)
 	var buf [maxLimits]leak.Limit
 	limits := shape(&buf, shapes)
-	s.State.Advance(limits, now)
+	ahead := s.State.Advance(limits, now)
 	// Before the reports: what they give back is then not promised to it.
 	lifted := movable && !op.adds(shapes) && s.State.Unbook(limits, &op.Move.Charge)
 	for i := range op.Reports {
@@ -48,8 +64,12 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		limits = shape(&buf, shapes)
 	}
 	r.State, r.Limits, r.Version = s.State, shapes, s.Version
-	r.Expire = s.expire(limits)
-	if now >= was.State.At && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	r.Expire = later(ahead, s.expire(limits))
+	if r.Refused && !r.TooLarge && !r.Invalid {
+		r.Wait = later(ahead, r.Wait)
+	}
+	s.State.Keep(ahead)
+	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
 		*s = was
@@ -101,13 +121,14 @@ func (op *Op) adds(shapes []Limit) bool {
 	return false
 }
 
-// again makes the charges what they were before Apply was called the first
-// time, or notes that.
+// again makes the charges what they were when it was called the first time, or
+// notes that.
 func (op *Op) again() {
 	if len(op.Reports)+len(op.Charges) == 0 && op.Move == nil {
 		return
 	}
-	first := op.were == nil
+	first := !op.noted
+	op.noted = true
 	i := 0
 	each := func(c *Charge) {
 		switch {
@@ -126,19 +147,10 @@ func (op *Op) again() {
 		each(c)
 	}
 	each(op.Move)
-	if first && op.were == nil {
-		op.were = []Charge{}
-	}
 }
 
 // share is what a cost takes of one limit.
-func share(c *Cost, l *Limit) float64 {
-	n := c[l.Unit]
-	if n > 0 {
-		n = max(n, l.Capacity*1e-9)
-	}
-	return n
-}
+func share(c *Cost, l *Limit) float64 { return l.shape().Takes(c[l.Unit]) }
 
 func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, r *Result) {
 	for i := len(op.Charges) - 1; i >= 0; i-- {

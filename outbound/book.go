@@ -1,8 +1,10 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -11,8 +13,8 @@ import (
 // bucket's clock, in one trip to wherever the bucket lives. A Booking can be
 // used again, which saves allocations.
 type Booking struct {
-	// Back are tickets that no call will use, in the order in which they were
-	// booked. The latest bookings are undone; of others comes back what is safe.
+	// Back are tickets that no call will use, in any order: Book sorts them. The
+	// latest bookings are undone; of others comes back what is safe.
 	Back []Ticket
 	// Move is a ticket to book again for its cost, Costs[0], because units came
 	// back: it is undone if nothing was booked after it, and else nothing is
@@ -41,6 +43,7 @@ type Booking struct {
 
 	into    []Charge
 	charges []*Charge
+	booked  uint64 // tickets so far
 }
 
 // Ticket is a place at which one call may go.
@@ -51,6 +54,19 @@ func (t Ticket) Permit() Permit { return Permit{call: t.call} }
 
 // Cost returns what the ticket was booked for.
 func (t Ticket) Cost() Cost { return t.call.cost[0] }
+
+// compare orders tickets as they were booked.
+func (t Ticket) compare(u Ticket) int {
+	switch {
+	case t.call == u.call:
+		return 0
+	case t.call == nil:
+		return -1
+	case u.call == nil:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
+}
 
 // Book carries the booking out. The first of Costs is refused with a
 // [*ThrottledError] or a [*CostError], as Acquire refuses it; then, as with
@@ -73,6 +89,8 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 			return invalid
 		}
 	}
+	// A place can only be undone when those booked after it have been.
+	slices.SortStableFunc(k.Back, Ticket.compare)
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
 			k.charges = append(k.charges, &t.call.charge[0])
@@ -128,6 +146,8 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
 		c.hold(r)
+		k.booked++
+		c.order = k.booked
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

@@ -18,6 +18,7 @@ type call struct {
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
+	order    uint64 // among the tickets of one Booking
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety

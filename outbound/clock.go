@@ -139,7 +139,7 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 func (k *Clock) check(c *Cost) error {
 	counted := false
 	for i := range k.limits {
-		n := c[k.limits[i].Unit]
+		n := share(c, &k.limits[i])
 		counted = counted || n > 0
 		if n > k.limits[i].Capacity && c.valid() {
 			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}

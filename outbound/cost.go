@@ -20,7 +20,9 @@ const Units = 4
 // anything else is [ErrInvalidCost]. An array passes by value, costs no
 // allocation, and a wrapper cannot drop a unit of it.
 //
-// What is less than a billionth of a limit's capacity counts as a billionth.
+// What is less than a billionth of a limit's capacity counts as a billionth. What
+// is above the capacity by less than half of that is taken for rounding, as of a
+// sum, and counts as the capacity.
 type Cost [Units]float64
 
 // valid reports whether every number is finite and not negative.

@@ -45,8 +45,9 @@
 //
 // [Permit.Settle] gives units back, or adds some, when a call's real cost is known.
 // [Permit.Refused] tells the bucket of a 429: nothing goes until the API's pause is
-// over, then calls drip at a clock that is slower for a while. [Permit.Hold] pauses
-// without slowing down. package transport does this for HTTP.
+// over, then calls drip at a clock that is slower for a while. Refusals that slowing
+// down does not make fewer soon slow down no more. [Permit.Hold] pauses without
+// slowing down. package transport does this for HTTP.
 //
 // # Jobs
 //

@@ -22,21 +22,33 @@ const (
 // start prepares the fast path, if whole nanoseconds per unit are exact enough.
 func (b *Bucket) start(l *Limit) {
 	b.word.Store(busy)
-	unit := roundUp(1e9 / l.LeakRate)
+	unit := math.Ceil(1e9 / l.LeakRate * (1 - bits))
 	// The rate is rounded once, here, and down; the brim as every cost is.
 	// Rounding those apart would keep most limits from ever admitting all of
 	// their capacity.
-	brim := l.Capacity * unit
-	if l.atOnce || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) || roundUp(brim) > brim*(1+1e-9) {
+	if l.atOnce || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return
 	}
-	b.unit, b.brim = int64(unit), int64(roundUp(brim))
+	brim := lasts(l.Capacity, int64(unit))
+	if float64(brim) > l.Capacity*unit*(1+1e-9) {
+		return
+	}
+	b.unit, b.brim = int64(unit), brim
 	b.word.Store(int64(b.born))
 	b.seen.Store(never)
 }
 
-// roundUp is math.Ceil but for the last bits of the arithmetic before it.
-func roundUp(x float64) float64 { return math.Ceil(x * (1 - 4e-16)) }
+// bits is what the last bits of a product or a quotient may be wrong by.
+const bits = 4e-16
+
+// lasts returns how many ns n units take to leak. It counts whole units in whole
+// numbers, because a float64 tells no single ns from 104 days on, and rounds up
+// the part beyond them, but for its last bits.
+func lasts(n float64, unit int64) int64 {
+	whole := int64(n)
+	part := (n-float64(whole))*float64(unit) - n*float64(unit)*bits
+	return whole*unit + int64(math.Ceil(max(0, part)))
+}
 
 // take charges a valid cost at time t, and notes it in p, if there is room then.
 // If not, wait is how long there will be none, or 0: take the slow path.
@@ -47,10 +59,10 @@ func (b *Bucket) take(c *Cost, t int64, p *Permit) (wait time.Duration, ok bool)
 	if word == busy || !(n > 0 && n <= b.capacity) {
 		return 0, false
 	}
-	if n != 1 || b.capacity > 1e9 { // else it is whole, and no less than a billionth
-		need = int64(roundUp(max(n, b.capacity*1e-9) * float64(b.unit)))
-	}
 	brim, seen := b.brim, b.seen.Load()
+	if n != 1 || b.capacity > 1e9 { // else it is whole, and no less than a billionth
+		need = min(lasts(max(n, b.capacity*1e-9), need), brim)
+	}
 	for {
 		next := max(word, t) + need
 		if over := next - t - brim; over > 0 {
@@ -85,7 +97,8 @@ func (b *Bucket) open(l *ledger) {
 	limits, t := l.shapes(), now()
 	s.Advance(limits, t)
 	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
-	s.Last = max(s.Last, min(0, time.Duration(b.seen.Load())-t))
+	l.seen = b.seen.Load()
+	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
 }
 
 // shut moves the state back to the fast path, if it is simple enough.
@@ -98,6 +111,8 @@ func (b *Bucket) shut(l *ledger) {
 	}
 	if seen := int64(s.At + s.Last); s.Last > -lag && seen > b.seen.Load() {
 		b.seen.Store(seen)
+	} else if seen < l.seen { // the last booking was undone
+		b.seen.CompareAndSwap(l.seen, seen)
 	}
-	b.word.Store(int64(s.At) + int64(roundUp(s.Level[0].Level*float64(b.unit))))
+	b.word.Store(int64(s.At) + lasts(s.Level[0].Level, b.unit))
 }

@@ -25,6 +25,7 @@ type ledger struct {
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
 	stored Stored     // if there is no store
+	seen   int64      // the bucket's, when its state came here
 
 	lost     atomic.Int64  // slots of permits that were dropped without Done
 	gen      atomic.Uint64 // of what the watchers hear of
@@ -111,10 +112,17 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	}
 	op.Limits = l.own
 	far := ops.Get().(*Op) // a store may let its argument escape to the heap
+	room := far.were
 	*far = *op
+	far.were = room
+	far.again()
 	var err error
 	*r, err = l.store.Update(ctx, b.key, far)
-	*far = Op{}
+	if err != nil {
+		far.again() // what was not written has not happened to them
+	}
+	clear(far.were)
+	*far = Op{were: far.were[:0]}
 	ops.Put(far)
 	if err != nil {
 		l.keep(op.Reports, told)
@@ -244,11 +252,7 @@ func (l *ledger) keep(reports []Report, told int64) {
 			if !beyond {
 				continue
 			}
-			c := *r.Charge // as it was: the store may have noted the settle in it
-			c.Settled = false
-			for i := range c.limits {
-				c.N[i] = share(&r.Cost, &c.limits[i])
-			}
+			c := *r.Charge // the call's own may be in use when this one is
 			r.Charge = &c
 			l.watchMu.Lock()
 			l.unheard = append(l.unheard, r)

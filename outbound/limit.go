@@ -83,8 +83,9 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 // group of calls, needs: PerMinute(30_000).Burst(3_000) for calls of up to
 // 3 000 tokens runs at 27 001 tokens a minute.
 //
-// It belongs to [Per] and its kin, with 1 <= b <= n; on any other limit, and
-// with any other b, it makes the limit invalid.
+// It belongs to [Per] and its kin, with 1 <= b <= n, or with a b of 1, which
+// changes nothing, whatever n is; on any other limit, and with any other b, it
+// makes the limit invalid.
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
@@ -92,11 +93,11 @@ func (l Limit) Burst(b float64) Limit {
 		l.flaw = "Burst is for a limit that is being made, not for one of a bucket"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
-	case !(b >= 1 && b <= l.n):
-		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(l.n), number(b))
+	case b != 1 && !(b > 1 && b <= l.n):
+		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(max(1, l.n)), number(b))
 	default:
 		l.Capacity = b
-		l.LeakRate = (l.n - b + 1) / (l.window + jitter).Seconds()
+		l.LeakRate = (l.n - (b - 1)) / (l.window + jitter).Seconds() // exactly that of Per for a b of 1
 	}
 	return l
 }

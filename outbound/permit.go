@@ -90,6 +90,16 @@ func (p *Permit) Settle(used Cost) {
 // bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less
 // than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
 // for an answer that is understood late.
+//
+// Refusals that come however slow the calls are, at random or for a limit that this
+// bucket does not count, are found out: after some 30 to 100 that slowing down has
+// not made fewer, the speed is back at once, and further ones slow down no more
+// until they become clearly more. Then a refusal with a d still holds all for d, but
+// one without holds nobody: who has made the call waits before the next attempt, as
+// package transport/retry does; a loop around Acquire that tries at once is admitted
+// at the bucket's pace. A second one with no success between holds all for 2 s,
+// doubled as above. An hour after the last refusal, or by [Bucket.Resume], all of
+// this is forgotten.
 func (p *Permit) Refused(d time.Duration) {
 	switch {
 	case p == nil:
@@ -190,6 +200,7 @@ func (p *Permit) charge() *Charge {
 	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
 	c.Place = time.Duration(p.place) - b.born
 	c.Before = time.Duration(p.before) - b.born
+	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
 	c.Born, c.Epoch = b.born, int64(b.born)
 	if p.flags&flagSettled != 0 {
 		c.Settled = true

@@ -98,7 +98,9 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 		f.fill(k, f.since)
 	}
 	k.used = true
+	op.again() // whatever the store has begun
 	here := *op
+	here.were, here.noted = nil, false
 	here.Limits = f.share(k, key, op.Limits)
 	here.Reports = k.hear(f, key, op.Reports)
 	back := k.returned(&here)

@@ -5,16 +5,24 @@ import (
 	"time"
 )
 
+// soon is a reset that is not worth a hold. Whoever keeps a short window's limit sees
+// at its very end that nothing remains, and a reset in whole seconds then takes up to a
+// second, or two, of the next window.
+const soon = 2 * time.Second
+
 // Remaining says what the API has told with the answer: so many units of its quota
 // remain until the reset, which is in so much time. A number below 0: it did not
 // tell of that unit. If those who have left since this call will use that up, all
 // who share the bucket wait until the reset. It never makes anybody faster.
 //
+// A reset in 2 s or less holds nobody: most of those come just before it anyway, and to
+// wait for whole seconds would leave up to two thirds of a short window unused.
+//
 // It is for quotas that come back all at once. One that leaks has room again long
 // before its reset. Most calls cost little: only what is so little that the calls
 // since could have used it up is reported to the bucket.
 func (p *Permit) Remaining(left Cost, reset time.Duration) {
-	if p == nil || reset <= 0 || !left.told() {
+	if p == nil || reset <= soon || !left.told() {
 		return
 	}
 	switch {

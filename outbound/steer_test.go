@@ -2,13 +2,18 @@ package outbound
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 var notTold = Cost{-1, -1, -1, -1}
@@ -23,6 +28,9 @@ func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
 		all = append(all, said{Cost{n, n, n, n}, time.Hour})
 	}
 	for _, d := range append(noSpans, 0) {
+		all = append(all, said{Cost{}, d})
+	}
+	for _, d := range []time.Duration{1, time.Second, 2 * time.Second} { // it is there before anybody has waited
 		all = append(all, said{Cost{}, d})
 	}
 	all = append(all, said{notTold, time.Hour}, said{Cost{-1, -1, 0, -1}, time.Hour}) // nobody counts unit 2
@@ -196,6 +204,7 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Remaining(Cost{5, -1, -1, -1}, time.Minute)
+		p.Remaining(Cost{0, -1, -1, -1}, 2*time.Second)
 		p.Remaining(Cost{0, -1, -1, -1}, time.Minute)
 		p.Because(ReasonQuota)
 		p.Refused(1e9 * time.Second)
@@ -336,6 +345,74 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 			if s := states(t, b)[0]; s.HeldFor != 2*time.Second {
 				t.Errorf("%s: held for %v, want 2s", kind, s.HeldFor)
 			}
+		}
+	})
+}
+
+// What was stored before there were rows of refusals has none.
+func TestAStateFromBeforeRowsOfRefusalsIsOneWithNone(t *testing.T) {
+	k := &storedKey{T: t}
+	l := PerSecond(10)
+	c := k.book(0, 0, Cost{1}, l)
+	k.do(1, Op{Reports: []Report{{Kind: Succeeded, Epoch: c.Epoch}}}, l)
+	if b, err := json.Marshal(k.Stored); err != nil || strings.Contains(string(b), "Row") {
+		t.Errorf("never refused: %s (%v)", b, err)
+	}
+	k.do(1, Op{Reports: []Report{{Kind: Refused, Charge: &c, Epoch: c.Epoch}}}, l)
+	b, err := json.Marshal(k.Stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Stored
+	if err := json.Unmarshal(b, &again); err != nil || again.State != k.State || again.State.Row.Refused != 1 {
+		t.Errorf("%+v (%v), want %+v", again.State, err, k.State)
+	}
+	var fields struct{ State map[string]json.RawMessage }
+	if err := json.Unmarshal(b, &fields); err != nil {
+		t.Fatal(err)
+	}
+	delete(fields.State, "Row")
+	if b, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	var old Stored
+	if err := json.Unmarshal(b, &old); err != nil || old.State.Row != (leak.Row{}) || old.State.Speed != 0.9 {
+		t.Fatalf("%+v (%v)", old.State, err)
+	}
+	old.Limits = []Limit{l}
+	k.Stored = old
+	c = k.book(3, 0, Cost{1}, l)
+	k.do(4, Op{Reports: []Report{{Kind: Succeeded, Epoch: c.Epoch}, {Kind: Refused, Charge: &c, Epoch: c.Epoch}}}, l)
+	if r := k.State.Row; r.Refused != 1 || k.State.Speed > 0.7*0.91 {
+		t.Errorf("speed %v, %+v", k.State.Speed, r)
+	}
+}
+
+func TestABucketIsNotIdleForAnHourAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, memory := Must(NewBucket("own", PerSecond(10))), NewMemory()
+		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
+		for _, b := range []*Bucket{own, shared} {
+			p, err := b.Acquire(ctx, Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Refused(0)
+		}
+		for range 2 {
+			time.Sleep(29 * time.Minute)
+			for i := range 100 { // which looks for keys to drop
+				if _, err := Must(NewSharedBucket(memory, fmt.Sprint(i), PerSecond(10))).State(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if own.Idle() || memory.keys["shared"] == nil {
+				t.Error("forgotten within an hour")
+			}
+		}
+		time.Sleep(2*time.Minute + time.Second)
+		if !own.Idle() || memory.keys["shared"].until > now() {
+			t.Error("not forgotten after an hour")
 		}
 	})
 }

@@ -98,8 +98,9 @@ type Op struct {
 	waits bool // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
-	// lost a race calls it again.
-	were []Charge
+	// lost a race calls it again, or fails.
+	were  []Charge
+	noted bool
 }
 
 // Report is what a call says about itself once it has gone.
@@ -171,6 +172,9 @@ type Result struct {
 	// Differ is set if the bucket's own limits count, and are not those that
 	// the key was last used with, by another bucket.
 	Differ bool
+	// Garbage is set if what was kept of the key could not be read, or made no
+	// sense, and was taken as full to the brim. The store tells whoever runs it.
+	Garbage bool
 	// Expire is after how long the store may forget the key, if nothing comes
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration

@@ -210,3 +210,35 @@ func TestSeveralQueuesShareABucket(t *testing.T) {
 		}
 	})
 }
+
+// One that waits cancels, and the places booked for those behind it go back with
+// its own: each then waits no longer than without it, and the queue comes to rest.
+func TestPlacesOfOtherCostsBehindACancelledCallAreBookedAnew(t *testing.T) {
+	for _, costs := range [][]float64{{5, 3, 2}, {5, 5, 2}, {2, 5, 2}, {1, 2, 3, 4}, {4, 1, 1, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}), Config{})}
+			l.arrive(bg, 0, outbound.Cost{10}, nil)
+			begin := time.Now()
+			ctx, cancel := context.WithCancel(bg)
+			for i, c := range costs {
+				if i > 0 {
+					ctx = bg
+				}
+				l.arrive(ctx, i+1, outbound.Cost{c}, nil)
+			}
+			time.Sleep(ms / 2)
+			cancel()
+			pass(time.Second)
+			var want time.Duration
+			for i, c := range costs[1:] {
+				want += time.Duration(c) * ms
+				if i+1 >= len(l.at) {
+					t.Fatalf("costs %v: %d went", costs, len(l.at))
+				}
+				if got := l.at[i+1].Sub(begin); got < want || got > want+time.Microsecond {
+					t.Errorf("costs %v, the first cancelled: call %d went after %v, want %v", costs, i+2, got, want)
+				}
+			}
+		})
+	}
+}

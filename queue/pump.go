@@ -38,6 +38,7 @@ func (q *Queue) lowMark() time.Duration { return low + q.trip + 4*q.spread }
 func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.called = false
 	if q.busy {
 		// Whoever is away sets the timer when back. Meanwhile goes what may.
 		q.handOut(time.Now())
@@ -250,18 +251,19 @@ func (q *Queue) handOut(now time.Time) {
 }
 
 // fit gives back the places that nobody can use any more: those beyond the
-// last who waits, and the next one if it is not of the first one's cost.
+// last who waits, and all from the first on that is not of the cost of the one
+// who waits for it. Those behind are booked anew, with it: what comes back of a
+// place in the middle would come too late for them.
 func (q *Queue) fit() {
-	n := len(q.tickets)
-	if n > q.list.n {
-		q.back = append(q.back, q.tickets[q.list.n:]...)
-		q.tickets = slices.Delete(q.tickets, q.list.n, n)
+	fits := 0
+	for w := q.list.first; w != nil && fits < len(q.tickets) && q.tickets[fits].Cost() == w.cost; w = w.next {
+		fits++
 	}
-	if w := q.list.first; w != nil && len(q.tickets) > 0 && q.tickets[0].Cost() != w.cost {
-		q.back = append(q.back, q.tickets[0])
-		q.tickets = slices.Delete(q.tickets, 0, 1)
+	for n := min(len(q.tickets), q.list.n); n > fits; n-- {
 		q.list.unplace()
 	}
+	q.back = append(q.back, q.tickets[fits:]...)
+	q.tickets = slices.Delete(q.tickets, fits, len(q.tickets))
 }
 
 // fail answers those whom an error of the store concerns: all who have no place,

@@ -29,8 +29,10 @@ type Queue struct {
 	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
-	timer   *time.Timer       // of the next thing to do; nil: nobody waits
-	stop    func()            // ends what the bucket tells; set with timer
+	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
+	stop    func()            // ends what the bucket tells; nil: nobody waits
+	run     func()            // pump; set with stop
+	called  bool              // a goroutine is about to run pump
 	closed  bool              // to newcomers
 	cut     bool              // to those who wait as well
 	empty   chan struct{}     // closed when nobody waits any more; nil: not asked for

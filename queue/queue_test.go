@@ -95,6 +95,29 @@ func TestCancelledCallsDelayTheNextByNothing(t *testing.T) {
 	})
 }
 
+// Nor when several of them had places, and all cancel at one instant in any order.
+func TestCallsCancelledTogetherGiveAllTheirPlacesBack(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 200}), Config{})
+			begin := time.Now()
+			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(bg)
+			for range 100 {
+				go q.Acquire(ctx, outbound.Cost{1})
+			}
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
+			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 5*ms+time.Microsecond {
+				t.Errorf("%v after %v, want 5ms", err, time.Since(begin))
+			}
+		})
+	}
+}
+
 func TestWhoCannotMakeItIsRefusedWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: 3 * time.Second})

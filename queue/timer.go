@@ -31,27 +31,47 @@ func (q *Queue) arm() {
 	if q.dirty || len(q.back) > 0 || len(q.tickets) > q.list.n {
 		next = 0
 	}
-	if q.timer == nil {
-		q.stop = q.bucket.OnChange(q.kick)
+	if q.stop == nil {
+		q.stop, q.run = q.bucket.OnChange(q.kick), q.pump
 		if q.clock.Known() && q.clock.Changed() { // before anybody listened
 			q.dirty, q.noSlot, next = true, false, 0
 		}
-		q.timer = time.AfterFunc(max(0, next), q.pump)
-		return
 	}
-	q.timer.Reset(max(0, next))
+	q.pumpIn(next)
+}
+
+// pumpIn has pump called after d, and not before. mu is held.
+//
+// At once, a goroutine calls it and not a timer: under the race detector, timers
+// of no time at all in several goroutines of a testing/synctest bubble crash the
+// program, up to Go 1.26 at least, and our users test in such bubbles.
+func (q *Queue) pumpIn(d time.Duration) {
+	switch {
+	case d > 0 && q.timer == nil:
+		q.timer = time.AfterFunc(d, q.run)
+		return
+	case d > 0:
+		q.timer.Reset(d)
+		return
+	case q.timer != nil:
+		q.timer.Stop()
+	}
+	if !q.called {
+		q.called = true
+		go q.run()
+	}
 }
 
 // watch sets the timer for what may go while somebody is away on a trip.
 func (q *Queue) watch() {
-	if len(q.tickets) == 0 || q.timer == nil || q.tickets[0] == q.moved {
+	if len(q.tickets) == 0 || q.stop == nil || q.tickets[0] == q.moved {
 		return
 	}
 	now := time.Now()
 	in := q.clock.Due(q.tickets[0]).Sub(now)
 	// Else it waits for what is heard on the trip.
 	if ready, _ := q.clock.Ready(q.tickets[0], now); ready || in > 0 {
-		q.timer.Reset(in)
+		q.pumpIn(in)
 	}
 }
 
@@ -59,9 +79,11 @@ func (q *Queue) watch() {
 func (q *Queue) rest() {
 	if q.timer != nil {
 		q.timer.Stop()
-		q.stop()
-		q.timer, q.stop = nil, nil
 	}
+	if q.stop != nil {
+		q.stop()
+	}
+	q.timer, q.run, q.stop = nil, nil, nil
 	q.dirty, q.noSlot = false, false
 	q.clock = outbound.Clock{} // nobody listens: it will be out of date
 	if q.empty != nil {
@@ -75,7 +97,7 @@ func (q *Queue) kick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.dirty, q.noSlot = true, false
-	if !q.busy && q.timer != nil {
-		q.timer.Reset(0)
+	if !q.busy && q.stop != nil {
+		q.pumpIn(0)
 	}
 }

@@ -53,6 +53,11 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
+// stuck brings neither bytes nor an end.
+type stuck struct{}
+
+func (stuck) Read([]byte) (int, error) { return 0, nil }
+
 func TestAtEndIsNotCalledWithoutAnEnd(t *testing.T) {
 	never := func([]byte) { t.Error("called") }
 	broken := &http.Response{StatusCode: 200, Body: io.NopCloser(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errors.New("reset"))))}
@@ -60,7 +65,7 @@ func TestAtEndIsNotCalledWithoutAnEnd(t *testing.T) {
 	if _, err := io.ReadAll(broken.Body); err == nil {
 		t.Error("the error is lost")
 	}
-	body := newBody("some text")
+	body := newBody(strings.Repeat("some text", 1000))
 	early := &http.Response{StatusCode: 200, Body: body}
 	AtEnd(early, 10, never)
 	_, _ = early.Body.Read(make([]byte, 4))
@@ -68,6 +73,15 @@ func TestAtEndIsNotCalledWithoutAnEnd(t *testing.T) {
 	if body.closed.Load() != 1 {
 		t.Errorf("closed %d times", body.closed.Load())
 	}
+	late := &http.Response{StatusCode: 200, Body: io.NopCloser(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errors.New("reset"))))}
+	AtEnd(late, 10, never)
+	_ = late.Body.Close()
+	idle := &http.Response{StatusCode: 200, Body: io.NopCloser(stuck{})}
+	AtEnd(idle, 10, never)
+	_ = idle.Body.Close()
+	mad := &http.Response{StatusCode: 200, Body: struct{ io.ReadCloser }{}}
+	AtEnd(mad, 10, never)
+	_ = panics(func() { _ = mad.Body.Close() })
 	for _, most := range []int{0, -1} {
 		none := &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}
 		AtEnd(none, most, never)

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
 // do makes a round trip under a context and reads the body, as a library does
@@ -121,11 +121,10 @@ func TestDoneOfWithCostLeavesTheCallInProgress(t *testing.T) {
 	}
 }
 
-func TestWithCostOfARequestThatNeverWentIsGivenBackByTheTransport(t *testing.T) {
+func TestWithCostOfARequestThatWasTurnedAwayIsGivenBackByTheTransport(t *testing.T) {
 	r := new(recorder)
 	ctx, permit := WithCost(t.Context(), outbound.Cost{3})
-	dial := &net.OpError{Op: "dial", Err: io.EOF}
-	if err := do(t, ctx, &Transport{Base: base(func(*http.Request) (*http.Response, error) { return nil, dial }), Limiter: r}); err != dial {
+	if err := do(t, ctx, &Transport{Base: base(func(*http.Request) (*http.Response, error) { return nil, early.Err }), Limiter: r}); err != early.Err {
 		t.Error(err)
 	}
 	if got := r.heard(); got != "acquire 3, settle 0, done" {

@@ -26,8 +26,10 @@
 //   - 503 with a Retry-After: all wait for as long, and nobody is slowed.
 //   - A refusal for other reasons, such as a lock or an overload, and one that
 //     [Transport.OnSignal] has made nothing of, changes nothing.
-//   - On a success, a quota that comes back as a whole and of which nothing remains, or
-//     less than has left since: all wait until its reset.
+//   - On a success, a quota that comes back as a whole, in more than 2 s, and of which
+//     nothing remains, or less than has left since: all wait until its reset. A reset
+//     that is nearer holds nobody: whoever keeps the limit of a short window comes to
+//     its end just before it, and to wait in whole seconds would waste the next one.
 //   - A response out of a cache says nothing, and is no success either.
 //
 // Where a response says several things, Retry-After counts before a reset, and package
@@ -59,8 +61,10 @@
 //     slowed has recovered: within MaxHold and 10 minutes, unless the speed had fallen
 //     below half. After [outbound.Bucket.Resume] it is back within a second.
 //
-// A request that could not be sent because dialing failed gets its cost back.
-// After any other error the API may have counted it, and it stays charged.
+// Whatever was tried stays charged. After most errors the API may have counted the
+// request. One that failed to dial it has not seen, but a dial is a call to the host as
+// well: with its cost given back, an API that is down would be dialed as fast as
+// connections fail, and the more so while it comes up again.
 //
 // # When a call is over
 //

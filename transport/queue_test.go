@@ -154,7 +154,9 @@ func (a answer) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Discord tells with each answer what remains of a window of five calls. Places that
-// were booked before the window's end are none of the next one's.
+// were booked before the window's end are none of the next one's. A reset in 2 s or less
+// is left to a refusal, of which there is one: with a limit that is exactly the API's,
+// two calls may meet at a window's end.
 func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.Discord()
@@ -165,7 +167,7 @@ func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				for time.Since(begin) < 2*time.Minute {
+				for time.Since(begin) < 20*time.Minute {
 					resp, err := client.Post("https://discord.com/api/channels/1/messages", "", nil)
 					if err != nil {
 						t.Error(err)
@@ -176,8 +178,8 @@ func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if r := api.Report(); r.Refused > 0 || r.Arrivals < 110 {
-			t.Errorf("%d calls in two minutes, %d refused; want nearly 120 and none", r.Arrivals, r.Refused)
+		if r := api.Report(); r.Refused > 2 || r.Admitted < 1140 {
+			t.Errorf("%d calls in 20 minutes, %d refused; want nearly 1200 and one or two", r.Arrivals, r.Refused)
 		}
 	})
 }

@@ -68,10 +68,13 @@ func (t *Transport) refused(why profile.Reason, wait time.Duration, c hearer) {
 	}
 }
 
+// soon is a reset that a success does not wait for, as [outbound.Permit.Remaining] says.
+const soon = 2 * time.Second
+
 // remaining tells the call what the API has left of one policy.
 func (t *Transport) remaining(p *profile.Policy, c hearer) {
 	unit, ok := t.unit(p)
-	if !ok {
+	if !ok || p.Reset <= soon { // as the API said it: Wait has a second more for points in time
 		return
 	}
 	left := outbound.Cost{-1, -1, -1, -1}

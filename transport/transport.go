@@ -3,11 +3,11 @@ package transport
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -55,7 +55,8 @@ type Transport struct {
 	// or malicious Retry-After cannot stop all calls for days, nor refusals in a row
 	// for longer than that each: what they double ends there, and at 1 h. It binds
 	// Refused and Hold of the permits that OnResponse and [WithCost] hand out as well.
-	// 0 or less: 1 h.
+	// With 2 s or less, a success that says that nothing remains holds nobody. 0 or
+	// less: 1 h.
 	MaxHold time.Duration
 	// OnResponse is called with every response as soon as its headers are
 	// there, before the transport judges it. It can settle the call's cost, say
@@ -109,7 +110,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		return t.follow(req, permit, costed, foreign, &ours)
 	}
 	if resp, err = t.send(req, &ours); err != nil {
-		if neverSent(err) {
+		if errors.Is(err, early.Err) {
 			permit.Settle(outbound.Cost{})
 		}
 		return nil, err
@@ -138,7 +139,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		}
 	}()
 	if resp, err = t.send(req, ours); err != nil {
-		if neverSent(err) {
+		if errors.Is(err, early.Err) {
 			a.Settle(outbound.Cost{})
 		}
 		a.failed()
@@ -261,19 +262,6 @@ func (t *Transport) maxHold() time.Duration {
 		return time.Hour
 	}
 	return t.MaxHold
-}
-
-// neverSent reports whether the API cannot have seen the request. Only a
-// failure to dial proves that; anything later may have been counted.
-func neverSent(err error) bool {
-	var op *net.OpError
-	for errors.As(err, &op) {
-		if op.Op == "dial" {
-			return true
-		}
-		err = op.Err // a proxy's is around it
-	}
-	return false
 }
 
 func closeRequest(req *http.Request) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
 func TestRequestsAreAdmittedByTheLimiter(t *testing.T) {
@@ -155,16 +156,18 @@ func TestRequestReachesBaseUnchanged(t *testing.T) {
 	}
 }
 
-func TestOnlyADialErrorGivesTheCostBack(t *testing.T) {
+// A dial is a call to the host, too. Only what package retry turns away at the door has
+// not been tried at all.
+func TestWhatWasTriedStaysCharged(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for name, c := range map[string]struct {
 		err  error
 		back bool
 	}{
-		"refused":           {dial, true},
-		"wrapped":           {fmt.Errorf("oauth: %w", dial), true},
-		"no such host":      {&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, true},
-		"proxy":             {&net.OpError{Op: "proxyconnect", Err: dial}, true},
+		"refused":           {dial, false},
+		"wrapped":           {fmt.Errorf("oauth: %w", dial), false},
+		"no such host":      {&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, false},
+		"proxy":             {&net.OpError{Op: "proxyconnect", Err: dial}, false},
 		"proxy said no":     {&net.OpError{Op: "proxyconnect", Err: io.EOF}, false},
 		"reset":             {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
 		"write":             {&net.OpError{Op: "write", Err: syscall.EPIPE}, false},
@@ -172,6 +175,7 @@ func TestOnlyADialErrorGivesTheCostBack(t *testing.T) {
 		"bare DNS error":    {&net.DNSError{}, false},
 		"ctx":               {context.DeadlineExceeded, false},
 		"throttled further": {&outbound.ThrottledError{}, false},
+		"too early":         {fmt.Errorf("door: %w", early.Err), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -32,7 +32,8 @@ type answer struct {
 	n        int               // limits
 	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
-	y        [leak.Max]float64 // the same with all that had come back until then, if repeated
+	up       [leak.Max]float64 // what the joint rule raised them by for that place
+	y        [leak.Max]float64 // how full with all that had come back until then, if repeated
 	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
 }
 
@@ -60,10 +61,9 @@ func (e *unreadable) Error() string {
 }
 func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
 
-// What a reply has: head numbers, perLimit of each limit's, then, if any of it is not
-// as it mostly is, unusual ones, and of calls that were booked before, one of each
-// limit's.
-const head, perLimit, unusual = 11, 4, 11
+// A reply has head numbers and perLimit for each limit. Then, only if any differs from
+// what it mostly is, unusual ones; and for calls booked before, one for each limit.
+const head, perLimit, unusual = 11, 5, 16
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
@@ -96,7 +96,7 @@ func decode(value any) (a answer, err error) {
 	for i := range a.n {
 		l := limits[perLimit*i:]
 		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}
-		a.full[i] = l[3]
+		a.full[i], a.up[i] = l[3], l[4]
 	}
 	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.Memory, 1, int64(f[2])
 	if rest != 0 {
@@ -105,6 +105,7 @@ func decode(value any) (a answer, err error) {
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
 		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
+		s.Row = row(u[11:])
 	}
 	if blobbed {
 		a.set = new([]outbound.Limit)
@@ -159,7 +160,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 	}
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
-		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ,
+		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
 	}
 	o.base.When, o.base.Heard = ln.offset.lay(a.state.At, sent, arrived)
 	for i := range a.n {
@@ -322,14 +323,16 @@ func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
 		c := &to[len(to)-1]
 		units := share(&p.costs[p.next], p.limits)
 		if p.next == 0 {
-			c.N, c.Y = units, a.full
+			c.N, c.Y, c.Up = units, a.full, a.up
 			c.Before = a.before - a.place
+			c.Free = c.Freed(p.shape[:a.n])
 		} else {
 			p.dial.Fill(p.shape[:a.n], &units, maxWait, &c.Charge)
 		}
 		p.next++
 		c.Place += a.place
 		c.Before += a.place
+		c.Free += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
 		for i := range a.n {
 			if a.repeated { // what has come back since is no part of it
@@ -348,9 +351,7 @@ const maxWait = time.Duration(math.MaxInt64)
 // share returns what a cost takes of each limit.
 func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
 	for i := range limits {
-		if n[i] = c[limits[i].Unit]; n[i] > 0 {
-			n[i] = max(n[i], limits[i].Capacity*1e-9)
-		}
+		n[i] = leak.Limit{Capacity: limits[i].Capacity}.Takes(c[limits[i].Unit])
 	}
 	return n
 }

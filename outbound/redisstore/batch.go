@@ -20,12 +20,12 @@ type batch struct {
 	lane     *lane
 	requests []*request
 	deadline time.Time
-	timer    *time.Timer
 
 	// The shard's lock protects these.
-	left int   // requests without an answer
-	over bool  // none is left, or the time is up
-	last error // why there was no answer
+	timer *time.Timer
+	left  int   // requests without an answer
+	over  bool  // none is left, or the time is up
+	last  error // why there was no answer
 }
 
 const (
@@ -35,12 +35,14 @@ const (
 )
 
 // patience is how long an attempt takes before another one is begun beside it.
-func (b *batch) patience() time.Duration { return b.lane.shard.store.config.Timeout / 4 }
+func (b *batch) patience() time.Duration { return max(1, b.lane.shard.store.config.Timeout/4) }
 
 // carryOut sends the batch. work is what the caller can wait on for more; nil: it
 // cannot.
 func (b *batch) carryOut(work chan struct{}) ending {
+	b.lane.shard.mu.Lock() // it may be late at once
 	b.timer = time.AfterFunc(b.patience(), b.late)
+	b.lane.shard.mu.Unlock()
 	return b.attempt(work)
 }
 

@@ -5,6 +5,8 @@
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
+--   r        the row of the latest refusals: calls, refusals and trust in one number, top, per, fast,
+--            until; absent if there is none
 --   l<limit> level, ret, dial at which it was so, rate[, top[, capacity]]; the last
 --            once limits were set without it
 --   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
@@ -13,7 +15,8 @@
 --   w<id>    a worker's record: seq of its last request that changed anything; since
 --            which the record is unbroken, and how many calls it booked, in one number;
 --            the place of the first; of each limit, how full it is there, with all that
---            had come back; and, of several calls, how full without.
+--            had come back, and what the joint rule raised it by; and, of several calls,
+--            how full without what had come back.
 --            For a meter the number of calls is -1 - the limits brought to the brim, as bits
 --
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
@@ -84,19 +87,23 @@ end
 
 local seq, heard, fence, known, mine, n, unit, cap, rate = unpacked('ddddddddd', head)
 local field = ARGV[3]
-local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}}
+local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}}
 local fields = {'s', 'c', 'v', worker, field}
 for i = 2, n do
   unit, cap, rate = unpacked('ddd', head, 24 * i + 25)
   field = ARGV[2 + i]
-  limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0}
+  limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}
   fields[4 + i] = field
 end
 local arg = 3 + n -- the next step
 local own = limits
-local got = redis.call('HMGET', key, unpack(fields))
+local got = redis.pcall('HMGET', key, unpack(fields))
 
 local stamp, set, garbage = 0, nil, false
+if got.err then -- it is no hash: whoever may not read it is not told that it is empty
+  if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
+  got, garbage = {}, true
+end
 if got[3] then
   stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
   stamp = tonumber(stamp)
@@ -114,7 +121,7 @@ if got[3] then
     for i, l in ipairs(list) do
       fields[i] = 'l' .. (l.unit or 0) .. (l.name or '')
       limits[i] = {field = fields[i], unit = (l.unit or 0) + 1, cap = l.capacity, rate = l.leak_rate,
-        level = 0, ret = 0, top = 0, full = 0}
+        level = 0, ret = 0, top = 0, full = 0, up = 0}
     end
     local levels = redis.call('HMGET', key, unpack(fields))
     for i = 1, n do got[4 + i] = levels[i] end
@@ -132,6 +139,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
 local at, born, last, expires, print, lead = now, now, -lag, 0, nil, 0
 local skip, rem, speed, epoch, fails, held = 0, -memory, 1, now, -2, 0
+local row, rowed
 local s, c, r = got[1], got[2], got[4]
 if s then
   if #s == 48 then
@@ -152,6 +160,21 @@ if c then
     skip, rem, speed, epoch, fails, held = unpacked('dddddd', c)
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
       and skip > -9e15 and skip < 9e15 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
+  end
+  rowed = redis.call('HGET', key, 'r')
+  if rowed then
+    row = {}
+    if #rowed == 40 then
+      local counts
+      counts, row.top, row.per, row.fast, row.till = unpacked('ddddd', rowed)
+      row.trust = counts % 256 - 3
+      counts = floor(counts / 256)
+      row.refused, row.calls = counts % 4096, floor(counts / 4096)
+    end
+    if not (row.top and row.calls >= 0 and row.calls < 4294967296 and row.trust <= 128 and row.top >= 0.01 and row.top <= 1
+      and row.per >= 0 and row.per < 4294967296 and row.fast >= 0 and row.fast <= 1 and row.till > -1e17 and row.till < 1e17) then
+      garbage = true
+    end
   end
 end
 
@@ -183,9 +206,12 @@ if c or letter ~= 'B' then
 end
 
 local latest_place = last > 0 and at - born - skip + last
-local back, e = now < at, now - at
+-- Time that goes back by no more than a second may come forward again at once, and must
+-- not count twice: what is kept is as of the latest, which is ahead by so much.
+local back, ahead, e = false, 0, now - at
 if e <= 0 then
   skip = skip + e
+  if e < -1e6 then back = true else ahead = -e end
 else
   local x = rem > 0 and max(0, e - rem) or e
   rem = max(-memory, rem - e)
@@ -199,6 +225,10 @@ else
 end
 at = now
 local dial = at - born - skip
+if row then
+  row.till = min(row.till or 0, at + 3.6e9)
+  if row.till <= at then row = nil end
+end
 
 -- The levels.
 
@@ -239,7 +269,7 @@ end
 
 if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
   at, born, last, expires, lead = now, now, -lag, 0, 0
-  skip, rem, speed, epoch, fails, held, dial = 0, -memory, 1, now, -2, 0, 0
+  skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
   redis.call('DEL', key)
   if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
   for i = 1, n do
@@ -273,9 +303,10 @@ if r then
       step = ARGV[arg] or ''
       letter = string.sub(step, 1, 1)
     end
-    for i = 1, min(n, floor(#r / 8 - 3)) do
-      limits[i].y = unpacked('d', r, 17 + 8 * i)
-      if #r >= 24 + 16 * n then limits[i].full = unpacked('d', r, 17 + 8 * n + 8 * i) end
+    for i = 1, min(n, floor((#r - 24) / 16)) do
+      local y, up = unpacked('dd', r, 9 + 16 * i)
+      limits[i].y, limits[i].up = y, up >= 0 and up < 1e15 and up or 0
+      if #r >= 24 + 24 * n then limits[i].full = unpacked('d', r, 17 + 16 * n + 8 * i) end
     end
   else
     m, place = 0, 0
@@ -303,9 +334,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   -- A charge is what a booking has taken.
   local function read_charge()
     local seen, by = number(), number()
-    local c = {born = number(), place = number(), before = number(), settled = number() == 1, n = {}, y = {}}
+    local c = {born = number(), place = number(), before = number(), free = number(), settled = number() == 1, n = {}, y = {}, up = {}}
     for i = 1, number() do
-      c.n[i], c.y[i] = number(), number()
+      c.n[i], c.y[i], c.up[i] = number(), number(), number()
       c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
     end
     -- Nothing comes back of what is not known to have been charged here, or was
@@ -339,7 +370,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function unbook(c)
     if not latest(c) then return false end
     for i = 1, n do
-      limits[i].level = max(0, limits[i].level - c.n[i])
+      limits[i].level = max(0, limits[i].level - c.n[i] - c.up[i])
     end
     last = before_of(c)
     changed = true
@@ -371,7 +402,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       if c and not c.lost then
         local w = most
         for i = 1, n do w = min(w, lasts(c.n[i], limits[i].rate)) end
-        free = c.place + w
+        free = min(c.free, c.place + w)
       end
       x = min(max(0, free - dial), extra)
     end
@@ -402,13 +433,55 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 
   local function refused(e, d, longest, c, reason)
+    if e == epoch or row then
+      row = row or {calls = 0, refused = 0, top = speed, per = 0, fast = 0, trust = 0}
+      row.refused, row.till, changed = min(row.refused + 1, 4095), at + 3.6e9, true
+    end
     if e == epoch then
-      epoch, changed = epoch + 1, true
+      local function begin(v)
+        row.calls, row.refused, row.top = 0, 0, v
+        return v
+      end
+      local function steer(v)
+        local m, cut = row.calls / row.refused, max(0.01, v * (rem > -memory and 0.7 or 0.9))
+        local full, none = row.refused >= 16, -row.trust
+        row.fast = max(row.fast, v)
+        if none < 0 then
+          if not full and (row.refused < 5 or m >= row.per / 5) then return v end
+          local next = m < row.per / 5 and max(0.01, 0.7 * v) or m < row.per / 2 and max(0.01, 0.8 * v) or v
+          if full then
+            row.trust = m > 3 * row.per and 0 or row.trust - 1
+            if row.trust == 0 then row.per, row.fast = 0, v end
+          end
+          return begin(next)
+        end
+        if full then
+          if row.per == 0 then
+            row.per, none = m, 0
+          elseif m >= 2 * row.per then
+            row.per, row.fast, none = m, row.top, 0
+          elseif cut <= row.fast * min(0.4, m / 150) or none >= 3 and v <= 0.6 * row.fast then
+            row.per, row.trust = min(m, row.per), 128
+            return begin(row.fast)
+          elseif m < row.per / 2 then
+            row.per, none = m, 0
+          else
+            none = min(none + 1, 3)
+          end
+          row.trust = -none
+          begin(v)
+        elseif row.per > 0 then
+          m = row.per
+        end
+        return max(cut, min(v, max(0.5 * row.top, row.fast * min(0.4, m / 150))))
+      end
+      epoch = epoch + 1
       if fails == -2 then
         fails = 0
       elseif fails == -1 then
         fails = 0
-        speed = max(0.01, speed * (rem > -memory and 0.7 or 0.9))
+        speed = steer(speed)
+        if row.trust > 0 and d == 0 then return end
       else
         fails = fails + 1
       end
@@ -439,7 +512,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     born = at > born and at or born + 1
     dial = dial - ahead
     skip = at - born - dial
-    rem, last, speed, fails, held, epoch, lead, changed = -memory, -lag, 1, -2, 0, epoch + 1, 0, true
+    rem, last, speed, fails, held, epoch, lead, changed, row = -memory, -lag, 1, -2, 0, epoch + 1, 0, true, nil
   end
 
   -- A limit that was in force before, and not when the limits were set the last
@@ -510,7 +583,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     turned = turned or next(was) ~= nil
     for i, l in ipairs(list) do
       local o = olds[i]
-      l.level, l.ret, l.top, l.full = 0, 0, 0, 0
+      l.level, l.ret, l.top, l.full, l.up = 0, 0, 0, 0, 0
       if o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
@@ -536,8 +609,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function units()
     local cost, u = {number(), number(), number(), number()}, {}
     for i = 1, n do
-      local x = cost[limits[i].unit] or 0
-      u[i] = x > 0 and max(x, limits[i].cap * 1e-9) or x
+      local x, cap = cost[limits[i].unit] or 0, limits[i].cap
+      u[i] = x > 0 and max(x, cap * 1e-9) or x
+      if x > cap and x <= cap * 1.0000000005 then u[i] = cap end
     end
     return u
   end
@@ -612,7 +686,9 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       x = x == 1 and c1 or x == 2 and c2 or x == 3 and c3 or c4
       u[i] = x > 0 and max(x, l.cap * 1e-9) or x
       counted = counted or x > 0
-      if x > l.cap then which, why = i - 1, 2 end
+      if x > l.cap then -- by rounding, or too much
+        if x <= l.cap * 1.0000000005 then u[i] = l.cap else which, why = i - 1, 2 end
+      end
     end
     if not counted then why = 3 end
     while count > 0 and why == 0 do
@@ -625,20 +701,26 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then
-          local sec = (l.level + u[i] - l.cap) / l.rate
-          local d = sec * 1e9 < 1 and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+          local sum = l.level + u[i]
+          local over = sum - l.cap
+          local sec = over / l.rate
+          -- Neither below a nanosecond, nor what the last bits of the sum may be wrong by.
+          local d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
       if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
-        which, why, wait = slowest, 1, repeated and max(real, 1) or real
+        which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         break
       end
       for i = 1, n do
         local l = limits[i]
         local run = l.rate * w / 1e6
-        if u[i] > 0 then l.level = max(l.level, run) + u[i] end
+        if u[i] > 0 then
+          if m == 0 then l.up = max(0, run - l.level) end
+          l.level = max(l.level, run) + u[i]
+        end
         if m == 0 then l.full, l.y = l.level - run, l.level - run + l.ret end
       end
       if m == 0 then place, before, first = dial + w, dial + last, real end
@@ -663,7 +745,9 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
     end
     if why > 0 then break end
   end
+  if row and not repeated then row.calls = min(row.calls + m, 4294967295) end
 end
+local counts = row and (row.calls * 4096 + row.refused) * 256 + row.trust + 3
 
 -- What is kept.
 
@@ -682,15 +766,23 @@ if (changed or fence == 1) and not repeated then
     end
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
-    if m > 0 then record = record .. pack('d', l.y) end
+    if m > 0 then record = record .. pack('dd', l.y, l.up) end
     if m > 1 then fulls = fulls .. pack('d', l.full) end
   end
   local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
+  skip = skip + ahead
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
     if speed < 1 then need = max(need, max(0, rem) + math.log(1 / speed) / growth * 1e6) end
   elseif c then
     redis.call('HDEL', key, 'c')
+  end
+  if row then
+    values[#values + 1] = 'r'
+    values[#values + 1] = pack('ddddd', counts, row.top, row.per, row.fast, row.till)
+    need = max(need, row.till - at)
+  elseif rowed then
+    redis.call('HDEL', key, 'r')
   end
   -- The key outlives what is in it, and the longest time after which a request may be
   -- repeated; limits that were set, for 30 days.
@@ -702,11 +794,12 @@ if (changed or fence == 1) and not repeated then
   end
   if fails == -1 then mine = -mine end
   if lead > 0 then
-    values[2] = pack('dddddd', at, born, last, expires, mine, lead)
+    values[2] = pack('dddddd', at + ahead, born, last, expires, mine, lead)
   else
-    values[2] = pack('ddddd', at, born, last, expires, mine)
+    values[2] = pack('ddddd', at + ahead, born, last, expires, mine)
   end
   values[4] = record .. fulls
+  skip = skip - ahead
 
   -- A worker that is new here makes room for its record, and takes away what nobody
   -- uses: records, and levels of which nothing is left.
@@ -740,15 +833,16 @@ end
 -- The answer. What is mostly the same comes last, and only if it is not.
 
 local l = limits[1]
-local reply = pack('ddddddddddddddd', recorded, at, born, last, fails, version, claim, m, place, before, n,
-  l.level, l.ret, l.top, l.full)
+local reply = pack('dddddddddddddddd', recorded, at, born, last, fails, version, claim, m, place, before, n,
+  l.level, l.ret, l.top, l.full, l.up)
 for i = 2, n do
   l = limits[i]
-  reply = reply .. pack('dddd', l.level, l.ret, l.top, l.full)
+  reply = reply .. pack('ddddd', l.level, l.ret, l.top, l.full, l.up)
 end
 if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
   reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
     skip, rem, speed, epoch, rem > 0 and held or 0)
+  reply = reply .. (row and pack('ddddd', counts, row.top, row.per, row.fast, row.till) or pack('ddddd', 0, 0, 0, 0, 0))
 end
 if repeated and m > 0 then
   for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end

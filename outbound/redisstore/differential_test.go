@@ -35,7 +35,7 @@ var seed = rand.Uint64()
 func TestTheScriptDecidesAsTheArithmeticDoesOnMiniredis(t *testing.T) {
 	t.Parallel()
 	const workers = 2
-	var total, blurred atomic.Int64
+	var total, blurred, trusted atomic.Int64
 	all := int64(stepsOf(10_000))
 	for g := range workers {
 		t.Run(fmt.Sprint(g), func(t *testing.T) {
@@ -66,10 +66,13 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnMiniredis(t *testing.T) {
 				}
 				total.Add(int64(w.steps))
 				blurred.Add(int64(w.blurred))
+				trusted.Add(int64(w.trusted))
 			}
 		})
 	}
-	t.Cleanup(func() { t.Logf("%d steps, blurred %d, seed %d", total.Load(), blurred.Load(), seed) })
+	t.Cleanup(func() {
+		t.Logf("%d steps, blurred %d, trusted %d times, seed %d", total.Load(), blurred.Load(), trusted.Load(), seed)
+	})
 }
 
 func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
@@ -78,7 +81,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 	rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 20; o.ReadTimeout = time.Minute })
 	stores := twoStores(rdb)
 	all := int64(stepsOf(600_000))
-	var total, blurred, lives, keys atomic.Int64
+	var total, blurred, trusted, lives, keys atomic.Int64
 	// The clock goes on by leaps, ahead and back, whatever the traces do. ahead is
 	// how far it has been, at most.
 	var ahead atomic.Int64
@@ -97,6 +100,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 				}
 				total.Add(int64(w.steps))
 				blurred.Add(int64(w.blurred))
+				trusted.Add(int64(w.trusted))
 				lives.Add(int64(w.lives))
 			}
 		})
@@ -108,8 +112,9 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		select {
 		case <-ended:
-			t.Logf("%d steps on %d keys, of which %d were forgotten and came again, blurred %d, seed %d", total.Load(), keys.Load(), lives.Load()-keys.Load(), blurred.Load(), seed)
+			t.Logf("%d steps on %d keys, of which %d were forgotten and came again, blurred %d, trusted %d times, seed %d", total.Load(), keys.Load(), lives.Load()-keys.Load(), blurred.Load(), trusted.Load(), seed)
 			require.Less(t, blurred.Load(), total.Load()/100)
+			require.Greater(t, trusted.Load(), total.Load()/1000)
 			return
 		case <-tick.C:
 			leap := r.ExpFloat64() * float64([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(5)])
@@ -127,7 +132,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 }
 
 func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
-	all, total, blurred := stepsOf(390_000), 0, 0
+	all, total, blurred, trusted := stepsOf(390_000), 0, 0, 0
 	for n := uint64(0); total < all; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			memory := outbound.NewMemory()
@@ -141,9 +146,11 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 			}
 			total += w.steps
 			blurred += w.blurred
+			trusted += w.trusted
 		})
 	}
-	t.Logf("%d steps, blurred %d, seed %d", total, blurred, seed)
+	t.Logf("%d steps, blurred %d, trusted %d times, seed %d", total, blurred, trusted, seed)
+	require.Greater(t, trusted, total/1000)
 }
 
 // pause draws how far the clock goes until the next step.

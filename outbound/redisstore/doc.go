@@ -50,8 +50,9 @@
 //
 // Keys are hashed unless Config.PlainKeys is set, so that a token in a bucket's key
 // shows in no slow log. Limit names are readable in the key's fields. What is read
-// back is not trusted: a key that holds anything else than this package writes
-// counts as full to the brim, and is reported as [EventGarbage].
+// back is not trusted: a key that holds anything else than this package writes, or is
+// of another type, is deleted and begins anew, full to the brim, and is reported as
+// [EventGarbage].
 //
 // A user that may do no more than it needs is made so; the last two are for a
 // Cluster's client:

@@ -51,15 +51,6 @@ var troubles = []trouble{
 		o.Username, o.Password = "worker", "right"
 		return func() { s.Do(t, "ACL", "SETUSER", "worker", "~dripfeed:*") }
 	}},
-	{why: "the key is a string", says: "WRONGTYPE", empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, name string) func() {
-		s.Do(t, "SET", name, "hello")
-		return func() { s.Do(t, "DEL", name) }
-	}},
-	{why: "the key is a list", says: "WRONGTYPE", empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, name string) func() {
-		s.Do(t, "DEL", name)
-		s.Do(t, "RPUSH", name, "hello")
-		return func() { s.Do(t, "DEL", name) }
-	}},
 	{why: "the server is a replica", says: "READONLY", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
 		s.Do(t, "REPLICAOF", "127.0.0.1", "1") // of nobody who answers, so it keeps what it has
 		return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }

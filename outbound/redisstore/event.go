@@ -26,8 +26,8 @@ const (
 	// it may be while a new release rolls out. Each worker is held to its own.
 	// It is told at most once a minute for each key.
 	EventDiffer
-	// EventGarbage is a key that held what this package has not written. It was
-	// taken as full to the brim.
+	// EventGarbage is a key that held what this package has not written, or was
+	// of another type. It was deleted, and begins anew as full to the brim.
 	EventGarbage
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not
 	// reach the server: it costs room, and a hold is not heeded by others. What a

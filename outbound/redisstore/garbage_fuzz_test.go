@@ -121,13 +121,13 @@ func FuzzWhatIsStored(f *testing.F) {
 				record = value
 			}
 		}
-		f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(fields["l0"]), []byte(""), []byte(record))
-		f.Add([]byte(fields["s"]), []byte(""), []byte(fields["l0"]), []byte(`7 [{"capacity":5,"leak_rate":1}]`), []byte(""))
+		f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(fields["r"]), []byte(fields["l0"]), []byte(""), []byte(record))
+		f.Add([]byte(fields["s"]), []byte(""), []byte(""), []byte(fields["l0"]), []byte(`7 [{"capacity":5,"leak_rate":1}]`), []byte(""))
 		for _, bad := range spoil(fields["l0"])[:12] {
-			f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(bad.value), []byte("x"), []byte(bad.value))
+			f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(bad.value), []byte(bad.value), []byte("x"), []byte(bad.value))
 		}
 	}
-	f.Fuzz(func(t *testing.T, state, clock, level, limits, record []byte) {
+	f.Fuzz(func(t *testing.T, state, clock, row, level, limits, record []byte) {
 		var told events
 		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
 		key := hex.EncodeToString([]byte(t.Name()))
@@ -146,7 +146,7 @@ func FuzzWhatIsStored(f *testing.F) {
 		r, err := ask() // for a record of this store's
 		require.NoError(t, err)
 		require.Len(t, r.Charges, 10)
-		for name, value := range map[string][]byte{"s": state, "c": clock, "l0": level, "v": limits, store.Worker(): record} {
+		for name, value := range map[string][]byte{"s": state, "c": clock, "r": row, "l0": level, "v": limits, store.Worker(): record} {
 			if len(value) > 0 {
 				require.NoError(t, s.rdb.HSet(t.Context(), store.Key(key), name, value).Err())
 			} else {

@@ -75,7 +75,7 @@ func spoil(was string) []spoilt {
 }
 
 // used makes a key of a bucket of ten that leaks one a second, with eight in it and
-// a hold behind it, and returns what it holds.
+// a refusal behind it, and returns what it holds.
 func used(t testing.TB, s *server, store *redisstore.Store, key string) (*outbound.Bucket, map[string]string) {
 	b := outbound.Must(outbound.NewSharedBucket(store, key, outbound.Limit{Capacity: 10, LeakRate: 1}))
 	p, err := b.Acquire(t.Context(), outbound.Cost{1})
@@ -86,7 +86,7 @@ func used(t testing.TB, s *server, store *redisstore.Store, key string) (*outbou
 	require.NoError(t, err)
 	fields, err := s.rdb.HGetAll(t.Context(), store.Key(key)).Result()
 	require.NoError(t, err)
-	require.Len(t, fields, 4) // s, c, a level and a record
+	require.Len(t, fields, 5) // s, c, r, a level and a record
 	return b, fields
 }
 

@@ -151,7 +151,7 @@ func (la *lane) next(work chan struct{}) *batch {
 		return nil
 	}
 	b.left = len(b.requests)
-	b.deadline = time.Now().Add(sh.store.config.Timeout * 19 / 20)
+	b.deadline = time.Now().Add(sh.store.config.forTrips())
 	return b
 }
 

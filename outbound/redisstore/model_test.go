@@ -12,6 +12,7 @@ type model struct {
 	// others are states in which the store may be instead, as to the time: where
 	// nothing has changed but by rounding, it may have kept the state or not.
 	others []outbound.Stored
+	ahead  time.Duration // of the last answer: how far what is kept is ahead of it
 }
 
 // apply does what a store does, and keeps the state only if more than the time is
@@ -19,13 +20,14 @@ type model struct {
 func (m *model) apply(op *outbound.Op, at time.Duration) outbound.Result {
 	was, peeked := m.Stored, m.Stored
 	r := op.Apply(&m.Stored, at)
-	if at < was.State.At || op.Action > outbound.Book || len(r.Charges) > 0 {
+	m.ahead = max(0, m.State.At-at)
+	if at < was.State.At && m.ahead == 0 || op.Action > outbound.Book || len(r.Charges) > 0 {
 		m.others = nil
 		return r
 	}
 	m.others = m.others[max(0, len(m.others)-20):]
 	look := outbound.Op{Limits: op.Limits}
-	if look.Apply(&peeked, at).State == m.State {
+	if look.Apply(&peeked, at).State == r.State {
 		m.others = append(m.others, m.Stored)
 		m.Stored = was
 	} else {

@@ -56,7 +56,7 @@ func (la *lane) find() {
 // deadline while it asks the nodes for it.
 func (la *lane) nodeOf(ln *line) (string, error) {
 	sh := la.shard
-	timeout := sh.store.config.Timeout * 19 / 20
+	timeout := sh.store.config.forTrips()
 	type found struct {
 		node string
 		err  error

@@ -50,7 +50,7 @@ func grant(cmd redis.Cmder) error {
 	}
 	now := float64(time.Now().UnixMicro())
 	var reply []byte
-	for _, x := range []float64{seq, now, now, 0, -2, 0, 0, booked, 0, -1e5, 1, booked, 0, 0, booked} {
+	for _, x := range []float64{seq, now, now, 0, -2, 0, 0, booked, 0, -1e5, 1, booked, 0, 0, booked, 0} {
 		reply = binary.LittleEndian.AppendUint64(reply, math.Float64bits(x))
 	}
 	cmd.(interface{ SetVal(any) }).SetVal(string(reply))
@@ -59,10 +59,15 @@ func grant(cmd redis.Cmder) error {
 
 // bubble makes a bucket on a server that is nothing but what stands before it.
 func bubble(t *testing.T, f between) *outbound.Bucket {
+	return outbound.Must(outbound.NewSharedBucket(bubbleStore(t, redisstore.Config{}, f), "key", outbound.PerSecond(10)))
+}
+
+// bubbleStore makes a store on a server that is nothing but what stands before it.
+func bubbleStore(t *testing.T, c redisstore.Config, f between) *redisstore.Store {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	rdb.AddHook(f)
-	return outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", outbound.PerSecond(10)))
+	return redisstore.New(rdb, c)
 }
 
 func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
@@ -91,6 +96,23 @@ func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
 		calls.Wait()
 		time.Sleep(time.Minute) // what came too late, and the lane's goroutine
 	})
+}
+
+func TestAnyTimeoutIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	for _, timeout := range []time.Duration{math.MaxInt64, math.MaxInt64 / 10, time.Hour} {
+		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), "any", outbound.PerSecond(10)))
+		_, err := b.State(t.Context())
+		require.NoError(t, err, "%v", timeout)
+	}
+	for _, timeout := range []time.Duration{1, 10, time.Microsecond} { // too short for any trip
+		b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), "any", outbound.PerSecond(10)))
+		_, err := b.State(t.Context())
+		require.ErrorIs(t, err, outbound.ErrAway, "%v", timeout)
+	}
 }
 
 func TestAServerThatIsBackIsFoundThoughTheClientHangs(t *testing.T) {

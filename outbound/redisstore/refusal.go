@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -57,7 +58,8 @@ func covers(c, d *outbound.Cost) bool {
 	return true
 }
 
-// same reports whether both are one bucket's limits.
+// same reports whether both are the same limits, of one bucket or of two that were made
+// alike.
 func same(a, b []outbound.Limit) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }

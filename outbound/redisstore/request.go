@@ -319,26 +319,23 @@ func (r *request) charge(c *outbound.Charge) {
 		settled = 1
 	}
 	n := len(r.line.inForce(r.limits))
-	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), settled, float64(n))
+	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), micros(c.Free), settled, float64(n))
 	for i := range n {
 		y := c.Y[i]
 		if c.Lost&(1<<i) != 0 {
 			y = math.Inf(-1) // nothing comes back of it
 		}
-		r.add(c.N[i], y)
+		r.add(c.N[i], y, c.Up[i])
 	}
 }
 
 // settled notes in a charge that it was settled, as the script does. How much came
 // back is not told: that none of the rest is there makes a hold only more careful.
 func settled(c *outbound.Charge, used *outbound.Cost, limits []outbound.Limit) {
+	n := share(used, limits)
 	for i := range limits {
-		n := used[limits[i].Unit]
-		if n > 0 {
-			n = max(n, limits[i].Capacity*1e-9)
-		}
-		if n != c.N[i] {
-			c.N[i], c.Settled = n, true
+		if n[i] != c.N[i] {
+			c.N[i], c.Settled = n[i], true
 		}
 	}
 }

@@ -32,6 +32,10 @@ type Config struct {
 	Observe func(Event)
 }
 
+// forTrips is how long trips are made: then the time is up for those who wait, and
+// all of them are to hear why.
+func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
+
 // Store keeps buckets in Redis. It is safe for concurrent use; it has no
 // goroutine while nothing is asked of it, and needs no Close.
 type Store struct {

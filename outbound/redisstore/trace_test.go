@@ -19,6 +19,7 @@ type trace struct {
 	permits []*permits
 	steps   int
 	events  int           // holds, slow-downs and the like that are left: in most traces there are few
+	storm   int           // refusals that are left to come one after the other, each after a success
 	last    func() string // what the last step was
 }
 
@@ -49,6 +50,9 @@ func newTrace(seed uint64, key string, stores []outbound.Store, latest func() ti
 	t := &trace{r: rand.New(rand.NewPCG(seed, 4711))}
 	t.limits = t.someLimits()
 	t.events = t.r.IntN(6) * t.r.IntN(6)
+	if t.r.IntN(4) == 0 {
+		t.storm = 200
+	}
 	t.twins = newTwins(key, stores[:1+t.r.IntN(len(stores))], latest, t.limits...)
 	return t
 }
@@ -153,6 +157,10 @@ func (t *trace) act() error {
 	p := t.pick()
 	if p != nil {
 		worker = p.worker
+	}
+	if t.storm > 0 && t.r.IntN(4) > 0 {
+		t.storm--
+		return t.refuse(worker)
 	}
 	event := t.events > 0
 	switch op := t.r.IntN(100); {
@@ -310,6 +318,54 @@ func (t *trace) event(worker int, p *permits) error {
 	}
 	t.last = func() string { return "resume" }
 	return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Resume(background) })
+}
+
+// refuse has a call succeed and another one refused. Mostly the API does not slow down
+// by itself between: so the row of refusals is filled fast.
+func (t *trace) refuse(worker int) error {
+	d := time.Duration(0)
+	if t.r.IntN(3) == 0 {
+		d = time.Duration(t.r.IntN(3000))
+	}
+	t.last = func() string { return fmt.Sprint("a success, and refused ", d) }
+	cost := outbound.Cost{}
+	for i := range t.limits {
+		cost[t.limits[i].Unit] = 1e-3
+	}
+	calls := 1 + t.r.IntN(4)
+	if t.r.IntN(20) == 0 {
+		calls += t.r.IntN(200)
+	}
+	costs := slices.Repeat([]outbound.Cost{cost}, calls)
+	var last [2]outbound.Permit
+	for i := range 2 {
+		var tickets [2][]outbound.Ticket
+		err := t.both(worker, func(side int, b *outbound.Bucket) error {
+			k := outbound.Booking{Costs: costs, Wait: math.MaxInt64, Horizon: math.MaxInt64}
+			err := b.Book(background, &k)
+			tickets[side] = k.Tickets
+			return err
+		})
+		if err != nil || len(tickets[0]) == 0 || len(tickets[1]) == 0 {
+			return err
+		}
+		for side := range last {
+			last[side] = tickets[side][0].Permit()
+		}
+		err = t.both(worker, func(side int, _ *outbound.Bucket) error {
+			if i == 0 {
+				last[side].Done()
+			} else {
+				last[side].Refused(d)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		costs = costs[:1]
+	}
+	return nil
 }
 
 // setLimits sets other limits for all, or none. The other workers hear of it at

@@ -30,7 +30,8 @@
 //     doubled with each such refusal, up to 30 s.
 //   - Errors of the network, a [*outbound.StoreError], and statuses from 500
 //     on: failures. After the client's RetryWaitMin, 1 s, doubled with each
-//     failure, up to its RetryWaitMax, 30 s.
+//     failure, up to its RetryWaitMax, 30 s. Each stays charged, also one that
+//     failed to dial.
 //
 // A time that was asked for is never shortened. Up to a tenth is added to it, at
 // most 1 s, and up to half to a pause that nobody has asked for, so that not

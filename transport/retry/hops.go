@@ -9,6 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -148,12 +149,8 @@ func (d *door) CloseIdleConnections() {
 	}
 }
 
-// errEarly ends an attempt that was admitted before its time. It is a failure
-// to dial, by which the transport knows that nothing was sent and gives the
-// units back.
-var errEarly = &net.OpError{Op: "dial", Err: errors.New("retry: not yet")}
-
-// leave lets a hop go out, or says that it is too early.
+// leave lets a hop go out, or says that it is too early, by which the transport knows
+// that nothing has gone out and gives the units back.
 func (r *request) leave(ctx context.Context, held time.Duration) error {
 	left, err := r.depart(held)
 	if err != nil {
@@ -178,7 +175,7 @@ func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 		left = max(0, r.asked-passed)
 		if left > slack {
 			r.early = left
-			return 0, errEarly
+			return 0, early.Err
 		}
 	}
 	r.blind = 0

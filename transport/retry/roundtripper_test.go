@@ -218,7 +218,7 @@ func TestAPrepareRetryOfOnesOwnShortensNoPause(t *testing.T) {
 			api := play(what, status(200))
 			client := NewClient(over(api))
 			client.PrepareRetry = func(*http.Request) error { return nil }
-			client.Backoff = func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return 0 }
+			client.Backoff = func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return 1 }
 			_, err := get(t, client)
 			require.NoError(t, err)
 			about(t, time.Second, 0.5, api.went()[1])

@@ -10,8 +10,10 @@ import (
 type Charge struct {
 	N      Units         // what it has cost of each limit, as far as is known
 	Y      Units         // the level when the call goes, plus Ret, as its own fill left them
+	Up     Units         // what the joint rule raised each limit by, beside N, when it was filled
 	Place  time.Duration // dial time at which the call may go
 	Before time.Duration // the place of the booking before
+	Free   time.Duration // dial time at which the first limit has rid itself of N, as it was booked
 	Born   time.Duration // the life of the key
 	Epoch  int64         // the holds that counted when it was booked
 	// Settled is set once something was given back or added.
@@ -55,10 +57,10 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 		return false
 	}
 	for i := range limits {
-		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i])
+		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i]-c.Up[i])
 	}
 	s.Last = max(-Lag, c.Before-s.Dial())
-	c.N, c.Settled = Units{}, true
+	c.N, c.Up, c.Settled = Units{}, Units{}, true
 	return true
 }
 
@@ -145,13 +147,13 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 // Follow brings a charge to new limits, as [State.Change] brings the state.
 func (c *Charge) Follow(old, limits []Limit, from []int) {
 	was := *c
-	c.N, c.Y, c.Lost = Units{}, Units{}, 0
+	c.N, c.Y, c.Up, c.Lost = Units{}, Units{}, Units{}, 0
 	// A limit that is no longer there might have told of a booking beside c.
 	c.Before = c.Place
 	for i := range limits {
 		j := from[i]
 		if j >= 0 {
-			c.N[i] = was.N[j]
+			c.N[i], c.Up[i] = was.N[j], was.Up[j]
 		}
 		if j >= 0 && !was.lost(j) {
 			// Y counts from the place on, at the limit's rate until then.
@@ -162,11 +164,19 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 	}
 }
 
-// free returns the dial time at which the first limit has rid itself of c.
+// free returns the dial time at which the first limit has rid itself of c: as it was
+// booked, or as it stands today, whichever is sooner. With more than was booked, or at
+// a rate that was lowered since, the dial would run through a hold past the places of
+// those who are booked behind it, and they would leave together.
 func (s *State) free(limits []Limit, c *Charge) time.Duration {
 	if c == nil || c.Born != s.Born {
 		return s.Dial()
 	}
+	return min(c.Free, c.Freed(limits))
+}
+
+// Freed returns the dial time at which the first of limits has rid itself of N.
+func (c *Charge) Freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
 		w = min(w, lasts(c.N[i], limits[i].Rate))
@@ -176,10 +186,15 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 
 // Refused says that the API has refused c, a call that knew of epoch when it
 // left, and asked to wait d (0: it did not say). A refusal that is news begins
-// an episode: the clock slows if a call had succeeded since the last hold, and
-// else the hold was too short and is at least doubled, up to most (0, or more than
-// that: MaxBack). One that is not only extends the hold.
+// an episode: the clock slows if a call had succeeded since the last hold, unless
+// slowing down has been found not to help, and else the hold was too short and is at
+// least doubled, up to most (0, or more than that: MaxBack). One that is not only
+// extends the hold. Where slowing down does not help and the API has not asked to wait,
+// only a second refusal with no success between holds.
 func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
+	if epoch == s.Epoch || s.Row.Top > 0 {
+		s.Row.refused(s.At, s.Speed)
+	}
 	if epoch == s.Epoch {
 		s.Epoch++
 		switch s.Fails {
@@ -187,11 +202,10 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 			s.Fails = 0
 		case Succeeded:
 			s.Fails = 0
-			factor := 0.9
-			if s.Rem > -Memory {
-				factor = 0.7
+			s.Speed = s.Row.steer(s.Speed, s.Rem > -Memory)
+			if s.Row.Trust > 0 && d == 0 {
+				return
 			}
-			s.Speed = max(MinSpeed, s.Speed*factor)
 		default:
 			s.Fails++
 		}

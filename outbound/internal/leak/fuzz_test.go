@@ -183,7 +183,7 @@ func FuzzAnything(f *testing.F) {
 		now := pick(in, someStarts)
 		limits := in.limits()
 		s := New(now)
-		born := now
+		born, ahead := now, time.Duration(0)
 		var charges []*Charge
 		spans := append([]time.Duration{math.MaxInt64, math.MinInt64, -1, 1 << 62}, someTimes...)
 		some := func() *Charge {
@@ -240,7 +240,8 @@ func FuzzAnything(f *testing.F) {
 				}
 				limits = next
 			}
-			s.Advance(limits, now)
+			s.Keep(ahead)
+			ahead = s.Advance(limits, now)
 			if s.Born == was.Born {
 				if s.Dial() < was.Dial() || s.Dial()-max(0, s.Rem)-was.Dial()+max(0, was.Rem) > x {
 					t.Fatalf("dial from %v (hold %v) to %v (hold %v) in %v", was.Dial(), was.Rem, s.Dial(), s.Rem, x)

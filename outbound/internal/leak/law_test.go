@@ -10,9 +10,9 @@ import (
 // version of the limits obey that version, and all together the
 // larger ones.
 func (w *world) lawful() error {
-	slack := time.Duration(0)
+	slack := w.stood // what went while the dial stood went late
 	if w.late {
-		slack = w.tau
+		slack += w.tau
 	}
 	if w.workers {
 		return w.shared(slack)
@@ -104,6 +104,8 @@ func (w *world) punctual() error {
 	if ok {
 		return nil
 	}
+	wait += w.ahead // as whoever is refused is told
+	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait)
 	if again, _, ok := probe.Fill(limits, &n, 0, &c); !ok {
 		return fmt.Errorf("told to come back after %v, then after another %v", wait, again)
@@ -113,6 +115,7 @@ func (w *world) punctual() error {
 		early = 3 + time.Duration(4/w.state.Speed)
 	}
 	probe = w.state
+	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait-early)
 	if _, _, ok := probe.Fill(limits, &n, 0, &c); ok && wait > early {
 		return fmt.Errorf("admitted %v before the %v that it was told", early, wait)

@@ -24,6 +24,9 @@ const (
 	Memory = 10 * time.Second
 	// farthest is the longest wait that is booked: beyond it sums overflow.
 	farthest = math.MaxInt64 / 2
+	// Wobble is how far a stamp may be behind the one before and still be taken
+	// for no step of the clock.
+	Wobble = time.Second
 	// MinSpeed is the slowest that a clock runs.
 	MinSpeed = 0.01
 	// MaxBack is the longest hold by repeated refusals alone.
@@ -67,6 +70,7 @@ type State struct {
 	Epoch int64 // holds that counted; starts at Born, so that another life never matches
 	Fails int   // refusals in a row with no success between, from 0; or Succeeded, or Fresh
 	Why   uint8 // of the last hold, for its user
+	Row   Row   `json:",omitzero"` // what the latest refusals have taught
 	Level [Max]Level
 }
 
@@ -94,19 +98,33 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 }
 
 // Advance brings the state to the store's time now. A clock that has stepped
-// back loses the step and nothing else.
-func (s *State) Advance(limits []Limit, now time.Duration) {
+// back loses the step and nothing else. If it is no further back than Wobble, it
+// may come forward as much with the next stamp, and that must not count again:
+// ahead is then what [State.Keep] is to be told before the state is kept.
+func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
 	e := sub(now, s.At)
 	s.At = now
+	s.Row.pass(now)
 	if e <= 0 {
 		s.Skip = add(s.Skip, e)
-		return
+		if e < -Wobble {
+			e = 0
+		}
+		return -e
 	}
 	x := max(0, e-max(0, s.Rem))
 	s.Rem = max(-Memory, sub(s.Rem, e))
 	x, s.Speed = dialOf(s.Speed, x)
 	s.Skip += e - x
 	s.leak(limits, x)
+	return 0
+}
+
+// Keep makes a state what is to be kept of it: as of the latest stamp that it has
+// seen, from which Advance has found it to be that far ahead.
+func (s *State) Keep(ahead time.Duration) {
+	s.At = add(s.At, ahead)
+	s.Skip = add(s.Skip, ahead)
 }
 
 // Wait returns the dial time until a call of n could go, after all that are
@@ -118,7 +136,7 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 		if n[i] == 0 {
 			continue
 		}
-		if d := lasts(s.Level[i].Level+n[i]-limits[i].Capacity, limits[i].Rate); d > w {
+		if d := limits[i].Above(s.Level[i].Level+n[i], limits[i].Capacity); d > w {
 			w, which = d, i
 		}
 	}
@@ -151,14 +169,17 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		if n[i] > 0 {
 			// The joint rule: a call that waits for one limit fills the others
 			// when it goes, not now.
+			c.Up[i] = max(0, run-l.Level)
 			l.Level = max(l.Level, run) + n[i]
 		}
 		c.Y[i] = l.Level - run + l.Ret
 	}
+	c.Free = c.Freed(limits)
 	s.Last = max(s.Last, w)
 	if s.Rem > 0 {
 		s.Last = max(s.Last, time.Microsecond)
 	}
+	s.Row.call()
 	return real, which, true
 }
 
@@ -185,13 +206,13 @@ func (s *State) Due(place time.Duration) (in, late time.Duration) {
 func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 
 // Expire returns the real time until the state is idle, if it is left alone:
-// drained, with no booking out, unheld, and at full speed.
+// drained, with no booking out, unheld, at full speed, and with nothing refused lately.
 func (s *State) Expire(limits []Limit) time.Duration {
 	w := s.Last + Lag
 	for i := range limits {
 		w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
 	}
-	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory))
+	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory), s.Row.left(s.At))
 }
 
 // Change replaces the limits. from[i] is the index among the old limits of

@@ -3,6 +3,7 @@ package leak
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +43,8 @@ var settings = []setting{
 	{name: "resumed", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "ehrs", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1}},
 	{name: "hold lenient", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1, 3 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}, lenient: true},
 	{name: "refused lenient", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},
+	{name: "over-settled held", shapes: [][]Limit{one(2, 1)}, costs: costs(2), fates: []int{0}, ops: "sh", events: 2, holds: []time.Duration{s1, 4 * s1}, fills: 3, depth: 7, steps: []time.Duration{5 * s1}, lenient: true},
+	{name: "lowered held", shapes: [][]Limit{one(2, 2), one(2, 0.5), {{2, 0.5}, {3, 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "ch", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}, lenient: true},
 	{name: "back", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "bhsx", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1, 12 * s1}},
 }
 
@@ -71,37 +74,49 @@ func (s *search) deepen(w *world, left int) error {
 	return nil
 }
 
+// deeper is by how much the searches go deeper than they do in CI. With DRIPFEED_LONG
+// set they take some twenty minutes.
+func deeper() int {
+	switch {
+	case testing.Short() || raced:
+		return -2
+	case os.Getenv("DRIPFEED_LONG") != "":
+		return 1
+	}
+	return 0
+}
+
 // Every history of the small worlds, to a depth: no departure is more than the
-// limits allow.
+// limits allow, and no wait is longer than they ask for.
 func TestNoSmallHistoryBreaksALimit(t *testing.T) {
 	floor := int64(1_000_000)
-	shorter := 0
-	if testing.Short() || raced {
-		floor, shorter = 30_000, 2
+	switch deeper() {
+	case -2:
+		floor = 30_000
+	case 1:
+		floor = 60_000_000
 	}
-	var total int64
+	var total, compared int64
 	for i := range settings {
 		w := newWorld(&settings[i])
 		var s search
 		begin := time.Now()
-		if err := s.deepen(w, w.depth-shorter); err != nil {
+		if err := s.deepen(w, w.depth+deeper()); err != nil {
 			t.Error(err)
 		}
-		t.Logf("%9d nodes, depth %d, %v: %s", s.nodes.Load(), w.depth-shorter, time.Since(begin), w.name)
+		t.Logf("%9d nodes, depth %d, %v: %s, %d waits compared", s.nodes.Load(), w.depth+deeper(), time.Since(begin), w.name, w.compared)
+		compared += w.compared
 		total += s.nodes.Load()
 	}
-	t.Logf("%9d nodes", total)
-	if total < floor {
-		t.Errorf("%d nodes, want at least %d", total, floor)
+	t.Logf("%9d nodes, %d waits compared", total, compared)
+	if total < floor || compared < floor/10 {
+		t.Errorf("%d nodes and %d waits compared, want at least %d and %d", total, compared, floor, floor/10)
 	}
 }
 
 // Long histories of everything together, at random.
 func TestNoLongHistoryBreaksALimit(t *testing.T) {
-	rounds := 60_000
-	if testing.Short() || raced {
-		rounds = 500
-	}
+	rounds := [...]int{500, 0, 60_000, 2_000_000}[deeper()+2]
 	shapes := [][]Limit{
 		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{1, 1}, {3, 1}}, {{2, 1}, {3, 2}}, {{1, 0.5}, {3, 1}}, {{3, 1}, {2, 2}},
 	}
@@ -117,9 +132,7 @@ func TestNoLongHistoryBreaksALimit(t *testing.T) {
 		if round%2 == 0 {
 			s.tau, s.fates = tau, []int{0, 1, dead}
 		}
-		if round%4 == 1 { // no settles: a call's own excess can move the dial past another's place
-			s.lenient, s.ops = true, "uhrybx"
-		}
+		s.lenient = round%4 == 1
 		w := newWorld(&s)
 		var path, all []move
 		for range s.depth {

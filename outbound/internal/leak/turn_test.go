@@ -64,28 +64,21 @@ var turns = []setting{
 
 // Every history of small worlds in which workers disagree, to a depth.
 func TestNoSmallHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
-	shorter := 0
-	if testing.Short() || raced {
-		shorter = 2
-	}
 	for i := range turns {
 		turns[i].workers = true
 		w := newWorld(&turns[i])
 		var s search
 		begin := time.Now()
-		if err := s.deepen(w, w.depth-shorter); err != nil {
+		if err := s.deepen(w, w.depth+deeper()); err != nil {
 			t.Error(err)
 		}
-		t.Logf("%9d nodes, depth %d, %v: %s", s.nodes.Load(), w.depth-shorter, time.Since(begin), w.name)
+		t.Logf("%9d nodes, depth %d, %v: %s", s.nodes.Load(), w.depth+deeper(), time.Since(begin), w.name)
 	}
 }
 
 // Long histories of everything together, at random.
 func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
-	rounds := 20_000
-	if testing.Short() || raced {
-		rounds = 300
-	}
+	rounds := [...]int{300, 0, 20_000, 600_000}[deeper()+2]
 	limits := []Limit{{1, 1}, {2, 1}, {3, 2}, {2, 0.5}, {1, 4}, none}
 	for round := range rounds {
 		r := rand.New(rand.NewPCG(2, uint64(round)))

@@ -12,6 +12,9 @@ type world struct {
 	*setting
 	real     time.Duration // true time, which no clock of a store bends
 	off      time.Duration // how far the store's clock is off
+	ahead    time.Duration // how far what is kept is ahead of it
+	since    time.Duration // real time of the last wobble back; 0: there is none to come forward from
+	stood    time.Duration // the longest that the dial has stood and then come forward
 	state    State
 	version  int
 	calls    [8]visit
@@ -22,6 +25,7 @@ type world struct {
 	events   int     // holds, refusals, changes, steps back, resumes so far
 	late     bool    // a call has left after its place
 	parked   [Max]parked
+	untidy   bool // somebody has given back, or paid more, in a way that may make others wait
 	oops     error
 }
 
@@ -51,6 +55,8 @@ type setting struct {
 	// lenient lets a call leave that became due while a hold was in force,
 	// however far the dial went past its place meanwhile.
 	lenient bool
+
+	compared int64 // waits, with the shortest lawful ones
 }
 
 const dead = 2
@@ -142,8 +148,11 @@ func (w *world) moves(all []move) []move {
 		if w.has('e') {
 			all = append(all, move{'e', 0, 0})
 		}
-		if w.has('b') {
-			all = append(all, move{'b', 0, 0})
+		if w.has('b') { // by no more than a wobble, by more, and forward again
+			all = append(all, move{'b', 0, 0}, move{'b', 1, 0})
+			if w.since > 0 && w.real-w.since < Wobble {
+				all = append(all, move{'b', 2, 0})
+			}
 		}
 		if w.has('c') && w.version+1 < len(w.versions) {
 			for i := range w.shapes {
@@ -209,11 +218,26 @@ func (w *world) do(m move) error {
 	case 'e':
 		w.state.Resume(w.limits())
 	case 'b':
-		w.off -= time.Second
+		switch m.a {
+		case 0:
+			w.off -= Wobble
+			if w.since > 0 && w.real-w.since < Wobble { // twice is more than a wobble
+				w.since = 0
+			} else {
+				w.since = w.real
+			}
+		case 1:
+			w.off -= Wobble + time.Microsecond
+			w.since = 0
+		default:
+			w.off += Wobble
+			passed = w.real - w.since // while the dial stood
+			w.since, w.stood = 0, max(w.stood, passed)
+		}
 	case 'c':
 		w.change(int(m.a))
 	case 'x':
-		w.state = New(w.now())
+		w.state, w.ahead, w.since = New(w.now()), 0, 0
 	case 't':
 		passed = w.steps[m.b]
 	}
@@ -227,7 +251,11 @@ func (w *world) do(m move) error {
 			}
 		}
 	}
-	w.pass(passed)
+	if m.op == 't' {
+		w.pass(passed)
+	} else {
+		w.pass(0)
+	}
 	if w.oops != nil {
 		return w.oops
 	}
@@ -244,24 +272,29 @@ func (w *world) do(m move) error {
 	if err := w.lawful(); err != nil {
 		return err
 	}
+	if err := w.prompt(); err != nil {
+		return err
+	}
 	return w.sound()
 }
 
-func (w *world) fill(cost int, fate int8) {
-	n := w.costs[cost]
-	for i := range w.limits() {
-		if w.limits()[i].Capacity == 0 {
+// fits returns what a call takes of the limits in force, and whether it ever can go.
+func (w *world) fits(cost int) (n Units, ok bool) {
+	for i, l := range w.limits() {
+		if n[i] = w.costs[cost][i]; l.Capacity == 0 {
 			n[i] = 0
 		}
-		if n[i] > w.limits()[i].Capacity {
-			return // ErrTooLarge
+		if n[i] > l.Capacity {
+			return n, false // ErrTooLarge
 		}
 	}
-	for i := len(w.limits()); i < Max; i++ {
-		n[i] = 0
-	}
-	if n == (Units{}) {
-		return // ErrInvalidCost
+	return n, n != (Units{}) // else ErrInvalidCost
+}
+
+func (w *world) fill(cost int, fate int8) {
+	n, ok := w.fits(cost)
+	if !ok {
+		return
 	}
 	c := &w.calls[w.n]
 	was := w.state
@@ -301,6 +334,7 @@ func (w *world) settle(c *visit, how int) {
 			used[i] = c.cost[i] * 1.5
 		}
 	}
+	w.untidy = true
 	w.state.Settle(w.limits(), &c.Charge, &used)
 	again := w.state
 	w.state.Settle(w.limits(), &c.Charge, &Units{})
@@ -317,6 +351,9 @@ func (w *world) settle(c *visit, how int) {
 func (w *world) giveBack(c *visit) {
 	if w.workers {
 		w.turn(c.version)
+	}
+	for i := w.n - 1; &w.calls[i] != c; i-- {
+		w.untidy = w.untidy || w.calls[i].N != (Units{})
 	}
 	if !w.state.Unbook(w.limits(), &c.Charge) {
 		w.state.Settle(w.limits(), &c.Charge, &Units{})
@@ -340,11 +377,17 @@ func (w *world) change(to int) {
 	w.versions[w.version] = int8(to)
 }
 
+// advance keeps the state as it was left, and looks at it again.
+func (w *world) advance() {
+	w.state.Keep(w.ahead)
+	w.ahead = w.state.Advance(w.limits(), w.now())
+}
+
 // pass lets real time pass, in which the booked calls leave.
 func (w *world) pass(d time.Duration) {
 	end := w.real + d
 	for {
-		w.state.Advance(w.limits(), w.now())
+		w.advance()
 		next, who := end, -1
 		for i := range w.n {
 			c := &w.calls[i]
@@ -352,12 +395,12 @@ func (w *world) pass(d time.Duration) {
 				continue
 			}
 			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
-			if t := w.real + in; t < next || t == next && who < 0 {
+			if t := w.real + in + w.ahead; t < next || t == next && who < 0 {
 				next, who = t, i
 			}
 		}
 		w.real = next
-		w.state.Advance(w.limits(), w.now())
+		w.advance()
 		if who < 0 {
 			return
 		}

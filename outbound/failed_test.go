@@ -1,0 +1,124 @@
+package outbound
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// unwritten is a store that computes with Apply, and may then fail to write.
+type unwritten struct {
+	row  []byte
+	fail error
+}
+
+func (u *unwritten) Update(_ context.Context, _ string, op *Op) (Result, error) {
+	var s Stored
+	if len(u.row) > 0 {
+		if err := json.Unmarshal(u.row, &s); err != nil {
+			s.State.Speed = -1
+		}
+	}
+	r := op.Apply(&s, now())
+	if u.fail != nil {
+		return Result{}, u.fail
+	}
+	row, err := json.Marshal(s)
+	u.row = row
+	return r, err
+}
+
+func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
+	limit := Limit{Capacity: 100, LeakRate: 1e-6}
+	for name, c := range map[string]struct {
+		fails func(b *Bucket, ticket Ticket, p *Permit) error
+		want  float64
+	}{
+		"a move": {func(b *Bucket, ticket Ticket, _ *Permit) error {
+			return b.Book(ctx, &Booking{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour})
+		}, 9},
+		"a hold": {func(b *Bucket, _ Ticket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
+		"another's return": {func(b *Bucket, _ Ticket, _ *Permit) error {
+			k := Booking{Costs: []Cost{{1}}, Wait: time.Hour}
+			u := b.ledger().store.(*unwritten)
+			was := u.fail
+			u.fail = nil
+			if err := b.Book(ctx, &k); err != nil {
+				return err
+			}
+			u.fail = was
+			return b.Book(ctx, &Booking{Back: k.Tickets})
+		}, 10},
+	} {
+		u := new(unwritten)
+		b := Must(NewSharedBucket(u, "key", limit))
+		k := Booking{Costs: []Cost{{4}}, Wait: time.Hour}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		p := k.Tickets[0].Permit()
+		u.fail = errors.New("not written")
+		if err := c.fails(b, k.Tickets[0], &p); err == nil {
+			t.Errorf("%s did not fail", name)
+		}
+		u.fail = nil
+		p.Settle(Cost{9})
+		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-c.want) > 0.01 {
+			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, %v; want %v", name, s.Level, err, c.want)
+		}
+	}
+}
+
+// A settle that failed is as if nobody had made it: what it adds is told again.
+func TestASettleThatFailsIsToldAgainWhole(t *testing.T) {
+	u := new(unwritten)
+	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+	p, err := b.Acquire(ctx, Cost{4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.fail = errors.New("not written")
+	p.Settle(Cost{9})
+	u.fail = nil
+	b.ledger().owing.Store(false) // told by hand, below
+	for range 2 {
+		b.again()
+		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-9) > 0.01 {
+			t.Errorf("level %v, %v; want 9", s.Level, err)
+		}
+	}
+}
+
+func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
+	u := new(unwritten)
+	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+	k := Booking{Costs: []Cost{{1}, {2}, {3}}, Wait: time.Hour}
+	if err := b.Book(ctx, &k); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetLimits(ctx, Limit{Capacity: 50, LeakRate: 1}, Limit{Capacity: 9, LeakRate: 1, Name: "new"}); err != nil {
+		t.Fatal(err)
+	}
+	u.fail = errors.New("not written")
+	var were, all []*Charge
+	for _, ticket := range k.Tickets {
+		c := ticket.call.charge[0]
+		were, all = append(were, &c), append(all, &ticket.call.charge[0])
+	}
+	for range 2 {
+		op := Op{
+			Action: Book, Costs: []Cost{{3}}, Wait: time.Hour, Charges: all[1:2], Move: all[2],
+			Reports: []Report{{Kind: Settled, Charge: all[0], Used: Cost{7}, Cost: Cost{1}}},
+		}
+		if err := b.do(ctx, "book", &op, new(Result)); !errors.Is(err, u.fail) {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(all, were) {
+			t.Errorf("changed: %+v\nfrom %+v", *all[2], *were[2])
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package leak
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A call that waits for one limit raises the others to what will have run out of them
+// by then. If that stayed when the call gives its place back, an hour's wait for one
+// limit would fill every other one for an hour.
+func TestACallThatGivesItsPlaceBackLeavesEveryLimitAsItWas(t *testing.T) {
+	l := newLife(t, Limit{1, 1. / 3600}, Limit{100, 10})
+	l.book(Units{1}, 0)
+	l.at(1)
+	c := l.book(Units{1, 1}, 3599)
+	l.level(1, 35991)
+	l.at(2)
+	if !l.Unbook(l.limits, c) {
+		t.Error("the last booking was not undone")
+	}
+	l.level(0, 1-2./3600)
+	l.level(1, 0)
+	l.book(Units{0, 100}, 0)
+}
+
+func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for _, limit := range []Limit{{1, 3}, {1, 200}, {7, 1. / 3}, {1, 1e5}, {1000, 1e6}, perSecond(10, 1), perSecond(7, 3600)} {
+		for range 20 {
+			l := newLife(t, limit)
+			var places []*Charge
+			var at float64
+			for range 100 {
+				c := new(Charge)
+				l.Fill(l.limits, &Units{1}, farthest, c)
+				places = append(places, c)
+				at += r.Float64() * min(4e-4, 4e-3/limit.Rate)
+				l.at(at)
+			}
+			for i := range places {
+				if !l.Unbook(l.limits, places[len(places)-1-i]) {
+					t.Fatalf("%v: place %d of 100 was not undone", limit, len(places)-i)
+				}
+				at += r.Float64() * min(4e-4, 4e-3/limit.Rate)
+				l.at(at)
+			}
+			if l.Level[0].Level > 1e-9*limit.Capacity+4e-9*limit.Rate || l.Last > -Lag {
+				t.Fatalf("%v: level %v, last %v", limit, l.Level[0].Level, l.Last)
+			}
+		}
+	}
+}
+
+// A refused call frees the dial for as long as its own units take to run out. Units
+// that it has cost beyond that were never waited for by those behind it.
+func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T) {
+	l := newLife(t, Limit{2, 1})
+	a := l.book(Units{2}, 0)
+	l.book(Units{2}, 2)
+	c := l.book(Units{2}, 4)
+	l.Settle(l.limits, a, &Units{3})
+	l.Hold(l.limits, 4*time.Second, a)
+	l.at(4)
+	if in, _ := l.Due(c.Place); in < sec(2) {
+		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 2s", in)
+	}
+}
+
+func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T) {
+	l := newLife(t, Limit{2, 2})
+	a := l.book(Units{2}, 0)
+	l.book(Units{2}, 1)
+	c := l.book(Units{2}, 2)
+	slow := []Limit{{2, 0.5}}
+	l.Change(l.limits, slow, []int{0})
+	a.Follow(l.limits, slow, []int{0})
+	l.limits = slow
+	l.Hold(l.limits, 4*time.Second, a)
+	l.at(4)
+	if in, _ := l.Due(c.Place); in < sec(1) {
+		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 1s", in)
+	}
+}

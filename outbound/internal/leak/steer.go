@@ -1,0 +1,144 @@
+package leak
+
+import "time"
+
+// How steering judges: see [State.Refused].
+const (
+	// full is how many refusals fill a row: enough to tell twice as many calls for
+	// each of them from chance.
+	full = 16
+	// trusted is how many rows a verdict lasts that slowing down does not help.
+	trusted = 128
+	// Remember is how long after the last refusal its row is remembered.
+	Remember = time.Hour
+	// The most that is counted in one row: a store may pack the counts into one number.
+	mostCalls, mostRefused = 1<<32 - 1, 1<<12 - 1
+)
+
+// Row is what the latest refusals have taught. Those that come because the calls are
+// too fast become fewer when the clock slows down; those that come at random do not,
+// and to slow down for them costs speed for nothing. So refusals are counted in rows,
+// and from one row to the next the calls for each refusal must double before slowing
+// down has cost too much of the speed. The zero Row: nothing was refused lately.
+type Row struct {
+	Calls   int64   // filled in this row
+	Refused int64   // refusals in this row
+	Top     float64 // the speed when it began; 0: there is no row
+	Per     float64 // the calls for each refusal that a slow-down is compared with; 0: none yet
+	Fast    float64 // the speed that a slow-down is compared with
+	// Trust is, above 0, the rows left in which refusals are not taken for a sign of
+	// our pace; else, below 0, the full rows one after the other in which slowing
+	// down has not helped, to -3.
+	Trust int64
+	Until time.Duration // the store's time at which all of this is forgotten
+}
+
+// call counts a call that was filled.
+func (r *Row) call() {
+	if r.Top > 0 && r.Calls < mostCalls {
+		r.Calls++
+	}
+}
+
+// refused counts a refusal at a time and a speed.
+func (r *Row) refused(now time.Duration, v float64) {
+	if r.Top == 0 {
+		r.Top = v
+	}
+	r.Refused = min(r.Refused+1, mostRefused)
+	r.Until = add(now, Remember)
+}
+
+// pass forgets the row when its time has come. A clock that has stepped back does not
+// make it last longer.
+func (r *Row) pass(now time.Duration) {
+	if r.Top == 0 {
+		return
+	}
+	if r.Until = min(r.Until, add(now, Remember)); r.Until <= now {
+		*r = Row{}
+	}
+}
+
+// left returns how long the row is still remembered.
+func (r *Row) left(now time.Duration) time.Duration {
+	if r.Top == 0 {
+		return 0
+	}
+	return sub(r.Until, now)
+}
+
+// steer returns the speed after a refusal that is counted already, of a clock of speed
+// v; soon: the last hold ended less than Memory ago.
+func (r *Row) steer(v float64, soon bool) float64 {
+	cut := 0.9
+	if soon {
+		cut = 0.7
+	}
+	cut = max(MinSpeed, v*cut)
+	m := float64(r.Calls) / float64(r.Refused)
+	r.Fast = max(r.Fast, v)
+	if r.Trust > 0 {
+		return r.trust(v, m)
+	}
+	if r.Refused < full {
+		if r.Per > 0 {
+			m = r.Per
+		}
+		return max(cut, min(v, r.floor(m)))
+	}
+	none := -r.Trust
+	switch {
+	case r.Per == 0:
+		r.Per, none = m, 0
+	case m >= 2*r.Per: // slowing down pays
+		r.Per, r.Fast, none = m, r.Top, 0
+	case cut <= r.Fast*deepest(m) || none >= 3 && v <= 0.6*r.Fast: // it does not
+		r.Per, r.Trust = min(m, r.Per), trusted
+		r.begin(r.Fast)
+		return r.Fast
+	case m < r.Per/2: // worse than what it is compared with
+		r.Per, none = m, 0
+	default:
+		none = min(none+1, 3)
+	}
+	r.Trust = -none
+	r.begin(v)
+	return max(cut, min(v, r.floor(m)))
+}
+
+// trust is steer while refusals only hold: the clock slows down if they are clearly
+// more than those that slowing down has not changed.
+func (r *Row) trust(v, m float64) float64 {
+	if r.Refused < full && (r.Refused < 5 || m >= r.Per/5) {
+		return v
+	}
+	next := v
+	switch {
+	case m < r.Per/5:
+		next = max(MinSpeed, 0.7*v)
+	case m < r.Per/2:
+		next = max(MinSpeed, 0.8*v)
+	}
+	if r.Refused >= full {
+		if r.Trust--; m > 3*r.Per { // they have stopped
+			r.Trust = 0
+		}
+		if r.Trust == 0 { // try again whether slowing down helps
+			r.Per, r.Fast = 0, v
+		}
+	}
+	r.begin(next)
+	return next
+}
+
+// begin begins a row at speed v.
+func (r *Row) begin(v float64) { r.Calls, r.Refused, r.Top = 0, 0, v }
+
+// floor is the lowest speed to which the clock may slow down in this row, where m
+// calls come for each refusal.
+func (r *Row) floor(m float64) float64 { return max(0.5*r.Top, r.Fast*deepest(m)) }
+
+// deepest is the share of the speed that slowing down may leave before it must have
+// helped: the more calls are refused, the less.
+func deepest(m float64) float64 { return min(0.4, m/150) }

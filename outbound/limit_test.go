@@ -1,0 +1,79 @@
+package outbound
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestABurstOfOneChangesNothing(t *testing.T) {
+	for _, n := range []float64{1e-3, 0.1, 0.5, 1, 1.7, 10, 1e6} {
+		for name, l := range map[string]Limit{"once": PerSecond(n).Burst(1), "twice": PerSecond(n).Burst(1).Burst(1)} {
+			if l != PerSecond(n) {
+				t.Errorf("PerSecond(%v), burst of 1, %s: %+v", n, name, l)
+			}
+			if _, err := NewBucket("k", l); err != nil {
+				t.Errorf("PerSecond(%v), burst of 1, %s: %v", n, name, err)
+			}
+		}
+	}
+}
+
+func TestABurstIsAtMostWhatAWindowHolds(t *testing.T) {
+	for _, n := range []float64{0.5, 1, 2, 2.5, 10, 1000} {
+		for _, b := range []float64{math.Nextafter(n, 2*n), n + 0.5, n + 1, 2 * n} {
+			if _, err := NewBucket("k", PerMinute(n).Burst(b)); (err == nil) != (b == 1) {
+				t.Errorf("PerMinute(%v).Burst(%v): %v", n, b, err)
+			}
+		}
+		if _, err := NewBucket("k", PerMinute(n).Burst(max(1, n))); err != nil {
+			t.Errorf("PerMinute(%v).Burst of as many: %v", n, err)
+		}
+	}
+}
+
+// Whoever takes all that there is room for, and after a pause the burst again.
+func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
+	const window = time.Second
+	for _, n := range []int{2, 3, 7, 20} {
+		for b := 1; b <= n; b++ {
+			t.Run(fmt.Sprint(n, " in bursts of ", b), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					bucket := Must(NewBucket("k", Per(float64(n), window).Burst(float64(b))))
+					var went []time.Time
+					for len(went) < 8*n {
+						_, err := bucket.Acquire(ctx, Cost{1})
+						var full *ThrottledError
+						switch {
+						case err == nil:
+							went = append(went, time.Now())
+						case errors.As(err, &full):
+							time.Sleep(full.RetryAfter)
+						default:
+							t.Fatal(err)
+						}
+						if len(went)%(3*n) == 0 {
+							time.Sleep(2 * window)
+						}
+					}
+					for i := range went[n:] {
+						// The network may take all the jitter off.
+						if d := went[i+n].Sub(went[i]) - jitter; d < window {
+							t.Fatalf("calls %d to %d are seen within %v", i, i+n, d)
+						}
+					}
+					// And no less than the limit allows: the burst, and then the rate.
+					if b > 1 && went[b-1] != went[0] {
+						t.Errorf("the burst takes %v", went[b-1].Sub(went[0]))
+					}
+					if d, most := went[n].Sub(went[0]), window+jitter+time.Microsecond; d > most {
+						t.Errorf("the first %d take %v", n+1, d)
+					}
+				})
+			})
+		}
+	}
+}

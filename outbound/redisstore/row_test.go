@@ -1,0 +1,129 @@
+package redisstore_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// Refusals of all frequencies, each after a success, and pauses as long as a row is
+// remembered: every verdict of the arithmetic comes, and the script comes to the same.
+func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	limits := []outbound.Limit{{Capacity: 1e9, LeakRate: 1e9}}
+	r := rand.New(rand.NewPCG(1, 2))
+	now := time.Unix(1_700_000_000, 0)
+	var model outbound.Stored
+	var epochs [2]int64 // as the script knows them, and as the arithmetic does
+	seen, forgotten := map[int64]int{}, 0
+	calls, pace, hint := 1, time.Second, time.Duration(0)
+	for range stepsOf(2500) {
+		if r.IntN(50) == 0 {
+			calls = []int{1, 3, 20, 100, 400}[r.IntN(5)]
+			pace = []time.Duration{time.Millisecond, 100 * time.Millisecond, 10 * time.Second, time.Minute}[r.IntN(4)]
+			hint = time.Duration(r.IntN(2)) * time.Millisecond
+		}
+		step := time.Duration(r.ExpFloat64() * float64(pace)).Truncate(time.Microsecond)
+		switch r.IntN(400) {
+		case 0:
+			step = time.Hour - time.Microsecond
+		case 1:
+			step = time.Hour
+		case 2:
+			step = -time.Second
+		}
+		now = now.Add(step)
+		mini.SetTime(now)
+		had := model.State.Row.Top > 0
+		operate := func(side int, update func(*outbound.Op) outbound.Result) outbound.Result {
+			op := &outbound.Op{Limits: limits, Action: outbound.Book, Wait: math.MaxInt64, Horizon: math.MaxInt64,
+				Costs: slices.Repeat([]outbound.Cost{{1}}, 1+int(float64(calls)*(0.5+float64(now.Nanosecond()%1000)/1000)))}
+			if epochs[side] != 0 {
+				op.Reports = []outbound.Report{
+					{Kind: outbound.Succeeded, Epoch: epochs[side]},
+					{Kind: outbound.Refused, Epoch: epochs[side], Wait: hint},
+				}
+			}
+			result := update(op)
+			epochs[side] = result.State.Epoch
+			return result
+		}
+		got := operate(0, func(op *outbound.Op) outbound.Result {
+			result, err := store.Update(background, "key", op)
+			require.NoError(t, err)
+			return result
+		}).State
+		want := operate(1, func(op *outbound.Op) outbound.Result {
+			return op.Apply(&model, time.Duration(now.UnixNano()))
+		}).State
+		for _, row := range []*float64{&got.Row.Top, &got.Row.Per, &got.Row.Fast, &want.Row.Top, &want.Row.Per, &want.Row.Fast} {
+			*row = math.Round(*row*1e9) / 1e9
+		}
+		require.Equal(t, want.Row, got.Row)
+		require.InDelta(t, want.Speed, got.Speed, 1e-9)
+		require.InDelta(t, float64(want.Rem), float64(got.Rem), 10)
+		seen[want.Row.Trust]++
+		if had && want.Row.Calls > 0 && step >= time.Hour {
+			forgotten++
+		}
+	}
+	t.Logf("trust %v, forgotten %d times", seen, forgotten)
+	if !raced && !testing.Short() {
+		for _, trust := range []int64{-3, -2, -1, 0, 128, 127} {
+			require.NotZero(t, seen[trust], "trust %d", trust)
+		}
+	}
+}
+
+// What was stored before there were rows of refusals has none, and an hour after the
+// last refusal it has none any more.
+func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	var told events
+	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+	limits := []outbound.Limit{{Capacity: 10, LeakRate: 10}}
+	ask := func(reports ...outbound.Report) outbound.Result {
+		store.Forget("key")
+		r, err := store.Update(t.Context(), "key", &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}, Reports: reports})
+		require.NoError(t, err)
+		return r
+	}
+	stored := func() []string {
+		fields, err := s.rdb.HKeys(t.Context(), store.Key("key")).Result()
+		require.NoError(t, err)
+		return fields
+	}
+	r := ask()
+	require.NotContains(t, stored(), "r")
+	r = ask(outbound.Report{Kind: outbound.Succeeded, Epoch: r.State.Epoch}, outbound.Report{Kind: outbound.Refused, Epoch: r.State.Epoch})
+	require.EqualValues(t, 1, r.State.Row.Refused)
+	require.InDelta(t, 0.9, r.State.Speed, 1e-9)
+	require.Contains(t, stored(), "r")
+	require.NoError(t, s.rdb.HDel(t.Context(), store.Key("key"), "r").Err())
+	s.forward(2 * time.Second)
+	r = ask()
+	require.Zero(t, r.State.Row)
+	require.Less(t, r.State.Speed, 0.91)
+	require.Empty(t, told.of(redisstore.EventGarbage))
+	r = ask(outbound.Report{Kind: outbound.Succeeded, Epoch: r.State.Epoch}, outbound.Report{Kind: outbound.Refused, Epoch: r.State.Epoch})
+	require.EqualValues(t, 1, r.State.Row.Refused)
+	s.forward(time.Hour - time.Millisecond)
+	require.EqualValues(t, 1, ask().State.Row.Calls)
+	s.forward(time.Millisecond)
+	require.Zero(t, ask().State.Row)
+	require.NotContains(t, stored(), "r")
+}

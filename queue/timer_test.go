@@ -1,0 +1,30 @@
+package queue
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Under the race detector, timers of no time in several goroutines of a bubble
+// crash the program.
+func TestQueuesOfOneBubbleMayAllActAtOneInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
+		var wg sync.WaitGroup
+		for range 8 {
+			q := New(shared(t, outbound.NewMemory(), limit), Config{})
+			wg.Go(func() {
+				for range 1000 {
+					if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
