@@ -56,9 +56,10 @@ type Stats struct {
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
 	Cancelled uint64 // by their ctx, while they waited
 	// Late is how often a place was given back because its time had passed by
-	// more than the tolerance when the process came to use it. Each costs up to
-	// a unit's time of throughput: a process in which it keeps growing is short
-	// of CPU, and wants a larger Tolerance.
+	// more than the tolerance when the process came to use it, or when the store's
+	// reply told of it. Each costs up to a unit's time of throughput: a process in
+	// which it keeps growing is short of CPU, and wants a larger Tolerance, or has
+	// a store whose replies are often much later than usual.
 	Late uint64
 }
 
