@@ -147,7 +147,7 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.admitted = time.Now()
 		c.hold(r)
 		k.booked++
-		c.order = k.booked
+		c.order, c.version = k.booked, r.Version
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

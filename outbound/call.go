@@ -19,6 +19,7 @@ type call struct {
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
 	order    uint64 // among the tickets of one Booking
+	version  int64  // of the limits that it was booked under, as a ticket
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety

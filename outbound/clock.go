@@ -69,8 +69,12 @@ func (k *Clock) Known() bool { return k.bucket != nil }
 func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
-// not: it is to be given back and its call booked anew.
-func (k *Clock) Holds(t Ticket) bool { return t.call.charge[0].Born == k.state.Born }
+// not, nor after a SetLimits that has made places void: it is to be given back and
+// its call booked anew.
+func (k *Clock) Holds(t Ticket) bool {
+	since := k.version - t.call.version
+	return t.call.charge[0].Born == k.state.Born && (since == 0 || since == 1)
+}
 
 // Due returns the time at which the ticket's call may go, by this clock.
 func (k *Clock) Due(t Ticket) time.Time { return k.due(t.call.charge[0].Place) }

@@ -21,6 +21,9 @@ type twin struct {
 	state  leak.State
 	path   []int
 	pairs  []*pair
+	base   int64 // the epoch in which this life began
+	// changed tells of other limits: with those a bucket never begins a new life.
+	changed bool
 }
 
 // pair is a call as the bucket and as the arithmetic knows it.
@@ -34,7 +37,17 @@ type pair struct {
 // near allows for the rate of the fast path, which is whole nanoseconds per unit.
 func near(a, b, scale float64) bool { return math.Abs(a-b) <= 1e-5*max(scale, a, b) }
 
-func (w *twin) advance() { w.state.Advance(w.limits, now()) }
+func (w *twin) advance() {
+	w.state.Advance(w.limits, now())
+	if !w.changed && w.b.word.Load() == busy && w.state.Idle(w.limits) { // a new life: what was refused is forgotten
+		was := w.state
+		w.state = leak.New(was.At)
+		if was.Epoch == w.base {
+			w.state.Epoch, w.state.Fails = was.Epoch, was.Fails
+		}
+		w.base = w.state.Epoch
+	}
+}
 
 func (w *twin) acquire(n float64) {
 	w.advance()
@@ -78,6 +91,7 @@ func (w *twin) level() {
 
 func (w *twin) change(l Limit) {
 	w.advance()
+	w.changed = true
 	next := []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}
 	w.state.Change(w.limits, next, []int{0})
 	var young []*pair
@@ -114,6 +128,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 			unit := 1e9 / l.LeakRate
 			exact := unit == math.Trunc(unit)
 			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}, state: leak.New(now())}
+			w.base = w.state.Epoch
 			events := r.IntN(4) // in most rounds the fast path is left rarely
 			for range 300 {
 				step := time.Duration(r.ExpFloat64()*l.Capacity/l.LeakRate*200) * time.Millisecond
@@ -138,7 +153,11 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 					p.Settle(Cost{used})
 				case op < 80 && p != nil: // nothing more comes from this one
 					w.advance()
-					if p.Done(); p.flags&flagRefused == 0 {
+					flags := p.flags
+					if k, ok := p.call.(*call); ok {
+						flags = k.flags
+					}
+					if p.Done(); flags&flagRefused == 0 {
 						w.state.Succeeded(p.charge.Epoch)
 					}
 					w.pairs = slices.DeleteFunc(w.pairs, func(q *pair) bool { return p == q })

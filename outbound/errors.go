@@ -32,8 +32,8 @@ const (
 	ErrNil = sentinel("outbound: nil argument")
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
 	ErrInvalidKey = sentinel("outbound: invalid key")
-	// ErrAway is what a [Store] answers, among other errors, while it cannot be
-	// reached at all, for any key. A [Fallback] goes by it.
+	// ErrAway is what a [Store] answers, among other errors, while it can serve no
+	// key at all and a wait may cure that. A [Fallback] goes by it.
 	ErrAway = sentinel("outbound: the store is away")
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = sentinel("outbound: too many keys")

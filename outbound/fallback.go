@@ -16,7 +16,8 @@ import (
 //	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
 //
 // An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
-// ctx's own or that of one key, goes to who has asked and changes nothing. No call
+// ctx's own, that of one key, or one that no wait cures, such as a wrong password,
+// goes to who has asked and changes nothing. No call
 // waits for a store that is away: it is tried again, in the background or by one call,
 // after 100 ms, and after twice as long each time up to 1 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a

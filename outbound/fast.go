@@ -3,13 +3,17 @@ package outbound
 import (
 	"math"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // A bucket with one limit, of which nobody waits, is held or has given
 // anything back, needs no more state than the time at which it will be empty:
 // level = (word - now)/unit. Filling it is then one compare-and-swap. Anything
 // else takes the word away under the ledger's lock (busy), and whoever leaves
-// the ledger puts it back if the state is that simple again.
+// the ledger puts it back if the state is that simple again. A state that is not,
+// as after a hold or when a call has given units back, begins a new life once
+// nobody could tell it from a new bucket's.
 
 const (
 	busy = math.MaxInt64 // in the word: the state is in the ledger
@@ -89,22 +93,67 @@ func (b *Bucket) take(c *Cost, t int64, p *Permit) (wait time.Duration, ok bool)
 
 // open moves the fast path's state into the ledger, whose lock is held.
 func (b *Bucket) open(l *ledger) {
-	word := b.word.Swap(busy)
+	word, t := b.word.Swap(busy), now()
 	if word == busy {
+		b.renew(l, t)
 		return
 	}
 	s := &l.stored.State
-	limits, t := l.shapes(), now()
+	limits := l.shapes()
 	s.Advance(limits, t)
 	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
 	l.seen = b.seen.Load()
 	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
 }
 
+// renew begins a new life for the word to be of, if at time t the ledger's state is
+// as good as a new one. It begins when that came to be so, so that no call of before
+// is taken for one of it. What was refused is forgotten with the life; if nothing was,
+// a refusal of one of its calls is still to be news, and so the epoch stays.
+func (b *Bucket) renew(l *ledger, t time.Duration) {
+	if b.unit == 0 || l.stored.Version != 0 || t < l.idle {
+		return
+	}
+	s := leak.New(l.idle)
+	if was := &l.stored.State; was.Epoch == l.base {
+		s.Epoch, s.Fails = was.Epoch, was.Fails
+	} else {
+		b.info.And(^uint32(good))
+	}
+	l.stored = Stored{State: s, Limits: l.stored.Limits}
+	l.born, l.base = s.Born, s.Epoch
+	b.seen.Store(never) // a Resume lets nobody be on the way any more
+}
+
+// life returns the life in which the word was charged at time t, and the newest epoch
+// that the call can have known of.
+func (l *ledger) life(t int64) (born time.Duration, epoch int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	born, epoch = l.born, l.base
+	if t < int64(born) {
+		born = never
+	}
+	if t < epoch {
+		epoch = never
+	}
+	return born, epoch
+}
+
+// succeed notes that a call has succeeded for which the word was charged at time t.
+func (b *Bucket) succeed(t int64) {
+	if l := b.slow.Load(); l != nil {
+		if _, epoch := l.life(t); epoch == never {
+			return
+		}
+	}
+	b.info.Or(good)
+}
+
 // shut moves the state back to the fast path, if it is simple enough.
 func (b *Bucket) shut(l *ledger) {
 	s := &l.stored.State
-	simple := b.unit != 0 && l.stored.Version == 0 && s.Born == b.born && s.Epoch == int64(b.born) && s.Skip == 0 &&
+	simple := b.unit != 0 && l.stored.Version == 0 && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
 		s.Rem <= 0 && s.Last <= 0 && s.Level[0].Ret == 0 && s.Level[0].Level <= b.capacity
 	if !simple {
 		return

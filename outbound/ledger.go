@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
@@ -25,7 +26,11 @@ type ledger struct {
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
 	stored Stored     // if there is no store
-	seen   int64      // the bucket's, when its state came here
+	// What the fast path needs, beside that.
+	born time.Duration // of the life in which the word counts
+	base int64         // the epoch that it knows of
+	idle time.Duration // when the state is as good as a new one, if it is left alone
+	seen int64         // the bucket's, when its state came here
 
 	lost     atomic.Int64  // slots of permits that were dropped without Done
 	gen      atomic.Uint64 // of what the watchers hear of
@@ -43,6 +48,7 @@ func newLedger(b *Bucket, limits []Limit) *ledger {
 	l.told.Store(never)
 	l.doubt.Store(never)
 	l.stored.State = leak.New(b.born)
+	l.born, l.base = b.born, int64(b.born)
 	l.set(limits)
 	l.stored.Limits = l.own
 	return l
@@ -161,7 +167,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 		b.open(l)
 	}
 	if b.info.Load()&good != 0 {
-		l.stored.State.Succeeded(int64(b.born))
+		l.stored.State.Succeeded(l.base)
 	}
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
@@ -193,6 +199,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	}
 	r.given, r.used = l.limits, l.used
 	if len(l.own) == 1 {
+		l.idle = later(r.State.At, r.Expire)
 		b.shut(l)
 	}
 	return r

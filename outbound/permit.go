@@ -107,7 +107,8 @@ func (p *Permit) Refused(d time.Duration) {
 		p.call.Refused(d)
 	case p.bucket != nil:
 		p.flags |= flagRefused
-		p.bucket.report(Report{Kind: Refused, Charge: p.charge(), Wait: max(0, d), Most: p.doubled(), Epoch: int64(p.bucket.born), Reason: p.reason})
+		c := p.charge()
+		p.bucket.report(Report{Kind: Refused, Charge: c, Wait: max(0, d), Most: p.doubled(), Epoch: c.Epoch, Reason: p.reason})
 	}
 }
 
@@ -153,7 +154,7 @@ func (p *Permit) Done() {
 	case p.call != nil:
 		p.call.Done()
 	case p.bucket != nil && p.flags&(flagRefused|flagKnown) == 0:
-		p.bucket.info.Or(good)
+		p.bucket.succeed(p.place)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -195,13 +196,14 @@ func (p *Permit) Pending() bool {
 // charge returns the charge of the fast path as the slow one writes it.
 func (p *Permit) charge() *Charge {
 	b := p.bucket
+	born, epoch := b.ledger().life(p.place)
 	c := &Charge{limits: b.first()}
 	c.N[0] = p.units
 	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
-	c.Place = time.Duration(p.place) - b.born
-	c.Before = time.Duration(p.before) - b.born
+	c.Born, c.Epoch = born, epoch // of a life that is over nothing comes back
+	c.Place = time.Duration(p.place) - born
+	c.Before = time.Duration(p.before) - born
 	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
-	c.Born, c.Epoch = b.born, int64(b.born)
 	if p.flags&flagSettled != 0 {
 		c.Settled = true
 	}

@@ -17,9 +17,11 @@ import (
 // the store must do, in whatever language it does it. A store that computes in
 // Go calls Apply itself, between reading and writing. An error says that it
 // could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. One that means that the store
-// cannot be reached, whatever the key, is [ErrAway] as well, as
-// fmt.Errorf("%w: %w", ErrAway, err) is. When Update has returned, op and
+// by itself in a way that could charge twice. One that a wait can cure, whatever
+// the key, is [ErrAway] as well, as fmt.Errorf("%w: %w", ErrAway, err) is: the store
+// is down, hangs, only reads, or has no memory or no connection left. One that no
+// wait cures is not, such as a wrong password, a missing permission or a missing
+// table: it is for who runs the program to hear of. When Update has returned, op and
 // what it points to are used again: the store may keep the limits, which nobody
 // changes, and nothing else.
 //
@@ -165,8 +167,8 @@ type Result struct {
 	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced
-	// them, and by two when levels were lost, so that nothing comes back to
-	// calls from before.
+	// them, and by two when that has made places void, or levels were lost, so
+	// that nothing comes back to calls from before.
 	Limits  []Limit
 	Version int64
 	// Differ is set if the bucket's own limits count, and are not those that

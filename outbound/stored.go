@@ -115,6 +115,10 @@ func (s *Stored) known(l *Limit) *Limit {
 
 // replace sets limits for all, or, if set is false, makes own count again.
 func (s *Stored) replace(limits []Limit, set bool) {
+	var was, is [maxLimits]leak.Limit
+	if s.State.Void(shape(&was, s.Limits)) {
+		s.Version++ // and once more below: so nothing comes back
+	}
 	known := make([]Limit, 0, len(limits))
 	from := make([]int, len(limits))
 	for i := range limits {
@@ -125,7 +129,6 @@ func (s *Stored) replace(limits []Limit, set bool) {
 		}
 	}
 	s.load(known)
-	var was, is [maxLimits]leak.Limit
 	s.State.Change(shape(&was, known), shape(&is, limits), from)
 	s.Limits, s.Set = limits, set
 	s.Version++

@@ -175,3 +175,91 @@ func unitsThatComeBackAreUsed(t *testing.T, estimate float64) {
 		pass(time.Hour)
 	})
 }
+
+// A place that was booked by the old limits and is far away binds nobody: those
+// who wait go by the new ones, at once in this process and within news elsewhere.
+func TestARaisedLimitStrandsNobody(t *testing.T) {
+	for name, elsewhere := range map[string]bool{"here": false, "elsewhere": true} {
+		for _, shares := range []bool{false, true} {
+			if elsewhere && !shares {
+				continue
+			}
+			synctest.Test(t, func(t *testing.T) {
+				m := outbound.NewMemory()
+				b := bucket(t, outbound.PerHour(1))
+				if shares {
+					b = shared(t, m, outbound.PerHour(1))
+				}
+				q := New(b, Config{})
+				var h outboundtest.History
+				for range 4 {
+					go func() {
+						if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+							t.Error(err)
+						}
+						h.Add(time.Now(), 1)
+					}()
+				}
+				time.Sleep(10*time.Minute + 3*time.Second)
+				if elsewhere {
+					b = shared(t, m, outbound.PerHour(1))
+				}
+				changed := time.Now()
+				if err := b.SetLimits(bg, outbound.PerSecond(10)); err != nil {
+					t.Fatal(err)
+				}
+				pass(3 * time.Hour)
+				most := 500 * ms
+				if elsewhere {
+					most += news
+				}
+				if took := h.Total().End.Sub(changed); h.Len() != 4 || took > most {
+					t.Errorf("%s, in a store %v: %d went, the last %v after the change", name, shares, h.Len(), took)
+				}
+				if err := h.Check(1, 10, 0.05); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// Nor a hold that somebody else ends.
+func TestAResumeElsewhereIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outbound.NewMemory()
+		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
+		q := New(shared(t, m, limit), Config{})
+		other := shared(t, m, limit)
+		if err := other.Hold(bg, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		time.AfterFunc(time.Minute+time.Second, func() { _ = other.Resume(bg) })
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+news+2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+// Who only asks for news, and gets none, has lost nothing.
+func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: outbound.NewMemory(), way: ms}
+		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.01}), Config{})
+		begin := time.Now()
+		time.AfterFunc(5*time.Second, func() { s.away.Store(true) })
+		time.AfterFunc(95*time.Second, func() { s.away.Store(false) })
+		for range 3 {
+			go func() {
+				if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+					t.Errorf("%v after %v", err, time.Since(begin))
+				}
+			}()
+		}
+		pass(10 * time.Minute)
+		if trips := s.trips.Load(); trips > 70 {
+			t.Errorf("%d trips for three calls in 200 s", trips)
+		}
+	})
+}

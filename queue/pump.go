@@ -20,6 +20,7 @@ const (
 	ahead   = 10 * time.Millisecond // from the low mark to the high one
 	most    = 4096                  // calls in one trip
 	recheck = time.Second           // while all slots are taken: a permit may have been dropped without Done
+	news    = 10 * time.Second      // while a place is far away: others may have changed the limits, or ended a hold
 )
 
 // until is when a call gives up. MaxWait is for want of room, and not of a store
@@ -65,7 +66,8 @@ func (q *Queue) step() bool {
 		q.noSlot = false // a call may have ended while the trip was under way that found no slot
 	}
 	asked := q.plan(now)
-	if q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0 {
+	idle := q.listenIn(now) > 0 && asked == nil && !q.dirty && len(q.back) == 0
+	if idle && q.newsIn(now) > 0 {
 		return false
 	}
 	planned := q.dirty
@@ -95,7 +97,9 @@ func (q *Queue) step() bool {
 	case slotless(err):
 		q.noSlot = true
 	case !denied(err):
-		q.fail(err)
+		if !idle { // else it was for news only, and who waits may wait on
+			q.fail(err)
+		}
 	case asked != nil && !asked.gone:
 		q.refuse(asked, reason(err, asked.byCtx))
 	}
@@ -130,6 +134,15 @@ func (q *Queue) listenIn(now time.Time) time.Duration {
 		in = min(in, q.clock.Due(q.tickets[i]).Sub(now)-q.lowMark())
 	}
 	return in
+}
+
+// newsIn is how long until the clock is to be heard although the first place is
+// far away. Of what happens in this process the bucket tells by itself.
+func (q *Queue) newsIn(now time.Time) time.Duration {
+	if !q.shared || len(q.tickets) == 0 {
+		return 1<<63 - 1
+	}
+	return q.heard.Add(news).Sub(now)
 }
 
 // plan decides what to book: it sets the booking's costs, and returns the
@@ -197,10 +210,11 @@ func (q *Queue) book() error {
 	q.booking.Move = outbound.Ticket{}
 	clear(q.booking.Back)
 	q.booking.Back = q.booking.Back[:0]
-	if err != nil { // there may have been none
+	q.heard = time.Now()
+	if err != nil { // there may have been no trip
 		return err
 	}
-	took, back := time.Since(sent), q.booking.Clock.Back()
+	took, back := q.heard.Sub(sent), q.booking.Clock.Back()
 	if q.after = back; back <= q.tolerance(&q.booking.Clock)/2 {
 		q.after = 0
 	}
@@ -341,7 +355,7 @@ func (q *Queue) replan() {
 	w := q.list.first
 	for i := 0; i < len(q.tickets) && w != nil && q.list.placed(w); {
 		next, due := w.next, q.clock.Due(q.tickets[i])
-		if !w.deadline.IsZero() && due.After(q.until(w, time.Now())) {
+		if w.misses(due) && due.After(q.until(w, time.Now())) {
 			q.refuse(w, q.refusal(due, because(w.byCtx))) // its place is the next one's
 		} else {
 			i++
@@ -355,7 +369,7 @@ func (q *Queue) replan() {
 		switch {
 		case err != nil:
 			q.refuse(w, err)
-		case !w.deadline.IsZero() && earliest.After(q.until(w, time.Now())):
+		case w.misses(earliest) && earliest.After(q.until(w, time.Now())):
 			q.refuse(w, q.refusal(earliest, because(w.byCtx)))
 		default:
 			for i, c := range w.cost {

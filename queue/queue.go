@@ -43,6 +43,7 @@ type Queue struct {
 	one     [1]outbound.Cost
 	claim   float64       // what it has booked with a backlog; 0: it had none
 	granted int           // places that the last booking got
+	heard   time.Time     // when the last trip ended
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
 	after   time.Duration // how far ahead a place is to be, or its reply comes too late
@@ -192,7 +193,7 @@ func (q *Queue) admissible(w *waiter, earliest time.Time) error {
 	switch {
 	case q.list.n >= q.config.MaxLen:
 		return q.refusal(earliest, ErrFull)
-	case !w.deadline.IsZero() && earliest.After(w.deadline):
+	case w.misses(earliest):
 		return q.refusal(earliest, because(w.byCtx))
 	}
 	return nil
@@ -263,8 +264,12 @@ func within(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return 1<<63 - 1
 	}
-	return max(0, deadline.Sub(now))
+	return max(0, deadline.Sub(now)) + rounding
 }
+
+// rounding is how much later than its deadline a call may go: waits are rounded up,
+// to the microsecond in some stores, and each place counts from the one before.
+const rounding = 10 * time.Microsecond
 
 func because(byCtx bool) error {
 	if byCtx {

@@ -15,7 +15,7 @@ func (q *Queue) arm() {
 	now := time.Now()
 	next := time.Duration(1<<63 - 1)
 	if n := len(q.tickets); n > 0 {
-		next = q.listenIn(now)
+		next = min(q.listenIn(now), q.newsIn(now))
 		if q.list.rest != nil && !q.noSlot {
 			next = min(next, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark())
 		}

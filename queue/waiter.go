@@ -30,6 +30,11 @@ func (w *waiter) result(p *outbound.Permit) error {
 	return w.err
 }
 
+// misses reports whether a call that goes at t goes too late.
+func (w *waiter) misses(t time.Time) bool {
+	return !w.deadline.IsZero() && t.After(w.deadline.Add(rounding))
+}
+
 // list is the calls that wait, in order of arrival. The first len(tickets) of
 // them have a place, in the same order; rest is the first that has none.
 type list struct {

@@ -32,6 +32,13 @@
 //     its end just before it, and to wait in whole seconds would waste the next one.
 //   - A response out of a cache says nothing, and is no success either.
 //
+// Some profiles look at the bodies of refusals, and a body has 10 ms from its headers on.
+// What comes in that time is judged together with the headers: a refusal that only its
+// body calls a lock holds nobody. If the body is later, the transport heeds the headers
+// first, so that all wait from then on, whatever the body says. It goes on waiting for the
+// body until 2 s after the headers; what that says may make the wait longer, never shorter.
+// Then RoundTrip returns the response, and what comes of the body later is not heeded.
+//
 // Where a response says several things, Retry-After counts before a reset, and package
 // profile has the rest of the order. No response holds a bucket for longer than
 // [Transport.MaxHold], which has nothing to do with how long a request waits: that is
@@ -97,8 +104,9 @@
 // of each tenant, say. Only the outermost may wait, and inner ones are bare
 // buckets: behind a second queue the place that the first has given goes stale,
 // and calls leave together that were to go apart. A request that an inner one
-// refuses has paid the outer one. Several limits that always apply together are
-// better one bucket.
+// refuses has paid the outer one. The outer one hears of a response when the inner one
+// returns it: up to 2 s late, if the inner one's profile waits for a body that stalls.
+// Several limits that always apply together are better one bucket.
 //
 // # Header floods
 //

@@ -68,7 +68,7 @@ func TestARightLimitLosesNothingByWhatTheAPISaysRemains(t *testing.T) {
 		window time.Duration
 	}{{5, time.Second}, {50, time.Second}, {40, 2 * time.Second}, {50, 10 * time.Second}, {500, 10 * time.Second}, {600, time.Minute}} {
 		t.Run(fmt.Sprintf("%v per %v", c.n, c.window), func(t *testing.T) {
-			limit, length := outbound.Per(c.n, c.window), max(30*time.Second, 2*c.window)
+			limit, length := outbound.Per(c.n, c.window), max(20*time.Second, 2*c.window)
 			without, _ := windowed(t, limit, c.n, c.window, "none", 0, length)
 			for _, reset := range []string{"delta", "epoch"} {
 				used, refused := windowed(t, limit, c.n, c.window, reset, 0, length)

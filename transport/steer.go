@@ -27,13 +27,20 @@ func (q quick) noSuccess() { q.Failed() }
 // them ends soon, and a limit AtOnce is the cure.
 const crowded = time.Second
 
+// told is what a call has been told of its refusal before its body was there: that it
+// was refused because of its pace or a quota, and for how long all wait.
+type told struct {
+	refused bool
+	wait    time.Duration
+}
+
 // heed tells the call what the API has said: so it comes to the bucket that
 // admitted the call, and to all who share that, and to no other.
-func (t *Transport) heed(s *profile.Signal, c hearer) {
+func (t *Transport) heed(s *profile.Signal, before told, c hearer) told {
 	wait := min(s.Wait, t.maxHold())
 	switch {
 	case s.Throttled:
-		t.refused(s.Reason, wait, c)
+		return t.refused(s.Reason, wait, before, c)
 	case s.Cached: // it says nothing about the API now
 	default:
 		policies := s.Policies()
@@ -43,30 +50,40 @@ func (t *Transport) heed(s *profile.Signal, c hearer) {
 			}
 		}
 	}
+	return before
 }
 
-func (t *Transport) refused(why profile.Reason, wait time.Duration, c hearer) {
+// refused tells the call that the API has refused it. What was told before counts as
+// one with this: only a longer wait is news.
+func (t *Transport) refused(why profile.Reason, wait time.Duration, before told, c hearer) told {
 	switch why {
 	case profile.Rate:
 		c.Because(outbound.ReasonRate)
-		c.Refused(wait)
 	case profile.Quota:
 		c.Because(outbound.ReasonQuota)
-		c.Refused(wait)
 	case profile.Concurrency:
 		if wait == 0 {
 			wait = t.maxHold()
 		}
+		wait = min(wait, crowded)
 		c.Because(outbound.ReasonConcurrency)
-		c.Hold(min(wait, crowded))
-	case profile.Unknown:
-		// It may be down, or busy: that is no proof that we are too fast.
-		if wait > 0 {
-			c.Hold(wait)
-		}
+	case profile.Unknown: // it may be down, or busy: that is no proof that we are too fast
 	default: // not this quota: whoever tries again waits, and nobody else
+		return before
 	}
+	switch pace := why == profile.Rate || why == profile.Quota; {
+	case pace && !before.refused:
+		c.Refused(wait)
+		return told{true, max(wait, unsaid)}
+	case wait > before.wait:
+		c.Hold(wait)
+		before.wait = wait
+	}
+	return before
 }
+
+// unsaid is how long a refusal that does not say so holds all at least.
+const unsaid = time.Second
 
 // soon is a reset that a success does not wait for, as [outbound.Permit.Remaining] says.
 const soon = 2 * time.Second
@@ -94,16 +111,28 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 	return unit, ok && unit >= 0 && unit < outbound.Units
 }
 
+// early has a call hear what the headers say of a refusal whose body is late, so that
+// nobody else goes meanwhile.
+func (t *Transport) early(resp *http.Response, s profile.Signal, foreign bool, c hearer) told {
+	if foreign {
+		return told{}
+	}
+	if t.OnSignal != nil {
+		t.OnSignal(resp, &s)
+	}
+	return t.heed(&s, told{}, c)
+}
+
 // apply has a call hear what the response says, as the user's functions have it.
-func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, c hearer) {
+func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, before told, c hearer) {
 	// Neither what a cache or another host has answered nor a refusal that is another
 	// limiter's tells that this one's pace is right.
-	success := !s.Cached && !s.Throttled && !foreign
+	success := !s.Cached && !s.Throttled && !foreign && before == told{}
 	if t.OnSignal != nil {
 		t.OnSignal(resp, &s)
 	}
 	if !foreign {
-		t.heed(&s, c)
+		t.heed(&s, before, c)
 	}
 	if !success {
 		c.noSuccess()

@@ -45,7 +45,8 @@ type Transport struct {
 	// may change it: what it sets to the zero Signal is not heeded at all, such as
 	// a refusal of another scope than this limiter's, which is no success either.
 	// It sees what the API has asked for before MaxHold caps it, and runs even if
-	// the Signal says nothing. nil: nothing is called.
+	// the Signal says nothing. It is called twice for a refusal whose body is looked at
+	// and late: with what the headers say, and with all. nil: nothing is called.
 	OnSignal func(*http.Response, *profile.Signal)
 	// Used returns what a call has really cost, and whether that is known, by its
 	// response's headers, such as nothing for a 304. The call is settled with it.
@@ -153,7 +154,9 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		t.OnResponse(resp, &p)
 	}
 	if !a.judged() {
-		t.apply(resp, t.Profile.Read(resp, time.Time{}), foreign, a)
+		var before told
+		s := t.Profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) { before = t.early(resp, s, foreign, a) })
+		t.apply(resp, s, foreign, before, a)
 	}
 	if watch {
 		resp.Body = a.until(resp.Body)
@@ -166,14 +169,20 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 
 // judge has a call that nobody follows hear what the response says, and ends it.
 func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign bool) {
-	s := t.Profile.Read(resp, time.Time{})
-	if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !foreign {
+	var before told
+	s := t.Profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) {
+		p := permit
+		p.AtMost(t.maxHold())
+		before = t.early(resp, s, foreign, quick{&p})
+		permit = p
+	})
+	if before == (told{}) && !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !foreign {
 		permit.Done() // in place, so that nothing of it escapes
 		return
 	}
 	p := permit
 	p.AtMost(t.maxHold())
-	t.apply(resp, s, foreign, quick{&p})
+	t.apply(resp, s, foreign, before, quick{&p})
 	p.Done()
 }
 

@@ -63,6 +63,27 @@ func TestTheDocumentedUserPassesTheExamOnACluster(t *testing.T) {
 	})
 }
 
+func TestAClusterThatDeniesIsNotAway(t *testing.T) {
+	t.Parallel()
+	c := redistest.SharedCluster(t)
+	for _, user := range []struct{ says, name, password string }{{"WRONGPASS", "nobody", "wrong"}, {"NOPERM", "stranger", "secret"}} {
+		for _, n := range c.Nodes {
+			n.Do(t, "ACL", "SETUSER", "stranger", "on", ">secret", "~others:*", "+@all")
+		}
+		rdb := c.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = user.name, user.password })
+		var told events
+		s := redisstore.New(rdb, redisstore.Config{Timeout: 10 * time.Second, Observe: told.observe})
+		for range 3 {
+			_, err := outbound.Must(outbound.NewSharedBucket(s, "denied", outbound.PerSecond(1))).Acquire(t.Context(), outbound.Cost{1})
+			require.ErrorContains(t, err, user.says)
+			require.False(t, isAway(err), "%v", err)
+		}
+		require.ErrorContains(t, told.await(t, redisstore.EventDenied).Err, user.says)
+		require.Len(t, told.of(redisstore.EventDenied), 1)
+		require.Empty(t, told.of(redisstore.EventAway))
+	}
+}
+
 // all does what runs every command of the script, and returns the first error.
 func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Duration) error {
 	s.Do(t, "SCRIPT", "FLUSH")

@@ -28,6 +28,7 @@ type answer struct {
 	why      int
 	wait     time.Duration
 	garbage  bool
+	lost     uint8 // of what this worker has had an answer to
 	differ   bool
 	n        int               // limits
 	stamp    float64           // of set
@@ -101,7 +102,10 @@ func decode(value any) (a answer, err error) {
 	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.Memory, 1, int64(f[2])
 	if rest != 0 {
 		u := limits[perLimit*a.n:]
-		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] != 0, u[2] != 0
+		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] == 1, u[2] != 0
+		if u[1] > 1 {
+			a.lost = uint8(u[1])
+		}
 		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
 		copy(a.y[:], u[unusual:])
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
@@ -155,9 +159,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 		}
 	}
 	ln.version = a.version
-	if a.recorded >= 0 {
-		ln.heard = a.recorded
-	}
+	loss := ln.learn(r, a)
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
 	o.base = outbound.Result{
 		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
@@ -179,7 +181,7 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
 	}
 	o.divide(sh)
-	sh.tellOf(ln, a)
+	sh.tellOf(ln, a, loss)
 	sh.arrived(ln)
 	return o
 }
@@ -363,7 +365,7 @@ func (sh *shard) refuse(r *request, err error) outcome {
 	switch {
 	case errors.Is(err, errAhead):
 		sh.store.rename()
-		sh.garbage(r.line)
+		sh.store.tell(EventGarbage, r.line.bucket, nil)
 	case errors.As(err, &u): // the next request says so
 		r.line.stamp = -u.stamp
 	}
@@ -383,18 +385,5 @@ func (sh *shard) arrived(ln *line) {
 	ln.away = false
 	if len(ln.pending) > 0 && !ln.queued {
 		ln.lane.push(ln)
-	}
-}
-
-func (sh *shard) garbage(ln *line) { go sh.store.tell(EventGarbage, ln.bucket, nil) }
-
-// tellOf tells of what an answer says beside what was asked. The shard's lock is held.
-func (sh *shard) tellOf(ln *line, a *answer) {
-	if a.garbage {
-		sh.garbage(ln)
-	}
-	if now := time.Now(); a.differ && now.Sub(ln.differ) > time.Minute {
-		ln.differ = now
-		go sh.store.tell(EventDiffer, ln.bucket, nil)
 	}
 }

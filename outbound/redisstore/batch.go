@@ -3,10 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
-	"net"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -122,7 +119,8 @@ func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time
 		switch err := s.err; {
 		case s.done:
 		case err == nil:
-			la.up()
+			la.up(sent)
+			s.line.back(sh.store, sent)
 			s.done = true
 			b.left--
 			out = append(out, sh.deliver(s.request, &s.answer, sent, arrived))
@@ -135,12 +133,9 @@ func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time
 			failed, calm = true, true
 			b.note(err)
 		default:
-			la.up()
+			la.refused(err, sent)
 			s.done = true
 			b.left--
-			if hasPrefix(err, "OOM", "NOAUTH", "WRONGPASS") { // it refuses all keys
-				err = &awayError{err}
-			}
 			out = append(out, sh.refuse(s.request, err))
 		}
 	}
@@ -187,13 +182,11 @@ func (b *batch) late() {
 			r.line.fence = true
 			out = append(out, sh.refuse(r, err))
 			sh.fail(r.line, err)
-			if sh.store.cluster != nil {
-				r.line.lane = sh.lane("") // another node may have it by now
-			}
 		}
 	}
 	la.busy = false
 	la.down(err, now)
+	sh.leave(la)
 	sh.mu.Unlock()
 	for i := range out {
 		out[i].hand(sh)
@@ -254,32 +247,4 @@ func (s *Store) reload() {
 	if s.cluster != nil {
 		s.cluster.ReloadState(context.Background())
 	}
-}
-
-// redirects reports whether an error says that the key is elsewhere.
-func redirects(err error) bool { return hasPrefix(err, "MOVED ", "ASK ", "TRYAGAIN") }
-
-// transient reports whether an error may be gone with the next attempt.
-func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) {
-		return false
-	}
-	var answered redis.Error
-	if !errors.As(err, &answered) {
-		return true
-	}
-	var n net.Error
-	if errors.As(err, &n) || errors.Is(err, io.EOF) {
-		return true
-	}
-	return hasPrefix(err, "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOREPLICAS", "ERR max number of clients")
-}
-
-func hasPrefix(err error, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if redis.HasErrorPrefix(err, p) || strings.HasPrefix(err.Error(), p) {
-			return true
-		}
-	}
-	return false
 }

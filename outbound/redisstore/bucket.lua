@@ -286,6 +286,7 @@ local lifted
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
 local recorded, since, repeated = -1, seq, false
+local lost = 0 -- of what this worker has had an answer to: 2: all, or its record alone; 3: the latest
 if r then
   if #r >= 24 then
     recorded, since, place = unpacked('ddd', r)
@@ -312,8 +313,13 @@ if r then
     m, place = 0, 0
     -- What this worker has had an answer to is not there: the store has lost it. What
     -- it charged before may be lost, too, and so does not come back.
-    if not (recorded >= heard) then recorded, since = -1, seq end
+    if not (recorded >= heard) then
+      if recorded >= 0 and heard < seq then lost = 3 end
+      recorded, since = -1, seq
+    end
   end
+elseif heard < seq then
+  lost = 2
 end
 
 -- The steps, until one that books.
@@ -570,7 +576,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if count == 0 then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
-    for _, o in ipairs(limits) do was[o.field] = o end
+    for _, o in ipairs(limits) do
+      -- What is booked for later than a worker may go without having heard is void:
+      -- without it the limit is no fuller than this.
+      if last > lag then o.level = min(o.level, max(o.cap, o.top) + o.rate * lag / 1e6) end
+      was[o.field] = o
+    end
+    if last > lag then last, version = lag, version + 1 end
     local olds, turned = {}, false
     for i, l in ipairs(list) do
       olds[i] = was[l.field]
@@ -747,7 +759,11 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   end
   if row and not repeated then row.calls = min(row.calls + m, 4294967295) end
 end
-local counts = row and (row.calls * 4096 + row.refused) * 256 + row.trust + 3
+local counts, top, per, fast, till = 0, 0, 0, 0, 0
+if row then
+  counts = (row.calls * 4096 + row.refused) * 256 + row.trust + 3
+  top, per, fast, till = row.top, row.per, row.fast, row.till
+end
 
 -- What is kept.
 
@@ -779,8 +795,8 @@ if (changed or fence == 1) and not repeated then
   end
   if row then
     values[#values + 1] = 'r'
-    values[#values + 1] = pack('ddddd', counts, row.top, row.per, row.fast, row.till)
-    need = max(need, row.till - at)
+    values[#values + 1] = pack('ddddd', counts, top, per, fast, till)
+    need = max(need, till - at)
   elseif rowed then
     redis.call('HDEL', key, 'r')
   end
@@ -839,10 +855,9 @@ for i = 2, n do
   l = limits[i]
   reply = reply .. pack('ddddd', l.level, l.ret, l.top, l.full, l.up)
 end
-if repeated or garbage or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
-  reply = reply .. pack('ddddddddddd', repeated and 1 or 0, garbage and 1 or 0, differ and 1 or 0, which, why, wait,
-    skip, rem, speed, epoch, rem > 0 and held or 0)
-  reply = reply .. (row and pack('ddddd', counts, row.top, row.per, row.fast, row.till) or pack('ddddd', 0, 0, 0, 0, 0))
+if repeated or garbage or lost > 0 or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
+  reply = reply .. pack('dddddddddddddddd', repeated and 1 or 0, garbage and 1 or lost, differ and 1 or 0, which, why, wait,
+    skip, rem, speed, epoch, rem > 0 and held or 0, counts, top, per, fast, till)
 end
 if repeated and m > 0 then
   for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end

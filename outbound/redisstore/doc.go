@@ -23,9 +23,13 @@
 //
 // When Redis loses data, as in a failover before the last writes were replicated,
 // or when it evicts keys, what was charged is lost with it: at most one more
-// Capacity goes out for each time. Use a server, or a database, whose
-// maxmemory-policy is noeviction. The same holds for a clock of the server that steps
-// forward. One that steps back loses the step and nothing else.
+// Capacity goes out for each time, and [EventDataLoss] tells of it. Use a server whose
+// maxmemory-policy is noeviction: without memory it is away, and loses nothing. Under
+// the others each eviction of a bucket costs a Capacity. The volatile ones, above all
+// volatile-ttl, evict buckets before anything else, because buckets expire and mostly soon:
+// under full memory each lives for a moment, and about twice the rate goes out for as
+// long as that lasts. The same holds for a clock of the server that steps forward, which
+// nobody is told of. One that steps back loses the step and nothing else.
 //
 // # What it costs
 //
@@ -82,6 +86,13 @@
 // that comes is answered so at once, while one request finds out whether the
 // server is back. An [outbound.Fallback] around the store says what calls do
 // meanwhile.
+//
+// Away is all that a wait can cure: a server that is down or hangs, one that loads
+// its data, has no memory left, only reads, cannot save or misses its replicas or its
+// cluster, and a client or a server without a connection left. [EventAway] tells of it,
+// and [EventBack] of its end. What no wait cures is not away: a password that is missing
+// or wrong, and a missing permission. Operations then fail at once with the
+// server's words, [EventDenied] tells of it once, and no Fallback takes over.
 //
 // # What the server sees
 //

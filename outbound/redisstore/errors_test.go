@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,12 +21,12 @@ import (
 
 // trouble is a server that does not do what it is asked.
 type trouble struct {
-	why     string
-	says    string // in the error
-	away    bool   // as one that may come back by itself
-	refuses bool   // all keys, at once
-	empty   bool   // the cure takes what was stored
-	args    []string
+	why    string
+	says   string // in the error
+	away   bool   // as one that may come back by itself
+	denied bool   // as one that no wait cures
+	empty  bool   // the cure takes what was stored
+	args   []string
 	// cause makes the trouble, and returns what ends it. It may change how clients
 	// are made.
 	cause func(t *testing.T, s *redistest.Server, o *redis.Options, name string) (cure func())
@@ -34,19 +37,19 @@ var troubles = []trouble{
 		s.Kill(t)
 		return func() { s.Restart(t) }
 	}},
-	{why: "the password is missing", says: "NOAUTH", refuses: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+	{why: "the password is missing", says: "NOAUTH", denied: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
 		s.Do(t, "ACL", "SETUSER", "default", "resetpass", ">secret")
 		return func() {
 			admin := s.Client(t, func(o *redis.Options) { o.Password = "secret" })
 			require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "nopass").Err())
 		}
 	}},
-	{why: "the password is wrong", says: "WRONGPASS", refuses: true, cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
+	{why: "the password is wrong", says: "WRONGPASS", denied: true, cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
 		s.Do(t, "ACL", "SETUSER", "worker", "on", ">right", "+@all", "~*")
 		o.Username, o.Password = "worker", "wrong"
 		return func() { s.Do(t, "ACL", "SETUSER", "worker", ">wrong") }
 	}},
-	{why: "the permission is missing", says: "NOPERM", cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
+	{why: "the permission is missing", says: "NOPERM", denied: true, cause: func(t *testing.T, s *redistest.Server, o *redis.Options, _ string) func() {
 		s.Do(t, "ACL", "SETUSER", "worker", "on", ">right", "+@all", "~others:*")
 		o.Username, o.Password = "worker", "right"
 		return func() { s.Do(t, "ACL", "SETUSER", "worker", "~dripfeed:*") }
@@ -55,9 +58,24 @@ var troubles = []trouble{
 		s.Do(t, "REPLICAOF", "127.0.0.1", "1") // of nobody who answers, so it keeps what it has
 		return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }
 	}},
-	{why: "the memory is full", says: "OOM", refuses: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+	{why: "the memory is full", says: "OOM", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
 		s.Config(t, "maxmemory", "1", "maxmemory-policy", "noeviction")
 		return func() { s.Config(t, "maxmemory", "0") }
+	}},
+	{why: "the server cannot save", says: "MISCONF", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		dir := s.Do(t, "CONFIG", "GET", "dir").(map[any]any)["dir"].(string)
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "dump.rdb", "in the way"), 0o700))
+		s.Config(t, "save", "3600 1")
+		s.Do(t, "BGSAVE")
+		require.Eventually(t, func() bool {
+			return strings.Contains(fmt.Sprint(s.Do(t, "INFO", "persistence")), "rdb_last_bgsave_status:err")
+		}, time.Minute, 5*time.Millisecond)
+		return func() { s.Config(t, "stop-writes-on-bgsave-error", "no") }
+	}},
+	{why: "the replica has lost its master", says: "MASTERDOWN", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
+		s.Config(t, "replica-serve-stale-data", "no")
+		s.Do(t, "REPLICAOF", "127.0.0.1", "1")
+		return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }
 	}},
 	{why: "replicas are missing", says: "NOREPLICAS", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
 		s.Config(t, "min-replicas-to-write", "1")
@@ -111,23 +129,41 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			rdb := redis.NewClient(o)
 			t.Cleanup(func() { _ = rdb.Close() })
 			var told events
-			b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe}), key, limit))
-			for range 3 {
+			store := redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe})
+			b := outbound.Must(outbound.NewSharedBucket(store, key, limit))
+			for said := 0; said < 3; { // a busy machine may hear nothing in time
 				_, err = b.Acquire(t.Context(), outbound.Cost{1})
 				var failed *outbound.StoreError
 				require.ErrorAs(t, err, &failed)
 				require.Equal(t, key, failed.Key)
 				require.Equal(t, "book", failed.Op)
-				require.ErrorContains(t, err, c.says)
+				if strings.Contains(err.Error(), c.says) {
+					said++
+				} else {
+					require.ErrorContains(t, err, "no answer within")
+					continue
+				}
 				require.ErrorContains(t, err, key)
 				require.NotContains(t, err.Error(), "secret")
-				require.Equal(t, c.away || c.refuses, isAway(err), "%v", err)
+				require.Equal(t, c.away, isAway(err), "%v", err)
 				require.False(t, failed.RetryableError())
 			}
 			if c.away {
 				told.await(t, redisstore.EventAway)
 			} else {
 				require.Empty(t, told.of(redisstore.EventAway))
+			}
+			for i := range 3 { // who only looks at another key hears the same, and ends no outage
+				other := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint(key, i), limit))
+				_, err := other.State(t.Context())
+				require.Equal(t, c.away, isAway(err), "%v", err)
+				require.Empty(t, told.of(redisstore.EventBack))
+			}
+			if c.denied {
+				require.ErrorContains(t, told.await(t, redisstore.EventDenied).Err, c.says)
+				require.Len(t, told.of(redisstore.EventDenied), 1)
+			} else {
+				require.Empty(t, told.of(redisstore.EventDenied))
 			}
 
 			cure()
@@ -153,6 +189,27 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 }
 
 func isAway(err error) bool { return errors.Is(err, outbound.ErrAway) }
+
+func TestAClientWithoutAConnectionLeftIsAway(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 10*time.Millisecond })
+	held := rdb.Conn() // for long, as a blocking command does
+	require.NoError(t, held.Ping(t.Context()).Err())
+	var told events
+	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: 300 * time.Millisecond, Observe: told.observe}), "pool", reset))
+	for range 3 {
+		_, err := b.Acquire(t.Context(), outbound.Cost{1})
+		require.ErrorIs(t, err, outbound.ErrAway)
+		require.ErrorContains(t, err, "connection pool timeout")
+	}
+	told.await(t, redisstore.EventAway)
+	require.NoError(t, held.Close())
+	require.Eventually(t, func() bool {
+		_, err := b.Acquire(t.Context(), outbound.Cost{1})
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	told.await(t, redisstore.EventBack)
+}
 
 func TestAWrongAddressIsAStoreError(t *testing.T) {
 	t.Parallel()

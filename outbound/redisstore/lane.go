@@ -8,13 +8,14 @@ import (
 // lane is the lines of one shard on one server. At most one batch of their
 // requests is under way, and the others gather for the next.
 type lane struct {
-	shard *shard
-	ready []*line // with something pending, and nothing away
-	busy  bool
-	finds bool          // it has no server, but finds that of each line
-	out   int           // attempts that the client is busy with
-	began time.Time     // the last of them
-	spare chan struct{} // wakes the goroutine that waits for work; nil: none does
+	shard  *shard
+	server *server
+	ready  []*line // with something pending, and nothing away
+	busy   bool
+	finds  bool          // it has no server, but finds that of each line
+	out    int           // attempts that the client is busy with
+	began  time.Time     // the last of them
+	spare  chan struct{} // wakes the goroutine that waits for work; nil: none does
 	outage
 }
 
@@ -157,9 +158,9 @@ func (la *lane) next(work chan struct{}) *batch {
 
 // down begins or prolongs an outage. The shard's lock is held.
 func (la *lane) down(err error, now time.Time) {
+	la.server.down(la.shard.store, err, now)
 	if la.pause == 0 {
 		la.pause = firstPause
-		go la.shard.store.tell(EventAway, "", err)
 	} else {
 		la.pause = min(2*la.pause, lastPause)
 	}
@@ -172,10 +173,10 @@ func (la *lane) down(err error, now time.Time) {
 	la.ready = nil
 }
 
-// up ends an outage.
-func (la *lane) up() {
+// up ends an outage: the server has answered what was sent at this time.
+func (la *lane) up(sent time.Time) {
 	if la.cause != nil {
 		la.outage = outage{}
-		go la.shard.store.tell(EventBack, "", nil)
 	}
+	la.server.up(la.shard.store, sent)
 }

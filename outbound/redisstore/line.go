@@ -40,6 +40,8 @@ type line struct {
 	refusal refusal
 	offset  offset
 	differ  time.Time // when it was last told
+	left    *server   // that was away, so that another may have the key
+	memory
 }
 
 // wait is an operation whose caller waits.
@@ -92,7 +94,7 @@ func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, 
 			sh.lose(ln, err)
 		}
 		if ln.lane.hangs(now) {
-			sh.push(ln, &wait{op: &outbound.Op{Limits: op.Limits}, line: ln, gone: true})
+			sh.probe(ln, op)
 		}
 		return nil, err
 	}
@@ -104,6 +106,11 @@ func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, 
 	sh.list(w, now)
 	sh.push(ln, w)
 	return w, nil
+}
+
+// probe asks something of the server that nobody waits for.
+func (sh *shard) probe(ln *line, op *outbound.Op) {
+	sh.push(ln, &wait{op: &outbound.Op{Limits: op.Limits}, line: ln, gone: true})
 }
 
 func (sh *shard) push(ln *line, w *wait) {
@@ -177,7 +184,5 @@ func (sh *shard) fail(ln *line, err error) {
 
 // lose tells of the reports that are lost with an operation.
 func (sh *shard) lose(ln *line, err error) {
-	if sh.store.config.Observe != nil {
-		go sh.store.tell(EventLost, ln.bucket, err) // not with the lock held
-	}
+	sh.store.tell(EventLost, ln.bucket, err)
 }

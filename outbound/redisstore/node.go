@@ -3,13 +3,15 @@ package redisstore
 import (
 	"context"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
 )
 
 // lane returns the lane to a node. That of no node, in a Cluster, finds the nodes.
 func (sh *shard) lane(node string) *lane {
 	la := sh.lanes[node]
 	if la == nil {
-		la = &lane{shard: sh, finds: node == "" && sh.store.cluster != nil}
+		la = &lane{shard: sh, server: sh.store.server(node), finds: node == "" && sh.store.cluster != nil}
 		sh.lanes[node] = la
 	}
 	return la
@@ -29,26 +31,68 @@ func (la *lane) find() {
 		ln := la.ready[0]
 		la.out++
 		la.began = time.Now()
+		sent := la.began
 		sh.mu.Unlock()
 		node, err := la.nodeOf(ln)
 		sh.mu.Lock()
-		if err != nil {
+		if err != nil && transient(err) {
 			la.busy = false
 			la.down(&awayError{err}, time.Now())
 			sh.mu.Unlock()
 			return
 		}
-		la.up()
 		copy(la.ready, la.ready[1:])
 		la.ready = la.ready[:len(la.ready)-1]
 		ln.queued = false
-		ln.lane = sh.lane(node)
-		if err := ln.lane.refuses(time.Now()); err != nil {
-			sh.fail(ln, err)
+		if err == nil {
+			la.up(sent)
+			sh.settle(ln, sh.lane(node))
 		} else {
-			ln.lane.push(ln)
+			la.refused(err, sent)
+			sh.fail(ln, err)
 		}
 		sh.mu.Unlock()
+	}
+}
+
+// settle moves a line to the lane of its node, unless that is away: then its key may
+// soon be another's.
+func (sh *shard) settle(ln *line, to *lane) {
+	now := time.Now()
+	err := to.refuses(now)
+	if err == nil {
+		ln.lane = to
+		to.push(ln)
+		return
+	}
+	var op *outbound.Op
+	for _, w := range ln.pending {
+		if w.op != nil {
+			op = w.op
+		}
+	}
+	hangs := op != nil && to.hangs(now)
+	if hangs {
+		ln.lane = to
+		op = &outbound.Op{Limits: op.Limits} // its caller goes
+	}
+	sh.fail(ln, err)
+	if hangs {
+		sh.probe(ln, op)
+	}
+}
+
+// leave has the lines of a lane in a Cluster look for their nodes anew: others may
+// have their keys by now.
+func (sh *shard) leave(la *lane) {
+	if sh.store.cluster == nil || la.finds {
+		return
+	}
+	finds := sh.lane("")
+	for _, ln := range sh.lines {
+		if ln.lane == la && !ln.away && !ln.queued {
+			ln.lane, ln.left = finds, la.server
+		}
 	}
 }
 

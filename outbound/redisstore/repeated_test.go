@@ -57,6 +57,14 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 
 func TestWhatIsGrantedAgainComesBackWhole(t *testing.T) {
 	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
+	for !grantedAgain(t, proxy) {
+		t.Log("the machine was too slow")
+	}
+}
+
+// grantedAgain reports whether it was fast enough: what was booked more than 100 ms ago
+// has left, and does not come back whole.
+func grantedAgain(t *testing.T, proxy *redistest.Proxy) bool {
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
@@ -90,11 +98,16 @@ func TestWhatIsGrantedAgainComesBackWhole(t *testing.T) {
 	p.Settle(outbound.Cost{0.5, 1})
 	levels(1.5, 2)
 	k := outbound.Booking{Costs: []outbound.Cost{{2, 3}, {3, 0}, {1, 20}}, Wait: time.Hour, Horizon: time.Hour}
+	booked := time.Now()
 	lose(func() error { return b.Book(context.Background(), &k) })
 	require.Len(t, k.Tickets, 3)
 	levels(7.5, 25)
 	require.NoError(t, b.Book(context.Background(), &outbound.Booking{Back: []outbound.Ticket{k.Tickets[0], k.Tickets[2]}}))
+	if time.Since(booked) > 90*time.Millisecond {
+		return false
+	}
 	levels(4.5, 2)
 	require.NoError(t, b.Book(context.Background(), &outbound.Booking{Back: k.Tickets[1:2]}))
 	levels(1.5, 2)
+	return true
 }

@@ -78,6 +78,9 @@ func (sh *shard) compose(ln *line) *request {
 		}
 	}
 	r.seq = sh.store.seq.Add(1)
+	if ln.lane.server.ill.Load() {
+		ln.fence = true // so that it writes: a server that only reads is not back
+	}
 	r.encode(sh.store.worker.Load())
 	ln.fence = false
 	return r

@@ -31,9 +31,9 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	seen, forgotten := map[int64]int{}, 0
 	calls, pace, hint := 1, time.Second, time.Duration(0)
 	for range stepsOf(2500) {
-		if r.IntN(50) == 0 {
+		if r.IntN(80) == 0 {
 			calls = []int{1, 3, 20, 100, 400}[r.IntN(5)]
-			pace = []time.Duration{time.Millisecond, 100 * time.Millisecond, 10 * time.Second, time.Minute}[r.IntN(4)]
+			pace = []time.Duration{time.Millisecond, 100 * time.Millisecond, 10 * time.Second, 45 * time.Second, time.Minute}[r.IntN(5)]
 			hint = time.Duration(r.IntN(2)) * time.Millisecond
 		}
 		step := time.Duration(r.ExpFloat64() * float64(pace)).Truncate(time.Microsecond)

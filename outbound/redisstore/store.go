@@ -27,8 +27,8 @@ type Config struct {
 	// Timeout is the longest that an operation takes before it fails, whatever
 	// the client's own settings say. 0 or less: 1 s.
 	Timeout time.Duration
-	// Observe is called with what no call returns, in any goroutine. It must not
-	// block. nil: nothing is told.
+	// Observe is called with what no call returns, in any goroutine, one call after
+	// the other. It must not block. nil: nothing is told.
 	Observe func(Event)
 }
 
@@ -46,6 +46,9 @@ type Store struct {
 	seq     atomic.Int64
 	shards  [shardCount]shard
 	waits   sync.Pool
+	news    news
+	mu      sync.Mutex         // protects servers
+	servers map[string]*server // by address, as the lanes
 }
 
 // reloader is what a Cluster's client can do.
@@ -84,7 +87,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 			rdb = nil
 		}
 	}
-	s := &Store{rdb: rdb, config: c}
+	s := &Store{rdb: rdb, config: c, servers: make(map[string]*server)}
 	s.rename()
 	s.cluster, _ = rdb.(reloader)
 	for i := range s.shards {

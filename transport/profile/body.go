@@ -1,9 +1,12 @@
 package profile
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 )
 
 // maxPeek is how much of a body is looked at. Refusals are short: one of Google's,
@@ -43,8 +46,18 @@ func (p *Profile) readable(resp *http.Response) bool {
 	return false
 }
 
-// peek returns the beginning of the response's body, which reads as before.
-func (p *Profile) peek(resp *http.Response) []byte {
+const (
+	// prompt is how long a body may take before the headers count without it. Most bodies
+	// come together with them, and some say that the refusal is no matter of pace: what
+	// was told too early cannot be taken back.
+	prompt = 10 * time.Millisecond
+	// patience is how long anybody waits for a body, from the headers on.
+	patience = 2 * time.Second
+)
+
+// peek begins to look at the response's body, which reads as before; nil: it is not to
+// be looked at.
+func (p *Profile) peek(resp *http.Response) *body {
 	if !p.readable(resp) {
 		return nil
 	}
@@ -52,49 +65,129 @@ func (p *Profile) peek(resp *http.Response) []byte {
 	if resp.ContentLength > 0 { // one more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
-	old := resp.Body
-	seen := make([]byte, 0, size)
-	b := &body{old: old}
-	idle := 0 // reads in a row that brought nothing
-	for len(seen) < maxPeek && b.err == nil && idle < 100 {
-		if len(seen) == cap(seen) {
-			seen = append(seen, 0)[:len(seen)]
-		}
-		n, err := old.Read(seen[len(seen):min(cap(seen), maxPeek)])
-		if n < 0 || n > cap(seen)-len(seen) {
-			n = 0 // a reader that breaks its contract
-		}
-		seen = seen[:len(seen)+n]
-		b.err = err
-		if idle++; n > 0 {
-			idle = 0
-		}
-	}
-	b.seen = seen
-	resp.Body = b
-	if w, ok := old.(io.Writer); ok {
+	b := &body{old: resp.Body, seen: make([]byte, 0, size), done: make(chan struct{})}
+	if w, ok := resp.Body.(io.Writer); ok {
 		resp.Body = &writable{body: b, Writer: w}
+	} else {
+		resp.Body = b
 	}
-	return seen
+	go b.ahead()
+	return b
 }
 
-// body is a body of which a part has been read already.
+// body is a body whose beginning is read ahead, by a goroutine that ends with it, when
+// it has seen enough, or with the next bytes after nobody waits for it any more. To
+// close the body ends it if it stalls.
 type body struct {
 	old  io.ReadCloser
-	seen []byte // not yet read again
-	err  error  // how the reading ended, if it did
+	done chan struct{} // closed when nobody reads ahead any more
+
+	mu     sync.Mutex // protects what follows
+	seen   []byte     // what was read ahead
+	off    int        // how much of it has been read again
+	err    error      // how the reading ended, if it did
+	broken any        // what it panicked with
+	enough bool       // nobody waits for more
+}
+
+// ahead reads until there is enough.
+func (b *body) ahead() {
+	defer close(b.done)
+	defer func() {
+		if v := recover(); v != nil { // it is the reader's, who is told
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.broken = v
+		}
+	}()
+	for idle := 0; idle < 100; idle++ { // reads in a row that brought nothing
+		room := b.room()
+		if len(room) == 0 {
+			return
+		}
+		n, err := b.old.Read(room)
+		if n < 0 || n > len(room) {
+			n = 0 // a reader that breaks its contract
+		}
+		if b.add(n, err); n > 0 {
+			idle = -1
+		}
+	}
+}
+
+// room returns where the next bytes go; none: there is enough.
+func (b *body) room() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.seen)
+	if b.enough || b.err != nil || n >= maxPeek {
+		return nil
+	}
+	if n == cap(b.seen) {
+		b.seen = append(b.seen, 0)[:n]
+	}
+	return b.seen[n:min(cap(b.seen), maxPeek)]
+}
+
+func (b *body) add(n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen, b.err = b.seen[:len(b.seen)+n], err
+}
+
+// wait waits until all that is looked at is there, or for so long, and reports which.
+func (b *body) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-b.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// look returns what is there.
+func (b *body) look() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.broken != nil {
+		panic(b.broken)
+	}
+	return bytes.TrimPrefix(b.seen[:len(b.seen):len(b.seen)], []byte("\ufeff")) // which Azure begins with
+}
+
+// stop has nobody read ahead any more.
+func (b *body) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.enough = true
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	switch {
-	case len(b.seen) > 0:
-		n := copy(p, b.seen)
-		b.seen = b.seen[n:]
-		return n, nil
-	case b.err != nil:
-		return 0, b.err
+	if n, err := b.again(p); n > 0 || err != nil {
+		return n, err
+	}
+	<-b.done // what is being read comes first
+	if n, err := b.again(p); n > 0 || err != nil {
+		return n, err
 	}
 	return b.old.Read(p)
+}
+
+// again reads what was read ahead, and then how that ended.
+func (b *body) again(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.off < len(b.seen):
+		n := copy(p, b.seen[b.off:])
+		b.off += n
+		return n, nil
+	case b.broken != nil:
+		panic(b.broken)
+	}
+	return 0, b.err
 }
 
 func (b *body) Close() error { return b.old.Close() }

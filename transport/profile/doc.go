@@ -9,7 +9,8 @@
 // one should go, and which limits the API has told of: a set of [Policy]. It is
 // evidence from outside, which may slow a program down and never speeds it up.
 // Nothing is kept between two responses, nothing is sent, and nothing waits,
-// but for a body that a profile asks to look at.
+// but for a body that a profile asks to look at, and for that no longer than 2 s:
+// what it has said until then counts. [Profile.ReadEarly] tells of a refusal before.
 //
 // # What is read from every response
 //

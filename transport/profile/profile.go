@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"bytes"
 	"net/http"
 	"time"
 )
@@ -30,7 +29,8 @@ type Profile struct {
 	Penalty time.Duration
 	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
 	// its media type is JSON, or one of Types, and it is not compressed. To look
-	// at it means to wait for it, so a body that streams is not to be listed.
+	// at it means to wait for it, up to 2 s, so a body that streams is not to be
+	// listed.
 	Peeks []Peek
 	// Types are media types beside JSON whose bodies are looked at, in lower
 	// case, such as "text/xml".
@@ -116,14 +116,24 @@ var Generic = &Profile{Name: "generic"}
 // it counts only where the response has a point in time but no Date to measure
 // it by, and is best corrected by the Skew of earlier responses; the zero time stands
 // for the moment, and is cheaper where there is nothing to read. Only if Peeks
-// lists the response, its body is looked at and replaced: the new body reads,
-// fails and closes as the old one. Nothing else of the response is changed. A
-// nil response says nothing. Header names are found as net/http makes them,
-// canonical, and not otherwise.
+// lists the response, its body is looked at, for 2 s at most, and replaced: the new
+// body reads, fails and closes as the old one. Nothing else of the response is
+// changed. A nil response says nothing. Header names are found as net/http makes
+// them, canonical, and not otherwise.
 //
 // At most 4 KiB of values are read, no line above 1 KiB, and 16 lines of one
 // name. A response with nothing to read costs no allocation.
-func (p *Profile) Read(resp *http.Response, now time.Time) (s Signal) {
+func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
+	return p.ReadEarly(resp, now, nil)
+}
+
+// ReadEarly is Read for those who have to know of a refusal before its body is there. If
+// the body takes more than 10 ms, and what there is says by itself that the API has
+// refused the call, ReadEarly calls early with that, once, before it waits for the rest.
+// What it returns then may say otherwise, as where a refusal turns out to be a [Lock]. A
+// response whose body comes with its headers is judged as a whole, without early. nil:
+// nothing is called.
+func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signal)) (s Signal) {
 	if resp == nil {
 		return s
 	}
@@ -133,7 +143,7 @@ func (p *Profile) Read(resp *http.Response, now time.Time) (s Signal) {
 	seen := scan(resp.Header)
 	// Age says nothing by itself, and Date is none of those that are seen.
 	if seen&^(1<<hAge) != 0 || p.minds(resp.StatusCode) {
-		return p.read(resp, now, seen)
+		return p.read(resp, now, seen, early)
 	}
 	return s
 }
@@ -169,7 +179,7 @@ func (p *Profile) peeksAt(status int) bool {
 }
 
 // read is Read where there may be something to read.
-func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
+func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early func(Signal)) Signal {
 	if now.IsZero() {
 		now = time.Now()
 	}
@@ -207,20 +217,47 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32) Signal {
 	}
 	listed := p.peeks(resp)
 	if p.Judge != nil && (custom || listed || s.Throttled) {
-		a := &Answer{Status: status, Header: resp.Header, clock: r.clock(), left: maxRead}
+		var b *body
 		if listed {
-			a.Body = bytes.TrimPrefix(p.peek(resp), []byte("\ufeff")) // which Azure begins with
+			b = p.peek(resp)
 		}
-		judged := *s // what Judge gets escapes, and only then costs an allocation
-		p.Judge(a, &judged)
-		*s = judged
-		s.bound()
+		if b == nil {
+			r.judge(p, status, nil)
+		} else {
+			if !b.wait(prompt) {
+				if early != nil {
+					first := r
+					first.judge(p, status, b.look())
+					if first.finish(p); first.s.Throttled {
+						early(first.s)
+					}
+				}
+				b.wait(patience - prompt)
+			}
+			b.stop()
+			r.judge(p, status, b.look())
+		}
 	}
+	r.finish(p)
+	return r.s
+}
+
+// judge has the profile's function look at what there is.
+func (r *reader) judge(p *Profile, status int, body []byte) {
+	a := &Answer{Status: status, Header: r.header, Body: body, clock: r.clock(), left: maxRead}
+	judged := r.s // what Judge gets escapes, and only then costs an allocation
+	p.Judge(a, &judged)
+	r.s = judged
+	r.s.bound()
+}
+
+// finish computes what follows from all that was read.
+func (r *reader) finish(p *Profile) {
+	s := &r.s
 	s.conclude(p.Penalty)
 	if s.Throttled || s.n > 0 {
 		if r.clock(); r.dated {
-			s.Date, s.Skew = r.date, max(-forever, between(now, r.date))
+			s.Date, s.Skew = r.date, max(-forever, between(r.now, r.date))
 		}
 	}
-	return r.s
 }

@@ -39,7 +39,16 @@ func newHops(p *policy, t *transport.Transport) *hops {
 	if t.MaxHold > 0 {
 		held = min(held, t.MaxHold)
 	}
-	paced.Base = &door{base: t.Base, profile: t.Profile, held: held}
+	paced.Base = &door{base: t.Base, held: held}
+	// The transport reads the response, and heeds its headers before a body that is late.
+	paced.OnSignal = func(resp *http.Response, s *profile.Signal) {
+		if r := requestOf(resp.Request.Context()); r != nil {
+			r.hear(resp.StatusCode, s)
+		}
+		if t.OnSignal != nil {
+			t.OnSignal(resp, s)
+		}
+	}
 	paced.OnRefusal = func(req *http.Request, reason error) (*http.Response, error) {
 		if r := requestOf(req.Context()); r != nil {
 			r.refuse(reason)
@@ -73,6 +82,7 @@ func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		r.hop()
 		resp, err := h.transport.RoundTrip(req)
+		r.conclude(h.transport.Profile, resp)
 		if err == nil || req.Response == nil || r.oneHop || !h.policy.stays(r, req, err) {
 			return resp, err
 		}
@@ -117,9 +127,8 @@ func once(req *http.Request) (*http.Request, error) {
 // outbound.Unlimited, none at all, and one that was told that a refusal had other
 // reasons than its quota have not.
 type door struct {
-	base    http.RoundTripper
-	profile *profile.Profile
-	held    time.Duration // after a refusal, by a limiter that has heard of it
+	base http.RoundTripper
+	held time.Duration // after a refusal, by a limiter that has heard of it
 }
 
 func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -132,7 +141,7 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := d.to().RoundTrip(req)
-	r.answered(d.profile, resp, err)
+	r.answered(resp, err)
 	return resp, err
 }
 

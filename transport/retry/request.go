@@ -50,7 +50,9 @@ type request struct {
 	limited error         // by the limiter
 	early   time.Duration // the limiter has admitted it so much before its time
 	failed  error         // by Base
+	came    time.Time     // its response; zero: there is none
 	signal  signal
+	heard   bool // the signal is that of the response
 }
 
 type requestKey struct{}
@@ -137,7 +139,7 @@ func (r *request) hop() {
 }
 
 func (r *request) clear() {
-	r.limited, r.early, r.failed, r.signal = nil, 0, nil, signal{}
+	r.limited, r.early, r.failed, r.came, r.signal, r.heard = nil, 0, nil, time.Time{}, signal{}, false
 }
 
 // refuse notes that the limiter has not admitted this hop.
@@ -148,12 +150,7 @@ func (r *request) refuse(reason error) {
 }
 
 // answered notes how a hop that went out has ended.
-func (r *request) answered(p *profile.Profile, resp *http.Response, err error) {
-	at := time.Now()
-	var s signal
-	if err == nil && resp != nil {
-		s = classify(p, resp) // which may have to read
-	}
+func (r *request) answered(resp *http.Response, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -163,11 +160,38 @@ func (r *request) answered(p *profile.Profile, resp *http.Response, err error) {
 	case resp == nil:
 		r.acted = true
 	default:
-		if r.signal = s; s.throttled {
-			r.refusedAt, r.asked = at, s.wait
-		}
-		r.acted = r.acted || !s.refused
+		r.came = time.Now()
 	}
+}
+
+// hear notes what the transport has read of the response, the last time it did.
+func (r *request) hear(status int, s *profile.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.signal, r.heard = meaning(status, s), true
+}
+
+// conclude draws what follows from the response of a hop.
+func (r *request) conclude(p *profile.Profile, resp *http.Response) {
+	r.mu.Lock()
+	came, heard := !r.came.IsZero(), r.heard
+	r.mu.Unlock()
+	if !came {
+		return
+	}
+	var s signal
+	if !heard && resp != nil { // OnResponse has judged it
+		s = classify(p, resp) // which may have to wait
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !heard {
+		r.signal = s
+	}
+	if r.signal.throttled {
+		r.refusedAt, r.asked = r.came, r.signal.wait
+	}
+	r.acted = r.acted || !r.signal.refused
 }
 
 // again reports whether the request may go once more after this attempt.

@@ -17,11 +17,16 @@ type signal struct {
 	told      bool          // the transport tells the limiter, which then holds all calls
 }
 
-// classify reads a response as the transport does. What its OnSignal makes of it
-// is about the limiter, and does not count here: a refusal of another scope is
-// one for this request as well.
+// classify reads a response as the transport does.
 func classify(p *profile.Profile, resp *http.Response) signal {
 	s := p.Read(resp, time.Now())
+	return meaning(resp.StatusCode, &s)
+}
+
+// meaning returns what the transport has read of a response, for the request. What the
+// transport's OnSignal makes of it is about the limiter, and does not count here: a
+// refusal of another scope is one for this request as well.
+func meaning(status int, s *profile.Signal) signal {
 	if !s.Throttled {
 		return signal{}
 	}
@@ -38,11 +43,11 @@ func classify(p *profile.Profile, resp *http.Response) signal {
 	case profile.Quota:
 		got.refused, got.hopeless = true, s.Wait <= 0 || unpaid(s.Detail)
 	default: // an API with troubles of its own may fail half-way
-		got.refused = resp.StatusCode == http.StatusTooManyRequests
+		got.refused = status == http.StatusTooManyRequests
 	}
 	// Nor does another reason prove of such a status that nothing was done,
 	// unless it is the API's own word, as AWS has SlowDown.
-	if resp.StatusCode >= 500 && s.Detail == "" {
+	if status >= 500 && s.Detail == "" {
 		got.refused, got.hopeless = false, false
 	}
 	if !got.refused && got.wait <= 0 {

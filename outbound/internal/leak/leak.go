@@ -215,6 +215,23 @@ func (s *State) Expire(limits []Limit) time.Duration {
 	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory), s.Row.left(s.At))
 }
 
+// Void makes void what is booked for later than Lag from now, and reports whether
+// there may be any: before limits are replaced, so that nobody waits by the old
+// ones. Nothing comes back to the calls of before. A place that is nearer may be
+// used before its worker hears of it, and stands. Without the others no limit is
+// fuller than those fill it.
+func (s *State) Void(limits []Limit) bool {
+	if s.Last <= Lag {
+		return false
+	}
+	for i := range limits {
+		l := &s.Level[i]
+		l.Level = min(l.Level, max(limits[i].Capacity, l.Top)+limits[i].Rate*Lag.Seconds())
+	}
+	s.Last = Lag
+	return true
+}
+
 // Change replaces the limits. from[i] is the index among the old limits of
 // the i-th new one, or -1 for one that was not there: it starts empty. Nothing
 // refills, and nobody overtakes the booked, who go at their places.

@@ -40,6 +40,8 @@ var settings = []setting{
 	{name: "late settle two limits", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0, 1}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{tau, s1}, tau: tau},
 	{name: "changed", shapes: [][]Limit{one(2, 1), one(1, 1), one(3, 2), {{2, 1}, {3, 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "changed held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1), fates: []int{0, dead}, ops: "chu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "changed, void", shapes: [][]Limit{one(2, 1), one(1, 2), one(1, 10), {{2, 5}, {3, 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cvsu", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1 - Lag/2, s1}},
+	{name: "changed, held, void", shapes: [][]Limit{one(2, 1), one(1, 20)}, costs: costs(1), fates: []int{0, 1}, ops: "cvhu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{tau, s1 - tau}, tau: tau},
 	{name: "resumed", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "ehrs", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1}},
 	{name: "hold lenient", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1, 3 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}, lenient: true},
 	{name: "refused lenient", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},

@@ -369,9 +369,16 @@ func (w *world) change(to int) {
 			from[i] = -1
 		}
 	}
+	lost := from
+	if w.has('v') && w.state.Void(old) {
+		lost = []int{-1, -1, -1}[:len(limits)]
+	}
 	w.state.Change(old, limits, from)
 	for i := range w.n {
-		w.calls[i].Follow(old, limits, from)
+		c := &w.calls[i]
+		if c.Follow(old, limits, lost); &lost[0] != &from[0] && !c.gone && c.place > w.state.Dial()+Lag {
+			c.over = true
+		}
 	}
 	w.version++
 	w.versions[w.version] = int8(to)

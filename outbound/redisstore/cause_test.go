@@ -1,0 +1,121 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// said is an error that a server answers.
+type said string
+
+func (s said) Error() string { return string(s) }
+func (said) RedisError()     {}
+
+// plight is a server that says one thing for a while, and then works.
+type plight struct {
+	told  []redisstore.EventKind
+	trips int
+	errs  []error
+}
+
+// plague has a caller every 10 ms ask a server of ten keys that says so for 3 s, and for as long after.
+func plague(t *testing.T, err error) *plight {
+	var p plight
+	var mu sync.Mutex // for the race detector: a bubble has one caller at a time, mostly
+	began := time.Now()
+	store := bubbleStore(t, redisstore.Config{Observe: func(e redisstore.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		p.told = append(p.told, e.Kind)
+	}}, func(cmd redis.Cmder, _ func() error) error {
+		mu.Lock()
+		p.trips++
+		mu.Unlock()
+		time.Sleep(time.Millisecond)
+		if time.Since(began) < 3*time.Second {
+			cmd.SetErr(err)
+			return err
+		}
+		return grant(cmd)
+	})
+	var all sync.WaitGroup
+	for i := range 600 {
+		b := outbound.Must(outbound.NewSharedBucket(store, string(rune('a'+i%10)), reset))
+		all.Go(func() {
+			var err error
+			if i%3 == 0 { // who only looks hears the same
+				_, err = b.State(context.Background())
+			} else {
+				_, err = b.Acquire(context.Background(), outbound.Cost{1})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				p.errs = append(p.errs, err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+	}
+	all.Wait()
+	time.Sleep(time.Minute) // the lanes' goroutines
+	return &p
+}
+
+func TestWhatAWaitCanCureIsAwayAndEndsWithABack(t *testing.T) {
+	for _, err := range []error{
+		said("LOADING Redis is loading the dataset in memory"), said("READONLY You can't write against a read only replica."),
+		said("MASTERDOWN Link with MASTER is down"), said("CLUSTERDOWN The cluster is down"), said("BUSY Redis is busy"),
+		said("NOREPLICAS Not enough good replicas to write."), said("OOM command not allowed when used memory > 'maxmemory'."),
+		said("MISCONF Redis is configured to save RDB snapshots"), said("ERR max number of clients reached"),
+		said("ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -OOM command not allowed"),
+		said("ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -READONLY You can't write"),
+		redis.ErrPoolTimeout, io.EOF, errors.New("dial tcp: connection refused"),
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := plague(t, err)
+				require.NotEmpty(t, p.errs)
+				for _, got := range p.errs {
+					require.ErrorIs(t, got, outbound.ErrAway)
+					require.ErrorIs(t, got, err)
+				}
+				require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, p.told)
+				// 300 are granted; in the other three seconds each of four lanes has one request
+				// that tries it, with pauses, whoever else comes.
+				require.Less(t, p.trips, 300+4*3*60)
+			})
+		})
+	}
+}
+
+func TestWhatNoWaitCanCureIsToldOnceAndIsNotAway(t *testing.T) {
+	for _, err := range []error{
+		said("NOAUTH Authentication required."), said("WRONGPASS invalid username-password pair or user is disabled."),
+		said("NOPERM this user has no permissions to run the 'evalsha' command"), said("ERR The user executing the script can't run this command or subcommand script: 1"),
+		said("ERR Error running script (call to f_1): @user_script:78: The user executing the script can't run this command"),
+		said("ERR AUTH <password> called without any password configured for the default user."),
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := plague(t, err)
+				require.Greater(t, len(p.errs), 250) // at once, each
+				for _, got := range p.errs {
+					require.NotErrorIs(t, got, outbound.ErrAway)
+					require.ErrorIs(t, got, err)
+				}
+				require.Equal(t, []redisstore.EventKind{redisstore.EventDenied}, p.told)
+			})
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// loser is a worker whose server may lose what it has.
+type loser struct {
+	*server
+	*outbound.Bucket
+	store *redisstore.Store
+	told  *events
+}
+
+func (l *loser) acquire(t *testing.T) {
+	l.store.Forget(l.Key())
+	_, err := l.Acquire(t.Context(), outbound.Cost{1})
+	require.NoError(t, err)
+}
+
+// worker makes another worker of the same bucket.
+func (l *loser) worker(key string, limit outbound.Limit) *loser {
+	var told events
+	store := redisstore.New(l.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+	return &loser{l.server, outbound.Must(outbound.NewSharedBucket(store, key, limit)), store, &told}
+}
+
+// copied returns what the key holds now, and a function that sets it back to that.
+func (l *loser) copied(t *testing.T) (restore func()) {
+	name := l.store.Key(l.Key())
+	fields, err := l.rdb.HGetAll(t.Context(), name).Result()
+	require.NoError(t, err)
+	return func() {
+		l.lose(t)
+		require.NoError(t, l.rdb.HSet(t.Context(), name, fields).Err())
+	}
+}
+
+func (l *loser) lose(t *testing.T) {
+	l.forward(time.Millisecond) // no two lives begin at once
+	require.NoError(t, l.rdb.Del(t.Context(), l.store.Key(l.Key())).Err())
+}
+
+// quiet checks that no loss was told. An event of now follows those of before.
+func (l *loser) quiet(t *testing.T) {
+	t.Helper()
+	require.NoError(t, l.rdb.Set(t.Context(), l.store.Key(l.Key()), "no bucket", 0).Err())
+	l.store.Forget(l.Key())
+	_, err := l.State(t.Context())
+	require.NoError(t, err)
+	l.told.await(t, redisstore.EventGarbage)
+	require.Empty(t, l.told.of(redisstore.EventDataLoss))
+}
+
+func TestALossOfDataIsToldAndAnExpiredKeyIsNone(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
+		for name, c := range map[string]struct {
+			says string // "": no loss is told
+			do   func(t *testing.T, l *loser)
+		}{
+			"the key is gone": {"has lost this bucket", func(t *testing.T, l *loser) { l.lose(t); l.acquire(t) }},
+			"the key is gone, and the first only looks": {"has lost this bucket", func(t *testing.T, l *loser) {
+				l.lose(t)
+				for range 3 {
+					_, err := l.State(t.Context())
+					require.NoError(t, err)
+				}
+				l.acquire(t)
+			}},
+			"the key is gone, and another comes first": {"has lost this bucket", func(t *testing.T, l *loser) {
+				l.lose(t)
+				l.worker(l.Key(), tenth).acquire(t)
+				l.acquire(t)
+			}},
+			"the key is gone before it could expire": {"has lost this bucket", func(t *testing.T, l *loser) {
+				l.forward(25 * time.Second)
+				l.lose(t)
+				l.acquire(t)
+			}},
+			"the key is older": {"has lost the latest calls", func(t *testing.T, l *loser) {
+				restore := l.copied(t)
+				l.acquire(t)
+				restore()
+				l.acquire(t)
+			}},
+			"the limits that were set are gone": {"has lost this bucket", func(t *testing.T, l *loser) {
+				require.NoError(t, l.SetLimits(t.Context(), outbound.Limit{Capacity: 3, LeakRate: 1}))
+				l.forward(24 * time.Hour)
+				l.lose(t)
+				l.acquire(t)
+			}},
+			"nothing": {"", func(t *testing.T, l *loser) { l.acquire(t); l.forward(time.Minute); l.acquire(t) }},
+			"the key has expired": {"", func(t *testing.T, l *loser) {
+				l.forward(time.Hour)
+				l.acquire(t)
+			}},
+			"the key has expired, with another's calls in between": {"", func(t *testing.T, l *loser) {
+				l.forward(time.Hour)
+				l.worker(l.Key(), tenth).acquire(t)
+				l.acquire(t)
+			}},
+			"the bucket was resumed": {"", func(t *testing.T, l *loser) {
+				require.NoError(t, l.worker(l.Key(), tenth).Resume(t.Context()))
+				l.forward(time.Minute)
+				l.acquire(t)
+			}},
+			"the record made room for others": {"", func(t *testing.T, l *loser) {
+				require.NoError(t, l.rdb.HDel(t.Context(), l.store.Key(l.Key()), l.store.Worker()).Err())
+				l.acquire(t)
+			}},
+		} {
+			t.Run(kind+": "+name, func(t *testing.T) {
+				t.Parallel()
+				l := (&loser{server: start(t)}).worker(fmt.Sprint("loss:", rand.Uint64()), tenth)
+				l.acquire(t)
+				l.acquire(t)
+				c.do(t, l)
+				if c.says == "" {
+					l.quiet(t)
+					return
+				}
+				e := l.told.await(t, redisstore.EventDataLoss)
+				require.Equal(t, l.Key(), e.Key)
+				require.ErrorContains(t, e.Err, c.says)
+				for range 3 {
+					l.lose(t)
+					l.acquire(t)
+				}
+				require.Len(t, l.told.of(redisstore.EventDataLoss), 1) // a minute long
+			})
+		}
+	}
+}
+
+// tenth is a limit that is empty soon.
+var tenth = outbound.Limit{Capacity: 100, LeakRate: 10}
+
+func TestAServerThatIsFlushedIsToldByEachWorker(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+		key := fmt.Sprint("flushed:", rand.Uint64())
+		var workers []*loser
+		for range 3 {
+			var told events
+			store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+			b := outbound.Must(outbound.NewSharedBucket(store, key, tally))
+			workers = append(workers, &loser{nil, b, store, &told})
+		}
+		all := func() {
+			for _, w := range workers {
+				_, err := w.Acquire(context.Background(), outbound.Cost{1})
+				require.NoError(t, err)
+			}
+		}
+		all()
+		require.NoError(t, rdb.Del(t.Context(), workers[0].store.Key(key)).Err())
+		all()
+		for _, w := range workers {
+			require.Equal(t, key, w.told.await(t, redisstore.EventDataLoss).Key)
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package redisstore_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// unanswered fails all commands that come so far.
+type unanswered struct{ between }
+
+func (unanswered) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		cmd.SetErr(said("ERR unknown command"))
+		return cmd.Err()
+	}
+}
+
+func TestANodeThatIsReplacedIsToldAsBack(t *testing.T) {
+	t.Run("it fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { replaced(t, 0, 5*time.Second) })
+	})
+	t.Run("it hangs", func(t *testing.T) { // with all attempts, and so is known to be away before the other is known
+		synctest.Test(t, func(t *testing.T) { replaced(t, time.Minute, 1900*time.Millisecond) })
+	})
+}
+
+// replaced has a caller ask a cluster of ten keys for 20 s. After a second the only
+// node begins to hang for so long, and then to fail, and later a replica takes over.
+func replaced(t *testing.T, hangs, promotion time.Duration) {
+	began := time.Now()
+	promoted := func() bool { return time.Since(began) > promotion }
+	const old, now = "192.0.2.1:1", "192.0.2.2:1"
+	var failed atomic.Int64
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			node := old
+			if promoted() {
+				node = now
+			}
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: node}}}}, nil
+		},
+		NewClient: func(o *redis.Options) *redis.Client {
+			node := redis.NewClient(o)
+			node.AddHook(between(func(cmd redis.Cmder, _ func() error) error {
+				time.Sleep(time.Millisecond)
+				if o.Addr == old && time.Since(began) > time.Second { // for good
+					failed.Add(1)
+					time.Sleep(hangs)
+					err := said("LOADING Redis is loading the dataset in memory")
+					cmd.SetErr(err)
+					return err
+				}
+				return grant(cmd)
+			}))
+			node.AddHook(unanswered{})
+			return node
+		},
+	})
+	var mu sync.Mutex
+	var told []redisstore.EventKind
+	s := redisstore.New(rdb, redisstore.Config{Observe: func(e redisstore.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, e.Kind)
+	}})
+	for i := 0; time.Since(began) < 20*time.Second; i++ {
+		b := outbound.Must(outbound.NewSharedBucket(s, string(rune('a'+i%10)), reset))
+		_, err := b.Acquire(context.Background(), outbound.Cost{1})
+		if err != nil {
+			require.ErrorIs(t, err, outbound.ErrAway)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(time.Minute)
+	require.Positive(t, failed.Load())
+	require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, told)
+	require.NoError(t, rdb.Close())
+	time.Sleep(5 * time.Minute)
+}

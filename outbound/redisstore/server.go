@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// server is what was told of one, by all the lanes to it.
+type server struct {
+	ill atomic.Bool // away or denies
+
+	mu     sync.Mutex // protects what follows
+	away   bool
+	since  time.Time
+	denies bool
+	told   time.Time // when it was last told that it denies
+}
+
+// server returns what is known of the server at an address.
+func (s *Store) server(addr string) *server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sv := s.servers[addr]
+	if sv == nil {
+		sv = new(server)
+		s.servers[addr] = sv
+	}
+	return sv
+}
+
+// down notes that it is away.
+func (sv *server) down(s *Store, err error, now time.Time) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.since = now
+	if !sv.away {
+		sv.away = true
+		sv.ill.Store(true)
+		s.tell(EventAway, "", err)
+	}
+}
+
+// up notes that it has done what was sent at this time.
+func (sv *server) up(s *Store, sent time.Time) {
+	if !sv.ill.Load() {
+		return
+	}
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.denies = false
+	sv.answered(s, sent)
+}
+
+// answered notes that it has answered what was sent at this time: before it was found
+// away, that says nothing. mu is held.
+func (sv *server) answered(s *Store, sent time.Time) {
+	if sv.away && sent.After(sv.since) {
+		sv.away = false
+		s.tell(EventBack, "", nil)
+	}
+	sv.ill.Store(sv.away || sv.denies)
+}
+
+// refused notes an error with which the server has answered what was sent at this time.
+func (la *lane) refused(err error, sent time.Time) {
+	if errors.Is(err, redis.ErrClosed) {
+		return // the server was not asked
+	}
+	if la.cause != nil {
+		la.outage = outage{}
+	}
+	sv, s := la.server, la.shard.store
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if now := time.Now(); denied(err) && !sv.denies {
+		sv.denies = true
+		if sv.told.IsZero() || now.Sub(sv.told) > time.Minute {
+			sv.told = now
+			s.tell(EventDenied, "", err)
+		}
+	}
+	sv.answered(s, sent)
+}
+
+// back notes that the key of a line is served again, wherever that is.
+func (ln *line) back(s *Store, sent time.Time) {
+	if ln.left != nil {
+		ln.left.up(s, sent)
+		ln.left = nil
+	}
+}

@@ -1,0 +1,210 @@
+package outbound
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// leavings are ways off the fast path that leave more behind than a level.
+var leavings = map[string]func(b *Bucket, p *Permit) error{
+	"Settle for less":    func(_ *Bucket, p *Permit) error { p.Settle(Cost{1}); return nil },
+	"Settle for nothing": func(_ *Bucket, p *Permit) error { p.Settle(Cost{}); return nil },
+	"Settle for more":    func(_ *Bucket, p *Permit) error { p.Settle(Cost{20}); return nil },
+	"a permit's Hold":    func(_ *Bucket, p *Permit) error { p.Hold(time.Second); return nil },
+	"Refused":            func(_ *Bucket, p *Permit) error { p.Refused(time.Second); return nil },
+	"Refused after a success": func(b *Bucket, p *Permit) error {
+		first := *p
+		first.Done()
+		p.Refused(0)
+		return nil
+	},
+	"Remaining": func(_ *Bucket, p *Permit) error { p.Remaining(Cost{}, time.Minute); return nil },
+	"Hold":      func(b *Bucket, _ *Permit) error { return b.Hold(ctx, time.Second) },
+	"Resume":    func(b *Bucket, _ *Permit) error { return b.Resume(ctx) },
+	"Fillup":    func(b *Bucket, _ *Permit) error { _, err := b.Fillup(ctx, Cost{3}); return err },
+	"places": func(b *Bucket, _ *Permit) error {
+		return b.Book(ctx, &Booking{Costs: []Cost{{9}, {9}}, Wait: time.Hour, Horizon: time.Hour})
+	},
+}
+
+// forLong is longer than any memory of a refusal, and any slow-down.
+const forLong = 3 * time.Hour
+
+func TestABucketThatIsEmptyAgainIsBackOnItsFastPath(t *testing.T) {
+	for name, leave := range leavings {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+				for range 3 { // it goes back as often as it is left
+					p := admit(t, b, 5)
+					if err := leave(b, &p); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(forLong)
+					p = admit(t, b, 1) // this one brings it back
+					p.Done()
+					if b.word.Load() == busy {
+						t.Fatal("its state is still in the ledger")
+					}
+					if n := testing.AllocsPerRun(8, func() {
+						p := admit(t, b, 1)
+						p.Done()
+					}); n > 0 {
+						t.Errorf("%v allocations a call", n)
+					}
+					if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+						t.Errorf("beyond the capacity: %v", err)
+					}
+					if s, err := b.State(ctx); err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0 {
+						t.Errorf("%+v, %v", s, err)
+					}
+					if b.word.Load() == busy {
+						t.Error("a look has taken the state away")
+					}
+					time.Sleep(forLong)
+				}
+			})
+		})
+	}
+}
+
+func TestABucketStaysInTheLedgerWhileItRemembers(t *testing.T) {
+	for name, leave := range leavings {
+		if name == "Fillup" || name == "places" { // which leave nothing but a level
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+				p := admit(t, b, 5)
+				if err := leave(b, &p); err != nil {
+					t.Fatal(err)
+				}
+				for !b.Idle() {
+					if b.word.Load() != busy {
+						t.Fatalf("%+v is on the fast path", b.slow.Load().stored.State)
+					}
+					time.Sleep(time.Second / 7)
+				}
+			})
+		})
+	}
+}
+
+func TestACallOfALifeThatIsOverGivesNothingBack(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+			old := admit(t, b, 5)
+			p := admit(t, b, 5)
+			if refused {
+				p.Refused(time.Second)
+			} else {
+				p.Settle(Cost{4})
+			}
+			time.Sleep(forLong)
+			admit(t, b, 6)
+			admit(t, b, 4)
+			if refused {
+				old.Settle(Cost{})
+			} else {
+				old.Settle(Cost{1})
+			}
+			if s, _ := b.State(ctx); s.Level != 10 {
+				t.Errorf("level %v, want 10: the call's own units have leaked long since", s.Level)
+			}
+			late := admitted(t, 10)
+			late.Settle(Cost{13})
+			if s, _ := late.bucket.State(ctx); s.Level != 3 {
+				t.Errorf("level %v, want the 3 that it has cost beyond its cost", s.Level)
+			}
+		})
+	}
+}
+
+// admitted is a call of a life that is over, of a bucket that is empty.
+func admitted(t *testing.T, n float64) Permit {
+	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+	old := admit(t, b, n)
+	if err := b.Hold(ctx, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(forLong)
+	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().born == b.born {
+		t.Fatalf("no new life: %v", err)
+	}
+	return old
+}
+
+func TestARefusalOfALongCallIsNewsUnlessAnotherWasRefusedMeanwhile(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+			long := admit(t, b, 1)
+			p := admit(t, b, 1)
+			if refused {
+				p.Refused(time.Second)
+			} else {
+				p.Settle(Cost{0.5})
+			}
+			time.Sleep(forLong)
+			admit(t, b, 1)
+			if b.word.Load() == busy {
+				t.Fatal("its state is still in the ledger")
+			}
+			long.Refused(0)
+			s, err := b.State(ctx)
+			if err != nil || (s.HeldFor == time.Second) == refused {
+				t.Errorf("refused before %v: held for %v, %v", refused, s.HeldFor, err)
+			}
+		})
+	}
+}
+
+func TestASuccessOfBeforeARefusalIsNoneOfTheLifeAfterIt(t *testing.T) {
+	for _, young := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+			p, refused := admit(t, b, 1), admit(t, b, 1)
+			refused.Refused(0)
+			time.Sleep(forLong)
+			q := admit(t, b, 1) // which brings the fast path back
+			q.Failed()
+			if q = admit(t, b, 1); young {
+				q.Done()
+			} else {
+				p.Done()
+			}
+			q = admit(t, b, 1)
+			q.Refused(0)
+			// A refusal after a success slows the clock; before any it says nothing.
+			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != young {
+				t.Errorf("a young success %v: speed %v, %v", young, s.Speed, err)
+			}
+		})
+	}
+}
+
+// A Resume lets nobody be on the way any more, and so a hold after it lets the leak
+// run on, however lately a call went.
+func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+		p := admit(t, b, 5)
+		p.Settle(Cost{}) // so that it is empty
+		if err := b.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.State(ctx); err != nil || b.word.Load() == busy {
+			t.Fatalf("its state is still in the ledger, %v", err)
+		}
+		if err := b.Hold(ctx, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := b.State(ctx); err != nil || s.Level != 9 {
+			t.Errorf("level %v (%v), want 9", s.Level, err)
+		}
+	})
+}

@@ -1,0 +1,254 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// part is what comes of a body, so long after its headers.
+type part struct {
+	after time.Duration
+	text  string
+}
+
+// late is a body whose parts come when they do, on the fake clock. Without an end it
+// stalls until it is closed.
+type late struct {
+	*io.PipeReader
+	gone   chan struct{}
+	closed int
+}
+
+func (l *late) Close() error {
+	if l.closed++; l.closed == 1 {
+		close(l.gone)
+	}
+	return l.PipeReader.Close()
+}
+
+func newLate(ends bool, parts ...part) *late {
+	r, w := io.Pipe()
+	l := &late{PipeReader: r, gone: make(chan struct{})}
+	go func() {
+		begin := time.Now()
+		for _, p := range parts {
+			if d := p.after - time.Since(begin); d > 0 {
+				select {
+				case <-time.After(d):
+				case <-l.gone:
+				}
+			}
+			_, _ = io.WriteString(w, p.text)
+		}
+		if ends {
+			w.Close()
+		}
+	}()
+	return l
+}
+
+func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T) {
+	const (
+		soon = 10 * time.Millisecond // what a body that comes with its headers may take
+		most = 2 * time.Second       // for how long a body is waited for
+		s    = time.Second
+	)
+	lock := `{"error":{"code":"lock_timeout"}}`
+	graphQL := `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{"requestedQueryCost":100,"throttleStatus":{"maximumAvailable":1000,"currentlyAvailable":0,"restoreRate":50}}}}`
+	wait := func(seconds string) []string { return []string{"Retry-After", seconds} }
+	for name, c := range map[string]struct {
+		profile *profile.Profile
+		status  int
+		header  []string
+		stalls  bool
+		parts   []part
+		held    time.Duration // when the headers have been heeded, counted from then
+		took    time.Duration // until the response is handed on
+		then    time.Duration // held for so long then
+		speed   float64
+		reason  outbound.Reason
+		signals int
+	}{
+		"prompt":                        {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{0, `{}`}}, held: 30*s - soon, then: 30 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
+		"stalls":                        {profile: profile.GitHub, status: 429, header: wait("30"), stalls: true, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"stalls, no time":               {profile: profile.OpenAI, status: 429, stalls: true, held: s, took: most, speed: 0.9, signals: 2},
+		"stalls half-way":               {profile: profile.OpenAI, status: 429, header: wait("30"), stalls: true, parts: []part{{0, `{"error":{"code":"insufficient_quota",`}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonQuota, signals: 2},
+		"late":                          {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{s, `{}`}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"a lock, prompt":                {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{0, lock}}, speed: 1, signals: 1},
+		"a lock, almost prompt":         {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{9 * time.Millisecond, lock}}, took: 9 * time.Millisecond, speed: 1, signals: 1},
+		"a lock, late":                  {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{s, lock}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"a lock, never":                 {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{3 * s, lock}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"a longer wait in a late body":  {profile: profile.Dropbox, status: 429, parts: []part{{s / 2, `{"error":{"retry_after":60}}`}}, held: s, took: s / 2, then: 60 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"a shorter wait in a late body": {profile: profile.Airtable, status: 429, parts: []part{{s / 2, `{"errors":[{"error":"RATE_LIMIT_REACHED"}]}`}}, held: 30 * s, took: s / 2, then: 30*s - s/2 + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"too many at once, late":        {profile: profile.Twilio, status: 429, parts: []part{{s / 2, `{"code":20429}`}}, held: s, took: s / 2, then: s/2 + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"down for a while, stalls":      {profile: profile.Google, status: 503, header: wait("30"), stalls: true, held: 30 * s, took: most, then: 30*s - most + soon, speed: 1, signals: 2},
+		"down, then a rate":             {profile: profile.AWS, status: 503, header: wait("30"), parts: []part{{s / 2, `{"code":"SlowDown"}`}}, held: 30 * s, took: s / 2, then: 30 * s, speed: 0.7, reason: outbound.ReasonRate, signals: 2},
+		"no refusal by its headers":     {profile: profile.Linear, status: 400, parts: []part{{s, `{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`}}, took: s, then: s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
+		"no refusal, stalls":            {profile: profile.ShopifyGraphQL, status: 200, stalls: true, took: most, speed: 1, signals: 1},
+		"no refusal, too late":          {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{3 * s, graphQL}}, took: most, speed: 1, signals: 1},
+		"a refusal inside a success":    {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{s, graphQL}}, took: s, then: 2 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
+	} {
+		for _, followed := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := pool()
+					trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // so that a success counts
+					time.Sleep(time.Minute)
+					trip(t, &Transport{Base: answer(200, nil), Limiter: b})
+
+					signals, body := 0, newLate(!c.stalls, c.parts...)
+					rt := &Transport{Limiter: b, Profile: c.profile, OnSignal: func(*http.Response, *profile.Signal) { signals++ }}
+					if followed {
+						rt.OnResponse = func(*http.Response, *outbound.Permit) {}
+					}
+					rt.Base = base(func(req *http.Request) (*http.Response, error) {
+						resp, err := answer(c.status, body, append(c.header, "Content-Type", "application/json")...)(req)
+						resp.ContentLength = -1
+						return resp, err
+					})
+					begin := time.Now()
+					done := make(chan *http.Response, 1)
+					go func() {
+						resp, err := rt.RoundTrip(newRequest(t, nil))
+						if err != nil {
+							t.Error(err)
+						}
+						done <- resp
+					}()
+					time.Sleep(soon)
+					synctest.Wait()
+					if s := stateOf(t, b); s.HeldFor != c.held {
+						t.Errorf("%v after the headers held for %v, want %v", soon, s.HeldFor, c.held)
+					}
+					resp := <-done
+					took := time.Since(begin)
+					if c.took > soon && took != c.took || c.took <= soon && took != soon {
+						t.Errorf("handed on after %v, want %v", took, c.took)
+					}
+					then := c.then
+					if c.took <= soon { // it was looked at late
+						then = max(0, then-soon)
+					}
+					if s := stateOf(t, b); s.HeldFor != then || math.Abs(s.Speed-c.speed) > 0.005 || s.HeldFor > 0 && s.Reason != c.reason {
+						t.Errorf("then held for %v by %q at speed %v, want %v by %q at %v", s.HeldFor, s.Reason, s.Speed, then, c.reason, c.speed)
+					}
+					if signals != c.signals {
+						t.Errorf("%d signals, want %d", signals, c.signals)
+					}
+					if !c.stalls {
+						want := ""
+						for _, p := range c.parts {
+							want += p.text
+						}
+						if got, err := io.ReadAll(resp.Body); string(got) != want || err != nil {
+							t.Errorf("the body has become %q, %v", got, err)
+						}
+					}
+					if closeResponse(resp); body.closed != 1 {
+						t.Errorf("closed %d times", body.closed)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Others may go on reading a body that has stalled, and end that by closing it.
+func TestABodyThatStallsKeepsWhatHasComeAndCanBeClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := newLate(false, part{0, "{"}, part{time.Minute, `"a":1}`})
+		rt := &Transport{Limiter: slots(1), Profile: profile.GitHub, Base: base(func(req *http.Request) (*http.Response, error) {
+			resp, err := answer(429, body, "Content-Type", "application/json")(req)
+			resp.ContentLength = -1
+			return resp, err
+		})}
+		resp, err := rt.RoundTrip(newRequest(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 8)
+		if n, err := io.ReadFull(resp.Body, got[:7]); n != 7 || err != nil || string(got[:7]) != `{"a":1}` {
+			t.Errorf("read %q, %v", got[:n], err)
+		}
+		end := make(chan error)
+		go func() {
+			_, err := resp.Body.Read(got)
+			end <- err
+		}()
+		synctest.Wait()
+		closeResponse(resp)
+		if err := <-end; err == nil {
+			t.Error("the reader goes on")
+		}
+	})
+}
+
+// Over real connections as well, where nothing comes by itself: the API answers on when
+// the bucket is held, or its caller has gone.
+func TestARefusalOverTheNetworkHoldsAllBeforeItsBodyIsThere(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
+		for _, cancels := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				held, gone := make(chan struct{}), make(chan struct{})
+				s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					w.Header().Set("Retry-After", "3600")
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(http.StatusTooManyRequests)
+					_ = http.NewResponseController(w).Flush()
+					select {
+					case <-held:
+						_, _ = io.WriteString(w, `{"message":"slow down"}`)
+					case <-req.Context().Done():
+						close(gone)
+					}
+				}))
+				if s.EnableHTTP2 = http2; http2 {
+					s.StartTLS()
+				} else {
+					s.Start()
+				}
+				defer s.Close()
+				b := pool()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					for stateOf(t, b).HeldFor == 0 {
+						time.Sleep(time.Millisecond)
+					}
+					if cancels {
+						cancel()
+					} else {
+						close(held)
+					}
+				}()
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := (&Transport{Base: s.Client().Transport, Limiter: b, Profile: profile.GitHub}).RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(resp.Body)
+				closeResponse(resp)
+				if cancels {
+					<-gone
+					if err == nil {
+						t.Error("the body of a call that was given up has an end")
+					}
+				} else if string(text) != `{"message":"slow down"}` || err != nil {
+					t.Errorf("read %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
