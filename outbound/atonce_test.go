@@ -261,3 +261,36 @@ func TestSharedBucketRefusesAtOnce(t *testing.T) {
 		t.Errorf("SetLimits: %v", err)
 	}
 }
+
+func TestABucketIsNotIdleWhileCallsAreInProgress(t *testing.T) {
+	for name, limits := range map[string][]Limit{"alone": {AtOnce(2)}, "beside a rate": {AtOnce(2), Limit{Capacity: 10, LeakRate: 10}}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", limits...))
+			p := admit(t, b, 1)
+			time.Sleep(time.Hour) // nothing is left of it but the call
+			if b.Idle() {
+				t.Errorf("%s: idle with a call in progress", name)
+			}
+			p.Done()
+			if !b.Idle() {
+				t.Errorf("%s: not idle after the call", name)
+			}
+		})
+	}
+}
+
+func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+		if !b.Idle() {
+			t.Error("a new bucket is not idle")
+		}
+		if err := b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 10}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		if b.Idle() {
+			t.Error("idle: the limits that were set would be forgotten")
+		}
+	})
+}

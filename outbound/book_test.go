@@ -121,3 +121,23 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 		}
 	}
 }
+
+// A settle that was to ride on the next booking is not lost when whoever waited
+// does so no more.
+func TestASettleOutlivesWhoWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, limit := NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
+		b := Must(NewSharedBucket(m, "k", limit))
+		p, err := b.Acquire(ctx, Cost{10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := b.OnChange(func() {})
+		p.Settle(Cost{4})
+		stop()
+		synctest.Wait()
+		if s, err := Must(NewSharedBucket(m, "k", limit)).State(ctx); err != nil || s.Level > 4 {
+			t.Errorf("level %v, %v, want 4", s.Level, err)
+		}
+	})
+}

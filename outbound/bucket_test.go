@@ -36,16 +36,19 @@ func TestMeterFillsUpToTheBrim(t *testing.T) {
 	})
 }
 
-// 0.1 is not a tenth in binary: what ten of them lack of one is no room.
+// 0.1 is not a tenth in binary: what ten of them lack of one is no room. The fast path
+// counts in ns, and lacks nothing.
 func TestAMeterIsFullButForRounding(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("meter", Limit{Capacity: 1, LeakRate: 1}))
-		for i := range 10 {
-			if s, err := b.Fillup(ctx, Cost{0.1}); err != nil || s.Full != (i == 9) {
-				t.Errorf("fill %d: level %v, full %v, %v", i, s.Level, s.Full, err)
+	for name, limits := range map[string][]Limit{"fast": {{Capacity: 1, LeakRate: 1}}, "ledger": {{Capacity: 1, LeakRate: 1}, AtOnce(5)}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("meter", limits...))
+			for i := range 10 {
+				if s, err := b.Fillup(ctx, Cost{0.1}); err != nil || s.Full != (i == 9) {
+					t.Errorf("%s, fill %d: level %v, full %v, %v", name, i, s.Level, s.Full, err)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // The published example of two users with one unit per 2 s each... counted in

@@ -77,3 +77,48 @@ func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
 		}
 	}
 }
+
+func TestABucketHasOneLimitOnCallsAtOnceWhateverItsName(t *testing.T) {
+	_, err := NewBucket("k", AtOnce(1).Of(0, "a"), PerSecond(1), AtOnce(2).Of(1, "b"))
+	var bad *LimitError
+	if !errors.As(err, &bad) || bad.Key != "k" {
+		t.Errorf("two of different names: %v", err)
+	}
+	b := Must(NewBucket("k", AtOnce(1)))
+	if err := b.SetLimits(ctx, AtOnce(1).Of(0, "a"), AtOnce(2).Of(1, "b")); !errors.As(err, &bad) {
+		t.Errorf("set: %v", err)
+	}
+}
+
+func TestALimitDrainsInNoLessThanANanosecond(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		ok    bool
+	}{
+		{Limit{Capacity: 1, LeakRate: 1e9}, true}, {Limit{Capacity: 1, LeakRate: 1.01e9}, false}, {Limit{Capacity: 1, LeakRate: 1e12}, false},
+		{Limit{Capacity: 1001, LeakRate: 1e12}, true}, {Limit{Capacity: 990, LeakRate: 1e12}, false}, {Limit{Capacity: 1e-9, LeakRate: 1.1}, false},
+	} {
+		if _, err := NewBucket("k", c.limit); (err == nil) != c.ok {
+			t.Errorf("%v: %v, want valid %v", c.limit, err, c.ok)
+		}
+	}
+}
+
+// A rate of which a unit takes no whole ns is not rounded to one of which it does,
+// but by as little as a hundred-thousandth.
+func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
+	for _, rate := range []float64{1e-3, 0.7, 3, 61, 1e4 / 3, 1e6 / 7, 3e6, 7e6, 1e8, 3e8, 2e9 / 3, 7e8, 1e9, 3e9, 1e11} {
+		synctest.Test(t, func(t *testing.T) {
+			// More than a window holds, so that nothing is lost while time passes.
+			b := Must(NewBucket("k", Limit{Capacity: 3 * rate, LeakRate: rate}))
+			admit(t, b, 3*rate)
+			time.Sleep(time.Second)
+			if _, err := b.Acquire(ctx, Cost{rate * (1 + 1e-8)}); !errors.Is(err, ErrThrottled) {
+				t.Errorf("%v per second: more after a second: %v", rate, err)
+			}
+			if _, err := b.Acquire(ctx, Cost{rate * (1 - 1.1e-5)}); err != nil {
+				t.Errorf("%v per second: as many after a second: %v", rate, err)
+			}
+		})
+	}
+}

@@ -160,3 +160,41 @@ func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 		}
 	}
 }
+
+func TestACallThatNeverWentOutIsNoSuccess(t *testing.T) {
+	for _, went := range []bool{false, true} {
+		bothPaths(t, func(t *testing.T, b *Bucket) {
+			p := admit(t, b, 1)
+			if !went {
+				p.Settle(Cost{})
+			}
+			p.Done()
+			p = admit(t, b, 1)
+			p.Refused(0)
+			// A refusal after a success slows the clock; before any it says nothing.
+			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != went {
+				t.Errorf("it went %v: speed %v, %v", went, s.Speed, err)
+			}
+		})
+	}
+}
+
+func TestALimitThatACallDoesNotFillDoesNotHoldItUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1. / 3600, Name: "reports"}, Limit{Capacity: 100, LeakRate: 10, Unit: 1, Name: "rows"}))
+		p, err := b.Acquire(ctx, Cost{1, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Settle(Cost{5, 1}) // far above the brim
+		if ok, err := b.AbleToAccept(ctx, Cost{0, 50}); !ok || err != nil {
+			t.Errorf("able to accept rows: %v, %v", ok, err)
+		}
+		if _, err := b.Acquire(ctx, Cost{0, 50}); err != nil {
+			t.Errorf("rows: %v", err)
+		}
+		if _, err := b.Acquire(ctx, Cost{1, 1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("a report: %v", err)
+		}
+	})
+}

@@ -17,13 +17,27 @@ import (
 // the store must do, in whatever language it does it. A store that computes in
 // Go calls Apply itself, between reading and writing. An error says that it
 // could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. One that a wait can cure, whatever
-// the key, is [ErrAway] as well, as fmt.Errorf("%w: %w", ErrAway, err) is: the store
-// is down, hangs, only reads, or has no memory or no connection left. One that no
-// wait cures is not, such as a wrong password, a missing permission or a missing
-// table: it is for who runs the program to hear of. When Update has returned, op and
-// what it points to are used again: the store may keep the limits, which nobody
-// changes, and nothing else.
+// by itself in a way that could charge twice. With an error the bucket takes the
+// charges that op points to as they were, whatever Apply has made of them. When
+// Update has returned, op and what it points to are used again: the store may keep
+// the limits, which nobody changes, and nothing else.
+//
+// A key has one clock. Its times do not go back, or by no more than a clock's
+// wavering: Apply is told the time at which it has the key for itself, such as the
+// database server's once the row is locked, and not that at which a transaction
+// began, nor the time of whichever worker calls. Two keys are the same if all
+// their bytes are: no case, no blank and no composition of letters makes two one.
+//
+// Update ends by itself, within a second or a few, even if ctx never does: a
+// Settle has no other end. If ctx ends first, Update returns its error without
+// delay. ctx is not for the driver where its end would close a connection that
+// others use, or end a trip that carries their operations as well.
+//
+// An error that a wait can cure, whatever the key, is [ErrAway] as well, as
+// fmt.Errorf("%w: %w", ErrAway, err) is: the store is down, hangs, only reads, or
+// has no memory or no connection left. One that no wait cures is not, such as a
+// wrong password, a missing permission or a missing table: it is for who runs the
+// program to hear of, and no [Fallback] hides it.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {

@@ -91,15 +91,18 @@ func TestWhatRemainsAndRefusalsFindALimitOfShortWindows(t *testing.T) {
 		used   float64
 	}{{5, time.Second, 0.93}, {50, time.Second, 0.92}, {40, 2 * time.Second, 0.92}, {50, 10 * time.Second, 0.98}, {500, 10 * time.Second, 0.93}, {600, time.Minute, 0.98}} {
 		t.Run(fmt.Sprintf("%v per %v", c.n, c.window), func(t *testing.T) {
+			// Until 16 refusals have come, the clock slows down to no less than half,
+			// which is just what this API allows.
+			const warm = 6 * time.Minute
 			length := 4 * time.Minute
 			if c.n/c.window.Seconds() < 10 { // one refusal counts for more
 				length = 10 * time.Minute
 			}
 			for _, reset := range []string{"delta", "epoch"} {
-				used, refused := windowed(t, outbound.Per(2*c.n, c.window), c.n, c.window, reset, time.Minute, length)
+				used, refused := windowed(t, outbound.Per(2*c.n, c.window), c.n, c.window, reset, warm, length)
 				t.Logf("%s: %.1f %% used, %.2f refused", reset, 100*used, 100*refused)
-				if used < c.used || refused > 0.006 {
-					t.Errorf("%s: missed: %.0f %% used, 0.6 refused", reset, 100*c.used)
+				if used < c.used || refused > 0.007 {
+					t.Errorf("%s: missed: %.0f %% used, 0.7 refused", reset, 100*c.used)
 				}
 			}
 		})

@@ -59,6 +59,20 @@ func usually(t *testing.T, try func() error) {
 	}
 }
 
+// longer is for what a machine that is busy may not come to do in a short time: it
+// is given more and more of it.
+func longer(t *testing.T, try func(seconds string) error) {
+	t.Helper()
+	var err error
+	for _, seconds := range []string{"0.5", "2", "8", "30"} {
+		if err = try(seconds); err == nil {
+			return
+		}
+		t.Log(err)
+	}
+	t.Fatal(err)
+}
+
 // needRedis skips the test without a redis-server, or fails it where that is not
 // allowed.
 func needRedis(t *testing.T) {
@@ -81,7 +95,10 @@ func keepsTheLimit(t *testing.T, redis string, args ...string) error {
 		t.Fatalf("%+v\n%s", o, text)
 	}
 	r := o.Modes[0]
-	if r.Answered != *r.Admitted || r.Refused != *r.Rejected || r.Failed != 0 {
+	if r.Failed > 0 { // the server has not answered within a second
+		return fmt.Errorf("%d calls have failed\n%s", r.Failed, text)
+	}
+	if r.Answered != *r.Admitted || r.Refused != *r.Rejected {
 		t.Fatalf("the workers and the API have counted differently: %+v\n%s", r, text)
 	}
 	if r.CountedBy == "" || r.PerCall <= 0 || r.WaitP50 <= 0 || r.WaitP99 < r.WaitP50 {
@@ -154,7 +171,7 @@ func TestWithTheirOwnSharesWorkersNeedNoRedis(t *testing.T) {
 	}
 	// 2 at once and 20 per second for each, and what goes while they are told to stop.
 	for _, w := range r.Workers {
-		if w.Answered > 2+20+3 {
+		if float64(w.Answered) > 2+20*r.Seconds+3 {
 			t.Errorf("%s got %d calls, more than its share", w.Name, w.Answered)
 		}
 	}
@@ -164,15 +181,18 @@ func TestKilledWorkersAreReplacedAndTheOthersGoOn(t *testing.T) {
 	usually(t, func() error {
 		o, text, status := runs(t, "-mode", "shared", "-workers", "3", "-rate", "2", "-seconds", "4.4", "-kill", "2", "-seed", "7")
 		r := o.Modes[0]
-		if len(r.Kills) != 2 || o.Parameters.Seed != 7 {
+		if len(r.Kills) > 2 || o.Parameters.Seed != 7 {
 			t.Fatalf("killed: %+v\n%s", r.Kills, text)
 		}
 		killed := 0
 		for _, w := range r.Workers {
 			killed += w.Killed
 		}
-		if killed != 2 || r.Failed > 0 {
+		if killed != len(r.Kills) {
 			t.Fatalf("%+v\n%s", r, text)
+		}
+		if killed < 2 || r.Failed > 0 { // the time was over, or the server has not answered within a second
+			return fmt.Errorf("%d killed, %d calls have failed\n%s", killed, r.Failed, text)
 		}
 		// Each costs at most the calls that it had booked places for.
 		if r.Used < 0.5 || r.Refused > 0 || status != 0 {
@@ -203,34 +223,40 @@ func (s *names) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestServerOfOnesOwnIsCalledAndIts429sAreCounted(t *testing.T) {
-	api := &names{by: make(map[string]int)}
-	server := httptest.NewServer(api)
-	defer server.Close()
-	o, text, status := runs(t, "-api", server.URL, "-mode", "none", "-workers", "2", "-seconds", "0.5")
-	r := o.Modes[0]
-	if status != 0 || r.Refused != api.refused || r.Refused == 0 || r.Admitted != nil || o.API != "the server of -api" {
-		t.Errorf("status %d, %d refused, want %d\n%s", status, r.Refused, api.refused, text)
-	}
-	for _, w := range r.Workers {
-		if w.Answered != api.by[w.Name] || w.Answered == 0 {
-			t.Errorf("%s got %d calls, the server says %v", w.Name, w.Answered, api.by)
+	longer(t, func(seconds string) error {
+		api := &names{by: make(map[string]int)}
+		server := httptest.NewServer(api)
+		defer server.Close()
+		o, text, status := runs(t, "-api", server.URL, "-mode", "none", "-workers", "2", "-seconds", seconds)
+		r := o.Modes[0]
+		if status != 0 || r.Refused != api.refused || r.Admitted != nil || o.API != "the server of -api" {
+			t.Errorf("status %d, %d refused, want %d\n%s", status, r.Refused, api.refused, text)
 		}
-	}
-	if len(api.by) != 2 {
-		t.Errorf("the server has heard of %v", api.by)
-	}
+		for _, w := range r.Workers {
+			if w.Answered != api.by[w.Name] {
+				t.Errorf("%s got %d calls, the server says %v", w.Name, w.Answered, api.by)
+			}
+		}
+		if len(api.by) != 2 || r.Refused == 0 {
+			return fmt.Errorf("the server has heard of %v and refused %d", api.by, r.Refused)
+		}
+		return nil
+	})
 }
 
 func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close() // nobody listens there now
-	o, text, status := runs(t, "-api", server.URL+"/?token=secret", "-mode", "none", "-workers", "1", "-seconds", "0.5")
-	if status != 1 || o.Modes[0].Failed == 0 || !strings.Contains(text, "calls have failed, the first with: ") {
-		t.Errorf("status %d\n%s", status, text)
-	}
-	if strings.Contains(text, "secret") || strings.Contains(o.Modes[0].Error, "secret") {
-		t.Errorf("the token is shown:\n%s", text)
-	}
+	longer(t, func(seconds string) error {
+		o, text, status := runs(t, "-api", server.URL+"/?token=secret", "-mode", "none", "-workers", "1", "-seconds", seconds)
+		if strings.Contains(text, "secret") || strings.Contains(o.Modes[0].Error, "secret") {
+			t.Errorf("the token is shown:\n%s", text)
+		}
+		if status != 1 || o.Modes[0].Failed == 0 || !strings.Contains(text, "calls have failed, the first with: ") {
+			return fmt.Errorf("status %d\n%s", status, text)
+		}
+		return nil
+	})
 }
 
 func TestRefusedCallOfTheSharedWayIsAnError(t *testing.T) {
@@ -239,10 +265,13 @@ func TestRefusedCallOfTheSharedWayIsAnError(t *testing.T) {
 	server := httptest.NewServer(api)
 	defer server.Close()
 	// Without -mode: a server of others is called in the shared way only.
-	o, text, status := runs(t, "-api", server.URL, "-workers", "1", "-seconds", "0.5")
-	if status != 1 || len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(text, "the API has refused ") {
-		t.Errorf("status %d\n%s", status, text)
-	}
+	longer(t, func(seconds string) error {
+		o, text, status := runs(t, "-api", server.URL, "-workers", "1", "-seconds", seconds)
+		if status != 1 || len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(text, "the API has refused ") {
+			return fmt.Errorf("status %d\n%s", status, text)
+		}
+		return nil
+	})
 }
 
 func TestRedisThatDoesNotAnswerIsAnError(t *testing.T) {

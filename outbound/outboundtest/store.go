@@ -18,23 +18,64 @@ import (
 
 // TestStore is the exam that every [outbound.Store] passes. Each case quotes
 // the sentence of the contract that it checks. newStore returns a store that
-// is ready, and not necessarily empty: the cases use keys of their own. Slow
-// stores pass as well as fast ones; the exam sleeps for less than a second.
-func TestStore(t *testing.T, newStore func(t *testing.T) outbound.Store) {
-	for sentence, check := range StoreCases() {
-		t.Run(sentence, func(t *testing.T) {
+// is ready, and not necessarily empty: the cases use keys of their own. Where it
+// returns, each time it is called, another store on one state, some cases use
+// four of them, as four workers do. Slow stores pass as well as fast ones; no case
+// sleeps for more than a second, unless a hook does.
+func TestStore(t *testing.T, newStore func(t *testing.T) outbound.Store, hooks ...StoreHooks) {
+	var h StoreHooks
+	for _, more := range hooks {
+		h = h.with(more)
+	}
+	for _, c := range storeCases {
+		t.Run(c.sentence, func(t *testing.T) {
 			t.Parallel()
-			check(t, newStore(t))
+			if c.breaks && h.Break == nil {
+				t.Skip("there is no hook that breaks the store")
+			}
+			e := &exam{tester: t, hooks: h, sentence: c.sentence}
+			for range max(1, c.workers) {
+				e.stores = append(e.stores, newStore(t))
+			}
+			e.store = e.stores[0]
+			c.check(e)
 		})
 	}
 }
 
+// StoreHooks do to a store what the exam cannot do from outside. Each is optional,
+// and without it what it is for is not examined.
+type StoreHooks struct {
+	// Break has whatever keeps the state of s not answer s any more, until mend
+	// is called: best it hangs, and else it is down. Other stores are to go on.
+	Break func(s outbound.Store) (mend func())
+	// Reopen returns a store that knows nothing but what s has saved, in place
+	// of s, which is used no more.
+	Reopen func(s outbound.Store) outbound.Store
+}
+
+func (h StoreHooks) with(more StoreHooks) StoreHooks {
+	if more.Break != nil {
+		h.Break = more.Break
+	}
+	if more.Reopen != nil {
+		h.Reopen = more.Reopen
+	}
+	return h
+}
+
 // StoreCases yields the cases of [TestStore] one by one, for a store that lives
 // by the clock of this process and can take them in a bubble of testing/synctest.
+// Those that need a hook of [StoreHooks] are not among them.
 func StoreCases() iter.Seq2[string, func(t *testing.T, s outbound.Store)] {
 	return func(yield func(string, func(*testing.T, outbound.Store)) bool) {
 		for _, c := range storeCases {
-			ok := yield(c.sentence, func(t *testing.T, s outbound.Store) { c.check(&exam{t, s, c.sentence}) })
+			if c.breaks {
+				continue
+			}
+			ok := yield(c.sentence, func(t *testing.T, s outbound.Store) {
+				c.check(&exam{tester: t, store: s, stores: []outbound.Store{s}, sentence: c.sentence})
+			})
 			if !ok {
 				return
 			}
@@ -42,41 +83,63 @@ func StoreCases() iter.Seq2[string, func(t *testing.T, s outbound.Store)] {
 	}
 }
 
-var storeCases = []struct {
+var storeCases = []storeCase{
+	{sentence: "at most the capacity goes at once, whoever asks", check: (*exam).capacity},
+	{sentence: "a bucket that was idle admits its capacity and no more", check: (*exam).idle},
+	{sentence: "levels leak at the leak rate", check: (*exam).leaks},
+	{sentence: "a cost above a capacity can never go", check: (*exam).tooLarge},
+	{sentence: "all limits are filled together or none is", check: (*exam).together},
+	{sentence: "what comes back was there and is not promised to others", check: (*exam).settles},
+	{sentence: "a cost above what was acquired is added", check: (*exam).settlesMore},
+	{sentence: "the meter fills to the brim but never below what is booked", check: (*exam).meters},
+	{sentence: "nothing goes while a hold lasts, and a shorter one changes nothing", check: (*exam).holds},
+	{sentence: "after a hold one call goes and then they drip", check: (*exam).dripsAfterHold},
+	{sentence: "resume ends a hold, and places that were booked are void", check: (*exam).resumes},
+	{sentence: "order of booking is order of departure", check: (*exam).books},
+	{sentence: "no place is due before it was asked for", check: (*exam).after},
+	{sentence: "who is behind the lead catches up, at most 100 ms at a time or as far again as the first place", check: (*exam).claims},
+	{sentence: "the latest booking is undone as if it had never been", check: (*exam).unbooks},
+	{sentence: "refusals of one episode count once, and the clock slows only after a success", check: (*exam).refusals},
+	{sentence: "a refusal without a success in between doubles the hold", check: (*exam).doubles},
+	{sentence: "a hold is doubled no further than the report says", check: (*exam).doublesAtMost},
+	{sentence: "nothing goes until the reset when what remained was used since", check: (*exam).remains},
+	{sentence: "limits that were set win for all, and levels stay", check: (*exam).replaces},
+	{sentence: "buckets made with different limits are each held to their own", check: (*exam).disagree},
+	{sentence: "keys of any bytes are keys of their own", check: (*exam).keys},
+	{sentence: "long waits are told without overflow", check: (*exam).longWaits},
+	{sentence: "nothing is charged when ctx is done", check: (*exam).cancelled},
+	{sentence: "in any interval at most the capacity and what leaks meanwhile goes, whoever asks", check: (*exam).rate, workers: 4},
+	{sentence: "what is kept is all that the next step needs", check: (*exam).history},
+	{sentence: "a key is not forgotten before Expire", check: (*exam).expires},
+	{sentence: "limits that were set outlive the levels", check: (*exam).keepsLimits},
+	{sentence: "when Update has returned, op is not looked at", check: (*exam).leaves},
+	{sentence: "When is the time at which the state was true", check: (*exam).tells},
+	{sentence: "Update ends although ctx has no end", check: (*exam).ends, breaks: true},
+	{sentence: "what was not written has not happened to the calls", check: (*exam).failedMove, breaks: true},
+}
+
+type storeCase struct {
 	sentence string
 	check    func(*exam)
-}{
-	{"at most the capacity goes at once, whoever asks", (*exam).capacity},
-	{"a bucket that was idle admits its capacity and no more", (*exam).idle},
-	{"levels leak at the leak rate", (*exam).leaks},
-	{"a cost above a capacity can never go", (*exam).tooLarge},
-	{"all limits are filled together or none is", (*exam).together},
-	{"what comes back was there and is not promised to others", (*exam).settles},
-	{"a cost above what was acquired is added", (*exam).settlesMore},
-	{"the meter fills to the brim but never below what is booked", (*exam).meters},
-	{"nothing goes while a hold lasts, and a shorter one changes nothing", (*exam).holds},
-	{"after a hold one call goes and then they drip", (*exam).dripsAfterHold},
-	{"resume ends a hold, and places that were booked are void", (*exam).resumes},
-	{"order of booking is order of departure", (*exam).books},
-	{"no place is due before it was asked for", (*exam).after},
-	{"who is behind the lead catches up, at most 100 ms at a time or as far again as the first place", (*exam).claims},
-	{"the latest booking is undone as if it had never been", (*exam).unbooks},
-	{"refusals of one episode count once, and the clock slows only after a success", (*exam).refusals},
-	{"a refusal without a success in between doubles the hold", (*exam).doubles},
-	{"a hold is doubled no further than the report says", (*exam).doublesAtMost},
-	{"nothing goes until the reset when what remained was used since", (*exam).remains},
-	{"limits that were set win for all, and levels stay", (*exam).replaces},
-	{"buckets made with different limits are each held to their own", (*exam).disagree},
-	{"keys of any bytes are keys of their own", (*exam).keys},
-	{"long waits are told without overflow", (*exam).longWaits},
-	{"nothing is charged when ctx is done", (*exam).cancelled},
+	workers  int  // stores that it uses
+	breaks   bool // it needs the hook Break
 }
 
 // exam is one case under way.
 type exam struct {
-	*testing.T
+	tester
 	store    outbound.Store
+	stores   []outbound.Store // of several workers, the first being store
+	hooks    StoreHooks
 	sentence string
+}
+
+// tester is what a case needs of a *testing.T.
+type tester interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
 
 var bg = context.Background()

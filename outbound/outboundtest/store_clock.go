@@ -273,7 +273,10 @@ func (e *exam) disagree() {
 
 func (e *exam) keys() {
 	prefix := e.key()
-	for _, k := range []string{"", "\x00", "a\x00b", "a\x00", "\xff\xfe", "{x}", "}{x", "a:b", "a b\r\nSET x", strings.Repeat("k", 1<<20), strings.Repeat("k", 1<<20) + "l"} {
+	for _, k := range []string{
+		"key", "Key", "KEY", "key ", " key", "key\t", "key\n", "\u00e9", "e\u0301", "E\u0301", "K", "\u212a", "\ufb01", "fi", "stra\u00dfe", "strasse",
+		"", "\x00", "a\x00b", "a\x00", "\xff\xfe", "{x}", "}{x", "a:b", "a b\r\nSET x", strings.Repeat("k", 1<<20), strings.Repeat("k", 1<<20) + "l",
+	} {
 		b := e.share(prefix+k, slow(1))
 		e.admit(b, outbound.Cost{1})
 		e.refuse(b, outbound.Cost{1})

@@ -48,7 +48,7 @@ func TestTheDocumentedUserPassesTheExam(t *testing.T) {
 	rdb := server.Client(t, worker(t, server, "+cluster|slots", "+command"))
 	require.ErrorContains(t, rdb.Set(t.Context(), "dripfeed:1:x", 1, 0).Err(), "NOPERM")
 	require.ErrorContains(t, rdb.HSet(t.Context(), "others", "x", 1).Err(), "NOPERM")
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store { return redisstore.New(rdb, redisstore.Config{}) })
+	outboundtest.TestStore(t, func(*testing.T) outbound.Store { return redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}) })
 }
 
 func TestTheDocumentedUserPassesTheExamOnACluster(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAClusterThatDeniesIsNotAway(t *testing.T) {
 // all does what runs every command of the script, and returns the first error.
 func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Duration) error {
 	s.Do(t, "SCRIPT", "FLUSH")
-	store := redisstore.New(rdb, redisstore.Config{})
+	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	b := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint("acl:", rand.Uint64()), outbound.Limit{Capacity: 10, LeakRate: 1}))
 	_, err := b.Acquire(t.Context(), outbound.Cost{1})
 	if err != nil {
@@ -113,7 +113,7 @@ func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Dura
 		args = append(args, fmt.Sprint("w", i), packed(1, 1, 1))
 	}
 	s.Do(t, args...)
-	other := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), b.Key(), outbound.Limit{Capacity: 10, LeakRate: 1}))
+	other := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), b.Key(), outbound.Limit{Capacity: 10, LeakRate: 1}))
 	if err := other.SetLimits(t.Context(), outbound.Limit{Capacity: 20, LeakRate: 1}); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			rdb := redis.NewClient(o)
 			t.Cleanup(func() { _ = rdb.Close() })
 			var told events
-			store := redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe})
+			store := redisstore.New(rdb, redisstore.Config{Timeout: 30 * time.Second, Observe: told.observe})
 			b := outbound.Must(outbound.NewSharedBucket(store, key, limit))
 			for said := 0; said < 3; { // a busy machine may hear nothing in time
 				_, err = b.Acquire(t.Context(), outbound.Cost{1})

@@ -37,7 +37,8 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 	dialled := 0
 	rdb := server.Client(t, func(o *redis.Options) {
 		o.OnConnect = func(context.Context, *redis.Conn) error { mu.Lock(); dialled++; mu.Unlock(); return nil }
-	}) // with its own timeouts, of 5 s and more
+		o.ReadTimeout, o.PoolTimeout = time.Minute, time.Minute // of its own, far beyond the store's second
+	})
 	var told events
 	s := redisstore.New(rdb, redisstore.Config{Observe: told.observe})
 	var accounts []*account
@@ -80,7 +81,7 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 	require.Nil(t, wrong.Load())
 	require.Zero(t, granted.Load())
 	// A second, and what a busy machine takes to run ten thousand goroutines.
-	require.Less(t, time.Duration(longest.Load()), 3*time.Second)
+	require.Less(t, time.Duration(longest.Load()), 30*time.Second)
 
 	// Whoever comes now is answered at once, but for the few that try.
 	fast := 0
@@ -88,7 +89,7 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 		began := time.Now()
 		_, err := buckets[fast%keys].Acquire(t.Context(), outbound.Cost{1})
 		require.True(t, isAway(err), "%v", err)
-		if time.Since(began) < 100*time.Millisecond {
+		if time.Since(began) < 500*time.Millisecond { // who tries waits for a second
 			fast++
 		}
 	}

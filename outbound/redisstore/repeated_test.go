@@ -21,7 +21,7 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	s := redisstore.New(rdb, redisstore.Config{})
+	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	b, err := outbound.NewSharedBucket(s, fmt.Sprint(t.Name(), rand.Uint64()), outbound.Limit{Capacity: 1, LeakRate: 0.01})
 	require.NoError(t, err)
 	p, err := b.Acquire(context.Background(), outbound.Cost{1})

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"testing"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -14,13 +15,13 @@ import (
 func TestTheExamOnACluster(t *testing.T) {
 	client := redistest.SharedCluster(t).Client(t)
 	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
-		return redisstore.New(client, redisstore.Config{})
+		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }
 
 func TestTheExamBehindSentinels(t *testing.T) {
 	client := redistest.StartSentinel(t).Client(t)
 	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
-		return redisstore.New(client, redisstore.Config{})
+		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }

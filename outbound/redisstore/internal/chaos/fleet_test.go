@@ -20,7 +20,7 @@ import (
 )
 
 // patience ends what would hang. Nothing else depends on it.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // fleet is workers in this process, each with a store and a client of its own, who
 // share a bucket and call an API that only writes down when.

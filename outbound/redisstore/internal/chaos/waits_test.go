@@ -24,7 +24,7 @@ var minutely = outbound.Limit{Capacity: 3, LeakRate: 1. / 60}
 // waiting is a queue on a bucket in a server, which is full.
 func waiting(t *testing.T) (*queue.Queue, *outbound.Bucket) {
 	t.Helper()
-	b, err := outbound.NewSharedBucket(redisstore.New(redistest.Start(t).Client(t), redisstore.Config{}), "bucket", minutely)
+	b, err := outbound.NewSharedBucket(redisstore.New(redistest.Start(t).Client(t), redisstore.Config{Timeout: time.Minute}), "bucket", minutely)
 	require.NoError(t, err)
 	q := queue.New(b, queue.Config{})
 	for range 3 {

@@ -1,0 +1,140 @@
+package outboundtest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// workers returns the exam's stores, if they are on one state, and else as many
+// times the first.
+func (e *exam) workers() []outbound.Store {
+	key := e.key()
+	limits := []outbound.Limit{slow(1)}
+	for i, s := range e.stores {
+		r, err := s.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+		if err != nil {
+			e.Fatalf("the contract says %q: %v", e.sentence, err)
+		}
+		if i > 0 && len(r.Charges) > 0 {
+			return slices.Repeat(e.stores[:1], len(e.stores))
+		}
+	}
+	return e.stores
+}
+
+// trip is a call that was admitted somewhere between these times.
+type trip struct{ sent, arrived time.Time }
+
+// rate has sixteen callers ask for 300 ms. What has been admitted between a
+// request and a later reply is counted, so it does not matter how long trips take.
+func (e *exam) rate() {
+	const callers, capacity, perSecond = 16, 10, 500
+	key, limits := e.key(), []outbound.Limit{{Capacity: capacity, LeakRate: perSecond}}
+	stores := e.workers()
+	var mu sync.Mutex
+	var admitted []trip
+	var all sync.WaitGroup
+	begin := time.Now()
+	for i := range callers {
+		all.Go(func() {
+			s := stores[i%len(stores)]
+			for time.Since(begin) < 300*time.Millisecond {
+				sent := time.Now()
+				r, err := s.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+				if err != nil {
+					e.failf("%v", err)
+					return
+				}
+				if len(r.Charges) > 0 {
+					mu.Lock()
+					admitted = append(admitted, trip{sent, time.Now()})
+					mu.Unlock()
+				}
+				time.Sleep(500*time.Microsecond + rand.N(time.Millisecond))
+			}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(admitted, func(a, b trip) int { return a.arrived.Compare(b.arrived) })
+	for _, first := range admitted {
+		n := 0
+		for _, t := range admitted {
+			if t.sent.Before(first.sent) {
+				continue
+			}
+			n++
+			// A thousandth is for clocks that do not run alike.
+			if w := t.arrived.Sub(first.sent); float64(n) > capacity+perSecond*1.001*w.Seconds()+0.01 {
+				e.failf("%d calls went within %v, from a capacity of %d and %d per second; %d in all", n, w, capacity, perSecond, len(admitted))
+				return
+			}
+		}
+	}
+}
+
+// leaves has callers give up, and use what their operations pointed to at once.
+func (e *exam) leaves() {
+	key, limits := e.key(), []outbound.Limit{slow(1000)}
+	var mu sync.Mutex
+	known, unknown := 0, 0
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			var into [1]outbound.Charge
+			costs := make([]outbound.Cost, 1)
+			for range 20 {
+				ctx, cancel := context.WithCancel(bg)
+				stop := time.AfterFunc(1+rand.N(500*time.Microsecond), cancel)
+				costs[0] = outbound.Cost{1}
+				op := outbound.Op{Limits: limits, Action: outbound.Book, Costs: costs, Into: into[:0]}
+				r, err := e.store.Update(ctx, key, &op)
+				if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
+					e.failf("%v, with ctx %v", err, ctx.Err())
+				}
+				mu.Lock()
+				if err != nil {
+					unknown++
+				} else {
+					known += len(r.Charges)
+				}
+				mu.Unlock()
+				costs[0] = outbound.Cost{1e9}
+				into[0] = outbound.Charge{}
+				op = outbound.Op{}
+				stop.Stop()
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	s, err := e.share(key, limits...).State(bg)
+	if err != nil || s.Level < float64(known)-0.01 || s.Level > float64(known+unknown)+0.01 {
+		e.failf("level %v, %v, of %d that went and %d of which nobody knows", s.Level, err, known, unknown)
+	}
+}
+
+// tells looks several times, since a trip may take any time.
+func (e *exam) tells() {
+	key, limits := e.key(), []outbound.Limit{slow(10)}
+	const slack = 20 * time.Millisecond // of a store that estimates
+	var early, late time.Duration
+	for range 8 {
+		sent := time.Now()
+		r, err := e.store.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+		arrived := time.Now()
+		if err != nil {
+			e.failf("%v", err)
+			return
+		}
+		if early, late = sent.Sub(r.When), r.When.Sub(arrived); r.When.IsZero() || early <= slack && late <= slack {
+			return
+		}
+	}
+	e.failf("eight states were true %v before they were asked for, or %v after they had come", max(0, early), max(0, late))
+}

@@ -1,0 +1,288 @@
+package outboundtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// small is a store as somebody writes it in a quarter of an hour: the state of each
+// key as JSON, and one lock.
+type small struct {
+	mu   sync.Mutex
+	rows map[string][]byte
+}
+
+func (s *small) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return outbound.Result{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var row outbound.Stored
+	if s.rows[key] != nil && json.Unmarshal(s.rows[key], &row) != nil {
+		row.State.Speed = -1 // garbage
+	}
+	r := op.Apply(&row, time.Duration(time.Now().UnixNano()))
+	s.rows[key], _ = json.Marshal(row)
+	return r, nil
+}
+
+func TestAStoreOfFifteenLinesPassesTheExam(t *testing.T) {
+	TestStore(t, func(*testing.T) outbound.Store { return &small{rows: make(map[string][]byte)} })
+}
+
+// mutant is small, and can be spoilt in many ways.
+type mutant struct {
+	*table
+	fails  string // the sentence that it fails begins so
+	id     int
+	stamp  func(id int, now time.Duration) time.Duration // 0: that
+	lag    func() time.Duration                          // between the stamp and the lock
+	naive  bool                                          // a stamp that goes back is a step back, as if it came from Apply before
+	key    func(string) string
+	save   func(*outbound.Stored)
+	forget func(s *outbound.Stored, r *outbound.Result) time.Duration
+	result func(*outbound.Result)
+
+	// What it does while it is broken.
+	hangs, halfway bool
+	cause          error // nil: ErrAway
+}
+
+// table is what several stores share.
+type table struct {
+	mu     sync.Mutex
+	rows   map[string][]byte
+	until  map[string]time.Time
+	broken chan struct{} // nil: it is not
+}
+
+func newTable() *table {
+	return &table{rows: make(map[string][]byte), until: make(map[string]time.Time)}
+}
+
+func (m *mutant) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return outbound.Result{}, err
+	}
+	now := time.Duration(time.Now().UnixNano())
+	if m.stamp != nil {
+		now = m.stamp(m.id, now)
+	}
+	if m.lag != nil {
+		time.Sleep(m.lag())
+	}
+	if m.key != nil {
+		key = m.key(key)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.forget != nil && time.Now().After(m.until[key]) {
+		delete(m.rows, key)
+	}
+	var row outbound.Stored
+	if m.rows[key] != nil && json.Unmarshal(m.rows[key], &row) != nil {
+		row.State.Speed = -1
+	}
+	if m.naive && row.State.Speed > 0 && now < row.State.At {
+		row.State.Skip -= row.State.At - now
+		row.State.At = now
+	}
+	r := op.Apply(&row, now)
+	if broken := m.broken; broken != nil {
+		if m.halfway {
+			m.rows[key], _ = json.Marshal(row)
+		}
+		if m.hangs {
+			m.mu.Unlock()
+			<-broken
+			m.mu.Lock()
+		}
+		if m.cause != nil {
+			return outbound.Result{}, m.cause
+		}
+		return outbound.Result{}, fmt.Errorf("%w: broken", outbound.ErrAway)
+	}
+	if m.forget != nil {
+		m.until[key] = time.Now().Add(m.forget(&row, &r))
+	}
+	if m.save != nil {
+		m.save(&row)
+	}
+	m.rows[key], _ = json.Marshal(row)
+	if m.result != nil {
+		m.result(&r)
+	}
+	return r, nil
+}
+
+// recorder is a tester that remembers whether the exam was failed.
+type recorder struct {
+	failed []string
+	mu     sync.Mutex
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = append(r.failed, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// examine returns the sentences that stores fail, of those that begin so, each in a
+// bubble of its own.
+func examine(t *testing.T, sentence string, store func(id int, on *table) outbound.Store, hooks func(*table) StoreHooks) (failed []string) {
+	for _, c := range storeCases {
+		if !strings.HasPrefix(c.sentence, sentence) {
+			continue
+		}
+		synctest.Test(t, func(*testing.T) {
+			var r recorder
+			on := newTable()
+			e := &exam{tester: &r, sentence: c.sentence}
+			if hooks != nil {
+				e.hooks = hooks(on)
+			}
+			if c.breaks && e.hooks.Break == nil {
+				return
+			}
+			for id := range max(1, c.workers) {
+				e.stores = append(e.stores, store(id, on))
+			}
+			e.store = e.stores[0]
+			done := make(chan struct{})
+			go func() { defer close(done); c.check(e) }()
+			<-done
+			if len(r.failed) > 0 {
+				failed = append(failed, c.sentence+": "+r.failed[0])
+			}
+		})
+	}
+	return failed
+}
+
+func TestStoresThatAreWrongFailTheExam(t *testing.T) {
+	const rate, keys, kept = "in any interval", "keys of any bytes", "what is kept"
+	for name, m := range map[string]mutant{
+		"clock jitter":                          {fails: rate, naive: true, stamp: func(_ int, now time.Duration) time.Duration { return now + rand.N(2*time.Millisecond) }},
+		"the time at which a transaction began": {fails: rate, naive: true, lag: func() time.Duration { return 1 + rand.N(2*time.Millisecond) }},
+		"workers' clocks 1 ms apart":            {fails: rate, naive: true, stamp: apart(time.Millisecond)},
+		"workers' clocks 100 ms apart":          {fails: rate, naive: true, stamp: apart(100 * time.Millisecond)},
+		"workers' clocks an hour apart":         {fails: rate, stamp: apart(time.Hour)},
+		"keys in one case":                      {fails: keys, key: strings.ToLower},
+		"keys without trailing blanks":          {fails: keys, key: func(k string) string { return strings.TrimRight(k, " ") }},
+		"keys without blanks":                   {fails: keys, key: strings.TrimSpace},
+		"composed keys": {fails: keys, key: func(k string) string {
+			return strings.NewReplacer("e\u0301", "\u00e9", "E\u0301", "\u00c9").Replace(k)
+		}},
+		"decomposed keys": {fails: keys, key: func(k string) string { return strings.ReplaceAll(k, "\u00e9", "e\u0301") }},
+		"no Version":      {fails: kept, save: func(s *outbound.Stored) { s.Version = 0 }},
+		"no Skip":         {fails: kept, save: func(s *outbound.Stored) { s.State.Skip = 0 }},
+		"no Ret": {fails: kept, save: func(s *outbound.Stored) {
+			for i := range s.State.Level {
+				s.State.Level[i].Ret = 0
+			}
+		}},
+		"no Top": {fails: kept, save: func(s *outbound.Stored) {
+			for i := range s.State.Level {
+				s.State.Level[i].Top = 0
+			}
+		}},
+		"no Lead":   {fails: "who is behind", save: func(s *outbound.Stored) { s.Lead = 0 }},
+		"no Others": {fails: "buckets made with", save: func(s *outbound.Stored) { s.Others = nil }},
+		"no Set":    {fails: "limits that were set outlive", save: func(s *outbound.Stored) { s.Set = false }},
+		"no Epoch":  {fails: kept, save: func(s *outbound.Stored) { s.State.Epoch = 0 }},
+		"no Fails":  {fails: "a refusal without a success", save: func(s *outbound.Stored) { s.State.Fails = -2 }},
+		"no Why":    {fails: "nothing goes until the reset", save: func(s *outbound.Stored) { s.State.Why = 0 }},
+		"limits that were set are forgotten with the levels": {fails: "limits that were set outlive", forget: func(_ *outbound.Stored, r *outbound.Result) time.Duration { return r.Expire }},
+		"keys are forgotten at half of Expire": {fails: "a key is not forgotten", forget: func(s *outbound.Stored, r *outbound.Result) time.Duration {
+			if s.Set {
+				return time.Hour
+			}
+			return r.Expire / 2
+		}},
+		"When is 90 ms old": {fails: "When is", result: func(r *outbound.Result) { r.When = time.Now().Add(-90 * time.Millisecond) }},
+		"When is to come":   {fails: "When is", result: func(r *outbound.Result) { r.When = time.Now().Add(90 * time.Millisecond) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failed := examine(t, m.fails, func(id int, on *table) outbound.Store {
+				s := m
+				s.id, s.table = id, on
+				return &s
+			}, nil)
+			if len(failed) == 0 {
+				t.Error("it has passed")
+			}
+			t.Log(strings.Join(failed, "\n"))
+		})
+	}
+}
+
+// apart are clocks of four workers.
+func apart(d time.Duration) func(int, time.Duration) time.Duration {
+	return func(id int, now time.Duration) time.Duration { return now + time.Duration(id)*d }
+}
+
+// A store that is right passes all of it, the cases that need a hook included.
+func TestAStoreThatIsRightPassesTheExamWithItsHooks(t *testing.T) {
+	for _, failed := range examine(t, "", func(_ int, on *table) outbound.Store { return &mutant{table: on} }, breakable) {
+		t.Error(failed)
+	}
+}
+
+func TestStoresThatDoNotEndOrFailHalfwayFailTheExamWithItsHooks(t *testing.T) {
+	for name, m := range map[string]mutant{
+		"hangs for ever":           {hangs: true},
+		"fails with another error": {fails: "Update ends", cause: errors.New("no")},
+		"carries out and fails":    {halfway: true},
+	} {
+		failed := examine(t, m.fails, func(_ int, on *table) outbound.Store {
+			s := m
+			s.table = on
+			return &s
+		}, breakable)
+		if (len(failed) == 0) != m.halfway { // that is allowed: it charges no less
+			t.Errorf("a store that %s: %v", name, failed)
+		}
+	}
+}
+
+// breakable breaks what stores are on, and reads again what was written.
+func breakable(on *table) StoreHooks {
+	return StoreHooks{
+		Break: func(outbound.Store) func() {
+			on.mu.Lock()
+			defer on.mu.Unlock()
+			on.broken = make(chan struct{})
+			return func() {
+				on.mu.Lock()
+				defer on.mu.Unlock()
+				close(on.broken)
+				on.broken = nil
+			}
+		},
+		Reopen: func(s outbound.Store) outbound.Store {
+			again := *s.(*mutant)
+			again.table = newTable()
+			maps.Copy(again.rows, s.(*mutant).rows)
+			return &again
+		},
+	}
+}

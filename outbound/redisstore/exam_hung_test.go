@@ -1,0 +1,37 @@
+package redisstore_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// The exam with a server that a store cannot hear of when told so.
+func TestTheExamWhereAServerHangs(t *testing.T) {
+	server := redistest.Start(t)
+	var mu sync.Mutex
+	ways := make(map[outbound.Store]*redistest.Proxy)
+	outboundtest.TestStore(t, func(t *testing.T) outbound.Store {
+		way := redistest.NewProxy(t, server.Addr())
+		rdb := redis.NewClient(&redis.Options{Addr: way.Addr()})
+		t.Cleanup(func() { _ = rdb.Close() })
+		s := redisstore.New(rdb, redisstore.Config{Timeout: 300 * time.Millisecond})
+		mu.Lock()
+		defer mu.Unlock()
+		ways[s] = way
+		return s
+	}, outboundtest.StoreHooks{Break: func(s outbound.Store) (mend func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		way := ways[s]
+		way.Set(redistest.Faults{SwallowRequests: 1, Handshakes: true})
+		return func() { way.Set(redistest.Faults{}) }
+	}})
+}
