@@ -113,11 +113,14 @@ func (q *Queue) step() bool {
 		}
 		q.granted, q.claim = max(n, q.granted/2), q.booking.Claim
 	}
+	none := asked != nil && !asked.gone && err == nil && !move && len(q.booking.Tickets) == 0
 	clear(q.booking.Tickets)
+	admitted, late := q.stats.Admitted, q.stats.Late
 	q.handOut(time.Now())
 	if asked != nil {
 		asked.alone = false
 	}
+	q.reckon(q.stats.Admitted > admitted, none || q.stats.Late > late)
 	return true
 }
 
@@ -163,7 +166,7 @@ func (q *Queue) plan(now time.Time) *waiter {
 		w = q.list.first
 		k.Move = q.tickets[0]
 		k.Costs = append(k.Costs, w.cost)
-	case w == nil || q.noSlot || n > 0 && last > lo && (last > lo+q.after || q.listenIn(now) > 0):
+	case w == nil || q.noSlot || now.Before(q.calm) || n > 0 && last > lo && (last > lo+q.after || q.listenIn(now) > 0):
 		return nil // unless there is a trip anyway, and the next would be too late
 	default:
 		// As many as went the last time, and half as many more: who is asked
@@ -177,6 +180,9 @@ func (q *Queue) plan(now time.Time) *waiter {
 		}
 	}
 	k.Wait, k.Horizon, k.After = within(q.until(w, now), now), lo+ahead+q.after, q.after
+	if q.vain > 1 && q.shared { // replies take longer than the store tells, but no longer than a trip
+		k.After = max(k.After, q.trip)
+	}
 	q.claims()
 	return w
 }
@@ -331,14 +337,6 @@ func (q *Queue) refuseAll(err error) {
 		q.refuse(q.list.first, err)
 	}
 	q.fit()
-}
-
-// expire refuses those who wait for a slot and may not wait any longer. All
-// others were refused before they waited in vain.
-func (q *Queue) expire(now time.Time) {
-	for w := q.list.first; q.noSlot && w != nil && w == q.list.rest && !w.deadline.IsZero() && !w.deadline.After(now); w = q.list.first {
-		q.refuse(w, q.refusal(time.Time{}, because(w.byCtx)))
-	}
 }
 
 // replan goes through all who wait once, after a hold, a Resume or a change of
