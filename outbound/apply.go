@@ -184,14 +184,21 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 			return
 		}
 		var c Charge
+		last := s.State.Last
+		if i == 0 && op.After > 0 {
+			s.State.Last = max(last, passes(s.State, op.After))
+		}
+		moved := s.State.Last - last
 		wait, which, ok := s.State.Fill(limits, &n, most, &c.Charge)
+		c.Before -= moved // what was the last booking is still that
 		if !ok {
+			s.State.Last = last
 			r.Refused, r.Wait, r.Limit = true, wait, which
 			return
 		}
 		r.Charges = append(r.Charges, c)
 		if i == 0 {
-			farthest = later(wait, catchUp)
+			farthest = later(wait, max(catchUp, wait))
 		}
 		most = op.Horizon
 		if op.Claim > 0 {
@@ -205,6 +212,13 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 			}
 		}
 	}
+}
+
+// passes returns how far the dial gets in real time x.
+func passes(s leak.State, x time.Duration) time.Duration {
+	s.At, s.Born, s.Skip = 0, 0, 0
+	s.Advance(nil, x)
+	return s.Dial()
 }
 
 // catchUp is how much further away than its first place who is behind the lead

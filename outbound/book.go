@@ -27,6 +27,10 @@ type Booking struct {
 	// Horizon is the longest that the others can wait. Bookings stop at the
 	// first that is refused.
 	Horizon time.Duration
+	// After is the shortest wait of the first, in a store that is far away: a
+	// place that is due before its reply is here is lost, or goes late. Who books
+	// one place after the other asks for [Clock.Back].
+	After time.Duration
 	// Claim is what this worker has booked while it had a backlog, as [Op.Claim]
 	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
 	// booked, Book sets it to what the next booking is to claim.
@@ -74,10 +78,10 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	if k.Wait < 0 || k.Horizon < 0 {
-		return fmt.Errorf("%w: booking with a wait of %v and a horizon of %v", ErrInvalidDuration, k.Wait, k.Horizon)
+	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
+		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalidDuration, k.Wait, k.After, k.Horizon)
 	}
-	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, Claim: k.Claim, Into: k.into[:0], waits: true}
+	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Into: k.into[:0], waits: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
@@ -142,7 +146,6 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
 		c.hold(r)
-		c.grace = k.Clock.grace(c.charge[0].Place)
 		k.booked++
 		c.order, c.version = k.booked, r.Version
 		k.Tickets = append(k.Tickets, Ticket{c})

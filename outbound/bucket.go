@@ -144,7 +144,10 @@ func (b *Bucket) Shared() bool {
 // with the time to come back, or a [*CostError] if coming back is no use. The
 // error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
 // answered too late four times: an answer from a shared store that comes more than
-// 100 ms later than its answers do is given back and asked for again.
+// 100 ms later than its answers do is given back and asked for again. A call leaves
+// when the answer is there, which is later than its time in the store by the answer's
+// way back: workers at different distances exceed a limit by up to the longest way
+// back times LeakRate. A queue waits for its place instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err

@@ -18,9 +18,8 @@ type call struct {
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
-	grace    time.Duration // how long after its place it could be here at best, as a ticket
-	order    uint64        // among the tickets of one Booking
-	version  int64         // of the limits that it was booked under, as a ticket
+	order    uint64 // among the tickets of one Booking
+	version  int64  // of the limits that it was booked under, as a ticket
 }
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety

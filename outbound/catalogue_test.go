@@ -179,6 +179,9 @@ func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalidDuration, func(b *Bucket) error {
 			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Horizon: d})
 		})
+		refuses(t, fmt.Sprintf("Book, After %d", d), ErrInvalidDuration, func(b *Bucket) error {
+			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, After: d})
+		})
 	}
 }
 

@@ -14,7 +14,7 @@ type Clock struct {
 	limits   []Limit
 	version  int64
 	at       time.Time     // of state
-	heard    time.Time     // when the reply was due here
+	back     time.Duration // how long such a reply normally takes to be here
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
@@ -25,16 +25,16 @@ type Clock struct {
 func (b *Bucket) clock(r *Result, sent time.Time) Clock {
 	now := time.Now()
 	k := Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, shared: b.ledger().store != nil}
-	k.at, k.heard, k.received, k.fresh = now, now, now, hearing
+	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
 		// of a cache, is taken for one of the time at which it was asked for:
 		// that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
 	}
-	if !r.Heard.IsZero() {
-		k.heard = clamp(r.Heard, sent, now)
-		k.fresh = min(max(hearing, k.heard.Sub(sent)), lag)
+	if r.Heard.After(r.When) && !r.When.IsZero() {
+		k.back = min(r.Heard.Sub(r.When), deaf)
+		k.fresh = min(max(hearing, k.at.Sub(sent)+k.back), deaf)
 	}
 	return k
 }
@@ -52,10 +52,13 @@ func clamp(t, from, to time.Time) time.Time {
 
 // hearing is how long a reply from a shared store may be relied upon: the more
 // calls go into a hold, the longer a worker is deaf to it. Where a trip normally
-// takes longer, a reply counts for as long as that, up to lag: one trip is under
+// takes longer, a reply counts for as long as that, up to deaf: one trip is under
 // way at a time, and a worker that is deaf between two replies could use only a
 // part of its places.
-const hearing = 25 * time.Millisecond
+const (
+	hearing = 25 * time.Millisecond
+	deaf    = time.Second
+)
 
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.bucket != nil }
@@ -84,25 +87,14 @@ func (k *Clock) due(place time.Duration) time.Time {
 	return k.at.Add(in)
 }
 
-// grace is how long after a place the reply that tells of it is here if nothing
-// delays that: so far a call that uses it is not late. It is counted from the
-// reply that granted the place, and is no more than its way back: a place that was
-// granted by an earlier reply, which was lost, is late. So is a worker that was
-// paused, and then listens.
-func (k *Clock) grace(place time.Duration) time.Duration {
-	if !k.shared {
-		return 0
-	}
-	due := k.due(place)
-	if due.Before(k.at) {
-		due = k.at
-	}
-	return max(0, k.heard.Sub(due))
-}
+// Back returns how long after the time of which it tells a reply is normally here:
+// a place that is due sooner is late before anybody hears of it. 0 where the
+// store is in this process, or does not tell.
+func (k *Clock) Back() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may go at the time now, and how late
-// it is, a lateness before a hold included: after its place, or after the time
-// at which a reply that tells of the place is normally here. A call that is due is not ready
+// it is, a lateness before a hold included: always after its place, also where the
+// reply that tells of the place is here only then. A call that is due is not ready
 // while the clock was not heard lately enough: then book, or only listen. The call
 // that goes knows of the holds that this clock knows of, and not only of those at
 // its booking: if the API refuses it, that is news. So a ticket that a Booking under
@@ -117,7 +109,7 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 		return in == 0, late
 	}
 	since := now.Sub(k.at)
-	late = max(0, late+max(0, since-in)-t.call.grace)
+	late += max(0, since-in)
 	return in <= since && now.Sub(k.received) <= k.fresh, late
 }
 

@@ -83,11 +83,16 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
+	// After is the shortest real time until the first place. Who is far away
+	// hears of a place only then, and must not use one that was due before. What
+	// leaks until the place, if nobody is booked before it, is lost. 0 or less:
+	// as soon as there is room.
+	After time.Duration
 	// Claim is for workers that share a bucket and book ahead: the units of the
 	// first limit that this one has booked while it had a backlog. Below
 	// [Stored.Lead] it catches up: places after the first are booked, until it
-	// is level, if they are due at most 100 ms after that one, whatever Horizon
-	// says. So a worker that asks less often, because it is further away, has
+	// is level, if they are due at most 100 ms after that one, or as long after it
+	// as it is away itself, whatever Horizon says. So a worker that asks less often, because it is further away, has
 	// its share. Above the lead, as with +Inf, the worker begins: it is level
 	// with the lead after this booking, and raises it by nothing. Not above 0,
 	// or NaN: the booking neither claims nor leads, as that of a caller that
@@ -168,11 +173,11 @@ type Result struct {
 	// State is the bucket's clock and its levels after the action.
 	State leak.State
 	// When is the local time at which State was true, as the store estimates
-	// it, and Heard that at which such a reply is normally here. What is due is
-	// laid on When, or a delayed reply would shift it; a call whose place is due
-	// before Heard is late from then on only. Heard has to follow the network:
-	// if all replies come later than that, no such call is ever in time. The
-	// zero times, as of a store in this process, mean the reply's arrival.
+	// it, and Heard that by which such a reply is normally here. What is due is
+	// laid on When, or a delayed reply would shift it, and who waits asks for
+	// places that are not due before such a reply is here. Heard has to follow
+	// the network: if many replies come later than that, their places are lost.
+	// The zero times, as of a store in this process, mean the reply's arrival.
 	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced

@@ -19,7 +19,8 @@ type Config struct {
 	// with their goroutines take some 300 MB.
 	MaxLen int
 	// MaxWait is the longest that a call waits. One that would have to wait
-	// longer is refused at once. 0: as long as its ctx allows.
+	// longer is refused at once. 0: as long as its ctx allows. A store that is
+	// far away takes a trip and a half in any case.
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after the time that was booked for
 	// it; a later one gives its place back and books anew, so that a process
@@ -44,10 +45,10 @@ func (c Config) check() error {
 	return nil
 }
 
-// tolerance is how late a call may leave.
-func (q *Queue) tolerance() time.Duration {
+// tolerance is how late a call may leave, by this clock.
+func (q *Queue) tolerance(k *outbound.Clock) time.Duration {
 	if q.config.Tolerance > 0 {
 		return q.config.Tolerance
 	}
-	return q.clock.Tolerance()
+	return k.Tolerance()
 }

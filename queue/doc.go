@@ -32,7 +32,8 @@
 // workers ten times as far away as the others, 2 and 20 ms there and back: Jain's
 // index of fairness (1: all equal) was 0.999 and more with 20 calls in each
 // queue, and 0.99 with one or two as long as those can use the rate at all; without
-// catching up it is 0.55 for two workers. All of the leak rate was used. Who
+// catching up it is 0.55 for two workers. All of the leak rate was used. Where its
+// first place is further away than that, a worker catches up by as much again. Who
 // begins to have a backlog is level with the others from then on, and is not owed
 // anything for the time before.
 //
@@ -45,8 +46,15 @@
 // whether another has changed the limits or ended a hold.
 //
 // A place is only used if the bucket's clock was heard within 25 ms before, or
-// within the time of a trip where that is longer: so a hold that another worker
-// caused stops this one. At 100 calls per second none or one went into a hold.
+// within the time of a trip, up to 1 s, where that is longer: so a hold that another
+// worker caused stops this one. At 100 calls per second, a millisecond away, none or
+// one went into a hold.
+//
+// Far from the store, where a reply takes longer to come back than half the
+// tolerance, places are booked that are due when it is there, and none before. What
+// leaks until then is not used if nobody else has booked; with calls waiting that
+// is only so at the beginning. MaxWait counts as a trip and a reply's way back, where
+// it is less than that. Package redisstore says what a distance costs.
 //
 // When the store fails, all calls without a place hear of it at once, with its
 // error; those with one keep it until it is due, and then fail if the clock
@@ -73,9 +81,10 @@
 // A place is used on time or not at all. When the process was paused, or is
 // short of CPU, and comes later than the tolerance, the place is given back and
 // the call books anew, still first: see Config.Tolerance and Stats.Late.
-// With a shared bucket a place is due by the store's time. A reply that comes
-// late shifts nothing: places that have passed meanwhile are lost for this
-// worker, and its calls book anew.
+// With a shared bucket a place is due by the store's time, and late from then on,
+// not from its reply's arrival. A reply that comes late shifts nothing: places that
+// have passed meanwhile are lost for this worker, and its calls book anew. So is that
+// of a worker's very first call, if the store is far: it tells how far.
 //
 // # In a row
 //

@@ -17,6 +17,7 @@ type far struct {
 	outbound.Store
 	way      time.Duration             // there, and back
 	jitter   float64                   // of each way, a share of it
+	first    int                       // trips that the first takes, as one does that opens a connection
 	late     func(n int) time.Duration // what comes on top of the way back of the n-th reply; nil: nothing
 	silent   bool                      // it does not tell what it knows
 	unclaims bool                      // it does not know of claims
@@ -29,6 +30,11 @@ var errAway = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
 func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
 	n := f.trips.Add(1)
+	for range 2 * max(0, f.first-1) {
+		if n == 1 {
+			f.walk(0)
+		}
+	}
 	f.walk(0)
 	if f.away.Load() {
 		time.Sleep(f.hangs)
@@ -40,7 +46,7 @@ func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound
 	when := time.Now()
 	r, err := f.Store.Update(ctx, key, op)
 	if !f.silent {
-		r.When, r.Heard = when, when.Add(f.way)
+		r.When, r.Heard = when, when.Add(f.way+time.Duration(float64(f.way)*f.jitter))
 	}
 	if f.late != nil {
 		f.walk(f.late(int(n)))

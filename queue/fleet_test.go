@@ -105,10 +105,8 @@ func (f fleet) run(t *testing.T, length time.Duration) (o outcome) {
 		o.use = sum / (f.rate * to.Sub(from).Seconds())
 		o.trips = (trips() - before) / sum
 		pass(time.Duration(float64(f.workers*f.waiters)/f.rate*1.2*float64(time.Second)) + 300*time.Second)
-		// A call leaves late by its tolerance, which is 5 ms at these rates, or
-		// with the reply if its place was due at once.
-		late := max(5*ms, f.near/2, f.far/2).Seconds() * 1.05
-		o.law = h.Check(f.capacity, f.rate, late*f.rate)
+		// A call leaves late by its tolerance, which is 5 ms at these rates.
+		o.law = h.Check(f.capacity, f.rate, (5*ms).Seconds()*1.05*f.rate)
 	})
 	return o
 }

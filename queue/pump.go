@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -21,6 +22,15 @@ const (
 	recheck = time.Second           // while all slots are taken: a permit may have been dropped without Done
 	news    = 10 * time.Second      // while a place is far away: others may have changed the limits, or ended a hold
 )
+
+// until is when a call gives up. MaxWait is for want of room, and not of a store
+// that is near.
+func (q *Queue) until(w *waiter, now time.Time) time.Time {
+	if soonest := now.Add(q.lowMark() + q.after); q.after > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
+		return soonest
+	}
+	return w.deadline
+}
 
 // lowMark is low plus what a trip may take.
 func (q *Queue) lowMark() time.Duration { return low + q.trip + 4*q.spread }
@@ -97,7 +107,11 @@ func (q *Queue) step() bool {
 		q.replan(&before)
 	}
 	if asked != nil && !move {
-		q.granted, q.claim = len(q.booking.Tickets), q.booking.Claim
+		n := len(q.booking.Tickets)
+		if n == len(q.booking.Costs) {
+			n *= 2 // there may be room for many more
+		}
+		q.granted, q.claim = max(n, q.granted/2), q.booking.Claim
 	}
 	clear(q.booking.Tickets)
 	q.fit() // somebody may have cancelled meanwhile
@@ -108,15 +122,17 @@ func (q *Queue) step() bool {
 	return true
 }
 
-// listenIn is how long until the clock must be heard for the sake of the first
-// place: when it is due, or a trip before if the clock will be too old by then.
+// listenIn is how long until there is something to do for those who have a place:
+// when the first is due, or a trip before the first for which the clock will be too
+// old by then. Of a store that is far away that is hardly ever the first of all.
 func (q *Queue) listenIn(now time.Time) time.Duration {
-	if len(q.tickets) == 0 {
+	n := len(q.tickets)
+	if n == 0 {
 		return 1<<63 - 1
 	}
 	in := q.clock.Due(q.tickets[0]).Sub(now)
-	if q.clock.Stale(q.tickets[0]) {
-		in -= q.lowMark()
+	if i := sort.Search(n, func(i int) bool { return q.clock.Stale(q.tickets[i]) }); i < n {
+		in = min(in, q.clock.Due(q.tickets[i]).Sub(now)-q.lowMark())
 	}
 	return in
 }
@@ -148,17 +164,20 @@ func (q *Queue) plan(now time.Time) *waiter {
 		w = q.list.first
 		k.Move = q.tickets[0]
 		k.Costs = append(k.Costs, w.cost)
-	case w == nil || q.noSlot || n > 0 && last > lo:
-		return nil
+	case w == nil || q.noSlot || n > 0 && last > lo && (last > lo+q.after || q.listenIn(now) > 0):
+		return nil // unless there is a trip anyway, and the next would be too late
 	default:
 		// As many as went the last time, and half as many more: who is asked
 		// for in vain costs time as well.
 		want := min(most, 16+q.granted*3/2)
+		if q.shared && q.trip == 0 {
+			want = 1 // who knows how far away the store is: it may be given back
+		}
 		for v := w; v != nil && len(k.Costs) < want; v = v.next {
 			k.Costs = append(k.Costs, v.cost)
 		}
 	}
-	k.Wait, k.Horizon = within(w.deadline, now), lo+ahead
+	k.Wait, k.Horizon, k.After = within(q.until(w, now), now), lo+ahead+q.after, q.after
 	q.claims()
 	return w
 }
@@ -183,7 +202,8 @@ func (q *Queue) claims() {
 
 // book makes the trip, and measures it as TCP measures its round trips. One that
 // is far too long counts less: it would have places booked too far ahead for a
-// while. The caller is busy and does not hold mu.
+// while. So does the first, which may open a connection, once there is another. The
+// caller is busy and does not hold mu.
 func (q *Queue) book() error {
 	sent := time.Now()
 	// A call's own ctx does not end it: what was booked would be lost.
@@ -192,10 +212,17 @@ func (q *Queue) book() error {
 	clear(q.booking.Back)
 	q.booking.Back = q.booking.Back[:0]
 	q.heard = time.Now()
-	took := q.heard.Sub(sent)
-	if q.trip == 0 {
-		q.trip = min(took, 2*ahead)
+	if err != nil { // there may have been no trip
+		return err
 	}
+	took, back := q.heard.Sub(sent), q.booking.Clock.Back()
+	if q.after = back; back <= q.tolerance(&q.booking.Clock)/2 {
+		q.after = 0
+	}
+	if q.trip == 0 || took < q.trip/2 {
+		q.trip, q.spread = max(1, took), took/8
+	}
+	q.trip = max(q.trip, min(took, back)) // as after an outage
 	took = min(took, q.trip+max(4*q.spread, ahead))
 	q.spread += (max(took-q.trip, q.trip-took) - q.spread) / 4
 	q.trip += (took - q.trip) / 8
@@ -222,7 +249,7 @@ func (q *Queue) handOut(now time.Time) {
 		switch w := q.list.first; {
 		case w == nil:
 			q.back = append(q.back, t)
-		case late > q.tolerance():
+		case late > q.tolerance(&q.clock):
 			// Used now it would go beside what others have booked since.
 			q.stats.Late++
 			q.back = append(q.back, t)
@@ -340,7 +367,7 @@ func (q *Queue) replan(before *outbound.Clock) {
 	w := q.list.first
 	for i := 0; i < len(q.tickets) && w != nil && q.list.placed(w); {
 		next, due := w.next, q.clock.Due(q.tickets[i])
-		if w.misses(due) {
+		if w.misses(due) && due.After(q.until(w, time.Now())) {
 			q.refuse(w, q.refusal(due, because(w.byCtx))) // its place is the next one's
 		} else {
 			i++
@@ -354,7 +381,7 @@ func (q *Queue) replan(before *outbound.Clock) {
 		switch {
 		case err != nil:
 			q.refuse(w, err)
-		case w.misses(earliest):
+		case w.misses(earliest) && earliest.After(q.until(w, time.Now())):
 			q.refuse(w, q.refusal(earliest, because(w.byCtx)))
 		default:
 			for i, c := range w.cost {

@@ -46,6 +46,7 @@ type Queue struct {
 	heard   time.Time     // when the last trip ended
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
+	after   time.Duration // how far ahead a place is to be, or its reply comes too late
 }
 
 // Stats counts what has become of calls.
@@ -56,9 +57,10 @@ type Stats struct {
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
 	Cancelled uint64 // by their ctx, while they waited
 	// Late is how often a place was given back because its time had passed by
-	// more than the tolerance when the process came to use it. Each costs up to
-	// a unit's time of throughput: a process in which it keeps growing is short
-	// of CPU, and wants a larger Tolerance.
+	// more than the tolerance when the process came to use it, or when the store's
+	// reply told of it. Each costs up to a unit's time of throughput: a process in
+	// which it keeps growing is short of CPU, and wants a larger Tolerance, or has
+	// a store whose replies are often much later than usual.
 	Late uint64
 }
 
@@ -219,7 +221,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	case err == nil:
 		t := q.booking.Tickets[0]
 		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
-		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance() && !q.cut {
+		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance(&q.clock) && !q.cut {
 			q.stats.Admitted++
 			*p = t.Permit()
 			return nil, nil

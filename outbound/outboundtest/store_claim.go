@@ -29,7 +29,7 @@ func (e *exam) claims() {
 	e.claim(b, 10, 0, 1, 11)                   // and has nobody to catch up with
 	e.claim(b, math.Inf(1), time.Hour, 10, 11) // who begins is level, and does not raise the lead
 	e.claim(b, 9, 0, 2, 11)                    // two behind
-	e.claim(b, 1, 0, 3, 4)                     // ten behind: at 0, 40 and 80 ms from its first
+	e.claim(b, 1, 0, 10, 11)                   // ten behind, and as far again as its first place, which is 900 ms away
 	e.claim(b, 12, 0, 1, 11)                   // of another life: begins
 	for _, none := range []float64{0, -1, math.Inf(-1), math.NaN()} {
 		e.claim(b, none, 0, 1, 0)
@@ -39,4 +39,10 @@ func (e *exam) claims() {
 		e.failf("resume: %v", err)
 	}
 	e.claim(b, 12, 0, 1, 1) // a new life
+
+	// Of who is near: no further than 100 ms.
+	b = e.bucket(outbound.Limit{Capacity: 1, LeakRate: 25})
+	e.claim(b, math.Inf(1), time.Hour, 10, 10)
+	time.Sleep(400 * time.Millisecond)
+	e.claim(b, 1, 0, 3, 4) // at 0, 40 and 80 ms from its first
 }

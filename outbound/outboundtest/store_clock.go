@@ -113,6 +113,33 @@ func (e *exam) books() {
 	}
 }
 
+func (e *exam) after() {
+	b := e.bucket(outbound.Limit{Capacity: 3, LeakRate: 0.1})
+	book := func(k outbound.Booking, dues ...time.Duration) {
+		e.Helper()
+		if err := b.Book(bg, &k); err != nil || len(k.Tickets) != len(dues) {
+			e.failf("%d tickets, %v; want %d", len(k.Tickets), err, len(dues))
+			return
+		}
+		for i, want := range dues {
+			if due := time.Until(k.Clock.Due(k.Tickets[i])); due > want || due < want-time.Second {
+				e.failf("place %d is due in %v, want %v", i, due, want)
+			}
+		}
+	}
+	// Two fit beside each other there, and the third is 10 s behind them.
+	book(outbound.Booking{Costs: []outbound.Cost{{2}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour, After: time.Minute}, time.Minute, time.Minute, 70*time.Second)
+	// Whoever comes now comes after them, and further ahead they change nothing.
+	book(outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Hour, After: time.Second}, 80*time.Second)
+	// What cannot be used in time is refused, and changes nothing.
+	k := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: 2 * time.Minute, After: time.Hour}
+	var full *outbound.ThrottledError
+	if err := b.Book(bg, &k); !errors.As(err, &full) || full.RetryAfter < time.Hour || full.RetryAfter > time.Hour+time.Second {
+		e.failf("%d tickets, %v; want a refusal for an hour", len(k.Tickets), err)
+	}
+	book(outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Hour}, 90*time.Second)
+}
+
 func (e *exam) unbooks() {
 	b := e.bucket(slow(1))
 	e.admit(b, outbound.Cost{1})

@@ -161,7 +161,7 @@ if c then
     garbage = not (rem >= -memory and rem <= most and speed >= 0.01 and speed <= 1 and epoch > -1e17 and epoch < 1e17
       and skip > -9e15 and skip < 9e15 and fails >= -2 and fails < 1e9 and held >= 0 and held < 256)
   end
-  rowed = redis.call('HGET', key, 'r')
+  rowed = redis.call('HMGET', key, 'r')[1]
   if rowed then
     row = {}
     if #rowed == 40 then
@@ -682,6 +682,11 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
   local first, took
+  local soonest, rest = 0, 34 + 40 * runs
+  if #step > rest then -- no sooner than that: who asks hears of it only then
+    soonest = max(0, unpacked('d', step, rest) - max(0, rem))
+    if speed < 1 then soonest = dial_of(speed, soonest) end
+  end
   local u = {0}
   for _ = 1, runs do
     local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
@@ -702,9 +707,9 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       local limit = within
       if m > 0 then
         limit = horizon
-        if claims > 0 and not begins and booked < lead and took > 0 then limit = max(limit, first + lag) end
+        if claims > 0 and not begins and booked < lead and took > 0 then limit = max(limit, first + max(lag, first)) end
       end
-      local w, slowest = max(0, last), -1
+      local w, slowest = max(soonest, last), -1
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then

@@ -129,7 +129,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			rdb := redis.NewClient(o)
 			t.Cleanup(func() { _ = rdb.Close() })
 			var told events
-			store := redisstore.New(rdb, redisstore.Config{Timeout: 30 * time.Second, Observe: told.observe})
+			store := redisstore.New(rdb, redisstore.Config{Timeout: time.Second, Observe: told.observe})
 			b := outbound.Must(outbound.NewSharedBucket(store, key, limit))
 			for said := 0; said < 3; { // a busy machine may hear nothing in time
 				_, err = b.Acquire(t.Context(), outbound.Cost{1})
@@ -197,10 +197,10 @@ func TestAClientWithoutAConnectionLeftIsAway(t *testing.T) {
 	require.NoError(t, held.Ping(t.Context()).Err())
 	var told events
 	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: 300 * time.Millisecond, Observe: told.observe}), "pool", reset))
-	for range 3 {
+	for said := false; !said; { // a busy machine may hear nothing in time
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		require.ErrorIs(t, err, outbound.ErrAway)
-		require.ErrorContains(t, err, "connection pool timeout")
+		said = strings.Contains(err.Error(), "connection pool timeout")
 	}
 	told.await(t, redisstore.EventAway)
 	require.NoError(t, held.Close())

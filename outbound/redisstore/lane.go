@@ -158,7 +158,7 @@ func (la *lane) next(work chan struct{}) *batch {
 
 // down begins or prolongs an outage. The shard's lock is held.
 func (la *lane) down(err error, now time.Time) {
-	la.server.down(la.shard.store, err, now)
+	la.server.down(la.shard.store, err, la.began, now)
 	if la.pause == 0 {
 		la.pause = firstPause
 	} else {

@@ -17,7 +17,7 @@ type offset struct {
 const drift = 5000
 
 // lay takes a trip's bounds in, and returns the local time at which the reply was
-// written, and the one at which such a reply is normally here. server is the
+// written, and the one by which such a reply is normally here. server is the
 // server's time as the reply tells it.
 func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard time.Time) {
 	low, high := server-local(arrived), server-local(sent)
@@ -32,14 +32,14 @@ func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard
 	o.low, o.high, o.when = low, high, arrived
 	when = start.Add(server - (low + (high-low)/2))
 	back := arrived.Sub(when)
-	if o.back == 0 {
-		o.back = back
-		o.spread = back / 2
+	if o.back == 0 || back < o.back/2 { // the first trip may open a connection
+		o.back, o.spread = back, back/8
 	}
-	heard = when.Add(min(back, o.back+4*o.spread))
+	most := o.back + 4*o.spread
+	back = min(back, max(most, o.back+o.back/4)) // one that is far too long counts less
 	o.spread += (max(back-o.back, o.back-back) - o.spread) / 4
 	o.back += (back - o.back) / 8
-	return when, heard
+	return when, when.Add(most)
 }
 
 // start is the zero of the local times here.

@@ -23,7 +23,7 @@ const longest = time.Second
 
 // isGate reports whether an operation asks for one call now, and nothing else.
 func isGate(op *outbound.Op) bool {
-	return op.Action == outbound.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.Claim == 0
+	return op.Action == outbound.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
 }
 
 func (f *refusal) remember(c outbound.Cost, limits []outbound.Limit, r *outbound.Result, now time.Time) {

@@ -211,7 +211,7 @@ func (r *request) encode(worker any) {
 		for _, w := range r.gates {
 			r.costs = append(r.costs, w.op.Costs[0])
 		}
-		r.book(0, 0, 0)
+		r.book(0, 0, 0, 0)
 	}
 	r.end()
 }
@@ -237,7 +237,7 @@ func (r *request) action(op *outbound.Op) {
 	switch op.Action {
 	case outbound.Book:
 		r.costs = append(r.costs, op.Costs[:min(len(op.Costs), maxGates)]...)
-		r.book(op.Wait, op.Horizon, op.Claim)
+		r.book(op.Wait, op.Horizon, op.After, op.Claim)
 	case outbound.Meter:
 		r.step('M')
 		r.add(op.Costs[0][:]...)
@@ -256,7 +256,7 @@ func (r *request) action(op *outbound.Op) {
 }
 
 // book adds the places to book, equal costs in a row as one and its count.
-func (r *request) book(wait, horizon time.Duration, claim float64) {
+func (r *request) book(wait, horizon, after time.Duration, claim float64) {
 	if len(r.costs) == 0 {
 		return
 	}
@@ -276,6 +276,9 @@ func (r *request) book(wait, horizon time.Duration, claim float64) {
 		r.add(float64(j - i))
 		r.add(r.costs[i][:]...)
 		i = j
+	}
+	if after > 0 {
+		r.add(micros(after))
 	}
 }
 

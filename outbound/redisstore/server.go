@@ -16,6 +16,7 @@ type server struct {
 	mu     sync.Mutex // protects what follows
 	away   bool
 	since  time.Time
+	back   time.Time // when it was last told that it is back
 	denies bool
 	told   time.Time // when it was last told that it denies
 }
@@ -32,10 +33,14 @@ func (s *Store) server(addr string) *server {
 	return sv
 }
 
-// down notes that it is away.
-func (sv *server) down(s *Store, err error, now time.Time) {
+// down notes that it is away, as what was tried last at this time has found. If another
+// lane has found it back since, that is no news.
+func (sv *server) down(s *Store, err error, tried, now time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
+	if !sv.away && !tried.After(sv.back) {
+		return
+	}
 	sv.since = now
 	if !sv.away {
 		sv.away = true
@@ -59,7 +64,7 @@ func (sv *server) up(s *Store, sent time.Time) {
 // away, that says nothing. mu is held.
 func (sv *server) answered(s *Store, sent time.Time) {
 	if sv.away && sent.After(sv.since) {
-		sv.away = false
+		sv.away, sv.back = false, time.Now()
 		s.tell(EventBack, "", nil)
 	}
 	sv.ill.Store(sv.away || sv.denies)

@@ -27,7 +27,7 @@ func charges(op *outbound.Op) []*outbound.Charge {
 func clone(op *outbound.Op) *outbound.Op {
 	c := &outbound.Op{
 		Limits: op.Limits, Reports: slices.Clone(op.Reports), Action: op.Action, Costs: op.Costs, Wait: op.Wait, Horizon: op.Horizon,
-		Claim: op.Claim, Charges: slices.Clone(op.Charges), Replacement: op.Replacement,
+		After: op.After, Claim: op.Claim, Charges: slices.Clone(op.Charges), Replacement: op.Replacement,
 	}
 	own := make(map[*outbound.Charge]*outbound.Charge)
 	of := func(c *outbound.Charge) *outbound.Charge {

@@ -235,6 +235,10 @@ func (t *trace) book(worker int, p *permits) error {
 	if t.r.IntN(3) == 0 {
 		wait, horizon = 0, 0
 	}
+	var after time.Duration
+	if t.r.IntN(4) == 0 {
+		after = min(t.wait(), wait, time.Hour)
+	}
 	var claim float64
 	if t.r.IntN(3) == 0 {
 		claim = []float64{1, t.model.Lead, t.model.Lead + 1, t.model.Lead * t.r.Float64(), math.MaxFloat64, 1e15}[t.r.IntN(6)]
@@ -255,11 +259,11 @@ func (t *trace) book(worker int, p *permits) error {
 		}
 	}
 	t.last = func() string {
-		return fmt.Sprintf("book %v within %v and %v, claim %v, back %d, move %v", costs, wait, horizon, claim, len(back), move != nil)
+		return fmt.Sprintf("book %v after %v within %v and %v, claim %v, back %d, move %v", costs, after, wait, horizon, claim, len(back), move != nil)
 	}
 	var made [2][]outbound.Ticket
 	err := t.both(worker, func(side int, b *outbound.Bucket) error {
-		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon, Claim: claim}
+		k := outbound.Booking{Costs: costs, Wait: wait, Horizon: horizon, After: after, Claim: claim}
 		for _, q := range back {
 			k.Back = append(k.Back, q.tickets[side])
 		}

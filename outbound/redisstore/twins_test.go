@@ -221,7 +221,7 @@ func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
 		return false
 	}
 	first, _ := b.State.Due(b.Charges[0].Place)
-	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + 100*time.Millisecond} {
+	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + max(100*time.Millisecond, first)} {
 		if d := a.Wait - limit; max(d, -d) <= time.Duration(2+len(b.Charges)) {
 			return true
 		}
