@@ -357,7 +357,7 @@ func (q *Queue) replan(before *outbound.Clock) {
 			return false
 		}
 		// A bucket that has run empty during a pause begins anew.
-		if now.Sub(before.Due(t)) > q.tolerance() {
+		if now.Sub(before.Due(t)) > q.tolerance(before) {
 			q.stats.Late++
 		}
 		q.back = append(q.back, t)
