@@ -104,7 +104,7 @@ func (q *Queue) step() bool {
 		q.refuse(asked, reason(err, asked.byCtx))
 	}
 	if !q.clock.Same(&before) { // who has a place now is not planned again
-		q.replan(&before)
+		q.replan()
 	}
 	if asked != nil && !move {
 		n := len(q.booking.Tickets)
@@ -349,16 +349,11 @@ func (q *Queue) expire(now time.Time) {
 }
 
 // replan goes through all who wait once, after a hold, a Resume or a change of
-// limits, and refuses who cannot make it any more. before is the clock until then.
-func (q *Queue) replan(before *outbound.Clock) {
-	now := time.Now()
+// limits, and refuses who cannot make it any more.
+func (q *Queue) replan() {
 	q.tickets = slices.DeleteFunc(q.tickets, func(t outbound.Ticket) bool {
 		if q.clock.Holds(t) {
 			return false
-		}
-		// A bucket that has run empty during a pause begins anew.
-		if now.Sub(before.Due(t)) > q.tolerance(before) {
-			q.stats.Late++
 		}
 		q.back = append(q.back, t)
 		q.list.unplace()

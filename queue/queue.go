@@ -215,7 +215,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 	q.clock, q.busy, q.away = q.booking.Clock, false, outbound.Cost{}
 	defer q.arm()
 	if !q.clock.Same(&before) {
-		defer q.replan(&before)
+		defer q.replan()
 	}
 	switch {
 	case err == nil:
