@@ -297,21 +297,24 @@ func (q *Queue) fit() {
 // and those whose place comes before the clock can be heard once more. Their
 // places are lost. Who comes later asks again.
 func (q *Queue) fail(err error) {
+	now := time.Now()
+	q.handOut(now) // who needs no more than what was heard
 	for q.list.rest != nil {
 		q.refuse(q.list.rest, err)
 	}
-	now := time.Now()
-	q.handOut(now) // who needs no more than what was heard
-	lost := 0
-	for _, t := range q.tickets {
-		in := q.clock.Due(t).Sub(now)
-		if q.list.first == nil || in > q.lowMark() || in > 0 && !q.clock.Stale(t) {
-			break
+	w := q.list.first
+	q.tickets = slices.DeleteFunc(q.tickets, func(t outbound.Ticket) bool {
+		v, in := w, q.clock.Due(t).Sub(now)
+		if v == nil {
+			return false
 		}
-		lost++
-		q.refuse(q.list.first, err)
-	}
-	q.tickets = slices.Delete(q.tickets, 0, lost)
+		w = v.next
+		if in > q.lowMark() || in > 0 && !q.clock.Stale(t) {
+			return false // it needs no trip now
+		}
+		q.refuse(v, err)
+		return true
+	})
 }
 
 // cancel takes out a call whose ctx has ended. It reports whether the call was

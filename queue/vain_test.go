@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,11 +56,11 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 type vain struct {
 	outbound.Store
 	spoil func(*outbound.Result)
-	trips int
+	trips atomic.Int64
 }
 
 func (v *vain) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	if v.trips++; v.trips > 1000 {
+	if v.trips.Add(1) > 1000 {
 		return outbound.Result{}, errors.New("asked without a pause")
 	}
 	r, err := v.Store.Update(ctx, key, op)
@@ -87,7 +88,7 @@ func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
 				t.Errorf("%s: %v after %v", name, err, took)
 			}
 			pass(time.Second)
-			if n := v.trips; n > 100 {
+			if n := v.trips.Load(); n > 100 {
 				t.Errorf("%s: %d trips in 10 s", name, n)
 			}
 			if q.Len() != 0 || !q.Idle() {
