@@ -92,11 +92,11 @@ type Op struct {
 	// first limit that this one has booked while it had a backlog. Below
 	// [Stored.Lead] it catches up: places after the first are booked, until it
 	// is level, if they are due at most 100 ms after that one, or as long after it
-	// as it is away itself, whatever Horizon says. So a worker that asks less often, because it is further away, has
-	// its share. Above the lead, as with +Inf, the worker begins: it is level
-	// with the lead after this booking, and raises it by nothing. Not above 0,
-	// or NaN: the booking neither claims nor leads, as that of a caller that
-	// does not wait.
+	// as it is away itself, whatever Horizon says. So a worker that asks less often,
+	// because it is further away, has its share. Above the lead, as with +Inf, the
+	// worker begins: it is level with the lead after this booking, and raises it by
+	// nothing. Not above 0, or NaN: the booking neither claims nor leads, as that of
+	// a caller that does not wait.
 	Claim float64
 	// Charges are bookings to give back, in the order in which they were booked:
 	// the latest ones are undone, of others comes back what is safe.

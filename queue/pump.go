@@ -23,8 +23,8 @@ const (
 	news    = 10 * time.Second      // while a place is far away: others may have changed the limits, or ended a hold
 )
 
-// until is when a call gives up. MaxWait is for want of room, and not of a store
-// that is near.
+// until is when a call gives up. A MaxWait that is shorter than the way to a store that
+// is far away and back counts as that: it bounds the wait for room, not the distance.
 func (q *Queue) until(w *waiter, now time.Time) time.Time {
 	if soonest := now.Add(q.lowMark() + q.after); q.after > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
 		return soonest
