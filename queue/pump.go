@@ -121,7 +121,7 @@ func (q *Queue) step() bool {
 	if asked != nil {
 		asked.alone = false
 	}
-	q.reckon(q.stats.Admitted > admitted, none || q.stats.Late > late)
+	q.reckon(q.stats.Admitted == admitted && (none || q.stats.Late > late))
 	return true
 }
 
@@ -262,6 +262,7 @@ func (q *Queue) handOut(now time.Time) {
 			q.list.unplace()
 		default:
 			q.stats.Admitted++
+			q.vain, q.calm = 0, time.Time{}
 			if !w.alone {
 				q.stats.Waited++
 			}

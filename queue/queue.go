@@ -29,6 +29,8 @@ type Queue struct {
 	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
+	vain    int               // trips for nothing since a call has gone last
+	calm    time.Time         // not to book before, because of those; zero: there is no need
 	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
 	stop    func()            // ends what the bucket tells; nil: nobody waits
 	run     func()            // pump; set with stop
@@ -47,8 +49,6 @@ type Queue struct {
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
 	after   time.Duration // how far ahead a place is to be, or its reply comes too late
-	vain    int           // trips in a row that brought nothing that can be used
-	calm    time.Time     // not to book before, because of those; zero: there is no need
 }
 
 // Stats counts what has become of calls.

@@ -6,17 +6,15 @@ import "time"
 // them: until then a trip is pause enough.
 const inVain = 3
 
-// reckon counts the trips in a row that were in vain although the store has refused
-// nobody: the places had passed before the replies were here. The more there were the
-// longer it is not asked.
-func (q *Queue) reckon(admitted, vain bool) {
-	switch {
-	case admitted || q.list.n == 0:
-		q.vain, q.calm = 0, time.Time{}
-	case vain:
-		if q.vain++; q.vain > inVain {
-			q.calm = time.Now().Add(ahead << min(q.vain-inVain, 6))
-		}
+// reckon counts the trips that were in vain since a call has gone last, although the
+// store has refused nobody: the places had passed before the replies were here. The
+// more there were the longer it is not asked.
+func (q *Queue) reckon(vain bool) {
+	if !vain {
+		return
+	}
+	if q.vain++; q.vain > inVain {
+		q.calm = time.Now().Add(ahead << min(q.vain-inVain, 6))
 	}
 }
 
