@@ -52,8 +52,9 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagRefused       // the call has not succeeded
 	flagDone
-	flagVoid  // the ticket was given back: there is no call
-	flagKnown // a call has succeeded before this one
+	flagVoid    // the ticket was given back: there is no call
+	flagKnown   // a call has succeeded before this one
+	flagChanged // it was settled to other units than it was charged
 )
 
 // Settle says what the call really cost, in all units, once that is known: the
@@ -71,6 +72,7 @@ func (p *Permit) Settle(used Cost) {
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
 		if used[p.bucket.unitOf()] != p.units {
 			c, cost := p.charge(), used
+			p.flags |= flagChanged
 			cost[p.bucket.unitOf()] = p.units // of the others it is not known
 			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used, Cost: cost}) {
 				p.units = c.N[0]
@@ -204,8 +206,6 @@ func (p *Permit) charge() *Charge {
 	c.Place = time.Duration(p.place) - born
 	c.Before = time.Duration(p.before) - born
 	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
-	if p.flags&flagSettled != 0 {
-		c.Settled = true
-	}
+	c.Settled = p.flags&flagChanged != 0
 	return c
 }
