@@ -109,9 +109,10 @@ func (b *Bucket) open(l *ledger) {
 // renew begins a new life for the word to be of, if at time t the ledger's state is
 // as good as a new one. It begins when that came to be so, so that no call of before
 // is taken for one of it. What was refused is forgotten with the life; if nothing was,
-// a refusal of one of its calls is still to be news, and so the epoch stays.
+// a refusal of one of its calls is still to be news, and so the epoch stays. While
+// somebody waits the life goes on: a place that is late is known as late in it.
 func (b *Bucket) renew(l *ledger, t time.Duration) {
-	if b.unit == 0 || l.stored.Version != 0 || t < l.idle {
+	if b.unit == 0 || l.stored.Version != 0 || t < l.idle || l.watched() {
 		return
 	}
 	s := leak.New(l.idle)

@@ -358,6 +358,13 @@ func (b *Bucket) OnChange(f func()) (stop func()) {
 	}
 }
 
+// watched reports whether somebody waits for the bucket.
+func (l *ledger) watched() bool {
+	l.watchMu.Lock()
+	defer l.watchMu.Unlock()
+	return len(l.watchers) > 0
+}
+
 func (l *ledger) changed() {
 	l.gen.Add(1)
 	l.watchMu.Lock()

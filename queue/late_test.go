@@ -12,6 +12,7 @@ import (
 // pause keeps the queue from doing anything for d, as a process that is
 // stopped, or short of CPU, would.
 func pause(q *Queue, d time.Duration) {
+	synctest.Wait() // or a pump that has been called may set the timer again
 	q.mu.Lock()
 	for q.busy {
 		q.mu.Unlock()

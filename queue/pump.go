@@ -114,6 +114,7 @@ func (q *Queue) step() bool {
 		q.granted, q.claim = max(n, q.granted/2), q.booking.Claim
 	}
 	clear(q.booking.Tickets)
+	q.fit() // somebody may have cancelled meanwhile
 	q.handOut(time.Now())
 	if asked != nil {
 		asked.alone = false
@@ -235,6 +236,11 @@ func (q *Queue) handOut(now time.Time) {
 		if t == q.moved { // it is in a trip's hands
 			break
 		}
+		// One of another cost was booked for somebody who has cancelled during the
+		// trip that is under way: those behind it go back with it.
+		if q.misfits(t) {
+			break
+		}
 		ready, late := q.clock.Ready(t, now)
 		if !ready {
 			break
@@ -248,10 +254,6 @@ func (q *Queue) handOut(now time.Time) {
 			q.stats.Late++
 			q.back = append(q.back, t)
 			q.list.unplace()
-		case w.cost != t.Cost():
-			// It was booked for somebody who has cancelled.
-			q.back = append(q.back, t)
-			q.list.unplace()
 		default:
 			q.stats.Admitted++
 			if !w.alone {
@@ -262,6 +264,11 @@ func (q *Queue) handOut(now time.Time) {
 		}
 	}
 	q.tickets = slices.Delete(q.tickets, 0, gone)
+}
+
+// misfits reports whether the next place is none for the first who waits.
+func (q *Queue) misfits(t outbound.Ticket) bool {
+	return q.list.first != nil && q.list.first.cost != t.Cost()
 }
 
 // fit gives back the places that nobody can use any more: those beyond the
@@ -362,10 +369,10 @@ func (q *Queue) replan() {
 		}
 		w = next
 	}
-	var before outbound.Cost
+	var sum outbound.Cost // of those ahead
 	for w := q.list.rest; w != nil; {
 		next := w.next
-		earliest, err := q.clock.Earliest(&before, &w.cost)
+		earliest, err := q.clock.Earliest(&sum, &w.cost)
 		switch {
 		case err != nil:
 			q.refuse(w, err)
@@ -373,7 +380,7 @@ func (q *Queue) replan() {
 			q.refuse(w, q.refusal(earliest, because(w.byCtx)))
 		default:
 			for i, c := range w.cost {
-				before[i] += c
+				sum[i] += c
 			}
 		}
 		w = next

@@ -64,7 +64,7 @@ func (q *Queue) pumpIn(d time.Duration) {
 
 // watch sets the timer for what may go while somebody is away on a trip.
 func (q *Queue) watch() {
-	if len(q.tickets) == 0 || q.stop == nil || q.tickets[0] == q.moved {
+	if len(q.tickets) == 0 || q.stop == nil || q.tickets[0] == q.moved || q.misfits(q.tickets[0]) {
 		return
 	}
 	now := time.Now()

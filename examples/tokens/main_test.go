@@ -37,7 +37,7 @@ func TestSettlingAndEstimatingUseMoreOfTheLimit(t *testing.T) {
 			least, most int
 		}{
 			{"the most, never settled", 30, 45}, // the share that answers have of what is reserved
-			{"the most, then settled", 60, 85},
+			{"the most, then settled", 75, 95},
 			{"an estimate, then settled", 90, 105},
 		} {
 			if n := share(c.name); n < c.least || n > c.most {

@@ -69,6 +69,7 @@ func plague(t *testing.T, err error) *plight {
 	}
 	all.Wait()
 	time.Sleep(time.Minute) // the lanes' goroutines
+	synctest.Wait()
 	return &p
 }
 

@@ -46,6 +46,7 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 				}
 				all.Wait()
 				time.Sleep(time.Minute) // the lane's goroutine
+				synctest.Wait()
 				require.Equal(t, c.trips, trips)
 			})
 		})

@@ -82,6 +82,7 @@ func replaced(t *testing.T, hangs, promotion time.Duration) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	time.Sleep(time.Minute)
+	synctest.Wait()
 	require.Positive(t, failed.Load())
 	require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, told)
 	require.NoError(t, rdb.Close())
