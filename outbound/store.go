@@ -83,10 +83,10 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
-	// After is the shortest real time until the first place. Who is far away
-	// hears of a place only then, and must not use one that was due before. What
-	// leaks until the place, if nobody is booked before it, is lost. 0 or less:
-	// as soon as there is room.
+	// After is the shortest real time until the first place: a worker asks for as
+	// long as a reply takes to come back, because it would hear of a sooner place
+	// too late. What leaks until the place, if nobody is booked before it, is
+	// lost. 0 or less: as soon as there is room.
 	After time.Duration
 	// Claim is for workers that share a bucket and book ahead: the units of the
 	// first limit that this one has booked while it had a backlog. Below

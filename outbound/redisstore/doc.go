@@ -53,7 +53,7 @@
 //	round trip    1 ms   20 ms   50 ms  100 ms  200 ms  500 ms  2 and 200 ms
 //	used, %        100   99–101  98–100   97–99   93–98   72–93        96–101
 //
-// Once a run was under way it was all of it up to 200 ms, and 88 to 99 % at 500 ms. Where
+// Once a run was under way, all of the rate was used up to 200 ms, and 88 to 99 % at 500 ms. Where
 // half of the workers were near and half of them far all had equal shares (Jain's index:
 // 0.98 and more). Calls left up to 7 ms after their places at 200 ms, and 20 ms at 500 ms,
 // where the tolerance was 5 ms: the rest is what jitter makes of the estimate below.
