@@ -116,6 +116,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		if k.Clock.gen = gen; len(op.Reports) > 0 {
 			k.Clock.gen++ // that they have arrived is told to all, but known here
 		}
+		if op.After > 0 && len(r.Charges) > 0 {
+			k.Clock.heed(r.Charges[0].Place, op.After)
+		}
 	}
 	if err != nil {
 		return err

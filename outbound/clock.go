@@ -32,8 +32,11 @@ func (b *Bucket) clock(r *Result, sent time.Time) Clock {
 		// that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
 	}
-	if r.Heard.After(r.When) && !r.When.IsZero() {
-		k.back = min(r.Heard.Sub(r.When), deaf)
+	if !r.When.IsZero() {
+		k.back = now.Sub(k.at) // of this one, if it is not told of others
+		if r.Heard.After(r.When) {
+			k.back = min(r.Heard.Sub(r.When), max(deaf, now.Sub(sent)))
+		}
 		k.fresh = min(max(hearing, k.at.Sub(sent)+k.back), deaf)
 	}
 	return k
@@ -48,6 +51,15 @@ func clamp(t, from, to time.Time) time.Time {
 		return to
 	}
 	return t
+}
+
+// heed lays the clock so that the place is due so long after the reply was true, or now
+// if that is sooner. A store that does as it is asked has done so. One that does not
+// know of [Op.After] has booked an earlier place, which would always be late: with it a
+// call goes late by the reply's way back, as it does where a store tells no times.
+func (k *Clock) heed(place, after time.Duration) {
+	in, _ := k.state.Due(place)
+	k.at = k.at.Add(max(0, min(after-in, k.received.Sub(k.at))))
 }
 
 // hearing is how long a reply from a shared store may be relied upon: the more
@@ -88,8 +100,9 @@ func (k *Clock) due(place time.Duration) time.Time {
 }
 
 // Back returns how long after the time of which it tells a reply is normally here:
-// a place that is due sooner is late before anybody hears of it. 0 where the
-// store is in this process, or does not tell.
+// a place that is due sooner is late before anybody hears of it. Where the store does
+// not tell what is normal, it is how long this reply took. 0 where the store is in
+// this process, or does not tell when its replies are true.
 func (k *Clock) Back() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may go at the time now, and how late

@@ -177,7 +177,8 @@ type Result struct {
 	// laid on When, or a delayed reply would shift it, and who waits asks for
 	// places that are not due before such a reply is here. Heard has to follow
 	// the network: if many replies come later than that, their places are lost.
-	// The zero times, as of a store in this process, mean the reply's arrival.
+	// Without a Heard each reply is taken for a normal one. The zero times, as of a
+	// store in this process, mean the reply's arrival.
 	When, Heard time.Time
 	// Limits are those in force for this bucket, in the order of the levels.
 	// Version changes when they do for all: by one when Replace has replaced

@@ -19,8 +19,8 @@ type Config struct {
 	// with their goroutines take some 300 MB.
 	MaxLen int
 	// MaxWait is the longest that a call waits. One that would have to wait
-	// longer is refused at once. 0: as long as its ctx allows. A store that is
-	// far away takes a trip and a half in any case.
+	// longer is refused at once. 0: as long as its ctx allows. With a store that
+	// is far away it is at least a trip and a reply's way back.
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after the time that was booked for
 	// it; a later one gives its place back and books anew, so that a process

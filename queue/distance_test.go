@@ -50,9 +50,15 @@ func (a apart) run(t *testing.T) (o *shares) {
 				from = from.Add(a.work / 2)
 			}
 			seconds += to.Sub(from).Seconds()
+			// What serves too few fails, and does not go on until the test's time is over.
+			ctx, cancel := context.WithCancel(bg)
+			stuck := time.AfterFunc(a.work+10*time.Second, cancel)
 			call := func(i int) {
-				if _, err := queues[i].Acquire(bg, outbound.Cost{1}); err != nil {
-					t.Error(err)
+				if _, err := queues[i].Acquire(ctx, outbound.Cost{1}); err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
 				}
 				now := time.Now()
 				o.sent.Add(now, 1)
@@ -82,6 +88,10 @@ func (a apart) run(t *testing.T) (o *shares) {
 				}
 			}
 			all.Wait()
+			if stuck.Stop(); ctx.Err() != nil {
+				t.Errorf("%v away, %d workers, %v: calls wait 10 s after the work", a.trips, a.workers, a.limit)
+				break
+			}
 			time.Sleep(2 * time.Second)
 		}
 		var sum, squares float64

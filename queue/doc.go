@@ -15,12 +15,13 @@
 // never overtakes a large one, and nobody overtakes a call that waits for a limit
 // which does not count it. With one report an hour and ten rows a second in one
 // bucket a row waits behind the reports that wait, or is refused with the time until
-// they have gone, while the State says that all of the limit on rows remains. What
-// is not to wait for each other needs two buckets. Two neighbours that are due at one instant may
-// be seen swapped after Acquire has returned, because the scheduler runs them
-// in any order. Several queues on one bucket, in one process or in many, are
-// served in the order in which they book, which each does for its own head a
-// few milliseconds, and a trip to the store, ahead.
+// they have gone, while the State says that all of the limit on rows remains. Calls
+// that are not to wait for each other need two buckets.
+//
+// Two neighbours that are due at one instant may be seen swapped after Acquire has
+// returned, because the scheduler runs them in any order. Several queues on one
+// bucket, in one process or in many, are served in the order in which they book,
+// which each does for its own head a few milliseconds, and a trip to the store, ahead.
 //
 // # Many workers
 //
@@ -50,11 +51,16 @@
 // worker caused stops this one. At 100 calls per second, a millisecond away, none or
 // one went into a hold.
 //
-// Far from the store, where a reply takes longer to come back than half the
-// tolerance, places are booked that are due when it is there, and none before. What
-// leaks until then is not used if nobody else has booked; with calls waiting that
-// is only so at the beginning. MaxWait counts as a trip and a reply's way back, where
-// it is less than that. Package redisstore says what a distance costs.
+// Where a reply takes longer to come back than half the tolerance, the queue books no
+// place that is due before the reply is there. What leaks until then is lost if nobody
+// else has booked it; while calls wait, that happens only to the first. A MaxWait that
+// is shorter than a trip and a reply's way back counts as that. Package redisstore says
+// what a distance costs.
+//
+// A store that tells too short a way back costs a call that comes alone up to two trips
+// more. From one that does not know of [outbound.Op.After] calls leave late, by a reply's
+// way back. If more than three trips in a row bring no place that can be used, the queue
+// pauses before the next, for 20 ms at first and 640 ms at most.
 //
 // When the store fails, all calls without a place hear of it at once, with its
 // error; those with one keep it until it is due, and then fail if the clock
@@ -83,8 +89,9 @@
 // the call books anew, still first: see Config.Tolerance and Stats.Late.
 // With a shared bucket a place is due by the store's time, and late from then on,
 // not from its reply's arrival. A reply that comes late shifts nothing: places that
-// have passed meanwhile are lost for this worker, and its calls book anew. So is that
-// of a worker's very first call, if the store is far: it tells how far.
+// have passed meanwhile are lost for this worker, and its calls book anew. The very
+// first call of a worker that is far from the store books twice, because only its first
+// reply tells the distance.
 //
 // # In a row
 //

@@ -20,7 +20,9 @@ type far struct {
 	first    int                       // trips that the first takes, as one does that opens a connection
 	late     func(n int) time.Duration // what comes on top of the way back of the n-th reply; nil: nothing
 	silent   bool                      // it does not tell what it knows
+	unheard  bool                      // it tells when its replies were true, and not how long they take
 	unclaims bool                      // it does not know of claims
+	unafter  bool                      // nor of After
 	trips    atomic.Int64
 	away     atomic.Bool
 	hangs    time.Duration // before it fails, when it is away
@@ -43,10 +45,16 @@ func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound
 	if f.unclaims {
 		op.Claim = 0
 	}
+	if f.unafter {
+		op.After = 0
+	}
 	when := time.Now()
 	r, err := f.Store.Update(ctx, key, op)
 	if !f.silent {
 		r.When, r.Heard = when, when.Add(f.way+time.Duration(float64(f.way)*f.jitter))
+	}
+	if f.unheard {
+		r.Heard = time.Time{}
 	}
 	if f.late != nil {
 		f.walk(f.late(int(n)))

@@ -23,8 +23,8 @@ const (
 	news    = 10 * time.Second      // while a place is far away: others may have changed the limits, or ended a hold
 )
 
-// until is when a call gives up. MaxWait is for want of room, and not of a store
-// that is near.
+// until is when a call gives up. A MaxWait that is shorter than the way to a store that
+// is far away and back counts as that: it bounds the wait for room, not the distance.
 func (q *Queue) until(w *waiter, now time.Time) time.Time {
 	if soonest := now.Add(q.lowMark() + q.after); q.after > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
 		return soonest
@@ -113,12 +113,15 @@ func (q *Queue) step() bool {
 		}
 		q.granted, q.claim = max(n, q.granted/2), q.booking.Claim
 	}
+	none := asked != nil && !asked.gone && err == nil && !move && len(q.booking.Tickets) == 0
 	clear(q.booking.Tickets)
+	admitted, late := q.stats.Admitted, q.stats.Late
 	q.fit() // somebody may have cancelled meanwhile
 	q.handOut(time.Now())
 	if asked != nil {
 		asked.alone = false
 	}
+	q.reckon(q.stats.Admitted > admitted, none || q.stats.Late > late)
 	return true
 }
 
@@ -164,7 +167,7 @@ func (q *Queue) plan(now time.Time) *waiter {
 		w = q.list.first
 		k.Move = q.tickets[0]
 		k.Costs = append(k.Costs, w.cost)
-	case w == nil || q.noSlot || n > 0 && last > lo && (last > lo+q.after || q.listenIn(now) > 0):
+	case w == nil || q.noSlot || now.Before(q.calm) || n > 0 && last > lo && (last > lo+q.after || q.listenIn(now) > 0):
 		return nil // unless there is a trip anyway, and the next would be too late
 	default:
 		// As many as went the last time, and half as many more: who is asked
@@ -178,6 +181,9 @@ func (q *Queue) plan(now time.Time) *waiter {
 		}
 	}
 	k.Wait, k.Horizon, k.After = within(q.until(w, now), now), lo+ahead+q.after, q.after
+	if q.vain > 1 && q.shared { // replies take longer than the store tells, but no longer than a trip
+		k.After = max(k.After, q.trip)
+	}
 	q.claims()
 	return w
 }
@@ -291,21 +297,24 @@ func (q *Queue) fit() {
 // and those whose place comes before the clock can be heard once more. Their
 // places are lost. Who comes later asks again.
 func (q *Queue) fail(err error) {
+	now := time.Now()
+	q.handOut(now) // who needs no more than what was heard
 	for q.list.rest != nil {
 		q.refuse(q.list.rest, err)
 	}
-	now := time.Now()
-	q.handOut(now) // who needs no more than what was heard
-	lost := 0
-	for _, t := range q.tickets {
-		in := q.clock.Due(t).Sub(now)
-		if q.list.first == nil || in > q.lowMark() || in > 0 && !q.clock.Stale(t) {
-			break
+	w := q.list.first
+	q.tickets = slices.DeleteFunc(q.tickets, func(t outbound.Ticket) bool {
+		v, in := w, q.clock.Due(t).Sub(now)
+		if v == nil {
+			return false
 		}
-		lost++
-		q.refuse(q.list.first, err)
-	}
-	q.tickets = slices.Delete(q.tickets, 0, lost)
+		w = v.next
+		if in > q.lowMark() || in > 0 && !q.clock.Stale(t) {
+			return false // it needs no trip now
+		}
+		q.refuse(v, err)
+		return true
+	})
 }
 
 // cancel takes out a call whose ctx has ended. It reports whether the call was
@@ -338,14 +347,6 @@ func (q *Queue) refuseAll(err error) {
 		q.refuse(q.list.first, err)
 	}
 	q.fit()
-}
-
-// expire refuses those who wait for a slot and may not wait any longer. All
-// others were refused before they waited in vain.
-func (q *Queue) expire(now time.Time) {
-	for w := q.list.first; q.noSlot && w != nil && w == q.list.rest && !w.deadline.IsZero() && !w.deadline.After(now); w = q.list.first {
-		q.refuse(w, q.refusal(time.Time{}, because(w.byCtx)))
-	}
 }
 
 // replan goes through all who wait once, after a hold, a Resume or a change of

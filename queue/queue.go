@@ -47,6 +47,8 @@ type Queue struct {
 	trip    time.Duration // how long a trip takes, mean
 	spread  time.Duration // and its deviation
 	after   time.Duration // how far ahead a place is to be, or its reply comes too late
+	vain    int           // trips in a row that brought nothing that can be used
+	calm    time.Time     // not to book before, because of those; zero: there is no need
 }
 
 // Stats counts what has become of calls.

@@ -14,13 +14,14 @@ func (q *Queue) arm() {
 	}
 	now := time.Now()
 	next := time.Duration(1<<63 - 1)
+	calm := max(0, q.calm.Sub(now))
 	if n := len(q.tickets); n > 0 {
 		next = min(q.listenIn(now), q.newsIn(now))
 		if q.list.rest != nil && !q.noSlot {
-			next = min(next, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark())
+			next = min(next, max(calm, q.clock.Due(q.tickets[n-1]).Sub(now)-q.lowMark()))
 		}
 	} else if q.list.rest != nil && !q.noSlot {
-		next = 0
+		next = calm
 	}
 	if q.noSlot {
 		next = min(next, recheck)

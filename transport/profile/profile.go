@@ -41,7 +41,8 @@ type Profile struct {
 	// computed. It may change the Signal, and must not keep it or the Answer. Of
 	// a status of 500 and more it is to leave the Reason alone, unless the API
 	// itself names a limit there: a Reason but Unknown and Overload, with a
-	// Detail, says that the call was certainly not done. nil: nothing is called.
+	// Detail, says that the call was certainly not done. ReadEarly calls it twice
+	// if the body is late, first with what there is of it. nil: nothing is called.
 	Judge func(a *Answer, s *Signal)
 }
 

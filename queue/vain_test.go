@@ -1,0 +1,99 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// A place that is due before its reply is there was asked for again and again, for
+// ever, where nothing the queue said made the store book a later one.
+func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
+	for name, s := range map[string]*far{
+		"it knows no After":                  {unafter: true},
+		"it does not tell of its way back":   {unheard: true},
+		"neither":                            {unafter: true, unheard: true},
+		"its replies are later than it says": {late: func(int) time.Duration { return 100 * ms }},
+		"it knows no After and is late too":  {unafter: true, late: func(int) time.Duration { return 100 * ms }},
+	} {
+		for _, waiters := range []int{1, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &far{Store: outbound.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
+				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
+				for range 5 {
+					done := make(chan error)
+					begin := time.Now()
+					for range waiters {
+						go func() {
+							ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+							defer cancel()
+							_, err := q.Acquire(ctx, outbound.Cost{1})
+							done <- err
+						}()
+					}
+					for range waiters {
+						if err := <-done; err != nil {
+							t.Error(name, err)
+						}
+					}
+					if took := time.Since(begin); took > 1500*ms {
+						t.Errorf("%s: %d calls took %v", name, waiters, took)
+					}
+					pass(time.Second)
+				}
+				t.Logf("%s, %d calls: %d trips, %+v", name, waiters, s.trips.Load(), q.Stats())
+			})
+		}
+	}
+}
+
+// vain is a store whose replies bring nothing that can be used.
+type vain struct {
+	outbound.Store
+	spoil func(*outbound.Result)
+	trips atomic.Int64
+}
+
+func (v *vain) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	if v.trips.Add(1) > 1000 {
+		return outbound.Result{}, errors.New("asked without a pause")
+	}
+	r, err := v.Store.Update(ctx, key, op)
+	v.spoil(&r)
+	return r, err
+}
+
+// A store that is broken is asked with pauses, that grow, and a call waits for it no
+// longer than for others.
+func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
+	for name, spoil := range map[string]func(*outbound.Result){
+		"places that have passed": func(r *outbound.Result) {
+			for i := range r.Charges {
+				r.Charges[i].Place -= time.Minute
+			}
+		},
+		"no places": func(r *outbound.Result) { r.Charges = nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			v := &vain{Store: outbound.NewMemory(), spoil: spoil}
+			q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
+			begin := time.Now()
+			_, err := q.Acquire(bg, outbound.Cost{1})
+			if took := time.Since(begin); !errors.Is(err, outbound.ErrThrottled) || took < 10*time.Second || took > 11*time.Second {
+				t.Errorf("%s: %v after %v", name, err, took)
+			}
+			pass(time.Second)
+			if n := v.trips.Load(); n > 100 {
+				t.Errorf("%s: %d trips in 10 s", name, n)
+			}
+			if q.Len() != 0 || !q.Idle() {
+				t.Errorf("%s: %d wait", name, q.Len())
+			}
+		})
+	}
+}
