@@ -283,9 +283,10 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // matched by Unit and Name: the level of one that stays, stays, in units; a new
 // one starts empty; nothing refills. Calls that are booked for the next 100 ms go
 // at their places, and nobody overtakes them; places further away are void, and
-// whoever waits books anew, by the new limits. In a shared store the limits that are set win over
-// those that any bucket was made with, until SetLimits with none, which makes
-// the buckets' own count again; a bucket in this process cannot have none.
+// whoever waits books anew, by the new limits. In a shared store the limits that
+// are set win over those that any bucket was made with, until SetLimits with none,
+// which makes the buckets' own count again; a bucket in this process cannot have
+// none.
 func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err

@@ -17,9 +17,9 @@ import (
 //
 // An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
 // ctx's own, that of one key, or one that no wait cures, such as a wrong password,
-// goes to who has asked and changes nothing. No call
-// waits for a store that is away: it is tried again, in the background or by one call,
-// after 100 ms, and after twice as long each time up to 1 s, a random part less.
+// goes to who has asked and changes nothing. No call waits for a store that is away:
+// it is tried again, in the background or by one call, after 100 ms, and after twice
+// as long each time up to 1 s, a random part less.
 // What its users get meanwhile is their choice: the error (the zero value), a
 // Share, or anything at all (Unlimited). SetLimits and Resume are refused with
 // the error.

@@ -144,7 +144,9 @@ func (l *ledger) life(t int64) (born time.Duration, epoch int64) {
 // succeed notes that a call has succeeded for which the word was charged at time t.
 func (b *Bucket) succeed(t int64) {
 	if l := b.slow.Load(); l != nil {
-		if _, epoch := l.life(t); epoch == never {
+		l.mu.Lock() // or a new life might begin before it is noted
+		defer l.mu.Unlock()
+		if t < l.base {
 			return
 		}
 	}

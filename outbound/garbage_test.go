@@ -42,6 +42,13 @@ var spoils = []struct {
 	{"others", func(s *Stored, x float64) {
 		s.Others = slices.Repeat(s.Others, int(uint64(int64(x))%20))
 	}},
+	{"row's calls", func(s *Stored, x float64) { s.State.Row.Calls = int64(x) }},
+	{"row's refusals", func(s *Stored, x float64) { s.State.Row.Refused = int64(x) }},
+	{"row's top", func(s *Stored, x float64) { s.State.Row.Top = x }},
+	{"row's per", func(s *Stored, x float64) { s.State.Row.Per = x }},
+	{"row's fast", func(s *Stored, x float64) { s.State.Row.Fast = x }},
+	{"row's trust", func(s *Stored, x float64) { s.State.Row.Trust = int64(x) }},
+	{"row's until", func(s *Stored, x float64) { s.State.Row.Until = time.Duration(x) }},
 }
 
 var (

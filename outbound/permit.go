@@ -52,8 +52,9 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagRefused       // the call has not succeeded
 	flagDone
-	flagVoid  // the ticket was given back: there is no call
-	flagKnown // a call has succeeded before this one
+	flagVoid    // the ticket was given back: there is no call
+	flagKnown   // a call has succeeded before this one
+	flagChanged // it was settled to other units than it was charged
 )
 
 // Settle says what the call really cost, in all units, once that is known: the
@@ -71,6 +72,7 @@ func (p *Permit) Settle(used Cost) {
 	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
 		if used[p.bucket.unitOf()] != p.units {
 			c, cost := p.charge(), used
+			p.flags |= flagChanged
 			cost[p.bucket.unitOf()] = p.units // of the others it is not known
 			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used, Cost: cost}) {
 				p.units = c.N[0]
@@ -86,9 +88,9 @@ func (p *Permit) Settle(used Cost) {
 // Refused says that the API has refused the call, as with 429, and has asked
 // to wait d; 0: it did not say. A negative d counts as 0. All who share the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
-// to an hour, or [Permit.AtMost]; and if calls had succeeded since the last such pause, the
-// bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less
-// than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
+// to an hour, or [Permit.AtMost]; and if calls had succeeded since the last such
+// pause, the bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended
+// less than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
 // for an answer that is understood late.
 //
 // Refusals that come however slow the calls are, at random or for a limit that this
@@ -204,8 +206,6 @@ func (p *Permit) charge() *Charge {
 	c.Place = time.Duration(p.place) - born
 	c.Before = time.Duration(p.before) - born
 	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
-	if p.flags&flagSettled != 0 {
-		c.Settled = true
-	}
+	c.Settled = p.flags&flagChanged != 0
 	return c
 }

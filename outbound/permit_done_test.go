@@ -88,6 +88,20 @@ func TestRefusedAndHoldCountAfterDone(t *testing.T) {
 	}
 }
 
+// Nothing is booked behind the refused call, so the clock does not stand during the hold.
+func TestAHoldDoesNotTakeTheRefusedCallForBookedOnceItIsSettledToItsCost(t *testing.T) {
+	bothPaths(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 1)
+		p.Settle(Cost{1})
+		p.Settle(Cost{}) // only the first one counts
+		p.Refused(time.Minute)
+		time.Sleep(time.Minute)
+		if s, err := b.State(ctx); err != nil || s.Level != 9 {
+			t.Errorf("a level of %v after the hold, want 9: room for one such call (%v)", s.Level, err)
+		}
+	})
+}
+
 func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))

@@ -83,20 +83,20 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the same for the places after the first.
 	Horizon time.Duration
-	// After is the shortest real time until the first place. Who is far away
-	// hears of a place only then, and must not use one that was due before. What
-	// leaks until the place, if nobody is booked before it, is lost. 0 or less:
-	// as soon as there is room.
+	// After is the shortest real time until the first place: a worker asks for as
+	// long as a reply takes to come back, because it would hear of a sooner place
+	// too late. What leaks until the place, if nobody is booked before it, is
+	// lost. 0 or less: as soon as there is room.
 	After time.Duration
 	// Claim is for workers that share a bucket and book ahead: the units of the
 	// first limit that this one has booked while it had a backlog. Below
-	// [Stored.Lead] it catches up: places after the first are booked, until it
-	// is level, if they are due at most 100 ms after that one, or as long after it
-	// as it is away itself, whatever Horizon says. So a worker that asks less often,
-	// because it is further away, has its share. Above the lead, as with +Inf, the
-	// worker begins: it is level with the lead after this booking, and raises it by
-	// nothing. Not above 0, or NaN: the booking neither claims nor leads, as that of
-	// a caller that does not wait.
+	// [Stored.Lead] it catches up: places after the first are booked until it is
+	// level, whatever Horizon says, if they are due at most 100 ms after the first,
+	// or as long after it as the first is ahead of now. So a worker that asks less
+	// often, because it is further away, has its share. Above the lead, as with
+	// +Inf, the worker begins: it is level with the lead after this booking, and
+	// raises it by nothing. Not above 0, or NaN: the booking neither claims nor
+	// leads, as that of a caller that does not wait.
 	Claim float64
 	// Charges are bookings to give back, in the order in which they were booked:
 	// the latest ones are undone, of others comes back what is safe.

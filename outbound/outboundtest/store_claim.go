@@ -22,14 +22,14 @@ func (e *exam) claim(b *outbound.Bucket, claim float64, horizon time.Duration, p
 }
 
 func (e *exam) claims() {
-	// Places are 40 ms apart, however long the store takes to say so.
-	b := e.bucket(outbound.Limit{Capacity: 1, LeakRate: 25})
+	// Places are 10 s apart, so that it does not matter how long trips take.
+	b := e.bucket(outbound.Limit{Capacity: 1, LeakRate: 0.1})
 	e.claim(b, 0, 0, 1, 0)
 	e.claim(b, math.Inf(1), time.Hour, 10, 10) // the first to claim anything leads
 	e.claim(b, 10, 0, 1, 11)                   // and has nobody to catch up with
 	e.claim(b, math.Inf(1), time.Hour, 10, 11) // who begins is level, and does not raise the lead
 	e.claim(b, 9, 0, 2, 11)                    // two behind
-	e.claim(b, 1, 0, 10, 11)                   // ten behind, and as far again as its first place, which is 900 ms away
+	e.claim(b, 1, 0, 10, 11)                   // ten behind, and as far again as its first place, which is minutes away
 	e.claim(b, 12, 0, 1, 11)                   // of another life: begins
 	for _, none := range []float64{0, -1, math.Inf(-1), math.NaN()} {
 		e.claim(b, none, 0, 1, 0)

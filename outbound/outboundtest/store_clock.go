@@ -122,7 +122,8 @@ func (e *exam) after() {
 			return
 		}
 		for i, want := range dues {
-			if due := time.Until(k.Clock.Due(k.Tickets[i])); due > want || due < want-time.Second {
+			// The trips of a slow store pass meanwhile.
+			if due := time.Until(k.Clock.Due(k.Tickets[i])); due > want || due < want-5*time.Second {
 				e.failf("place %d is due in %v, want %v", i, due, want)
 			}
 		}

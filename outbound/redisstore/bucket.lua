@@ -152,7 +152,7 @@ if s then
   epoch = born
   if print and print < 0 then print, fails = -print, -1 end
   garbage = garbage or not (at > now - year100 and at < now + year100 and born > now - year100 and born < now + year100
-    and last >= -lag and last <= most and lead >= 0 and expires < 1e17)
+    and last >= -lag and last <= most and lead >= 0 and lead < 1e300 and expires < 1e17)
 end
 if c then
   garbage = garbage or not s or #c ~= 48

@@ -53,12 +53,14 @@
 //	round trip    1 ms   20 ms   50 ms  100 ms  200 ms  500 ms  2 and 200 ms
 //	used, %        100   99–101  98–100   97–99   93–98   72–93        96–101
 //
-// Once a run was under way it was all of it up to 200 ms, and 88 to 99 % at 500 ms. Where
+// Once a run was under way, all of the rate was used up to 200 ms, and 88 to 99 % at 500 ms. Where
 // half of the workers were near and half of them far all had equal shares (Jain's index:
 // 0.98 and more). Calls left up to 7 ms after their places at 200 ms, and 20 ms at 500 ms,
 // where the tolerance was 5 ms: the rest is what jitter makes of the estimate below.
-// A hold is heard of by a trip and a half later at most, or 25 ms and a reply's way
-// back where a trip takes less: so many calls may go into it.
+// A worker hears of a hold a trip and a half later at most, or 25 ms and a reply's way
+// back where a trip takes less: so many calls may go into it. It hears of a Resume and of
+// a SetLimits no sooner: where its trip takes more than 100 ms it may go on to use places
+// that these have made void, beside those who have booked them anew, for as long.
 //
 // Order of booking is order of departure. Where some workers are near and others far, a
 // call of one who is far, and has no others waiting, has a place as far ahead as its

@@ -39,7 +39,7 @@ const (
 	// reach the server: it costs room, and a hold is not heeded by others. What a
 	// call has cost beyond its cost is told again.
 	EventLost
-	// EventDenied is a server that lets this program not in, or not do what it
+	// EventDenied is a server that does not let this program in, or not do what it
 	// needs: a password that is missing or wrong, or a permission that is missing.
 	// No wait cures that, so it is not EventAway, and each operation fails with the
 	// server's words. It is told at once, and again only if operations have gone

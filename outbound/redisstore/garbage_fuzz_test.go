@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +105,21 @@ func TestAClockWithoutAStateIsGarbage(t *testing.T) {
 			require.NoError(t, s.rdb.HDel(t.Context(), store.Key(b.Key()), "l0").Err())
 		}
 		require.Zero(t, drain(t, b, 10), missing)
+		told.await(t, redisstore.EventGarbage)
+	}
+}
+
+// As with Apply: a worker that is behind such a lead would catch up for ever.
+func TestALeadThatNobodyCanReachIsGarbage(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	for _, lead := range []float64{math.Inf(1), 1e301, -1, math.NaN()} {
+		var told events
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+		b, fields := used(t, s, store, fmt.Sprint("lead:", lead))
+		require.Len(t, fields["s"], 40)
+		require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "s", fields["s"]+packed(lead)).Err())
+		require.Zero(t, drain(t, b, 10), "%v", lead)
 		told.await(t, redisstore.EventGarbage)
 	}
 }

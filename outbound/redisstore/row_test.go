@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -126,4 +127,36 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	s.forward(time.Millisecond)
 	require.Zero(t, ask().State.Row)
 	require.NotContains(t, stored(), "r")
+}
+
+// The script's verdict that slowing down does not help has the limits of the arithmetic's:
+// three full rows, and four tenths of the speed.
+func TestTheScriptStopsSlowingDownAtFourTenthsOfTheSpeed(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	limits := []outbound.Limit{{Capacity: 10, LeakRate: 10}}
+	for _, c := range []struct {
+		trust   int
+		v, next float64
+		found   bool
+	}{
+		{-3, 0.61, 0.549, false}, {-3, 0.6, 1, true}, {-3, 0.55, 1, true}, {-3, 0.5, 1, true},
+		{-2, 0.6, 0.54, false}, {-2, 0.5, 0.45, false},
+	} {
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
+		ask := func(reports ...outbound.Report) leak.State {
+			r, err := store.Update(t.Context(), "key", &outbound.Op{Limits: limits, Action: outbound.Book, Reports: reports})
+			require.NoError(t, err)
+			return r.State
+		}
+		require.NoError(t, s.rdb.Del(t.Context(), store.Key("key")).Err())
+		was := ask(outbound.Report{Kind: outbound.Refused, Epoch: ask().Epoch, Wait: time.Millisecond})
+		counts := float64((160*4096+15)*256 + c.trust + 3) // and one more
+		now := float64(was.At) / 1e3
+		require.NoError(t, s.rdb.HSet(t.Context(), store.Key("key"),
+			"r", packed(counts, c.v, 10, 1, now+3.6e9), "c", packed(0, -1e7, c.v, float64(was.Epoch), -1, 0)).Err())
+		got := ask(outbound.Report{Kind: outbound.Refused, Epoch: was.Epoch, Wait: time.Millisecond})
+		require.InDelta(t, c.next, got.Speed, 1e-9, "from %v after %d rows", c.v, -c.trust)
+		require.Equal(t, c.found, got.Row.Trust > 0, "from %v after %d rows", c.v, -c.trust)
+	}
 }

@@ -13,7 +13,7 @@ const year100 = 100 * 366 * 24 * time.Hour
 func (s *State) Sound(limits []Limit, now time.Duration) bool {
 	old, dial := sub(now, s.At), sub(s.Dial(), max(0, s.Rem)) // which a hold may have let run ahead
 	if !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Last < -Lag || s.Last > farthest || s.Rem < -Memory || s.Rem > farthest ||
-		s.Fails < Fresh || s.Fails > 1e9 || old > year100 || old < -year100 || dial > farthest || dial < -farthest {
+		s.Fails < Fresh || s.Fails > 1e9 || !s.Row.sound() || old > year100 || old < -year100 || dial > farthest || dial < -farthest {
 		return false
 	}
 	for i := range limits {
@@ -22,6 +22,15 @@ func (s *State) Sound(limits []Limit, now time.Duration) bool {
 		}
 	}
 	return true
+}
+
+// sound is the same of a row. Whatever Until is, [Row.pass] bounds it.
+func (r *Row) sound() bool {
+	if r.Top == 0 {
+		return *r == Row{}
+	}
+	return r.Top >= MinSpeed && r.Top <= 1 && r.Calls >= 0 && r.Calls <= mostCalls && r.Refused >= 0 && r.Refused <= mostRefused &&
+		r.Per >= 0 && r.Per <= mostCalls && r.Fast >= 0 && r.Fast <= 1 && r.Trust >= -3 && r.Trust <= trusted
 }
 
 // Sound is the same of a level: no more than can be booked ahead, and a thousand calls

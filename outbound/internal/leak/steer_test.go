@@ -1,6 +1,7 @@
 package leak
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -237,5 +238,24 @@ func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
 	}
 	if s.Speed >= 1 || s.Row.Trust <= 0 {
 		t.Errorf("clearly more: speed %v, %+v", s.Speed, s.Row)
+	}
+}
+
+// Three full rows in which slowing down has not helped are enough for the verdict once
+// it has cost four tenths of the speed.
+func TestFourTenthsOfTheSpeedWithNothingWonAreTheEndOfSlowingDown(t *testing.T) {
+	for _, c := range []struct {
+		trust   int64
+		v, next float64
+		found   bool
+	}{
+		{-3, 0.61, 0.549, false}, {-3, 0.6, 1, true}, {-3, 0.55, 1, true}, {-3, 0.5, 1, true},
+		{-2, 0.6, 0.54, false}, {-2, 0.5, 0.45, false},
+	} {
+		r := Row{Calls: 160, Refused: full, Top: c.v, Per: 10, Fast: 1, Trust: c.trust}
+		next := r.steer(c.v, false)
+		if math.Abs(next-c.next) > 1e-12 || (r.Trust > 0) != c.found {
+			t.Errorf("from %v after %d rows: speed %v, want %v, %+v", c.v, -c.trust, next, c.next, r)
+		}
 	}
 }

@@ -1,0 +1,125 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// event is what comes rarely: holds, refusals by the API, Resume.
+func (t *trace) event(worker int, p *permits) error {
+	t.events--
+	d := time.Duration(t.r.ExpFloat64() * float64([]time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour}[t.r.IntN(4)]))
+	switch k := t.r.IntN(14); {
+	case k >= 12 && p != nil:
+		left := t.cost()
+		left[t.r.IntN(len(left))] = -1
+		t.last = func() string { return fmt.Sprint("remaining ", left, " for ", d) }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Remaining(left, d+1); return nil })
+	case k < 6 && p != nil:
+		if t.r.IntN(2) == 0 {
+			d = 0
+		}
+		reason := outbound.Reason(t.r.IntN(4))
+		most := t.wait() * time.Duration(t.r.IntN(2))
+		t.last = func() string { return fmt.Sprint("refused ", d, ", at most ", most) }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error {
+			p.permit(side).Because(reason)
+			p.permit(side).AtMost(most)
+			p.permit(side).Refused(d)
+			return nil
+		})
+	case k < 8 && p != nil:
+		t.last = func() string { return fmt.Sprint("hold ", d, " by a call") }
+		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Hold(d + 1); return nil })
+	case k < 11:
+		t.last = func() string { return fmt.Sprint("hold ", d) }
+		return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Hold(background, d+1) })
+	}
+	t.last = func() string { return "resume" }
+	return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Resume(background) })
+}
+
+// refuse has a call succeed and another one refused. Mostly the API does not slow down
+// by itself between: so the row of refusals is filled fast.
+func (t *trace) refuse(worker int) error {
+	d := time.Duration(0)
+	if t.r.IntN(3) == 0 {
+		d = time.Duration(t.r.IntN(3000))
+	}
+	t.last = func() string { return fmt.Sprint("a success, and refused ", d) }
+	cost := outbound.Cost{}
+	for i := range t.limits {
+		cost[t.limits[i].Unit] = 1e-3
+	}
+	calls := 1 + t.r.IntN(4)
+	if t.r.IntN(20) == 0 {
+		calls += t.r.IntN(200)
+	}
+	costs := slices.Repeat([]outbound.Cost{cost}, calls)
+	var last [2]outbound.Permit
+	for i := range 2 {
+		var tickets [2][]outbound.Ticket
+		err := t.both(worker, func(side int, b *outbound.Bucket) error {
+			k := outbound.Booking{Costs: costs, Wait: math.MaxInt64, Horizon: math.MaxInt64}
+			err := b.Book(background, &k)
+			tickets[side] = k.Tickets
+			return err
+		})
+		if err != nil || len(tickets[0]) == 0 || len(tickets[1]) == 0 {
+			return err
+		}
+		for side := range last {
+			last[side] = tickets[side][0].Permit()
+		}
+		err = t.both(worker, func(side int, _ *outbound.Bucket) error {
+			if i == 0 {
+				last[side].Done()
+			} else {
+				last[side].Refused(d)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		costs = costs[:1]
+	}
+	return nil
+}
+
+// setLimits sets other limits for all, or none. The other workers hear of it at
+// once: what they charge before they do is not known to come back.
+func (t *trace) setLimits(worker int) error {
+	t.events--
+	var limits []outbound.Limit
+	if t.r.IntN(4) > 0 {
+		limits = t.someLimits()
+		for i := range limits { // mostly another shape of the same
+			if i < len(t.limits) && t.r.IntN(4) > 0 {
+				limits[i] = limits[i].Of(t.limits[i].Unit, t.limits[i].Name)
+			}
+		}
+		for i := range limits {
+			for j := range i {
+				if limits[i].Unit == limits[j].Unit && limits[i].Name == limits[j].Name {
+					limits[i].Name += fmt.Sprint(" too ", i)
+				}
+			}
+		}
+	}
+	t.last = func() string { return fmt.Sprint("set limits ", limits) }
+	err := t.both(worker, func(_ int, b *outbound.Bucket) error { return b.SetLimits(background, limits...) })
+	if err == nil {
+		t.limits = t.got.Limits
+	}
+	for other := range t.left {
+		if err == nil && other != worker {
+			err = t.both(other, func(_ int, b *outbound.Bucket) error { _, err := b.State(background); return err })
+		}
+	}
+	return err
+}
