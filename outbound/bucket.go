@@ -281,7 +281,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 
 // SetLimits replaces the limits, for all who share the bucket. Limits are
 // matched by Unit and Name: the level of one that stays, stays, in units; a new
-// one starts empty; nothing refills. Calls that are booked for the next 100 ms go
+// one starts empty; nothing refills. Calls that are booked for the next second go
 // at their places, and nobody overtakes them; places further away are void, and
 // whoever waits books anew, by the new limits. In a shared store the limits that
 // are set win over those that any bucket was made with, until SetLimits with none,

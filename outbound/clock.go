@@ -69,7 +69,7 @@ func (k *Clock) heed(place, after time.Duration) {
 // part of its places.
 const (
 	hearing = 25 * time.Millisecond
-	deaf    = time.Second
+	deaf    = leak.Deaf
 )
 
 // Known reports whether there was a reply at all.

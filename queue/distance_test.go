@@ -120,16 +120,16 @@ func (a apart) lawful(t *testing.T, o *shares, second float64) {
 // came used to be taken when that was there, beside those after it.
 func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 	for _, c := range []struct {
-		trips []time.Duration
-		use   float64
+		trips     []time.Duration
+		use, jain float64
 	}{
-		{[]time.Duration{ms}, 0.99},
-		{[]time.Duration{20 * ms}, 0.98},
-		{[]time.Duration{50 * ms}, 0.97},
-		{[]time.Duration{100 * ms}, 0.95},
-		{[]time.Duration{200 * ms}, 0.90},
-		{[]time.Duration{2 * ms, 200 * ms}, 0.90},
-		{[]time.Duration{500 * ms}, 0.60},
+		{[]time.Duration{ms}, 0.99, 0.95},
+		{[]time.Duration{20 * ms}, 0.98, 0.95},
+		{[]time.Duration{50 * ms}, 0.97, 0.95},
+		{[]time.Duration{100 * ms}, 0.95, 0.95},
+		{[]time.Duration{200 * ms}, 0.90, 0.95},
+		{[]time.Duration{2 * ms, 200 * ms}, 0.90, 0.95},
+		{[]time.Duration{500 * ms}, 0.60, 0.90}, // of 60 calls by ten workers one more or less shows
 	} {
 		for _, a := range []apart{
 			{workers: 10, limit: outbound.PerSecond(10), waiters: 4},
@@ -145,7 +145,7 @@ func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 			o := a.run(t)
 			a.lawful(t, o, a.limit.LeakRate*1.011)
 			// Only its first reply tells a worker how far away it is.
-			if most := uint64(a.workers + 5 + o.sent.Len()/200); o.use < c.use || o.jain < 0.95 || o.late > most {
+			if most := uint64(a.workers + 5 + o.sent.Len()/200); o.use < c.use || o.jain < c.jain || o.late > most {
 				t.Errorf("%v away, %d workers, %v: %.3f of the rate, Jain %.3f, %d late", c.trips, a.workers, a.limit, o.use, o.jain, o.late)
 			} else {
 				t.Logf("%v away, %d workers, %v: %.3f of the rate, Jain %.3f, %d late", c.trips, a.workers, a.limit, o.use, o.jain, o.late)

@@ -576,13 +576,14 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if count == 0 then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
+    local deaf = 1e6
     for _, o in ipairs(limits) do
       -- What is booked for later than a worker may go without having heard is void:
       -- without it the limit is no fuller than this.
-      if last > lag then o.level = min(o.level, max(o.cap, o.top) + o.rate * lag / 1e6) end
+      if last > deaf then o.level = min(o.level, max(o.cap, o.top) + o.rate * deaf / 1e6) end
       was[o.field] = o
     end
-    if last > lag then last, version = lag, version + 1 end
+    if last > deaf then last, version = deaf, version + 1 end
     local olds, turned = {}, false
     for i, l in ipairs(list) do
       olds[i] = was[l.field]

@@ -58,9 +58,9 @@
 // 0.98 and more). Calls left up to 7 ms after their places at 200 ms, and 20 ms at 500 ms,
 // where the tolerance was 5 ms: the rest is what jitter makes of the estimate below.
 // A worker hears of a hold a trip and a half later at most, or 25 ms and a reply's way
-// back where a trip takes less: so many calls may go into it. It hears of a Resume and of
-// a SetLimits no sooner: where its trip takes more than 100 ms it may go on to use places
-// that these have made void, beside those who have booked them anew, for as long.
+// back where a trip takes less: so many calls may go into it. It hears of a Resume
+// no sooner: for as long it may go on to use places that the Resume has made void, beside
+// those who book them anew. SetLimits leaves the places of the next second as they are.
 //
 // Order of booking is order of departure. Where some workers are near and others far, a
 // call of one who is far, and has no others waiting, has a place as far ahead as its

@@ -20,6 +20,8 @@ const (
 	// Lag is how long a booked call may still be on its way out after its
 	// place, so how long a booking counts as out.
 	Lag = 100 * time.Millisecond
+	// Deaf is the longest that a worker uses a clock of which it has not heard anew.
+	Deaf = time.Second
 	// Memory is how long the end of a hold is remembered.
 	Memory = 10 * time.Second
 	// farthest is the longest wait that is booked: beyond it sums overflow.
@@ -215,20 +217,20 @@ func (s *State) Expire(limits []Limit) time.Duration {
 	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory), s.Row.left(s.At))
 }
 
-// Void makes void what is booked for later than Lag from now, and reports whether
+// Void makes void what is booked for later than Deaf from now, and reports whether
 // there may be any: before limits are replaced, so that nobody waits by the old
 // ones. Nothing comes back to the calls of before. A place that is nearer may be
 // used before its worker hears of it, and stands. Without the others no limit is
 // fuller than those fill it.
 func (s *State) Void(limits []Limit) bool {
-	if s.Last <= Lag {
+	if s.Last <= Deaf {
 		return false
 	}
 	for i := range limits {
 		l := &s.Level[i]
-		l.Level = min(l.Level, max(limits[i].Capacity, l.Top)+limits[i].Rate*Lag.Seconds())
+		l.Level = min(l.Level, max(limits[i].Capacity, l.Top)+limits[i].Rate*Deaf.Seconds())
 	}
-	s.Last = Lag
+	s.Last = Deaf
 	return true
 }
 
