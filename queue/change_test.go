@@ -263,3 +263,15 @@ func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
 		}
 	})
 }
+
+// The longest MaxWait that there is means what it says.
+func TestTheLongestMaxWaitAdmitsWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerSecond(10)), Config{MaxWait: 1<<63 - 1})
+		for range 3 {
+			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -266,7 +266,7 @@ func within(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return 1<<63 - 1
 	}
-	return max(0, deadline.Sub(now)) + rounding
+	return min(max(0, deadline.Sub(now)), 1<<63-1-rounding) + rounding
 }
 
 // rounding is how much later than its deadline a call may go: waits are rounded up,
