@@ -222,7 +222,7 @@ func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
 	}
 	first, _ := b.State.Due(b.Charges[0].Place)
 	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + max(100*time.Millisecond, first)} {
-		if d := a.Wait - limit; max(d, -d) <= time.Duration(2+len(b.Charges)) {
+		if d := a.Wait - limit; max(d, -d) <= time.Duration(float64(2+len(b.Charges))/b.State.Speed) {
 			return true
 		}
 	}
@@ -245,7 +245,7 @@ func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
 	// short of the longest duration; and a slowed clock makes more of a nanosecond.
 	far := 2 + float64(len(want.Charges))
 	if v := got.State.Speed; v < 1 {
-		far += 2 / v
+		far += far / v
 	}
 	near := func(a, b time.Duration) bool {
 		return math.Abs(float64(a-b)) <= far+4e-16*math.Abs(float64(b)) || min(a, b) > 9e18
