@@ -222,7 +222,7 @@ func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
 	}
 	first, _ := b.State.Due(b.Charges[0].Place)
 	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + max(100*time.Millisecond, first)} {
-		if d := a.Wait - limit; max(d, -d) <= time.Duration(float64(2+len(b.Charges))/b.State.Speed) {
+		if d := a.Wait - w.model.ahead - limit; max(d, -d) <= time.Duration(float64(2+len(b.Charges))/b.State.Speed) {
 			return true
 		}
 	}
