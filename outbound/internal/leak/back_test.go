@@ -82,3 +82,20 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T)
 		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 1s", in)
 	}
 }
+
+func TestOnlyWhatAWorkerMayNotYetUseBecomesVoid(t *testing.T) {
+	l := newLife(t, Limit{2, 2}, Limit{10, 1})
+	l.book(Units{2, 1}, 0)
+	l.book(Units{2, 1}, 1)
+	if was := l.State; l.Void(l.limits) || l.State != was {
+		t.Errorf("a place a second away became void: %+v", l.State)
+	}
+	l.book(Units{2, 1}, 2)
+	l.book(Units{2, 1}, 3)
+	if !l.Void(l.limits) || l.Last != Deaf {
+		t.Errorf("the last booking is %v away, want %v", l.Last, Deaf)
+	}
+	l.level(0, 4) // those that stand fill it, and no more
+	l.level(1, 4) // it is no fuller than that may be
+	l.book(Units{1}, 1.5)
+}

@@ -276,7 +276,7 @@ func (w *world) change(to int) {
 	w.state.Change(old, limits, from)
 	for i := range w.n {
 		c := &w.calls[i]
-		if c.Follow(old, limits, lost); &lost[0] != &from[0] && !c.gone && c.place > w.state.Dial()+Lag {
+		if c.Follow(old, limits, lost); &lost[0] != &from[0] && !c.gone && c.place > w.state.Dial()+Deaf {
 			c.over = true
 		}
 	}
