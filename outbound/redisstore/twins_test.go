@@ -189,7 +189,8 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 
 // blurs reports whether rounding may have decided which booking is the latest: sums
 // have become so large, as they do when rates are changed late in a life, that their
-// last digits are as much as what is taken for rounding; or times so long that they
+// last digits are as much as what is taken for rounding, or as they are of a limit
+// that nothing was charged to, far ahead; or times so long that they
 // have no nanoseconds; or so much runs out in the few nanoseconds by which the places
 // of a batch are rounded; or a place is given back while the clock is slowed and shows
 // no whole nanoseconds, or while places of days are booked.
@@ -201,6 +202,11 @@ func blurs(op *outbound.Op, r *outbound.Result) bool {
 		l, most := &r.State.Level[i], max(r.State.Level[i].Level, r.Limits[i].Capacity)
 		if math.Abs(l.Ret)*1e-15 > 1e-11*most {
 			return true
+		}
+		for _, c := range charges(op) { // its level may have been raised since
+			if math.Abs(c.Y[i])*1e-15 > 1e-11*r.Limits[i].Capacity {
+				return true
+			}
 		}
 		if len(op.Charges) > 0 || op.Move != nil || len(op.Reports) > 0 && r.State.Rem > 0 {
 			if r.Limits[i].LeakRate*4e-9 > 1e-10*most {

@@ -52,22 +52,25 @@ var settings = []setting{
 
 type search struct {
 	nodes atomic.Int64
-	moves [16][]move // one for each depth, to be used again
-	path  []move
+	// One for each depth, to be used again.
+	moves  [16][]move
+	worlds [16]world
+	path   []move
 }
 
 func (s *search) deepen(w *world, left int) error {
 	all := w.moves(s.moves[left][:0])
 	s.moves[left] = all
+	next := &s.worlds[left]
 	for _, m := range all {
-		next := *w
+		*next = *w
 		s.path = append(s.path, m)
 		s.nodes.Add(1)
 		if err := next.do(m); err != nil {
 			return fmt.Errorf("%s, after %v: %w", w.name, s.path, err)
 		}
 		if left > 1 {
-			if err := s.deepen(&next, left-1); err != nil {
+			if err := s.deepen(next, left-1); err != nil {
 				return err
 			}
 		}
