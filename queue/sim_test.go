@@ -96,8 +96,8 @@ func (s *simulation) disturb(q *Queue) {
 
 func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 	seeds, calls := uint64(9), 6000
-	if testing.Short() {
-		seeds = 2
+	if raced || testing.Short() {
+		seeds = 3
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
@@ -142,8 +142,12 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 		q := New(bucket(t, l), Config{})
 		rnd := rand.New(rand.NewPCG(1, 2))
 		var h outboundtest.History
+		length := 30 * time.Hour
+		if raced || testing.Short() {
+			length /= 6
+		}
 		begin := time.Now()
-		for time.Since(begin) < 30*time.Hour {
+		for time.Since(begin) < length {
 			ctx, cancel := context.WithCancel(bg)
 			go func() {
 				p, err := q.Acquire(ctx, outbound.Cost{1})

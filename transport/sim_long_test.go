@@ -80,7 +80,7 @@ func (m *moody) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
-	const calm, storm, after = 10 * time.Minute, 5 * time.Hour, 80 * time.Minute
+	const calm, storm = 10 * time.Minute, 5 * time.Hour
 	for name, c := range map[string]struct {
 		after   string
 		resume  bool
@@ -98,6 +98,7 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 				sampled(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
+				after := c.maxHold + 20*time.Minute
 				api := &moody{after: c.after}
 				api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
 				f := &fleet{limit: outbound.PerSecond(2), api: api, maxHold: c.maxHold}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,12 +20,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
-// stepsOf is how many steps a test of random traces makes, where all may take long.
+// stepsOf is how many steps the tests of random traces make of all, which are a
+// million together. With DRIPFEED_LONG set they make all, in some five minutes.
 func stepsOf(all int) int {
-	if raced || testing.Short() {
+	switch {
+	case raced || testing.Short():
 		return all / 20
+	case os.Getenv("DRIPFEED_LONG") != "":
+		return all
 	}
-	return all
+	return all / 4
 }
 
 // perTrace is the most steps of one trace.

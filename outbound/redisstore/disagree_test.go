@@ -63,7 +63,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 	t.Parallel()
 	common := outbound.Limit{Capacity: 50, LeakRate: 30, Name: "common"}
 	own := [2]outbound.Limit{{Capacity: 5, LeakRate: 25, Name: "old"}, {Capacity: 20, LeakRate: 20, Name: "new", Unit: 1}}
-	c := compete(t, newClocked(t), stepsOf(4000), [2][]outbound.Limit{{own[0], common}, {common, own[1]}})
+	c := compete(t, newClocked(t), stepsOf(8000), [2][]outbound.Limit{{own[0], common}, {common, own[1]}})
 	for i, l := range own {
 		require.NoError(t, c.each[i].Check(l.Capacity, l.LeakRate, 1e-6), l.Name)
 		require.Greater(t, c.each[i].Len(), 20)
@@ -75,7 +75,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T) {
 	t.Parallel()
 	slow, fast := outbound.Limit{Capacity: 5, LeakRate: 10}, outbound.Limit{Capacity: 20, LeakRate: 40}
-	c := compete(t, newClocked(t), stepsOf(4000), [2][]outbound.Limit{{slow}, {fast}})
+	c := compete(t, newClocked(t), stepsOf(8000), [2][]outbound.Limit{{slow}, {fast}})
 	require.NoError(t, c.all.Check(slow.Capacity+fast.Capacity, slow.LeakRate+fast.LeakRate, 1e-6))
 	for i := range c.each {
 		require.Greater(t, c.each[i].Len(), 3)

@@ -55,12 +55,12 @@ func (a *account) bucket(t testing.TB, s outbound.Store) *outbound.Bucket {
 // decisions is how many a test makes where replies are lost.
 func decisions() int64 {
 	switch {
-	case os.Getenv("DRIPFEED_LONG") == "1":
+	case os.Getenv("DRIPFEED_LONG") != "":
 		return 1_000_000
 	case raced || testing.Short():
-		return 5_000
+		return 4_000
 	}
-	return 20_000
+	return 10_000
 }
 
 func ofScripts(words []string) bool { return words[0] == "EVALSHA" || words[0] == "EVAL" }

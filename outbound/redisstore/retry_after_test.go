@@ -25,6 +25,9 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 	ctx := context.Background()
 	r := rand.New(rand.NewPCG(4, 4))
 	for i := range 150 {
+		if raced && i%5 > 0 {
+			continue
+		}
 		rate := math.Exp((r.Float64()*16 - 7) * math.Ln10)
 		drain := math.Exp((r.Float64()*13 - 4) * math.Ln10)
 		limits := []outbound.Limit{{Capacity: min(1e12, math.Ceil(drain*rate)), LeakRate: rate}}
