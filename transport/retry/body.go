@@ -39,14 +39,11 @@ func closeBody(body io.ReadCloser) {
 }
 
 // giveUp is the ErrorHandler: nobody gets both a response and an error.
-func giveUp(resp *http.Response, err error, _ int) (*http.Response, error) {
+func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) {
 	if resp != nil && resp.Body != nil {
 		_ = drain(resp.Body)
 	}
-	if err == nil { // somebody has a CheckRetry of his own
-		err = &Error{StatusCode: statusOf(resp)}
-	}
-	return nil, err
+	return nil, given(resp, err, rounds)
 }
 
 func statusOf(resp *http.Response) int {

@@ -26,7 +26,7 @@ const (
 // An error that comes with a yes is the one to end with if RetryMax says no.
 func (p *policy) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
 	r := requestOf(ctx)
-	if r == nil {
+	if r == nil || !r.begun() {
 		return false, err
 	}
 	r.mu.Lock()
