@@ -13,6 +13,11 @@ import (
 // for the hourly limit, and "secondary" for the limits on bursts, which leave
 // the hourly one untouched and are known by the text of the body only; without
 // Retry-After they ask for a minute.
+//
+// Each resource has a limit of its own. Behind one limiter for all, a search that
+// leaves nothing of its 30 a minute holds every call until the reset: give each
+// resource a limiter, by transport.Discovered and the header X-RateLimit-Resource, or
+// by transport.ByRoute.
 var GitHub = &Profile{
 	Name: "github",
 	Fields: append(trio("X-Ratelimit-", Field{}),
