@@ -1,7 +1,7 @@
 // Command github calls GitHub's API from four workers that share one quota: 5000 calls
 // an hour, and 900 points a minute, of which a GET takes 1 and any other call 5.
 //
-//	go run ./examples/github
+//	go run ./examples/github [-real]
 //
 // The API is one on this machine that behaves as GitHub does, with an hour of three
 // seconds and a minute of one, so that there is something to see. Halfway another
@@ -9,13 +9,14 @@
 // first worker that is refused, with a status 403 that only its text tells from a lack
 // of permission, makes all of them wait, and they go on a little slower than before.
 //
-// With a GITHUB_TOKEN in the environment it asks api.github.com ten times for
-// /rate_limit, which costs nothing.
+// With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with
+// the token in GITHUB_TOKEN.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -58,14 +59,35 @@ type task struct {
 	refused int
 }
 
+// shows is what the program shows, in a line.
+const shows = "Four workers share a user's quota at GitHub."
+
 func main() {
+	isReal := flag.Bool("real", false, "call api.github.com, with GITHUB_TOKEN")
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/github [-real]\n\n", shows)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	token := os.Getenv("GITHUB_TOKEN")
+	switch {
+	case flag.NArg() > 0:
+		flag.Usage()
+		os.Exit(2)
+	case *isReal && token == "":
+		fmt.Fprintln(os.Stderr, "github: -real needs GITHUB_TOKEN")
+		os.Exit(2)
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	t := demo(newAPI(), os.Stdout)
-	if token := os.Getenv("GITHUB_TOKEN"); token != "" {
+	fmt.Println(shows)
+	var t *task
+	if *isReal {
 		t = real(token, os.Stdout)
 	} else {
-		fmt.Println("An API on this machine, with an hour of 3 s; set GITHUB_TOKEN for the real one.")
+		fmt.Printf("The API is on this machine, and its hour has 3 s.\n\n")
+		t = demo(newAPI(), os.Stdout)
 		go t.disturb(ctx)
 	}
 	if err := t.run(ctx); err != nil {

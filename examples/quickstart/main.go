@@ -77,7 +77,7 @@ func arguments(args []string, stderr io.Writer) (api string, perSecond float64, 
 		flags.PrintDefaults()
 	}
 	flags.StringVar(&api, "api", "", "call this `URL` in two of the ways; needs -rate")
-	flags.Float64Var(&perSecond, "rate", 0, "`N`, 0.01 to 1000: the calls that it allows in a second")
+	flags.Float64Var(&perSecond, "rate", 0, "`N`, 0.01 to 1000: calls that it allows in a second")
 	if err := flags.Parse(args); err != nil {
 		return "", 0, err
 	}
