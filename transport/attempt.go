@@ -106,9 +106,11 @@ func (a *attempt) until(ctx context.Context, resp *http.Response) io.ReadCloser 
 		return rc
 	}
 	b := body{rc, a}
-	// The context of an upgrade is that of the handshake. The connection outlives it.
-	if w, ok := rc.(io.Writer); ok {
-		return &upgraded{b, w}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		// Its context is that of the handshake. The connection outlives it.
+		if w, ok := rc.(io.Writer); ok {
+			return &upgraded{b, w}
+		}
 	}
 	a.endWith(ctx)
 	return &b

@@ -230,6 +230,23 @@ func TestUpgradedBodyCanBeWrittenToAndEndsTheCallWhenItIsClosed(t *testing.T) {
 	}
 }
 
+// Such as a body that something below has made of a file or a buffer.
+func TestABodyThatCanBeWrittenToIsNoUpgrade(t *testing.T) {
+	for _, status := range []int{200, 206, 426, 500} {
+		b := slots(1)
+		resp, err := (&Transport{Base: answer(status, &duplex{counted: newBody("hello")}), Limiter: b}).RoundTrip(newRequest(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(resp.Body); string(text) != "hello" || err != nil {
+			t.Errorf("%d: read %q, %v", status, text, err)
+		}
+		if full(t, b) {
+			t.Errorf("%d: read to its end, and the call has not ended", status)
+		}
+	}
+}
+
 func TestUpgradedBodyThatFailsEndsTheCall(t *testing.T) {
 	b := slots(1)
 	d := &duplex{counted: &counted{Reader: iotest.ErrReader(errors.New("reset"))}}
