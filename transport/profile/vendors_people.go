@@ -8,8 +8,8 @@ import (
 
 // Discord is the API of Discord (discord.com/developers, "Rate limits", 2026).
 // The policy is named by the bucket, in which Discord counts several routes
-// together. Scope is "user", "global" or "shared", for a limit of the resource
-// that others have used up.
+// together. Scope is "user", "global" or "shared", which is a Lock: others have used up
+// a limit of the resource that the call is about.
 var Discord = &Profile{
 	Name: "discord",
 	Fields: []Field{
@@ -38,7 +38,17 @@ var Discord = &Profile{
 				s.askText(value())
 			}
 		}, "global", "retry_after")
+		if s.Scope == "shared" {
+			s.Reason = Lock
+		}
 	},
+}
+
+// turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The policy
+// is named by the bucket, of which there are three: "general", "text" and "media".
+var turnIO = &Profile{
+	Name:   "turnio",
+	Fields: append(trio("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 }
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15

@@ -133,7 +133,9 @@ var Etsy = &Profile{
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage
 // guidelines", 2026): the limits of ten seconds and a day, without resets. A
-// refusal by the limit of ten seconds waits for as long as its window.
+// refusal by the limit of ten seconds waits for as long as its window. Which limit it
+// was stands in the policyName of the body, or else in its message. 423 is a Lock of
+// what too much is written to at once, and ends after 2 s ("Error handling").
 var HubSpot = &Profile{
 	Name: "hubspot",
 	Fields: []Field{
@@ -143,26 +145,32 @@ var HubSpot = &Profile{
 		{Header: "X-Hubspot-Ratelimit-Daily", Is: IsLimit, Policy: "daily", Window: day},
 		{Header: "X-Hubspot-Ratelimit-Daily-Remaining", Is: IsRemaining, Policy: "daily", Window: day},
 	},
-	Refusals: []int{477}, // the account is being moved
+	Refusals: []int{423, 477}, // 477: the account is being moved
 	Peeks:    []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		s.Detail = a.JSON("policyName")
+		limit := s.Detail
+		if limit == "" {
+			limit = a.JSON("message") // "You have reached your daily limit."
+		}
 		window := time.Duration(0)
 		switch {
-		case contains(s.Detail, "ten_secondly"):
+		case contains(limit, "ten_secondly"):
 			window = 10 * time.Second
-		case contains(s.Detail, "secondly"):
+		case contains(limit, "secondly"):
 			window = time.Second
 		}
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
+		case a.Status == 423:
+			s.Reason, s.Wait = Lock, 2*time.Second
 		case a.Status == 477:
 			s.Reason = Overload
 		case a.Status != 429:
-		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
+		case contains(limit, "daily"), window == 0 && s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
-		case s.Detail != "" || spent:
+		case s.Detail != "" || window > 0 || spent:
 			s.Scope, s.Wait = "interval", window
 			for _, p := range s.Policies() {
 				if p.Name == "interval" {
@@ -225,11 +233,47 @@ var Pipedrive = &Profile{
 		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
 }
 
-// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits", 2026),
-// whose limit stands in X-Rate-Limit.
+// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List
+// Tickets limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have
+// limits of their own, told in Zendesk-RateLimit and a name: policies by that name, in
+// the unit "endpoint". A refusal by one of them alone is a Lock with the Scope
+// "endpoint", whose Detail is the name. A transport for such an endpoint alone has the
+// name among its Units, and an OnSignal that makes Rate of the Lock.
 var Zendesk = &Profile{
-	Name:   "zendesk",
-	Fields: suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+	Name: "zendesk",
+	Fields: append(suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+		Field{Header: "Zendesk-Ratelimit-*", Is: IsCustom}),
+	Judge: func(a *Answer, s *Signal) {
+		account := s.Binding()
+		spent := account != nil && account.Remaining == 0
+		endpoint := NewPolicy("")
+		for header := range a.Header {
+			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
+			if !ok || name == "" || len(a.Header) > maxNames {
+				continue
+			}
+			p := NewPolicy(strings.ToLower(clean(name)))
+			p.Unit = "endpoint"
+			for one := range items(a.Get(header), ";") { // total=100; remaining=99; resets=41
+				key, value, _ := strings.Cut(one, "=")
+				switch n, ok := number(value); {
+				case !ok:
+				case key == "total":
+					p.Limit = n
+				case key == "remaining":
+					p.Remaining = n
+				case key == "resets":
+					p.Reset = span(n, time.Second)
+				}
+			}
+			if s.Add(p); p.Remaining == 0 && p.binds(&endpoint) {
+				endpoint = p
+			}
+		}
+		if a.Status == 429 && !spent && endpoint.Remaining == 0 {
+			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", endpoint.Name, endpoint.Wait()
+		}
+	},
 }
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling",
