@@ -28,9 +28,9 @@ type Profile struct {
 	// Rate: not of a 503, whose troubles it is not about. 0: there is none.
 	Penalty time.Duration
 	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
-	// its media type is JSON, or one of Types, and it is not compressed. To look
-	// at it means to wait for it, up to 2 s, so a body that streams is not to be
-	// listed.
+	// its media type is JSON, or one of Types, and it is not compressed otherwise
+	// than by gzip. To look at it means to wait for it, up to 2 s, so a body that
+	// streams is not to be listed.
 	Peeks []Peek
 	// Types are media types beside JSON whose bodies are looked at, in lower
 	// case, such as "text/xml".

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +12,8 @@ import (
 // "core" or "search". A 403 is a refusal if the headers or the text say so, and
 // so is a GraphQL response 200 with the error RATE_LIMITED. Scope is "primary"
 // for the hourly limit, and "secondary" for the limits on bursts, which leave
-// the hourly one untouched and are known by the text of the body only; without
-// Retry-After they ask for a minute.
+// the hourly one untouched and are known by the text of the body only, JSON or a page
+// of HTML; without Retry-After they ask for a minute.
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that
 // leaves nothing of its 30 a minute holds every call until the reset: give each
@@ -24,8 +25,12 @@ var GitHub = &Profile{
 		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
+	Types: []string{"text/html"},
 	Judge: func(a *Answer, s *Signal) {
 		primary, secondary, mute := false, false, true
+		if page := bytes.TrimLeft(a.Body, " \t\r\n"); a.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
+			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
+		}
 		a.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "message", "errors/message":
