@@ -59,6 +59,7 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 		"an overload":              {status: 529, header: []string{"Retry-After", "60"}, speed: 1},
 		"down for a while":         {status: 503, header: []string{"Retry-After", "60"}, held: time.Minute, speed: 1},
 		"GraphQL":                  {rt: Transport{Profile: profile.ShopifyGraphQL}, status: 200, body: `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{"requestedQueryCost":100,"throttleStatus":{"maximumAvailable":1000,"currentlyAvailable":0,"restoreRate":50}}}}`, header: []string{"Content-Type", "application/json"}, held: 2 * time.Second, reason: outbound.ReasonRate, speed: slower},
+		"refused inside a 200":     {rt: Transport{Profile: profile.OpenAI}, status: 200, body: "event: error", header: []string{"Content-Type", "text/event-stream", "X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "-27689", "X-RateLimit-Reset-Tokens", "64", "Retry-After", "4"}, held: 4 * time.Second, reason: outbound.ReasonRate, speed: slower},
 		"nothing remains":          {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, held: time.Minute, reason: outbound.ReasonExhausted, speed: 1},
 		"one remains":              {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "60"}, speed: 1},
 		"nothing, until soon":      {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "2"}, speed: 1},

@@ -72,7 +72,8 @@ type Meaning uint8
 
 // The meanings. Numbers are not negative and may have decimals.
 const (
-	// IsCustom: it is for the function Judge.
+	// IsCustom: it is for the function Judge. With an asterisk, it may be listed as
+	// something else, too.
 	IsCustom Meaning = iota
 	// IsLimit: how many units are allowed. The lists of the IETF's drafts 00 to
 	// 03, as "100, 100;w=60", are read, too.
