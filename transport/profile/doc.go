@@ -70,6 +70,16 @@
 // whole seconds. Two families of headers that tell of the same limit, with resets
 // within two seconds, are one policy; others are two.
 //
+// # Limits to configure
+//
+// A quota of an hour or a day is best left to the headers, where they tell what remains
+// of it and when it resets: all calls go as fast as the bucket's other limits allow, and
+// hold until the reset where nothing remains. outbound.PerHour in the bucket would
+// space them evenly over the hour instead, GitHub's 5 000 by 0.72 s, so that 300 calls
+// take 215 s and no faster limit beside it ever binds. Limits that no header tells, such
+// as those on bursts, belong into the bucket. Until the first answer nobody knows what
+// remains: calls that leave together then may be refused together.
+//
 // # What is not trusted
 //
 // A number is at most 20 digits, with or without decimals: no sign, no exponent,

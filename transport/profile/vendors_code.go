@@ -18,7 +18,8 @@ import (
 // Each resource has a limit of its own. Behind one limiter for all, a search that
 // leaves nothing of its 30 a minute holds every call until the reset: give each
 // resource a limiter, by transport.Discovered and the header X-RateLimit-Resource, or
-// by transport.ByRoute.
+// by transport.ByRoute. The hourly limit is best left to the headers, and the limiter
+// to keep the secondary ones, such as 900 points a minute: see "Limits to configure".
 var GitHub = &Profile{
 	Name: "github",
 	Fields: append(trio("X-Ratelimit-", Field{}),
