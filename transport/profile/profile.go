@@ -112,7 +112,9 @@ type Peek struct {
 }
 
 // Generic reads what needs no knowledge of a vendor.
-var Generic = &Profile{Name: "generic"}
+var Generic *Profile = generic
+
+var generic = &Profile{Name: "generic"}
 
 // Read returns what a response says. now is the time at which its headers came;
 // it counts only where the response has a point in time but no Date to measure

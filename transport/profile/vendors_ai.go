@@ -9,7 +9,9 @@ import "strings"
 // leaves nothing holds nobody. That the credit or a day's budget is used up is a
 // Quota. Azure refuses a stream inside a 200, in which less than nothing remains and a
 // Retry-After stands; without that it has answered the call.
-var OpenAI = &Profile{
+var OpenAI *Profile = openAI
+
+var openAI = &Profile{
 	Name: "openai",
 	Fields: append(suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
 		Field{Header: "X-Ratelimit-Remaining-*", Is: IsCustom}),
@@ -53,7 +55,9 @@ func overdrawn(a *Answer) bool {
 // Policies are named "requests", "tokens", "input-tokens" and "output-tokens",
 // and "unified" for the windows of subscriptions. The resets are when the bucket
 // will be full again. 529 is an overload, not this account's limit.
-var Anthropic = &Profile{
+var Anthropic *Profile = anthropic
+
+var anthropic = &Profile{
 	Name: "anthropic",
 	Fields: append(suffixed(Field{Kind: Bucket}, "Anthropic-Ratelimit-*-Limit", "Anthropic-Ratelimit-*-Remaining", "Anthropic-Ratelimit-*-Reset"),
 		Field{Header: "Anthropic-Ratelimit-Unified-Reset", Is: IsReset, Policy: "unified"},
