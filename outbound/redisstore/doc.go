@@ -89,6 +89,11 @@
 // server is back. An [outbound.Fallback] around the store says what calls do
 // meanwhile.
 //
+// While a Cluster's master hangs, its replicas are asked too, some ten times a second: calls
+// go on within half a second after one is promoted, and do not wait for the client to
+// give the old one up. Only a client that has reached no node yet, reads from replicas or
+// has a ClusterSlots of its own finds the new master by its own timeouts.
+//
 // Away is all that a wait can cure: a server that is down or hangs, one that loads
 // its data, has no memory left, only reads, cannot save or misses its replicas or its
 // cluster, and a client or a server without a connection left. [EventAway] tells of it,

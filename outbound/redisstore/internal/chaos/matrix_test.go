@@ -58,6 +58,7 @@ var matrix = []struct {
 		"TestEveryDecisionIsChargedOnceWhateverIsLost",
 		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
+		"TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
 		"TestAWorkerThatIsPausedDoesNotCatchUp",
