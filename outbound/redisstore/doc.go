@@ -28,8 +28,19 @@
 // the others each eviction of a bucket costs a Capacity. The volatile ones, above all
 // volatile-ttl, evict buckets before anything else, because buckets expire and mostly soon:
 // under full memory each lives for a moment, and about twice the rate goes out for as
-// long as that lasts. The same holds for a clock of the server that steps forward, which
-// nobody is told of. One that steps back loses the step and nothing else.
+// long as that lasts.
+//
+// While two servers take themselves for the master both admit, and nobody hears of it: if
+// that lasts for W, up to Capacity + LeakRate*W more go out. In a failover that Sentinel
+// was told to begin W is about a second, and in a network that is cut in two as long
+// as that lasts. Let each master need half of the other servers, rounded up, to write:
+// with two replicas, min-replicas-to-write 1. Then two masters never write at the same
+// time for longer than min-replicas-max-lag, and in a failover that was told not at
+// all. With a single replica that setting stops a lone master. A master that is cut off
+// from its Cluster stops by itself after cluster-node-timeout.
+//
+// A clock of the server that steps forward costs a Capacity too, and nobody is told of
+// it. One that steps back loses the step and nothing else.
 //
 // # What it costs
 //

@@ -33,8 +33,9 @@ var matrix = []struct {
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
-	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it", []string{
+	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it; and r*W if both masters write for W", []string{
 		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
 		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
