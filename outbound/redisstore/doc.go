@@ -39,8 +39,10 @@
 // all. With a single replica that setting stops a lone master. A master that is cut off
 // from its Cluster stops by itself after cluster-node-timeout.
 //
-// A clock of the server that steps forward costs a Capacity too, and nobody is told of
-// it. One that steps back loses the step and nothing else.
+// A clock of the server that steps forward costs LeakRate times the step, at most a
+// Capacity, and nobody is told of it: steps add up. One that steps back loses the step and
+// nothing else, and what it goes forward again counts as a step only if it was more than a second
+// back. So a clock that wobbles by 50 ms to either side costs LeakRate*100 ms once.
 //
 // # What it costs
 //

@@ -69,8 +69,9 @@ var matrix = []struct {
 	{9, "a worker's wall clock is set", "0", []string{
 		"TestNothingThatDecidesLooksAtAWorkersWallClock",
 	}},
-	{10, "the server's clock jumps ahead", "C + r*25 ms for each time", []string{
+	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time; a step back of up to 1 s and forward again, once", []string{
 		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
+		"TestAServersClockThatWobblesCostsItsWidestSwingOnce",
 	}},
 	{11, "the server's clock steps back", "0", []string{
 		"TestAServersClockThatStepsBackMintsNothing",
