@@ -25,6 +25,7 @@ type ledger struct {
 	limits []Limit    // as given, an AtOnce included
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
+	taken  slots      // those of calls in progress
 	stored Stored     // if there is no store
 	// What the fast path needs, beside that.
 	born time.Duration // of the life in which the word counts
@@ -171,6 +172,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	}
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
+		l.taken.sweep()
 	}
 	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {

@@ -114,6 +114,10 @@ func (l Limit) Of(unit int, name string) Limit {
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
 // has at most one such limit, and for now only in process:
 // [NewSharedBucket] refuses it.
+//
+// A call whose Done is forgotten keeps its place until the garbage collector has found
+// its permit, which may be minutes later: meanwhile others are refused, or wait. The
+// [ThrottledError] tells how many calls are in progress, and for how long the oldest.
 func AtOnce(n int) Limit {
 	return Limit{Capacity: float64(n), atOnce: true}
 }

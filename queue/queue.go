@@ -29,6 +29,7 @@ type Queue struct {
 	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
+	full    error             // the refusal that has told of it
 	vain    int               // trips for nothing since a call has gone last
 	calm    time.Time         // not to book before, because of those; zero: there is no need
 	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
@@ -230,7 +231,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 		}
 		q.tickets = append(q.tickets, t)
 	case slotless(err):
-		q.noSlot = true
+		q.noSlot, q.full = true, err
 	case !denied(err):
 		q.stats.Refused++
 		q.fail(err)
@@ -282,7 +283,7 @@ func because(byCtx bool) error {
 
 // refusal says that a call is not even to wait. The zero time: it is not known
 // when it could go.
-func (q *Queue) refusal(earliest time.Time, why error) error {
+func (q *Queue) refusal(earliest time.Time, why error) *outbound.ThrottledError {
 	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: why}
 	if !earliest.IsZero() {
 		e.RetryAfter = max(0, time.Until(earliest))

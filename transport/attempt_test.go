@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -245,4 +246,6 @@ func TestUpgradedBodyThatFailsEndsTheCall(t *testing.T) {
 	}
 }
 
-func slotless(rc io.ReadCloser) io.ReadCloser { return new(attempt).until(rc) }
+func slotless(rc io.ReadCloser) io.ReadCloser {
+	return new(attempt).until(context.Background(), &http.Response{StatusCode: 101, Body: rc})
+}

@@ -63,6 +63,7 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 		"nothing, for how long?":   {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0"}, speed: 1},
 		"nothing, but it leaks":    {rt: Transport{Profile: profile.Shopify}, status: 200, header: []string{"X-Shopify-Shop-Api-Call-Limit", "40/40"}, speed: 1},
 		"nothing, but it drips":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Requests", "9", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "6m"}, speed: 1},
+		"nothing, but it refills":  {rt: Transport{Profile: profile.Linear}, status: 200, header: []string{"X-RateLimit-Requests-Limit", "9", "X-RateLimit-Requests-Remaining", "0", "X-RateLimit-Requests-Reset", "3600"}, speed: 1},
 		"nothing, beyond MaxHold":  {rt: Transport{MaxHold: time.Minute}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600"}, held: time.Minute, reason: outbound.ReasonExhausted, speed: 1},
 		"no tokens, not heeded":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "6m"}, speed: 1},
 		"no unit of ours":          {rt: Transport{Units: map[string]int{"requests": 4, "": -1}}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, speed: 1},

@@ -159,7 +159,7 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 		t.apply(resp, s, foreign, before, a)
 	}
 	if watch {
-		resp.Body = a.until(resp.Body)
+		resp.Body = a.until(req.Context(), resp)
 	} else {
 		a.Done()
 	}

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -12,6 +13,11 @@ import (
 // for the hourly limit, and "secondary" for the limits on bursts, which leave
 // the hourly one untouched and are known by the text of the body only; without
 // Retry-After they ask for a minute.
+//
+// Each resource has a limit of its own. Behind one limiter for all, a search that
+// leaves nothing of its 30 a minute holds every call until the reset: give each
+// resource a limiter, by transport.Discovered and the header X-RateLimit-Resource, or
+// by transport.ByRoute.
 var GitHub = &Profile{
 	Name: "github",
 	Fields: append(trio("X-Ratelimit-", Field{}),
@@ -51,19 +57,61 @@ var GitHub = &Profile{
 }
 
 // Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting",
-// 2026): limits on requests and on complexity, with resets in milliseconds since
-// 1970. A 400 with the code RATELIMITED is a refusal.
+// 2026): leaky buckets of requests and of complexity, each of which refills at its
+// limit per hour, with resets in milliseconds since 1970 that a success does not wait
+// for. A 400 with the code RATELIMITED is a refusal, which waits until there is room for
+// a request and for the complexity of the query, and 10 s at least: who came back for
+// each single one would be refused with the next. Some queries have a limit of their
+// own, the policy "endpoint-requests": a refusal by that one alone is a Lock with the
+// Scope "endpoint", whose Detail is the query.
 var Linear = &Profile{
-	Name:   "linear",
-	Fields: suffixed(Field{}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
-	Peeks:  []Peek{{Status: 400}},
+	Name: "linear",
+	Fields: slices.Concat(
+		trio("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
+		trio("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
+		trio("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
+	Peeks: []Peek{{Status: 400}},
 	Judge: func(a *Answer, s *Signal) {
 		a.each(func(path []byte, value func() string) {
 			if string(path) == "errors/extensions/code" && value() == "RATELIMITED" {
 				s.refuse(Rate)
 			}
 		}, "errors")
+		if !s.Throttled || a.Status >= 500 {
+			return
+		}
+		cost, told := number(a.Get("X-Complexity"))
+		if !told {
+			cost = 10_000 // of the largest query that is allowed
+		}
+		wait, endpoint := time.Duration(0), (*Policy)(nil)
+		for i := range s.Policies() {
+			switch p := &s.Policies()[i]; {
+			case p.Name == "requests":
+				wait = max(wait, p.refills(1, time.Hour))
+			case p.Name == "complexity" && (told || p.Remaining == 0):
+				wait = max(wait, p.refills(cost, time.Hour))
+			case p.Name == "endpoint-requests" && p.Remaining == 0:
+				endpoint = p
+			}
+		}
+		if wait > 0 {
+			s.ask(max(wait, 10*time.Second), true)
+		} else if endpoint != nil {
+			s.Reason, s.Scope, s.Detail = Lock, "endpoint", a.Get("X-Ratelimit-Endpoint-Name")
+			s.Wait = endpoint.Wait()
+		}
 	},
+}
+
+// refills returns how long it takes until n units, or the limit if that is less, are
+// there, if the limit comes back evenly within a period; 0: they are, or nobody knows.
+func (p *Policy) refills(n float64, period time.Duration) time.Duration {
+	missing := min(n, p.Limit) - p.Remaining
+	if p.Limit <= 0 || p.Remaining < 0 || missing <= 0 {
+		return 0
+	}
+	return span(missing/p.Limit, period)
 }
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which

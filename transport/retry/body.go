@@ -39,14 +39,22 @@ func closeBody(body io.ReadCloser) {
 }
 
 // giveUp is the ErrorHandler: nobody gets both a response and an error.
-func giveUp(resp *http.Response, err error, _ int) (*http.Response, error) {
+func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) {
+	if err == nil && resp != nil && resp.Request != nil {
+		if r := requestOf(resp.Request.Context()); r != nil && r.oneHop {
+			if b, ok := resp.Body.(*rest); ok {
+				resp.Body = b.ReadCloser
+			}
+			if rounds > 1 { // RetryMax bounds them
+				spent(resp)
+			}
+			return resp, nil
+		}
+	}
 	if resp != nil && resp.Body != nil {
 		_ = drain(resp.Body)
 	}
-	if err == nil { // somebody has a CheckRetry of his own
-		err = &Error{StatusCode: statusOf(resp)}
-	}
-	return nil, err
+	return nil, given(resp, err, rounds)
 }
 
 func statusOf(resp *http.Response) int {
