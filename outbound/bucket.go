@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // Bucket paces calls by one to eight limits in up to four units. A call takes
@@ -169,6 +171,9 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
+	if c == (Cost{}) && b.ledger().slots.Load() == 0 {
+		return b.acquireNothing(ctx)
+	}
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
 	op := Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}
 	for late := 0; ; late++ {
@@ -190,6 +195,22 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 		}
 	}
+}
+
+// acquireNothing is acquire for a call that costs nothing: it goes, before those who
+// are booked as well, unless a hold lasts.
+func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
+	k := &call{bucket: b, admitted: time.Now()}
+	var r Result
+	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
+		return nil, err
+	}
+	if r.State.Rem > 0 {
+		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
+	}
+	// No life knows of this charge: nothing of it comes back.
+	k.charge[0] = Charge{Charge: leak.Charge{Born: never, Epoch: r.State.Epoch}, Version: r.Version, limits: r.Limits}
+	return k, nil
 }
 
 // mostLate is how many answers a call gives back because they come too late, before it
@@ -251,6 +272,9 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	clock := b.clock(&r, time.Now())
 	if err := clock.check(&c); err != nil {
 		return false, err
+	}
+	if c == (Cost{}) {
+		return r.State.Rem <= 0 && b.ledger().room(), nil
 	}
 	return clock.wait(&Cost{}, &c) == 0 && b.ledger().room(), nil
 }

@@ -15,10 +15,11 @@ const lag = leak.Lag
 // ledger is what a bucket needs beyond its word: several limits, bookings,
 // holds, calls at once, a store. It is made when it is first needed.
 type ledger struct {
-	store Store        // nil: stored, below
-	heard atomic.Int64 // the newest epoch in which a call has succeeded
-	told  atomic.Int64 // the newest that the state was told of
-	doubt atomic.Int64 // the newest in which the store has not heard of any success since the hold
+	store  Store                   // nil: stored, below
+	latest atomic.Pointer[[]Limit] // the limits of a store's latest reply
+	heard  atomic.Int64            // the newest epoch in which a call has succeeded
+	told   atomic.Int64            // the newest that the state was told of
+	doubt  atomic.Int64            // the newest in which the store has not heard of any success since the hold
 
 	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
 
@@ -41,6 +42,16 @@ type ledger struct {
 	deferred atomic.Bool // there are some
 	unheard  []Report    // settles that a store has failed with; watchMu protects it, too
 	owing    atomic.Bool // there are some
+}
+
+// inForce returns the limits in force, as far as is known here, without an AtOnce.
+func (l *ledger) inForce() []Limit {
+	if set := l.latest.Load(); set != nil {
+		return *set
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.own
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
@@ -144,6 +155,10 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
+	}
+	if was := l.latest.Load(); was == nil || !sameLimits(*was, r.Limits) {
+		limits := r.Limits
+		l.latest.Store(&limits)
 	}
 	if l.owing.Load() {
 		go b.again()
