@@ -64,6 +64,64 @@ func TestAtOnceIsTakenWithTheOtherLimitsOrNotAtAll(t *testing.T) {
 	})
 }
 
+func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("api", AtOnce(3).Of(0, "sockets")))
+		var calls [3]Permit
+		begin := time.Now()
+		for i, at := range []time.Duration{0, 4 * time.Second, 10 * time.Second} {
+			time.Sleep(at - time.Since(begin))
+			calls[i], _ = b.Acquire(ctx, Cost{1})
+		}
+		time.Sleep(5 * time.Second)
+		check := func(n int, oldest time.Duration, text string) {
+			t.Helper()
+			_, err := b.Acquire(ctx, Cost{1})
+			var full *ThrottledError
+			if !errors.As(err, &full) || full.InProgress != n || full.Oldest != oldest || err.Error() != text {
+				t.Errorf("%+v: %v\nwant %d calls, the oldest for %v: %s", full, err, n, oldest, text)
+			}
+		}
+		check(3, 15*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 15s`)
+		calls[1].Done() // neither the oldest nor the youngest
+		calls[1], _ = b.Acquire(ctx, Cost{1})
+		check(3, 15*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 15s`)
+		calls[0].Done()
+		calls[0], _ = b.Acquire(ctx, Cost{1})
+		check(3, 5*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 5s`)
+		calls[2].Done()
+		calls[0].Done()
+		if err := b.SetLimits(ctx, AtOnce(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		check(1, time.Second, `outbound: "api" has no room, 1 call in progress, for 1s`)
+		calls[1].Done()
+	})
+}
+
+func TestACollectedCallIsNotTheOldest(t *testing.T) {
+	b := Must(NewBucket("api", AtOnce(2)))
+	forget(t, b)
+	kept, err := b.Acquire(ctx, Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := time.Now()
+	var second Permit
+	eventually(t, "a slot", func() bool {
+		second, err = b.Acquire(ctx, Cost{1})
+		return err == nil
+	})
+	_, err = b.Acquire(ctx, Cost{1})
+	var full *ThrottledError
+	if !errors.As(err, &full) || full.InProgress != 2 || full.Oldest > time.Since(since) {
+		t.Errorf("%v, want %v at most", err, time.Since(since))
+	}
+	kept.Done()
+	second.Done()
+}
+
 func TestDoneTwiceGivesOneSlotBack(t *testing.T) {
 	b := Must(NewBucket("twice", AtOnce(3)))
 	p, err := b.Acquire(ctx, Cost{})

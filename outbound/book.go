@@ -180,23 +180,10 @@ func (b *Bucket) book(ctx context.Context, op *Op, r *Result) error {
 			refused.Reason = Reason(r.State.Why)
 		}
 		if r.noSlot {
-			refused.Limit = b.slotName()
+			b.ledger().crowded(refused)
 		} else if r.Limit >= 0 {
 			refused.Limit = r.Limits[r.Limit].Name
 		}
 		return refused
 	}
-}
-
-// slotName is the name of the limit on calls at once.
-func (b *Bucket) slotName() string {
-	l := b.ledger()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range l.limits {
-		if l.limits[i].atOnce {
-			return l.limits[i].Name
-		}
-	}
-	return ""
 }

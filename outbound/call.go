@@ -1,9 +1,7 @@
 package outbound
 
 import (
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,47 +18,6 @@ type call struct {
 	charge   [1]Charge
 	order    uint64 // among the tickets of one Booking
 	version  int64  // of the limits that it was booked under, as a ticket
-}
-
-// slot is a place among the calls at once. It ends with Done, or, as a safety
-// net, when nobody holds the permit any more, so that nobody could call Done.
-type slot struct {
-	bucket *Bucket
-	ended  atomic.Bool
-	net    runtime.Cleanup
-}
-
-// hold notes the slot that the booking has taken, if it has.
-func (k *call) hold(r *Result) {
-	if r.slots {
-		k.slot = &slot{bucket: k.bucket}
-		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
-	}
-}
-
-// end gives the slot back and lets those who wait for one know.
-func (s *slot) end() {
-	if s.drop() > 0 {
-		s.bucket.free(1)
-		s.bucket.ledger().changed()
-	}
-}
-
-// drop returns how many slots the caller has to give back in its place: 1 or 0.
-func (s *slot) drop() int {
-	if s == nil || s.ended.Swap(true) {
-		return 0
-	}
-	s.net.Stop()
-	return 1
-}
-
-// forgotten runs beside the program: it only counts, and the bucket's next
-// operation makes use of it.
-func (s *slot) forgotten() {
-	if !s.ended.Swap(true) {
-		s.bucket.slow.Load().lost.Add(1)
-	}
 }
 
 // once sets flags and reports whether none of them had been set before, and

@@ -55,6 +55,12 @@ type ThrottledError struct {
 	Held bool
 	// Reason is why, while Held; [ReasonUnknown] if nobody has said so.
 	Reason Reason
+	// InProgress is how many calls are in progress, where the limit is one on calls at
+	// once, and Oldest how long ago the first of them has taken its place. A call that
+	// is older than any can be, such as one whose response's body nobody has closed, was
+	// forgotten: see [AtOnce].
+	InProgress int
+	Oldest     time.Duration
 	// Err is why a call that was ready to wait does not: it is
 	// [context.DeadlineExceeded], refused early, or a queue's own reason. nil:
 	// the call was not ready to wait, or not for so long.
@@ -78,10 +84,22 @@ func (e *ThrottledError) Error() string {
 	if e.RetryAfter > 0 {
 		s += ", retry after " + e.RetryAfter.String()
 	}
+	if e.InProgress > 0 {
+		s += ", " + progress(e.InProgress, e.Oldest)
+	}
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
 	return s
+}
+
+// progress tells of calls in progress: "3 calls in progress, the oldest for 15s".
+func progress(n int, oldest time.Duration) string {
+	s := strconv.Itoa(n) + " calls in progress, the oldest for "
+	if n == 1 {
+		s = "1 call in progress, for "
+	}
+	return s + oldest.Round(time.Millisecond).String()
 }
 
 // Is reports that the error is [ErrThrottled].

@@ -77,7 +77,12 @@ func PerSecond(n float64) Limit { return Per(n, time.Second) }
 // PerMinute is [Per] with a window of one minute.
 func PerMinute(n float64) Limit { return Per(n, time.Minute) }
 
-// PerHour is [Per] with a window of one hour.
+// PerHour is [Per] with a window of one hour. It spaces calls evenly, as Per does:
+// with PerHour(5_000) one goes every 0.72 s, 300 calls take 215 s, and a faster limit
+// beside it, such as PerSecond(10), never binds. [Limit.Burst] lets more go at once,
+// Burst(500) for a tenth of the quota. An API that tells in its answers what remains
+// of the hour needs no such limit: package transport holds all calls where nothing
+// does.
 func PerHour(n float64) Limit { return Per(n, time.Hour) }
 
 // Burst returns the limit with room for b units at once. The leak rate is
@@ -85,7 +90,9 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 // API still sees at most n units in any window. It gives up (b-1)/n of the
 // quota for good, so keep it as small as the largest call, or the largest
 // group of calls, needs: PerMinute(30_000).Burst(3_000) for calls of up to
-// 3 000 tokens runs at 27 001 tokens a minute.
+// 3 000 tokens runs at 27 001 tokens a minute. Without it, calls are spaced evenly,
+// however many the window allows: the second of PerMinute(60) goes a second after the
+// first, and a faster limit beside it never binds.
 //
 // It belongs to [Per] and its kin, with 1 <= b <= n, or with a b of 1, which
 // changes nothing, whatever n is; on any other limit, and with any other b, it
@@ -118,6 +125,10 @@ func (l Limit) Of(unit int, name string) Limit {
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
 // has at most one such limit, and for now only in process:
 // [NewSharedBucket] refuses it.
+//
+// A call whose Done is forgotten keeps its place until the garbage collector has found
+// its permit, which may be minutes later: meanwhile others are refused, or wait. The
+// [ThrottledError] tells how many calls are in progress, and for how long the oldest.
 func AtOnce(n int) Limit {
 	return Limit{Capacity: float64(n), atOnce: true}
 }

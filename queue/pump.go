@@ -95,7 +95,7 @@ func (q *Queue) step() bool {
 			q.list.place()
 		}
 	case slotless(err):
-		q.noSlot = true
+		q.noSlot, q.full = true, err
 	case !denied(err):
 		if !idle { // else it was for news only, and who waits may wait on
 			q.fail(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Queue is a [outbound.Limiter] that lets calls wait for a bucket, first in,
+// Queue is an [outbound.Limiter] that lets calls wait for a bucket, first in,
 // first out. It is safe for concurrent use. It has no goroutine, and needs no
 // Close to be collected.
 type Queue struct {
@@ -29,6 +29,7 @@ type Queue struct {
 	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
+	full    error             // the refusal that has told of it
 	vain    int               // trips for nothing since a call has gone last
 	calm    time.Time         // not to book before, because of those; zero: there is no need
 	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
@@ -83,9 +84,9 @@ func New(b *outbound.Bucket, c Config) *Queue {
 
 // Acquire admits the call when its turn comes and the bucket has room. It
 // returns at once, without sleeping in vain, when the call would have to wait
-// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: a
+// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: an
 // [*outbound.ThrottledError] with the time until the call could go. A cost that
-// can never go is a [*outbound.CostError], and a store that fails makes it a
+// can never go is an [*outbound.CostError], and a store that fails makes it an
 // [*outbound.StoreError]. When ctx ends during the wait, the
 // error is ctx.Err() itself, and the place is the next one's: it costs nobody
 // anything. On every error nothing was charged, but for a store's whose reply was
@@ -230,7 +231,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 		}
 		q.tickets = append(q.tickets, t)
 	case slotless(err):
-		q.noSlot = true
+		q.noSlot, q.full = true, err
 	case !denied(err):
 		q.stats.Refused++
 		q.fail(err)
@@ -282,7 +283,7 @@ func because(byCtx bool) error {
 
 // refusal says that a call is not even to wait. The zero time: it is not known
 // when it could go.
-func (q *Queue) refusal(earliest time.Time, why error) error {
+func (q *Queue) refusal(earliest time.Time, why error) *outbound.ThrottledError {
 	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: why}
 	if !earliest.IsZero() {
 		e.RetryAfter = max(0, time.Until(earliest))
@@ -330,7 +331,7 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// Idle reports whether nobody waits and the bucket is idle: what a
+// Idle reports whether nobody waits and the bucket is idle: what an
 // [outbound.Keyed] asks before it drops a queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()

@@ -44,6 +44,7 @@ func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		oldest := time.Now()
 		for range 3 {
 			go func() {
 				begin := time.Now()
@@ -51,6 +52,8 @@ func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 				var full *outbound.ThrottledError
 				if !errors.As(err, &full) || full.RetryAfter != 0 || time.Since(begin) != 5*time.Second {
 					t.Errorf("after %v: %v", time.Since(begin), err)
+				} else if full.Limit != "sockets" || full.InProgress != 1 || full.Oldest != time.Since(oldest) {
+					t.Errorf("after %v: %v", time.Since(oldest), err)
 				}
 			}()
 			time.Sleep(100 * time.Millisecond)

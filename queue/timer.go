@@ -85,7 +85,7 @@ func (q *Queue) rest() {
 		q.stop()
 	}
 	q.timer, q.run, q.stop = nil, nil, nil
-	q.dirty, q.noSlot = false, false
+	q.dirty, q.noSlot, q.full = false, false, nil
 	q.vain, q.calm = 0, time.Time{}
 	q.clock = outbound.Clock{} // nobody listens: it will be out of date
 	if q.empty != nil {

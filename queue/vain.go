@@ -1,6 +1,11 @@
 package queue
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
 
 // inVain is how many trips in a row may be in vain before there are pauses between
 // them: until then a trip is pause enough.
@@ -23,6 +28,20 @@ func (q *Queue) reckon(vain bool) {
 // vain.
 func (q *Queue) expire(now time.Time) {
 	for w := q.list.first; (q.noSlot || !q.calm.IsZero()) && w != nil && w == q.list.rest && !w.deadline.IsZero() && !w.deadline.After(now); w = q.list.first {
-		q.refuse(w, q.refusal(time.Time{}, because(w.byCtx)))
+		e := q.refusal(time.Time{}, because(w.byCtx))
+		if q.noSlot {
+			e = q.crowded(e, now)
+		}
+		q.refuse(w, e)
 	}
+}
+
+// crowded has a refusal tell of the calls at once that have not ended, as of the last
+// trip: if one had ended since, the bucket would have told.
+func (q *Queue) crowded(e *outbound.ThrottledError, now time.Time) *outbound.ThrottledError {
+	var full *outbound.ThrottledError
+	if errors.As(q.full, &full) {
+		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.heard)
+	}
+	return e
 }

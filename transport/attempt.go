@@ -1,10 +1,12 @@
 package transport
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -18,7 +20,8 @@ type attempt struct {
 
 	mu     sync.Mutex // protects what follows
 	permit outbound.Permit
-	said   bool // a user has said how the API answered
+	said   bool        // a user has said how the API answered
+	stop   func() bool // stops waiting for the end of the request's context; nil: nobody waits
 
 	unanswered bool // the end is no success
 }
@@ -62,6 +65,10 @@ func (a *attempt) Done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.said = true
+	if a.stop != nil {
+		a.stop()
+		a.stop = nil
+	}
 	if a.unanswered {
 		a.permit.Failed()
 		return
@@ -90,17 +97,55 @@ func (a *attempt) judged() bool {
 	return a.said
 }
 
-// until returns a body at whose end the attempt is done; at once if it has none.
-func (a *attempt) until(rc io.ReadCloser) io.ReadCloser {
-	if rc == nil || rc == http.NoBody {
+// until returns the response's body, which ends the attempt where it ends itself, or
+// when ctx is done. Without a body the attempt ends at once.
+func (a *attempt) until(ctx context.Context, resp *http.Response) io.ReadCloser {
+	rc := resp.Body
+	if bodiless(resp) {
 		a.Done()
 		return rc
 	}
 	b := body{rc, a}
-	if w, ok := rc.(io.Writer); ok {
-		return &upgraded{b, w}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		// Its context is that of the handshake. The connection outlives it.
+		if w, ok := rc.(io.Writer); ok {
+			return &upgraded{b, w}
+		}
 	}
+	a.endWith(ctx)
 	return &b
+}
+
+// bodiless reports whether a response has no body, so that nobody has to close any.
+// Over HTTP/2 such a response comes with a Body all the same. A length of 0 tells
+// nothing by itself: fakes leave it out.
+func bodiless(resp *http.Response) bool {
+	switch {
+	case resp.Body == nil || resp.Body == http.NoBody:
+		return true
+	case resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified:
+		return true
+	case resp.Request != nil && resp.Request.Method == http.MethodHead:
+		return true
+	}
+	return resp.ProtoMajor > 1 && resp.ContentLength == 0
+}
+
+// endWith ends the attempt when ctx is done, so that a body that nobody closes keeps
+// its place no longer. The context refers to the attempt weakly: it may live much
+// longer, and must not keep a forgotten body's place from the garbage collector.
+func (a *attempt) endWith(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ctx.Done() == nil || !a.permit.Pending() {
+		return
+	}
+	w := weak.Make(a)
+	a.stop = context.AfterFunc(ctx, func() {
+		if a := w.Value(); a != nil {
+			a.Done()
+		}
+	})
 }
 
 // body ends an attempt at its end, at the first error or when it is closed.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -41,7 +42,9 @@ type Discovered struct {
 	// Limiters has the limiters, by keys that begin with the host: of a bucket that
 	// the API has named, "api.example.com=name", and of a route,
 	// "api.example.com route". What Scope has returned follows, if anything, as a space
-	// and 32 hexadecimal digits.
+	// and 32 hexadecimal digits. Where there is no room for one, all that have none
+	// share one limiter of their host, "api.example.com", so that a host with many
+	// routes and names, all of them held, leaves others theirs.
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is of how many routes the names are remembered; others keep to their
 	// own limiters. 0 or less: 10 000.
@@ -49,6 +52,9 @@ type Discovered struct {
 
 	mu    sync.RWMutex
 	names map[string]string // of hosts and routes
+
+	once  sync.Once
+	hosts outbound.Keyed[string] // limiters of hosts, for what has no room among Limiters
 }
 
 // maxName is the longest name of a bucket, in bytes, that is believed.
@@ -127,8 +133,18 @@ func (l *routed) named(ctx context.Context, name string, c outbound.Cost) (outbo
 	return l.discovered.Limiters.Acquire(ctx, l.host+"="+name+l.scope, c)
 }
 
+// spare has the host's limiter admit what has no room for one of its own.
+func (l *routed) spare(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	d := l.discovered
+	d.once.Do(func() { d.hosts.New, d.hosts.Max = d.Limiters.New, d.Limiters.Max })
+	return d.hosts.Acquire(ctx, l.host, c)
+}
+
 func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	own, err := l.discovered.Limiters.Acquire(ctx, l.route+l.scope, c)
+	if errors.Is(err, outbound.ErrFull) {
+		return l.spare(ctx, c)
+	}
 	if err != nil {
 		return outbound.Permit{}, err
 	}
@@ -136,6 +152,9 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	k.Permit = &k.own
 	if k.name != "" {
 		named, err := l.named(ctx, k.name, c)
+		if errors.Is(err, outbound.ErrFull) {
+			named, err = l.spare(ctx, c)
+		}
 		if err != nil {
 			own.Settle(outbound.Cost{})
 			own.Done()

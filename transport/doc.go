@@ -77,7 +77,10 @@
 //
 // A permit that has something to free, such as a place among the calls at once
 // ([outbound.AtOnce]), is done when the response's body has been read to its
-// end, has failed or was closed: close bodies, as always. A streamed response
+// end, has failed or was closed: close bodies, as always. A body that nobody closes
+// keeps its place until the request's context is done, so give each request a context
+// that ends, or the client a Timeout. If the context goes on, only the garbage collector
+// gives the place back, whenever it runs. A streamed response
 // keeps its place as long as it streams. The body of a 101 Switching Protocols
 // can be written to and keeps its place until it is closed. If there is no body,
 // or nothing to free and no OnResponse, the permit is done when the headers are

@@ -15,11 +15,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// equip gives the worker its client, paced as its mode says.
-func (w *worker) equip() error {
+// newBase returns what sends the worker's calls.
+func (w *worker) newBase() *http.Transport {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = w.Waiters
 	base.ResponseHeaderTimeout = 30 * time.Second
+	return base
+}
+
+// equip gives the worker its client, paced as its mode says.
+func (w *worker) equip(base http.RoundTripper) error {
 	w.client = &http.Client{
 		Transport: base,
 		// Another call, to who knows where, would be one that nobody has counted.

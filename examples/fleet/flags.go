@@ -35,6 +35,7 @@ type params struct {
 	Modes   []mode  `json:"modes"`
 	Seed    uint64  `json:"seed"`
 
+	strict           bool
 	api, redis, json string
 }
 
@@ -50,18 +51,23 @@ func (p *params) apiCapacity() float64 { return p.Burst + p.Rate*0.010 + 0.25 }
 
 func (p *params) duration() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-const usage = `Worker processes call one API as fast as they may, in three ways:
+// summary is what the program shows, in a line.
+const summary = "Worker processes call one API, in three ways."
 
-  none    nobody paces; what is refused with 429 is tried again, after the time in
-          Retry-After and a random pause that grows
-  share   each of the workers keeps to its own part, 1/N of the limit, in memory
-  shared  all workers keep to one limit: a bucket in Redis, and a queue
+const usage = summary + `
 
-The limit is outbound.Limit{Capacity: burst, LeakRate: rate}. The strict API that
-is called without -api is a leaky bucket of capacity burst + rate * 10 ms + 0.25
-that leaks rate per second; whatever does not fit it refuses with 429.
+	go run ./examples/fleet [flags]
 
-Flags:
+  none    nobody paces; what is refused is tried again,
+          after its Retry-After and a random pause
+  share   each worker keeps to 1/N of the limit, in memory
+  shared  all keep to one limit: a bucket in Redis, a queue
+
+The limit: outbound.Limit{Capacity: burst, LeakRate: rate}
+Without -api a strict API is called, a leaky bucket with
+capacity burst + rate * 10 ms + 0.25 that leaks rate per
+second, and refuses what does not fit with 429.
+
 `
 
 // arguments returns what the flags say, checked.
@@ -73,17 +79,18 @@ func arguments(args []string, stderr io.Writer) (p params, err error) {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
-	flags.IntVar(&p.Workers, "workers", 10, "how many worker processes: `N`, 1 to 1000")
-	flags.IntVar(&p.Waiters, "waiters", 2, "how many goroutines of each worker call, one call after the other: `N`, 1 to 1000")
-	flags.Float64Var(&p.Rate, "rate", 50, "calls per second that the API allows: `N`, 0.01 to 100000")
-	flags.Float64Var(&p.Burst, "burst", 1, "calls that it allows at once after a pause: `N`, 1 to 1000000")
-	flags.Float64Var(&p.Seconds, "seconds", 10, "how long each way is tried: `N`, 0.5 to 86400")
-	flags.IntVar(&p.Kill, "kill", 0, "kill a worker (kill -9) and start it anew `N` times, at random moments, in each way; 0 to 10000")
-	flags.StringVar(&only, "mode", "", "`all`, none, share or shared; all by default, but shared with -api")
-	flags.StringVar(&p.redis, "redis", "", "use the server at this `URL`, as redis://localhost:6379; else a redis-server is started, or a miniredis")
+	flags.IntVar(&p.Workers, "workers", 10, "`N`, 1 to 1000: worker processes")
+	flags.IntVar(&p.Waiters, "waiters", 2, "`N`, 1 to 1000: callers of each worker")
+	flags.Float64Var(&p.Rate, "rate", 50, "`N`, 0.01 to 100000: calls per second")
+	flags.Float64Var(&p.Burst, "burst", 1, "`N`, 1 to 1000000: calls at once")
+	flags.Float64Var(&p.Seconds, "seconds", 10, "`N`, 0.5 to 86400: how long a way takes")
+	flags.IntVar(&p.Kill, "kill", 0, "`N`, 0 to 10000: in each way, kill a worker (kill -9)\nand start it anew, so many times")
+	flags.StringVar(&only, "mode", "", "the `way`: none, share, shared or all; by default\nall, but shared with -api")
+	flags.StringVar(&p.redis, "redis", "", "use the server at this `URL`, redis://localhost:6379\nor so; else one is started, or a miniredis")
 	flags.StringVar(&p.api, "api", "", "call this `URL` instead of the strict API")
-	flags.StringVar(&p.json, "json", "", "write the result to this `file`; - is standard output, and the table goes to standard error")
-	flags.Uint64Var(&p.Seed, "seed", 0, "make the same random choices as in the run with the seed `N`; 0: new ones")
+	flags.StringVar(&p.json, "json", "", "write the result to this `file`; - is standard\noutput, and the table goes to standard error")
+	flags.Uint64Var(&p.Seed, "seed", 0, "`N`: choose at random as the run with this seed")
+	flags.BoolVar(&p.strict, "strict", false, "exit with status 1 if a call has failed, or if one\nof the shared way was refused")
 	if err := flags.Parse(args); err != nil {
 		return p, err
 	}

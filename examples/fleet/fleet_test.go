@@ -252,26 +252,31 @@ func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 		if strings.Contains(text, "secret") || strings.Contains(o.Modes[0].Error, "secret") {
 			t.Errorf("the token is shown:\n%s", text)
 		}
-		if status != 1 || o.Modes[0].Failed == 0 || !strings.Contains(text, "calls have failed, the first with: ") {
+		if status != 1 || o.Modes[0].Failed == 0 || !strings.Contains(text, "calls have failed, the first with: ") || !strings.Contains(text, "not one call was answered") {
 			return fmt.Errorf("status %d\n%s", status, text)
 		}
 		return nil
 	})
 }
 
-func TestRefusedCallOfTheSharedWayIsAnError(t *testing.T) {
+func TestRefusedCallOfTheSharedWayIsARemark(t *testing.T) {
 	t.Setenv("PATH", "")
 	api := &names{by: make(map[string]int)}
 	server := httptest.NewServer(api)
 	defer server.Close()
-	// Without -mode: a server of others is called in the shared way only.
-	longer(t, func(seconds string) error {
-		o, text, status := runs(t, "-api", server.URL, "-workers", "1", "-seconds", seconds)
-		if status != 1 || len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(text, "the API has refused ") {
-			return fmt.Errorf("status %d\n%s", status, text)
-		}
-		return nil
-	})
+	for _, c := range []struct {
+		args   []string
+		status int
+	}{{nil, 0}, {[]string{"-strict"}, 1}} {
+		// Without -mode: a server of others is called in the shared way only.
+		longer(t, func(seconds string) error {
+			o, text, status := runs(t, append(c.args, "-api", server.URL, "-workers", "1", "-seconds", seconds)...)
+			if status != c.status || len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(text, "shared: the API has refused ") {
+				return fmt.Errorf("%q: status %d, want %d\n%s", c.args, status, c.status, text)
+			}
+			return nil
+		})
+	}
 }
 
 func TestRedisThatDoesNotAnswerIsAnError(t *testing.T) {

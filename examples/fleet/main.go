@@ -5,9 +5,11 @@
 //
 // In the first way (none) nobody paces: a worker calls, and tries again later
 // what the API has refused. In the second (share) each worker keeps to its own
-// part of the limit, in memory. In the third (shared) all keep to one limit,
-// whose bucket is in Redis, and wait in a queue. Look at the last row of the
-// table: nothing is refused, the quota is used, and all workers get the same.
+// part of the limit, in memory: what one does not use is lost for the others, and
+// they start apart, because in step most of them would be refused. In the third
+// (shared) all keep to one limit, whose bucket is in Redis, and wait in a queue. Look
+// at the last row of the table: nothing is refused, the quota is used, and all
+// workers get the same.
 //
 // The workers are processes of this program. The API is served by the program
 // itself, and so is Redis: by a redis-server of its own if one is installed,
@@ -18,7 +20,8 @@
 // Every call tells the worker's name in the header X-Worker. A server of yours is
 // called in the third way only, unless -mode asks for others: they do not keep to
 // its limit. Workers can be killed in the middle of their work with -kill, and
-// -json writes the result into a file. See -help.
+// -json writes the result into a file. What has not gone as it should is told in a
+// remark, and with -strict ends the program with status 1. See -h.
 package main
 
 import (
@@ -46,8 +49,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program, and returns its exit status: 0; 1 if a call of the shared
-// way was refused by the API, or something has failed; 2 if it could not begin.
+// run is the program, and returns its exit status: 0; 1 if a way could not be tried, or
+// with -strict if there is any remark; 2 if it could not begin.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	p, err := arguments(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -72,7 +75,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = d.outcome.write(p.json, stdout)
 	}
 	if err == nil {
-		err = d.outcome.verdict()
+		var remarks []string
+		remarks, err = d.outcome.verdict()
+		for _, remark := range remarks {
+			fmt.Fprintln(stderr, remark)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "fleet:", err)

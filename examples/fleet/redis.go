@@ -85,7 +85,7 @@ func embedded() (*server, error) {
 	}
 	s := &server{
 		url:  "redis://" + mini.Addr(),
-		what: "an embedded miniredis " + moduleVersion("github.com/alicebob/miniredis/v2") + ", since there is no redis-server on PATH",
+		what: "an embedded miniredis " + moduleVersion("github.com/alicebob/miniredis/v2") + " (no redis-server)",
 		end:  mini.Close,
 	}
 	if err := s.connect(context.Background()); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,7 +70,7 @@ func newOutcome(p params, redis *server) outcome {
 	o := outcome{
 		Began:      time.Now(),
 		Parameters: p,
-		API:        fmt.Sprintf("a strict one of its own: a leaky bucket of capacity %.6g that leaks %.6g per second", p.apiCapacity(), p.Rate),
+		API:        fmt.Sprintf("its own, a bucket: %.6g at once, %.6g/s", p.apiCapacity(), p.Rate),
 		Bucket:     p.limit().String(),
 		Versions: map[string]string{
 			"dripfeed": moduleVersion(""),
@@ -122,17 +123,24 @@ func (o *outcome) write(file string, stdout io.Writer) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// verdict says what did not go as it should.
-func (o *outcome) verdict() error {
+// verdict says what did not go as it should, in a remark for each way. It is an error if
+// a way has not brought a single answer, and with -strict if there is any remark.
+func (o *outcome) verdict() (remarks []string, err error) {
 	for _, r := range o.Modes {
 		if r.Failed > 0 {
-			return fmt.Errorf("%s: %d calls have failed, the first with: %s", r.Mode, r.Failed, r.Error)
+			remarks = append(remarks, fmt.Sprintf("%s: %d calls have failed, the first with: %s", r.Mode, r.Failed, r.Error))
+			if r.Answered == 0 {
+				err = errors.New("not one call was answered")
+			}
 		}
 		if n := r.refusals(); r.Mode == shared && n > 0 {
-			return fmt.Errorf("the API has refused %d calls of the shared way", n)
+			remarks = append(remarks, fmt.Sprintf("%s: the API has refused %d calls", r.Mode, n))
 		}
 	}
-	return nil
+	if o.Parameters.strict && len(remarks) > 0 && err == nil {
+		err = errors.New("-strict allows none of this")
+	}
+	return remarks, err
 }
 
 // refusals is how many calls the API has refused: as it says, if it is ours.

@@ -16,10 +16,11 @@ type screen struct {
 	drawn int // lines of the table on the terminal
 }
 
-const legend = `quota: what was used of burst + rate * seconds   refused: by the API, with 429
-Jain: fairness over the workers, 1 if all got the same; one alone has 1/N
-wait: from when a caller wants to call until it is answered, retries included
-Redis/call: scripts run by the server, for each call to the API`
+const legend = `quota:   what was used of burst + rate * seconds
+refused: by the API, with 429
+Jain:    fairness, 1 if all got the same, 1/N if one got all
+wait:    until a call is answered, retries included
+Redis:   scripts that it has run for each call to the API`
 
 // isTerminal reports whether lines can be drawn again.
 func isTerminal(w io.Writer) bool {
@@ -43,20 +44,21 @@ func (s *screen) every() time.Duration {
 }
 
 var shows = map[mode]string{
-	none:   "nobody paces, and what is refused is tried again.",
-	share:  "each worker keeps to its own part of the limit, in memory.",
-	shared: "all keep to one limit in Redis, and wait in a queue.",
+	none:   "nobody paces; what is refused is tried again.",
+	share:  "each worker keeps to its part of the limit.",
+	shared: "all keep to one limit in Redis, and wait in line.",
 }
 
 func (s *screen) intro(o *outcome) {
 	p := &o.Parameters
-	s.printf("%d workers, each a process with %d callers, call as fast as they may for %v s.\n", p.Workers, p.Waiters, p.Seconds)
+	s.printf("%s\n", summary)
+	s.printf("%d processes with %d callers each call as fast as they\nmay, for %v s in each way.\n\n", p.Workers, p.Waiters, p.Seconds)
 	s.printf("limit: %s\nAPI:   %s\n", o.Bucket, o.API)
 	if o.Redis != "" {
 		s.printf("Redis: %s\n", o.Redis)
 	}
 	if p.Kill > 0 {
-		s.printf("In each way %d workers are killed and started anew.\n", p.Kill)
+		s.printf("kill:  %d workers in each way, started anew\n", p.Kill)
 	}
 	s.printf("seed:  %d\n\n", p.Seed)
 	for _, m := range p.Modes {
@@ -70,37 +72,41 @@ func (s *screen) intro(o *outcome) {
 func (s *screen) draw(results []result) {
 	last := &results[len(results)-1]
 	if !s.live {
-		s.printf("%3.0f s  %s\n", last.Seconds, strings.TrimSpace(last.row()))
+		s.printf("%3.0f s  %-6s %5.1f %% used, %d answered, %d refused\n", last.Seconds, last.Mode, 100*last.Used, last.Answered, last.refusals())
 		return
 	}
-	s.redraw(append(table(results), "", workersLine(last)))
+	lines := append(table(results), "", workersLine(last))
+	s.printf("%s%s%s%s", cut, s.back(), strings.Join(lines, "\n")+"\n", wrap)
+	s.drawn = len(lines)
 }
 
 // end shows all results for good.
 func (s *screen) end(results []result) {
+	between := "\n"
 	if s.live {
-		s.redraw(table(results))
-		return
+		between = s.back()
 	}
-	s.printf("\n%s\n", strings.Join(table(results), "\n"))
+	s.printf("%s%s\n", between, strings.Join(table(results), "\n"))
 }
 
-func (s *screen) redraw(lines []string) {
-	if s.drawn > 0 {
-		s.printf("\x1b[%dA", s.drawn) // up to the first of the lines
+// A terminal that is too narrow breaks a line in two, which could not be drawn again.
+// So it is to cut the lines that will be.
+const cut, wrap = "\x1b[?7l", "\x1b[?7h"
+
+// back goes to the first of the lines that were drawn, and clears them.
+func (s *screen) back() string {
+	if s.drawn == 0 {
+		return ""
 	}
-	for _, line := range lines {
-		s.printf("\r%s\x1b[K\n", line)
-	}
-	s.printf("\x1b[J") // there may have been more
-	s.drawn = len(lines)
+	return fmt.Sprintf("\x1b[%dA\r\x1b[J", s.drawn)
 }
 
-// table shows the results in less than 80 columns: a line that a terminal breaks
-// could not be drawn again.
+// table shows the results in less than 60 columns, as all that is printed.
 func table(results []result) []string {
-	lines := []string{fmt.Sprintf("%-6s %8s %8s %7s %6s %6s %9s %9s %10s",
-		"", "quota", "answered", "refused", "failed", "Jain", "wait p50", "wait p99", "Redis/call")}
+	lines := []string{
+		fmt.Sprintf("%-6s %5s %8s %7s %6s %4s %11s %5s", "", "quota", "answered", "refused", "failed", "Jain", "wait, s", "Redis"),
+		fmt.Sprintf("%-6s %5s %8s %7s %6s %4s %5s %5s", "", "%", "", "", "", "", "p50", "p99"),
+	}
 	for i := range results {
 		lines = append(lines, results[i].row())
 	}
@@ -112,16 +118,16 @@ func (r *result) row() string {
 	if r.CountedBy != "" {
 		perCall = fmt.Sprintf("%.2f", r.PerCall)
 	}
-	return fmt.Sprintf("%-6s %6.1f %% %8d %7d %6d %6.4f %7.3f s %7.3f s %10s",
+	return fmt.Sprintf("%-6s %5.1f %8d %7d %6d %4.2f %5.2f %5.2f %5s",
 		r.Mode, 100*r.Used, r.Answered, r.refusals(), r.Failed, r.Jain, r.WaitP50, r.WaitP99, perCall)
 }
 
 // workersLine tells what each worker has got, as far as there is room.
 func workersLine(r *result) string {
-	line := fmt.Sprintf("%s, %.0f s, answered by worker:", r.Mode, r.Seconds)
+	line := fmt.Sprintf("%s, %.0f s, by worker:", r.Mode, r.Seconds)
 	for i, w := range r.Workers {
 		next := fmt.Sprintf(" %d", w.Answered)
-		if len(line)+len(next) > 64 {
+		if len(line)+len(next) > 44 {
 			return fmt.Sprintf("%s … (%d more)", line, len(r.Workers)-i)
 		}
 		line += next

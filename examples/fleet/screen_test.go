@@ -18,12 +18,13 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 	s.draw(someResults[:1])
 	s.draw(someResults)
 	s.end(someResults)
-	want := ` 10 s  none     12.3 %       61     200      0 0.5000   1.000 s   2.000 s          -
-  3 s  shared   99.9 %      150       0      0 1.0000   0.200 s   0.400 s       1.01
+	want := ` 10 s  none    12.3 % used, 61 answered, 200 refused
+  3 s  shared  99.9 % used, 150 answered, 0 refused
 
-          quota answered refused failed   Jain  wait p50  wait p99 Redis/call
-none     12.3 %       61     200      0 0.5000   1.000 s   2.000 s          -
-shared   99.9 %      150       0      0 1.0000   0.200 s   0.400 s       1.01
+       quota answered refused failed Jain     wait, s Redis
+           %                                p50   p99
+none    12.3       61     200      0 0.50  1.00  2.00     -
+shared  99.9      150       0      0 1.00  0.20  0.40  1.01
 `
 	if out.String() != want {
 		t.Errorf("it is\n%s\nwant\n%s", &out, want)
@@ -33,25 +34,40 @@ shared   99.9 %      150       0      0 1.0000   0.200 s   0.400 s       1.01
 func TestTerminalShowsOneTableThatIsDrawnAgain(t *testing.T) {
 	var out bytes.Buffer
 	s := &screen{out: &out, live: true}
-	s.draw(someResults[:1]) // header, one row, an empty line, the workers
+	s.draw(someResults[:1]) // two lines of header, one row, an empty line, the workers
 	s.draw(someResults)
 	s.end(someResults)
 	text := out.String()
-	if strings.Count(text, "\x1b[4A") != 1 || strings.Count(text, "\x1b[5A") != 1 {
-		t.Errorf("it does not go back up to the first line: %q", text)
+	drawings := strings.Split(text, "\x1b[?7l") // a terminal that is too narrow cuts them
+	if len(drawings) != 3 || !strings.HasPrefix(drawings[2], "\x1b[5A\r\x1b[J ") || !strings.HasSuffix(drawings[1], "\x1b[?7h") {
+		t.Fatalf("it does not go back up to the first line: %q", text)
 	}
-	last := text[strings.LastIndex(text, "\x1b[5A"):]
-	if strings.Count(last, "\n") != 3 || !strings.HasSuffix(last, "\x1b[J") {
-		t.Errorf("the table at the end is %q", last)
+	if _, last, ok := strings.Cut(drawings[2], "\x1b[?7h\x1b[6A\r\x1b[J"); !ok || strings.Count(last, "\n") != 4 || strings.Contains(last, "\x1b") {
+		t.Errorf("the table at the end is in %q", drawings[2])
 	}
-	if !strings.Contains(text, "shared, 3 s, answered by worker: 75 75") {
+	if !strings.Contains(text, "shared, 3 s, by worker: 75 75") {
 		t.Errorf("the workers are missing: %q", text)
 	}
 }
 
 func TestManyWorkersAreCutToOneLine(t *testing.T) {
 	r := result{Mode: shared, Workers: make([]tally, 100)}
-	if line := workersLine(&r); len(line) > 80 || !strings.Contains(line, " more)") {
+	if line := workersLine(&r); len(line) > 60 || !strings.Contains(line, " more)") {
 		t.Errorf("%d characters: %q", len(line), line)
+	}
+}
+
+func TestNothingIsWiderThan60Columns(t *testing.T) {
+	var out bytes.Buffer
+	o := newOutcome(params{Workers: 1000, Waiters: 1000, Rate: 99_999.9, Burst: 1e6, Seconds: 86_400, Kill: 10_000, Seed: 1<<32 - 1, Modes: allModes},
+		&server{what: "a redis-server of its own, version 7.0.15"})
+	s := &screen{out: &out}
+	s.intro(&o)
+	s.draw([]result{{Mode: shared, Seconds: 86_400, Used: 1, Answered: 99_999_999, Refused: 999}})
+	s.end(append(someResults, result{Mode: shared, Used: 1, Answered: 9_999_999, Refused: 9_999_999, WaitP50: 10, WaitP99: 99.9, CountedBy: "server", PerCall: 10}))
+	for line := range strings.Lines(out.String()) {
+		if n := len(strings.TrimSuffix(line, "\n")); n > 60 {
+			t.Errorf("%d columns: %s", n, line)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func work(stdin io.Reader, stdout io.Writer) int {
 	w := &worker{stopped: make(chan struct{})}
 	err := json.Unmarshal(in.Bytes(), &w.order)
 	if err == nil {
-		err = w.equip()
+		err = w.equip(w.newBase())
 	}
 	if err != nil {
 		_ = out.Encode(report{Error: err.Error()}) // if nobody reads it, nobody can be told
@@ -102,6 +102,9 @@ func (w *worker) serve(out *json.Encoder, told <-chan bool) int {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		if !w.sleep(w.startsAfter()) {
+			return
+		}
 		var all sync.WaitGroup
 		for i := range w.Waiters {
 			all.Go(func() { w.wait(ctx, uint64(i)) })
@@ -131,6 +134,16 @@ func (w *worker) serve(out *json.Encoder, told <-chan bool) int {
 			return 0
 		}
 	}
+}
+
+// startsAfter is how long after the others a worker begins. Those that share no bucket
+// would call in step for ever, all at once and then nobody: so each begins where its
+// even pace falls between those of the others.
+func (o *order) startsAfter() time.Duration {
+	if o.Mode != share {
+		return 0
+	}
+	return time.Duration(float64(o.Index) / o.Rate * float64(time.Second))
 }
 
 // stop lets no new call begin. Those that have left are waited for, so that

@@ -1,26 +1,34 @@
-// Command github calls GitHub's API from four workers that share one quota: 5000 calls
-// an hour, and 900 points a minute, of which a GET takes 1 and any other call 5.
+// Command github calls GitHub's API from four workers that share one quota: three work
+// on issues, and one searches, which has a quota of its own.
 //
-//	go run ./examples/github
+//	go run ./examples/github [-real]
 //
-// The API is one on this machine that behaves as GitHub does, with an hour of three
-// seconds and a minute of one, so that there is something to see. Halfway another
-// program of the same user breaks the secondary limit. Look at what happens then: the
+// Two things are limited. How many calls an hour has, and a minute of searches, is told
+// by every answer, so nothing of it is configured: the workers go on until nothing is
+// left, and wait for the reset. Of the points in a minute, of which a GET takes 1 and any
+// other call 5, no answer tells: they are configured.
+//
+// The API is one on this machine that behaves as GitHub does, with an hour of five
+// seconds and a minute of one, so that there is something to see. Meanwhile another
+// program of the same user breaks the limit on points. Look at what happens then: the
 // first worker that is refused, with a status 403 that only its text tells from a lack
-// of permission, makes all of them wait, and they go on a little slower than before.
+// of permission, makes all of them wait, and they go on a little slower than before. And
+// look at the searches: when none is left, only they wait.
 //
-// With a GITHUB_TOKEN in the environment it asks api.github.com ten times for
-// /rate_limit, which costs nothing.
+// With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with
+// the token in GITHUB_TOKEN.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,27 +53,86 @@ func cost(req *http.Request) outbound.Cost {
 	return outbound.Cost{calls: 1, points: 5}
 }
 
+// limits returns those of each of GitHub's resources, such as core and search: points in
+// a minute. A call takes a point at least; the limit on calls is there to be held when
+// an answer says that none is left.
+func limits(n float64, minute time.Duration) []outbound.Limit {
+	return []outbound.Limit{
+		outbound.Per(n, minute).Of(calls, "calls"),
+		outbound.Per(n, minute).Burst(5).Of(points, "points"),
+	}
+}
+
+// resources finds the limiters of GitHub's resources. Which one a path belongs to, its
+// answers say. All workers share the store.
+func resources(store outbound.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
+	return &transport.Discovered{
+		Route: func(req *http.Request) string {
+			if strings.HasPrefix(req.URL.Path, "/search/") {
+				return req.URL.Path // code has fewer than the others
+			}
+			first, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
+			return first
+		},
+		Name: transport.HeaderName("X-RateLimit-Resource"),
+		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			bucket, err := outbound.NewSharedBucket(store, key, limits...)
+			if err != nil {
+				return nil, err
+			}
+			return outbound.Observe(queue.New(bucket, queue.Config{}), key, listen), nil
+		}},
+	}
+}
+
+// newClient returns a worker's client.
+func newClient(base http.RoundTripper, d *transport.Discovered) *http.Client {
+	return &http.Client{Transport: &transport.Transport{
+		Base: base, For: d.For, OnResponse: d.Learn, Cost: cost, Profile: profile.GitHub,
+	}}
+}
+
 // task is what the workers do together.
 type task struct {
 	base    http.RoundTripper
 	limits  []outbound.Limit
-	request func(ctx context.Context, n int) (*http.Request, error)
-	calls   int // in all
+	request func(ctx context.Context, search bool, n int) (*http.Request, error)
 
-	mu      sync.Mutex // protects the fields below
-	out     io.Writer
-	next    int
-	refused int
+	mu              sync.Mutex // protects the fields below
+	out             io.Writer
+	calls, searches int // still to be made
+	made, refused   int
 }
 
+// shows is what the program shows, in a line.
+const shows = "Four workers share a user's quota at GitHub."
+
 func main() {
+	isReal := flag.Bool("real", false, "call api.github.com, with GITHUB_TOKEN")
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/github [-real]\n\n", shows)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	token := os.Getenv("GITHUB_TOKEN")
+	switch {
+	case flag.NArg() > 0:
+		flag.Usage()
+		os.Exit(2)
+	case *isReal && token == "":
+		fmt.Fprintln(os.Stderr, "github: -real needs GITHUB_TOKEN")
+		os.Exit(2)
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	t := demo(newAPI(), os.Stdout)
-	if token := os.Getenv("GITHUB_TOKEN"); token != "" {
+	fmt.Println(shows)
+	var t *task
+	if *isReal {
 		t = real(token, os.Stdout)
 	} else {
-		fmt.Println("An API on this machine, with an hour of 3 s; set GITHUB_TOKEN for the real one.")
+		fmt.Printf("The API is on this machine, and its hour has 5 s.\n\n")
+		t = demo(newAPI(), os.Stdout)
 		go t.disturb(ctx)
 	}
 	if err := t.run(ctx); err != nil {
@@ -77,35 +144,43 @@ func main() {
 
 // newAPI returns the API of the demonstration.
 func newAPI() *outboundtest.API {
+	search := func(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/search/") }
+	only := func(name string, ok func(*http.Request) bool) func(*http.Request) string {
+		return func(req *http.Request) string {
+			if ok(req) {
+				return name
+			}
+			return ""
+		}
+	}
 	api := outboundtest.GitHub(
-		outboundtest.FirstCallWindow(300, 3*time.Second).Of("core", nil),
+		outboundtest.FirstCallWindow(200, 5*time.Second).Of("core", nil).By(only("core", func(req *http.Request) bool { return !search(req) })),
+		outboundtest.FirstCallWindow(20, 5*time.Second).Of("search", nil).By(only("search", search)),
 		outboundtest.SlidingLog(200, time.Second).Of("points", func(req *http.Request) float64 { return cost(req)[points] }))
 	api.Latency = 20 * time.Millisecond
 	return api
 }
 
+// demo leaves some points of a minute to the searches.
 func demo(api http.RoundTripper, out io.Writer) *task {
-	return &task{base: api, out: out, calls: 400,
-		limits: []outbound.Limit{
-			outbound.Per(300, 3*time.Second).Of(calls, "calls per hour"),
-			outbound.PerSecond(200).Burst(5).Of(points, "points per minute"),
-		},
-		request: func(ctx context.Context, n int) (*http.Request, error) {
-			method := http.MethodGet
-			if n%10 == 0 {
+	return &task{base: api, out: out, calls: 300, searches: 30, limits: limits(180, time.Second),
+		request: func(ctx context.Context, search bool, n int) (*http.Request, error) {
+			method, path := http.MethodGet, "repos/o/r/issues"
+			switch {
+			case search:
+				path = "search/issues"
+			case n%10 == 0:
 				method = http.MethodPost
 			}
-			return http.NewRequestWithContext(ctx, method, "https://api.github.com/repos/o/r/issues", nil)
+			return http.NewRequestWithContext(ctx, method, "https://api.github.com/"+path, nil)
 		}}
 }
 
+// real leaves 40 of the 900 points of a minute to the searches, of which GitHub allows no
+// more.
 func real(token string, out io.Writer) *task {
-	return &task{base: http.DefaultTransport, out: out, calls: 10,
-		limits: []outbound.Limit{
-			outbound.PerHour(5000).Of(calls, "calls per hour"),
-			outbound.PerMinute(900).Burst(5).Of(points, "points per minute"),
-		},
-		request: func(ctx context.Context, _ int) (*http.Request, error) {
+	return &task{base: http.DefaultTransport, out: out, calls: 10, limits: limits(860, time.Minute),
+		request: func(ctx context.Context, _ bool, _ int) (*http.Request, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.github.com/rate_limit", nil)
 			if err == nil {
 				req.Header.Set("Authorization", "Bearer "+token)
@@ -117,12 +192,12 @@ func real(token string, out io.Writer) *task {
 // disturb is the other program.
 func (t *task) disturb(ctx context.Context) {
 	select {
-	case <-time.After(1500 * time.Millisecond):
+	case <-time.After(700 * time.Millisecond):
 	case <-ctx.Done():
 		return
 	}
 	var all sync.WaitGroup
-	for range 100 { // 500 points in half a second
+	for range 50 { // 250 points in a quarter of a second
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.github.com/repos/o/r/issues", nil)
 		if err != nil {
 			return
@@ -145,35 +220,47 @@ func (t *task) run(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
-		bucket, err := outbound.NewSharedBucket(store, "github", t.limits...)
-		if err != nil {
-			return err
-		}
-		limiter := outbound.Observe(queue.New(bucket, queue.Config{}), "github", func(_ context.Context, e outbound.Event) {
-			if e.Kind == outbound.EventHeld {
-				t.printf("%4.1f s  worker %d hears: wait %v (%v)\n", time.Since(begin).Seconds(), i+1, e.Hold.Round(time.Second/10), e.Reason)
+		worker := i + 1
+		client := newClient(t.base, resources(store, t.limits, func(_ context.Context, e outbound.Event) {
+			resource := e.Name[strings.LastIndexAny(e.Name, "= ")+1:]
+			switch at := time.Since(begin).Seconds(); {
+			case e.Kind == outbound.EventHeld && e.Rejected:
+				t.printf("%4.1f s  worker %d hears that %s has to wait %v\n", at, worker, resource, e.Hold.Round(time.Second/10))
+			case e.Kind == outbound.EventWaited && e.Wait > 2*time.Second:
+				t.printf("%4.1f s  worker %d has waited %v for %s\n", at, worker, e.Wait.Round(time.Second/10), resource)
 			}
-		})
-		client := &http.Client{Transport: &transport.Transport{Base: t.base, Limiter: limiter, Cost: cost, Profile: profile.GitHub}}
-		all.Go(func() { errs[i] = t.work(ctx, client) })
+		}))
+		all.Go(func() { errs[i] = t.work(ctx, client, worker == len(errs)) })
 	}
 	all.Wait()
-	t.printf("%d calls in %.1f s, %d of them refused\n", t.next, time.Since(begin).Seconds(), t.refused)
+	t.printf("%d calls in %.1f s, %d of them refused\n", t.made, time.Since(begin).Seconds(), t.refused)
 	return errors.Join(errs...)
 }
 
+// take takes a call to make, and reports false if there is none left.
+func (t *task) take(search bool) (n int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := &t.calls
+	if search {
+		left = &t.searches
+	}
+	if *left == 0 {
+		return 0, false
+	}
+	*left--
+	t.made++
+	return *left, true
+}
+
 // work is one worker: it makes one call after the other.
-func (t *task) work(ctx context.Context, client *http.Client) error {
+func (t *task) work(ctx context.Context, client *http.Client, search bool) error {
 	for {
-		t.mu.Lock()
-		n := t.next
-		if n == t.calls {
-			t.mu.Unlock()
+		n, ok := t.take(search)
+		if !ok {
 			return nil
 		}
-		t.next++
-		t.mu.Unlock()
-		req, err := t.request(ctx, n)
+		req, err := t.request(ctx, search, n)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
@@ -31,8 +33,8 @@ func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
 		if took := time.Since(begin); took < 5*time.Second || took > 12*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if !regexp.MustCompile(`1\.\d s .* wait 1s \(rate\)`).Match(out.Bytes()) {
-			t.Error("nobody has heard of the secondary limit")
+		if !regexp.MustCompile(`[01]\.\d s  worker \d hears that core has to wait 1s`).Match(out.Bytes()) {
+			t.Error("nobody has heard of the limit on points")
 		}
 	})
 }
@@ -44,6 +46,56 @@ func TestUndisturbedNoCallIsRefused(t *testing.T) {
 		task := demo(newAPI(), &out)
 		if err := task.run(t.Context()); err != nil || task.refused > 0 {
 			t.Errorf("%d refused, %v\n%s", task.refused, err, &out)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// theReal is the task for the real API, over one that has GitHub's own rules.
+func theReal(calls, searches int) *task {
+	task := real("secret", new(bytes.Buffer))
+	api := outboundtest.GitHub()
+	api.Latency = 100 * time.Millisecond
+	task.base, task.calls, task.searches = api, calls, searches
+	task.request = func(ctx context.Context, search bool, _ int) (*http.Request, error) {
+		path := "repos/o/r/issues"
+		if search {
+			path = "search/issues"
+		}
+		return http.NewRequestWithContext(ctx, http.MethodGet, "https://api.github.com/"+path, nil)
+	}
+	return task
+}
+
+// With an hourly limit beside the one of the minute they took 215 s.
+func Test300CallsTakeNoLongerThanThePointsOfAMinuteAllow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
+		begin := time.Now()
+		task := theReal(300, 0)
+		if err := task.run(t.Context()); err != nil || task.refused > 0 || task.made != 300 {
+			t.Errorf("%d made, %d refused, %v", task.made, task.refused, err)
+		}
+		took := time.Since(begin)
+		t.Log(took)
+		if took > 25*time.Second {
+			t.Errorf("it took %v, want 25 s at most", took)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestNoCallWaitsForTheSearches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		task := theReal(300, 40) // GitHub allows 30 searches in a minute
+		if err := task.run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("40 searches: %v", err)
+		}
+		if task.calls > 0 || task.searches != 9 || task.refused > 0 {
+			t.Errorf("%d calls and %d searches are left, want 0 and 9, and one that has begun; %d refused", task.calls, task.searches, task.refused)
 		}
 		time.Sleep(time.Second)
 	})

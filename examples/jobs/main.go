@@ -13,6 +13,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -32,7 +33,16 @@ const (
 	poll      = 250 * time.Millisecond // of the job system
 )
 
+// shows is what the program shows, in a line.
+const shows = "Background jobs wait for their turn at one API."
+
 func main() {
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/jobs\n", shows) }
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Stdout); err != nil {
@@ -47,6 +57,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(out, "%s\n\n", shows)
 	var api api
 	if err := shipAll(ctx, out, queue.New(bucket, queue.Config{}), &api); err != nil {
 		return err
@@ -55,7 +66,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err := sendAll(ctx, out, queue.New(bucket, queue.Config{MaxWait: poll}), &api); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nIn no second did more than %.0f calls begin, of %d that the API allows.\n",
+	fmt.Fprintf(out, "\nIn no second did more than %.0f calls begin.\nThe API allows %d.\n",
 		api.began.Worst(time.Second).Units, perSecond)
 	return nil
 }
@@ -93,13 +104,13 @@ func shipAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) e
 
 // sendAll sends the reports from a job system, whose job is paced.
 func sendAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) error {
-	fmt.Fprintf(out, "\n%d reports come from a job system that looks for due jobs every %v:\n", reports, poll)
+	fmt.Fprintf(out, "\n%d reports come from a job system that looks every %v:\n", reports, poll)
 	start := time.Now()
 	system := newJobSystem(poll, reports, outbound.Wrap(l, outbound.Cost{1}, api.send))
 	if err := system.run(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "  all sent in %.1f s, by %d attempts: %d had no room before the next look and came back later.\n",
+	fmt.Fprintf(out, "  all sent in %.1f s, by %d attempts. %d times one had no\n  room before the next look, and came back later.\n",
 		time.Since(start).Seconds(), system.attempts, system.attempts-reports)
 	return nil
 }

@@ -24,7 +24,7 @@ func TestAllJobsAreDoneAtThePaceOfTheAPI(t *testing.T) {
 			`order 7: the address does not exist`,
 			`37 shipped and 3 failed in 1\.6 s\.`,
 			`all sent in 1\.[78]\d* s, by 1\d\d attempts`,
-			`In no second did more than 25 calls begin, of 25 that the API allows\.`,
+			`In no second did more than 25 calls begin\.\nThe API allows 25\.`,
 		} {
 			if !regexp.MustCompile(want).Match(out.Bytes()) {
 				t.Errorf("%q is missing", want)

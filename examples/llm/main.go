@@ -1,7 +1,7 @@
 // Command llm asks two language models, each within its own limits on requests and on
 // tokens per minute.
 //
-//	go run ./examples/llm
+//	go run ./examples/llm [-real]
 //
 // How many tokens an answer has is known only when it is there. So each call takes an
 // estimate, the tokens of the question and what answers have had lately, and settles
@@ -9,14 +9,15 @@
 // behaves as OpenAI does, with a minute of one second, so that there is something to
 // see. Look at how much of the rate is used, and how few calls are refused.
 //
-// With OPENAI_API_KEY in the environment it asks api.openai.com three times for the
-// list of its models, which costs nothing.
+// With -real it asks api.openai.com three times for the list of its models, which costs
+// nothing, with the key in OPENAI_API_KEY.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,14 +48,32 @@ const (
 	runFor            = 4 * time.Second
 )
 
+// shows is what the program shows, in a line.
+const shows = "Two language models are asked, each within its limits."
+
 func main() {
+	isReal := flag.Bool("real", false, "call api.openai.com, with OPENAI_API_KEY")
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/llm [-real]\n\n", shows)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	key := os.Getenv("OPENAI_API_KEY")
+	switch {
+	case flag.NArg() > 0:
+		flag.Usage()
+		os.Exit(2)
+	case *isReal && key == "":
+		fmt.Fprintln(os.Stderr, "llm: -real needs OPENAI_API_KEY")
+		os.Exit(2)
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var err error
-	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
+	if *isReal {
 		err = list(ctx, http.DefaultTransport, key, os.Stdout)
 	} else {
-		fmt.Println("An API on this machine, with a minute of 1 s; set OPENAI_API_KEY for the real one.")
 		err = run(ctx, newAPI(), os.Stdout)
 	}
 	if err != nil {
@@ -143,6 +162,7 @@ func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
 		}
 	}
 	all.Wait()
+	fmt.Fprintf(out, "%s\nThe API is on this machine, and its minute has 1 s.\n\n", shows)
 	fmt.Fprintf(out, "%-6s %6s %8s %8s %13s\n", "model", "calls", "refused", "tokens", "of the rate")
 	for _, m := range models {
 		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %%\n", m.name, m.calls, m.refused, m.tokens, 100*m.tokens/(tokensPerMinute*runFor.Seconds()))

@@ -1,4 +1,4 @@
-// Command quickstart calls a strict API 60 times in three ways, and shows what
+// Command quickstart calls a strict API 40 times in three ways, and shows what
 // becomes of the calls:
 //
 //	go run ./examples/quickstart
@@ -28,6 +28,9 @@ import (
 	"os/signal"
 )
 
+// shows is what the program shows, in a line.
+const shows = "A strict API is called in three ways, side by side."
+
 // rate is how many calls the API of this example allows in any second.
 const rate = 10
 
@@ -37,8 +40,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], screen{out: os.Stdout, live: isTerminal(os.Stdout)}, os.Stderr))
 }
 
-// run is the program, and returns its exit status: 0; 1 if a call of the queue was
-// refused by the API, or not all were made; 2 if it could not begin.
+// run is the program, and returns its exit status: 0; 1 if the calls were not made; 2 if
+// it could not begin.
 func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
 	api, perSecond, err := arguments(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -69,8 +72,12 @@ func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
 func arguments(args []string, stderr io.Writer) (api string, perSecond float64, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&api, "api", "", "call this `URL` instead of the API of this example; needs -rate")
-	flags.Float64Var(&perSecond, "rate", 0, "how many calls -api allows in any second: `N`, 0.01 to 1000")
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "%s\n\n\tgo run ./examples/quickstart [-api URL -rate N]\n\n", shows)
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&api, "api", "", "call this `URL` in two of the ways; needs -rate")
+	flags.Float64Var(&perSecond, "rate", 0, "`N`, 0.01 to 1000: calls that it allows in a second")
 	if err := flags.Parse(args); err != nil {
 		return "", 0, err
 	}

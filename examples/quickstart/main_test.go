@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,9 +41,9 @@ func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range []tally{
-			{made: 60, answered: 30, refusedByAPI: 30, took: 2950 * time.Millisecond},
-			{made: 60, answered: 20, refusedByUs: 40, took: 2950 * time.Millisecond},
-			{made: 60, answered: 60, took: 5959 * time.Millisecond},
+			{made: 40, answered: 20, refusedByAPI: 20, took: 1950 * time.Millisecond},
+			{made: 40, answered: 14, refusedByUs: 26, took: 1950 * time.Millisecond},
+			{made: 40, answered: 40, took: 3939 * time.Millisecond},
 		} {
 			got := d.ways[i].tally()
 			got.took = got.took.Round(time.Millisecond)
@@ -50,14 +51,14 @@ func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
 				t.Errorf("%s: %+v, want %+v", d.ways[i].name, got, want)
 			}
 		}
-		if r := apis[2].Report(); r.Arrivals != 60 || r.Refused != 0 {
+		if r := apis[2].Report(); r.Arrivals != 40 || r.Refused != 0 {
 			t.Errorf("the queue's API reports %+v", r)
 		}
 		for _, line := range []string{
-			"plain client    60       30             30             0    2.95       98 %",
-			"bucket          60       20              0            40    2.95       66 %",
-			"queue           60       60              0             0    5.96       99 %",
-			"Ideal: (60 - 1) / 9.901 = 5.96 s.\nIt took 5.96 s, 1.000 times that.",
+			"plain client     40        20      20    0     1.95   98 %",
+			"bucket           40        14       0   26     1.95   68 %",
+			"queue            40        40       0    0     3.94   99 %",
+			"Ideal: (40 - 1) / 9.901 = 3.94 s.\nIt took 3.94 s, 1.000 times that.",
 		} {
 			if !strings.Contains(out.String(), line) {
 				t.Errorf("%q is missing", line)
@@ -79,9 +80,9 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' }); i >= 0 {
 			t.Errorf("it contains the control character %q", out.String()[i])
 		}
-		// One way is under way for 6 s, the two others for 3.
-		if n := strings.Count(out.String(), " s  "); n < 11 || n > 13 {
-			t.Errorf("it has %d lines of progress, want about 12:\n%s", n, &out)
+		// One way is under way for 4 s, the two others for 2.
+		if n := strings.Count(out.String(), " s  "); n < 7 || n > 9 {
+			t.Errorf("it has %d lines of progress, want about 8:\n%s", n, &out)
 		}
 	})
 }
@@ -93,17 +94,40 @@ func TestTerminalShowsOneLiveLinePerWay(t *testing.T) {
 		if err := d.run(t.Context(), screen{out: &out, live: true}); err != nil {
 			t.Fatal(err)
 		}
-		// Each drawing but the first goes back up over the lines of the one before.
-		drawings := strings.Split(out.String(), "\x1b[3A")
-		if len(drawings) < 100 {
+		// Each drawing goes back up over the lines of the one before. A terminal that is
+		// too narrow for a line cuts it, but for the last time.
+		drawings := strings.Split(out.String(), "\x1b[3A\r\x1b[J")
+		if len(drawings) < 75 {
 			t.Fatalf("drawn %d times, want 20 times a second", len(drawings))
 		}
 		for _, d := range drawings[1 : len(drawings)-1] {
-			if n := strings.Count(d, "\n"); n != 3 || strings.Count(d, "\x1b[K") != 3 {
-				t.Fatalf("drew %q, want three lines", d)
+			d, ok := strings.CutSuffix(d, "\x1b[?7h\x1b[?7l")
+			if last := strings.HasSuffix(d, "\x1b[?7h"); !ok && !last || strings.Count(d, "\n") != 3 {
+				t.Fatalf("drew %q, want three lines that are cut", d)
 			}
 		}
+		if last := drawings[len(drawings)-1]; strings.Contains(last, "\x1b") {
+			t.Errorf("at the end it drew %q", last)
+		}
 	})
+}
+
+func TestNothingIsWiderThan60Columns(t *testing.T) {
+	for _, live := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := threeAPIs(t)
+			var out bytes.Buffer
+			if err := d.run(t.Context(), screen{out: &out, live: live}); err != nil {
+				t.Fatal(err)
+			}
+			text := regexp.MustCompile(`\x1b\[\??[0-9]*[a-zA-Z]`).ReplaceAllString(out.String(), "")
+			for line := range strings.Lines(text) {
+				if n := len(strings.Trim(line, "\r\n")); n > 60 {
+					t.Fatalf("a line has %d columns: %s", n, line)
+				}
+			}
+		})
+	}
 }
 
 func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
@@ -120,20 +144,23 @@ func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
 		if took := time.Since(start); took > time.Second+time.Millisecond {
 			t.Errorf("it went on for %v", took)
 		}
-		if want := "queue           21       10 "; !strings.Contains(out.String(), want) {
+		if want := "queue            21        10 "; !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, &out)
 		}
 	})
 }
 
-func TestRefusedCallOfTheQueueIsAnError(t *testing.T) {
+func TestRefusedCallOfTheQueueIsARemark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		stricter := strictAPI(rate - 1)
 		d.queue.client.Transport = paced(stricter, nil).Transport
-		err := d.run(t.Context(), screen{out: new(bytes.Buffer)})
-		if err == nil || !strings.HasPrefix(err.Error(), "the API has refused ") {
+		var out bytes.Buffer
+		if err := d.run(t.Context(), screen{out: &out}); err != nil {
 			t.Errorf("the error is %v", err)
+		}
+		if !strings.Contains(out.String(), "\nThe API has refused ") {
+			t.Errorf("there is no remark:\n%s", &out)
 		}
 	})
 }
@@ -183,10 +210,10 @@ func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 		d.queue.client.Transport = paced(refuser{}, nil).Transport
 		var out bytes.Buffer
 		err := d.run(t.Context(), screen{out: &out})
-		if err == nil || err.Error() != "60 calls of the queue have failed, the first with: no route" {
+		if err == nil || err.Error() != "40 calls of the queue have failed, the first with: no route" {
 			t.Errorf("the error is %v", err)
 		}
-		if !strings.Contains(out.String(), "60 calls failed, the first with: no route") {
+		if !strings.Contains(out.String(), "40 calls failed, the first with: no route") {
 			t.Errorf("it is not under the table:\n%s", &out)
 		}
 	})

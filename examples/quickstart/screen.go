@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const legend = "+ answered   X refused by the API   - refused by us   . waiting"
+const legend = "+ answered  X refused by the API  - refused by us  . waiting"
 
 // screen is where the program shows what happens.
 type screen struct {
@@ -32,61 +32,71 @@ func (s screen) watch(ways []*way, done <-chan struct{}) {
 	every := time.Second
 	if s.live {
 		every = 50 * time.Millisecond
+		s.printf("%s", strings.Repeat("\n", len(ways))) // to go back up over
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 
 	shown := make(map[*way]string)
-	draw := func() {
-		if s.live && len(shown) > 0 {
-			s.printf("\x1b[%dA", len(ways)) // up to the first of the lines
+	for last := false; !last; {
+		select {
+		case <-tick.C:
+		case <-done:
+			last = true
 		}
+		var lines strings.Builder
 		for _, w := range ways {
-			line := w.line()
+			line := strings.TrimRight(w.line(), string(unmade))
 			switch {
 			case s.live:
-				s.printf("\r%-12s %s\x1b[K\n", w.name, line)
+				fmt.Fprintf(&lines, "%-12s %s\n", w.name, line)
 			case shown[w] != line:
-				s.printf("%2.0f s  %-12s %s\n", time.Since(start).Seconds(), w.name, strings.TrimRight(line, string(unmade)))
+				fmt.Fprintf(&lines, "%2.0f s  %-12s %s\n", time.Since(start).Seconds(), w.name, line)
 			}
 			shown[w] = line
 		}
-	}
-	if s.live {
-		draw()
-	}
-	for {
-		select {
-		case <-tick.C:
-			draw()
-		case <-done:
-			draw()
-			return
+		if s.live {
+			s.printf("%s", again(len(ways), lines.String(), last))
+		} else {
+			s.printf("%s", &lines)
 		}
 	}
 }
 
-// table prints what became of the calls, and what that shows.
+// again puts lines in the place of the last n. A terminal that is too narrow would
+// break a line in two, which could not be drawn again: so it is to cut them, but for
+// the last time.
+func again(n int, lines string, last bool) string {
+	const clear, cut, wrap = "\x1b[J", "\x1b[?7l", "\x1b[?7h"
+	lines = fmt.Sprintf("\x1b[%dA\r", n) + clear + lines
+	if last {
+		return lines
+	}
+	return cut + lines + wrap
+}
+
+// table prints what became of the calls, and what that shows. It has less than 60
+// columns, as all that is printed.
 func (s screen) table(d *demo) {
-	s.printf("\n%-12s %5s %8s %14s %13s %7s %10s\n",
-		"", "calls", "answered", "refused by API", "refused by us", "seconds", "quota used")
+	s.printf("\n%-12s %6s %9s %12s %8s %6s\n", "", "calls", "answered", "refused by", "seconds", "quota")
+	s.printf("%-12s %6s %9s %7s %4s %8s %6s\n", "", "", "", "API", "us", "", "used")
 	for _, w := range d.ways {
 		t := w.tally()
-		s.printf("%-12s %5d %8d %14d %13d %7.2f %8.0f %%\n",
+		s.printf("%-12s %6d %9d %7d %4d %8.2f %4.0f %%\n",
 			w.name, t.made, t.answered, t.refusedByAPI, t.refusedByUs, t.took.Seconds(), 100*t.used(d.rate))
 	}
 	s.printf("\n")
 	for _, w := range d.ways {
 		s.printf("%-13s %s\n", w.name+":", w.shows)
 		if t := w.tally(); t.failed > 0 {
-			s.printf("%-13s %d calls failed, the first with: %v\n", "", t.failed, t.failure)
+			s.printf("%d calls failed, the first with: %v\n", t.failed, t.failure)
 		}
 	}
 	t := d.queue.tally()
 	if t.answered < calls {
 		return // there is nothing to compare with the ideal
 	}
-	s.printf("\nThe queue keeps to %v at once and %.3f per second. Ideal: (%d - %v) / %.3f = %.2f s.\nIt took %.2f s, %.3f times that.\n",
+	s.printf("\nThe queue keeps to %v at once and %.3f per second.\nIdeal: (%d - %v) / %.3f = %.2f s.\nIt took %.2f s, %.3f times that.\n",
 		d.limit.Capacity, d.limit.LeakRate, calls, d.limit.Capacity, d.limit.LeakRate, d.ideal().Seconds(),
 		t.took.Seconds(), t.took.Seconds()/d.ideal().Seconds())
 }

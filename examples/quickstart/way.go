@@ -13,8 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// calls is how many calls are made in each way.
-const calls = 60
+// calls is how many calls are made in each way. Their line fits in 60 columns.
+const calls = 40
 
 // What became of a call, as the screen shows it.
 const (

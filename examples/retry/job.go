@@ -90,34 +90,34 @@ func (j *job) note(err error) {
 
 // together runs the jobs at the same time, and tells what became of them.
 func together(ctx context.Context, jobs []*job, out io.Writer) error {
-	fmt.Fprintf(out, "%d calls by %d workers.\n\n", jobs[0].calls, jobs[0].workers)
+	fmt.Fprintf(out, "%s\n%d calls by %d workers.\n\n", shows, jobs[0].calls, jobs[0].workers)
 	var all sync.WaitGroup
 	for _, j := range jobs {
 		all.Go(func() { j.run(ctx) })
 	}
 	all.Wait()
 
-	fmt.Fprintf(out, "%-15s %8s %8s %8s %8s %8s %8s\n", "", "answered", "lost", "attempts", "refused", "failed", "seconds")
+	fmt.Fprintf(out, "%-15s %8s %4s %8s %7s %6s %5s\n", "", "answered", "lost", "attempts", "refused", "failed", "sec")
 	for _, j := range jobs {
-		line := fmt.Sprintf("%-15s %8d %8d", j.name, j.good, j.bad)
+		line := fmt.Sprintf("%-15s %8d %4d", j.name, j.good, j.bad)
 		if j.api != nil {
 			calls, refused, failed := j.api.counts()
-			line += fmt.Sprintf(" %8d %8d %8d", calls, refused, failed)
+			line += fmt.Sprintf(" %8d %7d %6d", calls, refused, failed)
 		} else {
-			line += fmt.Sprintf(" %8s %8s %8s", "?", "?", "?")
+			line += fmt.Sprintf(" %8s %7s %6s", "?", "?", "?")
 		}
-		fmt.Fprintf(out, "%s %8.1f\n", line, j.took.Seconds())
+		fmt.Fprintf(out, "%s %5.1f\n", line, j.took.Seconds())
 	}
 	for _, j := range jobs {
 		if j.first != nil {
-			fmt.Fprintf(out, "\n%s has lost the first with: %v\n", j.name, j.first)
+			fmt.Fprintf(out, "\n%s has lost %d, the first with:\n%v\n", j.name, j.bad, j.first)
 		}
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	if last := jobs[len(jobs)-1]; last.bad > 0 {
-		return fmt.Errorf("%d calls were lost", last.bad)
+	if last := jobs[len(jobs)-1]; last.good == 0 {
+		return errors.New("not one call was answered")
 	}
 	return nil
 }

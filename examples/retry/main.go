@@ -1,6 +1,6 @@
 // Command retry makes calls to an API that has bad days, and sees all of them through.
 //
-//	go run ./examples/retry                                   # 20 s: an API that behaves as Stripe does
+//	go run ./examples/retry                                        # 20 s: an API that behaves as Stripe does
 //	go run ./examples/retry -url http://localhost:8080/ -rate 5    # any server of yours, by GET, 5 calls per second
 //
 // The API allows 10 calls in any second and says with its 429 not how long to wait,
@@ -28,6 +28,9 @@ import (
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
+// shows is what the program shows, in a line.
+const shows = "An API with bad days is called with retries and without."
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -35,14 +38,19 @@ func main() {
 	os.Exit(status)
 }
 
-// run is main without a process: from the arguments to the exit status.
+// run is main without a process: from the arguments to the exit status, which is 0, 1 if
+// not one call was answered, or 2 if the arguments are wrong.
 func run(ctx context.Context, args []string, out, stderr io.Writer) int {
 	flags := flag.NewFlagSet("retry", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "%s\n\n\tgo run ./examples/retry [flags]\n\n", shows)
+		flags.PrintDefaults()
+	}
 	address := flags.String("url", "", "call this `URL` instead, by GET")
-	rate := flags.Float64("rate", 10, "`calls` per second that the API allows")
-	calls := flags.Int("calls", 150, "`number` of calls to make")
-	workers := flags.Int("workers", 20, "`number` of calls that are made at the same time")
+	rate := flags.Float64("rate", 10, "`N`: calls per second that the API allows")
+	calls := flags.Int("calls", 150, "`N`: calls to make")
+	workers := flags.Int("workers", 20, "`N`: calls at the same time")
 	switch err := flags.Parse(args); {
 	case err == flag.ErrHelp:
 		return 0

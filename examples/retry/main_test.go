@@ -69,7 +69,7 @@ func TestAServerOfOnesOwnIsCalledByGet(t *testing.T) {
 	if r := api.Report(); r.Admitted != 20 {
 		t.Errorf("the API reports %+v, want 20 admitted", r)
 	}
-	if !strings.Contains(out.String(), "queue and retry       20        0 ") {
+	if !strings.Contains(out.String(), "queue and retry       20    0 ") {
 		t.Errorf("not all were answered:\n%s", &out)
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
@@ -82,7 +82,7 @@ func TestWhatIsLostIsReported(t *testing.T) {
 	if status := run(t.Context(), []string{"-url", server.URL, "-rate", "500", "-calls", "3"}, &out, &stderr); status != 1 {
 		t.Errorf("status %d, want 1", status)
 	}
-	if !strings.Contains(out.String(), "lost the first with: status 404") || !strings.Contains(stderr.String(), "3 calls were lost") {
+	if !strings.Contains(out.String(), "queue and retry has lost 3, the first with:\nstatus 404\n") || !strings.Contains(stderr.String(), "not one call was answered") {
 		t.Errorf("it says\n%s%s", &out, &stderr)
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
@@ -126,7 +126,7 @@ func TestArgumentsAreChecked(t *testing.T) {
 		status int
 		says   string
 	}{
-		{[]string{"-h"}, 0, "-rate calls"},
+		{[]string{"-h"}, 0, "-rate N"},
 		{[]string{"more"}, 2, `"more" is one argument too many`},
 		{[]string{"-nonsense"}, 2, "not defined"},
 		{[]string{"-url", "localhost:8080"}, 2, "-url needs a URL"},

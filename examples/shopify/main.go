@@ -1,7 +1,7 @@
 // Command shopify updates the products of a shop from four workers, by the leaky bucket
 // that Shopify publishes: 40 calls, of which 2 run out in a second.
 //
-//	go run ./examples/shopify
+//	go run ./examples/shopify [-real]
 //
 // The API is one on this machine that behaves as Shopify's REST API does, ten times as
 // fast, so that there is something to see. Look at the first line: 38 calls go at once,
@@ -9,13 +9,14 @@
 // first worker that is refused tells all others to wait for the 2.0 seconds that the
 // API asks for, and the call that was refused is made again.
 //
-// With SHOPIFY_TOKEN and SHOPIFY_SHOP, as in example or example.myshopify.com, in the
-// environment it asks that shop five times for its own name.
+// With -real it asks a shop five times for its own name: the shop in SHOPIFY_SHOP, such as
+// example or example.myshopify.com, with the token in SHOPIFY_TOKEN.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -49,20 +50,37 @@ type task struct {
 	refused int
 }
 
+// shows is what the program shows, in a line.
+const shows = "Four workers share the leaky bucket of a shop at Shopify."
+
 func main() {
+	isReal := flag.Bool("real", false, "call a shop, by SHOPIFY_SHOP and SHOPIFY_TOKEN")
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/shopify [-real]\n\n", shows)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	api := newAPI()
-	t := demo(api, os.Stdout)
-	if token := os.Getenv("SHOPIFY_TOKEN"); token == "" {
-		fmt.Println("An API on this machine, ten times as fast; set SHOPIFY_TOKEN and SHOPIFY_SHOP for a real one.")
-		go others(ctx, api)
-	} else {
+	fmt.Println(shows)
+	var t *task
+	if *isReal {
 		var err error
-		if t, err = real(os.Getenv("SHOPIFY_SHOP"), token, os.Stdout); err != nil {
+		if t, err = real(os.Getenv("SHOPIFY_SHOP"), os.Getenv("SHOPIFY_TOKEN"), os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "shopify:", err)
+			stop()
 			os.Exit(2)
 		}
+	} else {
+		fmt.Printf("The API is on this machine, and ten times as fast.\n\n")
+		api := newAPI()
+		t = demo(api, os.Stdout)
+		go others(ctx, api)
 	}
 	if err := t.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "shopify:", err)
@@ -91,7 +109,10 @@ var shopName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 func real(shop, token string, out io.Writer) (*task, error) {
 	name := strings.TrimSuffix(shop, ".myshopify.com")
 	if !shopName.MatchString(name) {
-		return nil, fmt.Errorf("SHOPIFY_SHOP is %q, not the name of a shop", shop)
+		return nil, fmt.Errorf("-real needs SHOPIFY_SHOP: %q is not the name of a shop", shop)
+	}
+	if token == "" {
+		return nil, errors.New("-real needs SHOPIFY_TOKEN")
 	}
 	return &task{base: http.DefaultTransport, limit: outbound.Limit{Capacity: 38, LeakRate: 2}, out: out, calls: 5, token: token,
 		url: "https://" + name + ".myshopify.com/admin/api/2026-01/shop.json?fields=name"}, nil
@@ -136,7 +157,7 @@ func (t *task) run(ctx context.Context) error {
 		all.Go(func() { errs[i] = t.work(ctx, client) })
 	}
 	all.Wait()
-	t.printf("%4.1f s  %d calls have been made, %d times one was refused\n", time.Since(t.begin).Seconds(), t.done, t.refused)
+	t.printf("%4.1f s  %d calls made, %d times one was refused\n", time.Since(t.begin).Seconds(), t.done, t.refused)
 	return errors.Join(errs...)
 }
 

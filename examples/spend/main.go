@@ -16,6 +16,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -26,7 +27,16 @@ import (
 
 const month = 30 * 24 * time.Hour
 
+// shows is what the program shows, in a line.
+const shows = "A bucket keeps a budget of 1000 EUR per 30 days."
+
 func main() {
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/spend\n", shows) }
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	if err := run(context.Background(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "spend:", err)
 		os.Exit(1)
@@ -40,7 +50,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	b := &budget{bucket: bucket, out: out}
-	b.printf("A budget of %.0f EUR per 30 days, of which %.2f EUR come back each day:\n\n", limit.Capacity, limit.LeakRate*24*3600)
+	b.printf("%s\n%.2f EUR of it come back each day.\n\n", shows, limit.LeakRate*24*3600)
 	return errors.Join(
 		b.buy(ctx, "domain names", 30, 30),
 		b.buy(ctx, "trade fair", 990, 990),
@@ -65,11 +75,11 @@ type budget struct {
 func (b *budget) buy(ctx context.Context, what string, most, price float64) error {
 	permit, err := b.bucket.Acquire(ctx, outbound.Cost{most})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
-		b.printf("%8.2f EUR  %-14s refused: there is room in %v\n", most, what, full.RetryAfter.Round(time.Minute))
+		b.printf("%8.2f EUR  %-13s refused: room in %v\n", most, what, full.RetryAfter.Round(time.Minute))
 		return nil
 	}
 	if errors.Is(err, outbound.ErrTooLarge) { // coming back is no use
-		b.printf("%8.2f EUR  %-14s refused: more than the whole budget\n", most, what)
+		b.printf("%8.2f EUR  %-13s refused: above the whole budget\n", most, what)
 		return nil
 	}
 	if err != nil {
@@ -81,7 +91,7 @@ func (b *budget) buy(ctx context.Context, what string, most, price float64) erro
 	if err != nil {
 		return err
 	}
-	b.printf("%8.2f EUR  %-14s bought for %.2f, %.2f left\n", most, what, price, state.Remaining)
+	b.printf("%8.2f EUR  %-13s bought for %.2f, %.2f left\n", most, what, price, state.Remaining)
 	b.watch(state)
 	return nil
 }
@@ -92,7 +102,7 @@ func (b *budget) record(ctx context.Context, what string, price float64) error {
 	if err != nil {
 		return err
 	}
-	b.printf("%8.2f EUR  %-14s has been spent, %.2f left\n", price, what, state.Remaining)
+	b.printf("%8.2f EUR  %-13s has been spent, %.2f left\n", price, what, state.Remaining)
 	b.watch(state)
 	return nil
 }
@@ -103,11 +113,11 @@ func (b *budget) ask(ctx context.Context, what string, price float64) error {
 	if err != nil {
 		return err
 	}
-	answer := "would not fit: no need to look for one"
+	answer := "would not fit now"
 	if ok {
 		answer = "would fit now"
 	}
-	b.printf("%8.2f EUR  %-14s %s\n", price, what, answer)
+	b.printf("%8.2f EUR  %-13s %s\n", price, what, answer)
 	return nil
 }
 
@@ -115,11 +125,11 @@ func (b *budget) ask(ctx context.Context, what string, price float64) error {
 func (b *budget) watch(state outbound.State) {
 	spent := state.Level / state.Limit.Capacity
 	if spent >= 0.8 && !b.alerted {
-		b.printf("%30s ALERT: %.0f %% of the budget is spent\n", "", 100*spent)
+		b.printf("   ALERT: %.0f %% of the budget is spent\n", 100*spent)
 	}
 	b.alerted = spent >= 0.8
 	if state.Full {
-		b.printf("%30s FULL: all is back in %.0f days if nothing more is spent\n", "", state.EmptyIn.Hours()/24)
+		b.printf("   FULL: all is back in %.0f days if nothing more is spent\n", state.EmptyIn.Hours()/24)
 	}
 }
 

@@ -12,18 +12,19 @@ import (
 )
 
 func TestBudgetRefusesWhatItHasNotAndWarnsBefore(t *testing.T) {
-	const want = `A budget of 1000 EUR per 30 days, of which 33.33 EUR come back each day:
+	const want = `A bucket keeps a budget of 1000 EUR per 30 days.
+33.33 EUR of it come back each day.
 
-   30.00 EUR  domain names   bought for 30.00, 970.00 left
-  990.00 EUR  trade fair     refused: there is room in 14h24m0s
-  200.00 EUR  ads, by click  bought for 140.00, 830.00 left
-  680.00 EUR  servers        has been spent, 150.00 left
-                               ALERT: 85 % of the budget is spent
-  200.00 EUR  hotel          would not fit: no need to look for one
-  240.00 EUR  emails         has been spent, 0.00 left
-                               FULL: all is back in 30 days if nothing more is spent
-    5.00 EUR  stickers       refused: there is room in 3h36m0s
-20000.00 EUR  a car          refused: more than the whole budget
+   30.00 EUR  domain names  bought for 30.00, 970.00 left
+  990.00 EUR  trade fair    refused: room in 14h24m0s
+  200.00 EUR  ads, by click bought for 140.00, 830.00 left
+  680.00 EUR  servers       has been spent, 150.00 left
+   ALERT: 85 % of the budget is spent
+  200.00 EUR  hotel         would not fit now
+  240.00 EUR  emails        has been spent, 0.00 left
+   FULL: all is back in 30 days if nothing more is spent
+    5.00 EUR  stickers      refused: room in 3h36m0s
+20000.00 EUR  a car         refused: above the whole budget
 `
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

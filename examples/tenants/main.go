@@ -12,6 +12,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -31,7 +32,16 @@ const (
 // limit is each tenant's: three calls at once, never more than five in any second.
 var limit = outbound.PerSecond(5).Burst(3)
 
+// shows is what the program shows, in a line.
+const shows = "Each of 5000 tenants has a quota of its own."
+
 func main() {
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/tenants\n", shows) }
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Stdout); err != nil {
@@ -71,15 +81,16 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 	})
 	all.Wait()
-	fmt.Fprintf(out, "%d quiet tenants, 3 calls each:   %v\n", tenants-1, quiet)
-	fmt.Fprintf(out, "a noisy one:                      %v\n", noisy)
+	fmt.Fprintf(out, "%s\n\n", shows)
+	fmt.Fprintf(out, "%d quiet ones, 3 calls each  %v\n", tenants-1, quiet)
+	fmt.Fprintf(out, "a noisy one                    %v\n", noisy)
 	fmt.Fprintf(out, "buckets: %d, and there is room for %d\n\n", quotas.Len(), quotas.Max)
 
 	var early tally
 	for i := range newcomers {
 		early.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
 	}
-	fmt.Fprintf(out, "%d newcomers at once:           %v: they share the bucket for all others\n", newcomers, early)
+	fmt.Fprintf(out, "%d newcomers at once         %v\n  They share the bucket for all others.\n", newcomers, early)
 
 	// All buckets run dry: nobody can tell them from new ones.
 	pause := time.Duration((limit.Capacity/limit.LeakRate + 0.2) * float64(time.Second))
@@ -92,7 +103,7 @@ func run(ctx context.Context, out io.Writer) error {
 	for i := range newcomers {
 		late.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
 	}
-	fmt.Fprintf(out, "the same %.1f s later:             %v: each in the place of an idle tenant\n", pause.Seconds(), late)
+	fmt.Fprintf(out, "the same %.1f s later           %v\n  Each has the place of an idle tenant.\n", pause.Seconds(), late)
 	fmt.Fprintf(out, "buckets: %d, never more than %d\n", quotas.Len(), quotas.Max)
 	return errors.Join(quiet.err, noisy.err, early.err, late.err)
 }

@@ -10,12 +10,16 @@ import (
 )
 
 func TestEachTenantHasItsOwnQuotaAndIdleOnesMakeRoom(t *testing.T) {
-	want := regexp.MustCompile(`^4999 quiet tenants, 3 calls each:   14997 admitted,     0 refused
-a noisy one:                          3 admitted, 19997 refused
+	want := regexp.MustCompile(`^Each of 5000 tenants has a quota of its own\.
+
+4999 quiet ones, 3 calls each  14997 admitted,     0 refused
+a noisy one                        3 admitted, 19997 refused
 buckets: 5000, and there is room for 5000
 
-1000 newcomers at once:               3 admitted,   997 refused: they share the bucket for all others
-the same 1.2 s later:              1000 admitted,     0 refused: each in the place of an idle tenant
+1000 newcomers at once             3 admitted,   997 refused
+  They share the bucket for all others\.
+the same 1\.2 s later            1000 admitted,     0 refused
+  Each has the place of an idle tenant\.
 buckets: (4\d\d\d|5000), never more than 5000
 $`)
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -56,7 +57,16 @@ func limits() []outbound.Limit {
 	}
 }
 
+// shows is what the program shows, in a line.
+const shows = "Calls of a language model reserve tokens, and settle."
+
 func main() {
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/tokens\n", shows) }
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Stdout); err != nil {
@@ -67,7 +77,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	fmt.Fprintf(out, "%d workers ask a model for %v. Its limits, all in one bucket:\n", workers, runFor)
+	fmt.Fprintf(out, "%s\n%d workers ask for %v. The limits, in one bucket:\n", shows, workers, runFor)
 	for _, l := range limits() {
 		fmt.Fprintln(out, "  ", l)
 	}
@@ -88,9 +98,9 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	fmt.Fprintf(out, "\n%-26s %6s %13s %14s %14s\n", "A call reserves", "calls", "input tokens", "output tokens", "of the limit")
+	fmt.Fprintf(out, "\n%-25s %6s %7s %7s %9s\n", "A call reserves", "calls", "input", "output", "of limit")
 	for _, w := range ways {
-		fmt.Fprintf(out, "%-26s %6.0f %13.0f %14.0f %12.0f %%\n",
+		fmt.Fprintf(out, "%-25s %6.0f %7.0f %7.0f %7.0f %%\n",
 			w.name, w.used[calls], w.used[input], w.used[output], 100*w.share())
 	}
 	return nil

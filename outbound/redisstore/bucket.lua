@@ -246,18 +246,22 @@ for i = 1, n do
       -- Another worker has left it, whose limit has another rate: up to the last
       -- booking nothing new can go, and so long it leaks as it was booked.
       local till = latest_place and max(shown, latest_place) or shown
-      level = level + (l.rate - rate) * min((till - shown) / 1e6, level / rate)
+      local x = min((till - shown) / 1e6, level / rate)
+      -- Without what is booked, as after a Resume, more may be in it: then top is below 0.
+      if l.rate < rate and x > 0 then top = -max(l.cap, math.abs(top or 0)) end
+      level = level + (l.rate - rate) * x
       ret = ret + (rate - l.rate) * till / 1e6
     end
     -- No more than a booking can be ahead, and a thousand calls that cost the most. What
     -- is less, and wrong, may shut a bucket for long: Resume opens it.
     if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
-      l.ret, l.top = ret, top and top > 0 and top < 1e15 and top or 0
+      l.ret, l.top = ret, top and top > -1e15 and top < 1e15 and top or 0
+      if l.top < 0 and last <= 0 then l.top = 0 end
       local x = l.rate * (dial - shown) / 1e6
       if x >= 0 then
         l.level = max(0, level - x)
       else -- a Resume has set the dial back since
-        l.level = max(level, min(level - x, max(l.cap, l.top)))
+        l.level = max(level, min(level - x, max(l.cap, math.abs(l.top))))
       end
       -- The last booking may be one that this limit knows nothing of: it cannot be undone.
       if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
@@ -513,7 +517,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local ahead = max(0, rem)
     for i = 1, n do
       local l = limits[i]
-      l.level, l.ret = min(max(l.cap, l.top), l.level + l.rate * ahead / 1e6), 0
+      local brim = max(l.cap, math.abs(l.top))
+      local level = l.top < 0 and last > 0 and brim or l.level + l.rate * ahead / 1e6
+      l.level, l.ret, l.top = min(brim, level), 0, math.abs(l.top)
     end
     born = at > born and at or born + 1
     dial = dial - ahead
@@ -534,7 +540,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if #was > 40 then o.cap = unpacked('d', was, 41) end
     local x = o.rate * (dial - shown) / 1e6
     if x < 0 then
-      level = max(level, min(level - x, max(o.cap, o.top)))
+      level = max(level, min(level - x, max(o.cap, math.abs(o.top))))
     else
       level = max(0, level - x)
     end
@@ -588,7 +594,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for _, o in ipairs(limits) do
       -- What is booked for later than a worker may go without having heard is void:
       -- without it the limit is no fuller than this.
-      if void then o.level = min(o.level, max(o.cap, o.top) + o.rate * deaf / 1e6) end
+      if void then
+        local brim = max(o.cap, math.abs(o.top)) + o.rate * deaf / 1e6
+        o.level = o.top < 0 and brim or min(o.level, brim)
+      end
       was[o.field] = o
       booked[o.unit] = min(booked[o.unit] or 1 / 0, o.level)
     end
@@ -612,7 +621,12 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
-        if l.level > l.cap then l.top = o.level > o.cap and max(o.top, o.cap) or o.cap end
+        local top = max(math.abs(o.top), o.cap)
+        if o.top < 0 and last > 0 then
+          l.top = -top
+        elseif l.level > l.cap then
+          l.top = o.level > o.cap and top or o.cap
+        end
         if l.rate > o.rate and o.level > o.rate * away then l.level = l.level + (l.rate - o.rate) * away end
       end
       -- What is booked, and has not gone, this limit does not know.
@@ -621,7 +635,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
     end
     for field, o in pairs(was) do
-      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, max(o.top, o.cap), o.cap))
+      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, max(math.abs(o.top), o.cap), o.cap))
     end
     limits, n, version, changed = list, #list, version + 1, true
     forget()
@@ -788,7 +802,7 @@ if (changed or fence == 1) and not repeated then
   for i = 1, n do
     local l = limits[i]
     values[k + 1] = l.field
-    if l.top > 0 then
+    if l.top ~= 0 then
       values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top)
     else
       values[k + 2] = pack('dddd', l.level, l.ret, dial, l.rate)

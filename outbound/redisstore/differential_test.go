@@ -119,7 +119,9 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 		case <-ended:
 			t.Logf("%d steps on %d keys, of which %d were forgotten and came again, blurred %d, trusted %d times, seed %d", total.Load(), keys.Load(), lives.Load()-keys.Load(), blurred.Load(), trusted.Load(), seed)
 			require.Less(t, blurred.Load(), total.Load()/100)
-			require.Greater(t, trusted.Load(), total.Load()/1000)
+			if !raced && !testing.Short() { // of few traces none may come to it
+				require.Greater(t, trusted.Load(), total.Load()/1000)
+			}
 			return
 		case <-tick.C:
 			leap := r.ExpFloat64() * float64([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second}[r.IntN(5)])
@@ -155,7 +157,9 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 		})
 	}
 	t.Logf("%d steps, blurred %d, trusted %d times, seed %d", total, blurred, trusted, seed)
-	require.Greater(t, trusted, total/1000)
+	if !raced && !testing.Short() { // of few traces none may come to it
+		require.Greater(t, trusted, total/1000)
+	}
 }
 
 // pause draws how far the clock goes until the next step.

@@ -81,3 +81,27 @@ func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T
 		require.Greater(t, c.each[i].Len(), 3)
 	}
 }
+
+// What a worker has booked at a higher rate lets a limit leak faster, and is void after a Resume.
+func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	key := fmt.Sprint("resumed:", rand.Uint64())
+	var buckets [2]*outbound.Bucket
+	for i, rates := range [2][2]float64{{0.5, 1}, {1, 0.5}} {
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+			store.Forget(key)
+			return store.Update(ctx, key, op)
+		}), key, outbound.Limit{Capacity: 1, LeakRate: rates[0]}, outbound.Limit{Capacity: 2, LeakRate: rates[1], Unit: 1}))
+	}
+	_, err := buckets[0].Acquire(t.Context(), outbound.Cost{1, 2})
+	require.NoError(t, err)
+	require.NoError(t, buckets[0].Book(t.Context(), &outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Minute}))
+	require.NoError(t, buckets[1].Resume(t.Context()))
+	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{0, 1})
+	require.ErrorIs(t, err, outbound.ErrThrottled, "two of two have just left")
+	s.forward(2 * time.Second)
+	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{0, 1})
+	require.NoError(t, err)
+}

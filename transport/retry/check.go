@@ -26,7 +26,7 @@ const (
 // An error that comes with a yes is the one to end with if RetryMax says no.
 func (p *policy) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
 	r := requestOf(ctx)
-	if r == nil {
+	if r == nil || !r.begun() {
 		return false, err
 	}
 	r.mu.Lock()
@@ -39,6 +39,9 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 	}
 	again, end := p.judge(ctx, r, resp, err)
 	r.judged, r.end = true, end
+	if again && resp != nil && p.hands(r) {
+		return true, nil
+	}
 	return again, end
 }
 
@@ -53,14 +56,22 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 		return false, r.report(resp, err)
 	case ctx.Err() != nil:
 		return false, r.report(resp, ctx.Err())
+	case resp != nil && r.oneHop && r.limited == nil && announced(r.req):
+		return false, nil // its sender goes on
 	}
 	why := r.why(what, wait, resp, err)
 	ok, late := p.plan(ctx, r, what, wait)
 	if ok {
-		if resp != nil {
+		if resp != nil && !r.last {
 			resp.Body = &rest{ReadCloser: resp.Body}
 		}
 		return true, r.report(resp, why)
+	}
+	if resp != nil && p.hands(r) {
+		if what == limited || what == refused && p.MaxThrottled > 0 || what == failed && p.MaxFailures > 0 {
+			spent(resp)
+		}
+		return false, nil
 	}
 	if resp != nil && r.limited != nil {
 		return false, nil // OnRefusal wants it so

@@ -72,6 +72,10 @@ func NewClient(t *transport.Transport) *retryablehttp.Client { return Config{}.N
 //	}
 //
 // and without it nothing is tried again.
+//
+// A CheckRetry of your own, such as retryablehttp.DefaultRetryPolicy, says what is tried
+// again. How often and when stays with Config: each of its rounds counts as a refusal by the
+// API, as a wait for the limiter, or else as a failure.
 func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	if c.MaxThrottled == 0 {
 		c.MaxThrottled = defaultThrottled
@@ -85,10 +89,10 @@ func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 		RetryWaitMin:   defaultWaitMin,
 		RetryWaitMax:   defaultWaitMax,
 		RetryMax:       math.MaxInt,
-		RequestLogHook: begin,
+		RequestLogHook: p.begin,
 		CheckRetry:     p.check,
 		Backoff:        backoff,
-		PrepareRetry:   prepare,
+		PrepareRetry:   p.prepare,
 		ErrorHandler:   giveUp,
 	}
 	return p.client

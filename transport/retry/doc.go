@@ -28,7 +28,7 @@
 //     the API has not said how long, and the limiter does not hold it for a second
 //     (or for the transport's MaxHold, if that is less) or holds nobody, it is 1 s,
 //     doubled with each such refusal, up to 30 s.
-//   - Errors of the network, a [*outbound.StoreError], and statuses from 500
+//   - Errors of the network, an [*outbound.StoreError], and statuses from 500
 //     on: failures. After the client's RetryWaitMin, 1 s, doubled with each
 //     failure, up to its RetryWaitMax, 30 s. Each stays charged, also one that
 //     failed to dial.
@@ -78,9 +78,30 @@
 // context's own, bare, if it ends during a pause. A request that ends
 // throttled, with whichever status, has an [*outbound.ThrottledError] in it, with
 // the time to come back; a job system can put its job back until then. The
-// response of an error has been closed. No text has the user, password, query or
-// fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL,
+// response of an error has been closed. A [RoundTripper] returns the last response
+// instead of an error for it, and so does a client whose ErrorHandler is
+// retryablehttp.PassthroughErrorHandler. No text has the user, password, query
+// or fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL,
 // with its query, as to every error.
+//
+// # Below an SDK
+//
+// Many SDKs take an http.Client, and make their own errors of the API's answers. Above a
+// [RoundTripper] they still do, because it hands the last response on as it came. Where one
+// of the bounds was reached it adds that X-Should-Retry is false.
+// Attempts of an SDK that tries again by itself do not multiply, as far as it can be recognised:
+//
+//   - The SDKs of OpenAI, Anthropic and others that Stainless makes heed that field, and stop.
+//   - Those of AWS say in Amz-Sdk-Request how often they send a request. If that is more
+//     than once, refusals and failures that have a response are left to them.
+//
+// No other SDK can be told apart from a program that asks once, and errors without a
+// response, as of dialing, tell nobody but AWS's SDKs to stop. So turn an SDK's own retries off
+// where it has them, or have it do all of them: with [Config]{MaxThrottled: -1, MaxFailures: -1} a
+// client waits for the limiter, and tries nothing else again.
+//
+// A limiter's refusal is an error, in which [errors.As] finds the [*outbound.ThrottledError].
+// With [transport.TooManyRequests] as OnRefusal an SDK reads it as a 429 of the API.
 //
 // # Redirects
 //

@@ -72,6 +72,7 @@ func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if err := r.lost(); err != nil {
+		closeBody(req.Body)
 		return nil, err
 	}
 	if r.getBody != nil {

@@ -32,11 +32,15 @@ func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 }
 
 // prepare is the PrepareRetry: it waits for what backoff has not.
-func prepare(req *http.Request) error {
-	if r := requestOf(req.Context()); r != nil {
-		return r.pause(req.Context())
+func (p *policy) prepare(req *http.Request) error {
+	r := requestOf(req.Context())
+	if r == nil || !r.begun() {
+		return &Error{Method: req.Method, URL: bare(req.URL), Attempts: 1, Err: errHook}
 	}
-	return nil
+	if err := p.foreign(req.Context(), r); err != nil {
+		return err
+	}
+	return r.pause(req.Context())
 }
 
 // left returns the time until the next attempt may begin.

@@ -42,15 +42,18 @@ type request struct {
 	// This attempt.
 	out    bool  // something of it went out
 	acted  bool  // the API may have done what it asks for
-	judged bool  // check has seen it
+	judged bool  // check or foreign has seen it
 	end    error // and said so
 	noBody error // its body cannot be had again
+	over   error // foreign has said that there is no next one
+	last   bool  // RetryMax allows no next one, and somebody may read its response
 
 	// This hop of it.
 	limited error         // by the limiter
 	early   time.Duration // the limiter has admitted it so much before its time
 	failed  error         // by Base
 	came    time.Time     // its response; zero: there is none
+	status  int           // of the response
 	signal  signal
 	heard   bool // the signal is that of the response
 }
@@ -65,14 +68,29 @@ func requestOf(ctx context.Context) *request {
 
 // begin is the RequestLogHook: it comes before each attempt, and is the only
 // one that comes before the first.
-func begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
+func (p *policy) begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
 	r := requestOf(req.Context())
 	if attempt == 0 {
 		r = r.start(req)
 	}
-	if r != nil {
-		r.begin(req)
+	if r == nil {
+		return
 	}
+	if attempt > 0 { // prepare has asked, unless somebody has a PrepareRetry of his own as well
+		if err := p.foreign(req.Context(), r); err != nil {
+			*req = *req.WithContext(stopped{req.Context(), err})
+			return
+		}
+	}
+	r.begin(req)
+	r.last = attempt >= p.client.RetryMax
+}
+
+// begun reports whether begin has seen the request.
+func (r *request) begun() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.req != nil
 }
 
 // start returns a request that begins, in the context of req.
@@ -124,10 +142,13 @@ func same(a, b io.ReadCloser) bool {
 	return a == b
 }
 
-// lost returns why the attempt has no body.
+// lost returns why the attempt cannot go: its bounds are over, or it has no body.
 func (r *request) lost() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.over != nil {
+		return r.over
+	}
 	return r.noBody
 }
 
@@ -139,7 +160,7 @@ func (r *request) hop() {
 }
 
 func (r *request) clear() {
-	r.limited, r.early, r.failed, r.came, r.signal, r.heard = nil, 0, nil, time.Time{}, signal{}, false
+	r.limited, r.early, r.failed, r.came, r.status, r.signal, r.heard = nil, 0, nil, time.Time{}, 0, signal{}, false
 }
 
 // refuse notes that the limiter has not admitted this hop.
@@ -160,7 +181,7 @@ func (r *request) answered(resp *http.Response, err error) {
 	case resp == nil:
 		r.acted = true
 	default:
-		r.came = time.Now()
+		r.came, r.status = time.Now(), resp.StatusCode
 	}
 }
 

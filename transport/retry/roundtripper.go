@@ -16,7 +16,8 @@ import (
 // Unlike that of [retryablehttp.Client.StandardClient] it neither changes the
 // request nor reads its body into memory, closes the body on every path, and
 // leaves redirects to the http.Client, so that each hop is tried again by itself
-// and a CheckRedirect is heeded. A body without a GetBody is sent once.
+// and a CheckRedirect is heeded. A body without a GetBody is sent once. The last response
+// comes back as it is, also if it is a refusal or a failure; see the package's notes on SDKs.
 //
 // It is safe for concurrent use, and Client is not to be changed once it is in
 // use.
@@ -25,8 +26,8 @@ type RoundTripper struct {
 	Client *retryablehttp.Client
 }
 
-// RoundTrip sends the request, and again where that helps. The error is an
-// [*Error], or the context's own if that ends during a pause.
+// RoundTrip sends the request, and again where that helps. The error, of a request that
+// has no last response, is an [*Error], or the context's own if that ends during a pause.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	client := t.Client
 	if client == nil {

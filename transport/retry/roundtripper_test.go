@@ -91,8 +91,15 @@ func TestAnHTTPClientsTimeoutIsRefusedEarly(t *testing.T) {
 			} {
 				client.Timeout = 10 * time.Second
 				start := time.Now()
-				_, err := client.Get("https://api.example.com/")
+				resp, err := client.Get("https://api.example.com/")
 				require.Zero(t, time.Since(start), "%s, %s", name, how)
+				if how == "RoundTripper" {
+					require.NoError(t, err)
+					require.Equal(t, "20", resp.Header.Get("Retry-After"))
+					require.NoError(t, resp.Body.Close())
+					time.Sleep(time.Minute)
+					continue
+				}
 				require.Equal(t, 20*time.Second, throttled(t, err).RetryAfter)
 				var timeout interface{ Timeout() bool }
 				require.ErrorAs(t, err, &timeout)

@@ -53,9 +53,14 @@ type Level struct {
 	// no digits however long a life is.
 	Ret float64
 	// Top is the capacity from before it was lowered: so much may really be in
-	// it, while nothing above it has left yet. 0: that is today's.
+	// it, while nothing above it has left yet. 0: that is today's. Below 0: the
+	// level counts on what is booked under a higher rate, which the limit had then;
+	// without the bookings -Top may be in it.
 	Top float64
 }
+
+// brim returns what may really be in a limit of that capacity.
+func (l *Level) brim(capacity float64) float64 { return max(capacity, math.Abs(l.Top)) }
 
 // State is what a bucket keeps between two looks at it. Levels drain by the
 // dial, which shows At - Born - Skip: real time, less what was lost to holds,
@@ -228,7 +233,11 @@ func (s *State) Void(limits []Limit) bool {
 	}
 	for i := range limits {
 		l := &s.Level[i]
-		l.Level = min(l.Level, max(limits[i].Capacity, l.Top)+limits[i].Rate*Deaf.Seconds())
+		brim := l.brim(limits[i].Capacity) + limits[i].Rate*Deaf.Seconds()
+		if l.Top < 0 {
+			l.Level = brim
+		}
+		l.Level = min(l.Level, brim)
 	}
 	s.Last = Deaf
 	return true
@@ -250,7 +259,9 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 			*l = was[j]
 			// What has run past so far stays what it was.
 			l.Ret += (old[j].Rate - rate) * dial
-			if l.Top = max(l.Top, old[j].Capacity); l.Level <= limits[i].Capacity {
+			if l.Top < 0 && last > 0 {
+				l.Top = -l.brim(old[j].Capacity)
+			} else if l.Top = l.brim(old[j].Capacity); l.Level <= limits[i].Capacity {
 				l.Top = 0
 			}
 			if rate > old[j].Rate && l.Level > old[j].Rate*last {
@@ -270,7 +281,8 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 // it leaks as it was booked. A dial that a Resume has set back since has taken
 // the leak back.
 func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
-	dial := s.Dial()
+	dial, top := s.Dial(), l.brim(was.Capacity)
+	ahead := l.Top < 0 && s.Last > 0
 	if was.Rate != is.Rate {
 		until := at
 		if s.Last > 0 {
@@ -280,14 +292,19 @@ func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
 		l.Level += (is.Rate - was.Rate) * x
 		// What has run past until then stays what it was.
 		l.Ret += (was.Rate - is.Rate) * until.Seconds()
+		ahead = ahead || x > 0 && is.Rate < was.Rate
 	}
-	l.Top = max(l.Top, was.Capacity)
 	if run := is.Rate * sub(dial, at).Seconds(); run >= 0 {
 		l.Level = max(0, l.Level-run)
 	} else {
-		l.Level = max(l.Level, min(l.Level-run, max(is.Capacity, l.Top)))
+		l.Level = max(l.Level, min(l.Level-run, max(is.Capacity, top)))
 	}
-	if l.Level <= is.Capacity {
+	switch {
+	case ahead:
+		l.Top = -max(is.Capacity, top)
+	case l.Level > is.Capacity:
+		l.Top = top
+	default:
 		l.Top = 0
 	}
 	return l
@@ -306,13 +323,17 @@ func (s *State) Turn(limits []Limit) {
 // Resume ends a hold and a slow-down, and begins a new life: what was booked
 // is void, and what has been charged does not come back. The dial goes on, for
 // levels that are kept elsewhere, but back by what the hold may have let leak
-// ahead.
+// ahead. A limit whose level counts on what was booked is full.
 func (s *State) Resume(limits []Limit) {
 	held := max(0, s.Rem)
 	for i := range limits {
 		// A hold without bookings let the limits leak ahead: take that back.
 		l := s.Level[i]
-		s.Level[i] = Level{Level: min(max(limits[i].Capacity, l.Top), l.Level+limits[i].Rate*held.Seconds()), Top: l.Top}
+		brim := l.brim(limits[i].Capacity)
+		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.Last > 0 {
+			l.Level = brim
+		}
+		s.Level[i] = Level{Level: min(brim, l.Level), Top: math.Abs(l.Top)}
 	}
 	born := s.At
 	if born <= s.Born {

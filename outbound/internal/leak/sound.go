@@ -37,5 +37,5 @@ func (r *Row) sound() bool {
 // that cost the most. What is less, and wrong, may shut a bucket for long: Resume
 // opens it.
 func (l *Level) Sound(of Limit) bool {
-	return l.Level >= 0 && l.Level <= 1e15+9.3e9*of.Rate && math.Abs(l.Ret) < 1e25 && l.Top >= 0 && l.Top <= 1e12
+	return l.Level >= 0 && l.Level <= 1e15+9.3e9*of.Rate && math.Abs(l.Ret) < 1e25 && math.Abs(l.Top) <= 1e12
 }

@@ -1,0 +1,150 @@
+// Package examples has a test of what all examples have in common.
+package examples
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unicode/utf8"
+)
+
+// secrets are what is exported on a developer's machine. They change nothing.
+var secrets = []string{"GITHUB_TOKEN", "OPENAI_API_KEY", "SHOPIFY_TOKEN", "SHOPIFY_SHOP"}
+
+// short are arguments that make an example quicker, and of less work for a machine.
+var short = map[string][]string{
+	"fleet": {"-workers", "2", "-seconds", "0.5"},
+	"retry": {"-calls", "20"},
+}
+
+// needs says without which variable -real cannot begin.
+var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY", "shopify": "SHOPIFY_SHOP"}
+
+// programs is where TestMain has built the examples.
+var programs string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if programs, err = os.MkdirTemp("", "examples"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(programs)
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "./...").CombinedOutput(); err != nil {
+			fmt.Printf("%v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// names returns the examples'.
+func names(t *testing.T) []string {
+	t.Helper()
+	sources, err := filepath.Glob("*/main.go")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	var all []string
+	for _, source := range sources {
+		all = append(all, filepath.Dir(source))
+	}
+	return all
+}
+
+// run runs a program without a PATH, where there is no redis-server, and with more in its
+// environment. It returns what it has written and its status.
+func run(t *testing.T, program string, env, args []string) (out, stderr string, status int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append([]string{"HOME=" + os.TempDir(), "PATH="}, env...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// fits checks that a text begins with a sentence and has at most 60 columns.
+func fits(t *testing.T, text string) {
+	t.Helper()
+	if first, _, _ := strings.Cut(text, "\n"); !strings.HasSuffix(first, ".") {
+		t.Errorf("the first line does not say what it shows: %q", first)
+	}
+	for line := range strings.Lines(strings.ReplaceAll(text, "    \t", "        ")) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 60 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}
+
+func TestEveryExampleTakesH(t *testing.T) {
+	for _, name := range names(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program := filepath.Join(programs, name)
+			out, help, status := run(t, program, nil, []string{"-h"})
+			if status != 0 || out != "" || !strings.Contains(help, "\tgo run ./examples/"+name) {
+				t.Errorf("status %d, %s%s", status, out, help)
+			}
+			fits(t, help)
+			if out, stderr, status := run(t, program, nil, []string{"more"}); status != 2 || out != "" || stderr == "" {
+				t.Errorf("with an argument: status %d, %s%s", status, out, stderr)
+			}
+			if need := needs[name]; need != "" {
+				if _, stderr, status := run(t, program, nil, []string{"-real"}); status != 2 || !strings.Contains(stderr, "-real needs "+need) {
+					t.Errorf("-real: status %d, %s", status, stderr)
+				}
+			}
+		})
+	}
+}
+
+// The proxy is what any call to another machine would go to.
+func TestEveryExampleRunsOnThisMachineWhateverIsExported(t *testing.T) {
+	proxy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	var calls atomic.Int32
+	go func() {
+		for {
+			conn, err := proxy.Accept()
+			if err != nil {
+				return // closed
+			}
+			calls.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	env := []string{"HTTPS_PROXY=http://" + proxy.Addr().String(), "HTTP_PROXY=http://" + proxy.Addr().String()}
+	for _, secret := range secrets {
+		env = append(env, secret+"=canary")
+	}
+	t.Run("examples", func(t *testing.T) {
+		for _, name := range names(t) {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				out, stderr, status := run(t, filepath.Join(programs, name), env, short[name])
+				if status != 0 || out == "" {
+					t.Errorf("status %d, %s", status, stderr)
+				}
+				fits(t, out)
+				if strings.Contains(out+stderr, "canary") {
+					t.Errorf("it shows a secret:\n%s%s", out, stderr)
+				}
+			})
+		}
+	})
+	if n := calls.Load(); n > 0 {
+		t.Errorf("%d calls to other machines", n)
+	}
+}

@@ -1,0 +1,138 @@
+package outbound
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// slot is a place among the calls at once. It ends with Done, or, as a safety
+// net, when nobody holds the permit any more, so that nobody could call Done.
+type slot struct {
+	bucket     *Bucket
+	since      time.Duration // when it was taken
+	prev, next *slot         // in the ledger's list
+	ended      atomic.Bool
+	net        runtime.Cleanup
+}
+
+// hold notes the slot that the booking has taken, if it has.
+func (k *call) hold(r *Result) {
+	if r.slots {
+		k.slot = &slot{bucket: k.bucket}
+		k.bucket.ledger().enter(k.slot)
+		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
+	}
+}
+
+// end gives the slot back and lets those who wait for one know.
+func (s *slot) end() {
+	if s.drop() > 0 {
+		s.bucket.free(1)
+		s.bucket.ledger().changed()
+	}
+}
+
+// drop returns how many slots the caller has to give back in its place: 1 or 0.
+func (s *slot) drop() int {
+	if s == nil || s.ended.Swap(true) {
+		return 0
+	}
+	s.net.Stop()
+	l := s.bucket.ledger()
+	l.mu.Lock()
+	l.taken.remove(s)
+	l.mu.Unlock()
+	return 1
+}
+
+// forgotten runs beside the program: it only counts, and the bucket's next
+// operation makes use of it.
+func (s *slot) forgotten() {
+	if !s.ended.Swap(true) {
+		s.bucket.slow.Load().lost.Add(1)
+	}
+}
+
+// slots are the slots that are taken, the oldest first. A forgotten one is among them
+// until the bucket's next operation.
+type slots struct{ first, last *slot }
+
+func (l *slots) add(s *slot) {
+	if s.prev = l.last; s.prev != nil {
+		s.prev.next = s
+	} else {
+		l.first = s
+	}
+	l.last = s
+}
+
+// remove takes s out, if it is in.
+func (l *slots) remove(s *slot) {
+	if s.prev == nil && l.first != s {
+		return
+	}
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		l.last = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// sweep takes out those that have ended.
+func (l *slots) sweep() {
+	for s := l.first; s != nil; {
+		next := s.next
+		if s.ended.Load() {
+			l.remove(s)
+		}
+		s = next
+	}
+}
+
+// free takes n calls at once as ended.
+func (b *Bucket) free(n int) {
+	if n > 0 {
+		l := b.ledger()
+		l.mu.Lock()
+		l.used -= n
+		l.mu.Unlock()
+	}
+}
+
+// room reports whether another call at once could start.
+func (l *ledger) room() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slots := int(l.slots.Load())
+	return slots == 0 || l.used-int(l.lost.Load()) < slots
+}
+
+// enter adds a slot that a call has taken just now.
+func (l *ledger) enter(s *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.since = now()
+	l.taken.add(s)
+}
+
+// crowded has the error tell of the calls in progress, which have taken all slots.
+func (l *ledger) crowded(e *ThrottledError) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.limits {
+		if l.limits[i].atOnce {
+			e.Limit = l.limits[i].Name
+		}
+	}
+	e.InProgress = l.used
+	if l.taken.first != nil {
+		e.Oldest = now() - l.taken.first.since
+	}
+}

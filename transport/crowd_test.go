@@ -1,0 +1,62 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// A host that takes all limiters, each of which it has refused, leaves every other host
+// one: for the routes and the names that have none of their own yet. That hears what the
+// host answers, as any other.
+func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := hourly()
+		d.Limiters.Max = 10
+		status, name := 200, ""
+		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+			if req.URL.Host == "evil.test" {
+				return answer(429, nil, "Retry-After", "3000", "X-Bucket", req.URL.Path)(req)
+			}
+			return answer(status, nil, "Retry-After", "600", "X-Bucket", name)(req)
+		})}
+		check := func(path, full string, held bool) {
+			t.Helper()
+			err := fetch(t, rt, "https://api.test/"+path)
+			var no *outbound.ThrottledError
+			if full == "" && err != nil || full != "" && (!errors.As(err, &no) || no.Key != full || no.Held != held) {
+				t.Errorf("%s: %v, want no room in %q, held: %v", path, err, full, held)
+			}
+		}
+		check("old", "", false)
+		for i := range 20 {
+			_ = fetch(t, rt, fmt.Sprintf("https://evil.test/%d", i))
+		}
+		if n := d.Limiters.Len(); n != 10 {
+			t.Fatalf("%d limiters, want all 10 to be taken", n)
+		}
+		name = "ab"
+		check("old", "", false) // has its own, and now a name that has none
+		check("new", "", false)
+		check("newer", "", false)
+		check("newer", "api.test", false) // two calls an hour, as each
+		time.Sleep(30 * time.Minute)
+		check("old", "", false) // is charged to both
+		check("new", "api.test", false)
+		time.Sleep(30 * time.Minute)
+		status = 429
+		check("new", "", false)
+		check("old", "api.test", true)
+		check("newer", "api.test", true)
+		time.Sleep(3 * time.Hour) // nobody remembers anything
+		status = 200
+		check("new", "", false)
+		check("newer", "", false)
+		check("newer", "api.test=ab", false)
+	})
+}

@@ -1,0 +1,101 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// errHook ends what a CheckRetry of somebody's own would try again without begin:
+// nobody would know how often.
+var errHook = errors.New("CheckRetry was replaced, and RequestLogHook does not call the first one")
+
+// foreign plans the next attempt where check has not: somebody has a CheckRetry of
+// his own. Whatever it wants, the bounds and pauses are those of the Config. It
+// returns why there is no next attempt.
+func (p *policy) foreign(ctx context.Context, r *request) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.judged || r.over != nil {
+		return r.over
+	}
+	r.judged = true
+	resp, err := r.ending()
+	what, wait := failed, time.Duration(0)
+	if resp != nil || err != nil || r.early > 0 {
+		what, wait = r.outcome(resp, err)
+	}
+	if what == final { // for us
+		what, wait = failed, 0
+	}
+	why := r.why(what, wait, resp, err)
+	ok, late := p.plan(ctx, r, what, wait)
+	if ok && r.replay {
+		return nil
+	}
+	if late {
+		why = deadline(why)
+	}
+	r.over = r.report(resp, why)
+	return r.over
+}
+
+// ending returns what is known of the response or the error of the attempt. r.mu is held.
+func (r *request) ending() (*http.Response, error) {
+	switch {
+	case r.failed != nil:
+		return nil, r.failed
+	case r.limited != nil:
+		return nil, r.limited
+	case r.status != 0:
+		return &http.Response{StatusCode: r.status, Request: r.req}, nil
+	}
+	return nil, nil
+}
+
+// stopped is the context of an attempt that must not go out: retryablehttp ends with
+// its error, whichever policy somebody has.
+type stopped struct {
+	context.Context
+	why error
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (s stopped) Done() <-chan struct{} { return closed }
+func (s stopped) Err() error            { return s.why }
+
+// given returns the error for what a policy of somebody's own, or RetryMax, has ended
+// after so many rounds. The error of a PrepareRetry comes back as it is.
+func given(resp *http.Response, err error, rounds int) error {
+	if resp != nil && resp.Request != nil {
+		if r := requestOf(resp.Request.Context()); r != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.req != nil && !r.judged {
+				return r.report(resp, err)
+			}
+		}
+	}
+	var e *Error
+	switch u, _ := err.(*url.Error); {
+	case errors.As(err, &e):
+		return e
+	case u != nil:
+		e = &Error{Method: strings.ToUpper(u.Op), Attempts: rounds, StatusCode: statusOf(resp), Err: u.Err}
+		if address, bad := url.Parse(u.URL); bad == nil {
+			e.URL = bare(address)
+		}
+		return e
+	case err != nil:
+		return err
+	}
+	e = &Error{Attempts: rounds, StatusCode: statusOf(resp)}
+	if resp != nil && resp.Request != nil {
+		e.Method, e.URL = resp.Request.Method, bare(resp.Request.URL)
+	}
+	return e
+}

@@ -1,0 +1,204 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// stubborn is a CheckRetry that is never content.
+func stubborn(context.Context, *http.Response, error) (bool, error) { return true, nil }
+
+// foreign are the ways to replace the policy of a client.
+var foreign = map[string]func(*retryablehttp.Client){
+	"DefaultRetryPolicy":         func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.DefaultRetryPolicy },
+	"ErrorPropagatedRetryPolicy": func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.ErrorPropagatedRetryPolicy },
+	"always":                     func(c *retryablehttp.Client) { c.CheckRetry = stubborn },
+	"with a Backoff": func(c *retryablehttp.Client) {
+		c.CheckRetry, c.Backoff = retryablehttp.DefaultRetryPolicy, func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return 1 }
+	},
+	"with a PrepareRetry": func(c *retryablehttp.Client) {
+		c.CheckRetry, c.PrepareRetry = retryablehttp.DefaultRetryPolicy, func(*http.Request) error { return nil }
+	},
+	"always, with a PrepareRetry": func(c *retryablehttp.Client) {
+		c.CheckRetry, c.PrepareRetry = stubborn, func(*http.Request) error { return nil }
+	},
+}
+
+func TestAPolicyOfOnesOwnIsBoundedAndPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			for what, c := range map[string]struct {
+				step   step
+				pauses []int // seconds
+				want   Error
+			}{
+				"dial":        {dial, []int{1, 2, 4, 8}, Error{Failures: 5, Err: dial.err}},
+				"reset":       {reset, []int{1, 2, 4, 8}, Error{Failures: 5, Err: reset.err}},
+				"500":         {status(500), []int{1, 2, 4, 8}, Error{Failures: 5, StatusCode: 500}},
+				"429":         {status(429), []int{1, 2, 4, 8}, Error{Throttled: 5, StatusCode: 429}},
+				"Retry-After": {status(429, "Retry-After", "7"), []int{7, 7, 7, 7}, Error{Throttled: 5, StatusCode: 429}},
+			} {
+				api := play(c.step)
+				client := Config{MaxThrottled: 4, MaxWait: time.Hour}.NewClient(over(api))
+				replace(client)
+				_, err := get(t, client)
+				went := api.went()
+				require.Len(t, went, len(c.pauses)+1, "%s, %s: %v", name, what, err)
+				for i, want := range c.pauses {
+					about(t, time.Duration(want)*time.Second, 0.5, went[i+1]-went[i])
+				}
+				e := ended(t, err)
+				require.Equal(t, "https://api.example.com/items", e.URL)
+				require.Equal(t, "GET", e.Method)
+				require.Equal(t, len(went), e.Attempts)
+				require.Equal(t, c.want.Throttled, e.Throttled)
+				require.Equal(t, c.want.Failures, e.Failures, "%s, %s: %v", name, what, went)
+				require.Equal(t, c.want.StatusCode, e.StatusCode, "%s, %s", name, what)
+				if c.want.Throttled > 0 {
+					require.True(t, throttled(t, err).Held)
+				} else {
+					require.Equal(t, c.want.Err, e.Err)
+				}
+			}
+		}
+	})
+}
+
+func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			wait := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
+			for cap, want := range map[time.Duration]int{time.Minute: 1, 10 * time.Second: 0} {
+				api := play(status(400))
+				client := Config{MaxWait: cap}.NewClient(&transport.Transport{Base: api, Limiter: &refusing{errs: repeat(wait, 6)}})
+				replace(client)
+				_, err := get(t, client)
+				if name == "always" || name == "always, with a PrepareRetry" {
+					want *= 5
+				}
+				require.Len(t, api.went(), want, "%s, %s", name, cap)
+				if cap == 10*time.Second {
+					require.Equal(t, 3*time.Second, throttled(t, err).RetryAfter, name)
+				}
+			}
+		}
+	})
+}
+
+// Its own word counts, and what it stops comes back as ever.
+func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		enough := errors.New("enough")
+		for _, what := range []step{reset, status(503)} {
+			api := play(what)
+			client := NewClient(over(api))
+			client.CheckRetry = func(context.Context, *http.Response, error) (bool, error) { return false, enough }
+			_, err := get(t, client)
+			require.ErrorIs(t, err, enough)
+			require.Len(t, api.went(), 1)
+
+			client = NewClient(over(play(what)))
+			client.CheckRetry = func(context.Context, *http.Response, error) (bool, error) { return false, nil }
+			resp, err := get(t, client)
+			if what.err == nil {
+				require.NoError(t, err)
+				require.Equal(t, 503, resp.StatusCode)
+				continue
+			}
+			require.Equal(t, Error{Method: "GET", URL: "https://api.example.com/items", Attempts: 1, Err: reset.err}, *ended(t, err))
+		}
+	})
+}
+
+func TestARetryMaxBoundsAPolicyOfOnesOwnToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			for _, what := range []step{reset, status(503)} {
+				api := play(what)
+				client := NewClient(over(api))
+				replace(client)
+				client.RetryMax = 2
+				_, err := get(t, client)
+				require.Len(t, api.went(), 3, name)
+				e := ended(t, err)
+				require.Equal(t, 3, e.Attempts, name)
+				require.Equal(t, what.status, e.StatusCode, name)
+				require.Equal(t, "https://api.example.com/items", e.URL, name)
+				require.NotContains(t, err.Error(), "canary", name)
+			}
+		}
+	})
+}
+
+func TestTheContextEndsAPolicyOfOnesOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			client := NewClient(over(play(reset)))
+			replace(client)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(2*time.Second, cancel)
+			req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+			require.NoError(t, err)
+			start := time.Now()
+			_, err = do(client, req)
+			require.ErrorIs(t, err, context.Canceled, name)
+			require.Equal(t, 2*time.Second, time.Since(start), name)
+		}
+	})
+}
+
+// What it says does not bring a body back that was sent.
+func TestAPolicyOfOnesOwnSendsNoEmptyBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			for _, what := range []step{reset, status(500), status(429)} {
+				api := play(what)
+				client := NewClient(over(api))
+				replace(client)
+				_, err := (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodPut, "once"))
+				require.Error(t, err, name)
+				require.Equal(t, []string{"text"}, api.said, name)
+			}
+		}
+	})
+}
+
+// Without the hook that counts, a policy of one's own would have neither bound nor pause.
+func TestWithoutTheHookAPolicyOfOnesOwnTriesNothingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, what := range []step{reset, status(503)} {
+			for _, roundTripper := range []bool{false, true} {
+				api := play(what)
+				client := NewClient(over(api))
+				client.RequestLogHook, client.CheckRetry = nil, retryablehttp.DefaultRetryPolicy
+				var err error
+				if roundTripper {
+					_, err = (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+				} else {
+					_, err = get(t, client)
+				}
+				require.Len(t, api.went(), 1)
+				require.ErrorContains(t, ended(t, err), "RequestLogHook")
+			}
+		}
+		// Nor does one of our own, whoever asks.
+		api := play(status(503))
+		client := NewClient(over(api))
+		client.RequestLogHook = nil
+		resp, err := (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+		require.NoError(t, err)
+		require.Equal(t, 503, resp.StatusCode)
+		require.NoError(t, resp.Body.Close())
+		require.Len(t, api.went(), 1)
+	})
+}
