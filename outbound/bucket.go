@@ -91,7 +91,9 @@ func newBucket(key string, l *Limit) *Bucket {
 // with different limits are each held to their own; of limits with the same Unit
 // and Name they share the level. It does no I/O. A nil store is
 // [ErrNil], because a bucket in memory would give each of N workers the whole
-// quota, and a limit [AtOnce] is a [*LimitError].
+// quota. A limit [AtOnce] is this bucket's own: it bounds the calls in progress that
+// this bucket has admitted, and N workers have N times as many. A cost that only it
+// would count is [ErrInvalidCost].
 func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
@@ -100,8 +102,8 @@ func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := noSlots(key, own); err != nil {
-		return nil, err
+	if len(own) == 1 && own[0].atOnce {
+		return nil, &LimitError{Key: key, Limit: own[0], Reason: "AtOnce is this worker's own: a shared bucket needs a limit to share beside it"}
 	}
 	b := newBucket(key, &own[0])
 	b.word.Store(busy)
@@ -116,7 +118,7 @@ func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 func noSlots(key string, limits []Limit) error {
 	for i := range limits {
 		if limits[i].atOnce {
-			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce counts the calls of one process: a shared bucket cannot have it"}
+			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
 		}
 	}
 	return nil
@@ -188,7 +190,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		k.admitted = time.Now()
 		back := k.charge[0]
-		op.Charges = []*Charge{&back}
+		op.Charges, op.freed = []*Charge{&back}, k.slot.drop()
 		if late == mostLate {
 			op.Costs = nil
 			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)

@@ -162,7 +162,7 @@ func (k *Clock) check(c *Cost) error {
 			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
 		}
 	}
-	if !c.valid() || !counted && *c != (Cost{}) && k.bucket.ledger().slots.Load() == 0 {
+	if !c.valid() || !counted && *c != (Cost{}) && (k.shared || k.bucket.ledger().slots.Load() == 0) {
 		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
 	}
 	return nil

@@ -27,8 +27,12 @@ type ledger struct {
 	limits []Limit    // as given, an AtOnce included
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
-	taken  slots      // those of calls in progress
-	turn   uint64     // operations so far, in this process
+	// Of those in use, the ones that a trip to a store is under way for, and whether
+	// somebody was refused for want of them.
+	reserved int
+	missed   bool
+	taken    slots  // those of calls in progress
+	turn     uint64 // operations so far, in this process
 	// Slots of permits that were dropped without Done, so far.
 	collected int
 	stored    Stored // if there is no store
@@ -142,6 +146,9 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 		return nil
 	}
 	op.Limits = l.own
+	l.mu.Lock()
+	costs := l.reserve(op)
+	l.mu.Unlock()
 	far := ops.Get().(*Op) // a store may let its argument escape to the heap
 	room := far.were
 	*far = *op
@@ -155,6 +162,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	clear(far.were)
 	*far = Op{were: far.were[:0]}
 	ops.Put(far)
+	l.seated(op, costs, r)
 	if err != nil {
 		l.keep(op.Reports, told)
 		if err == ctx.Err() { // it is no fault of the store's
@@ -199,38 +207,17 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if b.info.Load()&good != 0 {
 		l.stored.State.Succeeded(l.base)
 	}
-	if lost := l.lost.Swap(0); lost > 0 {
-		l.used -= int(lost)
-		l.collected += int(lost)
-		l.taken.sweep()
-	}
 	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {
 		l.set(op.Replacement)
 		op.Replacement = l.own
 	}
-	slots := int(l.slots.Load())
-	op.free = slots > 0
-	costs := op.Costs
-	l.used -= op.freed
-	if op.Action == Book && slots > 0 {
-		free := slots - l.used
-		if op.Move != nil {
-			free++ // it brings its own
-		}
-		op.Costs = costs[:max(0, min(len(costs), free))]
-	}
+	op.free = l.slots.Load() > 0
+	costs := l.reserve(op)
 	r := op.Apply(&l.stored, now())
-	if op.Action == Book && slots > 0 {
-		l.used += len(r.Charges)
-		r.slots = true
-		if !r.Refused && len(r.Charges) == len(op.Costs) && len(op.Costs) < len(costs) {
-			r.Refused, r.noSlot = true, true
-		}
-		op.Costs = costs
-	}
+	l.seat(op, costs, &r)
 	l.turn++
-	r.given, r.used, r.turn, r.collected = l.limits, l.used, l.turn, l.collected
+	r.given, r.turn = l.limits, l.turn
 	if len(l.own) == 1 {
 		l.idle = later(r.State.At, r.Expire)
 		b.shut(l)

@@ -123,8 +123,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // AtOnce returns a limit on calls in progress: at most n have been admitted
 // and not yet ended by [Permit.Done], whatever they cost. Its room comes back
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
-// has at most one such limit, and for now only in process:
-// [NewSharedBucket] refuses it.
+// has at most one such limit. Of a shared bucket it counts the calls of this
+// worker's bucket only, and [Bucket.SetLimits] leaves it as it is.
 //
 // A call whose Done is forgotten keeps its place until the garbage collector has found
 // its permit, which may be minutes later: meanwhile others are refused, or wait. The
