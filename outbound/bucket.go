@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
@@ -34,19 +35,24 @@ type Bucket struct {
 	brim     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit, in line: a bucket with one limit costs 96 bytes
 	pins     atomic.Int32  // permits that a Keyed has out
-	info     atomic.Uint32 // the unit of the first limit, good and windowed
+	info     atomic.Uint32 // the unit of the first limit, and good
 	key      string
 	slow     atomic.Pointer[ledger]
 	born     time.Duration
 	rate     float64 // of the first limit; 0: AtOnce
-	name     *string
+	said     unique.Handle[said]
 }
 
-// What info tells beside the unit.
-const (
-	good     = 1 << 8 // a call of the fast path has succeeded
-	windowed = 1 << 9 // the limit was made by Per
-)
+// said is what else the first limit says. Most buckets say the same as others, and
+// share it; the zero Handle says nothing.
+type said struct {
+	name   string
+	n      float64
+	window time.Duration
+}
+
+// good tells, in info beside the unit, that a call of the fast path has succeeded.
+const good = 1 << 8
 
 func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
 
@@ -73,15 +79,10 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 
 func newBucket(key string, l *Limit) *Bucket {
 	b := &Bucket{key: key, born: now(), capacity: l.Capacity, rate: l.LeakRate}
-	if l.Name != "" {
-		name := l.Name
-		b.name = &name
+	if more := (said{l.Name, l.n, l.window}); more != (said{}) {
+		b.said = unique.Make(more)
 	}
-	info := uint32(l.Unit)
-	if l.window != 0 {
-		info |= windowed
-	}
-	b.info.Store(info)
+	b.info.Store(uint32(l.Unit))
 	b.start(l)
 	return b
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
@@ -112,18 +113,18 @@ func (b *Bucket) ledger() *ledger {
 
 // first returns the limit that the bucket was made with, if it was one.
 func (b *Bucket) first() []Limit {
-	l := Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}
-	if b.info.Load()&windowed != 0 {
-		l.window = lostWindow
-	}
-	return []Limit{l}
+	more := b.more()
+	return []Limit{{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: more.name, n: more.n, window: more.window, atOnce: b.rate == 0}}
 }
 
-func (b *Bucket) limitName() string {
-	if b.name == nil {
-		return ""
+func (b *Bucket) limitName() string { return b.more().name }
+
+// more returns what else the first limit says.
+func (b *Bucket) more() said {
+	if b.said == (unique.Handle[said]{}) {
+		return said{}
 	}
-	return *b.name
+	return b.said.Value()
 }
 
 var ops = sync.Pool{New: func() any { return new(Op) }}

@@ -21,9 +21,6 @@ const (
 	maxWait     = time.Duration(math.MaxInt64)
 )
 
-// lostWindow says only that the limit was made by Per.
-const lostWindow = -1
-
 // Limit is the shape of one leaky bucket: how much it holds, how fast that
 // leaks out, and which unit of a [Cost] it counts. In any interval of length W
 // at most Capacity + LeakRate*W units go out.
@@ -51,7 +48,7 @@ type Limit struct {
 	Name string
 
 	n      float64       // Per: so many
-	window time.Duration // in any window of this length; lostWindow: a bucket has not kept it
+	window time.Duration // in any window of this length
 	atOnce bool
 	flaw   string // what a method found wrong; NewBucket reports it
 }
@@ -100,8 +97,6 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
-	case l.window == lostWindow:
-		l.flaw = "Burst is for a limit that is being made, not for one of a bucket"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
