@@ -25,7 +25,7 @@ import (
 // A Bucket is safe for concurrent use. A decision in memory takes some ten
 // nanoseconds for one limit and a few hundred for several; it does not
 // allocate with one limit of which nobody waits. A bucket has no goroutine and
-// needs no Close.
+// needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
 type Bucket struct {
 	// What every call looks at comes first: with very many buckets most of a
 	// decision is waiting for them to come into the cache.
@@ -135,11 +135,19 @@ func Must(b *Bucket, err error) *Bucket {
 }
 
 // Key returns the key that the bucket was made with.
-func (b *Bucket) Key() string { return b.key }
+func (b *Bucket) Key() string {
+	if b == nil {
+		return ""
+	}
+	return b.key
+}
 
 // Shared reports whether the bucket's state is in a store, so that whatever is asked
 // of it takes a trip: for packages that wait.
 func (b *Bucket) Shared() bool {
+	if b == nil {
+		return false
+	}
 	l := b.slow.Load()
 	return l != nil && l.store != nil
 }
@@ -339,10 +347,13 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 
 // ready is what every method asks first.
 func (b *Bucket) ready(ctx context.Context) error {
-	if b == nil {
+	if b.unmade() {
 		return errNilBucket
 	}
 	return ctx.Err()
 }
 
-var errNilBucket = fmt.Errorf("%w: Bucket", ErrNil)
+// unmade reports whether b is nil, or zero: no limit has a capacity of 0.
+func (b *Bucket) unmade() bool { return b == nil || b.capacity == 0 }
+
+var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrNil)

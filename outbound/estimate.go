@@ -45,7 +45,7 @@ func (e *Estimate) Cost(known Cost) Cost {
 	}
 	e.mu.Unlock()
 	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
-	if e.Bucket != nil {
+	if !e.Bucket.unmade() {
 		most = e.Bucket.most()
 	}
 	for i, n := range known {

@@ -339,6 +339,9 @@ func (b *Bucket) succeeded(epoch int64) {
 // units that came back. It is for packages that wait, as [Bucket.Book] is. f
 // must not block. stop ends it.
 func (b *Bucket) OnChange(f func()) (stop func()) {
+	if b.unmade() {
+		return func() {}
+	}
 	l := b.ledger()
 	l.watchMu.Lock()
 	defer l.watchMu.Unlock()

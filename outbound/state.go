@@ -107,6 +107,9 @@ func nearest(all []State) State {
 // are those that it was made with. A bucket in a shared store is always idle:
 // its state is not here. It is what a [Keyed] asks before it drops a bucket.
 func (b *Bucket) Idle() bool {
+	if b.unmade() {
+		return true
+	}
 	l := b.slow.Load()
 	if l == nil {
 		t := int64(now())
