@@ -182,7 +182,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c == (Cost{}) && b.ledger().slots.Load() == 0 {
+	if c == (Cost{}) && b.slots() == 0 {
 		return b.acquireNothing(ctx)
 	}
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
@@ -213,7 +213,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{bucket: b, admitted: time.Now()}
 	var r Result
-	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
+	if err := b.peek(ctx, "peek", &r); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
@@ -277,7 +277,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	var r Result
-	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
+	if err := b.peek(ctx, "peek", &r); err != nil {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
@@ -285,9 +285,9 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, err
 	}
 	if c == (Cost{}) {
-		return r.State.Rem <= 0 && b.ledger().room(), nil
+		return r.State.Rem <= 0 && b.room(), nil
 	}
-	return clock.wait(&Cost{}, &c) == 0 && b.ledger().room(), nil
+	return clock.wait(&Cost{}, &c) == 0 && b.room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -327,19 +327,19 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	l := b.ledger()
+	shared := b.Shared()
 	var own []Limit
-	if len(limits) > 0 || l.store == nil {
+	if len(limits) > 0 || !shared {
 		var err error
 		if own, err = checkLimits(b.key, limits); err != nil {
 			return err
 		}
 	}
-	if l.store != nil {
+	if shared {
 		if err := noSlots(b.key, own); err != nil {
 			return err
 		}
-	} else if l.has(own) {
+	} else if b.has(own) {
 		return nil
 	}
 	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))

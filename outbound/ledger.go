@@ -91,7 +91,11 @@ func (l *ledger) set(limits []Limit) {
 }
 
 // has reports whether these limits are in force in a bucket of this process.
-func (l *ledger) has(limits []Limit) bool {
+func (b *Bucket) has(limits []Limit) bool {
+	l := b.slow.Load()
+	if l == nil {
+		return slices.Equal(limits, b.first())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Equal(limits, l.limits)

@@ -108,11 +108,15 @@ func (b *Bucket) free(n int) {
 }
 
 // room reports whether another call at once could start.
-func (l *ledger) room() bool {
+func (b *Bucket) room() bool {
+	slots := b.slots()
+	if slots == 0 {
+		return true
+	}
+	l := b.ledger()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slots := int(l.slots.Load())
-	return slots == 0 || l.used-int(l.lost.Load()) < slots
+	return l.used-int(l.lost.Load()) < slots
 }
 
 // enter adds a slot that a call has taken just now.

@@ -47,7 +47,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r Result
-	if err := b.do(ctx, "state", &Op{}, &r); err != nil {
+	if err := b.peek(ctx, "state", &r); err != nil {
 		return nil, err
 	}
 	return b.states(&r), nil
