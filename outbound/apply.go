@@ -69,7 +69,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Result {
 		r.Wait = later(ahead, r.Wait)
 	}
 	s.State.Keep(ahead)
-	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && op.Action <= Book {
+	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Charges)+len(r.Charges) == 0 && (op.Action <= Book || op.Action == Replace) {
 		// Nothing has changed. Every look at a slowed clock that is kept loses
 		// part of a nanosecond, and who looks often enough would stop it.
 		*s = was
@@ -173,7 +173,7 @@ func (op *Op) book(s *Stored, limits []leak.Limit, shapes []Limit, lifted bool, 
 	var farthest time.Duration // for who catches up
 	for i := range op.Costs {
 		n := units(&op.Costs[i], shapes)
-		r.Invalid = n == (leak.Units{}) && !op.free
+		r.Invalid = n == (leak.Units{}) && op.Costs[i] != (Cost{}) && !op.free
 		for j := range limits {
 			if n[j] > limits[j].Capacity {
 				r.Limit, r.TooLarge = j, true

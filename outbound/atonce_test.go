@@ -308,18 +308,6 @@ func TestLoweredCallsAtOnceLetRunningCallsEnd(t *testing.T) {
 	}
 }
 
-func TestSharedBucketRefusesAtOnce(t *testing.T) {
-	_, err := NewSharedBucket(NewMemory(), "shared", PerSecond(1), AtOnce(3))
-	var bad *LimitError
-	if !errors.As(err, &bad) || bad.Key != "shared" || !errors.Is(err, ErrInvalidLimit) {
-		t.Errorf("NewSharedBucket: %v", err)
-	}
-	b := Must(NewSharedBucket(NewMemory(), "shared", PerSecond(1)))
-	if err := b.SetLimits(ctx, AtOnce(3)); !errors.As(err, &bad) {
-		t.Errorf("SetLimits: %v", err)
-	}
-}
-
 func TestABucketIsNotIdleWhileCallsAreInProgress(t *testing.T) {
 	for name, limits := range map[string][]Limit{"alone": {AtOnce(2)}, "beside a rate": {AtOnce(2), Limit{Capacity: 10, LeakRate: 10}}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+	"unique"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // Bucket paces calls by one to eight limits in up to four units. A call takes
@@ -22,7 +25,7 @@ import (
 // A Bucket is safe for concurrent use. A decision in memory takes some ten
 // nanoseconds for one limit and a few hundred for several; it does not
 // allocate with one limit of which nobody waits. A bucket has no goroutine and
-// needs no Close.
+// needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
 type Bucket struct {
 	// What every call looks at comes first: with very many buckets most of a
 	// decision is waiting for them to come into the cache.
@@ -32,19 +35,24 @@ type Bucket struct {
 	brim     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit, in line: a bucket with one limit costs 96 bytes
 	pins     atomic.Int32  // permits that a Keyed has out
-	info     atomic.Uint32 // the unit of the first limit, good and windowed
+	info     atomic.Uint32 // the unit of the first limit, and good
 	key      string
 	slow     atomic.Pointer[ledger]
 	born     time.Duration
 	rate     float64 // of the first limit; 0: AtOnce
-	name     *string
+	said     unique.Handle[said]
 }
 
-// What info tells beside the unit.
-const (
-	good     = 1 << 8 // a call of the fast path has succeeded
-	windowed = 1 << 9 // the limit was made by Per
-)
+// said is what else the first limit says. Most buckets say the same as others, and
+// share it; the zero Handle says nothing.
+type said struct {
+	name   string
+	n      float64
+	window time.Duration
+}
+
+// good tells, in info beside the unit, that a call of the fast path has succeeded.
+const good = 1 << 8
 
 func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
 
@@ -71,15 +79,10 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 
 func newBucket(key string, l *Limit) *Bucket {
 	b := &Bucket{key: key, born: now(), capacity: l.Capacity, rate: l.LeakRate}
-	if l.Name != "" {
-		name := l.Name
-		b.name = &name
+	if more := (said{l.Name, l.n, l.window}); more != (said{}) {
+		b.said = unique.Make(more)
 	}
-	info := uint32(l.Unit)
-	if l.window != 0 {
-		info |= windowed
-	}
-	b.info.Store(info)
+	b.info.Store(uint32(l.Unit))
 	b.start(l)
 	return b
 }
@@ -89,7 +92,9 @@ func newBucket(key string, l *Limit) *Bucket {
 // with different limits are each held to their own; of limits with the same Unit
 // and Name they share the level. It does no I/O. A nil store is
 // [ErrNil], because a bucket in memory would give each of N workers the whole
-// quota, and a limit [AtOnce] is a [*LimitError].
+// quota. A limit [AtOnce] is this bucket's own: it bounds the calls in progress that
+// this bucket has admitted, and N workers have N times as many. A cost that only it
+// would count is [ErrInvalidCost].
 func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
@@ -98,8 +103,8 @@ func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := noSlots(key, own); err != nil {
-		return nil, err
+	if len(own) == 1 && own[0].atOnce {
+		return nil, &LimitError{Key: key, Limit: own[0], Reason: "AtOnce is this worker's own: a shared bucket needs a limit to share beside it"}
 	}
 	b := newBucket(key, &own[0])
 	b.word.Store(busy)
@@ -114,7 +119,7 @@ func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 func noSlots(key string, limits []Limit) error {
 	for i := range limits {
 		if limits[i].atOnce {
-			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce counts the calls of one process: a shared bucket cannot have it"}
+			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
 		}
 	}
 	return nil
@@ -130,11 +135,19 @@ func Must(b *Bucket, err error) *Bucket {
 }
 
 // Key returns the key that the bucket was made with.
-func (b *Bucket) Key() string { return b.key }
+func (b *Bucket) Key() string {
+	if b == nil {
+		return ""
+	}
+	return b.key
+}
 
 // Shared reports whether the bucket's state is in a store, so that whatever is asked
 // of it takes a trip: for packages that wait.
 func (b *Bucket) Shared() bool {
+	if b == nil {
+		return false
+	}
 	l := b.slow.Load()
 	return l != nil && l.store != nil
 }
@@ -169,6 +182,9 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 
 // acquire is Acquire for whatever is not the fast path.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
+	if c == (Cost{}) && b.slots() == 0 {
+		return b.acquireNothing(ctx)
+	}
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
 	op := Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}
 	for late := 0; ; late++ {
@@ -183,13 +199,29 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		k.admitted = time.Now()
 		back := k.charge[0]
-		op.Charges = []*Charge{&back}
+		op.Charges, op.freed = []*Charge{&back}, k.slot.drop()
 		if late == mostLate {
 			op.Costs = nil
 			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 		}
 	}
+}
+
+// acquireNothing is acquire for a call that costs nothing: it goes, before those who
+// are booked as well, unless a hold lasts.
+func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
+	k := &call{bucket: b, admitted: time.Now()}
+	var r Result
+	if err := b.peek(ctx, "peek", &r); err != nil {
+		return nil, err
+	}
+	if r.State.Rem > 0 {
+		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
+	}
+	// No life knows of this charge: nothing of it comes back.
+	k.charge[0] = Charge{Charge: leak.Charge{Born: never, Epoch: r.State.Epoch}, Version: r.Version, limits: r.Limits}
+	return k, nil
 }
 
 // mostLate is how many answers a call gives back because they come too late, before it
@@ -245,14 +277,17 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	var r Result
-	if err := b.do(ctx, "peek", &Op{}, &r); err != nil {
+	if err := b.peek(ctx, "peek", &r); err != nil {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
 	if err := clock.check(&c); err != nil {
 		return false, err
 	}
-	return clock.wait(&Cost{}, &c) == 0 && b.ledger().room(), nil
+	if c == (Cost{}) {
+		return r.State.Rem <= 0 && b.room(), nil
+	}
+	return clock.wait(&Cost{}, &c) == 0 && b.room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -292,19 +327,19 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	l := b.ledger()
+	shared := b.Shared()
 	var own []Limit
-	if len(limits) > 0 || l.store == nil {
+	if len(limits) > 0 || !shared {
 		var err error
 		if own, err = checkLimits(b.key, limits); err != nil {
 			return err
 		}
 	}
-	if l.store != nil {
+	if shared {
 		if err := noSlots(b.key, own); err != nil {
 			return err
 		}
-	} else if l.has(own) {
+	} else if b.has(own) {
 		return nil
 	}
 	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))
@@ -312,10 +347,13 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 
 // ready is what every method asks first.
 func (b *Bucket) ready(ctx context.Context) error {
-	if b == nil {
+	if b.unmade() {
 		return errNilBucket
 	}
 	return ctx.Err()
 }
 
-var errNilBucket = fmt.Errorf("%w: Bucket", ErrNil)
+// unmade reports whether b is nil, or zero: no limit has a capacity of 0.
+func (b *Bucket) unmade() bool { return b == nil || b.capacity == 0 }
+
+var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrNil)

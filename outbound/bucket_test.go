@@ -189,3 +189,33 @@ func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
 		}
 	}
 }
+
+func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
+	for _, b := range []*Bucket{nil, new(Bucket)} {
+		for name, do := range map[string]func() error{
+			"Acquire":      func() error { _, err := b.Acquire(ctx, Cost{1}); return err },
+			"nothing":      func() error { _, err := b.Acquire(ctx, Cost{}); return err },
+			"Fillup":       func() error { _, err := b.Fillup(ctx, Cost{1}); return err },
+			"AbleToAccept": func() error { _, err := b.AbleToAccept(ctx, Cost{1}); return err },
+			"State":        func() error { _, err := b.State(ctx); return err },
+			"States":       func() error { _, err := b.States(ctx); return err },
+			"Book":         func() error { return b.Book(ctx, &Booking{Costs: []Cost{{1}}}) },
+			"Hold":         func() error { return b.Hold(ctx, time.Second) },
+			"Resume":       func() error { return b.Resume(ctx) },
+			"SetLimits":    func() error { return b.SetLimits(ctx, PerSecond(1)) },
+			"Do":           func() error { return Do(ctx, b, Cost{1}, func(context.Context) error { return nil }) },
+		} {
+			if err := do(); !errors.Is(err, ErrNil) {
+				t.Errorf("%s of %p: %v", name, b, err)
+			}
+		}
+		if b.Key() != "" || b.Shared() || !b.Idle() {
+			t.Errorf("%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())
+		}
+		b.OnChange(func() {})()
+		b.Changes(func(Change) {})()
+		if c := (&Estimate{Bucket: b}).Cost(Cost{1}); c != (Cost{1}) {
+			t.Errorf("an estimate of it: %v", c)
+		}
+	}
+}

@@ -69,7 +69,7 @@ func (k ChangeKind) String() string {
 // f is called in a goroutine of its own, with one change after the other, and holds no
 // call up. It may use the bucket. Changes that come while it runs wait for it.
 func (b *Bucket) Changes(f func(Change)) (stop func()) {
-	if f == nil {
+	if f == nil || b.unmade() {
 		return func() {}
 	}
 	l := b.ledger()

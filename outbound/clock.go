@@ -24,7 +24,7 @@ type Clock struct {
 // clock returns what the reply to a trip that was sent at that time tells.
 func (b *Bucket) clock(r *Result, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, shared: b.ledger().store != nil}
+	k := Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, shared: b.Shared()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -162,7 +162,7 @@ func (k *Clock) check(c *Cost) error {
 			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
 		}
 	}
-	if !c.valid() || !counted && k.bucket.ledger().slots.Load() == 0 {
+	if !c.valid() || !counted && *c != (Cost{}) && (k.shared || k.bucket.slots() == 0) {
 		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
 	}
 	return nil

@@ -16,14 +16,31 @@ const Units = 4
 //	cost := outbound.Cost{calls: 1, input: 900, output: 300}
 //
 // and a [Limit] says which of the numbers it counts. Every number is finite
-// and not negative, and at least one that the bucket counts is above 0:
-// anything else is [ErrInvalidCost]. An array passes by value, costs no
-// allocation, and a wrapper cannot drop a unit of it.
+// and not negative, and one that the bucket counts is above 0, or none is:
+// anything else is [ErrInvalidCost]. A call that costs nothing, Cost{}, goes unless a
+// hold lasts: in a queue when its turn comes, and on a bucket at once. An array passes
+// by value, costs no allocation, and a wrapper cannot drop a unit of it.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What
 // is above the capacity by less than half of that is taken for rounding, as of a
 // sum, and counts as the capacity.
 type Cost [Units]float64
+
+// most returns the largest cost that fits the limits in force, as far as is known here.
+func (b *Bucket) most() Cost {
+	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
+	l := b.slow.Load()
+	if l == nil {
+		if b.rate > 0 {
+			most[b.unitOf()] = b.capacity
+		}
+		return most
+	}
+	for _, limit := range l.inForce() {
+		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
+	}
+	return most
+}
 
 // valid reports whether every number is finite and not negative.
 func (c *Cost) valid() bool {

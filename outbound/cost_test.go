@@ -64,3 +64,51 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 		})
 	}
 }
+
+// Health checks and answers from a cache cost nothing, and are not to wait for those
+// that do. A hold is another thing: the API has asked for silence.
+func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 10, LeakRate: 1}
+		for name, b := range map[string]*Bucket{
+			"fast": Must(NewBucket("fast", l)), "two": Must(NewBucket("two", l, Limit{Capacity: 10, LeakRate: 1, Unit: 1})),
+			"shared": Must(NewSharedBucket(NewMemory(), "shared", l)),
+		} {
+			admit(t, b, 10)
+			k := Booking{Costs: []Cost{{10}}, Wait: time.Hour}
+			if err := b.Book(ctx, &k); err != nil {
+				t.Fatal(err)
+			}
+			p, err := b.Acquire(ctx, Cost{})
+			able, err2 := b.AbleToAccept(ctx, Cost{})
+			if err != nil || err2 != nil || !able {
+				t.Fatalf("%s: full, and booked for later: %v, %v, %v", name, err, able, err2)
+			}
+			if level := states(t, b)[0].Level; level != 20 {
+				t.Errorf("%s: level %v, want 20", name, level)
+			}
+			p.Settle(Cost{3})
+			if level := states(t, b)[0].Level; level != 23 {
+				t.Errorf("%s: level %v after it has cost 3, want 23", name, level)
+			}
+			if q := (Booking{Costs: []Cost{{}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
+				t.Errorf("%s: in line it went at %v", name, q.Tickets)
+			}
+			p.Refused(time.Minute)
+			var held *ThrottledError
+			if _, err := b.Acquire(ctx, Cost{}); !errors.As(err, &held) || !held.Held || held.RetryAfter != time.Minute {
+				t.Errorf("%s: held: %v", name, err)
+			}
+			if able, err := b.AbleToAccept(ctx, Cost{}); able || err != nil {
+				t.Errorf("%s: held: %v, %v", name, able, err)
+			}
+		}
+		b := Must(NewBucket("slots", l, AtOnce(1)))
+		if _, err := b.Acquire(ctx, Cost{}); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Acquire(ctx, Cost{}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("it is one of the calls at once: %v", err)
+		}
+	})
+}

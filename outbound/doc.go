@@ -33,7 +33,8 @@
 // A [Bucket] has one to eight limits, each on one of up to four units: calls,
 // tokens, money. A [Cost] has a number for each unit. A call is charged to all
 // limits or to none, and one that waits for one limit fills the others when it
-// goes. [AtOnce] limits calls in progress.
+// goes. [AtOnce] limits calls in progress; with a queue of its own it goes around the
+// limiters that count calls per time, which are next to the call: see package queue.
 //
 // # Gate and meter
 //

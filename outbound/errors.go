@@ -22,7 +22,8 @@ const (
 	// See [*CostError].
 	ErrTooLarge = sentinel("outbound: cost too large")
 	// ErrInvalidCost is a cost with a number that is NaN, infinite or
-	// negative, or one that no limit of the bucket counts. See [*CostError].
+	// negative, or one above nothing that no limit of the bucket counts. See
+	// [*CostError].
 	ErrInvalidCost = sentinel("outbound: invalid cost")
 	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
 	ErrInvalidLimit = sentinel("outbound: invalid limit")

@@ -7,6 +7,8 @@ import "sync"
 // the calls before came to beyond that. Acquire Cost(known), settle what the call has
 // really cost, and let Learn hear both:
 //
+//	e := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}
+//	…
 //	p, err := bucket.Acquire(ctx, e.Cost(known))
 //	…
 //	p.Settle(used)
@@ -14,14 +16,22 @@ import "sync"
 //
 // Too low an estimate sends calls that the API refuses, too high a one is settled too
 // late for others to use. Keep the capacity of such a limit at 6 s of its rate or
-// less, or stay at 95 % of the quota. The zero Estimate is ready to use, and safe for
-// concurrent use.
+// less, or stay at 95 % of the quota. The zero Estimate is ready to use, and an Estimate
+// is safe for concurrent use. Change no field after the first use.
 type Estimate struct {
+	// Bucket is what the calls acquire. No estimate is then above the capacity of a
+	// limit that is in force, so that calls which really cost more still go, and settle
+	// the rest; only what is known before may be too large. nil: nothing bounds an
+	// estimate, and once the average is above a capacity every call is [ErrTooLarge].
+	Bucket *Bucket
+	// First is what the calls before the first Learn are taken to cost beyond what is
+	// known of them. Numbers that are no cost count as nothing.
+	First Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. Others
 	// mean 1/20.
 	Weight float64
 
-	mu    sync.Mutex
+	mu    sync.Mutex // protects what follows
 	calls int
 	rest  Cost
 }
@@ -29,9 +39,17 @@ type Estimate struct {
 // Cost returns what a call is expected to cost of which so much is known.
 func (e *Estimate) Cost(known Cost) Cost {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range known {
-		known[i] += e.rest[i]
+	rest := e.rest
+	if e.calls == 0 && e.First.real() {
+		rest = e.First
+	}
+	e.mu.Unlock()
+	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
+	if !e.Bucket.unmade() {
+		most = e.Bucket.most()
+	}
+	for i, n := range known {
+		known[i] = max(n, min(n+rest[i], most[i]))
 	}
 	return known
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
@@ -55,4 +57,74 @@ func TestAnEstimateIgnoresWhatIsNoCostAndStaysANumber(t *testing.T) {
 			t.Errorf("weight %v: %v, want 1 and 30", weight, c)
 		}
 	}
+}
+
+// The documented use of it, where calls cost more than the bucket holds.
+func TestAnEstimateNeverStopsCallsThatTheBucketHoldsNoMore(t *testing.T) {
+	const calls, tokens = 0, 1
+	perMinute, perSecond := Limit{Capacity: 800, LeakRate: 500, Unit: tokens}, Limit{Capacity: 40, LeakRate: 20}
+	for _, name := range []string{"one", "two", "shared"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := map[string]*Bucket{
+				"one":    Must(NewBucket("one", perMinute)),
+				"two":    Must(NewBucket("two", perSecond, perMinute)),
+				"shared": Must(NewSharedBucket(NewMemory(), "shared", perSecond, perMinute)),
+			}[name]
+			e := Estimate{Bucket: b, First: Cost{tokens: 300}}
+			call := func(known, want, used Cost) {
+				t.Helper()
+				time.Sleep(time.Hour)
+				c := e.Cost(known)
+				p, err := b.Acquire(ctx, c)
+				if c != want || err != nil {
+					t.Fatalf("%s: cost %v, want %v: %v", name, c, want, err)
+				}
+				p.Settle(used)
+				p.Done()
+				e.Learn(known, used)
+			}
+			known := Cost{}
+			if name != "one" {
+				known[calls] = 1
+			}
+			with := func(n float64) Cost { c := known; c[tokens] = n; return c }
+			call(known, with(300), with(900))
+			call(known, with(800), with(1200))
+			if level := nearest(states(t, b)).Level; level != 1200 {
+				t.Errorf("%s: level %v, want what the call has really cost", name, level)
+			}
+			call(with(100), with(800), with(1300))
+			if c := e.Cost(with(801)); c != with(801) {
+				t.Errorf("%s: %v of more than fits", name, c)
+			}
+			if name != "one" {
+				if err := b.SetLimits(ctx, perSecond, Limit{Capacity: 600, LeakRate: 500, Unit: tokens}); err != nil {
+					t.Fatal(err)
+				}
+				call(known, with(600), with(600))
+			}
+		})
+	}
+}
+
+func TestAnEstimateOfWhatIsNotKnownBeforeTheFirstCallLetsItGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const output = 2
+		b := Must(NewBucket("output", Limit{Capacity: 800, LeakRate: 500, Unit: output}))
+		e := Estimate{Bucket: b}
+		p, err := b.Acquire(ctx, e.Cost(Cost{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Settle(Cost{output: 400})
+		e.Learn(Cost{}, Cost{output: 400})
+		if s := states(t, b)[0]; s.Level != 400 || e.Cost(Cost{}) != (Cost{output: 400}) {
+			t.Errorf("level %v, then %v", s.Level, e.Cost(Cost{}))
+		}
+		for _, bad := range append(noNumbers, huge...) {
+			if c := (&Estimate{First: Cost{bad}}).Cost(Cost{1}); c != (Cost{1}) {
+				t.Errorf("first %v: %v", bad, c)
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"context"
 	"math"
 	"time"
 
@@ -91,6 +92,38 @@ func (b *Bucket) take(c *Cost, t int64, p *Permit) (wait time.Duration, ok bool)
 	}
 }
 
+// peek tells of the state without changing it. Of a bucket that has no ledger it makes
+// none.
+func (b *Bucket) peek(ctx context.Context, name string, r *Result) error {
+	word := b.word.Load()
+	if b.slow.Load() != nil || word == busy {
+		return b.do(ctx, name, &Op{}, r)
+	}
+	t := now()
+	*r = Result{Limit: -1, State: leak.New(b.born), Limits: b.first()}
+	s := &r.State
+	s.Advance(nil, t)
+	s.Level[0].Level = b.level(word, t)
+	s.Last = max(s.Last, min(0, time.Duration(b.seen.Load())-t))
+	return nil
+}
+
+// level returns the level that the word tells of at time t.
+func (b *Bucket) level(word int64, t time.Duration) float64 {
+	return min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
+}
+
+// slots returns how many calls at once there may be; 0: any number.
+func (b *Bucket) slots() int {
+	if l := b.slow.Load(); l != nil {
+		return int(l.slots.Load())
+	}
+	if b.rate == 0 {
+		return int(b.capacity)
+	}
+	return 0
+}
+
 // open moves the fast path's state into the ledger, whose lock is held.
 func (b *Bucket) open(l *ledger) {
 	word, t := b.word.Swap(busy), now()
@@ -101,7 +134,7 @@ func (b *Bucket) open(l *ledger) {
 	s := &l.stored.State
 	limits := l.shapes()
 	s.Advance(limits, t)
-	s.Level[0].Level = min(b.capacity, max(0, float64(word-int64(t))/float64(b.unit)))
+	s.Level[0].Level = b.level(word, t)
 	l.seen = b.seen.Load()
 	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
 }

@@ -163,7 +163,7 @@ func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
 
 func TestJobWithAnInvalidCostDoesNotRun(t *testing.T) {
 	b := Must(NewBucket("costs", PerSecond(1)))
-	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalidCost, {}: ErrInvalidCost} {
+	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalidCost, {0, 1}: ErrInvalidCost} {
 		if err := Do(ctx, b, cost, func(context.Context) error { t.Error("ran"); return nil }); !errors.Is(err, want) {
 			t.Errorf("cost %v: %v, want %v", cost, err, want)
 		}

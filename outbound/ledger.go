@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
@@ -15,10 +16,11 @@ const lag = leak.Lag
 // ledger is what a bucket needs beyond its word: several limits, bookings,
 // holds, calls at once, a store. It is made when it is first needed.
 type ledger struct {
-	store Store        // nil: stored, below
-	heard atomic.Int64 // the newest epoch in which a call has succeeded
-	told  atomic.Int64 // the newest that the state was told of
-	doubt atomic.Int64 // the newest in which the store has not heard of any success since the hold
+	store  Store                   // nil: stored, below
+	latest atomic.Pointer[[]Limit] // the limits of a store's latest reply
+	heard  atomic.Int64            // the newest epoch in which a call has succeeded
+	told   atomic.Int64            // the newest that the state was told of
+	doubt  atomic.Int64            // the newest in which the store has not heard of any success since the hold
 
 	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
 
@@ -26,8 +28,12 @@ type ledger struct {
 	limits []Limit    // as given, an AtOnce included
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
-	taken  slots      // those of calls in progress
-	turn   uint64     // operations so far, in this process
+	// Of those in use, the ones that a trip to a store is under way for, and whether
+	// somebody was refused for want of them.
+	reserved int
+	missed   bool
+	taken    slots  // those of calls in progress
+	turn     uint64 // operations so far, in this process
 	// Slots of permits that were dropped without Done, so far.
 	collected int
 	stored    Stored // if there is no store
@@ -46,6 +52,16 @@ type ledger struct {
 	unheard  []Report                 // settles that a store has failed with; watchMu protects it, too
 	owing    atomic.Bool              // there are some
 	watches  atomic.Pointer[[]*watch] // who hears of changes; nil: nobody
+}
+
+// inForce returns the limits in force, as far as is known here, without an AtOnce.
+func (l *ledger) inForce() []Limit {
+	if set := l.latest.Load(); set != nil {
+		return *set
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.own
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
@@ -75,7 +91,11 @@ func (l *ledger) set(limits []Limit) {
 }
 
 // has reports whether these limits are in force in a bucket of this process.
-func (l *ledger) has(limits []Limit) bool {
+func (b *Bucket) has(limits []Limit) bool {
+	l := b.slow.Load()
+	if l == nil {
+		return slices.Equal(limits, b.first())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Equal(limits, l.limits)
@@ -97,18 +117,18 @@ func (b *Bucket) ledger() *ledger {
 
 // first returns the limit that the bucket was made with, if it was one.
 func (b *Bucket) first() []Limit {
-	l := Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: b.limitName(), atOnce: b.rate == 0}
-	if b.info.Load()&windowed != 0 {
-		l.window = lostWindow
-	}
-	return []Limit{l}
+	more := b.more()
+	return []Limit{{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: more.name, n: more.n, window: more.window, atOnce: b.rate == 0}}
 }
 
-func (b *Bucket) limitName() string {
-	if b.name == nil {
-		return ""
+func (b *Bucket) limitName() string { return b.more().name }
+
+// more returns what else the first limit says.
+func (b *Bucket) more() said {
+	if b.said == (unique.Handle[said]{}) {
+		return said{}
 	}
-	return *b.name
+	return b.said.Value()
 }
 
 var ops = sync.Pool{New: func() any { return new(Op) }}
@@ -131,6 +151,9 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 		return nil
 	}
 	op.Limits = l.own
+	l.mu.Lock()
+	costs := l.reserve(op)
+	l.mu.Unlock()
 	far := ops.Get().(*Op) // a store may let its argument escape to the heap
 	room := far.were
 	*far = *op
@@ -144,12 +167,17 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	clear(far.were)
 	*far = Op{were: far.were[:0]}
 	ops.Put(far)
+	l.seated(op, costs, r)
 	if err != nil {
 		l.keep(op.Reports, told)
 		if err == ctx.Err() { // it is no fault of the store's
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
+	}
+	if was := l.latest.Load(); was == nil || !sameLimits(*was, r.Limits) {
+		limits := r.Limits
+		l.latest.Store(&limits)
 	}
 	if l.owing.Load() {
 		go b.again()
@@ -184,38 +212,17 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	if b.info.Load()&good != 0 {
 		l.stored.State.Succeeded(l.base)
 	}
-	if lost := l.lost.Swap(0); lost > 0 {
-		l.used -= int(lost)
-		l.collected += int(lost)
-		l.taken.sweep()
-	}
 	op.Limits = l.own // until now, so that what they leaked is known
 	if op.Action == Replace {
 		l.set(op.Replacement)
 		op.Replacement = l.own
 	}
-	slots := int(l.slots.Load())
-	op.free = slots > 0
-	costs := op.Costs
-	l.used -= op.freed
-	if op.Action == Book && slots > 0 {
-		free := slots - l.used
-		if op.Move != nil {
-			free++ // it brings its own
-		}
-		op.Costs = costs[:max(0, min(len(costs), free))]
-	}
+	op.free = l.slots.Load() > 0
+	costs := l.reserve(op)
 	r := op.Apply(&l.stored, now())
-	if op.Action == Book && slots > 0 {
-		l.used += len(r.Charges)
-		r.slots = true
-		if !r.Refused && len(r.Charges) == len(op.Costs) && len(op.Costs) < len(costs) {
-			r.Refused, r.noSlot = true, true
-		}
-		op.Costs = costs
-	}
+	l.seat(op, costs, &r)
 	l.turn++
-	r.given, r.used, r.turn, r.collected = l.limits, l.used, l.turn, l.collected
+	r.given, r.turn = l.limits, l.turn
 	if len(l.own) == 1 {
 		l.idle = later(r.State.At, r.Expire)
 		b.shut(l)
@@ -336,6 +343,9 @@ func (b *Bucket) succeeded(epoch int64) {
 // units that came back. It is for packages that wait, as [Bucket.Book] is. f
 // must not block. stop ends it.
 func (b *Bucket) OnChange(f func()) (stop func()) {
+	if b.unmade() {
+		return func() {}
+	}
 	l := b.ledger()
 	l.watchMu.Lock()
 	defer l.watchMu.Unlock()

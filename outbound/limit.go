@@ -21,9 +21,6 @@ const (
 	maxWait     = time.Duration(math.MaxInt64)
 )
 
-// lostWindow says only that the limit was made by Per.
-const lostWindow = -1
-
 // Limit is the shape of one leaky bucket: how much it holds, how fast that
 // leaks out, and which unit of a [Cost] it counts. In any interval of length W
 // at most Capacity + LeakRate*W units go out.
@@ -51,7 +48,7 @@ type Limit struct {
 	Name string
 
 	n      float64       // Per: so many
-	window time.Duration // in any window of this length; lostWindow: a bucket has not kept it
+	window time.Duration // in any window of this length
 	atOnce bool
 	flaw   string // what a method found wrong; NewBucket reports it
 }
@@ -100,8 +97,6 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
-	case l.window == lostWindow:
-		l.flaw = "Burst is for a limit that is being made, not for one of a bucket"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
@@ -123,8 +118,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // AtOnce returns a limit on calls in progress: at most n have been admitted
 // and not yet ended by [Permit.Done], whatever they cost. Its room comes back
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
-// has at most one such limit, and for now only in process:
-// [NewSharedBucket] refuses it.
+// has at most one such limit. Of a shared bucket it counts the calls of this
+// worker's bucket only, and [Bucket.SetLimits] leaves it as it is.
 //
 // A call whose Done is forgotten keeps its place until the garbage collector has found
 // its permit, which may be minutes later: meanwhile others are refused, or wait. The

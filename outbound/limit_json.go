@@ -54,7 +54,7 @@ func (l *Limit) made() string {
 	switch {
 	case l.atOnce && (l.Capacity != math.Trunc(l.Capacity) || l.LeakRate != 0 || l.n != 0 || l.window != 0):
 		return "AtOnce has a whole number of calls, and neither a leak rate nor a window"
-	case l.n == 0 && (l.window == 0 || l.window == lostWindow):
+	case l.n == 0 && l.window == 0:
 	case !(l.n > 0):
 		return "n " + number(l.n) + " is not above 0"
 	case l.window <= 0 || l.window > maxWait-jitter:

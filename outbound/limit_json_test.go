@@ -15,7 +15,6 @@ var someLimits = []Limit{
 	{Capacity: 40, LeakRate: 2}, {Capacity: 1e12, LeakRate: 1e12, Unit: 3, Name: "input tokens"}, {Capacity: 1e-300, LeakRate: 1e-305},
 	{Capacity: math.Nextafter(1, 2), LeakRate: 1. / 3, Name: "\u2028\"\\\x00é\U0010ffff"}, PerSecond(10), PerMinute(30_000).Burst(3_000).Of(1, "tokens"),
 	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), AtOnce(1), AtOnce(1e9).Of(2, "at once"),
-	{Capacity: 1, LeakRate: 1, window: lostWindow},
 }
 
 func TestALimitSurvivesJSONWholly(t *testing.T) {
@@ -33,6 +32,31 @@ func TestALimitSurvivesJSONWholly(t *testing.T) {
 	data, err := json.Marshal(PerSecond(10).Of(1, "x"))
 	if want := `{"capacity":1,"leak_rate":9.900990099009901,"unit":1,"name":"x","n":10,"per":1000000000}`; err != nil || string(data) != want {
 		t.Errorf("%s, %v; want %s", data, err, want)
+	}
+}
+
+// A bucket tells of the limit that it was given, also where it is the only one.
+func TestTheLimitOfAStateIsTheOneThatWasGiven(t *testing.T) {
+	for _, l := range someLimits {
+		given := [][]Limit{{l}}
+		if !l.atOnce {
+			given = append(given, []Limit{l, {Capacity: 1, LeakRate: 1, Name: "other"}})
+		}
+		for _, limits := range given {
+			b := Must(NewBucket("k", limits...))
+			all := states(t, b)
+			data, err := json.Marshal(all[0].Limit)
+			var again Limit
+			if all[0].Limit != l || err != nil || json.Unmarshal(data, &again) != nil || again != l {
+				t.Errorf("of %d limits: %v, in JSON %s (%v), want %v", len(limits), all[0].Limit, data, err, l)
+			}
+			if err := b.SetLimits(ctx, limits...); err != nil || b.word.Load() == busy && len(limits) == 1 && b.unit > 0 {
+				t.Errorf("%v, set again: %v, and it is slower", l, err)
+			}
+		}
+	}
+	if l := states(t, Must(NewBucket("k", PerMinute(100))))[0].Limit.Burst(5); l != PerMinute(100).Burst(5) {
+		t.Errorf("with a burst: %v", l)
 	}
 }
 

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,4 +208,70 @@ func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
 			t.Errorf("level %v (%v), want 9", s.Level, err)
 		}
 	})
+}
+
+// Whoever looks at a million keys, as for metrics, must not pay for each with a ledger.
+func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := PerSecond(100).Burst(7).Of(1, "some")
+		cost := Cost{1: 3}
+		looked, left := Must(NewBucket("k", limit)), Must(NewBucket("k", limit))
+		slow := Must(NewBucket("k", limit))
+		slow.ledger()
+		same := func() {
+			t.Helper()
+			for _, b := range []*Bucket{looked, slow} {
+				able, err := b.AbleToAccept(ctx, Cost{1: 5})
+				if err != nil || able != (states(t, b)[0].Remaining >= 5) || b.SetLimits(ctx, limit) != nil {
+					t.Errorf("able %v, %v", able, err)
+				}
+			}
+			if a, b := states(t, looked)[0], states(t, slow)[0]; a != b {
+				t.Errorf("%+v, with a ledger %+v", a, b)
+			}
+			if looked.Idle() != slow.Idle() || looked.word.Load() != left.word.Load() || looked.seen.Load() != left.seen.Load() || looked.slow.Load() != nil {
+				t.Error("a look has changed the bucket")
+			}
+		}
+		for range 3 {
+			for _, b := range []*Bucket{looked, left, slow} {
+				if _, err := b.Acquire(ctx, cost); err != nil && !errors.Is(err, ErrThrottled) {
+					t.Fatal(err)
+				}
+			}
+			same()
+			time.Sleep(13 * time.Millisecond)
+			same()
+		}
+		time.Sleep(time.Minute)
+		same()
+	})
+}
+
+func TestLookingAtBucketsKeepsNoMemory(t *testing.T) {
+	const n = 10_000
+	all := make([]*Bucket, n)
+	for i := range all {
+		all[i] = Must(NewBucket("k", PerSecond(10)))
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for _, b := range all {
+		if _, err := b.State(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil {
+			t.Fatal(err)
+		}
+	}
+	if per := float64(heap()-before) / n; per > 16 {
+		t.Errorf("%.0f bytes per bucket", per)
+	}
+	runtime.KeepAlive(all)
 }

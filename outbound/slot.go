@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -107,11 +108,15 @@ func (b *Bucket) free(n int) {
 }
 
 // room reports whether another call at once could start.
-func (l *ledger) room() bool {
+func (b *Bucket) room() bool {
+	slots := b.slots()
+	if slots == 0 {
+		return true
+	}
+	l := b.ledger()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slots := int(l.slots.Load())
-	return slots == 0 || l.used-int(l.lost.Load()) < slots
+	return l.used-int(l.lost.Load()) < slots
 }
 
 // enter adds a slot that a call has taken just now.
@@ -134,5 +139,72 @@ func (l *ledger) crowded(e *ThrottledError) {
 	e.InProgress = l.used
 	if l.taken.first != nil {
 		e.Oldest = now() - l.taken.first.since
+	}
+}
+
+// reserve has a booking ask for no more than there are places among the calls at once,
+// and takes these, because the answer of a store takes its time. It returns all that the
+// booking asks for. mu is held.
+func (l *ledger) reserve(op *Op) (costs []Cost) {
+	costs = op.Costs
+	if lost := l.lost.Swap(0); lost > 0 {
+		l.used -= int(lost)
+		l.collected += int(lost)
+		l.taken.sweep()
+	}
+	l.used -= op.freed
+	op.freed = 0
+	slots := int(l.slots.Load())
+	if op.Action != Book || slots == 0 {
+		return costs
+	}
+	free := slots - l.used
+	if op.Move != nil {
+		free++ // it brings its own
+	}
+	op.Costs = costs[:max(0, min(len(costs), free))]
+	l.missed = l.missed || len(op.Costs) < len(costs) && l.reserved > 0
+	l.used += len(op.Costs)
+	l.reserved += len(op.Costs)
+	return costs
+}
+
+// seat gives the places back that were reserved for more than was booked, and says so
+// where there was none for the next of costs. It reports whether somebody was refused
+// for want of those meanwhile. mu is held.
+func (l *ledger) seat(op *Op, costs []Cost, r *Result) (missed bool) {
+	if op.Action == Book && l.slots.Load() > 0 {
+		n := len(op.Costs)
+		l.used -= n - len(r.Charges)
+		l.reserved -= n
+		r.slots = true
+		if !r.Refused && len(r.Charges) == n && n < len(costs) {
+			r.Refused, r.noSlot = true, true
+		}
+		op.Costs = costs
+		if n > len(r.Charges) {
+			missed, l.missed = l.missed, false
+		}
+	}
+	r.used, r.collected = l.used, l.collected
+	return missed
+}
+
+// seated is seat for an operation in a store, which may have failed.
+func (l *ledger) seated(op *Op, costs []Cost, r *Result) {
+	slots := l.slots.Load() > 0
+	l.mu.Lock()
+	missed := l.seat(op, costs, r)
+	if slots {
+		r.given = slices.Clone(r.Limits)
+		for i := range l.limits {
+			if l.limits[i].atOnce {
+				r.given = slices.Insert(r.given, min(i, len(r.given)), l.limits[i])
+			}
+		}
+	}
+	l.mu.Unlock()
+	if missed {
+		l.changed()
 	}
 }

@@ -47,7 +47,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r Result
-	if err := b.do(ctx, "state", &Op{}, &r); err != nil {
+	if err := b.peek(ctx, "state", &r); err != nil {
 		return nil, err
 	}
 	return b.states(&r), nil
@@ -107,6 +107,9 @@ func nearest(all []State) State {
 // are those that it was made with. A bucket in a shared store is always idle:
 // its state is not here. It is what a [Keyed] asks before it drops a bucket.
 func (b *Bucket) Idle() bool {
+	if b.unmade() {
+		return true
+	}
 	l := b.slow.Load()
 	if l == nil {
 		t := int64(now())

@@ -196,7 +196,7 @@ type Result struct {
 	// between. Limits that were set by Replace are kept for 30 days beyond.
 	Expire time.Duration
 
-	given  []Limit // those in force in a bucket of this process, an AtOnce included
+	given  []Limit // those in force, an AtOnce included; nil: Limits
 	used   int     // calls at once
 	slots  bool    // each of Charges has taken a place among the calls at once
 	noSlot bool    // refused because there is none

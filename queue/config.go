@@ -19,7 +19,8 @@ type Config struct {
 	// with their goroutines take some 300 MB.
 	MaxLen int
 	// MaxWait is the longest that a call waits. One that would have to wait
-	// longer is refused at once. 0: as long as its ctx allows. With a store that
+	// longer is refused at once. 0: as long as its ctx allows; and if that has no
+	// deadline, no place is booked that is more than a day away: see [ErrFar]. With a store that
 	// is far away it is at least a trip and a reply's way back.
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after the time that was booked for

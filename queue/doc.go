@@ -95,6 +95,18 @@
 //
 // # In a row
 //
-// Only the outermost of several limiters in a row may wait, and the inner ones
-// are bare buckets: behind an outer wait the places of an inner queue go stale.
+// A limit that counts calls in progress goes outside, and the one that counts calls per
+// time inside, next to the call: so a call leaves at the moment that its inner queue has
+// given it. Both may wait. An [outbound.AtOnce] queue around a queue for the rate is as
+// good as one bucket with both limits, which is simpler where both are of the same
+// calls: of 1 000 calls none fails, the rate is used as well, and no window sees more.
+// The other way round a call has its moment first and then waits for a place, and
+// calls that waited leave together: the API refuses those.
+//
+// A call that waits inside keeps its place outside. Where many inner queues share one
+// outer, as 200 hosts share 20 places, no more calls of one host are to come at a time
+// than it serves soon, or they take the places of the others.
+//
+// Two limits per time belong into one bucket: then a call takes from both or from none.
+// Where they cannot be, only the inner queue keeps its promise to the API.
 package queue

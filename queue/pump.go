@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sort"
@@ -101,7 +102,10 @@ func (q *Queue) step() bool {
 			q.fail(err)
 		}
 	case asked != nil && !asked.gone:
-		q.refuse(asked, reason(err, asked.byCtx))
+		q.refuse(asked, reason(err, asked.deadline, asked.byCtx))
+		if errors.Is(err, ErrFar) {
+			q.refuseFar(err)
+		}
 	}
 	if !q.clock.Same(&before) { // who has a place now is not planned again
 		q.replan()

@@ -238,7 +238,7 @@ func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Perm
 		return nil, err
 	default:
 		q.stats.Refused++
-		return nil, reason(err, byCtx)
+		return nil, reason(err, deadline, byCtx)
 	}
 	w := &waiter{cost: *c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
 	q.list.pushFront(w)
@@ -262,10 +262,14 @@ func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
 	return at, false
 }
 
+// farthest is how far away a place may be where nobody has said how long to wait. A
+// level that is wrong, by whatever fault, would have the queue stand still for years.
+const farthest = 24 * time.Hour
+
 // within is the longest wait that ends by the deadline.
 func within(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
-		return 1<<63 - 1
+		return farthest
 	}
 	return min(max(0, deadline.Sub(now)), 1<<63-1-rounding) + rounding
 }
@@ -291,13 +295,29 @@ func (q *Queue) refusal(earliest time.Time, why error) *outbound.ThrottledError 
 	return e
 }
 
-// reason completes the bucket's refusal of a call that was ready to wait.
-func reason(err error, byCtx bool) error {
+// reason completes the bucket's refusal of a call that was ready to wait until the
+// deadline.
+func reason(err error, deadline time.Time, byCtx bool) error {
 	var full *outbound.ThrottledError
-	if errors.As(err, &full) {
+	switch {
+	case !errors.As(err, &full):
+	case deadline.IsZero():
+		full.Err = ErrFar
+	default:
 		full.Err = because(byCtx)
 	}
 	return err
+}
+
+// refuseFar refuses those who would wait for ever behind one that is refused as far away.
+func (q *Queue) refuseFar(err error) {
+	for w := q.list.rest; w != nil; {
+		next := w.next
+		if w.deadline.IsZero() {
+			q.refuse(w, err)
+		}
+		w = next
+	}
 }
 
 // slotless reports whether the bucket has refused for want of a place among

@@ -732,7 +732,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         if x <= l.cap * 1.0000000005 then u[i] = l.cap else which, why = i - 1, 2 end
       end
     end
-    if not counted then why = 3 end
+    if not counted and (c1 > 0 or c2 > 0 or c3 > 0 or c4 > 0) then why = 3 end
     while count > 0 and why == 0 do
       local limit = within
       if m > 0 then

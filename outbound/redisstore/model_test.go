@@ -21,7 +21,8 @@ func (m *model) apply(op *outbound.Op, at time.Duration) outbound.Result {
 	was, peeked := m.Stored, m.Stored
 	r := op.Apply(&m.Stored, at)
 	m.ahead = max(0, m.State.At-at)
-	if at < was.State.At && m.ahead == 0 || op.Action > outbound.Book || len(r.Charges) > 0 {
+	acts := op.Action > outbound.Book && (op.Action != outbound.Replace || m.Version != was.Version)
+	if at < was.State.At && m.ahead == 0 || acts || len(r.Charges) > 0 {
 		m.others = nil
 		return r
 	}

@@ -1,0 +1,130 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := NewMemory()
+		rate := Limit{Capacity: 10, LeakRate: 1}
+		b := Must(NewSharedBucket(store, "k", rate, AtOnce(2).Of(0, "mine")))
+		other := Must(NewSharedBucket(store, "k", rate, AtOnce(1)))
+		first, second := admit(t, b, 1), admit(t, b, 1)
+		var full *ThrottledError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "mine" || full.RetryAfter != 0 || full.InProgress != 2 {
+			t.Errorf("third: %v", err)
+		}
+		if level := states(t, b)[0].Level; level != 2 {
+			t.Errorf("level %v, want that of the two that went", level)
+		}
+		if able, err := b.AbleToAccept(ctx, Cost{1}); able || err != nil {
+			t.Errorf("able %v, %v", able, err)
+		}
+		last := admit(t, other, 1)
+		second.Done()
+		second = admit(t, b, 1)
+		if n := inProgress(t, b); n != 2 {
+			t.Errorf("%v in progress, want 2", n)
+		}
+		// The limits for all leave it alone.
+		if err := b.SetLimits(ctx, AtOnce(3)); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("SetLimits: %v", err)
+		}
+		if err := b.SetLimits(ctx, Limit{Capacity: 5, LeakRate: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if all := states(t, b); len(all) != 2 || all[0].Limit.Capacity != 5 || all[1].Level != 2 {
+			t.Errorf("%+v", all)
+		}
+		first.Done()
+		admit(t, b, 1)
+		second.Done()
+		last.Done()
+		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
+			t.Errorf("a cost that only AtOnce would count: %v", err)
+		}
+		// Of a refusal for want of a unit nothing stays taken.
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter != time.Second {
+			t.Errorf("no unit: %v", err)
+		}
+		if n := inProgress(t, b); n != 1 {
+			t.Errorf("%v in progress, want 1", n)
+		}
+		if _, err := NewSharedBucket(store, "k", AtOnce(2)); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("alone: %v", err)
+		}
+	})
+}
+
+// fragile fails while it is told to, after it has done its work.
+type fragile struct {
+	*Memory
+	fails bool
+}
+
+func (f *fragile) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	r, err := f.Memory.Update(ctx, key, op)
+	if f.fails {
+		return Result{}, errors.New("the reply is lost")
+	}
+	return r, err
+}
+
+func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fragile{Memory: NewMemory()}
+		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		store.fails = true
+		for range 3 {
+			var failed *StoreError
+			if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) {
+				t.Errorf("%v", err)
+			}
+		}
+		store.fails = false
+		p := admit(t, b, 1)
+		p.Done()
+		admit(t, b, 1)
+	})
+}
+
+// far answers after a trip.
+type far struct {
+	*Memory
+	trip time.Duration
+}
+
+func (f *far) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	time.Sleep(f.trip)
+	return f.Memory.Update(ctx, key, op)
+}
+
+// Who was refused for want of a place that a trip had reserved, and then did not use,
+// hears of it at once.
+func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&far{NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		told := make(chan struct{}, 9)
+		defer b.OnChange(func() { told <- struct{}{} })()
+		var trip sync.WaitGroup
+		trip.Go(func() {
+			if _, err := b.Acquire(ctx, Cost{20}); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("too large: %v", err)
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("while the place is reserved: %v", err)
+		}
+		trip.Wait()
+		if len(told) == 0 {
+			t.Error("nobody heard that the place is free")
+		}
+	})
+}
