@@ -60,8 +60,10 @@ const (
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalidCost].
 	EventSettled
-	// EventHeld is an API that asks to wait. One with a duration that has no
-	// effect has Err [ErrInvalidDuration].
+	// EventHeld is an API that asks to wait, or has told, by [Permit.Remaining], what
+	// was so little that the bucket is held. One with a duration that has no effect has
+	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
+	// whoever has caused them, and of their end.
 	EventHeld
 	// EventEnded is the end of a call.
 	EventEnded
