@@ -17,7 +17,9 @@ type Event struct {
 	Name string
 	// Cost is what the call was to take.
 	Cost Cost
-	// Wait is how long Acquire took: a place in a queue, or a trip to a store.
+	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is in
+	// the first three kinds and, if it was a millisecond or longer, in the EventWaited
+	// before as well: to sum waits up, leave that out, or take nothing else.
 	Wait time.Duration
 	// Used is what the call really cost, with EventSettled.
 	Used Cost

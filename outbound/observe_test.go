@@ -267,6 +267,33 @@ func TestObserverThatPanicsLaterHasLostNoReport(t *testing.T) {
 	})
 }
 
+func TestWaitsAreCountedOnceWithoutEventWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sum, waits time.Duration
+		l := Observe(limiterFunc(func(_ context.Context, c Cost) (Permit, error) {
+			time.Sleep(time.Duration(c[0]) * 100 * time.Microsecond)
+			return Permit{}, nil
+		}), "api", func(_ context.Context, e Event) {
+			if e.Kind != EventWaited {
+				sum += e.Wait
+			} else {
+				waits += e.Wait
+			}
+		})
+		begin := time.Now()
+		for _, n := range []float64{1, 9, 10, 300} {
+			p, err := l.Acquire(ctx, Cost{n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+		}
+		if sum != time.Since(begin) || waits != 31*time.Millisecond {
+			t.Errorf("waited %v, the sum is %v, and %v of a millisecond or longer", time.Since(begin), sum, waits)
+		}
+	})
+}
+
 func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hear := func(context.Context, Event) {}
