@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,13 @@ func (l *ledger) set(limits []Limit) {
 		}
 	}
 	l.slots.Store(int64(slots))
+}
+
+// has reports whether these limits are in force in a bucket of this process.
+func (l *ledger) has(limits []Limit) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Equal(limits, l.limits)
 }
 
 // shapes returns what the arithmetic needs of the first limit.
