@@ -75,7 +75,8 @@ func (k ChangeKind) String() string {
 // and ended between two operations is not told.
 //
 // f is called in a goroutine of its own, with one change after the other, and holds no
-// call up. It may use the bucket. Changes that come while it runs wait for it.
+// call up. It may use the bucket. Changes that come while it runs wait for it. If it
+// panics, the program ends.
 func (b *Bucket) Changes(f func(Change)) (stop func()) {
 	if f == nil {
 		return func() {}
