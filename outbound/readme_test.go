@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -225,6 +226,30 @@ func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
 	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
 		if !strings.Contains(text, command) {
 			t.Errorf("the command %q is missing", command)
+		}
+	}
+}
+
+// What the page links is there, and it links every example.
+func TestLinksOfTheReadmeLeadSomewhere(t *testing.T) {
+	page, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(page), -1) {
+		linked[m[1]] = true
+		if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+			t.Error(err)
+		}
+	}
+	examples, err := filepath.Glob("../examples/*/main.go")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, e := range examples {
+		if name := filepath.ToSlash(filepath.Dir(e))[len("../"):]; !linked[name] {
+			t.Errorf("%s is not linked", name)
 		}
 	}
 }

@@ -15,7 +15,7 @@ const (
 // Config is optional: its zero value works.
 type Config struct {
 	// MaxLen is the largest number of calls that wait. One more is refused
-	// with a [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which
+	// with an [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which
 	// with their goroutines take some 300 MB.
 	MaxLen int
 	// MaxWait is the longest that a call waits. One that would have to wait

@@ -9,7 +9,7 @@ func (s sentinel) RetryableError() bool { return false }
 // Errors to compare with by errors.Is.
 const (
 	// ErrFull is why a call is refused when MaxLen others wait. It comes inside
-	// a [*outbound.ThrottledError].
+	// an [*outbound.ThrottledError].
 	ErrFull = sentinel("queue: full")
 	// ErrClosed is the error of every call after Shutdown or Close, and of
 	// those that Close finds waiting. It is not outbound.ErrThrottled.

@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Queue is a [outbound.Limiter] that lets calls wait for a bucket, first in,
+// Queue is an [outbound.Limiter] that lets calls wait for a bucket, first in,
 // first out. It is safe for concurrent use. It has no goroutine, and needs no
 // Close to be collected.
 type Queue struct {
@@ -84,9 +84,9 @@ func New(b *outbound.Bucket, c Config) *Queue {
 
 // Acquire admits the call when its turn comes and the bucket has room. It
 // returns at once, without sleeping in vain, when the call would have to wait
-// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: a
+// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: an
 // [*outbound.ThrottledError] with the time until the call could go. A cost that
-// can never go is a [*outbound.CostError], and a store that fails makes it a
+// can never go is an [*outbound.CostError], and a store that fails makes it an
 // [*outbound.StoreError]. When ctx ends during the wait, the
 // error is ctx.Err() itself, and the place is the next one's: it costs nobody
 // anything. On every error nothing was charged, but for a store's whose reply was
@@ -331,7 +331,7 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// Idle reports whether nobody waits and the bucket is idle: what a
+// Idle reports whether nobody waits and the bucket is idle: what an
 // [outbound.Keyed] asks before it drops a queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()

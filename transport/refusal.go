@@ -12,7 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// TooManyRequests turns a [*outbound.ThrottledError] into a response 429 with a
+// TooManyRequests turns an [*outbound.ThrottledError] into a response 429 with a
 // Retry-After, for the field OnRefusal. Clients that retry by the status then
 // come back when there is room, as go-retryablehttp does, which retries errors
 // blindly. Retry-After is in whole seconds, rounded up and at least 1, also

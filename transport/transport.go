@@ -11,7 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Transport is an [http.RoundTripper] that has every request admitted by a
+// Transport is an [http.RoundTripper] that has every request admitted by an
 // [outbound.Limiter] before it hands it on. The zero Transport paces nothing.
 // It is safe for concurrent use, and its fields are not to be changed once it
 // is in use.

@@ -30,13 +30,13 @@ type Limiter struct {
 // do. If there is an error, nothing is charged; it is
 //
 //   - ctx's own, if ctx is done;
-//   - a [*outbound.ThrottledError], if the tokens are not there yet, with the
+//   - an [*outbound.ThrottledError], if the tokens are not there yet, with the
 //     time until they are, rounded up to the nanosecond and at most 292 years;
-//   - a [*outbound.CostError], [outbound.ErrTooLarge], if the cost is above the
+//   - an [*outbound.CostError], [outbound.ErrTooLarge], if the cost is above the
 //     burst, unless the rate is [rate.Inf], which ignores the burst;
-//   - a [*outbound.CostError], [outbound.ErrInvalidCost], if a number of the
+//   - an [*outbound.CostError], [outbound.ErrInvalidCost], if a number of the
 //     cost is NaN, infinite or negative, or the one that Rate counts is 0;
-//   - a [*outbound.LimitError], if the rate is 0 or below and too few tokens
+//   - an [*outbound.LimitError], if the rate is 0 or below and too few tokens
 //     are left, because coming back is no use; if the rate is, or has been, NaN
 //     or math.Inf(1), with which x/time admits everything; or if Unit is not 0
 //     to 3;

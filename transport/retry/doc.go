@@ -28,7 +28,7 @@
 //     the API has not said how long, and the limiter does not hold it for a second
 //     (or for the transport's MaxHold, if that is less) or holds nobody, it is 1 s,
 //     doubled with each such refusal, up to 30 s.
-//   - Errors of the network, a [*outbound.StoreError], and statuses from 500
+//   - Errors of the network, an [*outbound.StoreError], and statuses from 500
 //     on: failures. After the client's RetryWaitMin, 1 s, doubled with each
 //     failure, up to its RetryWaitMax, 30 s. Each stays charged, also one that
 //     failed to dial.

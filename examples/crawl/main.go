@@ -1,0 +1,155 @@
+// Command crawl fetches pages of 200 hosts: one per second from each, and 20 at once in
+// all.
+//
+//	go run ./examples/crawl
+//
+// Two limiters stand in a row. The outer one is the queue for the 20 places, the same for
+// all hosts; behind it each host has a queue of its own. In this order a call leaves at
+// the moment that its host's queue has given it. The other way round it would have its
+// moment first and then wait for a place: of these 1000 calls the hosts would refuse 248.
+//
+// Whoever has a place keeps it while it waits for its host. So each host has one worker,
+// which fetches one page after the other: the hosts then take turns, and when its turn
+// comes a host has waited long enough. And where a host has asked for a long pause, its
+// worker waits without a place.
+//
+// The hosts are on this machine. They refuse a second call within a second, and the 21st
+// at once. Look at the last line: nothing is refused, and 200 pages come per second.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+const (
+	hosts  = 200
+	pages  = 5 // of each
+	atOnce = 20
+)
+
+// shows is what the program shows, in a line.
+const shows = "200 hosts are crawled, at 1 page/s each and 20 at once."
+
+func main() {
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/crawl\n", shows) }
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, newHosts(), os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "crawl:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// newClient returns the crawler's client.
+func newClient(base http.RoundTripper) (*http.Client, error) {
+	perHost := &outbound.Keyed[string]{New: func(host string) (outbound.Limiter, error) {
+		bucket, err := outbound.NewBucket(host, outbound.PerSecond(1))
+		return queue.New(bucket, queue.Config{MaxWait: time.Second}), err
+	}}
+	inner := &transport.Transport{Base: base, For: transport.ByHost(perHost.For)}
+
+	places, err := outbound.NewBucket("crawl", outbound.AtOnce(atOnce))
+	if err != nil {
+		return nil, err
+	}
+	outer := &transport.Transport{Base: inner, Limiter: queue.New(places, queue.Config{}),
+		// What a host answers is for its own limiter, and stops no other host.
+		OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }}
+	return &http.Client{Transport: outer}, nil
+}
+
+// newHosts returns the hosts of the demonstration.
+func newHosts() *outboundtest.API {
+	host := func(req *http.Request) string { return req.Host }
+	return &outboundtest.API{Latency: 20 * time.Millisecond, Jitter: 100 * time.Millisecond, Rules: []outboundtest.Rule{
+		outboundtest.SlidingLog(1, time.Second).By(host),
+		outboundtest.AtOnce(atOnce),
+	}}
+}
+
+// run crawls all hosts, with a worker for each.
+func run(ctx context.Context, web http.RoundTripper, out io.Writer) error {
+	client, err := newClient(web)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, shows)
+	begin := time.Now()
+	var fetched, refused atomic.Int32
+	var all sync.WaitGroup
+	errs := make([]error, hosts)
+	for i := range hosts {
+		all.Go(func() {
+			for page := 0; page < pages; page++ {
+				status, err := fetch(ctx, client, fmt.Sprintf("https://host%d.example/%d", i, page))
+				full, wait := errors.AsType[*outbound.ThrottledError](err)
+				switch {
+				case wait && sleep(ctx, full.RetryAfter):
+					page-- // again
+				case err != nil:
+					errs[i] = err
+					return
+				case status == http.StatusTooManyRequests:
+					refused.Add(1)
+					page--
+				default:
+					fetched.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(begin).Seconds()
+	fmt.Fprintf(out, "%d pages in %.1f s, %.0f per second; %d were refused.\n", fetched.Load(), took, float64(fetched.Load())/took, refused.Load())
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return errors.Join(errs...)
+}
+
+// sleep reports false if ctx ends before the time is over.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// fetch fetches a page. Its place is free again when the body is closed.
+func fetch(ctx context.Context, client *http.Client, url string) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}

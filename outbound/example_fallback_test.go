@@ -1,0 +1,60 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// redis stands for a store across a network, which is down. redisstore.New makes a
+// real one.
+type redis struct{}
+
+func (redis) Update(context.Context, string, *outbound.Op) (outbound.Result, error) {
+	return outbound.Result{}, fmt.Errorf("connection refused: %w", outbound.ErrAway)
+}
+
+// One of four workers goes on with a quarter of the limit while the store is away, and
+// tells of it in a line of the log.
+func ExampleFallback() {
+	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	store := &outbound.Fallback{
+		Store: redis{},
+		Share: 0.25,
+		OnSwitch: func(away bool, err error) {
+			if away {
+				log.Warn("the store is away, we go on with our share", "error", err)
+			} else {
+				log.Info("the store is back")
+			}
+		},
+	}
+	bucket, err := outbound.NewSharedBucket(store, "reports", outbound.Limit{Capacity: 40, LeakRate: 4.0 / 3600})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	_, err = bucket.Acquire(context.Background(), outbound.Cost{1})
+	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
+		// The share begins with no room, so that there is no burst when the store goes away.
+		fmt.Println("of 4 per hour we have a quarter: come back in", full.RetryAfter.Round(time.Minute))
+	}
+	// Output:
+	// level=WARN msg="the store is away, we go on with our share" error="connection refused: outbound: the store is away"
+	// of 4 per hour we have a quarter: come back in 1h0m0s
+}
+
+// withoutTime leaves the time out of a line of the log, which here would be another one
+// in each run.
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}

@@ -1,0 +1,50 @@
+package outbound_test
+
+import (
+	"context"
+	"expvar"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Counters for a dashboard, here of package expvar, and a line in the log for what an
+// operator wants to hear of. The names are few and known beforehand: no tenant's.
+func ExampleObserve_metrics() {
+	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	calls := new(expvar.Map) // expvar.NewMap("outbound_calls") publishes it
+	observe := func(ctx context.Context, e outbound.Event) {
+		calls.Add(e.Name+" "+e.Kind.String(), 1)
+		switch e.Kind {
+		case outbound.EventWaited:
+			calls.AddFloat(e.Name+" waited seconds", e.Wait.Seconds())
+		case outbound.EventHeld:
+			log.WarnContext(ctx, "the API asks to wait", "api", e.Name, "hold", e.Hold, "reason", e.Reason)
+		case outbound.EventFailed:
+			log.ErrorContext(ctx, "a call cannot be admitted", "api", e.Name, "error", e.Err)
+		}
+	}
+	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerHour(100).Burst(10)))
+	limiter := outbound.Observe(bucket, "weather", observe)
+
+	for range 2 {
+		permit, err := limiter.Acquire(context.Background(), outbound.Cost{1})
+		if err != nil {
+			continue
+		}
+		permit.Because(outbound.ReasonRate)
+		permit.Refused(time.Minute) // transport does it when the API answers 429
+		permit.Done()
+	}
+	for _, kind := range []outbound.EventKind{outbound.EventAdmitted, outbound.EventRefused, outbound.EventHeld} {
+		fmt.Println("weather", kind, calls.Get("weather "+kind.String()))
+	}
+	// Output:
+	// level=WARN msg="the API asks to wait" api=weather hold=1m0s reason=rate
+	// weather admitted 1
+	// weather refused 1
+	// weather held 1
+}

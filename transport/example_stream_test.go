@@ -1,0 +1,71 @@
+package transport_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// A language model streams its answer, and the last event but one tells how many tokens
+// it was. Until then the call takes its place among the calls at once.
+func ExampleAtEnd_stream() {
+	bucket := outbound.Must(outbound.NewBucket("model",
+		outbound.AtOnce(20),
+		outbound.PerMinute(500).Of(calls, "calls"),
+		outbound.Limit{Capacity: 5_000, LeakRate: 0.001, Unit: tokens, Name: "tokens"},
+	))
+	const events = `data: {"text": "Drip "}
+
+data: {"text": "feed."}
+
+data: {"usage": {"total_tokens": 120}}
+
+data: [DONE]
+
+`
+	client := &http.Client{Transport: &transport.Transport{
+		Base:    answering(200, events, "Content-Type", "text/event-stream"),
+		Limiter: bucket,
+		Cost:    func(*http.Request) outbound.Cost { return outbound.Cost{calls: 1, tokens: 1_000} }, // a guess
+		OnResponse: func(resp *http.Response, p *outbound.Permit) {
+			transport.AtEnd(resp, 256, func(tail []byte) {
+				_, usage, _ := bytes.Cut(tail, []byte(`"total_tokens": `))
+				var n float64
+				if _, err := fmt.Sscan(string(usage), &n); err == nil {
+					p.Settle(outbound.Cost{calls: 1, tokens: n})
+				}
+			})
+		},
+	}}
+
+	resp, err := client.Post("https://api.example.com/ask", "application/json", strings.NewReader(`{"stream": true}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close() // gives the place back where the stream is given up
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			fmt.Println(data)
+		}
+	}
+	states, _ := bucket.States(context.Background())
+	for _, s := range states {
+		if s.Limit.Name == "tokens" {
+			fmt.Printf("%.0f tokens are left\n", s.Remaining)
+		}
+	}
+	// Output:
+	// {"text": "Drip "}
+	// {"text": "feed."}
+	// {"usage": {"total_tokens": 120}}
+	// [DONE]
+	// 4880 tokens are left
+}
