@@ -20,7 +20,8 @@ type Config struct {
 	// of them live in one slot of a Cluster. "": "dripfeed".
 	Prefix string
 	// PlainKeys keeps the buckets' keys readable in the server, with what is
-	// not a letter, a digit or one of "-_.:/@" written as %XX. By default they are
+	// not a letter, a digit or one of "-_.:/@" written as %XX, and so the second colon of
+	// ":1:". By default they are
 	// hashed, because whoever can read the server's slow log or monitor it, or a
 	// client's traces, reads keys as well, and some have tokens in them.
 	PlainKeys bool
