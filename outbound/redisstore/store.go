@@ -38,7 +38,8 @@ type Config struct {
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
 
 // Store keeps buckets in Redis. It is safe for concurrent use; it has no
-// goroutine while nothing is asked of it, and needs no Close.
+// goroutine while nothing is asked of it, forgets a key that was not used for 10
+// minutes, and needs no Close.
 type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
