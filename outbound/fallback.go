@@ -62,7 +62,10 @@ type Fallback struct {
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
 	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
-	// have one in an outage; calls of others get the error.
+	// have one in an outage; calls of others get the error. A worker that alone
+	// does not reach the store, or has no connection to it left, has its share on top
+	// of what the others use, who have all of the limit: while two of five workers
+	// with 0.2 each are cut off, 140 % of it is used.
 	Share float64
 	// Unlimited lets all calls go while the store is away, however many. Holds
 	// are still heeded. Beyond 10 000 keys, only those that were in force before,

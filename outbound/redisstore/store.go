@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,12 @@ type awayError struct{ cause error }
 // silent is the error of a server that has not answered in time.
 func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
-func (e *awayError) Error() string        { return "redisstore: the server is away: " + e.cause.Error() }
+func (e *awayError) Error() string {
+	if errors.Is(e.cause, redis.ErrPoolTimeout) || errors.Is(e.cause, redis.ErrPoolExhausted) {
+		return "redisstore: the client has no connection left, as PoolSize allows: " + e.cause.Error()
+	}
+	return "redisstore: the server is away: " + e.cause.Error()
+}
+
 func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
 func (e *awayError) Unwrap() error        { return e.cause }
