@@ -114,14 +114,18 @@
 //
 // Away is all that a wait can cure: a server that is down or hangs, one that loads
 // its data, has no memory left, only reads, cannot save or misses its replicas or its
-// cluster, and a client or a server without a connection left. Of the client's own
-// connections its error tells where PoolTimeout is shorter than Config.Timeout: it is
-// [redis.ErrPoolTimeout]. Then the other workers go on, and a share that this one has comes
-// on top of the whole rate: give the store a client of its own, or a PoolSize that is
-// enough for all who use it. [EventAway] tells of it,
+// cluster, and a client or a server without a connection left. [EventAway] tells of it,
 // and [EventBack] of its end. What no wait cures is not away: a password that is missing
 // or wrong, and a missing permission. Operations then fail at once with the
 // server's words, [EventDenied] tells of it once, and no Fallback takes over.
+//
+// A client whose own connections are used up says so, as redis.ErrPoolTimeout, where its
+// PoolTimeout is shorter than Config.Timeout. The other workers go on meanwhile, and the
+// share that a Fallback gives this one comes on top of the whole rate: give the store a
+// client of its own, or a PoolSize that is enough for all who use it.
+//
+// The client logs by itself while it cannot connect, to the standard error, however often
+// it tries: redis.SetLogger takes another logger, and logging.Disable of go-redis ends it.
 //
 // # What the server sees
 //

@@ -27,7 +27,10 @@ type Config struct {
 	// client's traces, reads keys as well, and some have tokens in them.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, whatever
-	// the client's own settings say. 0 or less: 1 s.
+	// the client's own settings say. Each outage costs the calls that meet it so much. With
+	// an [outbound.Fallback] around the store they go on with its share then, and so a
+	// shorter one does: eight round trips to the server, as the package says, and 100 ms
+	// at least for a machine that is busy. 0 or less: 1 s.
 	Timeout time.Duration
 	// Observe is called with what no call returns, in any goroutine, one call after
 	// the other. It must not block. nil: nothing is told.
