@@ -848,9 +848,10 @@ if (changed or fence == 1) and not repeated then
   skip = skip - ahead
 
   -- A worker that is new here makes room for its record, and takes away what nobody
-  -- uses: records, and levels of which nothing is left.
+  -- uses: records, and levels of which nothing is left. If that is too little, a quarter of
+  -- the records goes, the oldest: with one at a time each decision would have to look at all.
   if not r and redis.call('HLEN', key) >= 1024 then
-    local all, oldest, age, count, used = redis.call('HGETALL', key), nil, nil, 0, {}
+    local all, records, used = redis.call('HGETALL', key), {}, {}
     for i = 1, n do used[limits[i].field] = true end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
@@ -860,8 +861,7 @@ if (changed or fence == 1) and not repeated then
         if place < dial - 6e7 then
           redis.call('HDEL', key, field)
         else
-          count = count + 1
-          if not age or place < age then oldest, age = field, place end
+          records[#records + 1] = {field, place}
         end
       elseif kind == 'l' and not used[field] then
         local level, ret, shown, rate = 0, 0, 0, 1
@@ -870,7 +870,10 @@ if (changed or fence == 1) and not repeated then
         if ret == 0 and not (shown + level / rate * 1e6 > dial) then redis.call('HDEL', key, field) end
       end
     end
-    if count >= 1000 then redis.call('HDEL', key, oldest) end
+    if #records > 768 then
+      table.sort(records, function(a, b) return a[2] < b[2] end)
+      for i = 1, #records - 768 do redis.call('HDEL', key, records[i][1]) end
+    end
   end
   redis.call('HSET', key, unpack(values))
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
