@@ -283,7 +283,8 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // matched by Unit and Name: the level of one that stays, stays, in units; a new
 // one starts empty; nothing refills. Calls that are booked for the next second go
 // at their places, and nobody overtakes them; places further away are void, and
-// whoever waits books anew, by the new limits. In a shared store the limits that
+// whoever waits books anew, by the new limits. Limits that are in force already change
+// nothing: a program may set what it reads as often as it reads it. In a shared store the limits that
 // are set win over those that any bucket was made with, until SetLimits with none,
 // which makes the buckets' own count again; a bucket in this process cannot have
 // none.
@@ -303,6 +304,8 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 		if err := noSlots(b.key, own); err != nil {
 			return err
 		}
+	} else if l.has(own) {
+		return nil
 	}
 	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))
 }

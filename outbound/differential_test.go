@@ -93,7 +93,7 @@ func (w *twin) change(l Limit) {
 	w.advance()
 	w.changed = true
 	next := []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}
-	w.state.Change(w.limits, next, []int{0})
+	w.state.Change(w.limits, next, []int{0}, &leak.Units{})
 	var young []*pair
 	for _, p := range w.pairs {
 		// Nothing comes back to calls from before the change before.

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,10 @@ type ledger struct {
 	own    []Limit    // without it; never changed in place
 	used   int        // slots taken
 	taken  slots      // those of calls in progress
-	stored Stored     // if there is no store
+	turn   uint64     // operations so far, in this process
+	// Slots of permits that were dropped without Done, so far.
+	collected int
+	stored    Stored // if there is no store
 	// What the fast path needs, beside that.
 	born time.Duration // of the life in which the word counts
 	base int64         // the epoch that it knows of
@@ -37,10 +41,11 @@ type ledger struct {
 	gen      atomic.Uint64 // of what the watchers hear of
 	watchMu  sync.Mutex    // protects watchers
 	watchers map[*func()]struct{}
-	pending  []Report    // settles, while somebody waits; watchMu protects it, too
-	deferred atomic.Bool // there are some
-	unheard  []Report    // settles that a store has failed with; watchMu protects it, too
-	owing    atomic.Bool // there are some
+	pending  []Report                 // settles, while somebody waits; watchMu protects it, too
+	deferred atomic.Bool              // there are some
+	unheard  []Report                 // settles that a store has failed with; watchMu protects it, too
+	owing    atomic.Bool              // there are some
+	watches  atomic.Pointer[[]*watch] // who hears of changes; nil: nobody
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
@@ -67,6 +72,13 @@ func (l *ledger) set(limits []Limit) {
 		}
 	}
 	l.slots.Store(int64(slots))
+}
+
+// has reports whether these limits are in force in a bucket of this process.
+func (l *ledger) has(limits []Limit) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Equal(limits, l.limits)
 }
 
 // shapes returns what the arithmetic needs of the first limit.
@@ -115,6 +127,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 		if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 			l.changed()
 		}
+		l.announce(r)
 		return nil
 	}
 	op.Limits = l.own
@@ -150,6 +163,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 		l.changed()
 	}
+	l.announce(r)
 	return nil
 }
 
@@ -172,6 +186,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	}
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
+		l.collected += int(lost)
 		l.taken.sweep()
 	}
 	op.Limits = l.own // until now, so that what they leaked is known
@@ -199,30 +214,13 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 		}
 		op.Costs = costs
 	}
-	r.given, r.used = l.limits, l.used
+	l.turn++
+	r.given, r.used, r.turn, r.collected = l.limits, l.used, l.turn, l.collected
 	if len(l.own) == 1 {
 		l.idle = later(r.State.At, r.Expire)
 		b.shut(l)
 	}
 	return r
-}
-
-// free takes n calls at once as ended.
-func (b *Bucket) free(n int) {
-	if n > 0 {
-		l := b.ledger()
-		l.mu.Lock()
-		l.used -= n
-		l.mu.Unlock()
-	}
-}
-
-// room reports whether another call at once could start.
-func (l *ledger) room() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	slots := int(l.slots.Load())
-	return slots == 0 || l.used-int(l.lost.Load()) < slots
 }
 
 // riders returns the reports that ride on the next operation: the first success

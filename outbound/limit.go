@@ -3,7 +3,9 @@ package outbound
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -43,7 +45,9 @@ type Limit struct {
 	// Unit is the index of the number in a [Cost] that this limit counts.
 	Unit int
 	// Name says which limit this is in errors, events and metrics, and matches
-	// a limit with its successor in [Bucket.SetLimits]. It may be empty.
+	// a limit with its successor in [Bucket.SetLimits]. It may be empty. Where a bucket
+	// has several of one unit without a name, each is named by what it says, such as
+	// "10 per 1s": of those, one with another number is another limit.
 	Name string
 
 	n      float64       // Per: so many
@@ -73,7 +77,12 @@ func PerSecond(n float64) Limit { return Per(n, time.Second) }
 // PerMinute is [Per] with a window of one minute.
 func PerMinute(n float64) Limit { return Per(n, time.Minute) }
 
-// PerHour is [Per] with a window of one hour.
+// PerHour is [Per] with a window of one hour. It spaces calls evenly, as Per does:
+// with PerHour(5_000) one goes every 0.72 s, 300 calls take 215 s, and a faster limit
+// beside it, such as PerSecond(10), never binds. [Limit.Burst] lets more go at once,
+// Burst(500) for a tenth of the quota. An API that tells in its answers what remains
+// of the hour needs no such limit: package transport holds all calls where nothing
+// does.
 func PerHour(n float64) Limit { return Per(n, time.Hour) }
 
 // Burst returns the limit with room for b units at once. The leak rate is
@@ -81,7 +90,9 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 // API still sees at most n units in any window. It gives up (b-1)/n of the
 // quota for good, so keep it as small as the largest call, or the largest
 // group of calls, needs: PerMinute(30_000).Burst(3_000) for calls of up to
-// 3 000 tokens runs at 27 001 tokens a minute.
+// 3 000 tokens runs at 27 001 tokens a minute. Without it, calls are spaced evenly,
+// however many the window allows: the second of PerMinute(60) goes a second after the
+// first, and a faster limit beside it never binds.
 //
 // It belongs to [Per] and its kin, with 1 <= b <= n, or with a b of 1, which
 // changes nothing, whatever n is; on any other limit, and with any other b, it
@@ -170,24 +181,43 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	if len(limits) == 0 || len(limits) > maxLimits {
 		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
 	}
-	atOnce := 0
-	for i := range limits {
-		if flaw := limits[i].check(); flaw != "" {
-			return nil, &LimitError{Key: key, Limit: limits[i], Reason: flaw}
+	own, atOnce := slices.Clone(limits), 0
+	for i := range own {
+		if flaw := own[i].check(); flaw != "" {
+			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
 		}
-		if limits[i].atOnce {
+		if own[i].atOnce {
 			atOnce++
-		}
-		for j := range i {
-			if limits[i].same(&limits[j]) {
-				return nil, &LimitError{Key: key, Limit: limits[i], Reason: "two limits of one unit need different names"}
-			}
 		}
 	}
 	if atOnce > 1 {
 		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
 	}
-	return append([]Limit(nil), limits...), nil
+	for i := range limits {
+		l := &own[i]
+		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
+			l.Name = l.says()
+		}
+		if find(own[:i], l) >= 0 {
+			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
+		}
+	}
+	return own, nil
+}
+
+// says returns a name for a limit that has none: what it says.
+func (l *Limit) says() string {
+	if l.window == 0 {
+		return l.String()
+	}
+	window := l.window.String()
+	if strings.HasSuffix(window, "m0s") {
+		window = strings.TrimSuffix(window, "0s")
+	}
+	if strings.HasSuffix(window, "h0m") {
+		window = strings.TrimSuffix(window, "0m")
+	}
+	return strconv.FormatFloat(l.n, 'g', 15, 64) + " per " + window
 }
 
 // same reports whether both are the same limit at different times.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,5 +121,43 @@ func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
 				t.Errorf("%v per second: as many after a second: %v", rate, err)
 			}
 		})
+	}
+}
+
+func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
+	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
+		AtOnce(3), PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine")}
+	b, err := NewBucket("k", limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := b.States(ctx)
+	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 at once, 2/s", "", "", "mine"} {
+		if err != nil || states[i].Limit.Name != want {
+			t.Errorf("%v is named %q (%v), want %q", limits[i], states[i].Limit.Name, err, want)
+		}
+		if limits[i].Name != "" && limits[i].Name != "mine" {
+			t.Errorf("the caller's is named %q", limits[i].Name)
+		}
+	}
+	var full *ThrottledError
+	if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "mine" {
+		t.Errorf("%v, want a refusal by the slowest", err)
+	}
+	// All that make them of the same code mean the same.
+	if err := b.SetLimits(ctx, limits...); err != nil {
+		t.Error(err)
+	}
+	if again, err := b.States(ctx); err != nil || again[1].Level < 0.9 {
+		t.Errorf("%+v, %v", again, err)
+	}
+	for _, twice := range [][]Limit{{PerSecond(10), PerSecond(10)}, {PerSecond(10), PerSecond(10).Burst(2)}, {PerSecond(1), PerSecond(1).Of(0, "1 per 1s"), PerHour(1)}} {
+		var bad *LimitError
+		if _, err := NewBucket("k", twice...); !errors.As(err, &bad) || !strings.Contains(err.Error(), `"`+twice[0].says()+`"`) {
+			t.Errorf("%v: %v", twice, err)
+		}
 	}
 }

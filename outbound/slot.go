@@ -96,6 +96,24 @@ func (l *slots) sweep() {
 	}
 }
 
+// free takes n calls at once as ended.
+func (b *Bucket) free(n int) {
+	if n > 0 {
+		l := b.ledger()
+		l.mu.Lock()
+		l.used -= n
+		l.mu.Unlock()
+	}
+}
+
+// room reports whether another call at once could start.
+func (l *ledger) room() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slots := int(l.slots.Load())
+	return slots == 0 || l.used-int(l.lost.Load()) < slots
+}
+
 // enter adds a slot that a call has taken just now.
 func (l *ledger) enter(s *slot) {
 	l.mu.Lock()

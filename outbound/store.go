@@ -200,4 +200,7 @@ type Result struct {
 	used   int     // calls at once
 	slots  bool    // each of Charges has taken a place among the calls at once
 	noSlot bool    // refused because there is none
+
+	turn      uint64 // of the operation, in a bucket of this process
+	collected int    // calls at once whose permits were dropped without Done
 }

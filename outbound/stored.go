@@ -113,25 +113,46 @@ func (s *Stored) known(l *Limit) *Limit {
 	return nil
 }
 
-// replace sets limits for all, or, if set is false, makes own count again.
+// replace sets limits for all, or, if set is false, makes own count again. Where those
+// count already nothing happens: a program may set what it has read as often as it likes.
 func (s *Stored) replace(limits []Limit, set bool) {
+	same := sameLimits(limits, s.Limits)
+	if same && set == s.Set {
+		return
+	}
 	var was, is [maxLimits]leak.Limit
-	if s.State.Void(shape(&was, s.Limits)) {
+	if !same && s.State.Void(shape(&was, s.Limits)) {
 		s.Version++ // and once more below: so nothing comes back
 	}
 	known := make([]Limit, 0, len(limits))
 	from := make([]int, len(limits))
+	var unknown leak.Units
 	for i := range limits {
 		from[i] = -1
 		if l := s.known(&limits[i]); l != nil {
 			from[i] = len(known)
 			known = append(known, *l)
 		}
+		if find(s.Limits, &limits[i]) < 0 {
+			unknown[i] = s.booked(limits[i].Unit)
+		}
 	}
 	s.load(known)
-	s.State.Change(shape(&was, known), shape(&is, limits), from)
+	s.State.Change(shape(&was, known), shape(&is, limits), from, &unknown)
 	s.Limits, s.Set = limits, set
 	s.Version++
+}
+
+// booked returns the most that may be booked of a unit and has not gone, as the limits
+// in force tell; +Inf: none of them counts it.
+func (s *Stored) booked(unit int) float64 {
+	most := math.Inf(1)
+	for i := range s.Limits {
+		if s.Limits[i].Unit == unit {
+			most = min(most, s.State.Level[i].Level)
+		}
+	}
+	return most
 }
 
 // expire returns the real time until all of it may be forgotten.

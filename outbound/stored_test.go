@@ -265,9 +265,9 @@ func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
 		if tried {
 			k.do(0, Op{Action: Book, Costs: []Cost{cost}, Wait: time.Hour, Move: &c}, calls)
 		}
-		r := k.do(0, Op{Reports: []Report{{Kind: Settled, Charge: &c, Used: cost, Cost: cost}}}, calls)
-		if level := r.State.Level[1].Level; level != 10 { // at the brim, since a call was out
-			t.Errorf("tried %v: level %v, want 10", tried, level)
+		r := k.do(0, Op{Reports: []Report{{Kind: Settled, Charge: &c, Used: Cost{1, 5}, Cost: cost}}}, calls)
+		if level := r.State.Level[1].Level; level != 1 { // what is beyond the cost
+			t.Errorf("tried %v: level %v, want 1", tried, level)
 		}
 	}
 }

@@ -275,3 +275,53 @@ func TestTheLongestMaxWaitAdmitsWhoWaits(t *testing.T) {
 		}
 	})
 }
+
+// A program that reads its configuration each second sets the same limits each second.
+func TestAReloadEachSecondCostsNoCall(t *testing.T) {
+	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
+	for name, store := range map[string]func() outbound.Store{"in memory": nil, "shared": func() outbound.Store { return outbound.NewMemory() }} {
+		synctest.Test(t, func(t *testing.T) {
+			took := func(every time.Duration) time.Duration {
+				b := outbound.Must(outbound.NewBucket("reload", limits...))
+				if store != nil {
+					b = outbound.Must(outbound.NewSharedBucket(store(), "reload", limits...))
+				}
+				done := make(chan struct{})
+				defer close(done)
+				go func() {
+					for {
+						select {
+						case <-time.After(every):
+							if err := b.SetLimits(bg, limits...); err != nil {
+								t.Error(err)
+							}
+						case <-done:
+							return
+						}
+					}
+				}()
+				q := New(b, Config{})
+				begin := time.Now()
+				ctx, cancel := context.WithTimeout(bg, time.Minute)
+				defer cancel()
+				for range 20 {
+					p, err := q.Acquire(ctx, outbound.Cost{1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					p.Done()
+				}
+				return time.Since(begin)
+			}
+			without := took(time.Hour)
+			for _, every := range []time.Duration{time.Second, 50 * time.Millisecond} {
+				if with := took(every); with > without+time.Millisecond {
+					t.Errorf("%s: 20 calls take %v with a reload every %v, and %v without", name, with, every, without)
+				}
+			}
+			if without > 2*time.Second {
+				t.Errorf("%s: 20 calls take %v", name, without)
+			}
+		})
+	}
+}

@@ -101,17 +101,34 @@ func (a *attempt) judged() bool {
 // when ctx is done. Without a body the attempt ends at once.
 func (a *attempt) until(ctx context.Context, resp *http.Response) io.ReadCloser {
 	rc := resp.Body
-	if rc == nil || rc == http.NoBody {
+	if bodiless(resp) {
 		a.Done()
 		return rc
 	}
 	b := body{rc, a}
-	// The context of an upgrade is that of the handshake. The connection outlives it.
-	if w, ok := rc.(io.Writer); ok {
-		return &upgraded{b, w}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		// Its context is that of the handshake. The connection outlives it.
+		if w, ok := rc.(io.Writer); ok {
+			return &upgraded{b, w}
+		}
 	}
 	a.endWith(ctx)
 	return &b
+}
+
+// bodiless reports whether a response has no body, so that nobody has to close any.
+// Over HTTP/2 such a response comes with a Body all the same. A length of 0 tells
+// nothing by itself: fakes leave it out.
+func bodiless(resp *http.Response) bool {
+	switch {
+	case resp.Body == nil || resp.Body == http.NoBody:
+		return true
+	case resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified:
+		return true
+	case resp.Request != nil && resp.Request.Method == http.MethodHead:
+		return true
+	}
+	return resp.ProtoMajor > 1 && resp.ContentLength == 0
 }
 
 // endWith ends the attempt when ctx is done, so that a body that nobody closes keeps

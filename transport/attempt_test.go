@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -78,6 +80,48 @@ func TestCallWithoutABodyEndsAtOnce(t *testing.T) {
 		if err != nil || full(t, b) || resp.Body != body {
 			t.Errorf("body %v: %v, full %v, body %v", body, err, full(t, b), resp.Body)
 		}
+	}
+}
+
+func TestAResponseWithoutABodyEndsItsCallOverHTTP2AsWell(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			status, _ := strconv.Atoi(req.URL.Path[1:])
+			w.WriteHeader(status)
+			if req.URL.RawQuery != "" {
+				_, _ = io.WriteString(w, "text")
+			}
+		}))
+		s.EnableHTTP2 = http2
+		s.StartTLS()
+		for path, c := range map[string]struct {
+			method string
+			keeps  bool
+		}{
+			"/204":      {method: "GET"},
+			"/304":      {method: "GET"},
+			"/200":      {method: "GET"},
+			"/200?text": {method: "HEAD"},
+			"/500?text": {method: "GET", keeps: true},
+		} {
+			b := slots(1)
+			req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := (&Transport{Base: s.Client().Transport, Limiter: b}).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.Proto[:6] != name {
+				t.Errorf("%s over %s", name, resp.Proto)
+			}
+			if keeps := full(t, b); keeps != c.keeps {
+				t.Errorf("%s: the call of %s %s is in progress until Close: %v", name, c.method, path, keeps)
+			}
+			resp.Body.Close()
+		}
+		s.Close()
 	}
 }
 
@@ -227,6 +271,23 @@ func TestUpgradedBodyCanBeWrittenToAndEndsTheCallWhenItIsClosed(t *testing.T) {
 	}
 	if err := rw.Close(); err != nil || full(t, b) || d.closed.Load() != 1 {
 		t.Errorf("Close: %v, full %v, closed %d times", err, full(t, b), d.closed.Load())
+	}
+}
+
+// Such as a body that something below has made of a file or a buffer.
+func TestABodyThatCanBeWrittenToIsNoUpgrade(t *testing.T) {
+	for _, status := range []int{200, 206, 426, 500} {
+		b := slots(1)
+		resp, err := (&Transport{Base: answer(status, &duplex{counted: newBody("hello")}), Limiter: b}).RoundTrip(newRequest(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(resp.Body); string(text) != "hello" || err != nil {
+			t.Errorf("%d: read %q, %v", status, text, err)
+		}
+		if full(t, b) {
+			t.Errorf("%d: read to its end, and the call has not ended", status)
+		}
 	}
 }
 

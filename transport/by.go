@@ -45,6 +45,11 @@ func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outb
 // addresses can.) A token has another key at another host, so that one API
 // cannot hold the calls to another.
 //
+// A key does not tell whose token it is, so the function cannot choose a tenant's plan
+// by it, and all get the same limits. Where they differ, write For yourself: it finds
+// the tenant, such as in the request's context, and asks an [outbound.Keyed] for his
+// limiter, whose key may then be his name, and never the token.
+//
 // A request without the header, or with nothing in it, has the empty key. What
 // a Base adds is not seen: an OAuth transport belongs around this one.
 //

@@ -4,18 +4,35 @@ import (
 	"context"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
 type costKey struct{}
 
-// costed is the cost of the requests that use a context, and what became of
-// them.
+// costed is the cost of the requests that use a context. It refers weakly to their
+// permit, which is whose WithCost has returned it to: net/http keeps the context of a
+// body that nobody closes, and must not keep the place of its call from the garbage
+// collector.
 type costed struct {
 	cost   outbound.Cost
-	mu     sync.Mutex // protects latest: requests may share a context
-	latest *attempt
+	permit weak.Pointer[latest]
+}
+
+// use has the permit stand for this attempt, if somebody still holds it.
+func (c *costed) use(a *attempt) {
+	if k := c.permit.Value(); k != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.attempt = a
+	}
+}
+
+// latest is the permit of the last request of a context.
+type latest struct {
+	mu      sync.Mutex // protects attempt: requests may share a context
+	attempt *attempt
 }
 
 // WithCost returns a context with which a [Transport] takes this cost for a
@@ -31,53 +48,47 @@ type costed struct {
 // no effect, and Settle, Refused and Hold count once the body has been read,
 // too. Make a context for each call.
 func WithCost(ctx context.Context, c outbound.Cost) (context.Context, *outbound.Permit) {
-	k := &costed{cost: c}
+	k := new(latest)
 	p := outbound.NewPermit(k)
-	return context.WithValue(ctx, costKey{}, k), &p
+	return context.WithValue(ctx, costKey{}, &costed{c, weak.Make(k)}), &p
 }
 
-func (k *costed) use(a *attempt) {
+func (k *latest) last() *attempt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.latest = a
-}
-
-func (k *costed) last() *attempt {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.latest
+	return k.attempt
 }
 
 // Settle settles the last attempt.
-func (k *costed) Settle(used outbound.Cost) {
+func (k *latest) Settle(used outbound.Cost) {
 	if a := k.last(); a != nil {
 		a.Settle(used)
 	}
 }
 
 // Refused reports how the API has answered the last attempt.
-func (k *costed) Refused(d time.Duration) {
+func (k *latest) Refused(d time.Duration) {
 	if a := k.last(); a != nil {
 		a.Refused(d)
 	}
 }
 
 // Hold reports what the API has asked for in the last answer.
-func (k *costed) Hold(d time.Duration) {
+func (k *latest) Hold(d time.Duration) {
 	if a := k.last(); a != nil {
 		a.Hold(d)
 	}
 }
 
 // Because says why, for the Refused and Hold that follow.
-func (k *costed) Because(r outbound.Reason) {
+func (k *latest) Because(r outbound.Reason) {
 	if a := k.last(); a != nil {
 		a.Because(r)
 	}
 }
 
 // Remaining reports what the API has left until a reset, by the last answer.
-func (k *costed) Remaining(left outbound.Cost, reset time.Duration) {
+func (k *latest) Remaining(left outbound.Cost, reset time.Duration) {
 	if a := k.last(); a != nil {
 		a.Remaining(left, reset)
 	}
@@ -85,4 +96,4 @@ func (k *costed) Remaining(left outbound.Cost, reset time.Duration) {
 
 // Done does nothing: the attempt may still be in progress, in somebody's hands,
 // and ends when its body does.
-func (k *costed) Done() {}
+func (k *latest) Done() {}

@@ -315,10 +315,10 @@ func TestTheAPIMayChangeItsMindAndFloodWithNames(t *testing.T) {
 	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // as fakes have it
 }
 
-// Discord: a refusal is everybody's, this route's or that of something shared.
+// Discord: a refusal is everybody's, this route's, or nobody's: that of something shared.
 func TestEachOfTwoTransportsInARowHeedsItsOwnScope(t *testing.T) {
 	for scope, want := range map[string]struct{ global, route bool }{
-		"global": {true, false}, "user": {false, true}, "shared": {false, true}, "": {false, true},
+		"global": {true, false}, "user": {false, true}, "shared": {false, false}, "": {false, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			global := outbound.Must(outbound.NewBucket("global", outbound.Limit{Capacity: 50, LeakRate: 50}))

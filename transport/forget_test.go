@@ -118,6 +118,29 @@ func TestAForgottenBodyIsCollectedAlthoughItsContextGoesOn(t *testing.T) {
 	collected(t, b)
 }
 
+// net/http keeps the context of a request whose body nobody closes.
+func TestAForgottenBodyOfWithCostIsCollectedAlthoughItsContextIsKept(t *testing.T) {
+	b := slots(1)
+	ctx, p := WithCost(t.Context(), outbound.Cost{1})
+	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})
+	p.Settle(outbound.Cost{1})
+	collected(t, b)
+	runtime.KeepAlive(ctx)
+}
+
+func TestAPermitOfWithCostSettlesWhateverWasCollected(t *testing.T) {
+	b := outbound.Must(outbound.NewBucket("api", outbound.AtOnce(9), outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
+	ctx, p := WithCost(t.Context(), outbound.Cost{1})
+	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})
+	for range 5 {
+		runtime.GC()
+	}
+	p.Settle(outbound.Cost{7})
+	if all, err := b.States(t.Context()); err != nil || all[1].Level < 6.9 {
+		t.Errorf("settled to 7: %+v, %v", all, err)
+	}
+}
+
 // collected waits until the garbage collector has found the place of a forgotten body.
 func collected(t *testing.T, b *outbound.Bucket) {
 	t.Helper()

@@ -1,11 +1,12 @@
 package transport
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -15,8 +16,9 @@ import (
 // Retry-After, for the field OnRefusal. Clients that retry by the status then
 // come back when there is room, as go-retryablehttp does, which retries errors
 // blindly. Retry-After is in whole seconds, rounded up and at least 1, also
-// where the time is not known. The body is the error's text. Any other error
-// is returned as it is.
+// where the time is not known. The body is JSON that SDKs read as their API's own:
+// the error's text in message and in error.message, the seconds in retry_after.
+// Any other error is returned as it is.
 //
 // It belongs to the outermost of several transports in a row: to those around
 // it, the response would look like the API's.
@@ -29,7 +31,16 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 	if full.RetryAfter%time.Second > 0 {
 		seconds++
 	}
-	text := err.Error() + "\n"
+	seconds = max(1, seconds)
+	var body struct {
+		Message string `json:"message"`
+		Error   struct {
+			Message string `json:"message"`
+		} `json:"error"`
+		RetryAfter int64 `json:"retry_after"` // in which Discord's clients look alone
+	}
+	body.Message, body.Error.Message, body.RetryAfter = err.Error(), err.Error(), int64(seconds)
+	text, _ := json.Marshal(body) // cannot fail
 	resp := &http.Response{
 		Status:     "429 Too Many Requests",
 		StatusCode: http.StatusTooManyRequests,
@@ -37,10 +48,10 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 		ProtoMajor: 1,
 		ProtoMinor: 1,
 		Header: http.Header{
-			"Content-Type": {"text/plain; charset=utf-8"},
-			"Retry-After":  {strconv.FormatInt(int64(max(1, seconds)), 10)},
+			"Content-Type": {"application/json"},
+			"Retry-After":  {strconv.FormatInt(int64(seconds), 10)},
 		},
-		Body:          io.NopCloser(strings.NewReader(text)),
+		Body:          io.NopCloser(bytes.NewReader(text)),
 		ContentLength: int64(len(text)),
 		Request:       req,
 	}

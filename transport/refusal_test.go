@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -30,8 +31,23 @@ func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(resp.Body)
-		if err != nil || !strings.Contains(string(text), reason.Error()) || int64(len(text)) != resp.ContentLength {
+		if err != nil || int64(len(text)) != resp.ContentLength {
 			t.Errorf("body %q, %v, of a length of %d", text, err, resp.ContentLength)
+		}
+		// SDKs look for the text in one of two places, and Discord's for the time in a third.
+		var body struct {
+			Message string
+			Error   struct{ Message string }
+			Seconds json.Number `json:"retry_after"`
+		}
+		if err := json.Unmarshal(text, &body); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if !strings.Contains(body.Message, reason.Error()) || body.Error.Message != body.Message || body.Seconds.String() != want {
+			t.Errorf("%+v", body)
+		}
+		if got := resp.Header.Get("Content-Type"); got != "application/json" {
+			t.Error(got)
 		}
 		if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req {
 			t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)

@@ -21,6 +21,7 @@ type batch struct {
 	// The shard's lock protects these.
 	timer *time.Timer
 	left  int   // requests without an answer
+	aside bool  // another node is asked as well
 	over  bool  // none is left, or the time is up
 	last  error // why there was no answer
 }
@@ -37,30 +38,36 @@ func (b *batch) patience() time.Duration { return max(1, b.lane.shard.store.conf
 // carryOut sends the batch. work is what the caller can wait on for more; nil: it
 // cannot.
 func (b *batch) carryOut(work chan struct{}) ending {
-	b.lane.shard.mu.Lock() // it may be late at once
-	b.timer = time.AfterFunc(b.patience(), b.late)
-	b.lane.shard.mu.Unlock()
-	return b.attempt(work)
+	la := b.lane
+	la.shard.mu.Lock() // it may be late at once
+	in := b.patience()
+	if la.cause != nil && la.other() != nil {
+		in = 0 // the node is known to hang, and another may have been promoted
+	}
+	b.timer = time.AfterFunc(in, b.late)
+	la.shard.mu.Unlock()
+	return b.attempt(work, false)
 }
 
-// attempt sends what has no answer yet until all have one.
-func (b *batch) attempt(work chan struct{}) ending {
+// attempt sends what has no answer yet until all have one. aside: to another node, if
+// there is one that may have the keys by now.
+func (b *batch) attempt(work chan struct{}, aside bool) ending {
 	sh := b.lane.shard
 	pause := retryPause
 	for {
-		todo := b.begin()
+		todo, to := b.begin(aside)
 		if todo == nil {
 			return elsewhere
 		}
 		sent := time.Now()
-		sh.store.send(todo, b.deadline)
+		sh.store.send(to, todo, b.deadline)
 		arrived := time.Now()
 		for i := range todo {
 			if s := &todo[i]; s.err == nil {
 				s.answer, s.err = decode(s.value)
 			}
 		}
-		end, calm := b.take(todo, work, sent, arrived)
+		end, calm := b.take(todo, to, work, sent, arrived)
 		if end != elsewhere {
 			return end
 		}
@@ -80,28 +87,33 @@ type sending struct {
 	err          error
 }
 
-// begin returns what is to be sent, or nil if there is nothing, any more.
-func (b *batch) begin() []sending {
+// begin returns what is to be sent, if anything is, and to which node; nil: the client
+// knows.
+func (b *batch) begin(aside bool) (todo []sending, to *recipient) {
 	la := b.lane
 	la.shard.mu.Lock()
 	defer la.shard.mu.Unlock()
 	if b.over {
-		return nil
+		return nil, nil
 	}
-	la.out++
-	la.began = time.Now()
-	todo := make([]sending, 0, b.left)
+	if to = la.recipient(aside); to != nil && to.aside {
+		b.aside = true
+	} else if aside && la.out >= attemptsAtOnce {
+		return nil, nil // not even more that hang
+	}
+	la.count(to, 1)
+	todo = make([]sending, 0, b.left)
 	for _, r := range b.requests {
 		if !r.done {
 			todo = append(todo, sending{request: r, known: r.known, alone: r.alone})
 		}
 	}
-	return todo
+	return todo, to
 }
 
 // take hands the answers on. It reports how the lane is left if they were the last,
 // and whether it is better to wait before asking for the rest again.
-func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time) (end ending, calm bool) {
+func (b *batch) take(todo []sending, to *recipient, work chan struct{}, sent, arrived time.Time) (end ending, calm bool) {
 	la := b.lane
 	sh := la.shard
 	out := make([]outcome, 0, len(todo))
@@ -112,20 +124,28 @@ func (b *batch) take(todo []sending, work chan struct{}, sent, arrived time.Time
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	la.out--
+	la.count(to, -1)
 	failed := false
 	for i := range todo {
 		s := &todo[i]
 		switch err := s.err; {
 		case s.done:
 		case err == nil:
+			if to != nil && to.aside {
+				sh.replace(la, to.client)
+			}
 			la.up(sent)
-			s.line.back(sh.store, sent)
+			sh.store.inPlace(la, sent)
 			s.done = true
 			b.left--
 			out = append(out, sh.deliver(s.request, &s.answer, sent, arrived))
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
 			s.request.known = false
+		case to != nil && to.aside: // it has not been promoted
+			failed, calm = true, true
+		case to != nil && (redirects(err) || errors.Is(err, redis.ErrClosed)): // it is no master any more
+			la.direct, failed, calm = nil, true, true
+			b.note(err)
 		case redirects(err):
 			s.request.alone, failed, calm = true, true, true
 			b.note(err)
@@ -164,11 +184,12 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
-		another := la.out < attemptsAtOnce
+		aside := !b.aside && la.other() != nil
+		another := aside || la.out < attemptsAtOnce
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
 		sh.store.reload()
-		if another && b.attempt(nil) != elsewhere {
+		if another && b.attempt(nil, aside) != elsewhere {
 			la.run()
 		}
 		return
@@ -210,22 +231,26 @@ func (b *batch) cause() error {
 }
 
 // send makes one attempt.
-func (s *Store) send(todo []sending, deadline time.Time) {
+func (s *Store) send(to *recipient, todo []sending, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
+	rdb := s.rdb
+	if to != nil {
+		rdb = to.client
+	}
 	var piped []*redis.Cmd
 	var pipe redis.Pipeliner
 	for i := range todo {
 		r := &todo[i]
 		cmd := redis.NewCmd(ctx, r.command(r.known)...)
 		if len(todo) == 1 || r.alone {
-			_ = s.rdb.Process(ctx, once{cmd})
+			_ = rdb.Process(ctx, once{cmd})
 			r.value, r.err = cmd.Result()
 			piped = append(piped, nil)
 			continue
 		}
 		if pipe == nil {
-			pipe = s.rdb.Pipeline()
+			pipe = rdb.Pipeline()
 		}
 		_ = pipe.Process(ctx, once{cmd})
 		piped = append(piped, cmd)

@@ -582,20 +582,30 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if count == 0 then
       for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
     end
-    local deaf = 1e6
+    local same = #list == n
+    for i = 1, n do
+      local l, o = list[i], limits[i]
+      same = same and l.field == o.field and l.cap == o.cap and l.rate == o.rate
+    end
+    -- Of those that count already nothing changes.
+    if same and (count > 0) == (set ~= nil) then return end
+    local void, deaf = last > 1e6 and not same, 1e6
+    local booked = {}
     for _, o in ipairs(limits) do
       -- What is booked for later than a worker may go without having heard is void:
       -- without it the limit is no fuller than this.
-      if last > deaf then
+      if void then
         local brim = max(o.cap, math.abs(o.top)) + o.rate * deaf / 1e6
         o.level = o.top < 0 and brim or min(o.level, brim)
       end
       was[o.field] = o
+      booked[o.unit] = min(booked[o.unit] or 1 / 0, o.level)
     end
-    if last > deaf then last, version = deaf, version + 1 end
+    if void then last, version = deaf, version + 1 end
     local olds, turned = {}, false
     for i, l in ipairs(list) do
       olds[i] = was[l.field]
+      l.unknown = olds[i] and 0 or booked[l.unit] or 1 / 0
       was[l.field] = nil
       if not olds[i] then
         olds[i] = kept(l)
@@ -603,6 +613,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
     end
     turned = turned or next(was) ~= nil
+    local away = max(0, last) / 1e6
     for i, l in ipairs(list) do
       local o = olds[i]
       l.level, l.ret, l.top, l.full, l.up = 0, 0, 0, 0, 0
@@ -616,10 +627,11 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         elseif l.level > l.cap then
           l.top = o.level > o.cap and top or o.cap
         end
+        if l.rate > o.rate and o.level > o.rate * away then l.level = l.level + (l.rate - o.rate) * away end
       end
-      local brim = l.cap + l.rate * max(0, last) / 1e6
-      if last > -lag and l.level < brim then
-        l.level, l.ret = brim, l.ret + brim
+      -- What is booked, and has not gone, this limit does not know.
+      if away > 0 and l.unknown > 0 then
+        l.level = max(l.level, min(l.cap + l.rate * away, max(l.level, l.rate * away) + l.unknown))
       end
     end
     for field, o in pairs(was) do

@@ -28,8 +28,21 @@
 // the others each eviction of a bucket costs a Capacity. The volatile ones, above all
 // volatile-ttl, evict buckets before anything else, because buckets expire and mostly soon:
 // under full memory each lives for a moment, and about twice the rate goes out for as
-// long as that lasts. The same holds for a clock of the server that steps forward, which
-// nobody is told of. One that steps back loses the step and nothing else.
+// long as that lasts.
+//
+// While two servers take themselves for the master both admit, and nobody hears of it: if
+// that lasts for W, up to Capacity + LeakRate*W more go out. In a failover that Sentinel
+// was told to begin W is about a second, and in a network that is cut in two as long
+// as that lasts. Let each master need half of the other servers, rounded up, to write:
+// with two replicas, min-replicas-to-write 1. Then two masters never write at the same
+// time for longer than min-replicas-max-lag, and in a failover that was told not at
+// all. With a single replica that setting stops a lone master. A master that is cut off
+// from its Cluster stops by itself after cluster-node-timeout.
+//
+// A clock of the server that steps forward costs LeakRate times the step, at most a
+// Capacity, and nobody is told of it: steps add up. One that steps back loses the step and
+// nothing else, and what it goes forward again counts as a step only if it was more than a second
+// back. So a clock that wobbles by 50 ms to either side costs LeakRate*100 ms once.
 //
 // # What it costs
 //
@@ -88,6 +101,11 @@
 // that comes is answered so at once, while one request finds out whether the
 // server is back. An [outbound.Fallback] around the store says what calls do
 // meanwhile.
+//
+// While a Cluster's master hangs, its replicas are asked too, some ten times a second: calls
+// go on within half a second after one is promoted, and do not wait for the client to
+// give the old one up. Only a client that has reached no node yet, reads from replicas or
+// has a ClusterSlots of its own finds the new master by its own timeouts.
 //
 // Away is all that a wait can cure: a server that is down or hangs, one that loads
 // its data, has no memory left, only reads, cannot save or misses its replicas or its

@@ -80,6 +80,35 @@ func TestBucketsOfOneKeyAndEqualLimitsHearOfARefusalWithoutATrip(t *testing.T) {
 }
 
 // BenchmarkBuckets has many goroutines use one bucket, a bucket each, and one for each call.
+func TestLimitsThatAreInForceAlreadyChangeNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
+	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), t.Name(), limits...))
+	_, err := b.Acquire(t.Context(), outbound.Cost{1})
+	require.NoError(t, err)
+	require.NoError(t, b.SetLimits(t.Context(), limits...))
+	states, err := b.States(t.Context())
+	require.NoError(t, err)
+	require.InDelta(t, 1, states[1].Level, 0.01)
+	keys, err := rdb.Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	require.Len(t, keys, 1)
+	kept := func() map[string]string {
+		all, err := rdb.HGetAll(t.Context(), keys[0]).Result()
+		require.NoError(t, err)
+		return all
+	}
+	was := kept()
+	require.NoError(t, b.SetLimits(t.Context(), limits...))
+	require.Equal(t, was, kept())
+	require.NoError(t, b.SetLimits(t.Context()))
+	was = kept()
+	require.NoError(t, b.SetLimits(t.Context()))
+	require.Equal(t, was, kept())
+}
+
 func BenchmarkBuckets(b *testing.B) {
 	ctx := context.Background()
 	rdb := redistest.Shared(b).Client(b)

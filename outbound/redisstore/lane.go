@@ -3,18 +3,24 @@ package redisstore
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // lane is the lines of one shard on one server. At most one batch of their
 // requests is under way, and the others gather for the next.
 type lane struct {
 	shard  *shard
+	node   string // the server's address in a Cluster
+	key    string // one of the keys that it has there
 	server *server
 	ready  []*line // with something pending, and nothing away
 	busy   bool
 	finds  bool          // it has no server, but finds that of each line
 	out    int           // attempts that the client is busy with
 	began  time.Time     // the last of them
+	aside  int           // attempts at other nodes that it is busy with
+	direct *redis.Client // of the node, if the client does not know yet that it has the keys
 	spare  chan struct{} // wakes the goroutine that waits for work; nil: none does
 	outage
 }
@@ -40,7 +46,7 @@ const (
 
 // refuses returns why an operation is not even to be tried.
 func (la *lane) refuses(now time.Time) error {
-	if la.cause == nil || !la.busy && la.out < attemptsAtOnce && !now.Before(la.until) {
+	if la.cause == nil || !la.busy && (la.out < attemptsAtOnce || la.other() != nil) && !now.Before(la.until) {
 		return nil
 	}
 	return la.cause
@@ -158,13 +164,13 @@ func (la *lane) next(work chan struct{}) *batch {
 
 // down begins or prolongs an outage. The shard's lock is held.
 func (la *lane) down(err error, now time.Time) {
-	la.server.down(la.shard.store, err, la.began, now)
+	la.server.down(la, err, now)
 	if la.pause == 0 {
 		la.pause = firstPause
 	} else {
 		la.pause = min(2*la.pause, lastPause)
 	}
-	la.cause = err
+	la.cause, la.direct = err, nil
 	la.until = now.Add(la.pause/2 + rand.N(la.pause/2))
 	for _, ln := range la.ready {
 		ln.queued = false

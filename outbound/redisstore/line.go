@@ -40,7 +40,6 @@ type line struct {
 	refusal refusal
 	offset  offset
 	differ  time.Time // when it was last told
-	left    *server   // that was away, so that another may have the key
 	memory
 }
 

@@ -27,16 +27,21 @@ func (unanswered) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 
 func TestANodeThatIsReplacedIsToldAsBack(t *testing.T) {
 	t.Run("it fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { replaced(t, 0, 5*time.Second) })
+		synctest.Test(t, func(t *testing.T) { replaced(t, 0, 5*time.Second, 0) })
 	})
 	t.Run("it hangs", func(t *testing.T) { // with all attempts, and so is known to be away before the other is known
-		synctest.Test(t, func(t *testing.T) { replaced(t, time.Minute, 1900*time.Millisecond) })
+		synctest.Test(t, func(t *testing.T) { replaced(t, time.Minute, 1900*time.Millisecond, 0) })
+	})
+	t.Run("nobody asks for its keys again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { replaced(t, 0, 5*time.Second, 3*time.Second) })
 	})
 }
 
 // replaced has a caller ask a cluster of ten keys for 20 s. After a second the only
-// node begins to hang for so long, and then to fail, and later a replica takes over.
-func replaced(t *testing.T, hangs, promotion time.Duration) {
+// node begins to hang for so long, and then to fail, and later a replica takes over. A caller
+// who rests after a time does so until others who use its client have noticed, and then
+// asks for other keys.
+func replaced(t *testing.T, hangs, promotion, rests time.Duration) {
 	began := time.Now()
 	promoted := func() bool { return time.Since(began) > promotion }
 	const old, now = "192.0.2.1:1", "192.0.2.2:1"
@@ -74,7 +79,13 @@ func replaced(t *testing.T, hangs, promotion time.Duration) {
 		told = append(told, e.Kind)
 	}})
 	for i := 0; time.Since(began) < 20*time.Second; i++ {
-		b := outbound.Must(outbound.NewSharedBucket(s, string(rune('a'+i%10)), reset))
+		if rests > 0 && time.Since(began) > rests {
+			time.Sleep(5 * time.Second)
+			rdb.ReloadState(t.Context())
+			time.Sleep(time.Second)
+			i, rests = 10_000, 0
+		}
+		b := outbound.Must(outbound.NewSharedBucket(s, string(rune('a'+i/10_000*10+i%10)), reset))
 		_, err := b.Acquire(context.Background(), outbound.Cost{1})
 		if err != nil {
 			require.ErrorIs(t, err, outbound.ErrAway)

@@ -11,7 +11,7 @@ import (
 func (sh *shard) lane(node string) *lane {
 	la := sh.lanes[node]
 	if la == nil {
-		la = &lane{shard: sh, server: sh.store.server(node), finds: node == "" && sh.store.cluster != nil}
+		la = &lane{shard: sh, node: node, server: sh.store.server(node), finds: node == "" && sh.store.cluster != nil}
 		sh.lanes[node] = la
 	}
 	return la
@@ -59,6 +59,7 @@ func (la *lane) find() {
 // soon be another's.
 func (sh *shard) settle(ln *line, to *lane) {
 	now := time.Now()
+	to.key = ln.name.(string)
 	err := to.refuses(now)
 	if err == nil {
 		ln.lane = to
@@ -91,7 +92,7 @@ func (sh *shard) leave(la *lane) {
 	finds := sh.lane("")
 	for _, ln := range sh.lines {
 		if ln.lane == la && !ln.away && !ln.queued {
-			ln.lane, ln.left = finds, la.server
+			ln.lane = finds
 		}
 	}
 }

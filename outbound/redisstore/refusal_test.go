@@ -114,8 +114,6 @@ func TestARefusalIsForgottenWhenRoomIsMadeHere(t *testing.T) {
 		w := watch(t, slowly)
 		p := w.take(10)
 		w.refused(5)
-		time.Sleep(120 * time.Millisecond) // until the call has left, or SetLimits keeps its room for it
-		w.refused(5)
 		require.Equal(t, 2, w.trips(func() {
 			room(w, &p)
 			if name == "resume" {

@@ -15,6 +15,7 @@ type server struct {
 
 	mu     sync.Mutex // protects what follows
 	away   bool
+	key    string // one that it had in a Cluster when it was last found away
 	since  time.Time
 	back   time.Time // when it was last told that it is back
 	denies bool
@@ -33,19 +34,19 @@ func (s *Store) server(addr string) *server {
 	return sv
 }
 
-// down notes that it is away, as what was tried last at this time has found. If another
+// down notes that a lane's server is away, as what was tried last has found. If another
 // lane has found it back since, that is no news.
-func (sv *server) down(s *Store, err error, tried, now time.Time) {
+func (sv *server) down(la *lane, err error, now time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if !sv.away && !tried.After(sv.back) {
+	if !sv.away && !la.began.After(sv.back) {
 		return
 	}
-	sv.since = now
+	sv.since, sv.key = now, la.key
 	if !sv.away {
 		sv.away = true
 		sv.ill.Store(true)
-		s.tell(EventAway, "", err)
+		la.shard.store.tell(EventAway, "", err)
 	}
 }
 
@@ -91,10 +92,23 @@ func (la *lane) refused(err error, sent time.Time) {
 	sv.answered(s, sent)
 }
 
-// back notes that the key of a line is served again, wherever that is.
-func (ln *line) back(s *Store, sent time.Time) {
-	if ln.left != nil {
-		ln.left.up(s, sent)
-		ln.left = nil
+// inPlace notes that a lane's server has done what was sent at this time: that ends the
+// outages of those whose keys it has now.
+func (s *Store) inPlace(la *lane, sent time.Time) {
+	if s.cluster == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sv := range s.servers {
+		if sv == la.server || !sv.ill.Load() {
+			continue
+		}
+		sv.mu.Lock()
+		key := sv.key
+		sv.mu.Unlock()
+		if key != "" && s.serves(la.node, key) {
+			sv.up(s, sent)
+		}
 	}
 }

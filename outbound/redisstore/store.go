@@ -42,6 +42,7 @@ type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
 	cluster reloader     // nil: not a Cluster
+	seeks   bool         // its replicas say that they are none, and so may be asked
 	worker  atomic.Value // this Store's field in the buckets' hashes, a string
 	seq     atomic.Int64
 	shards  [shardCount]shard
@@ -55,6 +56,8 @@ type Store struct {
 type reloader interface {
 	ReloadState(context.Context)
 	MasterForKey(context.Context, string) (*redis.Client, error)
+	SlaveForKey(context.Context, string) (*redis.Client, error)
+	Options() *redis.ClusterOptions
 }
 
 // shardCount is the number of lanes to a server: each has at most one pipeline
@@ -89,7 +92,10 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	}
 	s := &Store{rdb: rdb, config: c, servers: make(map[string]*server)}
 	s.rename()
-	s.cluster, _ = rdb.(reloader)
+	if s.cluster, _ = rdb.(reloader); s.cluster != nil {
+		o := s.cluster.Options()
+		s.seeks = !o.ReadOnly && o.ClusterSlots == nil
+	}
 	for i := range s.shards {
 		s.shards[i].store = s
 		s.shards[i].lines = make(map[string]*line)

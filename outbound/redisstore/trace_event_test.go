@@ -96,7 +96,11 @@ func (t *trace) refuse(worker int) error {
 func (t *trace) setLimits(worker int) error {
 	t.events--
 	var limits []outbound.Limit
-	if t.r.IntN(4) > 0 {
+	switch t.r.IntN(6) {
+	case 0:
+	case 1:
+		limits = t.limits // those that may have been set already
+	default:
 		limits = t.someLimits()
 		for i := range limits { // mostly another shape of the same
 			if i < len(t.limits) && t.r.IntN(4) > 0 {

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"strings"
@@ -27,7 +28,7 @@ func (p *Profile) peeks(resp *http.Response) bool {
 // readable reports whether the body is of a type that is looked at.
 func (p *Profile) readable(resp *http.Response) bool {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength == 0 ||
-		resp.Header.Get("Content-Encoding") != "" && !resp.Uncompressed {
+		resp.Header.Get("Content-Encoding") != "" && !resp.Uncompressed && !gzipped(resp) {
 		return false
 	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
@@ -44,6 +45,23 @@ func (p *Profile) readable(resp *http.Response) bool {
 		}
 	}
 	return false
+}
+
+// gzipped reports whether the body is compressed as it is read, because somebody has
+// asked for that who unpacks it.
+func gzipped(resp *http.Response) bool {
+	return !resp.Uncompressed && strings.EqualFold(strings.Trim(resp.Header.Get("Content-Encoding"), " \t"), "gzip")
+}
+
+// unpacked returns what a compressed text says, as far as it is there and is looked at.
+func unpacked(b []byte) []byte {
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil
+	}
+	z.Multistream(false)                              // nobody sends several, and each costs time
+	text, _ := io.ReadAll(io.LimitReader(z, maxPeek)) // cut off or broken: what came before
+	return text
 }
 
 const (
@@ -65,7 +83,7 @@ func (p *Profile) peek(resp *http.Response) *body {
 	if resp.ContentLength > 0 { // one more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
-	b := &body{old: resp.Body, seen: make([]byte, 0, size), done: make(chan struct{})}
+	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{})}
 	if w, ok := resp.Body.(io.Writer); ok {
 		resp.Body = &writable{body: b, Writer: w}
 	} else {
@@ -80,6 +98,7 @@ func (p *Profile) peek(resp *http.Response) *body {
 // close the body ends it if it stalls.
 type body struct {
 	old  io.ReadCloser
+	gzip bool
 	done chan struct{} // closed when nobody reads ahead any more
 
 	mu     sync.Mutex // protects what follows
@@ -154,7 +173,11 @@ func (b *body) look() []byte {
 	if b.broken != nil {
 		panic(b.broken)
 	}
-	return bytes.TrimPrefix(b.seen[:len(b.seen):len(b.seen)], []byte("\ufeff")) // which Azure begins with
+	text := b.seen[:len(b.seen):len(b.seen)]
+	if b.gzip {
+		text = unpacked(text)
+	}
+	return bytes.TrimPrefix(text, []byte("\ufeff")) // which Azure begins with
 }
 
 // stop has nobody read ahead any more.

@@ -70,6 +70,16 @@
 // whole seconds. Two families of headers that tell of the same limit, with resets
 // within two seconds, are one policy; others are two.
 //
+// # Limits to configure
+//
+// A quota of an hour or a day is best left to the headers, where they tell what remains
+// of it and when it resets: all calls go as fast as the bucket's other limits allow, and
+// hold until the reset where nothing remains. outbound.PerHour in the bucket would
+// space them evenly over the hour instead, GitHub's 5 000 by 0.72 s, so that 300 calls
+// take 215 s and no faster limit beside it ever binds. Limits that no header tells, such
+// as those on bursts, belong into the bucket. Until the first answer nobody knows what
+// remains: calls that leave together then may be refused together.
+//
 // # What is not trusted
 //
 // A number is at most 20 digits, with or without decimals: no sign, no exponent,
@@ -84,7 +94,8 @@
 // 8 KiB are looked at, more than refusals have, and what a success says at the end of a
 // longer one holds nobody; a search in it ends after 1024 values. That bounds the
 // time for a response to some 20 µs for its headers, whatever they contain, and
-// some 30 µs more for a body. In a function Judge each call of [Answer.JSON] is a
+// some 30 µs more for a body, or a millisecond if that is gzipped so as to be slow to
+// unpack. In a function Judge each call of [Answer.JSON] is a
 // search of its own. Wait has no other cap: how long a response may hold all
 // calls is for its user to say.
 //

@@ -196,6 +196,7 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 		}
 	}
 	for name := range r.header {
+		read := false
 		for i := range all[:n] {
 			w := &all[i]
 			if len(name) <= len(w.prefix)+len(w.suffix) || !strings.HasPrefix(name, w.prefix) || !strings.HasSuffix(name, w.suffix) {
@@ -204,12 +205,13 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 			if slot(name) != hNone || p.lists(name) {
 				break
 			}
-			if w.f.Is == IsCustom {
+			switch {
+			case w.f.Is == IsCustom:
 				custom = true
-			} else if r.left > 0 {
+			case !read && r.left > 0:
+				read = true
 				r.field(w.f, name[len(w.prefix):len(name)-len(w.suffix)], lines(r.header, name), from)
 			}
-			break
 		}
 	}
 	return custom

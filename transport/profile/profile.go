@@ -28,9 +28,9 @@ type Profile struct {
 	// Rate: not of a 503, whose troubles it is not about. 0: there is none.
 	Penalty time.Duration
 	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
-	// its media type is JSON, or one of Types, and it is not compressed. To look
-	// at it means to wait for it, up to 2 s, so a body that streams is not to be
-	// listed.
+	// its media type is JSON, or one of Types, and it is not compressed otherwise
+	// than by gzip. To look at it means to wait for it, up to 2 s, so a body that
+	// streams is not to be listed.
 	Peeks []Peek
 	// Types are media types beside JSON whose bodies are looked at, in lower
 	// case, such as "text/xml".
@@ -72,7 +72,8 @@ type Meaning uint8
 
 // The meanings. Numbers are not negative and may have decimals.
 const (
-	// IsCustom: it is for the function Judge.
+	// IsCustom: it is for the function Judge. With an asterisk, it may be listed as
+	// something else, too.
 	IsCustom Meaning = iota
 	// IsLimit: how many units are allowed. The lists of the IETF's drafts 00 to
 	// 03, as "100, 100;w=60", are read, too.
@@ -111,7 +112,9 @@ type Peek struct {
 }
 
 // Generic reads what needs no knowledge of a vendor.
-var Generic = &Profile{Name: "generic"}
+var Generic *Profile = generic
+
+var generic = &Profile{Name: "generic"}
 
 // Read returns what a response says. now is the time at which its headers came;
 // it counts only where the response has a point in time but no Date to measure

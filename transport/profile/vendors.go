@@ -97,7 +97,7 @@ var aliases = map[string]*Profile{
 	"resend":           Generic,
 	"sendgrid":         Generic,
 	"spotify":          Generic,
-	"turnio":           Generic,
+	"turnio":           turnIO,
 	"vimeo":            Generic,
 	"zep":              Generic,
 }

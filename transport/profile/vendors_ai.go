@@ -1,16 +1,28 @@
 package profile
 
+import "strings"
+
 // OpenAI is the API of OpenAI and of those that imitate it: Azure OpenAI, Groq,
 // Together and others (platform.openai.com, "Rate limits", 2026). Policies are
 // named "requests", "tokens" and so on. Their resets, mostly as Go writes a
 // duration, are when the bucket will be full again, so that a success that
 // leaves nothing holds nobody. That the credit or a day's budget is used up is a
-// Quota.
-var OpenAI = &Profile{
-	Name:   "openai",
-	Fields: suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
-	Peeks:  []Peek{{Status: 429}},
+// Quota. Azure refuses a stream inside a 200, in which less than nothing remains and a
+// Retry-After stands; without that it has answered the call.
+var OpenAI *Profile = openAI
+
+var openAI = &Profile{
+	Name: "openai",
+	Fields: append(suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
+		Field{Header: "X-Ratelimit-Remaining-*", Is: IsCustom}),
+	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
+		if a.Status == 200 {
+			if s.HasRetryAfter && overdrawn(a) {
+				s.refuse(Rate)
+			}
+			return
+		}
 		a.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "error/code", "error/type":
@@ -27,11 +39,25 @@ var OpenAI = &Profile{
 	},
 }
 
+// overdrawn reports whether less than nothing remains of one of OpenAI's limits.
+func overdrawn(a *Answer) bool {
+	for name := range a.Header {
+		if strings.HasPrefix(name, "X-Ratelimit-Remaining-") && len(a.Header) <= maxNames {
+			if less, ok := strings.CutPrefix(a.Get(name), "-"); ok && allDigits(less) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026).
 // Policies are named "requests", "tokens", "input-tokens" and "output-tokens",
 // and "unified" for the windows of subscriptions. The resets are when the bucket
 // will be full again. 529 is an overload, not this account's limit.
-var Anthropic = &Profile{
+var Anthropic *Profile = anthropic
+
+var anthropic = &Profile{
 	Name: "anthropic",
 	Fields: append(suffixed(Field{Kind: Bucket}, "Anthropic-Ratelimit-*-Limit", "Anthropic-Ratelimit-*-Remaining", "Anthropic-Ratelimit-*-Reset"),
 		Field{Header: "Anthropic-Ratelimit-Unified-Reset", Is: IsReset, Policy: "unified"},

@@ -9,7 +9,9 @@ import (
 // AWS are the APIs of Amazon Web Services (aws-sdk-go-v2, aws/retry, 2026),
 // which refuse with 400, 403, 429 or 503 and tell only by the error's code, in a
 // header, JSON or XML.
-var AWS = &Profile{
+var AWS *Profile = aws
+
+var aws = &Profile{
 	Name:   "aws",
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
@@ -66,7 +68,9 @@ func inner(b []byte, from, to string) string {
 // requests", 2026). They tell what remains, without a limit or a reset, and the
 // compute provider names the window at the end of the policy: Get3Min. Those of
 // costs and consumption have waits of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
-var AzureARM = &Profile{
+var AzureARM *Profile = azureARM
+
+var azureARM = &Profile{
 	Name: "azure-arm",
 	Fields: []Field{
 		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
@@ -116,7 +120,9 @@ func windowOf(name string) time.Duration {
 // Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft
 // Graph throttling guidance", 2026): Retry-After, and the IETF's headers where a
 // workload sends them. Some name the scope and the reason of a refusal.
-var Graph = &Profile{
+var Graph *Profile = graph
+
+var graph = &Profile{
 	Name: "graph",
 	Fields: []Field{
 		{Header: "X-Ms-Throttle-Scope", Is: IsScope},
@@ -129,7 +135,9 @@ var Graph = &Profile{
 // send no headers: a 403 or 429 is judged by the reason in its body, and
 // RetryInfo tells how long to wait. That is about a minute even where a day's
 // quota is used up, which is a Quota with the Detail "daily-quota".
-var Google = &Profile{
+var Google *Profile = google
+
+var google = &Profile{
 	Name:  "google",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(a *Answer, s *Signal) {
@@ -180,7 +188,9 @@ var Google = &Profile{
 
 // Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of
 // 0 tells of too many calls at once; its reset is a suggestion only.
-var Okta = &Profile{
+var Okta *Profile = okta
+
+var okta = &Profile{
 	Name:   "okta",
 	Fields: trio("X-Rate-Limit-", Field{}),
 	Judge: func(a *Answer, s *Signal) {
@@ -193,28 +203,36 @@ var Okta = &Profile{
 // RapidAPI is the gateway of RapidAPI (docs.rapidapi.com, "Response headers",
 // 2026): a policy for each object that is billed, with resets in seconds from
 // now, as many as a month has.
-var RapidAPI = &Profile{
+var RapidAPI *Profile = rapidAPI
+
+var rapidAPI = &Profile{
 	Name:   "rapidapi",
 	Fields: suffixed(Field{In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
 }
 
 // Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026),
 // which tell when the next call may go.
-var Akamai = &Profile{
+var Akamai *Profile = akamai
+
+var akamai = &Profile{
 	Name:   "akamai",
 	Fields: suffixed(Field{}, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Next"),
 }
 
 // OracleGateway is the API gateway of Oracle Cloud (docs.oracle.com, "Limiting
 // the number of requests", 2026), whose waits are in milliseconds.
-var OracleGateway = &Profile{
+var OracleGateway *Profile = oracleGateway
+
+var oracleGateway = &Profile{
 	Name:   "oracle-gateway",
 	Fields: []Field{{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond}},
 }
 
 // Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026), whose limit
 // is on calls at once and told nowhere.
-var Twilio = &Profile{
+var Twilio *Profile = twilio
+
+var twilio = &Profile{
 	Name:  "twilio",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {

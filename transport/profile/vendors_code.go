@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"time"
@@ -11,21 +12,28 @@ import (
 // "core" or "search". A 403 is a refusal if the headers or the text say so, and
 // so is a GraphQL response 200 with the error RATE_LIMITED. Scope is "primary"
 // for the hourly limit, and "secondary" for the limits on bursts, which leave
-// the hourly one untouched and are known by the text of the body only; without
-// Retry-After they ask for a minute.
+// the hourly one untouched and are known by the text of the body only, JSON or a page
+// of HTML; without Retry-After they ask for a minute.
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that
 // leaves nothing of its 30 a minute holds every call until the reset: give each
 // resource a limiter, by transport.Discovered and the header X-RateLimit-Resource, or
-// by transport.ByRoute.
-var GitHub = &Profile{
+// by transport.ByRoute. The hourly limit is best left to the headers, and the limiter
+// to keep the secondary ones, such as 900 points a minute: see "Limits to configure".
+var GitHub *Profile = gitHub
+
+var gitHub = &Profile{
 	Name: "github",
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
+	Types: []string{"text/html"},
 	Judge: func(a *Answer, s *Signal) {
 		primary, secondary, mute := false, false, true
+		if page := bytes.TrimLeft(a.Body, " \t\r\n"); a.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
+			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
+		}
 		a.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "message", "errors/message":
@@ -64,7 +72,9 @@ var GitHub = &Profile{
 // each single one would be refused with the next. Some queries have a limit of their
 // own, the policy "endpoint-requests": a refusal by that one alone is a Lock with the
 // Scope "endpoint", whose Detail is the query.
-var Linear = &Profile{
+var Linear *Profile = linear
+
+var linear = &Profile{
 	Name: "linear",
 	Fields: slices.Concat(
 		trio("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
@@ -116,11 +126,15 @@ func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which
 // sends Retry-After and nothing else. Limits are per method and workspace.
-var Slack = &Profile{Name: "slack"}
+var Slack *Profile = slack
+
+var slack = &Profile{Name: "slack"}
 
 // Notion is the API of Notion (developers.notion.com, "Request limits", 2026):
 // Retry-After, with what has been exceeded in the body.
-var Notion = &Profile{
+var Notion *Profile = notion
+
+var notion = &Profile{
 	Name:  "notion",
 	Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(a *Answer, s *Signal) {
@@ -140,7 +154,9 @@ var Notion = &Profile{
 // Airtable is the Web API of Airtable (support.airtable.com, "Managing API call
 // limits", 2026): after a 429 nothing is answered for 30 seconds, and no header
 // says so. The monthly limit is a Quota.
-var Airtable = &Profile{
+var Airtable *Profile = airtable
+
+var airtable = &Profile{
 	Name:    "airtable",
 	Penalty: 30 * time.Second,
 	Peeks:   []Peek{{Status: 429}},
@@ -159,7 +175,9 @@ var Airtable = &Profile{
 // Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits",
 // 2026). It has limits on complexity, calls per minute and day, and calls at
 // once, and may refuse with a 200 whose error has a code.
-var Monday = &Profile{
+var Monday *Profile = monday
+
+var monday = &Profile{
 	Name:  "monday",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
@@ -195,7 +213,9 @@ var Monday = &Profile{
 // Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The policy
 // is named by the label of the endpoint, such as "Light"; the limit of the day
 // is a Quota and ends at a point in time in Retry-After.
-var Zoom = &Profile{
+var Zoom *Profile = zoom
+
+var zoom = &Profile{
 	Name: "zoom",
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
@@ -210,7 +230,9 @@ var Zoom = &Profile{
 
 // Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole
 // policy in the JSON of one header.
-var Basecamp = &Profile{
+var Basecamp *Profile = basecamp
+
+var basecamp = &Profile{
 	Name:   "basecamp",
 	Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
 	Judge: func(a *Answer, s *Signal) {
@@ -252,7 +274,9 @@ func count(v string) (float64, bool) {
 // 2026). The hourly quota of points is told in Beta-RateLimit, and the limit on
 // requests per second in X-RateLimit at the same time. Detail is the header
 // RateLimit-Reason.
-var Jira = &Profile{
+var Jira *Profile = jira
+
+var jira = &Profile{
 	Name: "jira",
 	Fields: []Field{
 		{Header: "Beta-Ratelimit", Is: IsRateLimit},
@@ -274,7 +298,9 @@ var Jira = &Profile{
 // instance stability with rate limiting", 2026): a bucket that an administrator
 // has set, told as a capacity, a fill rate and its interval. It sends
 // Retry-After: 0 with every success.
-var Confluence = &Profile{
+var Confluence *Profile = confluence
+
+var confluence = &Profile{
 	Name: "confluence-dc",
 	Fields: append(trio("X-Ratelimit-", Field{Kind: Bucket}),
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
@@ -282,7 +308,9 @@ var Confluence = &Profile{
 
 // Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026),
 // which tells of several windows, each in headers with its name.
-var Kong = &Profile{
+var Kong *Profile = kong
+
+var kong = &Profile{
 	Name: "kong",
 	Fields: func() (all []Field) {
 		for _, w := range []struct {

@@ -8,9 +8,11 @@ import (
 
 // Discord is the API of Discord (discord.com/developers, "Rate limits", 2026).
 // The policy is named by the bucket, in which Discord counts several routes
-// together. Scope is "user", "global" or "shared", for a limit of the resource
-// that others have used up.
-var Discord = &Profile{
+// together. Scope is "user", "global" or "shared", which is a Lock: others have used up
+// a limit of the resource that the call is about.
+var Discord *Profile = discord
+
+var discord = &Profile{
 	Name: "discord",
 	Fields: []Field{
 		{Header: "X-Ratelimit-Limit", Is: IsLimit},
@@ -38,13 +40,25 @@ var Discord = &Profile{
 				s.askText(value())
 			}
 		}, "global", "retry_after")
+		if s.Scope == "shared" {
+			s.Reason = Lock
+		}
 	},
+}
+
+// turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The policy
+// is named by the bucket, of which there are three: "general", "text" and "media".
+var turnIO = &Profile{
+	Name:   "turnio",
+	Fields: append(trio("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 }
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
 // minutes for each endpoint, with resets in seconds since 1970, and for some of a
 // day, of the app and of the user.
-var Twitter = &Profile{
+var Twitter *Profile = twitter
+
+var twitter = &Profile{
 	Name: "twitter",
 	Fields: slices.Concat(trio("X-Rate-Limit-", Field{}),
 		trio("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
@@ -53,7 +67,9 @@ var Twitter = &Profile{
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
 // remains, in fractions, and a reset in seconds from now, without a limit.
-var Reddit = &Profile{
+var Reddit *Profile = reddit
+
+var reddit = &Profile{
 	Name:   "reddit",
 	Fields: trio("X-Ratelimit-", Field{In: time.Second}),
 }
@@ -62,7 +78,9 @@ var Reddit = &Profile{
 // Policies are the parts, in percent, of an hourly budget, as JSON in headers,
 // with the minutes until a refused business may come back. Refusals are 400 with
 // one of the codes for limits, or without a code and with such a time.
-var Meta = &Profile{
+var Meta *Profile = meta
+
+var meta = &Profile{
 	Name: "meta",
 	Fields: []Field{
 		{Header: "X-App-Usage", Is: IsCustom},
@@ -150,7 +168,9 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 
 // Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the
 // limits of a quarter of an hour and of a day, with those for reading apart.
-var Strava = &Profile{
+var Strava *Profile = strava
+
+var strava = &Profile{
 	Name: "strava",
 	Fields: []Field{
 		{Header: "X-Ratelimit-Limit", Is: IsCustom},
@@ -183,7 +203,9 @@ func usage(name, used, limit string, window time.Duration) Policy {
 // 2026): lists of limits and of counts with their windows in seconds, for the app
 // and for the method, in any order. Policies are named "app:120" or "method:10",
 // by the window. Scope is which of them has refused; "service" is an overload.
-var Riot = &Profile{
+var Riot *Profile = riot
+
+var riot = &Profile{
 	Name: "riot",
 	Fields: []Field{
 		{Header: "X-App-Rate-Limit", Is: IsCustom},
@@ -219,7 +241,9 @@ func countOf(list, window string) string {
 // Dropbox is the API of Dropbox (developers.dropbox.com, "Performance guide",
 // 2026), whose wait is in the body, too. That two calls write to one namespace is
 // a Lock.
-var Dropbox = &Profile{
+var Dropbox *Profile = dropbox
+
+var dropbox = &Profile{
 	Name:  "dropbox",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
@@ -239,4 +263,6 @@ var Dropbox = &Profile{
 // Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026),
 // which tells what is used, not what is allowed. 418 bans the address for as long
 // as Retry-After says.
-var Binance = &Profile{Name: "binance", Refusals: []int{418}}
+var Binance *Profile = binance
+
+var binance = &Profile{Name: "binance", Refusals: []int{418}}

@@ -9,7 +9,9 @@ import (
 // Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate
 // limits", 2026): a leaky bucket whose level and size are told, but not its
 // leak, and a Retry-After with decimals.
-var Shopify = &Profile{
+var Shopify *Profile = shopify
+
+var shopify = &Profile{
 	Name:   "shopify-rest",
 	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
 }
@@ -18,7 +20,9 @@ var Shopify = &Profile{
 // Admin API rate limits", 2026): a leaky bucket of points, told in the body. A
 // query that is refused has the status 200, and waits until the points that it
 // asks for are there.
-var ShopifyGraphQL = &Profile{
+var ShopifyGraphQL *Profile = shopifyGraphQL
+
+var shopifyGraphQL = &Profile{
 	Name:  "shopify-graphql",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
@@ -57,7 +61,9 @@ var ShopifyGraphQL = &Profile{
 // Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which
 // never tells how long to wait. Detail is why, such as "endpoint-rate". A 429
 // without that is about an object that another call has locked.
-var Stripe = &Profile{
+var Stripe *Profile = stripe
+
+var stripe = &Profile{
 	Name:   "stripe",
 	Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
 	Peeks:  []Peek{{Status: 429}},
@@ -80,14 +86,18 @@ var Stripe = &Profile{
 // SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com,
 // "Usage plans and rate limits", 2026), which tells the rate, in requests per
 // second, and not the burst.
-var SPAPI = &Profile{
+var SPAPI *Profile = spapi
+
+var spapi = &Profile{
 	Name:   "spapi",
 	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
 }
 
 // BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API
 // rate limits", 2026), which counts in milliseconds throughout.
-var BigCommerce = &Profile{
+var BigCommerce *Profile = bigCommerce
+
+var bigCommerce = &Profile{
 	Name: "bigcommerce",
 	Fields: []Field{
 		{Header: "X-Rate-Limit-Requests-Quota", Is: IsLimit},
@@ -100,14 +110,18 @@ var BigCommerce = &Profile{
 // Tiendanube is the API of Tiendanube and Nuvemshop (tiendanube.github.io,
 // "Rate limiting", 2026): a leaky bucket whose reset is in milliseconds from
 // now, and when it will be empty.
-var Tiendanube = &Profile{
+var Tiendanube *Profile = tiendanube
+
+var tiendanube = &Profile{
 	Name:   "tiendanube",
 	Fields: trio("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
 }
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026),
 // whose reset is in milliseconds from now.
-var Prisjakt = &Profile{
+var Prisjakt *Profile = prisjakt
+
+var prisjakt = &Profile{
 	Name:   "prisjakt",
 	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
@@ -120,7 +134,9 @@ var skuVault = &Profile{
 
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
 // limits of a second and a day, without resets.
-var Etsy = &Profile{
+var Etsy *Profile = etsy
+
+var etsy = &Profile{
 	Name: "etsy",
 	Fields: []Field{
 		{Header: "X-Limit-Per-Second", Is: IsLimit, Policy: "second", Window: time.Second},
@@ -133,8 +149,12 @@ var Etsy = &Profile{
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage
 // guidelines", 2026): the limits of ten seconds and a day, without resets. A
-// refusal by the limit of ten seconds waits for as long as its window.
-var HubSpot = &Profile{
+// refusal by the limit of ten seconds waits for as long as its window. Which limit it
+// was stands in the policyName of the body, or else in its message. 423 is a Lock of
+// what too much is written to at once, and ends after 2 s ("Error handling").
+var HubSpot *Profile = hubSpot
+
+var hubSpot = &Profile{
 	Name: "hubspot",
 	Fields: []Field{
 		{Header: "X-Hubspot-Ratelimit-Max", Is: IsLimit, Policy: "interval"},
@@ -143,26 +163,32 @@ var HubSpot = &Profile{
 		{Header: "X-Hubspot-Ratelimit-Daily", Is: IsLimit, Policy: "daily", Window: day},
 		{Header: "X-Hubspot-Ratelimit-Daily-Remaining", Is: IsRemaining, Policy: "daily", Window: day},
 	},
-	Refusals: []int{477}, // the account is being moved
+	Refusals: []int{423, 477}, // 477: the account is being moved
 	Peeks:    []Peek{{Status: 429}},
 	Judge: func(a *Answer, s *Signal) {
 		s.Detail = a.JSON("policyName")
+		limit := s.Detail
+		if limit == "" {
+			limit = a.JSON("message") // "You have reached your daily limit."
+		}
 		window := time.Duration(0)
 		switch {
-		case contains(s.Detail, "ten_secondly"):
+		case contains(limit, "ten_secondly"):
 			window = 10 * time.Second
-		case contains(s.Detail, "secondly"):
+		case contains(limit, "secondly"):
 			window = time.Second
 		}
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
+		case a.Status == 423:
+			s.Reason, s.Wait = Lock, 2*time.Second
 		case a.Status == 477:
 			s.Reason = Overload
 		case a.Status != 429:
-		case contains(s.Detail, "daily"), s.Detail == "" && spent && p.Name == "daily":
+		case contains(limit, "daily"), window == 0 && s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
-		case s.Detail != "" || spent:
+		case s.Detail != "" || window > 0 || spent:
 			s.Scope, s.Wait = "interval", window
 			for _, p := range s.Policies() {
 				if p.Name == "interval" {
@@ -177,7 +203,9 @@ var HubSpot = &Profile{
 // request limits and allocations", 2026): the use of a rolling day, of the
 // organisation and of one app. A 403 with REQUEST_LIMIT_EXCEEDED is a refusal,
 // and says nothing about when it will be over.
-var Salesforce = &Profile{
+var Salesforce *Profile = salesforce
+
+var salesforce = &Profile{
 	Name:   "salesforce",
 	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 403}, {Status: 503}},
@@ -217,7 +245,9 @@ var Salesforce = &Profile{
 // Pipedrive is the API of Pipedrive (pipedrive.readme.io, "Rate limiting",
 // 2026): bursts of two seconds, with resets from now, and daily budgets of
 // requests and tokens.
-var Pipedrive = &Profile{
+var Pipedrive *Profile = pipedrive
+
+var pipedrive = &Profile{
 	Name: "pipedrive",
 	Fields: append(trio("X-Ratelimit-", Field{}),
 		Field{Header: "X-Daily-Requests-Left", Is: IsRemaining, Policy: "daily-requests", Window: day},
@@ -225,21 +255,63 @@ var Pipedrive = &Profile{
 		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
 }
 
-// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits", 2026),
-// whose limit stands in X-Rate-Limit.
-var Zendesk = &Profile{
-	Name:   "zendesk",
-	Fields: suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List
+// Tickets limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have
+// limits of their own, told in Zendesk-RateLimit and a name: policies by that name, in
+// the unit "endpoint". A refusal by one of them alone is a Lock with the Scope
+// "endpoint", whose Detail is the name. A transport for such an endpoint alone has the
+// name among its Units, and an OnSignal that makes Rate of the Lock.
+var Zendesk *Profile = zendesk
+
+var zendesk = &Profile{
+	Name: "zendesk",
+	Fields: append(suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+		Field{Header: "Zendesk-Ratelimit-*", Is: IsCustom}),
+	Judge: func(a *Answer, s *Signal) {
+		account := s.Binding()
+		spent := account != nil && account.Remaining == 0
+		endpoint := NewPolicy("")
+		for header := range a.Header {
+			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
+			if !ok || name == "" || len(a.Header) > maxNames {
+				continue
+			}
+			p := NewPolicy(strings.ToLower(clean(name)))
+			p.Unit = "endpoint"
+			for one := range items(a.Get(header), ";") { // total=100; remaining=99; resets=41
+				key, value, _ := strings.Cut(one, "=")
+				switch n, ok := number(value); {
+				case !ok:
+				case key == "total":
+					p.Limit = n
+				case key == "remaining":
+					p.Remaining = n
+				case key == "resets":
+					p.Reset = span(n, time.Second)
+				}
+			}
+			if s.Add(p); p.Remaining == 0 && p.binds(&endpoint) {
+				endpoint = p
+			}
+		}
+		if a.Status == 429 && !spent && endpoint.Remaining == 0 {
+			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", endpoint.Name, endpoint.Wait()
+		}
+	},
 }
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling",
 // 2026), which allows ten connections at once and tells nothing.
-var Mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
+var Mailchimp *Profile = mailchimp
+
+var mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
 
 // Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026):
 // what remains of a minute and of a day, and of a minute for the whole app. Scope
 // is which of them, or "concurrent", has refused.
-var Xero = &Profile{
+var Xero *Profile = xero
+
+var xero = &Profile{
 	Name: "xero",
 	Fields: []Field{
 		{Header: "X-Minlimit-Remaining", Is: IsRemaining, Policy: "minute", Window: time.Minute},
@@ -260,4 +332,6 @@ var Xero = &Profile{
 
 // QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com,
 // "Limits and throttles", 2026), which asks for a minute and tells nothing.
-var QuickBooks = &Profile{Name: "quickbooks", Penalty: time.Minute}
+var QuickBooks *Profile = quickBooks
+
+var quickBooks = &Profile{Name: "quickbooks", Penalty: time.Minute}

@@ -4,20 +4,27 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // maxDrain is how much of a response that nobody wants is read, so that its
 // connection can be used again. retryablehttp reads 4 KiB, which is less than
-// many an error page.
-const maxDrain = 64 << 10
+// many an error page, and for as long as that takes.
+const (
+	maxDrain = 64 << 10
+	drainFor = time.Second
+)
 
 // rest is the body of a response that nobody wants any more: Close reads on,
-// and closes it once, whoever calls it.
+// and closes it once, whoever calls it. To retryablehttp, which reads on before, it is
+// empty.
 type rest struct {
 	io.ReadCloser
 	once sync.Once
 	err  error
 }
+
+func (b *rest) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (b *rest) Close() error {
 	b.once.Do(func() { b.err = drain(b.ReadCloser) })
@@ -28,7 +35,19 @@ func drain(body io.ReadCloser) error {
 	if body == nil {
 		return nil
 	}
-	_, _ = io.CopyN(io.Discard, body, maxDrain)
+	// The body may stall, and only to close it ends that.
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		defer func() { _ = recover() }() // a reader that panics has no end
+		_, _ = io.CopyN(io.Discard, body, maxDrain)
+	}()
+	timer := time.NewTimer(drainFor)
+	defer timer.Stop()
+	select {
+	case <-end:
+	case <-timer.C:
+	}
 	return body.Close()
 }
 
@@ -42,9 +61,6 @@ func closeBody(body io.ReadCloser) {
 func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) {
 	if err == nil && resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil && r.oneHop {
-			if b, ok := resp.Body.(*rest); ok {
-				resp.Body = b.ReadCloser
-			}
 			if rounds > 1 { // RetryMax bounds them
 				spent(resp)
 			}

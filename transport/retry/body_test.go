@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +41,49 @@ func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stalling is a body of which some comes at once, or now and then, and no end.
+type stalling struct {
+	*io.PipeReader
+	closed atomic.Int32
+}
+
+func (s *stalling) Close() error {
+	s.closed.Add(1)
+	return s.PipeReader.Close()
+}
+
+func newStalling(every time.Duration) *stalling {
+	r, w := io.Pipe()
+	go func() {
+		for _, err := io.WriteString(w, "x"); err == nil && every > 0; _, err = io.WriteString(w, "x") {
+			time.Sleep(every)
+		}
+	}()
+	return &stalling{PipeReader: r}
+}
+
+func TestABodyThatStallsHoldsTheNextAttemptUpForASecondAtMost(t *testing.T) {
+	for _, every := range []time.Duration{0, 50 * time.Millisecond} {
+		for name, send := range ways {
+			synctest.Test(t, func(t *testing.T) {
+				first, begin := newStalling(every), time.Now()
+				client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
+					if first.closed.Load() == 0 && time.Since(begin) == 0 {
+						return &http.Response{StatusCode: 500, Body: first, Request: req}, nil
+					}
+					return &http.Response{StatusCode: 200, Body: newBody("ok"), Request: req}, nil
+				})))
+				client.RetryWaitMax = time.Second
+				resp, err := send(client, requestWith(t, "GET", "none"))
+				require.NoError(t, err, name)
+				require.Equal(t, 200, resp.StatusCode)
+				require.LessOrEqual(t, time.Since(begin), drainFor+3*time.Second/2)
+				require.EqualValues(t, 1, first.closed.Load())
+			})
+		}
+	}
 }
 
 func TestTheResponseOfAnErrorIsClosedOnce(t *testing.T) {

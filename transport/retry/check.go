@@ -62,7 +62,7 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 	why := r.why(what, wait, resp, err)
 	ok, late := p.plan(ctx, r, what, wait)
 	if ok {
-		if resp != nil {
+		if resp != nil && !r.last {
 			resp.Body = &rest{ReadCloser: resp.Body}
 		}
 		return true, r.report(resp, why)

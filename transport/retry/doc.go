@@ -88,10 +88,10 @@
 //
 // Many SDKs take an http.Client, and make their own errors of the API's answers. Above a
 // [RoundTripper] they still do, because it hands the last response on as it came. Where one
-// of the bounds was reached it adds that X-Should-Retry and Stripe-Should-Retry are false.
+// of the bounds was reached it adds that X-Should-Retry is false.
 // Attempts of an SDK that tries again by itself do not multiply, as far as it can be recognised:
 //
-//   - The SDKs of OpenAI, Anthropic, Stripe and others heed one of these fields, and stop.
+//   - The SDKs of OpenAI, Anthropic and others that Stainless makes heed that field, and stop.
 //   - Those of AWS say in Amz-Sdk-Request how often they send a request. If that is more
 //     than once, refusals and failures that have a response are left to them.
 //

@@ -23,7 +23,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllBeforeItIsTriedAgain(t *testing.T) {
 		wait  time.Duration // until the second attempt
 	}{
 		"in time":  {time.Second, `{"error":{"retry_after":60}}`, 61 * time.Second},
-		"too late": {5 * time.Second, `{"error":{"retry_after":60}}`, 5 * time.Second},
+		"too late": {5 * time.Second, `{"error":{"retry_after":60}}`, 2 * time.Second},
 	} {
 		for _, judged := range []bool{false, true} {
 			if judged && c.wait > 10*time.Second {

@@ -46,6 +46,7 @@ type request struct {
 	end    error // and said so
 	noBody error // its body cannot be had again
 	over   error // foreign has said that there is no next one
+	last   bool  // RetryMax allows no next one, and somebody may read its response
 
 	// This hop of it.
 	limited error         // by the limiter
@@ -82,6 +83,7 @@ func (p *policy) begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
 		}
 	}
 	r.begin(req)
+	r.last = attempt >= p.client.RetryMax
 }
 
 // begun reports whether begin has seen the request.

@@ -39,5 +39,4 @@ func spent(resp *http.Response) {
 		resp.Header = http.Header{}
 	}
 	resp.Header.Set("X-Should-Retry", "false") // of OpenAI, Anthropic and others
-	resp.Header.Set("Stripe-Should-Retry", "false")
 }

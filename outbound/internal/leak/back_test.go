@@ -73,7 +73,7 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T)
 	l.book(Units{2}, 1)
 	c := l.book(Units{2}, 2)
 	slow := []Limit{{2, 0.5}}
-	l.Change(l.limits, slow, []int{0})
+	l.Change(l.limits, slow, []int{0}, &Units{})
 	a.Follow(l.limits, slow, []int{0})
 	l.limits = slow
 	l.Hold(l.limits, 4*time.Second, a)

@@ -315,7 +315,7 @@ func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
 	a = l.book(Units{1, 0}, 1)
 	l.book(Units{0, 1}, 1)
 	rest := l.limits[:1] // the one that would tell is gone
-	l.Change(l.limits, rest, []int{0})
+	l.Change(l.limits, rest, []int{0}, &Units{})
 	a.Follow(l.limits, rest, []int{0})
 	if l.Unbook(rest, a); l.Last != time.Second {
 		t.Errorf("the last booking is %v away, want 1 s", l.Last)
@@ -328,7 +328,7 @@ func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
 	l := newLife(t, old...)
 	l.at(100)
 	c := l.book(Units{10}, 0)
-	l.Change(old, limits, []int{0})
+	l.Change(old, limits, []int{0}, &Units{})
 	c.Follow(old, limits, []int{0})
 	l.limits = limits
 	l.at(104)
@@ -341,10 +341,10 @@ func TestResumeForgetsNothingThatALoweredLimitHolds(t *testing.T) {
 	high, low := []Limit{{10, 1}}, []Limit{{1, 1}}
 	l := newLife(t, high...)
 	l.book(Units{10}, 0)
-	l.Change(high, low, []int{0})
+	l.Change(high, low, []int{0}, &Units{})
 	l.Resume(low)
 	l.Resume(low)
-	l.Change(low, high, []int{0})
+	l.Change(low, high, []int{0}, &Units{})
 	l.level(0, 10)
 }
 
@@ -353,7 +353,7 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 	l := newLife(t, old...)
 	l.book(Units{1}, 0)
 	c := l.book(Units{1}, 1)
-	l.Change(old, limits, []int{0, -1})
+	l.Change(old, limits, []int{0, -1}, &Units{1: math.Inf(1)})
 	c.Follow(old, limits, []int{0, -1})
 	l.limits = limits
 	if in, _ := l.Due(c.Place); in != sec(1) {
@@ -362,16 +362,39 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 	was := l.State
 	settled, cheaper := *c, *c
 	l.Settle(l.limits, &settled, &Units{})
-	if l.State != was {
-		t.Errorf("levels %v, then %v: something of %+v came back", was.Level[:2], l.Level[:2], c)
-	}
+	l.level(0, 1) // which is of the one before
+	l.level(1, was.Level[1].Level)
 	// A limit that is newer takes what is beyond the cost.
+	l.State = was
 	cheaper.N[1] = 1
-	l.Settle(l.limits, &cheaper, &Units{0, 1.5})
+	l.Settle(l.limits, &cheaper, &Units{1, 1.5})
 	if got := l.Level[1].Level - was.Level[1].Level; got != 0.5 || l.Level[0] != was.Level[0] {
 		t.Errorf("levels %v, then %v, want 0.5 more in the second", was.Level[:2], l.Level[:2])
 	}
 	l.State = was
-	l.book(Units{1, 1}, 3)
-	l.book(Units{1, 1}, 5)
+	l.book(Units{1, 1}, 2)
+	l.book(Units{1, 1}, 4)
+}
+
+// A change is no reason to wait: what is kept is what was charged.
+func TestAChangeRaisesALevelByNoMoreThanIsBookedAndHasNotGone(t *testing.T) {
+	old, limits := []Limit{{500, 1}, {10, 10}}, []Limit{{500, 2}, {10, 5}, {100, 1}}
+	l := newLife(t, old...)
+	l.book(Units{1, 1}, 0)
+	l.Change(old, limits, []int{0, 1, -1}, &Units{2: 1})
+	l.level(0, 1)
+	l.level(1, 1)
+	l.level(2, 0) // nothing is booked
+
+	l = newLife(t, old...)
+	l.book(Units{2, 10}, 0)
+	c := l.book(Units{2, 8}, 0.8)
+	l.Change(old, limits, []int{0, 1, -1}, &Units{2: 18})
+	c.Follow(old, limits, []int{0, 1, -1})
+	l.level(0, 4.8) // which 0.8 s later is what it would have been
+	l.level(1, 18)
+	l.level(2, 18.8)
+	l.limits = limits
+	l.at(0.8)
+	l.level(0, 3.2)
 }

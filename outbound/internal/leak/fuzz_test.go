@@ -234,7 +234,7 @@ func FuzzAnything(f *testing.F) {
 			case 9:
 				next := in.limits()
 				from := []int{0, len(limits) - 1}[:len(next)]
-				s.Change(limits, next, from)
+				s.Change(limits, next, from, &Units{})
 				for _, c := range charges {
 					c.Follow(limits, next, from)
 				}

@@ -243,30 +243,34 @@ func (s *State) Void(limits []Limit) bool {
 	return true
 }
 
-// Change replaces the limits. from[i] is the index among the old limits of
-// the i-th new one, or -1 for one that was not there: it starts empty. Nothing
-// refills, and nobody overtakes the booked, who go at their places.
-func (s *State) Change(old, limits []Limit, from []int) {
-	dial := s.Dial().Seconds()
+// Change replaces the limits. from[i] is the index among the old limits of the
+// i-th new one, or -1 for one that was not there: it starts empty. unknown[i] is the
+// most that may be booked, and has not gone, of a limit that was not in force until
+// now, and so does not count it; +Inf: nobody knows. Nothing refills, and nobody
+// overtakes the booked, who go at their places: at the last of them no limit is less
+// full than they leave it.
+func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
+	dial, last := s.Dial().Seconds(), max(0, s.Last).Seconds()
 	was := s.Level
 	s.Level = [Max]Level{}
 	for i := range limits {
-		l := &s.Level[i]
+		l, rate := &s.Level[i], limits[i].Rate
 		if j := from[i]; j >= 0 {
 			*l = was[j]
 			// What has run past so far stays what it was.
-			l.Ret += (old[j].Rate - limits[i].Rate) * dial
-			if l.Top < 0 && s.Last > 0 {
+			l.Ret += (old[j].Rate - rate) * dial
+			if l.Top < 0 && last > 0 {
 				l.Top = -l.brim(old[j].Capacity)
 			} else if l.Top = l.brim(old[j].Capacity); l.Level <= limits[i].Capacity {
 				l.Top = 0
 			}
-		}
-		if s.Last > -Lag {
-			if brim := limits[i].Capacity + limits[i].Rate*max(0, s.Last).Seconds(); l.Level < brim {
-				l.Level = brim
-				l.Ret += brim
+			if rate > old[j].Rate && l.Level > old[j].Rate*last {
+				l.Level += (rate - old[j].Rate) * last
 			}
+		}
+		if last > 0 && unknown[i] > 0 {
+			brim := limits[i].Capacity + rate*last
+			l.Level = max(l.Level, min(brim, max(l.Level, rate*last)+unknown[i]))
 		}
 	}
 }

@@ -18,23 +18,41 @@ func (w *world) shortest(n *Units) time.Duration {
 			if c.N == (Units{}) { // given back
 				continue
 			}
-			level = max(0, level-l.Rate*(c.place-at).Seconds()) + c.N[i]
+			level = max(0, level-w.leaked(i, at, c.place)) + c.N[i]
 			at = c.place
 		}
 		least = max(least, at-dial)
 		if n[i] > 0 {
+			if at < dial { // from here on at today's rate
+				level, at = max(0, level-w.leaked(i, at, dial)), dial
+			}
 			least = max(least, at-dial+l.Above(level+n[i], l.Capacity))
 		}
 	}
 	return least
 }
 
-// prompt checks that nobody waits longer than the law demands. After a hold, a
+// leaked is what runs past limit i between two times of the dial: at a lowered rate
+// from the change on, at a raised one once those have gone who were booked by then.
+func (w *world) leaked(i int, from, to time.Duration) float64 {
+	rate := w.limits()[i].Rate
+	if old := w.shapes[w.versions[0]]; w.version > 0 && i < len(old) {
+		since := w.changed
+		if rate > old[i].Rate {
+			since = max(since, w.booked)
+		}
+		before := max(0, min(to, since)-from)
+		return old[i].Rate*before.Seconds() + rate*(to-from-before).Seconds()
+	}
+	return rate * (to - from).Seconds()
+}
+
+// prompt checks that nobody waits longer than the law demands. After a hold, a second
 // change of limits or a step of the clock calls wait on purpose; and of a place that is
 // given back while others are booked behind it, or of a call that settles, comes back
 // only what is safe.
 func (w *world) prompt() error {
-	if w.events > 0 || w.workers || w.untidy {
+	if w.events > w.version || w.version > 1 || w.workers || w.untidy {
 		return nil
 	}
 	for k := range w.costs {

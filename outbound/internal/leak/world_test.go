@@ -25,7 +25,9 @@ type world struct {
 	events   int     // holds, refusals, changes, steps back, resumes so far
 	late     bool    // a call has left after its place
 	parked   [Max]parked
-	untidy   bool // somebody has given back, or paid more, in a way that may make others wait
+	changed  time.Duration // when the limits were, by the dial
+	booked   time.Duration // the last place that was booked then
+	untidy   bool          // somebody has given back, or paid more, in a way that may make others wait
 	oops     error
 }
 
@@ -138,6 +140,7 @@ func (w *world) do(m move) error {
 		w.change(int(m.a))
 	case 'x':
 		w.state, w.ahead, w.since = New(w.now()), 0, 0
+		w.untidy = w.untidy || w.version > 0 // by which dial the limits were changed is not known any more
 	case 't':
 		passed = w.steps[m.b]
 	}
@@ -252,6 +255,7 @@ func (w *world) giveBack(c *visit) {
 	if w.workers {
 		w.turn(c.version)
 	}
+	w.untidy = w.untidy || w.version > int(c.version) // a limit that is gone may tell of another
 	for i := w.n - 1; &w.calls[i] != c; i-- {
 		w.untidy = w.untidy || w.calls[i].N != (Units{})
 	}
@@ -264,16 +268,20 @@ func (w *world) giveBack(c *visit) {
 func (w *world) change(to int) {
 	old, limits := w.limits(), w.shapes[to]
 	from := make([]int, len(limits))
+	var unknown Units
 	for i := range from {
 		if from[i] = i; i >= len(old) {
-			from[i] = -1
+			from[i], unknown[i] = -1, math.Inf(1)
 		}
 	}
+	w.changed, w.booked = w.state.Dial(), w.state.Dial()+w.state.Last
 	lost := from
 	if w.has('v') && w.state.Void(old) {
 		lost = []int{-1, -1, -1}[:len(limits)]
 	}
-	w.state.Change(old, limits, from)
+	// How a limit that others wait for was raised is not known any more.
+	w.untidy = w.untidy || &lost[0] != &from[0] || w.state.Last > 0 && (unknown != Units{} || len(old) > 1)
+	w.state.Change(old, limits, from, &unknown)
 	for i := range w.n {
 		c := &w.calls[i]
 		if c.Follow(old, limits, lost); &lost[0] != &from[0] && !c.gone && c.place > w.state.Dial()+Deaf {

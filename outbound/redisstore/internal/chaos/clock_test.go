@@ -65,6 +65,26 @@ func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 	require.Len(t, f.lives(), 1)
 }
 
+// A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again.
+// That counts once: time that came back is known to have been there.
+func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
+	t.Parallel()
+	const swing, steps = 50 * time.Millisecond, 20
+	d := newDice(t)
+	server := redistest.StartWithClock(t)
+	f := newFleet(t, outbound.Limit{Capacity: 20, LeakRate: 100})
+	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+	for range steps {
+		server.SetClock(t, swing)
+		f.run(d.between(20*time.Millisecond, 80*time.Millisecond))
+		server.SetClock(t, -swing)
+		f.run(d.between(20*time.Millisecond, 80*time.Millisecond))
+	}
+	once := f.limit.LeakRate * (2 * swing).Seconds()
+	f.checkBoth(0, once+f.limit.LeakRate*hearing.Seconds())
+}
+
 // The replica that is promoted has a clock of its own: an hour ahead, it finds an
 // hour of rest; an hour behind, it finds a clock that has stepped back.
 func TestANewMastersClockIsTakenAsItIs(t *testing.T) {

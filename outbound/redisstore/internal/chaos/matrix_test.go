@@ -33,8 +33,9 @@ var matrix = []struct {
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
-	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it", []string{
+	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it; and r*W if both masters write for W", []string{
 		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
 		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
@@ -58,6 +59,7 @@ var matrix = []struct {
 		"TestEveryDecisionIsChargedOnceWhateverIsLost",
 		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
+		"TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
 		"TestAWorkerThatIsPausedDoesNotCatchUp",
@@ -67,8 +69,9 @@ var matrix = []struct {
 	{9, "a worker's wall clock is set", "0", []string{
 		"TestNothingThatDecidesLooksAtAWorkersWallClock",
 	}},
-	{10, "the server's clock jumps ahead", "C + r*25 ms for each time", []string{
+	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time; a step back of up to 1 s and forward again, once", []string{
 		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
+		"TestAServersClockThatWobblesCostsItsWidestSwingOnce",
 	}},
 	{11, "the server's clock steps back", "0", []string{
 		"TestAServersClockThatStepsBackMintsNothing",

@@ -1,0 +1,216 @@
+package outbound
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Change is something that has happened to a bucket's state, for metrics and logs,
+// whoever has caused it: a call, an operator, or another worker of a shared bucket.
+// [Observe] tells what happens to calls. What its kind does not mention is zero.
+type Change struct {
+	Kind ChangeKind
+	// Hold is how long the hold is to last from now on, with ChangeHeld and
+	// ChangeExtended, and how long it has lasted, with ChangeReleased.
+	Hold time.Duration
+	// Reason is why, with ChangeHeld and ChangeExtended.
+	Reason Reason
+	// Speed is that of the bucket's clock, with ChangeSlowed, as in [State].
+	Speed float64
+	// Calls is how many calls were forgotten, with ChangeForgotten.
+	Calls int
+}
+
+// ChangeKind is the kind of a [Change].
+type ChangeKind uint8
+
+// The kinds of changes.
+const (
+	// ChangeHeld is the beginning of a hold: the API has asked for a pause, or
+	// refused calls, or told that nothing remains, or [Bucket.Hold] was called.
+	ChangeHeld ChangeKind = iota + 1
+	// ChangeExtended is a hold that is to last longer than was told before.
+	ChangeExtended
+	// ChangeReleased is the end of a hold whose time has passed.
+	ChangeReleased
+	// ChangeResumed is a [Bucket.Resume]. It ends a hold, without a ChangeReleased,
+	// and a slow-down.
+	ChangeResumed
+	// ChangeSlowed is a clock that was slowed down, because the API has refused calls.
+	ChangeSlowed
+	// ChangeLimits is a change of the limits.
+	ChangeLimits
+	// ChangeForgotten is calls in progress that have lost their permits without Done,
+	// as where nobody has closed the body of a response: the garbage collector has
+	// given their places among the calls at once back, long after they had ended.
+	ChangeForgotten
+)
+
+var changeKinds = [...]string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten"}
+
+// String returns the kind in one word: "held".
+func (k ChangeKind) String() string {
+	if int(k) >= len(changeKinds) {
+		k = 0
+	}
+	return changeKinds[k]
+}
+
+// Changes has f called with what happens to the bucket's state from now on. A hold or
+// a slow-down that is in force already is told first. stop ends it. A nil f hears
+// nothing and costs nothing.
+//
+// Changes are found by the operations on the bucket, which has no goroutine that looks
+// by itself. So the end of a hold, and what another worker of a shared bucket has
+// caused, is told when the bucket is asked next, be it by [Bucket.State]. What has begun
+// and ended between two operations is not told.
+//
+// f is called in a goroutine of its own, with one change after the other, and holds no
+// call up. It may use the bucket. Changes that come while it runs wait for it.
+func (b *Bucket) Changes(f func(Change)) (stop func()) {
+	if f == nil {
+		return func() {}
+	}
+	l := b.ledger()
+	w := &watch{tell: f, state: watched{speed: 1}}
+	l.mu.Lock()
+	w.collected = l.collected
+	l.mu.Unlock()
+	edit := func(change func([]*watch) []*watch) {
+		l.watchMu.Lock()
+		defer l.watchMu.Unlock()
+		var all []*watch
+		if old := l.watches.Load(); old != nil {
+			all = slices.Clone(*old) // others may be reading the old one
+		}
+		if all = change(all); len(all) == 0 {
+			l.watches.Store(nil)
+			return
+		}
+		l.watches.Store(&all)
+	}
+	edit(func(all []*watch) []*watch { return append(all, w) })
+	return func() {
+		w.mu.Lock()
+		w.stopped = true
+		w.mu.Unlock()
+		edit(func(all []*watch) []*watch {
+			return slices.DeleteFunc(all, func(v *watch) bool { return v == w })
+		})
+	}
+}
+
+// watch is somebody who hears of changes.
+type watch struct {
+	tell func(Change)
+
+	mu        sync.Mutex // protects what follows
+	state     watched    // as of the last look
+	when      time.Time  // the local time of that, if the store tells one
+	turn      uint64     // of the operation, in this process
+	begun     time.Duration
+	limits    []Limit
+	collected int
+	news      []Change // that nobody has been told yet
+	telling   bool     // a goroutine is about to
+	stopped   bool
+}
+
+// watched is what changes are told of.
+type watched struct {
+	at, until   time.Duration // the store's time, and when the hold ends; 0: there is none
+	born        time.Duration
+	epoch       int64
+	speed       float64
+	known, held bool
+}
+
+// moved is by how much the end of a hold may seem to move, because stores round times.
+const moved = time.Millisecond
+
+// outdated is how much older than another a reply may be that has come after it. A
+// store's time that goes back for longer has been set.
+const outdated = 10 * time.Second
+
+// announce tells all who want to hear what an operation has found.
+func (l *ledger) announce(r *Result) {
+	all := l.watches.Load()
+	if all == nil {
+		return
+	}
+	for _, w := range *all {
+		w.mu.Lock()
+		if w.look(r); len(w.news) > 0 && !w.telling {
+			w.telling = true
+			go w.run()
+		}
+		w.mu.Unlock()
+	}
+}
+
+// run tells the news until there are none.
+func (w *watch) run() {
+	for {
+		w.mu.Lock()
+		if len(w.news) == 0 || w.stopped {
+			w.telling = false
+			w.mu.Unlock()
+			return
+		}
+		c := w.news[0]
+		w.news = slices.Delete(w.news, 0, 1)
+		w.mu.Unlock()
+		w.tell(c)
+	}
+}
+
+// look notes what is new in a reply. mu is held.
+func (w *watch) look(r *Result) {
+	if r.State.Speed == 0 || r.turn < w.turn {
+		return
+	}
+	s, was := &r.State, w.state
+	if was.known && s.At < was.at && (r.When.IsZero() || r.When.Sub(w.when) < outdated) {
+		return
+	}
+	is := watched{at: s.At, born: s.Born, epoch: s.Epoch, speed: s.Speed, known: true, held: s.Rem > 0}
+	if is.held {
+		is.until = later(s.At, s.Rem)
+	}
+	// A key that has expired, or was lost, begins anew with its first epoch.
+	resumed := was.known && s.Born != was.born && s.Epoch > was.epoch && s.Epoch != int64(s.Born)
+	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
+	if was.held && (passed || !is.held && !resumed) {
+		w.add(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
+		was.held = false
+	}
+	if resumed {
+		w.add(Change{Kind: ChangeResumed})
+		was.held, was.speed = false, 1
+	}
+	if is.held && !was.held {
+		w.begun = s.At
+		w.add(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
+	} else if is.held && is.until > later(was.until, moved) {
+		w.add(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
+	} else if is.held {
+		is.until = was.until
+	}
+	if is.speed < was.speed {
+		w.add(Change{Kind: ChangeSlowed, Speed: is.speed})
+	}
+	limits := r.Limits
+	if r.given != nil {
+		limits = r.given
+	}
+	if was.known && !sameLimits(w.limits, limits) {
+		w.add(Change{Kind: ChangeLimits})
+	}
+	if n := r.collected - w.collected; n > 0 {
+		w.add(Change{Kind: ChangeForgotten, Calls: n})
+	}
+	w.state, w.when, w.turn, w.limits, w.collected = is, r.When, r.turn, limits, r.collected
+}
+
+func (w *watch) add(c Change) { w.news = append(w.news, c) }

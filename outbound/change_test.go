@@ -1,0 +1,242 @@
+package outbound
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// changes hears of a bucket's changes.
+type changes struct {
+	mu  sync.Mutex
+	all []Change
+}
+
+func (c *changes) hear(x Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, x)
+}
+
+// expect compares what was heard since the last time. The bucket is asked for its
+// state, or a hold's end and another worker's doing would not be known.
+func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Change) {
+	t.Helper()
+	if _, err := b.State(ctx); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.all, want) {
+		t.Errorf("%s: heard %+v\nwant %+v", what, c.all, want)
+	}
+	c.all = nil
+}
+
+// eachBucket runs f with a bucket of this process, one that has no fast path,
+// and a worker's bucket of a key that another worker uses.
+func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
+	one := Limit{Capacity: 10, LeakRate: 1}
+	for name, make := range map[string]func() (mine, other *Bucket){
+		"one limit": func() (*Bucket, *Bucket) { b := Must(NewBucket("k", one)); return b, b },
+		"two limits": func() (*Bucket, *Bucket) {
+			b := Must(NewBucket("k", one, one.Of(1, "other")))
+			return b, b
+		},
+		"shared": func() (*Bucket, *Bucket) {
+			s := NewMemory()
+			return Must(NewSharedBucket(s, "k", one)), Must(NewSharedBucket(s, "k", one))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mine, other := make()
+				f(t, mine, other)
+			})
+		})
+	}
+}
+
+func TestChangesTellOfHoldsWhoeverHasCausedThem(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		var c changes
+		defer mine.Changes(c.hear)()
+		c.expect(t, mine, "nothing has happened")
+		hold := func(d time.Duration) {
+			if err := other.Hold(ctx, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold(time.Minute)
+		c.expect(t, mine, "held", Change{Kind: ChangeHeld, Hold: time.Minute})
+		hold(time.Second)
+		c.expect(t, mine, "held for less than it is")
+		time.Sleep(10 * time.Second)
+		hold(time.Minute)
+		c.expect(t, mine, "held for longer", Change{Kind: ChangeExtended, Hold: time.Minute})
+		time.Sleep(time.Minute - 1)
+		c.expect(t, mine, "a nanosecond before the end")
+		time.Sleep(time.Nanosecond)
+		c.expect(t, mine, "at the end", Change{Kind: ChangeReleased, Hold: 70 * time.Second})
+		hold(time.Second)
+		c.expect(t, mine, "held anew", Change{Kind: ChangeHeld, Hold: time.Second})
+		time.Sleep(time.Minute)
+		hold(time.Hour)
+		c.expect(t, mine, "held long after an end that nobody has seen", Change{Kind: ChangeReleased, Hold: time.Second}, Change{Kind: ChangeHeld, Hold: time.Hour})
+		if err := other.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.expect(t, mine, "resumed", Change{Kind: ChangeResumed})
+		time.Sleep(3 * time.Hour)
+		c.expect(t, mine, "idle for long")
+	})
+}
+
+func TestChangesTellOfRefusals(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		var c changes
+		defer mine.Changes(c.hear)()
+		p := mustAcquire(t, other)
+		p.Done()
+		p = mustAcquire(t, other)
+		p.Because(ReasonRate)
+		p.Refused(5 * time.Second)
+		p.Done()
+		c.expect(t, mine, "refused", Change{Kind: ChangeHeld, Hold: 5 * time.Second, Reason: ReasonRate}, Change{Kind: ChangeSlowed, Speed: 0.9})
+		p.Refused(2 * time.Second)
+		c.expect(t, mine, "refused with less")
+		time.Sleep(5 * time.Hour) // all of it is forgotten, and a new life begins
+		c.expect(t, mine, "forgotten", Change{Kind: ChangeReleased, Hold: 5 * time.Second})
+		mustAcquire(t, mine).Done()
+		mustAcquire(t, mine).Done()
+		time.Sleep(time.Minute)
+		c.expect(t, mine, "as new")
+	})
+}
+
+func TestChangesTellOfWhatRemains(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		var c changes
+		defer mine.Changes(c.hear)()
+		p := mustAcquire(t, other)
+		p.Remaining(Cost{9, 9, 0, 0}, time.Minute) // the zeros are of units that no limit counts
+		c.expect(t, mine, "enough remains")
+		for range 3 {
+			mustAcquire(t, other)
+		}
+		p.Remaining(Cost{3, 3, -1, -1}, time.Minute)
+		c.expect(t, mine, "as much as has left since", Change{Kind: ChangeHeld, Hold: time.Minute, Reason: ReasonExhausted})
+	})
+}
+
+func TestChangesTellOfLimits(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		var c changes
+		defer mine.Changes(c.hear)()
+		c.expect(t, mine, "nothing")
+		set := func(limits ...Limit) {
+			if err := other.SetLimits(ctx, limits...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(Limit{Capacity: 10, LeakRate: 2})
+		c.expect(t, mine, "set", Change{Kind: ChangeLimits})
+		set(Limit{Capacity: 10, LeakRate: 2})
+		c.expect(t, mine, "set to what they are")
+		set(Limit{Capacity: 10, LeakRate: 2}, Limit{Capacity: 5, LeakRate: 2, Name: "more"})
+		c.expect(t, mine, "one more", Change{Kind: ChangeLimits})
+	})
+}
+
+func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		p := mustAcquire(t, other)
+		p.Done()
+		p = mustAcquire(t, other)
+		p.Refused(time.Minute)
+		var early, late changes
+		defer mine.Changes(early.hear)()
+		stop := mine.Changes(late.hear)
+		early.expect(t, mine, "in force", Change{Kind: ChangeHeld, Hold: time.Minute}, Change{Kind: ChangeSlowed, Speed: 0.9})
+		stop()
+		stop()
+		if err := other.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		early.expect(t, mine, "resumed", Change{Kind: ChangeResumed})
+		late.expect(t, mine, "until it was stopped", Change{Kind: ChangeHeld, Hold: time.Minute}, Change{Kind: ChangeSlowed, Speed: 0.9})
+	})
+}
+
+// A slow listener holds no call up, and may use the bucket.
+func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+		var c changes
+		defer b.Changes(func(x Change) {
+			c.hear(x)
+			time.Sleep(time.Second)
+			if x.Kind == ChangeHeld {
+				_ = b.Resume(ctx)
+			}
+		})()
+		begin := time.Now()
+		_ = b.Hold(ctx, time.Hour)
+		if _, err := b.Acquire(ctx, Cost{1}); err == nil || time.Since(begin) != 0 {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+			t.Error(err)
+		}
+		c.expect(t, b, "all", Change{Kind: ChangeHeld, Hold: time.Hour}, Change{Kind: ChangeResumed})
+	})
+}
+
+func TestNobodyWhoListensCostsNothing(t *testing.T) {
+	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+	b.Changes(nil)()
+	if b.slow.Load() != nil {
+		t.Error("a nil function has made a ledger")
+	}
+	b.Changes(func(Change) {})()
+	if b.slow.Load().watches.Load() != nil {
+		t.Error("what was stopped is kept")
+	}
+}
+
+func TestChangesTellOfForgottenCalls(t *testing.T) {
+	b := Must(NewBucket("k", AtOnce(2)))
+	heard := make(chan Change, 10)
+	defer b.Changes(func(c Change) { heard <- c })()
+	p := mustAcquire(t, b)
+	p.Done() // and not for want of it
+	forget(t, b)
+	eventually(t, "idle", b.Idle)
+	if _, err := b.State(ctx); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case c := <-heard:
+		if c != (Change{Kind: ChangeForgotten, Calls: 1}) {
+			t.Errorf("heard %+v", c)
+		}
+	case <-time.After(time.Minute):
+		t.Error("heard nothing")
+	}
+	if _, err := b.State(ctx); err != nil || len(heard) > 0 {
+		t.Errorf("heard more: %v, %v", len(heard), err)
+	}
+}
+
+func TestKindsOfChangesHaveNames(t *testing.T) {
+	want := []string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "unknown"}
+	for i, name := range want {
+		if got := ChangeKind(i).String(); got != name {
+			t.Errorf("kind %d: %q, want %q", i, got, name)
+		}
+	}
+}

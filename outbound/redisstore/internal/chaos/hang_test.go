@@ -1,0 +1,45 @@
+//go:build linux
+
+package chaos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// A cluster's master stands still, and its replica is promoted. Each worker goes on
+// there long before its client gives the master up, and all hear that it is over.
+func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	c := redistest.StartCluster(t)
+	f, before := newSteady(t, func() redis.UniversalClient {
+		return c.Client(t, func(o *redis.ClusterOptions) {
+			o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 2*patience, 2*patience, 2*patience
+		})
+	})
+	master := c.Owner(t, f.members[0].store.Key(f.key))
+	replica := c.Replica(t, master)
+	f.run(d.between(0, 200*time.Millisecond))
+	master.Stop(t)
+	for _, m := range f.members {
+		eventually(t, "the worker finds its store away", func() bool { n, _ := m.failed(); return n > 0 })
+	}
+	_, at := promoted(t, replica)
+	for i, m := range f.members {
+		goesOn(t, &m.calls, 1)
+		t.Logf("worker %d goes on %v after the promotion", i, time.Since(at).Round(time.Millisecond))
+	}
+	eventually(t, "whoever was told that a server is away is told that it is back", func() bool {
+		return f.heard(redisstore.EventAway) == f.heard(redisstore.EventBack)
+	})
+	f.recovers(at, before)
+	master.Cont(t)
+	// The last charges may not have reached the replica.
+	f.check(forgotten(f.limit))
+}

@@ -1,0 +1,70 @@
+//go:build linux
+
+package chaos
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+)
+
+// Sentinels are told to promote a replica, while the master is well. Until that is
+// demoted both admit; but where a master needs one replica of two to write, only that
+// does which the other replica follows.
+func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
+	t.Parallel()
+	for _, least := range []string{"0", "1"} {
+		t.Run("min-replicas-to-write "+least, func(t *testing.T) {
+			d := newDice(t)
+			s := redistest.StartSentinel(t)
+			for _, server := range s.Servers {
+				server.Do(t, "CONFIG", "SET", "min-replicas-to-write", least)
+			}
+			f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+			for _, server := range s.Servers { // whoever of them is a master is used, both if both are
+				f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
+			}
+			f.goesOn(20)
+			f.run(d.between(0, 500*time.Millisecond))
+
+			var servers []*redis.Client
+			for _, server := range s.Servers {
+				servers = append(servers, server.Client(t)) // the one that is demoted ends connections
+			}
+			begin := time.Now()
+			require.Equal(t, "OK", fmt.Sprint(s.Sentinels[0].Do(t, "SENTINEL", "FAILOVER", "master")))
+			promoted(t, s.Servers[1:]...)
+			eventually(t, "only one is a master", func() bool {
+				n := 0
+				for _, c := range servers {
+					role, err := c.Do(t.Context(), "ROLE").Slice()
+					if err != nil {
+						return false
+					}
+					if role[0] == "master" {
+						n++
+					}
+				}
+				return n == 1
+			})
+			overlap := time.Since(begin)
+			t.Logf("the old master was demoted %v after the failover began", overlap.Round(time.Millisecond))
+			f.goesOn(50)
+			// On a machine that is busy the sentinels may find a master down, and promote again.
+			epoch, err := strconv.ParseFloat(fmt.Sprint(s.Sentinels[0].Do(t, "SENTINEL", "MASTER", "master").(map[any]any)["config-epoch"]), 64)
+			require.NoError(t, err)
+			slack := max(1, epoch) * forgotten(f.limit)
+			if least == "0" {
+				slack += f.limit.LeakRate * overlap.Seconds()
+			}
+			f.check(slack)
+		})
+	}
+}
