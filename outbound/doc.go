@@ -59,6 +59,14 @@
 // interval in which the job system looks for work, and put a refused job back until
 // the last look before its RetryAfter: with 5 s it is 10 481 attempts. See [Wrap].
 //
+// # Coming from others
+//
+// What golang.org/x/time/rate calls Allow is [Bucket.Acquire], Reserve is
+// [Bucket.Book], and Wait is a queue. redis_rate's AllowAtMost, which takes as many of n
+// as there is room for, has no equal: a [Booking] of n costs of one with no Horizon takes
+// as many as may go now. Nor has its Reset, because an API does not forget what it has
+// counted: [Bucket.Resume] ends a hold and a slow-down, and refills nothing.
+//
 // # Where state lives
 //
 // [NewBucket] makes a bucket of this process; a decision is one compare-and-swap.
