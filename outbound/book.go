@@ -68,7 +68,8 @@ func (t Ticket) compare(u Ticket) int {
 	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
 }
 
-// Book carries the booking out. The first of Costs is refused with a
+// Book carries the booking out: it is what golang.org/x/time/rate calls Reserve, for
+// many calls at a time. The first of Costs is refused with a
 // [*ThrottledError] or a [*CostError], as Acquire refuses it; then, as with
 // the error of a store, no ticket was granted. A place is used when
 // [Clock.Ready] says so, or given back.

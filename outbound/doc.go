@@ -65,6 +65,14 @@
 // holds, whoever has caused them, and their end, slow-downs, new limits, calls that were
 // forgotten and places that came too late.
 //
+// # Coming from others
+//
+// What golang.org/x/time/rate calls Allow is [Bucket.Acquire], Reserve is
+// [Bucket.Book], and Wait is a queue. redis_rate's AllowAtMost, which takes as many of n
+// as there is room for, has no equal: a [Booking] of n costs of one with no Horizon takes
+// as many as may go now. Nor has its Reset, because an API does not forget what it has
+// counted: [Bucket.Resume] ends a hold and a slow-down, and refills nothing.
+//
 // # Where state lives
 //
 // [NewBucket] makes a bucket of this process; a decision is one compare-and-swap.

@@ -107,6 +107,44 @@ func (h *handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
 // Idle is true: forgetting a handle loses nothing.
 func (h *handle[K]) Idle() bool { return true }
 
+// Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
+// it: for an operator who holds one tenant, or sets its limits. The limiter is made if
+// there is none, and not dropped before f returns; a bucket that is held, or whose limits
+// were set, stays after that as well. The error is f's or, as in For, the one of making
+// the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
+// which is not the key's own.
+func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
+	if k == nil || f == nil {
+		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
+	}
+	k.once.Do(k.start)
+	hash := k.hash(key)
+	s := &k.shards[hash%shards]
+	for {
+		l := s.get(hash, key)
+		if l == nil {
+			var err error
+			if l, err = k.add(s, hash, key); err != nil {
+				return err
+			}
+			if l == nil {
+				return &ThrottledError{Err: ErrFull}
+			}
+		}
+		pins := l.pinned()
+		if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
+			pins.Add(-1)
+			continue
+		}
+		defer pins.Add(-1)
+		l.touch()
+		if other, ok := l.(*lodger); ok {
+			return f(other.Limiter)
+		}
+		return f(l)
+	}
+}
+
 // Acquire is For(key).Acquire(ctx, c) without the handle: it allocates nothing
 // where the key has a bucket of one limit.
 func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err error) {

@@ -267,3 +267,64 @@ func TestKeyedAcquireDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		k := &Keyed[string]{Max: 2, Overflow: Unlimited{}, New: func(key string) (Limiter, error) {
+			if made++; key == "bad" {
+				return nil, ErrInvalidLimit
+			}
+			if key == "yours" {
+				return Unlimited{}, nil
+			}
+			return NewBucket(key, Limit{Capacity: 10, LeakRate: 10})
+		}}
+		limits := func(l Limiter) error { return l.(*Bucket).SetLimits(ctx, Limit{Capacity: 1, LeakRate: 1}) }
+		if err := k.Use("acme", limits); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		for range 30 { // others come, and there is no room for them
+			for _, key := range []string{"a", "b", "c"} {
+				if _, err := k.Acquire(ctx, key, Cost{0.1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := k.Acquire(ctx, "acme", Cost{1}); err != nil {
+			t.Error(err)
+		}
+		if _, err := k.Acquire(ctx, "acme", Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("the limit that was set is gone: %v", err)
+		}
+		if err := k.Use("acme", func(l Limiter) error { return l.(*Bucket).Hold(ctx, time.Minute) }); err != nil {
+			t.Error(err)
+		}
+		if _, err := k.Acquire(ctx, "acme", Cost{}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("not held: %v", err)
+		}
+		none := func(l Limiter) error { t.Errorf("called with %v", l); return nil }
+		if err := k.Use("c", none); !errors.Is(err, ErrFull) {
+			t.Errorf("no room: %v", err)
+		}
+		time.Sleep(time.Hour)
+		if err := k.Use("bad", none); !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("bad: %v", err)
+		}
+		mine := errors.New("mine")
+		if err := k.Use("yours", func(l Limiter) error {
+			if l != (Unlimited{}) {
+				t.Errorf("%T", l)
+			}
+			return mine
+		}); err != mine {
+			t.Errorf("%v", err)
+		}
+		for _, err := range []error{k.Use("acme", nil), (*Keyed[string])(nil).Use("acme", none), new(Keyed[string]).Use("acme", none)} {
+			if !errors.Is(err, ErrNil) {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}

@@ -57,6 +57,9 @@ type Limit struct {
 // of them in any window of this length, wherever the window begins: capacity
 // 1, leak rate n/(window + 10 ms). The 10 ms are for arrivals that the network
 // moves closer together; at 10 calls per second they cost 1 % of the quota.
+//
+// The window is the API's, and no distance between calls: with Per(1, 100*time.Millisecond)
+// one goes every 110 ms. For a distance of 100 ms write Limit{Capacity: 1, LeakRate: 10}.
 func Per(n float64, window time.Duration) Limit {
 	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
 	switch {
@@ -101,6 +104,10 @@ func (l Limit) Burst(b float64) Limit {
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
 		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(max(1, l.n)), number(b))
+		if b > l.n && b <= maxCapacity {
+			l.flaw += fmt.Sprintf("; where an API says that %s may go at once and %s per second later, write Limit{Capacity: %[1]s, LeakRate: %[2]s}",
+				number(b), number(l.n/l.window.Seconds()))
+		}
 	default:
 		l.Capacity = b
 		l.LeakRate = (l.n - (b - 1)) / (l.window + jitter).Seconds() // exactly that of Per for a b of 1

@@ -161,3 +161,19 @@ func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 		}
 	}
 }
+
+func TestABurstAboveThePerWindowOffersTheBucketThatIsMeant(t *testing.T) {
+	for l, want := range map[Limit]string{
+		PerSecond(10).Burst(20): "write Limit{Capacity: 20, LeakRate: 10}",
+		PerMinute(30).Burst(60): "write Limit{Capacity: 60, LeakRate: 0.5}",
+	} {
+		if _, err := NewBucket("k", l); !errors.Is(err, ErrInvalidLimit) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	for _, b := range []float64{0.5, 1e13, inf, nan} {
+		if _, err := NewBucket("k", PerSecond(10).Burst(b)); !errors.Is(err, ErrInvalidLimit) || strings.Contains(err.Error(), "Limit{") {
+			t.Errorf("%v: %v", b, err)
+		}
+	}
+}
