@@ -118,13 +118,14 @@
 //
 // # Limiters in a row
 //
-// A transport may be the Base of another, for a limit of the account around one
-// of each tenant, say. Only the outermost may wait, and inner ones are bare
-// buckets: behind a second queue the place that the first has given goes stale,
-// and calls leave together that were to go apart. A request that an inner one
-// refuses has paid the outer one. The outer one hears of a response when the inner one
-// returns it: up to 2 s late, if the inner one's profile waits for a body that stalls.
-// Several limits that always apply together are better one bucket.
+// A transport may be the Base of another, for a limit on all calls at once around the
+// pace of each host, say. Package queue tells which limit goes outside; both may wait.
+// The outer one reads what the inner one returns: where its limiter has nothing to do
+// with what one host answers, an OnSignal that sets all to the zero Signal, or
+// [OnlyScope], keeps that from holding the others. It hears of a response when the inner
+// one returns it: up to 2 s late, if the inner one's profile waits for a body that
+// stalls. A request that an inner one refuses has paid the outer one. Several limits that
+// always apply together are better one bucket.
 //
 // # Header floods
 //
