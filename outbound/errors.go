@@ -99,7 +99,7 @@ func progress(n int, oldest time.Duration) string {
 	if n == 1 {
 		s = "1 call in progress, for "
 	}
-	return s + oldest.Round(time.Millisecond).String()
+	return s + (oldest - oldest%time.Millisecond).String()
 }
 
 // Is reports that the error is [ErrThrottled].
