@@ -144,11 +144,11 @@ func (s *Stored) replace(limits []Limit, set bool) {
 }
 
 // booked returns the most that may be booked of a unit and has not gone, as the limits
-// in force tell; +Inf: none of them counts it.
+// in force tell; +Inf: none of them counts it, or its level does not tell.
 func (s *Stored) booked(unit int) float64 {
 	most := math.Inf(1)
 	for i := range s.Limits {
-		if s.Limits[i].Unit == unit {
+		if s.Limits[i].Unit == unit && s.State.Level[i].Top >= 0 {
 			most = min(most, s.State.Level[i].Level)
 		}
 	}

@@ -7,8 +7,9 @@
 --   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
 --   r        the row of the latest refusals: calls, refusals and trust in one number, top, per, fast,
 --            until; absent if there is none
---   l<limit> level, ret, dial at which it was so, rate[, top[, capacity]]; the last
---            once limits were set without it
+--   l<limit> level, ret, dial at which it was so, rate, top[, capacity]; the last
+--            once limits were set without it; top is the capacity, or the larger one from
+--            before it was lowered
 --   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
 --            last 20 bits are the version, and the others the time, so that it names
 --            these limits even if the key is lost and others are set
@@ -258,7 +259,7 @@ for i = 1, n do
     -- No more than a booking can be ahead, and a thousand calls that cost the most. What
     -- is less, and wrong, may shut a bucket for long: Resume opens it.
     if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
-      l.ret, l.top = ret, top and top > -1e15 and top < 1e15 and top or 0
+      l.ret, l.top = ret, top and (top < 0 and top > -1e15 or top > l.cap and top < 1e15) and top or 0
       if l.top < 0 and last <= 0 and rem <= 0 then l.top = 0 end
       local x = l.rate * (dial - shown) / 1e6
       if x >= 0 then
@@ -522,7 +523,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local l = limits[i]
       local brim = max(l.cap, math.abs(l.top))
       local level = l.top < 0 and (last > 0 or rem > 0) and brim or l.level + l.rate * ahead / 1e6
-      l.level, l.ret, l.top = min(brim, level), 0, math.abs(l.top)
+      l.level, l.ret, l.top = min(brim, level), 0, brim > l.cap and brim or 0
     end
     born = at > born and at or born + 1
     dial = dial - ahead
@@ -602,7 +603,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         o.level = o.top < 0 and brim or min(o.level, brim)
       end
       was[o.field] = o
-      booked[o.unit] = min(booked[o.unit] or 1 / 0, o.level)
+      if o.top >= 0 then booked[o.unit] = min(booked[o.unit] or 1 / 0, o.level) end
     end
     if void then last, version = deaf, version + 1 end
     local olds, turned = {}, false
@@ -624,13 +625,14 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
-        local top = max(math.abs(o.top), o.cap)
-        if o.top < 0 and (last > 0 or rem > 0) then
-          l.top = -top
-        elseif l.level > l.cap then
-          l.top = o.level > o.cap and top or o.cap
+        local counts, top = o.top < 0 and (last > 0 or rem > 0), o.cap
+        if counts or o.level > o.cap then top = max(math.abs(o.top), o.cap) end
+        if counts or l.rate < o.rate and rem > 0 then
+          l.top = -max(l.cap, top)
+        elseif l.level > l.cap and top > l.cap then
+          l.top = top
         end
-        if l.rate > o.rate and o.level > o.rate * away then l.level = l.level + (l.rate - o.rate) * away end
+        if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end
       end
       -- What is booked, and has not gone, this limit does not know.
       if away > 0 and l.unknown > 0 then
@@ -638,7 +640,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
     end
     for field, o in pairs(was) do
-      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, max(math.abs(o.top), o.cap), o.cap))
+      local top = max(math.abs(o.top), o.cap)
+      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, o.top < 0 and -top or top, o.cap))
     end
     limits, n, version, changed = list, #list, version + 1, true
     forget()
@@ -805,11 +808,7 @@ if (changed or fence == 1) and not repeated then
   for i = 1, n do
     local l = limits[i]
     values[k + 1] = l.field
-    if l.top ~= 0 then
-      values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top)
-    else
-      values[k + 2] = pack('dddd', l.level, l.ret, dial, l.rate)
-    end
+    values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top ~= 0 and l.top or l.cap)
     k = k + 2
     w = max(w, min(l.level / l.rate * 1e6, most))
     if m > 0 then record = record .. pack('dd', l.y, l.up) end

@@ -109,6 +109,16 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 // may come forward as much with the next stamp, and that must not count again:
 // ahead is then what [State.Keep] is to be told before the state is kept.
 func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
+	ahead = s.advance(limits, now)
+	if !s.ahead() {
+		for i := range limits {
+			s.Level[i].Top = max(0, s.Level[i].Top)
+		}
+	}
+	return ahead
+}
+
+func (s *State) advance(limits []Limit, now time.Duration) (ahead time.Duration) {
 	e := sub(now, s.At)
 	s.At = now
 	s.Row.pass(now)
@@ -259,13 +269,17 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 			*l = was[j]
 			// What has run past so far stays what it was.
 			l.Ret += (old[j].Rate - rate) * dial
-			if l.Top < 0 && s.ahead() {
-				l.Top = -l.brim(old[j].Capacity)
-			} else if l.Top = l.brim(old[j].Capacity); l.Level <= limits[i].Capacity {
+			top := l.brim(old[j].Capacity)
+			switch {
+			case l.Top < 0 && s.ahead(), rate < old[j].Rate && s.Rem > 0:
+				l.Top = -max(limits[i].Capacity, top)
+			case l.Level > limits[i].Capacity && top > limits[i].Capacity:
+				l.Top = top
+			default:
 				l.Top = 0
 			}
-			if rate > old[j].Rate && l.Level > old[j].Rate*last {
-				l.Level += (rate - old[j].Rate) * last
+			if rate > old[j].Rate {
+				l.Level += (rate - old[j].Rate) * min(last, l.Level/old[j].Rate)
 			}
 		}
 		if last > 0 && unknown[i] > 0 {
@@ -279,8 +293,7 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 // was left at dial time at, under the shape that the limit had then. It leaks since
 // by the lower of both rates, as nobody knows when what was booked then has gone; but
 // up to the last booking that is known nothing new can go, and so long it leaks as it
-// was booked. A dial that a Resume has set back since has taken
-// the leak back.
+// was booked. A dial that a Resume has set back since has taken the leak back.
 func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
 	dial, top := s.Dial(), l.brim(was.Capacity)
 	ahead := s.ahead() && (l.Top < 0 || is.Rate < was.Rate)
@@ -305,7 +318,7 @@ func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
 	switch {
 	case ahead:
 		l.Top = -max(is.Capacity, top)
-	case l.Level > is.Capacity:
+	case l.Level > is.Capacity && top > is.Capacity:
 		l.Top = top
 	default:
 		l.Top = 0
@@ -339,7 +352,10 @@ func (s *State) Resume(limits []Limit) {
 		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.ahead() {
 			l.Level = brim
 		}
-		s.Level[i] = Level{Level: min(brim, l.Level), Top: math.Abs(l.Top)}
+		s.Level[i] = Level{Level: min(brim, l.Level)}
+		if brim > limits[i].Capacity {
+			s.Level[i].Top = brim
+		}
 	}
 	born := s.At
 	if born <= s.Born {
