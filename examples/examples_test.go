@@ -19,7 +19,7 @@ var secrets = []string{"GITHUB_TOKEN", "OPENAI_API_KEY", "SHOPIFY_TOKEN", "SHOPI
 
 // short are arguments that make an example quicker, and of less work for a machine.
 var short = map[string][]string{
-	"fleet": {"-workers", "2", "-seconds", "0.5"},
+	"fleet": {"-workers", "2", "-seconds", "2"},
 	"retry": {"-calls", "20"},
 }
 

@@ -261,10 +261,10 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 	}
 }
 
-// apart is the largest part by which a doubled hold of a bucket that nobody shares is
+// stagger is the largest part by which a doubled hold of a bucket that nobody shares is
 // longer, by chance. Workers that were refused together come back one after the other
 // then, and not together, to be refused again.
-const apart = 0.25
+const stagger = 0.25
 
 // Align brings the charges that op points to, those of its reports included,
 // to the limits in force, of this version, as [Op.Apply] does itself. It is for

@@ -92,8 +92,12 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	// A place can only be undone when those booked after it have been.
 	slices.SortStableFunc(k.Back, Ticket.compare)
+	lost, late := 0, time.Duration(0)
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
+			if t.call.late >= waited { // it was ready, and nobody has used it
+				lost, late = lost+1, max(late, t.call.late)
+			}
 			k.charges = append(k.charges, &t.call.charge[0])
 			op.freed += t.call.slot.drop()
 		}
@@ -103,6 +107,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		op.Move = &k.Move.call.charge[0]
 	}
 	l := b.ledger()
+	l.announceLate(lost, late)
 	gen := l.gen.Load()
 	sent := time.Now()
 	var r Result

@@ -18,8 +18,11 @@ type Change struct {
 	Reason Reason
 	// Speed is that of the bucket's clock, with ChangeSlowed, as in [State].
 	Speed float64
-	// Calls is how many calls were forgotten, with ChangeForgotten.
+	// Calls is how many calls were forgotten, with ChangeForgotten, or how many
+	// places were lost, with ChangeLate.
 	Calls int
+	// Late is how late the latest of them was, with ChangeLate.
+	Late time.Duration
 }
 
 // ChangeKind is the kind of a [Change].
@@ -45,9 +48,14 @@ const (
 	// as where nobody has closed the body of a response: the garbage collector has
 	// given their places among the calls at once back, long after they had ended.
 	ChangeForgotten
+	// ChangeLate is places that calls had in a queue, and that were lost because they
+	// had passed when this process came to use them, by a millisecond or longer: its
+	// timers are late, as on a busy host, or it was paused, or a store's reply was late.
+	// Each costs throughput, up to a unit's time.
+	ChangeLate
 )
 
-var changeKinds = [...]string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten"}
+var changeKinds = [...]string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "late"}
 
 // String returns the kind in one word: "held".
 func (k ChangeKind) String() string {
@@ -67,7 +75,8 @@ func (k ChangeKind) String() string {
 // and ended between two operations is not told.
 //
 // f is called in a goroutine of its own, with one change after the other, and holds no
-// call up. It may use the bucket. Changes that come while it runs wait for it.
+// call up. It may use the bucket. Changes that come while it runs wait for it. If it
+// panics, the program ends.
 func (b *Bucket) Changes(f func(Change)) (stop func()) {
 	if f == nil || b.unmade() {
 		return func() {}
@@ -141,11 +150,31 @@ func (l *ledger) announce(r *Result) {
 	}
 	for _, w := range *all {
 		w.mu.Lock()
-		if w.look(r); len(w.news) > 0 && !w.telling {
-			w.telling = true
-			go w.run()
-		}
+		w.look(r)
+		w.start()
 		w.mu.Unlock()
+	}
+}
+
+// announceLate tells all who want to hear of places that were lost.
+func (l *ledger) announceLate(places int, late time.Duration) {
+	all := l.watches.Load()
+	if all == nil || places == 0 {
+		return
+	}
+	for _, w := range *all {
+		w.mu.Lock()
+		w.add(Change{Kind: ChangeLate, Calls: places, Late: late})
+		w.start()
+		w.mu.Unlock()
+	}
+}
+
+// start has a goroutine tell the news, if there are any. mu is held.
+func (w *watch) start() {
+	if len(w.news) > 0 && !w.telling {
+		w.telling = true
+		go w.run()
 	}
 }
 

@@ -233,7 +233,7 @@ func TestChangesTellOfForgottenCalls(t *testing.T) {
 }
 
 func TestKindsOfChangesHaveNames(t *testing.T) {
-	want := []string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "unknown"}
+	want := []string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "late", "unknown"}
 	for i, name := range want {
 		if got := ChangeKind(i).String(); got != name {
 			t.Errorf("kind %d: %q, want %q", i, got, name)

@@ -119,11 +119,16 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 	if !k.shared {
 		// The bucket of this process has just been asked: what it did not
 		// allow then, it may have forbidden since.
-		return in == 0, late
+		ready = in == 0
+	} else {
+		since := now.Sub(k.at)
+		late += max(0, since-in)
+		ready = in <= since && now.Sub(k.received) <= k.fresh
 	}
-	since := now.Sub(k.at)
-	late += max(0, since-in)
-	return in <= since && now.Sub(k.received) <= k.fresh, late
+	if ready {
+		t.call.late = late
+	}
+	return ready, late
 }
 
 // Stale reports whether the clock will be too old to let the ticket's call go

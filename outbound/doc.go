@@ -59,6 +59,12 @@
 // interval in which the job system looks for work, and put a refused job back until
 // the last look before its RetryAfter: with 5 s it is 10 481 attempts. See [Wrap].
 //
+// # Metrics and logs
+//
+// [Observe] tells what happens to calls, and [Bucket.Changes] what happens to a bucket:
+// holds, whoever has caused them, and their end, slow-downs, new limits, calls that were
+// forgotten and places that came too late.
+//
 // # Coming from others
 //
 // What golang.org/x/time/rate calls Allow is [Bucket.Acquire], Reserve is

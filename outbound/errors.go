@@ -43,7 +43,7 @@ const (
 // ThrottledError says that there is no room for a call now. Nothing was
 // charged. It is [ErrThrottled], and whatever Err is.
 type ThrottledError struct {
-	// Key is the key of the bucket.
+	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
 	// Limit is the name of the limit that has no room; empty if it has none.
 	Limit string
@@ -99,7 +99,7 @@ func progress(n int, oldest time.Duration) string {
 	if n == 1 {
 		s = "1 call in progress, for "
 	}
-	return s + oldest.Round(time.Millisecond).String()
+	return s + (oldest - oldest%time.Millisecond).String()
 }
 
 // Is reports that the error is [ErrThrottled].
@@ -190,9 +190,9 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
-// quote makes a key of any bytes fit for one line of a log.
+// quote makes a key of any bytes fit for one line of a log, as its first 64 bytes.
 func quote(key string) string {
-	const most = 80
+	const most = 64
 	if len(key) > most {
 		return strconv.Quote(key[:most]) + "…"
 	}

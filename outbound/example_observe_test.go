@@ -3,6 +3,7 @@ package outbound_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -33,4 +34,29 @@ func ExampleObserve() {
 	// weather admitted
 	// weather ended succeeded: true
 	// weather refused
+}
+
+// What an operator does, or another worker, or the API's answers to calls, is told here.
+func ExampleBucket_Changes() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))
+	told := make(chan outbound.Change)
+	stop := bucket.Changes(func(c outbound.Change) { told <- c })
+	defer stop()
+
+	if err := bucket.Hold(ctx, time.Minute); err != nil {
+		fmt.Println(err)
+		return
+	}
+	c := <-told
+	fmt.Println("weather", c.Kind, "for", c.Hold)
+	if err := bucket.Resume(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	c = <-told
+	fmt.Println("weather", c.Kind)
+	// Output:
+	// weather held for 1m0s
+	// weather resumed
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,9 +36,10 @@ import (
 // When the store is back, the workers stay on their shares until 3 s after the
 // first of them has noticed, because the last one may not have before, if its store
 // takes up to 2 s to fail. They agree on that in the store, under a key of their
-// own, "\x00fallback". Then what each key has spent here is charged there, as
-// [Bucket.Fillup] does it: up to the brim and no further, and no limit that has had
-// the time to drain since. So one who has spent more than a capacity leaves a full
+// own, "\x00fallback"; the key of a bucket that begins so has one more zero byte
+// there. Then what each key has spent here is charged there, as [Bucket.Fillup] does
+// it: up to the brim and no further, and no limit that has had the time to drain
+// since. So one who has spent more than a capacity leaves a full
 // bucket and no debt. Holds still in force are told as well. Permits of calls that
 // went meanwhile give nothing back there. For 100 ms nothing goes then, and who
 // comes waits, so that all have charged what they have spent when the first goes
@@ -60,7 +62,10 @@ type Fallback struct {
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
 	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
-	// have one in an outage; calls of others get the error.
+	// have one in an outage; calls of others get the error. A worker that alone
+	// does not reach the store, or has no connection to it left, has its share on top
+	// of what the others use, who have all of the limit: while two of five workers
+	// with 0.2 each are cut off, 140 % of it is used.
 	Share float64
 	// Unlimited lets all calls go while the store is away, however many. Holds
 	// are still heeded. Beyond 10 000 keys, only those that were in force before,
@@ -104,11 +109,20 @@ const (
 	meeting = "\x00fallback"
 )
 
+// apart keeps a bucket's key apart from the meeting, whatever it is.
+func apart(key string) string {
+	if rest, ok := strings.CutPrefix(key, meeting); ok {
+		return meeting + "\x00" + rest
+	}
+	return key
+}
+
 // Update implements [Store].
 func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, error) {
 	if err := f.check(key); err != nil {
 		return Result{}, err
 	}
+	key = apart(key)
 	for f.aside.Load() {
 		if err := ctx.Err(); err != nil {
 			return Result{}, err

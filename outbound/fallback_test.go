@@ -223,3 +223,61 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 		}
 	})
 }
+
+// asked is a store that notes which keys it is asked for.
+type asked struct {
+	outbound.Store
+	mu   sync.Mutex // protects keys
+	keys map[string]int
+}
+
+func (a *asked) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	a.mu.Lock()
+	a.keys[key]++
+	a.mu.Unlock()
+	return a.Store.Update(ctx, key, op)
+}
+
+// take returns what was asked since it was called last.
+func (a *asked) take() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keys := a.keys
+	a.keys = map[string]int{}
+	return keys
+}
+
+// Workers agree on their return under a key that no bucket has, whatever tenants call
+// themselves.
+func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		way := &link{Store: outbound.NewMemory(), cut: true}
+		store := &asked{Store: way, keys: map[string]int{}}
+		f := &outbound.Fallback{Store: store, Share: 0.5}
+		b := outbound.Must(outbound.NewSharedBucket(f, "tenant", outbound.PerSecond(1)))
+		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+			t.Fatal(err) // it begins full
+		}
+		time.Sleep(time.Second)
+		way.set(false)
+		time.Sleep(10 * time.Second)
+		keys := store.take()
+		if len(keys) != 2 {
+			t.Fatal(keys)
+		}
+		delete(keys, "tenant")
+		var meeting string
+		for meeting = range keys {
+		}
+		tenants := []string{"", meeting, meeting + "\x00", meeting + "\x00\x00", meeting + "x", "\x00"}
+		for _, key := range tenants {
+			b := outbound.Must(outbound.NewSharedBucket(f, key, outbound.PerSecond(1)))
+			if _, err := b.Acquire(background, outbound.Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if keys = store.take(); keys[meeting] > 0 || len(keys) != len(tenants) {
+			t.Error(keys)
+		}
+	})
+}

@@ -24,11 +24,14 @@ const (
 	forgotten = 5 * time.Minute
 )
 
-// Keyed is a set of limiters, one for each key: a tenant, a host, a token. Each
-// is made when its key is first used, and dropped when nobody can tell it from
-// a new one. Set New before first use and change no field afterwards. A Keyed
-// is safe for concurrent use, must not be copied, has no goroutine and needs no
-// Close.
+// Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when
+// its key is first used, and dropped when nobody can tell it from a new one. Set New
+// before first use and change no field afterwards. A Keyed is safe for concurrent use,
+// must not be copied, has no goroutine and needs no Close.
+//
+// A credential, such as a token, is no key: errors, logs and stores show keys. Hash it,
+// as ByHeader of package transport does, or set Label, which hides it from errors and
+// what is made of them alone.
 //
 //	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 //		return outbound.NewBucket(tenant, outbound.PerSecond(10))
@@ -57,6 +60,10 @@ type Keyed[K comparable] struct {
 	// Max is the largest number of limiters; 0: 10 000; a negative one is
 	// [ErrInvalidLimit] at Acquire.
 	Max int
+	// Label names a key in errors, and so in events and logs: their Key is the label
+	// in the place of the bucket's own. nil: that stays. Errors of Overflow stay as
+	// they are.
+	Label func(K) string
 	// Overflow serves all keys for which there is no room; nil: they are
 	// refused.
 	Overflow Limiter
@@ -152,7 +159,7 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 		return k.acquireOther(ctx, s, hash, key, c)
 	}
 	if p, err = b.Acquire(ctx, c); err != nil {
-		return p, err
+		return p, k.labelled(key, err)
 	}
 	// Only now the permit is counted. The bucket may have been dropped since it
 	// was found, and another made for the key; then the count is marked.
@@ -162,6 +169,32 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 	}
 	p.pin = &b.pins
 	return p, nil
+}
+
+// labelled returns the error of a key's limiter with the key's label.
+func (k *Keyed[K]) labelled(key K, err error) error {
+	if k.Label == nil {
+		return err
+	}
+	switch e := err.(type) {
+	case *ThrottledError:
+		own := *e // others may have it, too
+		own.Key = k.Label(key)
+		return &own
+	case *CostError:
+		own := *e
+		own.Key = k.Label(key)
+		return &own
+	case *LimitError:
+		own := *e
+		own.Key = k.Label(key)
+		return &own
+	case *StoreError:
+		own := *e
+		own.Key = k.Label(key)
+		return &own
+	}
+	return err
 }
 
 func (k *Keyed[K]) start() {
@@ -189,7 +222,7 @@ func (k *Keyed[K]) acquireOther(ctx context.Context, s *keyShard[K], hash uint64
 	}
 	p, err := l.Acquire(ctx, c)
 	if err != nil {
-		return Permit{}, err
+		return Permit{}, k.labelled(key, err)
 	}
 	l.touch()
 	pins := l.pinned()
@@ -232,7 +265,7 @@ func (k *Keyed[K]) add(s *keyShard[K], hash uint64, key K) (tenant, error) {
 		if own == nil {
 			made, err := k.New(key)
 			if err != nil {
-				return nil, err
+				return nil, k.labelled(key, err)
 			}
 			if own = tenantOf(made); own == nil {
 				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)

@@ -300,7 +300,7 @@ func (b *Bucket) report(r Report) bool {
 		return false
 	}
 	if l := b.ledger(); r.Kind == Refused && l.store == nil {
-		r.spread = apart * l.random()
+		r.spread = stagger * l.random()
 	}
 	reports := [1]Report{r}
 	_ = b.do(context.Background(), "report", &Op{Reports: reports[:]}, new(Result))

@@ -17,7 +17,9 @@ type Event struct {
 	Name string
 	// Cost is what the call was to take.
 	Cost Cost
-	// Wait is how long Acquire took: a place in a queue, or a trip to a store.
+	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is in
+	// the first three kinds and, if it was a millisecond or longer, in the EventWaited
+	// before as well: to sum waits up, leave that out, or take nothing else.
 	Wait time.Duration
 	// Used is what the call really cost, with EventSettled.
 	Used Cost
@@ -60,8 +62,10 @@ const (
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalidCost].
 	EventSettled
-	// EventHeld is an API that asks to wait. One with a duration that has no
-	// effect has Err [ErrInvalidDuration].
+	// EventHeld is an API that asks to wait, or has told, by [Permit.Remaining], what
+	// was so little that the bucket is held. One with a duration that has no effect has
+	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
+	// whoever has caused them, and of their end.
 	EventHeld
 	// EventEnded is the end of a call.
 	EventEnded

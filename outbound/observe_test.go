@@ -140,6 +140,49 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 	})
 }
 
+func TestObserverHearsOfWhatRemainsOnlyIfItHolds(t *testing.T) {
+	eachBucket(t, func(t *testing.T, b, _ *Bucket) {
+		var h heard
+		l := Observe(b, "api", h.hear)
+		p := mustAcquire(t, l)
+		p.Remaining(Cost{500, 500}, time.Minute) // the zeros are of units that nobody counts
+		p.Remaining(Cost{9, -1, -1, -1}, time.Minute)
+		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
+		for range 4 {
+			mustAcquire(t, b)
+		}
+		p.Remaining(Cost{4, -1, -1, -1}, time.Minute) // the calls since have used that up
+		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Minute, Reason: ReasonExhausted})
+		p.Remaining(Cost{0, -1, -1, -1}, time.Second*30) // it is held for longer
+		p.Remaining(Cost{500, 500}, time.Hour)
+		expect(t, &h)
+		p.Remaining(Cost{0, -1, -1, -1}, time.Hour)
+		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Hour, Reason: ReasonExhausted})
+	})
+}
+
+// A call of somebody else, around a permit, is asked by its own Remaining.
+type ownRemaining struct {
+	*Permit
+	heard int
+}
+
+func (o *ownRemaining) Remaining(Cost, time.Duration) { o.heard++ }
+
+func TestObserverHandsWhatRemainsOnToACallOfSomebodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+		own := ownRemaining{Permit: mustAcquire(t, b)}
+		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&own), nil }), "api", h.hear)
+		mustAcquire(t, l).Remaining(Cost{}, time.Minute)
+		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
+		if s, _ := b.State(ctx); own.heard != 1 || s.HeldFor != 0 {
+			t.Errorf("its own heard %d times, held for %v", own.heard, s.HeldFor)
+		}
+	})
+}
+
 func TestObserverHearsHowLongACallWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -220,6 +263,33 @@ func TestObserverThatPanicsLaterHasLostNoReport(t *testing.T) {
 		}
 		if all, _ := b.States(ctx); all[0].Level < 3 || all[0].HeldFor != time.Second || all[1].Level != 0 {
 			t.Errorf("the bucket has not heard all: %+v", all)
+		}
+	})
+}
+
+func TestWaitsAreCountedOnceWithoutEventWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sum, waits time.Duration
+		l := Observe(limiterFunc(func(_ context.Context, c Cost) (Permit, error) {
+			time.Sleep(time.Duration(c[0]) * 100 * time.Microsecond)
+			return Permit{}, nil
+		}), "api", func(_ context.Context, e Event) {
+			if e.Kind != EventWaited {
+				sum += e.Wait
+			} else {
+				waits += e.Wait
+			}
+		})
+		begin := time.Now()
+		for _, n := range []float64{1, 9, 10, 300} {
+			p, err := l.Acquire(ctx, Cost{n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+		}
+		if sum != time.Since(begin) || waits != 31*time.Millisecond {
+			t.Errorf("waited %v, the sum is %v, and %v of a millisecond or longer", time.Since(begin), sum, waits)
 		}
 	})
 }

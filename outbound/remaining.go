@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"context"
 	"math"
 	"time"
 )
@@ -21,27 +22,53 @@ const soon = 2 * time.Second
 // It is for quotas that come back all at once. One that leaks has room again long
 // before its reset. Most calls cost little: only what is so little that the calls
 // since could have used it up is reported to the bucket.
-func (p *Permit) Remaining(left Cost, reset time.Duration) {
+func (p *Permit) Remaining(left Cost, reset time.Duration) { p.remaining(left, reset) }
+
+// remaining is Remaining, and reports whether it has held the bucket, as far as is
+// known: a [Call] of somebody else does not tell.
+func (p *Permit) remaining(left Cost, reset time.Duration) (held bool) {
 	if p == nil || reset <= soon || !left.told() {
-		return
+		return false
 	}
-	switch {
-	case p.bucket != nil:
-		b := p.bucket
+	if b := p.bucket; b != nil {
 		n := left[b.unitOf()]
-		if n >= 0 && n <= b.capacity+b.rate*(now()-time.Duration(p.place)).Seconds() {
-			b.report(Report{Kind: Left, Charge: p.charge(), Used: left, Wait: reset, Reason: ReasonExhausted})
-		}
-	case p.call != nil:
-		if k, ok := p.call.(interface {
-			Remaining(Cost, time.Duration)
-		}); ok {
-			k.Remaining(left, reset)
-		} else if left.none() {
+		return n >= 0 && n <= b.capacity+b.rate*(now()-time.Duration(p.place)).Seconds() &&
+			b.remaining(Report{Charge: p.charge(), Used: left, Wait: reset})
+	}
+	// By their types: whoever embeds a *Permit has its unexported methods, too, and
+	// may have a Remaining that is to be asked.
+	switch k := p.call.(type) {
+	case *call:
+		return k.remaining(left, reset)
+	case *observed:
+		return k.remaining(left, reset)
+	case *Permit:
+		return k.remaining(left, reset)
+	case interface {
+		Remaining(Cost, time.Duration)
+	}:
+		k.Remaining(left, reset)
+	case nil:
+	default:
+		if left.none() {
 			p.Because(ReasonExhausted)
-			p.call.Hold(reset)
+			k.Hold(reset)
+			return true
 		}
 	}
+	return false
+}
+
+// remaining reports to the bucket what remains, and whether that has held it: the hold
+// then ends at the reset, and no later.
+func (b *Bucket) remaining(told Report) (held bool) {
+	told.Kind, told.Reason = Left, ReasonExhausted
+	reports := [1]Report{told}
+	var r Result
+	if err := b.do(context.Background(), "report", &Op{Reports: reports[:]}, &r); err != nil {
+		return false
+	}
+	return r.State.Rem >= told.Wait-moved && r.State.Rem <= later(told.Wait, moved)
 }
 
 // told reports whether the API has told of any unit, and makes -1 of the numbers that
@@ -68,22 +95,27 @@ func (c *Cost) none() bool {
 	return false
 }
 
-func (k *call) Remaining(left Cost, reset time.Duration) {
+func (k *call) remaining(left Cost, reset time.Duration) (held bool) {
 	if !k.once(0) {
-		return
+		return false
 	}
 	limits := k.charge[0].limits
 	for i := range limits {
 		l := &limits[i]
 		if n := left[l.Unit]; n >= 0 && n <= l.Capacity+l.LeakRate*time.Since(k.admitted).Seconds() {
-			k.report(Report{Kind: Left, Used: left, Wait: reset, Reason: ReasonExhausted})
-			return
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.bucket.remaining(Report{Charge: &k.charge[0], Used: left, Wait: reset})
 		}
 	}
+	return false
 }
 
-func (o *observed) Remaining(left Cost, reset time.Duration) {
-	if o.once(0, 0, func(p *Permit) { p.Remaining(left, reset) }) && left.none() {
+// remaining tells of a hold only if there is one: most of what remains holds nobody.
+func (o *observed) remaining(left Cost, reset time.Duration) (held bool) {
+	o.once(0, 0, func(p *Permit) { held = p.remaining(left, reset) })
+	if held {
 		o.tell(Event{Kind: EventHeld, Hold: reset, Reason: ReasonExhausted})
 	}
+	return held
 }

@@ -46,7 +46,16 @@ func TestAPauseLetsNobodyGoInABunch(t *testing.T) {
 				}()
 			}
 			time.Sleep(3003 * time.Millisecond)
+			var told outbound.Change
+			if q.Stats().Late > 0 {
+				t.Errorf("%v: late before the pause", l)
+			}
+			defer q.bucket.Changes(func(c outbound.Change) { told = c })()
 			pause(q, 5*time.Second)
+			synctest.Wait()
+			if late := q.Stats().Late; told.Kind != outbound.ChangeLate || uint64(told.Calls) != late || told.Late < 4*time.Second || told.Late > 5*time.Second {
+				t.Errorf("%v: %d places were lost, and told is %+v", l, late, told)
+			}
 			pass(40 * time.Second)
 			if h.Len() != n {
 				t.Errorf("%v: %d of %d went", l, h.Len(), n)

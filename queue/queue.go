@@ -63,7 +63,8 @@ type Stats struct {
 	// more than the tolerance when the process came to use it, or when the store's
 	// reply told of it. Each costs up to a unit's time of throughput: a process in
 	// which it keeps growing is short of CPU, and wants a larger Tolerance, or has
-	// a store whose replies are often much later than usual.
+	// a store whose replies are often much later than usual. [outbound.Bucket.Changes]
+	// tells of each, as outbound.ChangeLate, with how late it was.
 	Late uint64
 }
 

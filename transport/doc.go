@@ -96,6 +96,21 @@
 // given, as [ByHost] does: Limiter is about the API that was asked.
 // [TooManyRequests] tells clients that retry when to come back.
 //
+// An [http.Transport] sends a request again by itself where a connection that was kept
+// idle breaks before it has brought an answer, if the request can be repeated: once for
+// each idle connection of the host, and at last on a new one. The API may count all of
+// those, and one permit pays for them, also if the last one cannot dial:
+// [http.Transport.MaxIdleConnsPerHost], 2 if it is not set, is the most that is free. To
+// pay for what was really sent, count it, and settle:
+//
+//	var sent atomic.Int64
+//	ctx, permit := transport.WithCost(ctx, outbound.Cost{1})
+//	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+//		WroteRequest: func(httptrace.WroteRequestInfo) { sent.Add(1) },
+//	})
+//	resp, err := client.Do(req.WithContext(ctx))
+//	permit.Settle(outbound.Cost{float64(max(1, sent.Load()))})
+//
 // [http.Client.Timeout] counts the time in a queue, too, and so does every
 // deadline of a request's context. A queue refuses early what cannot be in time;
 // that error is an [*outbound.ThrottledError] and a timeout, as
@@ -103,13 +118,14 @@
 //
 // # Limiters in a row
 //
-// A transport may be the Base of another, for a limit of the account around one
-// of each tenant, say. Only the outermost may wait, and inner ones are bare
-// buckets: behind a second queue the place that the first has given goes stale,
-// and calls leave together that were to go apart. A request that an inner one
-// refuses has paid the outer one. The outer one hears of a response when the inner one
-// returns it: up to 2 s late, if the inner one's profile waits for a body that stalls.
-// Several limits that always apply together are better one bucket.
+// A transport may be the Base of another, for a limit on all calls at once around the
+// pace of each host, say. Package queue tells which limit goes outside; both may wait.
+// The outer one reads what the inner one returns: where its limiter has nothing to do
+// with what one host answers, an OnSignal that sets all to the zero Signal, or
+// [OnlyScope], keeps that from holding the others. It hears of a response when the inner
+// one returns it: up to 2 s late, if the inner one's profile waits for a body that
+// stalls. A request that an inner one refuses has paid the outer one. Several limits that
+// always apply together are better one bucket.
 //
 // # Header floods
 //

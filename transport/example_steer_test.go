@@ -123,7 +123,7 @@ func ExampleTransport_used() {
 // What an answer has cost is told at its end; until then the call takes an estimate.
 func ExampleAtEnd() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.01}))
-	var estimate outbound.Estimate
+	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{300}}
 	known := outbound.Cost{20} // tokens of the question
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, `{"text": "…", "usage": 120}`),

@@ -29,16 +29,20 @@ data: {"usage": {"total_tokens": 120}}
 data: [DONE]
 
 `
+	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 1_000}}
+	known := outbound.Cost{calls: 1, tokens: 20} // what the question has
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, events, "Content-Type", "text/event-stream"),
 		Limiter: bucket,
-		Cost:    func(*http.Request) outbound.Cost { return outbound.Cost{calls: 1, tokens: 1_000} }, // a guess
+		Cost:    func(*http.Request) outbound.Cost { return estimate.Cost(known) },
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {
 			transport.AtEnd(resp, 256, func(tail []byte) {
 				_, usage, _ := bytes.Cut(tail, []byte(`"total_tokens": `))
 				var n float64
 				if _, err := fmt.Sscan(string(usage), &n); err == nil {
-					p.Settle(outbound.Cost{calls: 1, tokens: n})
+					used := outbound.Cost{calls: 1, tokens: n}
+					p.Settle(used)
+					estimate.Learn(known, used)
 				}
 			})
 		},

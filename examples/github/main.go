@@ -8,7 +8,7 @@
 // left, and wait for the reset. Of the points in a minute, of which a GET takes 1 and any
 // other call 5, no answer tells: they are configured.
 //
-// The API is one on this machine that behaves as GitHub does, with an hour of five
+// The API is one on this machine that behaves as GitHub does, with an hour of six
 // seconds and a minute of one, so that there is something to see. Meanwhile another
 // program of the same user breaks the limit on points. Look at what happens then: the
 // first worker that is refused, with a status 403 that only its text tells from a lack
@@ -131,7 +131,7 @@ func main() {
 	if *isReal {
 		t = real(token, os.Stdout)
 	} else {
-		fmt.Printf("The API is on this machine, and its hour has 5 s.\n\n")
+		fmt.Printf("The API is on this machine, and its hour has 6 s.\n\n")
 		t = demo(newAPI(), os.Stdout)
 		go t.disturb(ctx)
 	}
@@ -154,8 +154,8 @@ func newAPI() *outboundtest.API {
 		}
 	}
 	api := outboundtest.GitHub(
-		outboundtest.FirstCallWindow(200, 5*time.Second).Of("core", nil).By(only("core", func(req *http.Request) bool { return !search(req) })),
-		outboundtest.FirstCallWindow(20, 5*time.Second).Of("search", nil).By(only("search", search)),
+		outboundtest.FirstCallWindow(150, 6*time.Second).Of("core", nil).By(only("core", func(req *http.Request) bool { return !search(req) })),
+		outboundtest.FirstCallWindow(20, 6*time.Second).Of("search", nil).By(only("search", search)),
 		outboundtest.SlidingLog(200, time.Second).Of("points", func(req *http.Request) float64 { return cost(req)[points] }))
 	api.Latency = 20 * time.Millisecond
 	return api
@@ -163,7 +163,7 @@ func newAPI() *outboundtest.API {
 
 // demo leaves some points of a minute to the searches.
 func demo(api http.RoundTripper, out io.Writer) *task {
-	return &task{base: api, out: out, calls: 300, searches: 30, limits: limits(180, time.Second),
+	return &task{base: api, out: out, calls: 220, searches: 30, limits: limits(180, time.Second),
 		request: func(ctx context.Context, search bool, n int) (*http.Request, error) {
 			method, path := http.MethodGet, "repos/o/r/issues"
 			switch {

@@ -104,7 +104,8 @@ func newModel(name string) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &model{name: name, limiter: queue.New(bucket, queue.Config{})}, nil
+	return &model{name: name, limiter: queue.New(bucket, queue.Config{}),
+		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}, nil
 }
 
 // client returns a client for the model. What an answer has cost is told by its end.

@@ -125,7 +125,7 @@ func others(ctx context.Context, api http.RoundTripper) {
 	case <-ctx.Done():
 		return
 	}
-	for range 40 {
+	for range 500 {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://example.myshopify.com/admin/api/2026-01/orders.json", nil)
 		if err != nil {
 			return
@@ -135,6 +135,7 @@ func others(ctx context.Context, api http.RoundTripper) {
 				_ = resp.Body.Close()
 			}
 		}()
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -125,18 +125,20 @@ func (b *batch) take(todo []sending, to *recipient, work chan struct{}, sent, ar
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	la.count(to, -1)
-	failed := false
+	failed, answered := false, false
 	for i := range todo {
 		s := &todo[i]
 		switch err := s.err; {
 		case s.done:
 		case err == nil:
-			if to != nil && to.aside {
-				sh.replace(la, to.client)
+			if !answered {
+				if to != nil && to.aside {
+					sh.replace(la, to.client)
+				}
+				la.up(sent)
+				sh.store.inPlace(la, sent)
 			}
-			la.up(sent)
-			sh.store.inPlace(la, sent)
-			s.done = true
+			answered, s.done = true, true
 			b.left--
 			out = append(out, sh.deliver(s.request, &s.answer, sent, arrived))
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
@@ -144,7 +146,7 @@ func (b *batch) take(todo []sending, to *recipient, work chan struct{}, sent, ar
 		case to != nil && to.aside: // it has not been promoted
 			failed, calm = true, true
 		case to != nil && (redirects(err) || errors.Is(err, redis.ErrClosed)): // it is no master any more
-			la.direct, failed, calm = nil, true, true
+			la.direct, la.after, failed, calm = nil, nil, true, true
 			b.note(err)
 		case redirects(err):
 			s.request.alone, failed, calm = true, true, true

@@ -243,12 +243,15 @@ for i = 1, n do
       level, ret, shown, rate, top = unpacked('ddddd', was)
     end
     if level and rate ~= l.rate and rate > 0 then
-      -- Another worker has left it, whose limit has another rate: up to the last
-      -- booking nothing new can go, and so long it leaks as it was booked.
-      local till = latest_place and max(shown, latest_place) or shown
+      -- Another worker has left it, whose limit has another rate. It leaks since by the
+      -- lower of both; but up to the last booking nothing new can go, and so long it
+      -- leaks as it was booked.
+      local till = l.rate > rate and max(shown, dial) or shown
+      if latest_place then till = max(till, latest_place) end
       local x = min((till - shown) / 1e6, level / rate)
-      -- Without what is booked, as after a Resume, more may be in it: then top is below 0.
-      if l.rate < rate and x > 0 then top = -max(l.cap, math.abs(top or 0)) end
+      -- After a Resume, without what is booked and the rest of a hold, more may be in it:
+      -- then top is below 0.
+      if l.rate < rate and (last > 0 or rem > 0) then top = -max(l.cap, math.abs(top or 0)) end
       level = level + (l.rate - rate) * x
       ret = ret + (rate - l.rate) * till / 1e6
     end
@@ -256,7 +259,7 @@ for i = 1, n do
     -- is less, and wrong, may shut a bucket for long: Resume opens it.
     if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.ret, l.top = ret, top and top > -1e15 and top < 1e15 and top or 0
-      if l.top < 0 and last <= 0 then l.top = 0 end
+      if l.top < 0 and last <= 0 and rem <= 0 then l.top = 0 end
       local x = l.rate * (dial - shown) / 1e6
       if x >= 0 then
         l.level = max(0, level - x)
@@ -518,7 +521,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, n do
       local l = limits[i]
       local brim = max(l.cap, math.abs(l.top))
-      local level = l.top < 0 and last > 0 and brim or l.level + l.rate * ahead / 1e6
+      local level = l.top < 0 and (last > 0 or rem > 0) and brim or l.level + l.rate * ahead / 1e6
       l.level, l.ret, l.top = min(brim, level), 0, math.abs(l.top)
     end
     born = at > born and at or born + 1
@@ -622,7 +625,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
         local top = max(math.abs(o.top), o.cap)
-        if o.top < 0 and last > 0 then
+        if o.top < 0 and (last > 0 or rem > 0) then
           l.top = -top
         elseif l.level > l.cap then
           l.top = o.level > o.cap and top or o.cap
@@ -845,9 +848,10 @@ if (changed or fence == 1) and not repeated then
   skip = skip - ahead
 
   -- A worker that is new here makes room for its record, and takes away what nobody
-  -- uses: records, and levels of which nothing is left.
+  -- uses: records, and levels of which nothing is left. If that is too little, a quarter of
+  -- the records goes, the oldest: with one at a time each decision would have to look at all.
   if not r and redis.call('HLEN', key) >= 1024 then
-    local all, oldest, age, count, used = redis.call('HGETALL', key), nil, nil, 0, {}
+    local all, records, used = redis.call('HGETALL', key), {}, {}
     for i = 1, n do used[limits[i].field] = true end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
@@ -857,8 +861,7 @@ if (changed or fence == 1) and not repeated then
         if place < dial - 6e7 then
           redis.call('HDEL', key, field)
         else
-          count = count + 1
-          if not age or place < age then oldest, age = field, place end
+          records[#records + 1] = {field, place}
         end
       elseif kind == 'l' and not used[field] then
         local level, ret, shown, rate = 0, 0, 0, 1
@@ -867,7 +870,10 @@ if (changed or fence == 1) and not repeated then
         if ret == 0 and not (shown + level / rate * 1e6 > dial) then redis.call('HDEL', key, field) end
       end
     end
-    if count >= 1000 then redis.call('HDEL', key, oldest) end
+    if #records > 768 then
+      table.sort(records, function(a, b) return a[2] < b[2] end)
+      for i = 1, #records - 768 do redis.call('HDEL', key, records[i][1]) end
+    end
   end
   redis.call('HSET', key, unpack(values))
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end

@@ -91,9 +91,21 @@ func TestPlainKeysAreEscapedAndKeptApart(t *testing.T) {
 		"é\x00*":             "app:1:%C3%A9%00%2A",
 		"#x":                 "app:1:%23x",
 		"":                   "app:1:",
+		"b:1":                "app:1:b:1",
+		"1:b":                "app:1:1%3Ab",
+		"b:1:1:":             "app:1:b:1%3A1%3A",
 	} {
 		require.Equal(t, name, store.Key(bucket))
 		require.Regexp(t, `^app:1:#[\w-]{22}$`, hashed.Key(bucket))
+	}
+	// No prefix ends where another's bucket begins.
+	names := map[string]bool{}
+	for _, prefix := range []string{"app", "app:1", "app:1:1", "app:", "app:1:"} {
+		other := redisstore.New(nil, redisstore.Config{PlainKeys: true, Prefix: prefix})
+		for _, bucket := range []string{"", "b", ":b", "1:b", ":1:b", "1:1:b", "1::b", "1:1::1:b", "::b"} {
+			require.False(t, names[other.Key(bucket)], "%q %q", prefix, bucket)
+			names[other.Key(bucket)] = true
+		}
 	}
 	long := strings.Repeat("x", 513)
 	require.Equal(t, hashed.Key(long), store.Key(long))
@@ -101,7 +113,7 @@ func TestPlainKeysAreEscapedAndKeptApart(t *testing.T) {
 	for range 20_000 { // of few and odd letters, so that any two that meet are found
 		b := make([]byte, rand.IntN(6))
 		for i := range b {
-			b[i] = "a%2{}:#\x00"[rand.IntN(8)]
+			b[i] = "a%21{}:#\x00"[rand.IntN(9)]
 		}
 		for _, s := range []*redisstore.Store{store, hashed} {
 			name := s.Key(string(b))

@@ -204,7 +204,9 @@ func TestAClientWithoutAConnectionLeftIsAway(t *testing.T) {
 	for said := false; !said; { // a busy machine may hear nothing in time
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		require.ErrorIs(t, err, outbound.ErrAway)
-		said = strings.Contains(err.Error(), "connection pool timeout")
+		if said = errors.Is(err, redis.ErrPoolTimeout); said {
+			require.ErrorContains(t, err, "the client has no connection left")
+		}
 	}
 	told.await(t, redisstore.EventAway)
 	require.NoError(t, held.Close())

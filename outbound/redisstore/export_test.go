@@ -11,5 +11,16 @@ func (s *Store) Forget(key string) {
 	}
 }
 
+// Lines returns how many keys are remembered.
+func (s *Store) Lines() (n int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += len(sh.lines)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
 // Worker returns the name under which the server keeps this store's records.
 func (s *Store) Worker() string { return s.worker.Load().(string) }

@@ -24,12 +24,15 @@ func (c *Config) name(bucket string) string {
 // maxPlain is the longest bucket key, in bytes, that is not hashed in any case.
 const maxPlain = 512
 
-// plain escapes what could end a hash tag, a line or a word.
+// plain escapes what could end a hash tag, a line or a word, and the end of what would
+// look like the end of a prefix.
 func plain(bucket string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := range len(bucket) {
 		switch c := bucket[i]; {
+		case c == ':' && (bucket[:i] == format || strings.HasSuffix(bucket[:i], ":"+format)):
+			b.WriteString("%3A")
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-_.:/@", c) >= 0:
 			b.WriteByte(c)
 		default:

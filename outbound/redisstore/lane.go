@@ -21,6 +21,7 @@ type lane struct {
 	began  time.Time     // the last of them
 	aside  int           // attempts at other nodes that it is busy with
 	direct *redis.Client // of the node, if the client does not know yet that it has the keys
+	after  *server       // whose keys those were
 	spare  chan struct{} // wakes the goroutine that waits for work; nil: none does
 	outage
 }
@@ -46,7 +47,7 @@ const (
 
 // refuses returns why an operation is not even to be tried.
 func (la *lane) refuses(now time.Time) error {
-	if la.cause == nil || !la.busy && (la.out < attemptsAtOnce || la.other() != nil) && !now.Before(la.until) {
+	if la.cause == nil || !la.busy && !now.Before(la.until) && (la.out < attemptsAtOnce || la.other() != nil) {
 		return nil
 	}
 	return la.cause
@@ -170,7 +171,7 @@ func (la *lane) down(err error, now time.Time) {
 	} else {
 		la.pause = min(2*la.pause, lastPause)
 	}
-	la.cause, la.direct = err, nil
+	la.cause, la.direct, la.after = err, nil, nil
 	la.until = now.Add(la.pause/2 + rand.N(la.pause/2))
 	for _, ln := range la.ready {
 		ln.queued = false

@@ -17,6 +17,7 @@ type shard struct {
 	first *wait            // of those whose callers wait, in their order
 	last  *wait
 	clock *time.Timer // until the first has waited for too long; nil: nobody waits
+	broom *time.Timer // until lines are dropped that nobody uses; nil: there is none
 }
 
 // line is what a Store knows of one key, and the operations that gather while
@@ -147,20 +148,50 @@ func (sh *shard) line(key string, now time.Time) *line {
 		sh.sweep(now)
 		ln = &line{bucket: key, name: sh.store.config.name(key), heard: -1, lane: sh.lane("")}
 		sh.lines[key] = ln
+		if sh.broom == nil {
+			sh.broom = time.AfterFunc(unused, sh.clear)
+		}
 	}
 	ln.used = now
 	return ln
 }
 
-// idle is how long a line is kept that nobody uses. Numbers of requests are the
-// Store's and not the line's, so that nothing is lost with one.
-const idle = time.Minute
+// A line that nobody uses is kept for so long, while others come and while none do.
+// Numbers of requests are the Store's and not the line's, so that nothing is charged
+// twice; what calls from before would give back is lost.
+const (
+	idle   = time.Minute
+	unused = 10 * time.Minute
+)
+
+// idles reports whether nobody has used a line for so long.
+func (ln *line) idles(d time.Duration, now time.Time) bool {
+	return !ln.away && !ln.queued && len(ln.pending) == 0 && now.Sub(ln.used) > d
+}
+
+// clear drops the lines that nobody uses, and comes again while there are others.
+func (sh *shard) clear() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := time.Now()
+	for key, ln := range sh.lines {
+		if ln.idles(unused, now) {
+			delete(sh.lines, key)
+		}
+	}
+	if len(sh.lines) > 0 {
+		sh.broom.Reset(unused)
+		return
+	}
+	sh.lines = make(map[string]*line) // one that was large stays so
+	sh.broom = nil
+}
 
 // sweep looks at a few lines and drops the idle ones, which keeps up with new ones.
 func (sh *shard) sweep(now time.Time) {
 	looked := 0
 	for key, ln := range sh.lines {
-		if !ln.away && !ln.queued && len(ln.pending) == 0 && now.Sub(ln.used) > idle {
+		if ln.idles(idle, now) {
 			delete(sh.lines, key)
 		}
 		if looked++; looked == 4 {

@@ -46,7 +46,7 @@ func (la *lane) recipient(aside bool) *recipient {
 		return nil
 	}
 	if la.shard.store.serves(la.node, la.key) {
-		la.direct = nil
+		la.direct, la.after = nil, nil
 		return nil
 	}
 	return &recipient{la.direct, false}
@@ -67,7 +67,7 @@ func (la *lane) count(to *recipient, by int) {
 // replace moves the lines of a lane to that of the node which has answered in its place.
 func (sh *shard) replace(la *lane, by *redis.Client) {
 	to := sh.lane(by.Options().Addr)
-	to.key, to.direct = la.key, by
+	to.key, to.direct, to.after, to.outage = la.key, by, la.server, outage{}
 	for _, ln := range sh.lines {
 		if ln.lane == la {
 			ln.lane = to

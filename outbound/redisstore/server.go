@@ -98,6 +98,9 @@ func (s *Store) inPlace(la *lane, sent time.Time) {
 	if s.cluster == nil {
 		return
 	}
+	if la.after != nil {
+		la.after.up(s, sent)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sv := range s.servers {

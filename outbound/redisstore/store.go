@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -20,12 +21,16 @@ type Config struct {
 	// of them live in one slot of a Cluster. "": "dripfeed".
 	Prefix string
 	// PlainKeys keeps the buckets' keys readable in the server, with what is
-	// not a letter, a digit or one of "-_.:/@" written as %XX. By default they are
+	// not a letter, a digit or one of "-_.:/@" written as %XX, and so the second colon of
+	// ":1:". By default they are
 	// hashed, because whoever can read the server's slow log or monitor it, or a
 	// client's traces, reads keys as well, and some have tokens in them.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, whatever
-	// the client's own settings say. 0 or less: 1 s.
+	// the client's own settings say. Each outage costs the calls that meet it so much. With
+	// an [outbound.Fallback] around the store they go on with its share then, and so a
+	// shorter one does: eight round trips to the server, as the package says, and 100 ms
+	// at least for a machine that is busy. 0 or less: 1 s.
 	Timeout time.Duration
 	// Observe is called with what no call returns, in any goroutine, one call after
 	// the other. It must not block. nil: nothing is told.
@@ -37,7 +42,8 @@ type Config struct {
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
 
 // Store keeps buckets in Redis. It is safe for concurrent use; it has no
-// goroutine while nothing is asked of it, and needs no Close.
+// goroutine while nothing is asked of it, forgets a key that was not used for 10
+// minutes, and needs no Close.
 type Store struct {
 	rdb     redis.UniversalClient
 	config  Config
@@ -157,6 +163,12 @@ type awayError struct{ cause error }
 // silent is the error of a server that has not answered in time.
 func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
 
-func (e *awayError) Error() string        { return "redisstore: the server is away: " + e.cause.Error() }
+func (e *awayError) Error() string {
+	if errors.Is(e.cause, redis.ErrPoolTimeout) || errors.Is(e.cause, redis.ErrPoolExhausted) {
+		return "redisstore: the client has no connection left, as PoolSize allows: " + e.cause.Error()
+	}
+	return "redisstore: the server is away: " + e.cause.Error()
+}
+
 func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
 func (e *awayError) Unwrap() error        { return e.cause }

@@ -81,6 +81,7 @@ func TestABodyThatStallsHoldsTheNextAttemptUpForASecondAtMost(t *testing.T) {
 				require.Equal(t, 200, resp.StatusCode)
 				require.LessOrEqual(t, time.Since(begin), drainFor+3*time.Second/2)
 				require.EqualValues(t, 1, first.closed.Load())
+				time.Sleep(every) // the writer has to see that
 			})
 		}
 	}

@@ -98,7 +98,8 @@
 // No other SDK can be told apart from a program that asks once, and errors without a
 // response, as of dialing, tell nobody but AWS's SDKs to stop. So turn an SDK's own retries off
 // where it has them, or have it do all of them: with [Config]{MaxThrottled: -1, MaxFailures: -1} a
-// client waits for the limiter, and tries nothing else again.
+// client waits for the limiter, and tries nothing else again. SDKS.md, beside this file, says
+// how, and what was tried, for each of eleven SDKs.
 //
 // A limiter's refusal is an error, in which [errors.As] finds the [*outbound.ThrottledError].
 // With [transport.TooManyRequests] as OnRefusal an SDK reads it as a 429 of the API.

@@ -54,8 +54,8 @@ type Level struct {
 	Ret float64
 	// Top is the capacity from before it was lowered: so much may really be in
 	// it, while nothing above it has left yet. 0: that is today's. Below 0: the
-	// level counts on what is booked under a higher rate, which the limit had then;
-	// without the bookings -Top may be in it.
+	// level counts on bookings, or on the rest of a hold, at a higher rate, which the
+	// limit had then; without them -Top may be in it.
 	Top float64
 }
 
@@ -259,7 +259,7 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 			*l = was[j]
 			// What has run past so far stays what it was.
 			l.Ret += (old[j].Rate - rate) * dial
-			if l.Top < 0 && last > 0 {
+			if l.Top < 0 && s.ahead() {
 				l.Top = -l.brim(old[j].Capacity)
 			} else if l.Top = l.brim(old[j].Capacity); l.Level <= limits[i].Capacity {
 				l.Top = 0
@@ -276,23 +276,26 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 }
 
 // Load returns a level as of now, under the shape that its limit has now. It
-// was left at dial time at, under the shape that the limit had then. It leaks by
-// today's rate since; but up to the last booking nothing new can go, and so long
-// it leaks as it was booked. A dial that a Resume has set back since has taken
+// was left at dial time at, under the shape that the limit had then. It leaks since
+// by the lower of both rates, as nobody knows when what was booked then has gone; but
+// up to the last booking that is known nothing new can go, and so long it leaks as it
+// was booked. A dial that a Resume has set back since has taken
 // the leak back.
 func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
 	dial, top := s.Dial(), l.brim(was.Capacity)
-	ahead := l.Top < 0 && s.Last > 0
+	ahead := s.ahead() && (l.Top < 0 || is.Rate < was.Rate)
 	if was.Rate != is.Rate {
 		until := at
+		if is.Rate > was.Rate {
+			until = max(at, dial)
+		}
 		if s.Last > 0 {
-			until = max(at, add(dial, s.Last))
+			until = max(until, add(dial, s.Last))
 		}
 		x := min(sub(until, at).Seconds(), l.Level/was.Rate)
 		l.Level += (is.Rate - was.Rate) * x
 		// What has run past until then stays what it was.
 		l.Ret += (was.Rate - is.Rate) * until.Seconds()
-		ahead = ahead || x > 0 && is.Rate < was.Rate
 	}
 	if run := is.Rate * sub(dial, at).Seconds(); run >= 0 {
 		l.Level = max(0, l.Level-run)
@@ -310,6 +313,9 @@ func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
 	return l
 }
 
+// ahead reports whether levels count on what a Resume ends.
+func (s *State) ahead() bool { return s.Last > 0 || s.Rem > 0 }
+
 // Turn notes that limits of which others were in use until now have come to be
 // used. The last booking may then be one of which they know nothing: those that
 // they know can no longer be undone, as the last one can.
@@ -323,14 +329,14 @@ func (s *State) Turn(limits []Limit) {
 // Resume ends a hold and a slow-down, and begins a new life: what was booked
 // is void, and what has been charged does not come back. The dial goes on, for
 // levels that are kept elsewhere, but back by what the hold may have let leak
-// ahead. A limit whose level counts on what was booked is full.
+// ahead. A limit whose level counts on either at another rate is full.
 func (s *State) Resume(limits []Limit) {
 	held := max(0, s.Rem)
 	for i := range limits {
 		// A hold without bookings let the limits leak ahead: take that back.
 		l := s.Level[i]
 		brim := l.brim(limits[i].Capacity)
-		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.Last > 0 {
+		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.ahead() {
 			l.Level = brim
 		}
 		s.Level[i] = Level{Level: min(brim, l.Level), Top: math.Abs(l.Top)}

@@ -28,7 +28,7 @@ var matrix = []struct {
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
-		"TestSharedBucketRefusesAtOnce", // so there are no leases that could outlive it
+		"TestAtOnceOfASharedBucketIsItsOwn", // so there are no leases that could outlive it
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",

@@ -1,0 +1,67 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+func TestErrorsOfAKeyedNameALabel(t *testing.T) {
+	const secret, tenant = "sk-live-0123456789", "the first tenant"
+	away := &link{Store: outbound.NewMemory(), cut: true}
+	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
+	for name, c := range map[string]struct {
+		store  outbound.Store
+		limits []outbound.Limit
+		cost   float64
+		want   error
+	}{
+		"no room":            {nil, []outbound.Limit{hour}, 1, outbound.ErrThrottled},
+		"no room in one":     {nil, []outbound.Limit{hour, second}, 1, outbound.ErrThrottled},
+		"a cost too large":   {nil, []outbound.Limit{hour}, 2, outbound.ErrTooLarge},
+		"a limit of nothing": {nil, []outbound.Limit{{}}, 1, outbound.ErrInvalidLimit},
+		"a store away":       {away, []outbound.Limit{hour}, 1, outbound.ErrAway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, label := range []func(string) string{nil, func(string) string { return tenant }} {
+				keyed := &outbound.Keyed[string]{Label: label, New: func(key string) (outbound.Limiter, error) {
+					if c.store != nil {
+						return outbound.NewSharedBucket(c.store, key, c.limits...)
+					}
+					return outbound.NewBucket(key, c.limits...)
+				}}
+				var told error
+				observed := outbound.Observe(keyed.For(secret), "", func(_ context.Context, e outbound.Event) { told = e.Err })
+				var err error
+				for range 2 { // for the second there is no room
+					_, err = observed.Acquire(background, outbound.Cost{c.cost})
+				}
+				if !errors.Is(err, c.want) || !errors.Is(told, c.want) {
+					t.Fatalf("%v, and told %v, not %v", err, told, c.want)
+				}
+				for _, text := range []string{err.Error(), told.Error(), fmt.Sprintf("%#v", err)} {
+					shown := strings.Contains(text, secret)
+					if shown != (label == nil) || strings.Contains(text, tenant) == shown {
+						t.Errorf("with a label: %v, %s", label != nil, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestAnErrorShows64BytesOfAKey(t *testing.T) {
+	for key, want := range map[string]string{
+		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
+		"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
+	} {
+		if text := (&outbound.ThrottledError{Key: key}).Error(); text != "outbound: "+want+" has no room" {
+			t.Error(text)
+		}
+	}
+}

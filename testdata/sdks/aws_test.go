@@ -1,0 +1,69 @@
+package sdks
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sso"
+	"github.com/aws/smithy-go"
+	"github.com/stretchr/testify/require"
+)
+
+const awsRefusal = `{"__type": "com.amazonaws.sqs#ThrottlingException", "message": "Rate exceeded"}`
+
+var keys = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
+})
+
+// post sends a request whose body cannot be had a second time, as the SDK makes them.
+func post(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) error {
+	c := sqs.New(sqs.Options{BaseEndpoint: &s.URL, Region: "eu-central-1", HTTPClient: client, Credentials: keys, Retryer: retryer})
+	_, err := c.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &s.URL, MessageBody: aws.String("hello")})
+	return err
+}
+
+// get sends a request without a body.
+func get(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) error {
+	c := sso.New(sso.Options{BaseEndpoint: &s.URL, Region: "eu-central-1", HTTPClient: client, Retryer: retryer})
+	_, err := c.ListAccounts(t.Context(), &sso.ListAccountsInput{AccessToken: aws.String("token")})
+	return err
+}
+
+func TestAWSsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+	s := answer(t, 429, awsRefusal, "Retry-After", "0.01")
+	standard := awsretry.AddWithMaxBackoffDelay(awsretry.NewStandard(), time.Millisecond)
+	for name, c := range map[string]struct {
+		client    *http.Client
+		retryer   aws.Retryer
+		post, get int
+	}{
+		"alone":                    {http.DefaultClient, standard, 3, 3},
+		"above":                    {paced(t), standard, 3, 3},
+		"above, with 13 attempts":  {paced(t), awsretry.AddWithMaxAttempts(standard, 13), 13, 13},
+		"above, without retries":   {paced(t), aws.NopRetryer{}, 1, 11},
+		"above, with a single try": {paced(t), awsretry.AddWithMaxAttempts(standard, 1), 1, 11},
+	} {
+		for what, send := range map[string]func(*testing.T, *server, *http.Client, aws.Retryer) error{"post": post, "get": get} {
+			var refused smithy.APIError
+			require.ErrorAs(t, send(t, s, c.client, c.retryer), &refused, "%s: %s", name, what)
+			require.Equal(t, "ThrottlingException", refused.ErrorCode(), name)
+			want := map[string]int{"post": c.post, "get": c.get}[what]
+			require.Equal(t, want, s.made(), "%s: %s", name, what)
+		}
+	}
+}
+
+func TestAWSReadsWhatOurLimiterRefuses(t *testing.T) {
+	s := answer(t, 200, `{}`)
+	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
+		var refused smithy.APIError
+		require.ErrorAs(t, send(t, s, full(t), awsretry.NewStandard()), &refused)
+		require.Contains(t, refused.ErrorMessage(), "retry after")
+	}
+	require.Zero(t, s.made())
+}

@@ -1,0 +1,54 @@
+package sdks
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/stretchr/testify/require"
+)
+
+const openAIRefusal = `{"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}`
+
+func chat(t *testing.T, s *server, client *http.Client, options ...option.RequestOption) error {
+	options = append([]option.RequestOption{
+		option.WithAPIKey("key"), option.WithBaseURL(s.URL), option.WithHTTPClient(client),
+	}, options...)
+	c := openai.NewClient(options...)
+	_, err := c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+		Model:    "gpt-4o",
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
+	})
+	return err
+}
+
+func TestOpenAIsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+	s := answer(t, 429, openAIRefusal, "Retry-After", "0.01")
+	for name, c := range map[string]struct {
+		client  *http.Client
+		options []option.RequestOption
+		want    int
+	}{
+		"alone":                  {http.DefaultClient, nil, 3},
+		"above":                  {paced(t), nil, 11},
+		"above, with more":       {paced(t), []option.RequestOption{option.WithMaxRetries(20)}, 11},
+		"above, without retries": {paced(t), []option.RequestOption{option.WithMaxRetries(0)}, 11},
+	} {
+		err := chat(t, s, c.client, c.options...)
+		var refused *openai.Error
+		require.ErrorAs(t, err, &refused, name)
+		require.Equal(t, 429, refused.StatusCode, name)
+		require.Equal(t, "rate_limit_exceeded", refused.Code, name)
+		require.Equal(t, c.want, s.made(), name)
+	}
+}
+
+func TestOpenAIReadsWhatOurLimiterRefuses(t *testing.T) {
+	s := answer(t, 200, `{}`)
+	var refused *openai.Error
+	require.ErrorAs(t, chat(t, s, full(t), option.WithMaxRetries(0)), &refused)
+	require.Equal(t, 429, refused.StatusCode)
+	require.Contains(t, refused.Message, "retry after")
+	require.Zero(t, s.made())
+}

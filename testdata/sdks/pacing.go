@@ -1,0 +1,92 @@
+package sdks
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// UnaryPacing has each unary call admitted by the limiter. gRPC's own retries, which a
+// service config asks for, are made below it and are free: see grpc.WithDisableRetry.
+func UnaryPacing(l outbound.Limiter) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		permit, err := l.Acquire(ctx, outbound.Cost{1})
+		if err != nil {
+			return refusal{err}
+		}
+		defer permit.Done()
+		err = invoke(ctx, method, req, reply, cc, opts...)
+		report(&permit, err)
+		return err
+	}
+}
+
+// StreamPacing has each stream admitted by the limiter. It is in progress until it ends
+// with an error or io.EOF, or its context does; its messages are free.
+func StreamPacing(l outbound.Limiter) grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		permit, err := l.Acquire(ctx, outbound.Cost{1})
+		if err != nil {
+			return nil, refusal{err}
+		}
+		var once sync.Once
+		end := func(err error) { once.Do(func() { report(&permit, err) }) }
+		s, err := stream(ctx, desc, cc, method, append(opts[:len(opts):len(opts)], grpc.OnFinish(end))...)
+		if err != nil {
+			end(err)
+		}
+		return s, err
+	}
+}
+
+// report tells the limiter how a call has ended.
+func report(permit *outbound.Permit, err error) {
+	s := status.Convert(err)
+	switch s.Code() {
+	case codes.ResourceExhausted:
+		if !strings.Contains(s.Message(), "larger than max") { // gRPC's own word for a message
+			permit.Refused(min(retryIn(s), time.Hour))
+		}
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		permit.Failed()
+	}
+	permit.Done()
+}
+
+// retryIn returns how long the API asks to wait; 0: it does not say.
+func retryIn(s *status.Status) time.Duration {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
+}
+
+// refusal is a limiter's error with the status that an API would give. errors.As finds
+// the *outbound.ThrottledError.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+func (r refusal) GRPCStatus() *status.Status {
+	var full *outbound.ThrottledError
+	if !errors.As(r.error, &full) {
+		return status.FromContextError(r.error)
+	}
+	s := status.New(codes.ResourceExhausted, r.Error())
+	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(full.RetryAfter)}); err == nil {
+		return with
+	}
+	return s
+}

@@ -1,0 +1,88 @@
+package sdks
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/retry"
+)
+
+// server answers all requests alike, and counts them.
+type server struct {
+	*httptest.Server
+	attempts atomic.Int64
+}
+
+// answer returns a server that answers with this status, body and header.
+func answer(t *testing.T, status int, body string, header ...string) *server {
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s.attempts.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		for i := 0; i < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// made returns how many attempts were made since it was called last.
+func (s *server) made() int { return int(s.attempts.Swap(0)) }
+
+// pacing is what an SDK's requests go through, with holds and pauses of no more than 10 ms.
+func pacing(t *testing.T, onRefusal func(*http.Request, error) (*http.Response, error)) *transport.Transport {
+	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1000))
+	require.NoError(t, err)
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	return &transport.Transport{
+		Base:      base,
+		Limiter:   queue.New(bucket, queue.Config{}),
+		MaxHold:   10 * time.Millisecond,
+		OnRefusal: onRefusal,
+	}
+}
+
+// paced returns a client that tries again within the bounds of a zero Config: 10
+// refusals, 4 failures.
+func paced(t *testing.T) *http.Client {
+	client := retry.NewClient(pacing(t, nil))
+	client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, time.Millisecond
+	return &http.Client{Transport: &retry.RoundTripper{Client: client}}
+}
+
+// full returns a client whose bucket has no room for an hour, and says so by a 429.
+func full(t *testing.T) *http.Client {
+	held := pacing(t, transport.TooManyRequests)
+	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1))
+	require.NoError(t, err)
+	require.NoError(t, bucket.Hold(t.Context(), time.Hour))
+	held.Limiter = bucket
+	return &http.Client{Transport: held}
+}
+
+// What the attempts of an SDK are compared with.
+func TestAPlainRequestMakesElevenAttemptsOnAnEndless429AndFiveOnAnEndless503(t *testing.T) {
+	for status, want := range map[int]int{429: 11, 503: 5} {
+		s := answer(t, status, "{}", "Retry-After", "0.01")
+		if status == 503 {
+			s = answer(t, status, "{}")
+		}
+		resp, err := paced(t).Get(s.URL)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, status, resp.StatusCode)
+		require.Equal(t, want, s.made())
+	}
+}

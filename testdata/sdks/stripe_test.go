@@ -1,0 +1,50 @@
+package sdks
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v84"
+)
+
+func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
+	backends := stripe.NewBackendsWithConfig(&stripe.BackendConfig{
+		HTTPClient: client, URL: &s.URL, LeveledLogger: &stripe.LeveledLogger{}, MaxNetworkRetries: &retries,
+	})
+	backends.API.(*stripe.BackendImplementation).SetNetworkRetriesSleep(false)
+	_, err := stripe.NewClient("key", stripe.WithBackends(backends)).V1Customers.Create(t.Context(), &stripe.CustomerCreateParams{})
+	return err
+}
+
+// It tries nothing again but locks and errors.
+func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+	for _, c := range []struct {
+		code    stripe.ErrorCode
+		client  *http.Client
+		retries int64
+		want    int
+	}{
+		{stripe.ErrorCodeRateLimit, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 1},
+		{stripe.ErrorCodeRateLimit, paced(t), stripe.DefaultMaxNetworkRetries, 11},
+		{stripe.ErrorCodeLockTimeout, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 3},
+		{stripe.ErrorCodeLockTimeout, paced(t), 0, 11}, // with its own as well: 33
+	} {
+		s := answer(t, 429, fmt.Sprintf(`{"error": {"type": "invalid_request_error", "code": %q, "message": "no"}}`, c.code), "Retry-After", "0.01")
+		var refused *stripe.Error
+		require.ErrorAs(t, charge(t, s, c.client, c.retries), &refused)
+		require.Equal(t, 429, refused.HTTPStatusCode)
+		require.Equal(t, c.code, refused.Code)
+		require.Equal(t, c.want, s.made(), c.code)
+	}
+}
+
+func TestStripeReadsWhatOurLimiterRefuses(t *testing.T) {
+	s := answer(t, 200, `{}`)
+	var refused *stripe.Error
+	require.ErrorAs(t, charge(t, s, full(t), stripe.DefaultMaxNetworkRetries), &refused)
+	require.Equal(t, 429, refused.HTTPStatusCode)
+	require.Contains(t, refused.Msg, "retry after")
+	require.Zero(t, s.made())
+}
