@@ -237,6 +237,14 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 		s.State.Settle(limits, c, &used)
 	case Refused:
 		s.State.Refused(limits, r.Epoch, r.Wait, r.Most, c)
+		// Never shorter, and not in a store: there one hold is for all.
+		if held := s.State.Rem; r.spread > 0 && s.State.Fails > 0 && held > max(before, r.Wait) {
+			most := leak.MaxBack
+			if r.Most > 0 {
+				most = min(most, r.Most)
+			}
+			s.State.Hold(limits, min(held+time.Duration(r.spread*float64(held)), most), c)
+		}
 	case Held:
 		s.State.Hold(limits, r.Wait, c)
 	case Succeeded:
@@ -252,6 +260,11 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 		s.State.Why = uint8(r.Reason)
 	}
 }
+
+// stagger is the largest part by which a doubled hold of a bucket that nobody shares is
+// longer, by chance. Workers that were refused together come back one after the other
+// then, and not together, to be refused again.
+const stagger = 0.25
 
 // Align brings the charges that op points to, those of its reports included,
 // to the limits in force, of this version, as [Op.Apply] does itself. It is for

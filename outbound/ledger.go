@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,8 @@ type ledger struct {
 	heard  atomic.Int64            // the newest epoch in which a call has succeeded
 	told   atomic.Int64            // the newest that the state was told of
 	doubt  atomic.Int64            // the newest in which the store has not heard of any success since the hold
+
+	random func() float64 // of 0 to 1, for what is to differ from worker to worker
 
 	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
 
@@ -65,7 +68,7 @@ func (l *ledger) inForce() []Limit {
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
-	l := new(ledger)
+	l := &ledger{random: rand.Float64}
 	l.heard.Store(never)
 	l.told.Store(never)
 	l.doubt.Store(never)
@@ -295,6 +298,9 @@ func (b *Bucket) again() {
 func (b *Bucket) report(r Report) bool {
 	if r.Kind == Settled && b.ledger().postpone(r) {
 		return false
+	}
+	if l := b.ledger(); r.Kind == Refused && l.store == nil {
+		r.spread = stagger * l.random()
 	}
 	reports := [1]Report{r}
 	_ = b.do(context.Background(), "report", &Op{Reports: reports[:]}, new(Result))

@@ -88,10 +88,11 @@ func (p *Permit) Settle(used Cost) {
 // Refused says that the API has refused the call, as with 429, and has asked
 // to wait d; 0: it did not say. A negative d counts as 0. All who share the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
-// to an hour, or [Permit.AtMost]; and if calls had succeeded since the last such
-// pause, the bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended
-// less than 10 s ago, and speeds up by 10 % a minute. It counts after Done as well,
-// for an answer that is understood late.
+// to an hour, or [Permit.AtMost], and, where nobody shares the bucket, by chance up to
+// a quarter longer, so that workers come back one after the other; and if calls had
+// succeeded since the last such pause, the bucket's clock goes on at 0.9 of its speed,
+// 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It counts
+// after Done as well, for an answer that is understood late.
 //
 // Refusals that come however slow the calls are, at random or for a limit that this
 // bucket does not count, are found out: after some 30 to 100 that slowing down has

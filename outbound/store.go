@@ -129,6 +129,8 @@ type Report struct {
 	Most   time.Duration // Refused: the longest that the hold is doubled to; 0: an hour, and never longer
 	Epoch  int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
 	Reason Reason        // Refused, Held, Left
+
+	spread float64 // Refused: the part by which a doubled hold is longer
 }
 
 // ReportKind is the kind of a [Report].

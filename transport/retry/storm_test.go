@@ -191,8 +191,9 @@ func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
 			start := time.Now()
 			_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter}))
 			require.ErrorIs(t, err, outbound.ErrThrottled, name)
-			// What the limiter has not refused but made to wait, may end a hold later.
-			require.LessOrEqual(t, time.Since(start), 32*time.Second, name)
+			// What the limiter has not refused but made to wait, may end a hold later, and
+			// each hold may be a quarter longer.
+			require.LessOrEqual(t, time.Since(start), 40*time.Second, name)
 			require.LessOrEqual(t, len(api.went()), 6, name) // after 0, 1, 3, 7 and 15 s
 			time.Sleep(2 * time.Hour)
 		}
