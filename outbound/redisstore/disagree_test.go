@@ -105,3 +105,26 @@ func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{0, 1})
 	require.NoError(t, err)
 }
+
+// A level knows the capacity that it was filled under.
+func TestAResumeByAWorkerWithASmallerCapacityRefillsNothing(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	key := fmt.Sprint("smaller:", rand.Uint64())
+	var buckets [2]*outbound.Bucket
+	for i, capacity := range [2]float64{10, 2} {
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+			store.Forget(key)
+			return store.Update(ctx, key, op)
+		}), key, outbound.Limit{Capacity: capacity, LeakRate: 10}))
+	}
+	_, err := buckets[0].Acquire(t.Context(), outbound.Cost{10})
+	require.NoError(t, err)
+	require.NoError(t, buckets[1].Resume(t.Context()))
+	_, err = buckets[0].Acquire(t.Context(), outbound.Cost{1})
+	require.ErrorIs(t, err, outbound.ErrThrottled)
+	s.forward(time.Second)
+	_, err = buckets[0].Acquire(t.Context(), outbound.Cost{10})
+	require.NoError(t, err)
+}
