@@ -128,3 +128,65 @@ func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
 		}
 	})
 }
+
+// heldUp has its answers held up on their way.
+type heldUp struct{ *Memory }
+
+func (h heldUp) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	r, err := h.Memory.Update(ctx, key, op)
+	r.When = time.Now()
+	time.Sleep(300 * time.Millisecond)
+	return r, err
+}
+
+// A call whose answers come too late has a place among the calls at once until it gives
+// up. Who was refused meanwhile hears of the end.
+func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		told := 0
+		defer b.OnChange(func() { told++ })()
+		var trips sync.WaitGroup
+		trips.Go(func() {
+			var failed *StoreError
+			if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) {
+				t.Errorf("every answer was late: %v", err)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("while the place is taken: %v", err)
+		}
+		trips.Wait()
+		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil {
+			t.Errorf("able %v, %v", able, err)
+		}
+		if told == 0 {
+			t.Error("nobody heard that the place is free")
+		}
+	})
+}
+
+// Likewise of its units, if it is refused when it asks again.
+func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
+		told := 0
+		defer b.OnChange(func() { told++ })()
+		var trips sync.WaitGroup
+		trips.Go(func() {
+			if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+				t.Errorf("behind one that is booked: %v", err)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		trips.Wait()
+		if told == 0 {
+			t.Error("nobody heard that units came back")
+		}
+	})
+}
