@@ -190,3 +190,67 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 		}
 	})
 }
+
+// A ticket that is booked anew takes its place among the calls at once along.
+func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&far{NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, AtOnce(2)))
+		p := admit(t, b, 1)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		p.Settle(Cost{})
+		p.Done()
+		old := k.Tickets[0]
+		k.Move = old
+		var trip sync.WaitGroup
+		trip.Go(func() {
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 || k.Tickets[0] == old {
+				t.Errorf("moved: %v, %v", k.Tickets, err)
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+		var full *ThrottledError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.InProgress > 0 || full.RetryAfter == 0 {
+			t.Errorf("with one of two in progress, and no unit: %v", err)
+		}
+		trip.Wait()
+		if n := inProgress(t, b); n != 1 {
+			t.Errorf("%v in progress, want 1", n)
+		}
+		moved := k.Tickets[0].Permit()
+		moved.Done()
+		if n := inProgress(t, b); n != 0 {
+			t.Errorf("%v in progress after the end, want 0", n)
+		}
+	})
+}
+
+// Also where there are fewer places by now than calls in progress.
+func TestAMoveNeedsNoFreePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 1, LeakRate: 1}
+		b := Must(NewBucket("k", l, AtOnce(3)))
+		set := func(slots int) {
+			if err := b.SetLimits(ctx, l, AtOnce(slots)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(2)
+		p := admit(t, b, 1)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		set(1)
+		k.Move = k.Tickets[0]
+		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+			t.Errorf("moved: %v, %v", k.Tickets, err)
+		}
+		if s := states(t, b); s[0].Level != 2 || s[1].Level != 2 {
+			t.Errorf("%v units and %v in progress, want 2 and 2", s[0].Level, s[1].Level)
+		}
+		p.Done()
+	})
+}

@@ -105,6 +105,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	op.Charges = k.charges
 	if k.Move.call != nil {
 		op.Move = &k.Move.call.charge[0]
+		op.brings = k.Move.call.slot.inUse()
 	}
 	l := b.ledger()
 	l.announceLate(lost, late)
@@ -135,7 +136,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	k.into = r.Charges
 	if k.Move.call != nil && len(r.Charges) > 0 {
 		k.Move.call.once(flagDone | flagVoid)
-		b.free(k.Move.call.slot.drop()) // it goes with the place, and nobody has to hear of it
+		if n := k.Move.call.slot.drop(); !r.slots { // else the new ticket has its place
+			b.free(n)
+		}
 	}
 	b.tickets(k, &r)
 	return invalid
