@@ -178,6 +178,11 @@ func (b *Bucket) book(ctx context.Context, op *Op, r *Result) error {
 	if err := b.do(ctx, op.Action.String(), op, r); err != nil || !r.Refused || len(r.Charges) > 0 {
 		return err
 	}
+	if r.noSlot { // nobody has looked yet whether it can ever go
+		if err := b.check(r.Limits, &op.Costs[0]); err != nil {
+			return err
+		}
+	}
 	switch {
 	case r.Invalid:
 		return &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
