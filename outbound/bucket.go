@@ -288,8 +288,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err := clock.check(&c); err != nil {
 		return false, err
 	}
-	if c == (Cost{}) {
-		return r.State.Rem <= 0 && b.room(), nil
+	if c == (Cost{}) && b.slots() == 0 {
+		return r.State.Rem <= 0, nil
 	}
 	return clock.wait(&Cost{}, &c) == 0 && b.room(), nil
 }
