@@ -155,3 +155,30 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// Nor does it cost the bucket its size.
+func TestACallThatCostsNothingLeavesABucketSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, succeeds := range []bool{true, false} {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+			p, err := b.Acquire(ctx, Cost{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if succeeds {
+				p.Done()
+			} else {
+				p.Failed()
+			}
+			if b.slow.Load() != nil {
+				t.Errorf("succeeds %v: it has a ledger", succeeds)
+			}
+			// Its success counts like any other.
+			p = admit(t, b, 1)
+			p.Refused(time.Second)
+			if s := states(t, b)[0]; (s.Speed < 1) != succeeds {
+				t.Errorf("succeeds %v: speed %v after a refusal", succeeds, s.Speed)
+			}
+		}
+	})
+}
