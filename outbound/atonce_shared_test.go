@@ -128,3 +128,129 @@ func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
 		}
 	})
 }
+
+// heldUp has its answers held up on their way.
+type heldUp struct{ *Memory }
+
+func (h heldUp) Update(ctx context.Context, key string, op *Op) (Result, error) {
+	r, err := h.Memory.Update(ctx, key, op)
+	r.When = time.Now()
+	time.Sleep(300 * time.Millisecond)
+	return r, err
+}
+
+// A call whose answers come too late has a place among the calls at once until it gives
+// up. Who was refused meanwhile hears of the end.
+func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		told := 0
+		defer b.OnChange(func() { told++ })()
+		var trips sync.WaitGroup
+		trips.Go(func() {
+			var failed *StoreError
+			if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) {
+				t.Errorf("every answer was late: %v", err)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("while the place is taken: %v", err)
+		}
+		trips.Wait()
+		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil {
+			t.Errorf("able %v, %v", able, err)
+		}
+		if told == 0 {
+			t.Error("nobody heard that the place is free")
+		}
+	})
+}
+
+// Likewise of its units, if it is refused when it asks again.
+func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
+		told := 0
+		defer b.OnChange(func() { told++ })()
+		var trips sync.WaitGroup
+		trips.Go(func() {
+			if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+				t.Errorf("behind one that is booked: %v", err)
+			}
+		})
+		time.Sleep(50 * time.Millisecond)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		trips.Wait()
+		if told == 0 {
+			t.Error("nobody heard that units came back")
+		}
+	})
+}
+
+// A ticket that is booked anew takes its place among the calls at once along.
+func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&far{NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, AtOnce(2)))
+		p := admit(t, b, 1)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		p.Settle(Cost{})
+		p.Done()
+		old := k.Tickets[0]
+		k.Move = old
+		var trip sync.WaitGroup
+		trip.Go(func() {
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 || k.Tickets[0] == old {
+				t.Errorf("moved: %v, %v", k.Tickets, err)
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+		var full *ThrottledError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.InProgress > 0 || full.RetryAfter == 0 {
+			t.Errorf("with one of two in progress, and no unit: %v", err)
+		}
+		trip.Wait()
+		if n := inProgress(t, b); n != 1 {
+			t.Errorf("%v in progress, want 1", n)
+		}
+		moved := k.Tickets[0].Permit()
+		moved.Done()
+		if n := inProgress(t, b); n != 0 {
+			t.Errorf("%v in progress after the end, want 0", n)
+		}
+	})
+}
+
+// Also where there are fewer places by now than calls in progress.
+func TestAMoveNeedsNoFreePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 1, LeakRate: 1}
+		b := Must(NewBucket("k", l, AtOnce(3)))
+		set := func(slots int) {
+			if err := b.SetLimits(ctx, l, AtOnce(slots)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(2)
+		p := admit(t, b, 1)
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		set(1)
+		k.Move = k.Tickets[0]
+		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+			t.Errorf("moved: %v, %v", k.Tickets, err)
+		}
+		if s := states(t, b); s[0].Level != 2 || s[1].Level != 2 {
+			t.Errorf("%v units and %v in progress, want 2 and 2", s[0].Level, s[1].Level)
+		}
+		p.Done()
+	})
+}

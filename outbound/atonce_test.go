@@ -340,3 +340,32 @@ func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
 		}
 	})
 }
+
+// No end of a call makes room for what can never go.
+func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 10, LeakRate: 1}
+		shared := Must(NewSharedBucket(NewMemory(), "k", l, AtOnce(1)))
+		for name, b := range map[string]*Bucket{"in memory": Must(NewBucket("k", l, AtOnce(1))), "shared": shared} {
+			p := admit(t, b, 1)
+			var large *CostError
+			if _, err := b.Acquire(ctx, Cost{50}); !errors.As(err, &large) || large.Err != ErrTooLarge || large.Limit != l {
+				t.Errorf("%s: %v", name, err)
+			}
+			k := Booking{Costs: []Cost{{50}}, Wait: time.Minute}
+			if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("%s, booked: %v", name, err)
+			}
+			var full *ThrottledError
+			if _, err := b.Acquire(ctx, Cost{10}); !errors.As(err, &full) || full.InProgress != 1 {
+				t.Errorf("%s, one that fits: %v", name, err)
+			}
+			p.Done()
+		}
+		p := admit(t, shared, 1)
+		if _, err := shared.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
+			t.Errorf("one that only AtOnce would count: %v", err)
+		}
+		p.Done()
+	})
+}

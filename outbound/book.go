@@ -105,6 +105,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	op.Charges = k.charges
 	if k.Move.call != nil {
 		op.Move = &k.Move.call.charge[0]
+		op.brings = k.Move.call.slot.inUse()
 	}
 	l := b.ledger()
 	l.announceLate(lost, late)
@@ -135,7 +136,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	k.into = r.Charges
 	if k.Move.call != nil && len(r.Charges) > 0 {
 		k.Move.call.once(flagDone | flagVoid)
-		b.free(k.Move.call.slot.drop()) // it goes with the place, and nobody has to hear of it
+		if n := k.Move.call.slot.drop(); !r.slots { // else the new ticket has its place
+			b.free(n)
+		}
 	}
 	b.tickets(k, &r)
 	return invalid
@@ -174,6 +177,11 @@ func (b *Bucket) book(ctx context.Context, op *Op, r *Result) error {
 	}
 	if err := b.do(ctx, op.Action.String(), op, r); err != nil || !r.Refused || len(r.Charges) > 0 {
 		return err
+	}
+	if r.noSlot { // nobody has looked yet whether it can ever go
+		if err := b.check(r.Limits, &op.Costs[0]); err != nil {
+			return err
+		}
 	}
 	switch {
 	case r.Invalid:

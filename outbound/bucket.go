@@ -190,6 +190,9 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	for late := 0; ; late++ {
 		var r Result
 		if err := b.book(ctx, &op, &r); err != nil {
+			if late > 0 { // what came too late went back with this trip
+				b.ledger().changed()
+			}
 			return nil, err
 		}
 		k.charge[0] = r.Charges[0]
@@ -203,6 +206,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		if late == mostLate {
 			op.Costs = nil
 			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)
+			b.ledger().changed()
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 		}
 	}
@@ -284,8 +288,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err := clock.check(&c); err != nil {
 		return false, err
 	}
-	if c == (Cost{}) {
-		return r.State.Rem <= 0 && b.room(), nil
+	if c == (Cost{}) && b.slots() == 0 {
+		return r.State.Rem <= 0, nil
 	}
 	return clock.wait(&Cost{}, &c) == 0 && b.room(), nil
 }

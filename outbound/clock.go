@@ -158,17 +158,20 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 }
 
 // check returns why a call of this cost can never go.
-func (k *Clock) check(c *Cost) error {
+func (k *Clock) check(c *Cost) error { return k.bucket.check(k.limits, c) }
+
+// check returns why a call of this cost can never go under these limits.
+func (b *Bucket) check(limits []Limit, c *Cost) error {
 	counted := false
-	for i := range k.limits {
-		n := share(c, &k.limits[i])
+	for i := range limits {
+		n := share(c, &limits[i])
 		counted = counted || n > 0
-		if n > k.limits[i].Capacity && c.valid() {
-			return &CostError{Key: k.bucket.key, Limit: k.limits[i], Cost: *c, Err: ErrTooLarge}
+		if n > limits[i].Capacity && c.valid() {
+			return &CostError{Key: b.key, Limit: limits[i], Cost: *c, Err: ErrTooLarge}
 		}
 	}
-	if !c.valid() || !counted && *c != (Cost{}) && (k.shared || k.bucket.slots() == 0) {
-		return &CostError{Key: k.bucket.key, Cost: *c, Err: ErrInvalidCost}
+	if !c.valid() || !counted && *c != (Cost{}) && (b.Shared() || b.slots() == 0) {
+		return &CostError{Key: b.key, Cost: *c, Err: ErrInvalidCost}
 	}
 	return nil
 }

@@ -103,12 +103,82 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 				t.Errorf("%s: held: %v, %v", name, able, err)
 			}
 		}
-		b := Must(NewBucket("slots", l, AtOnce(1)))
-		if _, err := b.Acquire(ctx, Cost{}); err != nil {
-			t.Error(err)
+	})
+}
+
+// It takes a place among the calls at once, for which others are booked.
+func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 1, LeakRate: 1}
+		for name, of := range map[string]func(slots Limit) *Bucket{
+			"in memory": func(slots Limit) *Bucket { return Must(NewBucket("k", l, slots)) },
+			"shared":    func(slots Limit) *Bucket { return Must(NewSharedBucket(NewMemory(), "k", l, slots)) },
+		} {
+			try := func(b *Bucket, what string, wait time.Duration, progress int) (p Permit) {
+				able, err := b.AbleToAccept(ctx, Cost{})
+				if want := wait == 0 && progress == 0; able != want || err != nil {
+					t.Errorf("%s, %s: able %v, %v; want %v", name, what, able, err, want)
+				}
+				p, err = b.Acquire(ctx, Cost{})
+				var full *ThrottledError
+				switch {
+				case wait == 0 && progress == 0:
+					if err != nil {
+						t.Errorf("%s, %s: %v", name, what, err)
+					}
+				case !errors.As(err, &full) || full.RetryAfter != wait || full.InProgress != progress:
+					t.Errorf("%s, %s: %v, want %v and %d in progress", name, what, err, wait, progress)
+				}
+				return p
+			}
+			b := of(AtOnce(1))
+			p := try(b, "new", 0, 0)
+			try(b, "no place", 0, 1)
+			p.Done()
+			p = try(b, "a place", 0, 0)
+			p.Done()
+			b = of(AtOnce(9))
+			admit(t, b, 1)
+			try(b, "full", 0, 0)
+			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			if err := b.Book(ctx, &k); err != nil {
+				t.Fatal(err)
+			}
+			try(b, "booked", time.Second, 0)
+			time.Sleep(time.Second)
+			try(b, "due", 0, 0)
+			b = of(AtOnce(2))
+			if err := b.Hold(ctx, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			try(b, "held", time.Minute, 0)
 		}
-		if _, err := b.Acquire(ctx, Cost{}); !errors.Is(err, ErrThrottled) {
-			t.Errorf("it is one of the calls at once: %v", err)
+	})
+}
+
+// Nor does it cost the bucket its size.
+func TestACallThatCostsNothingLeavesABucketSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, succeeds := range []bool{true, false} {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+			p, err := b.Acquire(ctx, Cost{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if succeeds {
+				p.Done()
+			} else {
+				p.Failed()
+			}
+			if b.slow.Load() != nil {
+				t.Errorf("succeeds %v: it has a ledger", succeeds)
+			}
+			// Its success counts like any other.
+			p = admit(t, b, 1)
+			p.Refused(time.Second)
+			if s := states(t, b)[0]; (s.Speed < 1) != succeeds {
+				t.Errorf("succeeds %v: speed %v after a refusal", succeeds, s.Speed)
+			}
 		}
 	})
 }

@@ -34,6 +34,14 @@ func (s *slot) end() {
 	}
 }
 
+// inUse returns how many places the slot is: 1, or 0 if there is none or it has ended.
+func (s *slot) inUse() int {
+	if s == nil || s.ended.Load() {
+		return 0
+	}
+	return 1
+}
+
 // drop returns how many slots the caller has to give back in its place: 1 or 0.
 func (s *slot) drop() int {
 	if s == nil || s.ended.Swap(true) {
@@ -158,16 +166,20 @@ func (l *ledger) reserve(op *Op) (costs []Cost) {
 	if op.Action != Book || slots == 0 {
 		return costs
 	}
-	free := slots - l.used
-	if op.Move != nil {
-		free++ // it brings its own
+	free := max(0, slots-l.used) + op.brings
+	if op.Costs = costs[:min(len(costs), free)]; len(op.Costs) == 0 {
+		op.Move = nil // or it would be undone, and nothing booked
 	}
-	op.Costs = costs[:max(0, min(len(costs), free))]
 	l.missed = l.missed || len(op.Costs) < len(costs) && l.reserved > 0
-	l.used += len(op.Costs)
-	l.reserved += len(op.Costs)
+	n := op.beyond(len(op.Costs))
+	l.used += n
+	l.reserved += n
 	return costs
 }
+
+// beyond returns how many places among the calls at once n bookings take beyond the
+// one that Move brings.
+func (op *Op) beyond(n int) int { return max(0, n-op.brings) }
 
 // seat gives the places back that were reserved for more than was booked, and says so
 // where there was none for the next of costs. It reports whether somebody was refused
@@ -175,14 +187,15 @@ func (l *ledger) reserve(op *Op) (costs []Cost) {
 func (l *ledger) seat(op *Op, costs []Cost, r *Result) (missed bool) {
 	if op.Action == Book && l.slots.Load() > 0 {
 		n := len(op.Costs)
-		l.used -= n - len(r.Charges)
-		l.reserved -= n
+		reserved, taken := op.beyond(n), op.beyond(len(r.Charges))
+		l.used -= reserved - taken
+		l.reserved -= reserved
 		r.slots = true
 		if !r.Refused && len(r.Charges) == n && n < len(costs) {
 			r.Refused, r.noSlot = true, true
 		}
 		op.Costs = costs
-		if n > len(r.Charges) {
+		if reserved > taken {
 			missed, l.missed = l.missed, false
 		}
 	}

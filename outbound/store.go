@@ -109,9 +109,10 @@ type Op struct {
 	// Into is room for Result.Charges, which may be appended to it.
 	Into []Charge
 
-	free  bool // a cost that no limit counts is fine: an AtOnce does
-	freed int  // places among the calls at once that Charges bring back
-	waits bool // for who waits: settles ride along
+	free   bool // a cost that no limit counts is fine: an AtOnce does
+	freed  int  // places among the calls at once that Charges bring back
+	brings int  // and that Move has, for the first of Costs
+	waits  bool // for who waits: settles ride along
 
 	// What the charges were at first: Apply changes them, and a store that has
 	// lost a race calls it again, or fails.

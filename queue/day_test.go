@@ -63,3 +63,51 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 		})
 	}
 }
+
+// Only who takes no less than the call that is refused is as far away as that.
+func TestACallThatIsTooFarAwayRefusesNobodyThatCouldGo(t *testing.T) {
+	const day = 24 * time.Hour
+	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
+	for name, of := range map[string]func() *outbound.Bucket{
+		"in memory": func() *outbound.Bucket { return bucket(t, limits...) },
+		"shared":    func() *outbound.Bucket { return shared(t, outbound.NewMemory(), limits...) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := of()
+			q := New(b, Config{})
+			if _, err := b.Acquire(bg, outbound.Cost{1, 2}); err != nil { // the reports of four days
+				t.Fatal(err)
+			}
+			costs := []outbound.Cost{{1}, {1}, {1, 1}, {1}, {1, 2}, {1}, {0, 1}, {1}, {1, 1}, {1}}
+			errs := make([]error, len(costs))
+			at := make([]time.Time, len(costs))
+			begin := time.Now()
+			for i, c := range costs {
+				go func() {
+					_, errs[i] = q.Acquire(bg, c)
+					at[i] = time.Now()
+				}()
+				synctest.Wait()
+			}
+			pass(time.Minute)
+			went, seen := time.Duration(0), map[*outbound.ThrottledError]bool{}
+			for i, c := range costs {
+				if c == (outbound.Cost{1}) {
+					went++
+					if in := at[i].Sub(begin); errs[i] != nil || in < went*99*time.Millisecond || in > went*130*time.Millisecond {
+						t.Errorf("%s: the call %d: %v after %v, want it to go as number %d", name, i, errs[i], in, went)
+					}
+					continue
+				}
+				var far *outbound.ThrottledError
+				want := time.Duration(c[1]) * 2 * day
+				if !errors.As(errs[i], &far) || !errors.Is(far, ErrFar) || far.RetryAfter > want || far.RetryAfter < want-time.Minute {
+					t.Errorf("%s: the call %d of %v: %v, want about %v", name, i, c, errs[i], want)
+				} else if seen[far] {
+					t.Errorf("%s: the call %d has the error of another", name, i)
+				}
+				seen[far] = true
+			}
+		})
+	}
+}

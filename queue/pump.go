@@ -104,7 +104,7 @@ func (q *Queue) step() bool {
 	case asked != nil && !asked.gone:
 		q.refuse(asked, reason(err, asked.deadline, asked.byCtx))
 		if errors.Is(err, ErrFar) {
-			q.refuseFar(err)
+			q.refuseFar(asked.cost, err)
 		}
 	}
 	if !q.clock.Same(&before) { // who has a place now is not planned again

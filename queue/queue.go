@@ -263,10 +263,6 @@ func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
 	return at, false
 }
 
-// farthest is how far away a place may be where nobody has said how long to wait. A
-// level that is wrong, by whatever fault, would have the queue stand still for years.
-const farthest = 24 * time.Hour
-
 // within is the longest wait that ends by the deadline.
 func within(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
@@ -308,17 +304,6 @@ func reason(err error, deadline time.Time, byCtx bool) error {
 		full.Err = because(byCtx)
 	}
 	return err
-}
-
-// refuseFar refuses those who would wait for ever behind one that is refused as far away.
-func (q *Queue) refuseFar(err error) {
-	for w := q.list.rest; w != nil; {
-		next := w.next
-		if w.deadline.IsZero() {
-			q.refuse(w, err)
-		}
-		w = next
-	}
 }
 
 // slotless reports whether the bucket has refused for want of a place among
