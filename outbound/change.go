@@ -66,8 +66,8 @@ func (k ChangeKind) String() string {
 }
 
 // Changes has f called with what happens to the bucket's state from now on. A hold or
-// a slow-down that is in force already is told first. stop ends it. A nil f hears
-// nothing and costs nothing.
+// a slow-down that is in force already is told first. stop ends it, and does not wait: f
+// may be running then, or be called once more. A nil f hears nothing and costs nothing.
 //
 // Changes are found by the operations on the bucket, which has no goroutine that looks
 // by itself. So the end of a hold, and what another worker of a shared bucket has
