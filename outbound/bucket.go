@@ -90,11 +90,16 @@ func newBucket(key string, l *Limit) *Bucket {
 // NewSharedBucket returns a bucket whose state is in a store, under the key:
 // all buckets with the same key there are one. Buckets of one key that were made
 // with different limits are each held to their own; of limits with the same Unit
-// and Name they share the level. It does no I/O. A nil store is
-// [ErrNil], because a bucket in memory would give each of N workers the whole
-// quota. A limit [AtOnce] is this bucket's own: it bounds the calls in progress that
-// this bucket has admitted, and N workers have N times as many. A cost that only it
-// would count is [ErrInvalidCost].
+// and Name they share the level. Where a new release adds a limit of a unit that has
+// one without a Name, give the new one a Name: without it both are named by what they
+// say, the old one is another limit than that of the old workers, and while the release
+// rolls out the fleet goes up to twice as fast. So it does where a limit is given
+// another Name.
+//
+// NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
+// would give each of N workers the whole quota. A limit [AtOnce] is this bucket's own:
+// it bounds the calls in progress that this bucket has admitted, and N workers have N
+// times as many. A cost that only it would count is [ErrInvalidCost].
 func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
@@ -319,14 +324,15 @@ func (b *Bucket) Resume(ctx context.Context) error {
 }
 
 // SetLimits replaces the limits, for all who share the bucket. Limits are
-// matched by Unit and Name: the level of one that stays, stays, in units; a new
-// one starts empty; nothing refills. Calls that are booked for the next second go
-// at their places, and nobody overtakes them; places further away are void, and
-// whoever waits books anew, by the new limits. Limits that are in force already change
-// nothing: a program may set what it reads as often as it reads it. In a shared store the limits that
-// are set win over those that any bucket was made with, until SetLimits with none,
-// which makes the buckets' own count again; a bucket in this process cannot have
-// none.
+// matched by Unit and Name, and one without a Name first by what it says, such as "10
+// per 1s", with those that this bucket knows to be in force: the level of one that
+// stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
+// for the next second go at their places, and nobody overtakes them; places further
+// away are void, and whoever waits books anew, by the new limits. Limits that are in
+// force already change nothing: a program may set what it reads as often as it reads
+// it. In a shared store the limits that are set win over those that any bucket was made
+// with, until SetLimits with none, which makes the buckets' own count again; a bucket in
+// this process cannot have none.
 func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -343,7 +349,13 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 		if err := noSlots(b.key, own); err != nil {
 			return err
 		}
-	} else if b.has(own) {
+	}
+	if l := b.slow.Load(); l != nil {
+		inherit(own, l.inForce())
+	} else {
+		inherit(own, b.first())
+	}
+	if !shared && b.has(own) {
 		return nil
 	}
 	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))

@@ -66,8 +66,8 @@ func (k ChangeKind) String() string {
 }
 
 // Changes has f called with what happens to the bucket's state from now on. A hold or
-// a slow-down that is in force already is told first. stop ends it. A nil f hears
-// nothing and costs nothing.
+// a slow-down that is in force already is told first. stop ends it, and does not wait: f
+// may be running then, or be called once more. A nil f hears nothing and costs nothing.
 //
 // Changes are found by the operations on the bucket, which has no goroutine that looks
 // by itself. So the end of a hold, and what another worker of a shared bucket has
@@ -142,6 +142,11 @@ const moved = time.Millisecond
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
 
+// anew is by how much the epoch is greater, at least, of a key that has expired, or was
+// lost, and begins anew: it starts with the time, in microseconds or less, where a hold or
+// a Resume adds one.
+const anew = 100
+
 // announce tells all who want to hear what an operation has found.
 func (l *ledger) announce(r *Result) {
 	all := l.watches.Load()
@@ -207,8 +212,8 @@ func (w *watch) look(r *Result) {
 	if is.held {
 		is.until = later(s.At, s.Rem)
 	}
-	// A key that has expired, or was lost, begins anew with its first epoch.
-	resumed := was.known && s.Born != was.born && s.Epoch > was.epoch && s.Epoch != int64(s.Born)
+	added := s.Epoch - was.epoch
+	resumed := was.known && s.Born != was.born && added > 0 && added < anew
 	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
 	if was.held && (passed || !is.held && !resumed) {
 		w.add(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})

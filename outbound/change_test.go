@@ -171,6 +171,20 @@ func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
 	})
 }
 
+func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewMemory()
+		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
+		var c changes
+		defer mine.Changes(c.hear)()
+		c.expect(t, mine, "nothing has happened")
+		time.Sleep(time.Second)
+		clear(s.keys)
+		mustAcquire(t, other).Refused(time.Minute)
+		c.expect(t, mine, "held", Change{Kind: ChangeHeld, Hold: time.Minute})
+	})
+}
+
 // A slow listener holds no call up, and may use the bucket.
 func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

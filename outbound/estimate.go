@@ -25,7 +25,8 @@ type Estimate struct {
 	// estimate, and once the average is above a capacity every call is [ErrTooLarge].
 	Bucket *Bucket
 	// First is what the calls before the first Learn are taken to cost beyond what is
-	// known of them. Numbers that are no cost count as nothing.
+	// known of them. Without it, where nothing is known either, all calls until the first
+	// answer go at once, unpaced. Numbers that are no cost count as nothing.
 	First Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. Others
 	// mean 1/20.

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -61,7 +62,9 @@ type Keyed[K comparable] struct {
 	// [ErrInvalidLimit] at Acquire.
 	Max int
 	// Label names a key in errors, and so in events and logs: their Key is the label
-	// in the place of the bucket's own. nil: that stays. Errors of Overflow stay as
+	// in the place of the bucket's own. nil: that stays. Where New, or a limiter of your
+	// own, has wrapped such an error, the wrapper's text is not shown, but errors.Is and
+	// errors.As still find what it wraps. Other errors, and those of Overflow, stay as
 	// they are.
 	Label func(K) string
 	// Overflow serves all keys for which there is no room; nil: they are
@@ -171,14 +174,14 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 	return p, nil
 }
 
-// labelled returns the error of a key's limiter with the key's label.
+// labelled returns the error of a key's limiter, or of New, with the key's label.
 func (k *Keyed[K]) labelled(key K, err error) error {
 	if k.Label == nil {
 		return err
 	}
-	switch e := err.(type) {
+	switch e := err.(type) { // a copy: others may have it, too
 	case *ThrottledError:
-		own := *e // others may have it, too
+		own := *e
 		own.Key = k.Label(key)
 		return &own
 	case *CostError:
@@ -194,8 +197,36 @@ func (k *Keyed[K]) labelled(key K, err error) error {
 		own.Key = k.Label(key)
 		return &own
 	}
-	return err
+	var (
+		throttled *ThrottledError
+		cost      *CostError
+		limit     *LimitError
+		store     *StoreError
+		wrapped   error
+	)
+	switch {
+	case errors.As(err, &throttled):
+		wrapped = throttled
+	case errors.As(err, &cost):
+		wrapped = cost
+	case errors.As(err, &limit):
+		wrapped = limit
+	case errors.As(err, &store):
+		wrapped = store
+	default:
+		return err
+	}
+	return &relabelled{k.labelled(key, wrapped), err}
 }
+
+// relabelled is an error that wraps one with a key, whose label is told instead. The text
+// of the wrapper is not: it may show the key.
+type relabelled struct{ own, err error }
+
+func (e *relabelled) Error() string { return e.own.Error() }
+
+// Unwrap has errors.As find the error with the label first.
+func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }
 
 func (k *Keyed[K]) start() {
 	k.seed = maphash.MakeSeed()

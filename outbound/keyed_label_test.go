@@ -54,6 +54,73 @@ func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 	}
 }
 
+// wrapping is a limiter of somebody's own.
+type wrapping struct{ outbound.Limiter }
+
+var errTenant = errors.New("of a tenant")
+
+func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	p, err := w.Limiter.Acquire(ctx, c)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errTenant, err)
+	}
+	return p, err
+}
+
+func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
+	const secret, tenant = "sk-live-0123456789", "the first tenant"
+	hour := outbound.PerHour(1)
+	away := &link{Store: outbound.NewMemory(), cut: true}
+	made := func(l outbound.Limiter, err error) (outbound.Limiter, error) {
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errTenant, err)
+		}
+		return wrapping{l}, nil
+	}
+	for want, c := range map[error]struct {
+		new  func(key string) (outbound.Limiter, error)
+		cost float64
+	}{
+		outbound.ErrThrottled:    {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 1},
+		outbound.ErrTooLarge:     {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 2},
+		outbound.ErrInvalidLimit: {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key)) }, 1},
+		outbound.ErrAway:         {func(key string) (outbound.Limiter, error) { return made(outbound.NewSharedBucket(away, key, hour)) }, 1},
+	} {
+		keyed := &outbound.Keyed[string]{Label: func(string) string { return tenant }, New: c.new}
+		var err error
+		for range 2 { // for the second there is no room
+			_, err = keyed.Acquire(background, secret, outbound.Cost{c.cost})
+		}
+		if !errors.Is(err, want) || !errors.Is(err, errTenant) {
+			t.Errorf("%v, not %v of a tenant", err, want)
+			continue
+		}
+		for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%v shows the key: %s", want, text)
+			}
+		}
+		if !strings.Contains(err.Error(), tenant) {
+			t.Errorf("%q does not name the tenant", err)
+		}
+		var throttled *outbound.ThrottledError
+		if errors.As(err, &throttled) && throttled.Key != tenant {
+			t.Errorf("its key is %q", throttled.Key)
+		}
+	}
+}
+
+// What has no key of a bucket is its maker's own.
+func TestAnErrorOfNewWithoutAKeyStays(t *testing.T) {
+	keyed := &outbound.Keyed[string]{
+		Label: func(string) string { return "label" },
+		New:   func(string) (outbound.Limiter, error) { return nil, errTenant },
+	}
+	if _, err := keyed.Acquire(background, "k", outbound.Cost{1}); err != errTenant {
+		t.Error(err)
+	}
+}
+
 func TestAnErrorShows64BytesOfAKey(t *testing.T) {
 	for key, want := range map[string]string{
 		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,

@@ -46,6 +46,7 @@ type ledger struct {
 	idle time.Duration // when the state is as good as a new one, if it is left alone
 	seen int64         // the bucket's, when its state came here
 
+	hold     hold
 	lost     atomic.Int64  // slots of permits that were dropped without Done
 	gen      atomic.Uint64 // of what the watchers hear of
 	watchMu  sync.Mutex    // protects watchers
@@ -190,6 +191,7 @@ func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
 	} else {
 		l.doubt.Store(never)
 	}
+	r.extended = l.hold.extends(&r.State)
 	r.sign()
 	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
 		l.changed()
@@ -225,6 +227,7 @@ func (b *Bucket) local(l *ledger, op *Op) Result {
 	r := op.Apply(&l.stored, now())
 	l.seat(op, costs, &r)
 	l.turn++
+	r.extended = l.hold.extends(&r.State)
 	r.given, r.turn = l.limits, l.turn
 	if len(l.own) == 1 {
 		l.idle = later(r.State.At, r.Expire)

@@ -44,7 +44,8 @@ type Limit struct {
 	// Name says which limit this is in errors, events and metrics, and matches
 	// a limit with its successor in [Bucket.SetLimits]. It may be empty. Where a bucket
 	// has several of one unit without a name, each is named by what it says, such as
-	// "10 per 1s": of those, one with another number is another limit.
+	// "10 per 1s": of those, one with another number is another limit. Give one that
+	// comes later a name of its own: [NewSharedBucket] says why.
 	Name string
 
 	n      float64       // Per: so many
@@ -207,10 +208,34 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	return own, nil
 }
 
+// inherit has limits that were given no name keep the name they have among those in
+// force: another of their unit that comes or goes makes them no other limits.
+func inherit(limits, inForce []Limit) {
+	for i := range limits {
+		l := &limits[i]
+		if !l.unnamed() {
+			continue
+		}
+		says := l.says()
+		heir := func(m Limit) bool { return m.Unit == l.Unit && m.unnamed() && m.says() == says }
+		if j := find(inForce, l); j >= 0 && heir(inForce[j]) {
+			continue
+		}
+		if j := slices.IndexFunc(inForce, heir); j >= 0 && find(limits, &inForce[j]) < 0 {
+			l.Name = inForce[j].Name
+		}
+	}
+}
+
+// unnamed reports whether the limit has a level and was given no name.
+func (l *Limit) unnamed() bool { return !l.atOnce && (l.Name == "" || l.Name == l.says()) }
+
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
 	if l.window == 0 {
-		return l.String()
+		m := *l
+		m.Name = ""
+		return m.String()
 	}
 	window := l.window.String()
 	if strings.HasSuffix(window, "m0s") {

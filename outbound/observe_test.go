@@ -161,6 +161,38 @@ func TestObserverHearsOfWhatRemainsOnlyIfItHolds(t *testing.T) {
 	})
 }
 
+func TestObserverHearsOfAResetOnce(t *testing.T) {
+	eachBucket(t, func(t *testing.T, b, other *Bucket) {
+		var h heard
+		var calls []*Permit
+		for range 10 {
+			calls = append(calls, mustAcquire(t, Observe(b, "api", h.hear)))
+		}
+		h.events = nil
+		told := func(reset time.Duration) {
+			t.Helper()
+			for _, p := range calls {
+				p.Remaining(Cost{0, -1, -1, -1}, reset)
+			}
+			expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: reset, Reason: ReasonExhausted})
+		}
+		told(time.Minute)
+		time.Sleep(time.Second)
+		told(time.Minute) // a second longer
+		if err := other.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		told(time.Minute)
+		time.Sleep(2 * time.Minute)
+		told(10 * time.Second)
+		if err := b.Hold(ctx, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		calls[0].Remaining(Cost{0, -1, -1, -1}, time.Hour) // it is held until then already
+		expect(t, &h)
+	})
+}
+
 // A call of somebody else, around a permit, is asked by its own Remaining.
 type ownRemaining struct {
 	*Permit

@@ -3,7 +3,10 @@ package outbound
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 // soon is a reset that is not worth a hold. Whoever keeps a short window's limit sees
@@ -59,8 +62,8 @@ func (p *Permit) remaining(left Cost, reset time.Duration) (held bool) {
 	return false
 }
 
-// remaining reports to the bucket what remains, and whether that has held it: the hold
-// then ends at the reset, and no later.
+// remaining reports to the bucket what remains, and whether that has held it, or for
+// longer: the hold then ends at the reset, and no later, and did not end there before.
 func (b *Bucket) remaining(told Report) (held bool) {
 	told.Kind, told.Reason = Left, ReasonExhausted
 	reports := [1]Report{told}
@@ -68,7 +71,26 @@ func (b *Bucket) remaining(told Report) (held bool) {
 	if err := b.do(context.Background(), "report", &Op{Reports: reports[:]}, &r); err != nil {
 		return false
 	}
-	return r.State.Rem >= told.Wait-moved && r.State.Rem <= later(told.Wait, moved)
+	return r.extended && r.State.Rem >= told.Wait-moved && r.State.Rem <= later(told.Wait, moved)
+}
+
+// hold is when a bucket's hold ends, as was last heard of it.
+type hold struct {
+	until atomic.Int64 // the store's time; 0: there is none
+	born  atomic.Int64 // of the life in which that is so
+}
+
+// extends takes in a state, and reports whether its hold has begun since the last one or
+// ends later.
+func (h *hold) extends(s *leak.State) bool {
+	until := int64(0)
+	if s.Rem > 0 {
+		until = int64(later(s.At, s.Rem))
+	} else if h.until.Load() == 0 {
+		return false
+	}
+	was, born := h.until.Swap(until), h.born.Swap(int64(s.Born))
+	return until != 0 && (was == 0 || born != int64(s.Born) || until > int64(later(time.Duration(was), moved)))
 }
 
 // told reports whether the API has told of any unit, and makes -1 of the numbers that
@@ -111,7 +133,8 @@ func (k *call) remaining(left Cost, reset time.Duration) (held bool) {
 	return false
 }
 
-// remaining tells of a hold only if there is one: most of what remains holds nobody.
+// remaining tells of a hold only if that has changed: most of what remains holds nobody,
+// and of calls that tell of the same reset the first does.
 func (o *observed) remaining(left Cost, reset time.Duration) (held bool) {
 	o.once(0, 0, func(p *Permit) { held = p.remaining(left, reset) })
 	if held {

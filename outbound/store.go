@@ -204,6 +204,7 @@ type Result struct {
 	slots  bool    // each of Charges has taken a place among the calls at once
 	noSlot bool    // refused because there is none
 
+	extended  bool   // the hold lasts longer than was known here
 	turn      uint64 // of the operation, in a bucket of this process
 	collected int    // calls at once whose permits were dropped without Done
 }
