@@ -213,7 +213,28 @@ func (b *body) again(p []byte) (int, error) {
 	return 0, b.err
 }
 
-func (b *body) Close() error { return b.old.Close() }
+// Close closes the body below. It waits no longer than is prompt for one that is being
+// read ahead: the reader that unpacks net/http's gzip cannot be closed before its first bytes.
+func (b *body) Close() error {
+	select {
+	case <-b.done:
+		return b.old.Close()
+	default:
+	}
+	closed := make(chan error, 1)
+	go func() {
+		defer func() { _ = recover() }() // as nobody else could
+		closed <- b.old.Close()
+	}()
+	t := time.NewTimer(prompt)
+	defer t.Stop()
+	select {
+	case err := <-closed:
+		return err
+	case <-t.C:
+		return nil
+	}
+}
 
 // writable is the body of a response that is a connection.
 type writable struct {

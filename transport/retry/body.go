@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -20,6 +21,7 @@ const (
 // empty.
 type rest struct {
 	io.ReadCloser
+	cut  func() // of its request
 	once sync.Once
 	err  error
 }
@@ -27,15 +29,16 @@ type rest struct {
 func (b *rest) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (b *rest) Close() error {
-	b.once.Do(func() { b.err = drain(b.ReadCloser) })
+	b.once.Do(func() { b.err = drain(b.ReadCloser, b.cut) })
 	return b.err
 }
 
-func drain(body io.ReadCloser) error {
+// drain reads on and closes the body. If it stalls, cut ends that: the reader that unpacks
+// net/http's gzip cannot be closed while it waits for its first bytes.
+func drain(body io.ReadCloser, cut func()) error {
 	if body == nil {
 		return nil
 	}
-	// The body may stall, and only to close it ends that.
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
@@ -47,8 +50,30 @@ func drain(body io.ReadCloser) error {
 	select {
 	case <-end:
 	case <-timer.C:
+		if cut != nil {
+			cut()
+		}
 	}
 	return body.Close()
+}
+
+// ending is a body that ends its request's context when it ends.
+type ending struct {
+	io.ReadCloser
+	cut context.CancelFunc
+}
+
+func (b *ending) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.cut()
+	}
+	return n, err
+}
+
+func (b *ending) Close() error {
+	defer b.cut()
+	return b.ReadCloser.Close()
 }
 
 func closeBody(body io.ReadCloser) {
@@ -68,7 +93,13 @@ func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) 
 		}
 	}
 	if resp != nil && resp.Body != nil {
-		_ = drain(resp.Body)
+		var cut func()
+		if resp.Request != nil {
+			if r := requestOf(resp.Request.Context()); r != nil {
+				cut = r.cutter()
+			}
+		}
+		_ = drain(resp.Body, cut)
 	}
 	return nil, given(resp, err, rounds)
 }

@@ -63,7 +63,7 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 	ok, late := p.plan(ctx, r, what, wait)
 	if ok {
 		if resp != nil && !r.last {
-			resp.Body = &rest{ReadCloser: resp.Body}
+			resp.Body = &rest{ReadCloser: resp.Body, cut: r.cut}
 		}
 		return true, r.report(resp, why)
 	}

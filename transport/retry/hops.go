@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -141,8 +142,26 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeBody(req.Body)
 		return nil, err
 	}
-	resp, err := d.to().RoundTrip(req)
+	resp, err := d.send(r, req)
 	r.answered(resp, err)
+	return resp, err
+}
+
+// send sends a hop with a context of its own, so that a response that nobody wants can
+// be cut off without ending the request.
+func (d *door) send(r *request, req *http.Request) (*http.Response, error) {
+	ctx, cut := context.WithCancel(req.Context())
+	own, body := req.WithContext(ctx), &ending{cut: cut}
+	resp, err := d.to().RoundTrip(own)
+	if err != nil || resp == nil || resp.Body == nil || resp.Body == http.NoBody {
+		cut()
+	} else if _, ok := resp.Body.(io.Writer); !ok { // a connection outlives its handshake
+		body.ReadCloser, resp.Body = resp.Body, body
+		r.cuts(cut)
+	}
+	if resp != nil && resp.Request == own {
+		resp.Request = req
+	}
 	return resp, err
 }
 

@@ -53,6 +53,7 @@ type request struct {
 	early   time.Duration // the limiter has admitted it so much before its time
 	failed  error         // by Base
 	came    time.Time     // its response; zero: there is none
+	cut     func()        // ends it, also while its response is read; nil: nothing of it goes on
 	status  int           // of the response
 	signal  signal
 	heard   bool // the signal is that of the response
@@ -160,7 +161,21 @@ func (r *request) hop() {
 }
 
 func (r *request) clear() {
-	r.limited, r.early, r.failed, r.came, r.status, r.signal, r.heard = nil, 0, nil, time.Time{}, 0, signal{}, false
+	r.limited, r.early, r.failed, r.came, r.cut, r.status, r.signal, r.heard = nil, 0, nil, time.Time{}, nil, 0, signal{}, false
+}
+
+// cuts notes what ends this hop.
+func (r *request) cuts(cut func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
+}
+
+// cutter returns what ends this hop, or nil.
+func (r *request) cutter() func() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut
 }
 
 // refuse notes that the limiter has not admitted this hop.
