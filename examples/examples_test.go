@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unicode/utf8"
@@ -26,27 +27,35 @@ var short = map[string][]string{
 // needs says without which variable -real cannot begin.
 var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY", "shopify": "SHOPIFY_SHOP"}
 
-// programs is where TestMain has built the examples.
+// programs is where the examples are, once build has built them.
 var programs string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		var err error
-		if programs, err = os.MkdirTemp("", "examples"); err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(programs)
-		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "./...").CombinedOutput(); err != nil {
-			fmt.Printf("%v\n%s", err, out)
-			return 1
-		}
-		return m.Run()
-	}())
+	status := m.Run()
+	if programs != "" {
+		_ = os.RemoveAll(programs)
+	}
+	os.Exit(status)
 }
 
-// names returns the examples'.
+// build builds the examples for the first test that wants them: go test -list wants none.
+var build = sync.OnceValue(func() error {
+	var err error
+	if programs, err = os.MkdirTemp("", "examples"); err != nil {
+		return err
+	}
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "./...").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+})
+
+// names builds the examples, and returns their names.
 func names(t *testing.T) []string {
 	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("no examples: %v", err)

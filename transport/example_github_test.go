@@ -11,8 +11,9 @@ import (
 
 // GitHub counts searches apart from other calls, and names in each answer which of the
 // two it was: a search that leaves nothing until the reset holds the searches, and no
-// other call. The hourly limit is left to what the answers say of it; the limiters keep
-// the secondary limit of 900 calls a minute.
+// other call. The hourly limit is left to what the answers say of it. The secondary limit,
+// of 900 calls a minute for all of them together, no answer tells: each limiter keeps to
+// 860, which leaves 40 to the searches, of which GitHub allows no more.
 func ExampleDiscovered_gitHub() {
 	left := map[string]string{"core": "4711", "search": "0"}
 	github := roundTripper(func(req *http.Request) (*http.Response, error) { // stands for the network
@@ -32,7 +33,7 @@ func ExampleDiscovered_gitHub() {
 		},
 		Name: transport.HeaderName("X-RateLimit-Resource"),
 		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
-			return outbound.NewBucket(key, outbound.PerMinute(900).Burst(10))
+			return outbound.NewBucket(key, outbound.PerMinute(860).Burst(10))
 		}},
 	}
 	client := &http.Client{Transport: &transport.Transport{

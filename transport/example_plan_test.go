@@ -20,7 +20,7 @@ func ExampleTransport_plan() {
 		if !ok {
 			return nil, fmt.Errorf("no tenant %q", name)
 		}
-		return outbound.NewBucket(name, outbound.Limit{Capacity: n, LeakRate: n / 3600})
+		return outbound.NewBucket(name, outbound.PerHour(n))
 	}}
 	client := &http.Client{Transport: &transport.Transport{
 		Base: answering(200, "{}"),
@@ -46,7 +46,7 @@ func ExampleTransport_plan() {
 	}
 	// Output:
 	// acme 200
-	// acme 200
+	// acme has no room for 20 minutes
 	// smallbiz 200
 	// smallbiz has no room for 60 minutes
 	// Get "https://api.example.com/items": no tenant ""

@@ -3,7 +3,6 @@ package transport_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,7 +17,7 @@ func ExampleAtEnd_stream() {
 	bucket := outbound.Must(outbound.NewBucket("model",
 		outbound.AtOnce(20),
 		outbound.PerMinute(500).Of(calls, "calls"),
-		outbound.Limit{Capacity: 5_000, LeakRate: 0.001, Unit: tokens, Name: "tokens"},
+		outbound.PerMinute(30_000).Burst(3_000).Of(tokens, "tokens"), // calls of up to 3 000
 	))
 	const events = `data: {"text": "Drip "}
 
@@ -31,6 +30,7 @@ data: [DONE]
 `
 	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 1_000}}
 	known := outbound.Cost{calls: 1, tokens: 20} // what the question has
+	var charged outbound.Cost
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, events, "Content-Type", "text/event-stream"),
 		Limiter: bucket,
@@ -40,9 +40,9 @@ data: [DONE]
 				_, usage, _ := bytes.Cut(tail, []byte(`"total_tokens": `))
 				var n float64
 				if _, err := fmt.Sscan(string(usage), &n); err == nil {
-					used := outbound.Cost{calls: 1, tokens: n}
-					p.Settle(used)
-					estimate.Learn(known, used)
+					charged = outbound.Cost{calls: 1, tokens: n}
+					p.Settle(charged)
+					estimate.Learn(known, charged)
 				}
 			})
 		},
@@ -60,16 +60,11 @@ data: [DONE]
 			fmt.Println(data)
 		}
 	}
-	states, _ := bucket.States(context.Background())
-	for _, s := range states {
-		if s.Limit.Name == "tokens" {
-			fmt.Printf("%.0f tokens are left\n", s.Remaining)
-		}
-	}
+	fmt.Printf("the call is charged %.0f tokens\n", charged[tokens])
 	// Output:
 	// {"text": "Drip "}
 	// {"text": "feed."}
 	// {"usage": {"total_tokens": 120}}
 	// [DONE]
-	// 4880 tokens are left
+	// the call is charged 120 tokens
 }

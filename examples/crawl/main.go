@@ -11,7 +11,7 @@
 // Whoever has a place keeps it while it waits for its host. So each host has one worker,
 // which fetches one page after the other: the hosts then take turns, and when its turn
 // comes a host has waited long enough. And where a host has asked for a long pause, its
-// worker waits without a place.
+// worker waits without a place. A host that goes on refusing is given up.
 //
 // The hosts are on this machine. They refuse a second call within a second, and the 21st
 // at once. Look at the last line: nothing is refused, and 200 pages come per second.
@@ -41,6 +41,8 @@ const (
 	hosts  = 200
 	pages  = 5 // of each
 	atOnce = 20
+
+	patience = 5 // refusals by one host, until it is given up
 )
 
 // shows is what the program shows, in a line.
@@ -102,6 +104,7 @@ func run(ctx context.Context, web http.RoundTripper, out io.Writer) error {
 	errs := make([]error, hosts)
 	for i := range hosts {
 		all.Go(func() {
+			refusals := 0
 			for page := 0; page < pages; page++ {
 				status, err := fetch(ctx, client, fmt.Sprintf("https://host%d.example/%d", i, page))
 				full, wait := errors.AsType[*outbound.ThrottledError](err)
@@ -113,6 +116,10 @@ func run(ctx context.Context, web http.RoundTripper, out io.Writer) error {
 					return
 				case status == http.StatusTooManyRequests:
 					refused.Add(1)
+					if refusals++; refusals == patience {
+						errs[i] = fmt.Errorf("host%d.example has refused %d calls, and is given up", i, refusals)
+						return
+					}
 					page--
 				default:
 					fetched.Add(1)

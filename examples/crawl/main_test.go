@@ -29,14 +29,18 @@ func TestAllHostsAreAsFastAsTheyMayAndNothingIsRefused(t *testing.T) {
 	})
 }
 
-// stubborn is a web in which more hosts than there are places ask for an hour's pause.
-type stubborn struct{ http.RoundTripper }
+// stubborn is a web in which more hosts than there are places, those with two digits
+// below 40, refuse all calls and ask for this pause.
+type stubborn struct {
+	http.RoundTripper
+	retryAfter string // in seconds
+}
 
 func (s stubborn) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := s.RoundTripper.RoundTrip(req)
 	if err == nil && len(req.URL.Host) == len("host10.example") && req.URL.Host < "host4" {
 		resp.StatusCode = http.StatusTooManyRequests
-		resp.Header.Set("Retry-After", "3600")
+		resp.Header.Set("Retry-After", s.retryAfter)
 	}
 	return resp, err
 }
@@ -46,11 +50,26 @@ func TestHostsThatAskForALongPauseStopNoOthers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(6*time.Second, cancel)
 		var out bytes.Buffer
-		err := run(ctx, stubborn{newHosts()}, &out)
+		err := run(ctx, stubborn{newHosts(), "3600"}, &out)
 		if err == nil || err.Error() != "interrupted" {
 			t.Errorf("the error is %v", err)
 		}
 		if want := "\n850 pages in "; !strings.Contains(out.String(), want) {
+			t.Errorf("not all other hosts' pages were fetched:\n%s", &out)
+		}
+	})
+}
+
+func TestHostsThatGoOnRefusingAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		var out bytes.Buffer
+		err := run(ctx, stubborn{newHosts(), "60"}, &out)
+		if err == nil || strings.Count(err.Error(), "has refused 5 calls") != 30 {
+			t.Errorf("the error is %v", err)
+		}
+		if !strings.Contains(out.String(), "\n850 pages in ") || !strings.Contains(out.String(), "; 150 were refused.") {
 			t.Errorf("not all other hosts' pages were fetched:\n%s", &out)
 		}
 	})

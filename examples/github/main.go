@@ -11,9 +11,9 @@
 // The API is one on this machine that behaves as GitHub does, with an hour of six
 // seconds and a minute of one, so that there is something to see. Meanwhile another
 // program of the same user breaks the limit on points. Look at what happens then: the
-// first worker that is refused, with a status 403 that only its text tells from a lack
-// of permission, makes all of them wait, and they go on a little slower than before. And
-// look at the searches: when none is left, only they wait.
+// workers that are refused, with a status 403 that only its text tells from a lack of
+// permission, make all of them wait, and they go on a little slower than before. And look
+// at the searches: when none is left, only they wait.
 //
 // With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with
 // the token in GITHUB_TOKEN.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sso"
@@ -55,6 +56,17 @@ func TestAWSsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 			want := map[string]int{"post": c.post, "get": c.get}[what]
 			require.Equal(t, want, s.made(), "%s: %s", name, what)
 		}
+	}
+}
+
+// With MaxAttempts 0 only the SDK's own token bucket, here of 4 retries, ends its attempts.
+func TestAWSsAttemptsWithoutABoundDoNotMultiplyOurs(t *testing.T) {
+	s := answer(t, 429, awsRefusal, "Retry-After", "0.01")
+	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
+		standard := awsretry.NewStandard(func(o *awsretry.StandardOptions) { o.RateLimiter, o.RetryCost = ratelimit.NewTokenRateLimit(4), 1 })
+		unbounded := awsretry.AddWithMaxAttempts(awsretry.AddWithMaxBackoffDelay(standard, time.Millisecond), 0)
+		require.Error(t, send(t, s, paced(t), unbounded))
+		require.Equal(t, 5, s.made())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
 // UnaryPacing has each unary call admitted by the limiter. gRPC's own retries, which a
@@ -32,7 +33,8 @@ func UnaryPacing(l outbound.Limiter) grpc.UnaryClientInterceptor {
 }
 
 // StreamPacing has each stream admitted by the limiter. It is in progress until it ends
-// with an error or io.EOF, or its context does; its messages are free.
+// with an error or io.EOF, or its context does; its messages are free. It hears of the end
+// by grpc.OnFinish, which gRPC calls experimental.
 func StreamPacing(l outbound.Limiter) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		permit, err := l.Acquire(ctx, outbound.Cost{1})
@@ -73,15 +75,20 @@ func retryIn(s *status.Status) time.Duration {
 	return 0
 }
 
-// refusal is a limiter's error with the status that an API would give. errors.As finds
-// the *outbound.ThrottledError.
+// refusal is a limiter's error with the status that an API would give: Unavailable where
+// its store is away or its queue closed. errors.As finds the *outbound.ThrottledError.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
 func (r refusal) GRPCStatus() *status.Status {
 	var full *outbound.ThrottledError
-	if !errors.As(r.error, &full) {
+	var store *outbound.StoreError
+	switch {
+	case errors.As(r.error, &full):
+	case errors.As(r.error, &store), errors.Is(r.error, queue.ErrClosed):
+		return status.New(codes.Unavailable, r.Error())
+	default:
 		return status.FromContextError(r.error)
 	}
 	s := status.New(codes.ResourceExhausted, r.Error())

@@ -213,3 +213,26 @@ func TestTheEndOfAContextInAQueueIsItsStatus(t *testing.T) {
 		require.Equal(t, codes.Canceled, status.Code(err), name)
 	}
 }
+
+// away is a store that cannot be reached.
+type away struct{}
+
+func (away) Update(context.Context, string, *outbound.Op) (outbound.Result, error) {
+	return outbound.Result{}, outbound.ErrAway
+}
+
+func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {
+	shared, err := outbound.NewSharedBucket(away{}, "api", outbound.PerSecond(1))
+	require.NoError(t, err)
+	closed := queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{})
+	closed.Close()
+	for want, l := range map[error]outbound.Limiter{outbound.ErrAway: shared, queue.ErrClosed: closed} {
+		for name, call := range calls {
+			h := &health{}
+			err := call(t.Context(), dialed(t, h, l))
+			require.ErrorIs(t, err, want, name)
+			require.Equal(t, codes.Unavailable, status.Code(err), name)
+			require.Zero(t, h.calls.Load(), name)
+		}
+	}
+}

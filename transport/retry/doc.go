@@ -93,7 +93,7 @@
 //
 //   - The SDKs of OpenAI, Anthropic and others that Stainless makes heed that field, and stop.
 //   - Those of AWS say in Amz-Sdk-Request how often they send a request. If that is more
-//     than once, refusals and failures that have a response are left to them.
+//     than once, or without a bound, refusals and failures that have a response are left to them.
 //
 // No other SDK can be told apart from a program that asks once, and errors without a
 // response, as of dialing, tell nobody but AWS's SDKs to stop. So turn an SDK's own retries off

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
-// Two workers retry through one bucket, which is in a store. When the API has refused a
-// call of one of them, the other does not call it either.
+// Three workers retry through one bucket, which is in a store. When the API has refused a
+// call of one of them, the others do not call it either.
 func ExampleConfig_NewClient_sharedBucket() {
 	store := outbound.NewMemory() // in a fleet redisstore.New(…)
 	network := &api{statuses: []int{200, 429}, retryAfter: "3600"}

@@ -20,15 +20,19 @@ func (p *policy) hands(r *request) bool {
 var passthrough = reflect.ValueOf(retryablehttp.PassthroughErrorHandler).Pointer()
 
 // announced reports whether the request says that its sender, an AWS SDK, sends it up to
-// so many times by itself, as "attempt=1; max=3".
+// so many times by itself, as "attempt=1; max=3". One that knows no bound
+// says no max.
 func announced(req *http.Request) bool {
+	attempt := false
 	for _, part := range strings.Split(req.Header.Get("Amz-Sdk-Request"), ";") {
-		if most, ok := strings.CutPrefix(strings.TrimSpace(part), "max="); ok {
+		part = strings.TrimSpace(part)
+		if most, ok := strings.CutPrefix(part, "max="); ok {
 			n, err := strconv.Atoi(most)
 			return err == nil && n > 1
 		}
+		attempt = attempt || strings.HasPrefix(part, "attempt=")
 	}
-	return false
+	return attempt
 }
 
 // spent tells the SDKs that listen that a request was tried again as often as it may be.
