@@ -204,7 +204,7 @@ func TestScriptsMayBeFlushedAtAnyTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	s := punctual(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}))
 	var accounts []*account
 	var buckets []*outbound.Bucket
 	for range 20 { // so that there are pipelines

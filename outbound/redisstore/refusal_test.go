@@ -32,14 +32,18 @@ func watch(t *testing.T, limits ...outbound.Limit) *watched {
 	proxy := redistest.NewProxy(t, server.Addr())
 	w := &watched{T: t, proxy: proxy, rdb: server.Client(t), key: fmt.Sprint("refusal:", rand.Uint64())}
 	w.store = redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute})
-	// No answer is late, however busy the machine is: one that is costs another trip.
-	punctual := storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-		r, err := w.store.Update(ctx, key, op)
+	w.Bucket = outbound.Must(outbound.NewSharedBucket(punctual(w.store), w.key, limits...))
+	return w
+}
+
+// punctual is a store of which no answer is late, however busy the machine is: one that
+// is costs another trip, and after some of them the call.
+func punctual(s outbound.Store) outbound.Store {
+	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+		r, err := s.Update(ctx, key, op)
 		r.When = time.Time{}
 		return r, err
 	})
-	w.Bucket = outbound.Must(outbound.NewSharedBucket(punctual, w.key, limits...))
-	return w
 }
 
 // other is the same bucket in another process.
