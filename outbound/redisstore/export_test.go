@@ -35,3 +35,9 @@ func (s *Store) Locked() bool {
 	}
 	return false
 }
+
+// HoldServers holds the lock that all servers share until it is told to let it go.
+func (s *Store) HoldServers() (free func()) {
+	s.mu.Lock()
+	return s.mu.Unlock
+}

@@ -165,3 +165,27 @@ func TestAReplicaIsAskedAsSoonAsItIsFound(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 	})
 }
+
+func TestAnswersTakeNoSharedLockWhileAllNodesAreWell(t *testing.T) {
+	t.Parallel()
+	var p pair
+	rdb := p.client(nil)
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	b := outbound.Must(outbound.NewSharedBucket(s, "key", reset))
+	_, err := b.Acquire(t.Context(), outbound.Cost{1})
+	require.NoError(t, err)
+	free := s.HoldServers()
+	defer free()
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(context.Background(), outbound.Cost{1})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("an answer waits for the lock that all servers share")
+	}
+}
