@@ -144,6 +144,7 @@ func (b *batch) take(todo []sending, to *recipient, work chan struct{}, sent, ar
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
 			s.request.known = false
 		case to != nil && to.aside: // it has not been promoted
+			la.seek(b)
 			failed, calm = true, true
 		case to != nil && (redirects(err) || errors.Is(err, redis.ErrClosed)): // it is no master any more
 			la.direct, la.after, failed, calm = nil, nil, true, true
@@ -186,6 +187,7 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
+		la.seek(b)
 		aside := !b.aside && la.other() != nil
 		another := aside || la.out < attemptsAtOnce
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))

@@ -24,3 +24,20 @@ func (s *Store) Lines() (n int) {
 
 // Worker returns the name under which the server keeps this store's records.
 func (s *Store) Worker() string { return s.worker.Load().(string) }
+
+// Locked reports whether any lock of a shard is held.
+func (s *Store) Locked() bool {
+	for i := range s.shards {
+		if !s.shards[i].mu.TryLock() {
+			return true
+		}
+		s.shards[i].mu.Unlock()
+	}
+	return false
+}
+
+// HoldServers holds the lock that all servers share until it is told to let it go.
+func (s *Store) HoldServers() (free func()) {
+	s.mu.Lock()
+	return s.mu.Unlock
+}

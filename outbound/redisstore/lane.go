@@ -23,6 +23,9 @@ type lane struct {
 	direct *redis.Client // of the node, if the client does not know yet that it has the keys
 	after  *server       // whose keys those were
 	spare  chan struct{} // wakes the goroutine that waits for work; nil: none does
+
+	seeking bool          // a goroutine asks the client for a replica of the node
+	replica *redis.Client // that it has found; nil: none
 	outage
 }
 
@@ -185,5 +188,6 @@ func (la *lane) up(sent time.Time) {
 	if la.cause != nil {
 		la.outage = outage{}
 	}
+	la.replica = nil // another outage may find another one
 	la.server.up(la.shard.store, sent)
 }

@@ -15,24 +15,49 @@ type recipient struct {
 	aside  bool // in the lane's place: if it answers, it was promoted
 }
 
-// other returns another node that may have the lane's keys by now, or nil. A replica
-// says that it has not, unless the client reads from replicas. The client asks nobody
-// for what it returns here, because it knows the lane's node. The shard's lock is
-// held, here and in what follows.
+// other returns another node that may have the lane's keys by now, or nil: the one that
+// the client takes for their master, or the replica that seek has found. A replica says
+// that it does not have them, unless the client reads from replicas. Nobody is asked
+// here, because the client knows the lane's node. The shard's lock is held, here and in
+// what follows.
 func (la *lane) other() *redis.Client {
 	s := la.shard.store
 	if !s.seeks || la.key == "" || la.aside >= attemptsAtOnce {
 		return nil
 	}
-	ctx := context.Background()
-	c, err := s.cluster.MasterForKey(ctx, la.key)
+	c, err := s.cluster.MasterForKey(context.Background(), la.key)
 	if err == nil && c.Options().Addr == la.node {
-		c, err = s.cluster.SlaveForKey(ctx, la.key)
+		return la.replica
 	}
-	if err != nil || c.Options().Addr == la.node {
+	if err != nil {
 		return nil
 	}
 	return c
+}
+
+// seek finds a replica of the lane's node, for a batch that is late. The first time that
+// the client is asked for a replica it sends it a PING, and heeds no deadline: whoever
+// holds a lock must not wait for that.
+func (la *lane) seek(b *batch) {
+	s := la.shard.store
+	if !s.seeks || la.key == "" || la.seeking {
+		return
+	}
+	la.seeking = true
+	key := la.key
+	go func() {
+		c, err := s.cluster.SlaveForKey(context.Background(), key)
+		if err != nil || c.Options().Addr == la.node {
+			c = nil
+		}
+		la.shard.mu.Lock()
+		defer la.shard.mu.Unlock()
+		first := la.replica == nil
+		la.seeking, la.replica = false, c
+		if first && !b.over && !b.aside && la.other() != nil {
+			b.timer.Reset(0)
+		}
+	}()
 }
 
 // recipient returns who is to have an attempt; nil: whom the client takes for the master.

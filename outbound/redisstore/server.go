@@ -45,7 +45,7 @@ func (sv *server) down(la *lane, err error, now time.Time) {
 	sv.since, sv.key = now, la.key
 	if !sv.away {
 		sv.away = true
-		sv.ill.Store(true)
+		sv.note(la.shard.store)
 		la.shard.store.tell(EventAway, "", err)
 	}
 }
@@ -68,7 +68,20 @@ func (sv *server) answered(s *Store, sent time.Time) {
 		sv.away, sv.back = false, time.Now()
 		s.tell(EventBack, "", nil)
 	}
-	sv.ill.Store(sv.away || sv.denies)
+	sv.note(s)
+}
+
+// note notes whether it is ill. mu is held.
+func (sv *server) note(s *Store) {
+	ill := sv.away || sv.denies
+	if sv.ill.Swap(ill) == ill {
+		return
+	}
+	if ill {
+		s.ill.Add(1)
+	} else {
+		s.ill.Add(-1)
+	}
 }
 
 // refused notes an error with which the server has answered what was sent at this time.
@@ -95,7 +108,7 @@ func (la *lane) refused(err error, sent time.Time) {
 // inPlace notes that a lane's server has done what was sent at this time: that ends the
 // outages of those whose keys it has now.
 func (s *Store) inPlace(la *lane, sent time.Time) {
-	if s.cluster == nil {
+	if s.cluster == nil || s.ill.Load() == 0 {
 		return
 	}
 	if la.after != nil {

@@ -56,6 +56,7 @@ type Store struct {
 	news    news
 	mu      sync.Mutex         // protects servers
 	servers map[string]*server // by address, as the lanes
+	ill     atomic.Int64       // how many of them are
 }
 
 // reloader is what a Cluster's client can do.
