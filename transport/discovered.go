@@ -136,7 +136,10 @@ func (l *routed) named(ctx context.Context, name string, c outbound.Cost) (outbo
 // spare has the host's limiter admit what has no room for one of its own.
 func (l *routed) spare(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	d := l.discovered
-	d.once.Do(func() { d.hosts.New, d.hosts.Max = d.Limiters.New, d.Limiters.Max })
+	d.once.Do(func() {
+		from := d.Limiters
+		d.hosts.New, d.hosts.Max, d.hosts.Label, d.hosts.Overflow = from.New, from.Max, from.Label, from.Overflow
+	})
 	return d.hosts.Acquire(ctx, l.host, c)
 }
 
