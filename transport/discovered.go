@@ -44,7 +44,8 @@ type Discovered struct {
 	// "api.example.com route". What Scope has returned follows, if anything, as a space
 	// and 32 hexadecimal digits. Where there is no room for one, all that have none
 	// share one limiter of their host, "api.example.com", so that a host with many
-	// routes and names, all of them held, leaves others theirs.
+	// routes and names, all of them held, leaves others theirs. That one is for all
+	// scopes: a refusal of one token then holds the others, so give Max enough.
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is of how many routes the names are remembered; others keep to their
 	// own limiters. 0 or less: 10 000.
