@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 	"weak"
@@ -20,8 +21,9 @@ type attempt struct {
 
 	mu     sync.Mutex // protects what follows
 	permit outbound.Permit
-	said   bool        // a user has said how the API answered
-	stop   func() bool // stops waiting for the end of the request's context; nil: nobody waits
+	said   bool            // a user has said how the API answered
+	stop   func() bool     // stops waiting for the end of the request's context; nil: nobody waits
+	lost   runtime.Cleanup // stops it if the garbage collector finds the attempt first
 
 	unanswered bool // the end is no success
 }
@@ -68,6 +70,7 @@ func (a *attempt) Done() {
 	if a.stop != nil {
 		a.stop()
 		a.stop = nil
+		a.lost.Stop()
 	}
 	if a.unanswered {
 		a.permit.Failed()
@@ -133,7 +136,8 @@ func bodiless(resp *http.Response) bool {
 
 // endWith ends the attempt when ctx is done, so that a body that nobody closes keeps
 // its place no longer. The context refers to the attempt weakly: it may live much
-// longer, and must not keep a forgotten body's place from the garbage collector.
+// longer, and must not keep a forgotten body's place from the garbage collector, which
+// leaves nothing with the context either.
 func (a *attempt) endWith(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,6 +150,7 @@ func (a *attempt) endWith(ctx context.Context) {
 			a.Done()
 		}
 	})
+	a.lost = runtime.AddCleanup(a, func(stop func() bool) { stop() }, a.stop)
 }
 
 // body ends an attempt at its end, at the first error or when it is closed.

@@ -60,3 +60,21 @@ func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
 		check("newer", "api.test=ab", false)
 	})
 }
+
+func TestALimiterOfAHostHasTheLabelOfTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := hourly()
+		d.Limiters.Max = 1
+		d.Limiters.Label = func(key string) string { return "label of " + key }
+		rt := &Transport{For: d.For, Base: answer(200, nil)}
+		for _, path := range []string{"own", "none", "none"} {
+			if err := fetch(t, rt, "https://api.test/"+path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var full *outbound.ThrottledError
+		if err := fetch(t, rt, "https://api.test/none"); !errors.As(err, &full) || full.Key != "label of api.test" {
+			t.Errorf("%v, want the label in the place of the key", err)
+		}
+	})
+}

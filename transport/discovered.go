@@ -44,7 +44,8 @@ type Discovered struct {
 	// "api.example.com route". What Scope has returned follows, if anything, as a space
 	// and 32 hexadecimal digits. Where there is no room for one, all that have none
 	// share one limiter of their host, "api.example.com", so that a host with many
-	// routes and names, all of them held, leaves others theirs.
+	// routes and names, all of them held, leaves others theirs. That one is for all
+	// scopes: a refusal of one token then holds the others, so give Max enough.
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is of how many routes the names are remembered; others keep to their
 	// own limiters. 0 or less: 10 000.
@@ -136,7 +137,10 @@ func (l *routed) named(ctx context.Context, name string, c outbound.Cost) (outbo
 // spare has the host's limiter admit what has no room for one of its own.
 func (l *routed) spare(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	d := l.discovered
-	d.once.Do(func() { d.hosts.New, d.hosts.Max = d.Limiters.New, d.Limiters.Max })
+	d.once.Do(func() {
+		from := d.Limiters
+		d.hosts.New, d.hosts.Max, d.hosts.Label, d.hosts.Overflow = from.New, from.Max, from.Label, from.Overflow
+	})
 	return d.hosts.Acquire(ctx, l.host, c)
 }
 

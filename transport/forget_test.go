@@ -118,6 +118,20 @@ func TestAForgottenBodyIsCollectedAlthoughItsContextGoesOn(t *testing.T) {
 	collected(t, b)
 }
 
+func TestAForgottenBodyLeavesNothingWithItsContext(t *testing.T) {
+	ctx := &counting{Context: context.Background(), done: make(chan struct{})}
+	b := slots(1)
+	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})
+	for range 2000 {
+		runtime.GC()
+		if ctx.waiting.Load() == 0 {
+			return
+		}
+		<-time.After(time.Millisecond)
+	}
+	t.Errorf("%d wait for the context of what was collected", ctx.waiting.Load())
+}
+
 // net/http keeps the context of a request whose body nobody closes.
 func TestAForgottenBodyOfWithCostIsCollectedAlthoughItsContextIsKept(t *testing.T) {
 	b := slots(1)

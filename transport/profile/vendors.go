@@ -10,7 +10,8 @@ import (
 
 const day = 24 * time.Hour
 
-// builtin are the profiles of this package.
+// builtin are the profiles of this package. Each exported variable has
+// its value from another, so that go doc shows "var GitHub *Profile = gitHub" and not all fields.
 var builtin = []*Profile{
 	Generic,
 	// Code and collaboration.

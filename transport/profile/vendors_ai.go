@@ -39,11 +39,15 @@ var openAI = &Profile{
 	},
 }
 
-// overdrawn reports whether less than nothing remains of one of OpenAI's limits.
+// overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of
+// its imitators say -1 where there is no limit.
 func overdrawn(a *Answer) bool {
+	if len(a.Header) > maxNames {
+		return false
+	}
 	for name := range a.Header {
-		if strings.HasPrefix(name, "X-Ratelimit-Remaining-") && len(a.Header) <= maxNames {
-			if less, ok := strings.CutPrefix(a.Get(name), "-"); ok && allDigits(less) {
+		if strings.HasPrefix(name, "X-Ratelimit-Remaining-") {
+			if less, ok := strings.CutPrefix(a.Get(name), "-"); ok && allDigits(less) && less != "1" {
 				return true
 			}
 		}
