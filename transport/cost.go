@@ -12,9 +12,8 @@ import (
 type costKey struct{}
 
 // costed is the cost of the requests that use a context. It refers weakly to their
-// permit, which is whose WithCost has returned it to: net/http keeps the context of a
-// body that nobody closes, and must not keep the place of its call from the garbage
-// collector.
+// permit, which the caller of WithCost holds: net/http keeps the context of a body that
+// nobody closes, and must not keep the place of its call from the garbage collector.
 type costed struct {
 	cost   outbound.Cost
 	permit weak.Pointer[latest]

@@ -75,7 +75,8 @@ func NewClient(t *transport.Transport) *retryablehttp.Client { return Config{}.N
 //
 // A CheckRetry of your own, such as retryablehttp.DefaultRetryPolicy, says what is tried
 // again. How often and when stays with Config: each of its rounds counts as a refusal by the
-// API, as a wait for the limiter, or else as a failure.
+// API, as a wait for the limiter, or else as a failure. Once a bound is reached the error
+// comes, from a [RoundTripper] too: the last response has been closed.
 func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	if c.MaxThrottled == 0 {
 		c.MaxThrottled = defaultThrottled

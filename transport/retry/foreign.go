@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// errHook ends what a CheckRetry of somebody's own would try again without begin:
-// nobody would know how often.
+// errHook ends what a CheckRetry of somebody's own would try again where no hook has
+// called the method begin: nobody would know how often.
 var errHook = errors.New("CheckRetry was replaced, and RequestLogHook does not call the first one")
 
 // foreign plans the next attempt where check has not: somebody has a CheckRetry of

@@ -95,6 +95,26 @@ func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
 	})
 }
 
+// retryablehttp has closed the last response before anybody can tell that it is the last.
+func TestARoundTripperWithAPolicyOfOnesOwnEndsWithAnErrorAtABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, replace := range foreign {
+			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
+				api := play(what)
+				client := Config{MaxThrottled: 2, MaxFailures: 2}.NewClient(over(api))
+				replace(client)
+				resp, err := (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+				require.Nil(t, resp, name)
+				require.Equal(t, what.status, ended(t, err).StatusCode, name)
+				require.Len(t, api.went(), 3, name)
+				for _, body := range api.bodies {
+					require.NotZero(t, body.closed.Load(), name)
+				}
+			}
+		}
+	})
+}
+
 // Its own word counts, and what it stops comes back as ever.
 func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 // leaves redirects to the http.Client, so that each hop is tried again by itself
 // and a CheckRedirect is heeded. A body without a GetBody is sent once. The last response
 // comes back as it is, also if it is a refusal or a failure; see the package's notes on SDKs.
+// Where the Client has a CheckRetry of your own, an [*Error] comes instead once a bound of
+// [Config] is reached: retryablehttp has closed the response by then.
 //
 // It is safe for concurrent use, and Client is not to be changed once it is in
 // use.
