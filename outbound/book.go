@@ -16,6 +16,11 @@ type Booking struct {
 	// Back are tickets that no call will use, in any order: Book sorts them. The
 	// latest bookings are undone; of others comes back what is safe.
 	Back []Ticket
+	// Lost is how many of them were lost because their time had passed when this
+	// worker came to use them, and Late is how late the latest was. [Bucket.Changes]
+	// tells of it, as ChangeLate.
+	Lost int
+	Late time.Duration
 	// Move is a ticket to book again for its cost, Costs[0], because units came
 	// back: it is undone if nothing was booked after it, and else nothing is
 	// booked and it stays as it is. The zero Ticket: none.
@@ -92,12 +97,8 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	}
 	// A place can only be undone when those booked after it have been.
 	slices.SortStableFunc(k.Back, Ticket.compare)
-	lost, late := 0, time.Duration(0)
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
-			if t.call.late >= waited { // it was ready, and nobody has used it
-				lost, late = lost+1, max(late, t.call.late)
-			}
 			k.charges = append(k.charges, &t.call.charge[0])
 			op.freed += t.call.slot.drop()
 		}
@@ -108,7 +109,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		op.brings = k.Move.call.slot.inUse()
 	}
 	l := b.ledger()
-	l.announceLate(lost, late)
+	l.announceLate(max(0, k.Lost), max(0, k.Late))
 	gen := l.gen.Load()
 	sent := time.Now()
 	var r Result

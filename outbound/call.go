@@ -16,9 +16,8 @@ type call struct {
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]Charge
-	order    uint64        // among the tickets of one Booking
-	version  int64         // of the limits that it was booked under, as a ticket
-	late     time.Duration // after its place, when it was found ready as a ticket
+	order    uint64 // among the tickets of one Booking
+	version  int64  // of the limits that it was booked under, as a ticket
 }
 
 // once sets flags and reports whether none of them had been set before, and

@@ -125,9 +125,6 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 		late += max(0, since-in)
 		ready = in <= since && now.Sub(k.received) <= k.fresh
 	}
-	if ready {
-		t.call.late = late
-	}
 	return ready, late
 }
 

@@ -140,3 +140,56 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 		}
 	})
 }
+
+// Neither more nor less is told than Stats.Late counts.
+func TestLateIsToldWhateverTheTolerance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tolerance = 100 * time.Microsecond
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: tolerance})
+		for range 20 {
+			go q.Acquire(bg, outbound.Cost{1})
+		}
+		time.Sleep(49 * time.Millisecond)
+		told := 0
+		defer q.bucket.Changes(func(c outbound.Change) {
+			if told += c.Calls; c.Kind != outbound.ChangeLate || c.Late <= tolerance || c.Late > time.Millisecond {
+				t.Errorf("%+v", c)
+			}
+		})()
+		pause(q, 1500*time.Microsecond) // half a millisecond beyond the place
+		pass(time.Second)
+		if late := q.Stats().Late; late == 0 || uint64(told) != late {
+			t.Errorf("%d told, %d counted", told, late)
+		}
+	})
+}
+
+func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, outbound.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		defer q.bucket.Changes(func(c outbound.Change) { told += c.Calls })()
+		ctx, cancel := contextWithCancel()
+		go q.Acquire(ctx, outbound.Cost{1})
+		pass(time.Millisecond)
+		q.mu.Lock()
+		q.busy = true // as on a trip
+		q.timer.Stop()
+		q.mu.Unlock()
+		cancel()
+		pass(11 * time.Millisecond)
+		q.pump() // 2 ms after the place, within the tolerance
+		q.mu.Lock()
+		back := len(q.back)
+		q.busy = false
+		q.arm()
+		q.mu.Unlock()
+		pass(time.Second)
+		if late := q.Stats().Late; back != 1 || told != 0 || late != 0 {
+			t.Errorf("of %d that went back %d told, %d counted", back, told, late)
+		}
+	})
+}

@@ -74,8 +74,7 @@ func (q *Queue) step() bool {
 	planned := q.dirty
 	q.dirty = false
 	before := q.clock
-	q.booking.Back, q.back = q.back, q.booking.Back[:0]
-	q.booking.Clock = q.clock
+	q.load()
 	q.moved = q.booking.Move
 	q.watch()
 	q.mu.Unlock()
@@ -220,7 +219,7 @@ func (q *Queue) book() error {
 	err := q.bucket.Book(context.Background(), &q.booking)
 	q.booking.Move = outbound.Ticket{}
 	clear(q.booking.Back)
-	q.booking.Back = q.booking.Back[:0]
+	q.booking.Back, q.booking.Lost, q.booking.Late = q.booking.Back[:0], 0, 0
 	q.heard = time.Now()
 	if err != nil { // there may have been no trip
 		return err
@@ -262,6 +261,7 @@ func (q *Queue) handOut(now time.Time) {
 		case late > q.tolerance(&q.clock):
 			// Used now it would go beside what others have booked since.
 			q.stats.Late++
+			q.lost, q.latest = q.lost+1, max(q.latest, late)
 			q.back = append(q.back, t)
 			q.list.unplace()
 		default:

@@ -23,6 +23,8 @@ type Queue struct {
 	list    list
 	tickets []outbound.Ticket // places booked, in order; the i-th is the i-th waiter's
 	back    []outbound.Ticket // to give back with the next trip
+	lost    int               // of these, those that were late
+	latest  time.Duration     // and by how much
 	clock   outbound.Clock    // as of the last trip
 	busy    bool              // somebody is away on a trip
 	away    outbound.Cost     // what who goes straight is away to book
@@ -131,10 +133,17 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	// Nobody waits: straight to the bucket, with the others behind.
 	q.busy, q.away = true, *c
 	// What nobody uses goes back first, or this call would be behind it.
-	q.booking.Back, q.back = q.back, q.booking.Back[:0]
-	q.booking.Clock = q.clock
+	q.load()
 	q.mu.Unlock()
 	return q.straight(ctx, c, p)
+}
+
+// load has the booking give back what nobody uses, and hear the clock on. mu is held.
+func (q *Queue) load() {
+	k := &q.booking
+	k.Back, q.back = q.back, k.Back[:0]
+	k.Lost, k.Late, q.lost, q.latest = q.lost, q.latest, 0, 0
+	k.Clock = q.clock
 }
 
 // ready is what every call asks first.
