@@ -143,8 +143,8 @@ const moved = time.Millisecond
 const outdated = 10 * time.Second
 
 // anew is by how much the epoch is greater, at least, of a key that has expired, or was
-// lost, and begins anew: it starts with the time, in microseconds or less, where a hold or
-// a Resume adds one.
+// lost, and began anew before others have held it: it starts with the time of its birth,
+// in nanoseconds, or microseconds as in Redis, where a hold or a Resume adds one.
 const anew = 100
 
 // announce tells all who want to hear what an operation has found.
@@ -212,8 +212,8 @@ func (w *watch) look(r *Result) {
 	if is.held {
 		is.until = later(s.At, s.Rem)
 	}
-	added := s.Epoch - was.epoch
-	resumed := was.known && s.Born != was.born && added > 0 && added < anew
+	added, first := s.Epoch-was.epoch, s.Epoch == int64(s.Born) || s.Epoch == s.Born.Microseconds()
+	resumed := was.known && s.Born != was.born && !first && added > 0 && added < anew
 	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
 	if was.held && (passed || !is.held && !resumed) {
 		w.add(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})

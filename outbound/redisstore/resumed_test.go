@@ -23,11 +23,22 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 			resumed int
 			do      func(t *testing.T, l *loser)
 		}{
-			"it has expired":           {0, func(t *testing.T, l *loser) { l.forward(time.Hour) }},
-			"it was lost":              {0, func(t *testing.T, l *loser) { l.lose(t) }},
+			"it has expired": {0, func(t *testing.T, l *loser) { l.forward(time.Hour) }},
+			"it was lost":    {0, func(t *testing.T, l *loser) { l.lose(t) }},
+			"it was lost, and many look": {0, func(t *testing.T, l *loser) {
+				l.lose(t)
+				for range 100 { // each finds a new life, some right after each other
+					_, err := l.State(t.Context())
+					require.NoError(t, err)
+				}
+			}},
 			"it was lost, and refused": {0, func(t *testing.T, l *loser) { l.lose(t); refused(t, l) }},
-			"it was resumed":           {1, func(t *testing.T, l *loser) { require.NoError(t, l.worker(l.Key(), tenth).Resume(t.Context())) }},
+			"it was resumed": {1, func(t *testing.T, l *loser) {
+				l.forward(time.Millisecond) // no life begins twice at once
+				require.NoError(t, l.worker(l.Key(), tenth).Resume(t.Context()))
+			}},
 			"it was resumed after a refusal": {1, func(t *testing.T, l *loser) {
+				l.forward(time.Millisecond)
 				refused(t, l)
 				require.NoError(t, l.worker(l.Key(), tenth).Resume(t.Context()))
 			}},
@@ -35,7 +46,7 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 			t.Run(kind+": "+name, func(t *testing.T) {
 				t.Parallel()
 				l := (&loser{server: start(t)}).worker(fmt.Sprint("resumed:", rand.Uint64()), tenth)
-				changes := make(chan outbound.ChangeKind, 10)
+				changes := make(chan outbound.ChangeKind, 200)
 				defer l.Changes(func(c outbound.Change) { changes <- c.Kind })()
 				l.acquire(t)
 				c.do(t, l)
