@@ -49,7 +49,7 @@ const (
 	// given their places among the calls at once back, long after they had ended.
 	ChangeForgotten
 	// ChangeLate is places that calls had in a queue, and that were lost because they
-	// had passed when this process came to use them, by a millisecond or longer: its
+	// had passed when this process came to use them, by more than the queue's tolerance: its
 	// timers are late, as on a busy host, or it was paused, or a store's reply was late.
 	// Each costs throughput, up to a unit's time.
 	ChangeLate

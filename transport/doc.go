@@ -100,8 +100,9 @@
 // idle breaks before it has brought an answer, if the request can be repeated: once for
 // each idle connection of the host, and at last on a new one. The API may count all of
 // those, and one permit pays for them, also if the last one cannot dial:
-// [http.Transport.MaxIdleConnsPerHost], 2 if it is not set, is the most that is free. To
-// pay for what was really sent, count it, and settle:
+// over HTTP/1 [http.Transport.MaxIdleConnsPerHost], 2 if it is not set, is the most that is
+// free. To pay for what was really sent in one attempt without redirects, count it, and
+// settle:
 //
 //	var sent atomic.Int64
 //	ctx, permit := transport.WithCost(ctx, outbound.Cost{1})
