@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -82,6 +83,15 @@ func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T
 	}
 }
 
+// forgetful is a worker's store that remembers no refusal.
+func forgetful(rdb redis.UniversalClient) outbound.Store {
+	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
+	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+		store.Forget(key)
+		return store.Update(ctx, key, op)
+	})
+}
+
 // What a worker has booked at a higher rate lets a limit leak faster, and is void after a Resume.
 func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	t.Parallel()
@@ -89,11 +99,7 @@ func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	key := fmt.Sprint("resumed:", rand.Uint64())
 	var buckets [2]*outbound.Bucket
 	for i, rates := range [2][2]float64{{0.5, 1}, {1, 0.5}} {
-		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
-		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-			store.Forget(key)
-			return store.Update(ctx, key, op)
-		}), key, outbound.Limit{Capacity: 1, LeakRate: rates[0]}, outbound.Limit{Capacity: 2, LeakRate: rates[1], Unit: 1}))
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(forgetful(s.rdb), key, outbound.Limit{Capacity: 1, LeakRate: rates[0]}, outbound.Limit{Capacity: 2, LeakRate: rates[1], Unit: 1}))
 	}
 	_, err := buckets[0].Acquire(t.Context(), outbound.Cost{1, 2})
 	require.NoError(t, err)
@@ -113,11 +119,7 @@ func TestAResumeByAWorkerWithASmallerCapacityRefillsNothing(t *testing.T) {
 	key := fmt.Sprint("smaller:", rand.Uint64())
 	var buckets [2]*outbound.Bucket
 	for i, capacity := range [2]float64{10, 2} {
-		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
-		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-			store.Forget(key)
-			return store.Update(ctx, key, op)
-		}), key, outbound.Limit{Capacity: capacity, LeakRate: 10}))
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(forgetful(s.rdb), key, outbound.Limit{Capacity: capacity, LeakRate: 10}))
 	}
 	_, err := buckets[0].Acquire(t.Context(), outbound.Cost{10})
 	require.NoError(t, err)
