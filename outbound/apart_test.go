@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Ten workers, each with a bucket of its own for its tenth of the quota, begin together,
@@ -74,7 +76,7 @@ func TestADoubledHoldOfABucketThatNobodySharesIsLongerByChance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		half := func() float64 { return 0.5 }
 		own := Must(NewBucket("own", Limit{Capacity: 10, LeakRate: 10}))
-		shared := Must(NewSharedBucket(NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 10}))
+		shared := Must(NewSharedBucket(leak.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 10}))
 		own.ledger().random, shared.ledger().random = half, half
 		refuse := func(b *Bucket, asked, atMost, want time.Duration) {
 			t.Helper()

@@ -7,11 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := NewMemory()
+		store := leak.NewMemory()
 		rate := Limit{Capacity: 10, LeakRate: 1}
 		b := Must(NewSharedBucket(store, "k", rate, AtOnce(2).Of(0, "mine")))
 		other := Must(NewSharedBucket(store, "k", rate, AtOnce(1)))
@@ -64,21 +66,21 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 
 // fragile fails while it is told to, after it has done its work.
 type fragile struct {
-	*Memory
+	*leak.Memory
 	fails bool
 }
 
-func (f *fragile) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (f *fragile) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := f.Memory.Update(ctx, key, op)
 	if f.fails {
-		return Result{}, errors.New("the reply is lost")
+		return leak.Reply{}, errors.New("the reply is lost")
 	}
 	return r, err
 }
 
 func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fragile{Memory: NewMemory()}
+		store := &fragile{Memory: leak.NewMemory()}
 		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		store.fails = true
 		for range 3 {
@@ -96,11 +98,11 @@ func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 
 // far answers after a trip.
 type far struct {
-	*Memory
+	*leak.Memory
 	trip time.Duration
 }
 
-func (f *far) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	time.Sleep(f.trip)
 	return f.Memory.Update(ctx, key, op)
 }
@@ -109,7 +111,7 @@ func (f *far) Update(ctx context.Context, key string, op *Op) (Result, error) {
 // hears of it at once.
 func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		told := make(chan struct{}, 9)
 		defer b.OnChange(func() { told <- struct{}{} })()
 		var trip sync.WaitGroup
@@ -130,9 +132,9 @@ func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
 }
 
 // heldUp has its answers held up on their way.
-type heldUp struct{ *Memory }
+type heldUp struct{ *leak.Memory }
 
-func (h heldUp) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (h heldUp) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := h.Memory.Update(ctx, key, op)
 	r.When = time.Now()
 	time.Sleep(300 * time.Millisecond)
@@ -143,7 +145,7 @@ func (h heldUp) Update(ctx context.Context, key string, op *Op) (Result, error) 
 // up. Who was refused meanwhile hears of the end.
 func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		told := 0
 		defer b.OnChange(func() { told++ })()
 		var trips sync.WaitGroup
@@ -170,7 +172,7 @@ func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 // Likewise of its units, if it is refused when it asks again.
 func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(heldUp{NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
+		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
 		told := 0
 		defer b.OnChange(func() { told++ })()
 		var trips sync.WaitGroup
@@ -194,7 +196,7 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 // A ticket that is booked anew takes its place among the calls at once along.
 func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, AtOnce(2)))
+		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, AtOnce(2)))
 		p := admit(t, b, 1)
 		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // inProgress returns how many calls a bucket with one AtOnce believes to run.
@@ -345,7 +347,7 @@ func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
 func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
-		shared := Must(NewSharedBucket(NewMemory(), "k", l, AtOnce(1)))
+		shared := Must(NewSharedBucket(leak.NewMemory(), "k", l, AtOnce(1)))
 		for name, b := range map[string]*Bucket{"in memory": Must(NewBucket("k", l, AtOnce(1))), "shared": shared} {
 			p := admit(t, b, 1)
 			var large *CostError

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Booking is a step for packages that wait for their callers, such as a queue
@@ -36,7 +38,7 @@ type Booking struct {
 	// place that is due before its reply is here is lost, or goes late. Who books
 	// one place after the other asks for [Clock.Back].
 	After time.Duration
-	// Claim is what this worker has booked while it had a backlog, as [Op.Claim]
+	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
 	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
 	// booked, Book sets it to what the next booking is to claim.
 	Claim float64
@@ -46,8 +48,8 @@ type Booking struct {
 	// Clock is the bucket's, as of the reply.
 	Clock Clock
 
-	into    []Charge
-	charges []*Charge
+	into    []leak.Charge
+	charges []*leak.Charge
 	booked  uint64 // tickets so far
 }
 
@@ -87,11 +89,11 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalidDuration, k.Wait, k.After, k.Horizon)
 	}
-	op := Op{Action: Book, Costs: k.Costs, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Into: k.into[:0], waits: true}
+	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, into: k.into[:0], waits: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
-		if op.Costs = nil; len(k.Back) == 0 {
+		if s.costs = nil; len(k.Back) == 0 {
 			return invalid
 		}
 	}
@@ -100,32 +102,32 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
 			k.charges = append(k.charges, &t.call.charge[0])
-			op.freed += t.call.slot.drop()
+			s.freed += t.call.slot.drop()
 		}
 	}
-	op.Charges = k.charges
+	s.back = k.charges
 	if k.Move.call != nil {
-		op.Move = &k.Move.call.charge[0]
-		op.brings = k.Move.call.slot.inUse()
+		s.move = &k.Move.call.charge[0]
+		s.brings = k.Move.call.slot.inUse()
 	}
 	l := b.ledger()
 	l.announceLate(max(0, k.Lost), max(0, k.Late))
 	gen := l.gen.Load()
 	sent := time.Now()
-	var r Result
-	err := b.book(ctx, &op, &r)
+	var r reply
+	err := b.book(ctx, &s, &r)
 	clear(k.charges)
 	k.charges = k.charges[:0]
-	if len(op.Charges) > 0 {
+	if len(s.back) > 0 {
 		l.changed()
 	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r, sent)
-		if k.Clock.gen = gen; len(op.Reports) > 0 {
+		if k.Clock.gen = gen; len(s.reports) > 0 {
 			k.Clock.gen++ // that they have arrived is told to all, but known here
 		}
-		if op.After > 0 && len(r.Charges) > 0 {
-			k.Clock.heed(r.Charges[0].Place, op.After)
+		if s.after > 0 && len(r.Charges) > 0 {
+			k.Clock.heed(r.Charges[0].Place, s.after)
 		}
 	}
 	if err != nil {
@@ -146,7 +148,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 }
 
 // tickets makes tickets of the charges.
-func (b *Bucket) tickets(k *Booking, r *Result) {
+func (b *Bucket) tickets(k *Booking, r *reply) {
 	var calls []call
 	if !r.slots { // else each is to be collected by itself
 		calls = make([]call, len(r.Charges))
@@ -166,39 +168,36 @@ func (b *Bucket) tickets(k *Booking, r *Result) {
 }
 
 // book carries an operation out and says why the first of its costs was refused.
-func (b *Bucket) book(ctx context.Context, op *Op, r *Result) error {
-	for i := range op.Costs {
-		if !op.Costs[i].valid() {
+func (b *Bucket) book(ctx context.Context, s *step, r *reply) error {
+	for i := range s.costs {
+		if !s.costs[i].valid() {
 			if i > 0 { // those before it can go
-				op.Costs = op.Costs[:i]
+				s.costs = s.costs[:i]
 				break
 			}
-			return &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
+			return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
 		}
 	}
-	if err := b.do(ctx, op.Action.String(), op, r); err != nil || !r.Refused || len(r.Charges) > 0 {
+	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
 		return err
 	}
-	if r.noSlot { // nobody has looked yet whether it can ever go
-		if err := b.check(r.Limits, &op.Costs[0]); err != nil {
-			return err
-		}
+	if r.noSlot && r.bad == nil { // nobody has looked yet whether it can ever go
+		r.bad = b.check(&r.force.limitSet, &s.costs[0])
 	}
 	switch {
-	case r.Invalid:
-		return &CostError{Key: b.key, Cost: op.Costs[0], Err: ErrInvalidCost}
-	case r.TooLarge:
-		return &CostError{Key: b.key, Limit: r.Limits[r.Limit], Cost: op.Costs[0], Err: ErrTooLarge}
-	default:
-		refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
-		if refused.Held {
-			refused.Reason = Reason(r.State.Why)
-		}
-		if r.noSlot {
-			b.ledger().crowded(refused)
-		} else if r.Limit >= 0 {
-			refused.Limit = r.Limits[r.Limit].Name
-		}
-		return refused
+	case r.bad != nil:
+		return r.bad
+	case !r.Refused:
+		return nil
 	}
+	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
+	if refused.Held {
+		refused.Reason = Reason(r.State.Why)
+	}
+	if r.noSlot {
+		b.ledger().crowded(refused)
+	} else if r.Limit >= 0 {
+		refused.Limit = r.force.own[r.Limit].Name
+	}
+	return refused
 }

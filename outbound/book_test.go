@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Places that are given back in one step are undone from the latest to the first,
@@ -84,7 +86,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 						if shared {
-							b = Must(NewSharedBucket(NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
+							b = Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
 						}
 						if before >= 0 {
 							if _, err := b.Acquire(ctx, Cost{1}); err != nil {
@@ -126,7 +128,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 // does so no more.
 func TestASettleOutlivesWhoWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, limit := NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
+		m, limit := leak.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
 		b := Must(NewSharedBucket(m, "k", limit))
 		p, err := b.Acquire(ctx, Cost{10})
 		if err != nil {

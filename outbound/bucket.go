@@ -8,7 +8,7 @@ import (
 	"time"
 	"unique"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Bucket paces calls by one to eight limits in up to four units. A call takes
@@ -100,7 +100,7 @@ func newBucket(key string, l *Limit) *Bucket {
 // would give each of N workers the whole quota. A limit [AtOnce] is this bucket's own:
 // it bounds the calls in progress that this bucket has admitted, and N workers have N
 // times as many. A cost that only it would count is [ErrInvalidCost].
-func NewSharedBucket(s Store, key string, limits ...Limit) (*Bucket, error) {
+func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
 	}
@@ -191,10 +191,10 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		return b.acquireNothing(ctx)
 	}
 	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
-	op := Op{Action: Book, Costs: k.cost[:], Into: k.charge[:0]}
+	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
 	for late := 0; ; late++ {
-		var r Result
-		if err := b.book(ctx, &op, &r); err != nil {
+		var r reply
+		if err := b.book(ctx, &s, &r); err != nil {
 			if late > 0 { // what came too late went back with this trip
 				b.ledger().changed()
 			}
@@ -207,10 +207,10 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		k.admitted = time.Now()
 		back := k.charge[0]
-		op.Charges, op.freed = []*Charge{&back}, k.slot.drop()
+		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
 		if late == mostLate {
-			op.Costs = nil
-			_ = b.do(context.WithoutCancel(ctx), "give back", &op, &r)
+			s.costs = nil
+			_ = b.do(context.WithoutCancel(ctx), "give back", &s, &r)
 			b.ledger().changed()
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 		}
@@ -221,7 +221,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 // are booked as well, unless a hold lasts.
 func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{bucket: b, admitted: time.Now()}
-	var r Result
+	var r reply
 	if err := b.peek(ctx, "peek", &r); err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
 		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
 	}
 	// No life knows of this charge: nothing of it comes back.
-	k.charge[0] = Charge{Charge: leak.Charge{Born: never, Epoch: r.State.Epoch}, Version: r.Version, limits: r.Limits}
+	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
 	return k, nil
 }
 
@@ -242,7 +242,7 @@ var errLate = errors.New("answers come too late to be used")
 // inTime reports whether the answer that admits the call comes in time. One that a
 // shared store had to give again, or that was held up, may tell of a place at which
 // others have followed long since: together with them the call would be one too many.
-func (k *call) inTime(r *Result) bool {
+func (k *call) inTime(r *reply) bool {
 	if r.When.IsZero() {
 		return true
 	}
@@ -268,8 +268,8 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	costs := [1]Cost{c}
-	var r Result
-	if err := b.do(ctx, "fillup", &Op{Action: Meter, Costs: costs[:]}, &r); err != nil {
+	var r reply
+	if err := b.do(ctx, "fillup", &step{action: leak.Meter, costs: costs[:]}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(b.states(&r)), nil
@@ -285,7 +285,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if !c.valid() {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
-	var r Result
+	var r reply
 	if err := b.peek(ctx, "peek", &r); err != nil {
 		return false, err
 	}
@@ -310,8 +310,8 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("%w: hold of %v for %s", ErrInvalidDuration, d, quote(b.key))
 	}
-	reports := [1]Report{{Kind: Held, Wait: d}}
-	return b.do(ctx, "hold", &Op{Reports: reports[:]}, new(Result))
+	reports := [1]report{{Report: leak.Report{Kind: leak.Held, Wait: d}}}
+	return b.do(ctx, "hold", &step{reports: reports[:]}, new(reply))
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
@@ -320,7 +320,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return b.do(ctx, "resume", &Op{Action: Resume}, new(Result))
+	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 }
 
 // SetLimits replaces the limits, for all who share the bucket. Limits are
@@ -350,15 +350,17 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	if l := b.slow.Load(); l != nil {
-		inherit(own, l.inForce())
-	} else {
-		inherit(own, b.first())
+	if !shared {
+		if l := b.slow.Load(); l != nil {
+			inherit(own, l.force.Load().own)
+		} else {
+			inherit(own, b.first())
+		}
+		if b.has(own) {
+			return nil
+		}
 	}
-	if !shared && b.has(own) {
-		return nil
-	}
-	return b.do(ctx, "set limits", &Op{Action: Replace, Replacement: own}, new(Result))
+	return b.do(ctx, "set limits", &step{action: leak.Replace, limits: own}, new(reply))
 }
 
 // ready is what every method asks first.

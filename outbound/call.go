@@ -3,6 +3,8 @@ package outbound
 import (
 	"sync"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // call is the permit of whatever is not the fast path.
@@ -15,7 +17,7 @@ type call struct {
 	most     time.Duration // that a hold is doubled to
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
-	charge   [1]Charge
+	charge   [1]leak.Charge
 	order    uint64 // among the tickets of one Booking
 	version  int64  // of the limits that it was booked under, as a ticket
 }
@@ -39,7 +41,7 @@ func (k *call) Settle(used Cost) {
 	if used == (Cost{}) {
 		k.once(flagRefused)
 	}
-	k.report(Report{Kind: Settled, Used: used, Cost: k.cost[0]})
+	k.report(report{Report: leak.Report{Kind: leak.Settled}, used: used, cost: k.cost[0]})
 }
 
 func (k *call) Refused(d time.Duration) {
@@ -47,7 +49,7 @@ func (k *call) Refused(d time.Duration) {
 		return
 	}
 	k.once(flagRefused)
-	k.report(Report{Kind: Refused, Wait: max(0, d), Epoch: k.charge[0].Epoch})
+	k.report(report{Report: leak.Report{Kind: leak.Refused, Wait: max(0, d), Epoch: k.charge[0].Epoch}})
 }
 
 // AtMost says how long the pause of the Refused that follow may become by doubling.
@@ -59,7 +61,7 @@ func (k *call) AtMost(d time.Duration) {
 
 func (k *call) Hold(d time.Duration) {
 	if d > 0 && k.once(0) {
-		k.report(Report{Kind: Held, Wait: d})
+		k.report(report{Report: leak.Report{Kind: leak.Held, Wait: d}})
 	}
 }
 
@@ -79,12 +81,10 @@ func (k *call) Done() {
 	k.slot.end()
 }
 
-func (k *call) report(r Report) {
+func (k *call) report(r report) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r.Charge, r.Most = &k.charge[0], k.most
-	if r.Reason == ReasonUnknown {
-		r.Reason = k.reason
-	}
+	r.Reason = uint8(k.reason)
 	k.bucket.report(r)
 }

@@ -148,7 +148,7 @@ const outdated = 10 * time.Second
 const anew = 100
 
 // announce tells all who want to hear what an operation has found.
-func (l *ledger) announce(r *Result) {
+func (l *ledger) announce(r *reply) {
 	all := l.watches.Load()
 	if all == nil {
 		return
@@ -200,7 +200,7 @@ func (w *watch) run() {
 }
 
 // look notes what is new in a reply. mu is held.
-func (w *watch) look(r *Result) {
+func (w *watch) look(r *reply) {
 	if r.State.Speed == 0 || r.turn < w.turn {
 		return
 	}
@@ -234,10 +234,7 @@ func (w *watch) look(r *Result) {
 	if is.speed < was.speed {
 		w.add(Change{Kind: ChangeSlowed, Speed: is.speed})
 	}
-	limits := r.Limits
-	if r.given != nil {
-		limits = r.given
-	}
+	limits := r.all()
 	if was.known && !sameLimits(w.limits, limits) {
 		w.add(Change{Kind: ChangeLimits})
 	}

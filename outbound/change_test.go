@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // changes hears of a bucket's changes.
@@ -47,7 +49,7 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 			return b, b
 		},
 		"shared": func() (*Bucket, *Bucket) {
-			s := NewMemory()
+			s := leak.NewMemory()
 			return Must(NewSharedBucket(s, "k", one)), Must(NewSharedBucket(s, "k", one))
 		},
 	} {
@@ -173,7 +175,7 @@ func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
 
 func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewMemory()
+		s := new(openMemory)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
 		defer mine.Changes(c.hear)()

@@ -3,7 +3,7 @@ package outbound
 import (
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Clock is what a reply told about a bucket: its clock, its levels and its
@@ -11,7 +11,7 @@ import (
 type Clock struct {
 	bucket   *Bucket
 	state    leak.State
-	limits   []Limit
+	limits   *limitSet
 	version  int64
 	at       time.Time     // of state
 	back     time.Duration // how long such a reply normally takes to be here
@@ -22,9 +22,9 @@ type Clock struct {
 }
 
 // clock returns what the reply to a trip that was sent at that time tells.
-func (b *Bucket) clock(r *Result, sent time.Time) Clock {
+func (b *Bucket) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{bucket: b, state: r.State, limits: r.Limits, version: r.Version, shared: b.Shared()}
+	k := Clock{bucket: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.Shared()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -55,7 +55,7 @@ func clamp(t, from, to time.Time) time.Time {
 
 // heed lays the clock so that the place is due so long after the reply was true, or now
 // if that is sooner. A store that does as it is asked has done so. One that does not
-// know of [Op.After] has booked an earlier place, which would always be late: with it a
+// know of [leak.Op.After] has booked an earlier place, which would always be late: with it a
 // call goes late by the reply's way back, as it does where a store tells no times.
 func (k *Clock) heed(place, after time.Duration) {
 	in, _ := k.state.Due(place)
@@ -158,13 +158,14 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 func (k *Clock) check(c *Cost) error { return k.bucket.check(k.limits, c) }
 
 // check returns why a call of this cost can never go under these limits.
-func (b *Bucket) check(limits []Limit, c *Cost) error {
+func (b *Bucket) check(limits *limitSet, c *Cost) error {
 	counted := false
-	for i := range limits {
-		n := share(c, &limits[i])
+	for i := range limits.law {
+		l := &limits.law[i]
+		n := l.Takes(c[l.Unit])
 		counted = counted || n > 0
-		if n > limits[i].Capacity && c.valid() {
-			return &CostError{Key: b.key, Limit: limits[i], Cost: *c, Err: ErrTooLarge}
+		if n > l.Capacity && c.valid() {
+			return &CostError{Key: b.key, Limit: limits.own[i], Cost: *c, Err: ErrTooLarge}
 		}
 	}
 	if !c.valid() || !counted && *c != (Cost{}) && (b.Shared() || b.slots() == 0) {
@@ -176,10 +177,10 @@ func (b *Bucket) check(limits []Limit, c *Cost) error {
 // wait returns the real time from the reply on.
 func (k *Clock) wait(ahead, c *Cost) time.Duration {
 	w := max(0, k.state.Last)
-	for i := range k.limits {
-		l := &k.limits[i]
-		if n := share(c, l); n > 0 {
-			w = max(w, l.shape().Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
+	for i := range k.limits.law {
+		l := &k.limits.law[i]
+		if n := l.Takes(c[l.Unit]); n > 0 {
+			w = max(w, l.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
 		}
 	}
 	return k.state.Real(w)
@@ -191,17 +192,16 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 // its kin it is 5 ms: what it leaves for arrivals that move closer together is
 // 10 ms, and the network wants its share.
 func (k *Clock) Tolerance() time.Duration {
-	if len(k.limits) == 0 {
+	if k.limits == nil || len(k.limits.law) == 0 {
 		return shortTolerance
 	}
-	for i := range k.limits {
-		if k.limits[i].window != 0 {
+	limits := k.limits.law
+	for i := range limits {
+		if limits[i].Window != 0 {
 			return shortTolerance
 		}
 	}
-	var buf [maxLimits]leak.Limit
-	i := leak.Shortest(shape(&buf, k.limits))
-	unit := k.limits[i].shape().Above(1, 0)
+	unit := limits[leak.Shortest(limits)].Above(1, 0)
 	return min(max(unit/10, shortTolerance), 10*shortTolerance)
 }
 

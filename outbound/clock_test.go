@@ -7,17 +7,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // herald is a store whose replies take a while and tell what they are told to.
 type herald struct {
-	*Memory
+	*leak.Memory
 	way, back   time.Duration
 	when, heard time.Duration // from the sending on
 	silent      bool
 }
 
-func (h *herald) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (h *herald) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	sent := time.Now()
 	time.Sleep(h.way)
 	r, err := h.Memory.Update(ctx, key, op)
@@ -57,7 +59,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 		"from the future":      {herald{way: 10 * ms, back: 10 * ms, when: time.Hour, heard: 2 * time.Hour}, 20 * ms, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c.herald.Memory = NewMemory()
+			c.herald.Memory = leak.NewMemory()
 			sent := time.Now()
 			b, k := c.herald.booked(t)
 			ticket := k.Tickets[0]
@@ -86,7 +88,7 @@ func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {
 		for _, delay := range []time.Duration{0, 500 * ms} {
 			synctest.Test(t, func(t *testing.T) {
-				_, k := (&herald{Memory: NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
+				_, k := (&herald{Memory: leak.NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
 				arrived := time.Now()
 				for _, age := range []time.Duration{0, fresh, fresh + 1} {
 					if ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age)); ready != (age <= fresh) {
@@ -100,18 +102,18 @@ func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 
 // repeater is a store whose first answers are lost, and given again from a record.
 type repeater struct {
-	*Memory
+	*leak.Memory
 	lost  int // how many answers
 	after time.Duration
 }
 
-func (s *repeater) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (s *repeater) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := s.Memory.Update(ctx, key, op)
-	if s.lost > 0 && op.Action == Book && len(op.Costs) > 0 {
+	if s.lost > 0 && op.Action == leak.Book && len(op.Costs) > 0 {
 		s.lost--
 		time.Sleep(s.after)
-		var now Result
-		now, err = s.Memory.Update(ctx, key, &Op{Limits: op.Limits})
+		var now leak.Reply
+		now, err = s.Memory.Update(ctx, key, &leak.Op{Limits: op.Limits, Stamp: op.Stamp})
 		now.Charges = r.Charges
 		r = now
 	}
@@ -134,7 +136,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 		{lost: 9, after: 900 * ms, error: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewSharedBucket(&repeater{Memory: NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
+			b := Must(NewSharedBucket(&repeater{Memory: leak.NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
 			began := time.Now()
 			_, err := b.Acquire(ctx, Cost{10})
 			took := time.Since(began)
@@ -159,7 +161,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 
 func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&repeater{Memory: NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
+		b := Must(NewSharedBucket(&repeater{Memory: leak.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
 		k := &Booking{Costs: []Cost{{1}}}
 		if err := b.Book(ctx, k); err != nil {
 			t.Fatal(err)

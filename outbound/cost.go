@@ -1,9 +1,13 @@
 package outbound
 
-import "math"
+import (
+	"math"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
 
 // Units is the number of different units that one [Cost] can carry.
-const Units = 4
+const Units = leak.MaxUnit + 1
 
 // Cost is what a call takes, one number per unit: Cost{1} is one call. A
 // program with several units indexes them with constants of its own,
@@ -38,7 +42,7 @@ func (b *Bucket) most() Cost {
 		}
 		return most
 	}
-	for _, limit := range l.inForce() {
+	for _, limit := range l.force.Load().own {
 		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
 	}
 	return most

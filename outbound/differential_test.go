@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // twin is a bucket beside the arithmetic that it must obey.
@@ -210,7 +210,7 @@ func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
 			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
 			b := Must(NewBucket("again", first))
 			if shared {
-				b = Must(NewSharedBucket(NewMemory(), "again", first))
+				b = Must(NewSharedBucket(leak.NewMemory(), "again", first))
 			}
 			p, err := b.Acquire(ctx, Cost{10})
 			if err != nil {

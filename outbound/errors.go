@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // sentinel is an error to compare with. Like every error of this module it
@@ -33,9 +35,9 @@ const (
 	ErrNil = sentinel("outbound: nil argument")
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
 	ErrInvalidKey = sentinel("outbound: invalid key")
-	// ErrAway is what a [Store] answers, among other errors, while it can serve no
+	// ErrAway is what a [leak.Store] answers, among other errors, while it can serve no
 	// key at all and a wait may cure that. A [Fallback] goes by it.
-	ErrAway = sentinel("outbound: the store is away")
+	ErrAway = leak.ErrAway
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = sentinel("outbound: too many keys")
 )

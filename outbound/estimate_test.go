@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
@@ -68,7 +70,7 @@ func TestAnEstimateNeverStopsCallsThatTheBucketHoldsNoMore(t *testing.T) {
 			b := map[string]*Bucket{
 				"one":    Must(NewBucket("one", perMinute)),
 				"two":    Must(NewBucket("two", perSecond, perMinute)),
-				"shared": Must(NewSharedBucket(NewMemory(), "shared", perSecond, perMinute)),
+				"shared": Must(NewSharedBucket(leak.NewMemory(), "shared", perSecond, perMinute)),
 			}[name]
 			e := Estimate{Bucket: b, First: Cost{tokens: 300}}
 			call := func(known, want, used Cost) {

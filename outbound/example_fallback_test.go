@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // redis stands for a store across a network, which is down. redisstore.New makes a
 // real one.
 type redis struct{}
 
-func (redis) Update(context.Context, string, *outbound.Op) (outbound.Result, error) {
-	return outbound.Result{}, fmt.Errorf("connection refused: %w", outbound.ErrAway)
+func (redis) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
+	return leak.Reply{}, fmt.Errorf("connection refused: %w", outbound.ErrAway)
 }
 
 // One of four workers goes on with a quarter of the limit while the store is away, and

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // unwritten is a store that computes with Apply, and may then fail to write.
@@ -16,8 +18,8 @@ type unwritten struct {
 	fail error
 }
 
-func (u *unwritten) Update(_ context.Context, _ string, op *Op) (Result, error) {
-	var s Stored
+func (u *unwritten) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
+	var s leak.Stored
 	if len(u.row) > 0 {
 		if err := json.Unmarshal(u.row, &s); err != nil {
 			s.State.Speed = -1
@@ -25,7 +27,7 @@ func (u *unwritten) Update(_ context.Context, _ string, op *Op) (Result, error) 
 	}
 	r := op.Apply(&s, now())
 	if u.fail != nil {
-		return Result{}, u.fail
+		return leak.Reply{}, u.fail
 	}
 	row, err := json.Marshal(s)
 	u.row = row
@@ -104,17 +106,18 @@ func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.fail = errors.New("not written")
-	var were, all []*Charge
+	var were, all []*leak.Charge
 	for _, ticket := range k.Tickets {
 		c := ticket.call.charge[0]
+		b.ledger().force.Load().align(&c, &ticket.call.cost[0]) // by the limits in force
 		were, all = append(were, &c), append(all, &ticket.call.charge[0])
 	}
 	for range 2 {
-		op := Op{
-			Action: Book, Costs: []Cost{{3}}, Wait: time.Hour, Charges: all[1:2], Move: all[2],
-			Reports: []Report{{Kind: Settled, Charge: all[0], Used: Cost{7}, Cost: Cost{1}}},
+		s := step{
+			action: leak.Book, costs: []Cost{{3}}, wait: time.Hour, back: all[1:2], move: all[2],
+			reports: []report{{Report: leak.Report{Kind: leak.Settled, Charge: all[0]}, used: Cost{7}, cost: Cost{1}}},
 		}
-		if err := b.do(ctx, "book", &op, new(Result)); !errors.Is(err, u.fail) {
+		if err := b.do(ctx, "book", &s, new(reply)); !errors.Is(err, u.fail) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(all, were) {

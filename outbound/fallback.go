@@ -9,9 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Fallback is a [Store] around a store that may be away, such as one across a
+// Fallback is a [leak.Store] around a store that may be away, such as one across a
 // network. It says what happens then, for all buckets that use it:
 //
 //	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
@@ -58,7 +60,7 @@ import (
 type Fallback struct {
 	// Store is the store that may be away, and says so by [ErrAway]: one that does
 	// not know of it is never taken for away. Nil is [ErrNil] at each Update.
-	Store Store
+	Store leak.Store
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
 	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
@@ -117,15 +119,15 @@ func apart(key string) string {
 	return key
 }
 
-// Update implements [Store].
-func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, error) {
+// Update implements [leak.Store].
+func (f *Fallback) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if err := f.check(key); err != nil {
-		return Result{}, err
+		return leak.Reply{}, err
 	}
 	key = apart(key)
 	for f.aside.Load() {
 		if err := ctx.Err(); err != nil {
-			return Result{}, err
+			return leak.Reply{}, err
 		}
 		if r, done, err := f.detour(ctx, key, op); done {
 			return r, err
@@ -135,7 +137,7 @@ func (f *Fallback) Update(ctx context.Context, key string, op *Op) (Result, erro
 }
 
 // straight asks the store, and falls back if it is away.
-func (f *Fallback) straight(ctx context.Context, key string, op *Op) (Result, error) {
+func (f *Fallback) straight(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := f.Store.Update(ctx, key, op)
 	if err == nil {
 		f.note(key, op, &r)
@@ -170,7 +172,7 @@ func (f *Fallback) check(key string) error {
 
 // detour does what is to be done when the way is not straight to the store. It
 // reports whether that was all.
-func (f *Fallback) detour(ctx context.Context, key string, op *Op) (r Result, done bool, err error) {
+func (f *Fallback) detour(ctx context.Context, key string, op *leak.Op) (r leak.Reply, done bool, err error) {
 	f.mu.Lock()
 	if !f.away {
 		k, wait := f.keys[key], f.opens-now()
@@ -269,9 +271,9 @@ func (f *Fallback) call(n news) {
 // try asks the store for the time of the return. A unit that the first worker
 // books takes as long to leak as all of them need to notice.
 func (f *Fallback) try() {
-	op := Op{Limits: []Limit{{Capacity: 1, LeakRate: 1 / gather.Seconds()}}}
+	op := leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1 / gather.Seconds()}}}
 	if !f.Unlimited {
-		op.Action, op.Costs = Book, []Cost{{1}}
+		op.Action, op.Costs = leak.Book, []leak.Units{{1}}
 	}
 	r, err := f.Store.Update(context.Background(), meeting, &op)
 	wait := r.Wait

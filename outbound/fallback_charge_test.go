@@ -10,23 +10,24 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // toll is a store that keeps what it is charged with for a while, if told so,
 // before it carries it out.
 type toll struct {
-	outbound.Store
+	leak.Store
 	shut atomic.Bool
 	open chan struct{} // closed when what is kept may pass
 	kept chan struct{} // has one for each charge that is
 }
 
-func newToll(s outbound.Store) *toll {
+func newToll(s leak.Store) *toll {
 	return &toll{Store: s, open: make(chan struct{}), kept: make(chan struct{}, 10)}
 }
 
-func (s *toll) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	if op.Action == outbound.Meter && s.shut.Load() {
+func (s *toll) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if op.Action == leak.Meter && s.shut.Load() {
 		s.kept <- struct{}{}
 		<-s.open
 	}
@@ -70,7 +71,7 @@ func (w *refugee) other() *outbound.Bucket {
 func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 	for _, passes := range []time.Duration{0, time.Minute} { // after the store is back for the second time
 		synctest.Test(t, func(t *testing.T) {
-			m := outbound.NewMemory()
+			m := leak.NewMemory()
 			s := newToll(m)
 			w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
 			other := w.other()
@@ -103,7 +104,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 
 func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newToll(outbound.NewMemory())
+		s := newToll(leak.NewMemory())
 		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
 		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
 		for _, b := range []*outbound.Bucket{w.b, w.other()} {
@@ -124,7 +125,7 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 // outages.
 func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newToll(outbound.NewMemory())
+		s := newToll(leak.NewMemory())
 		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
@@ -148,7 +149,7 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 
 func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
 		other := w.other()
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -167,34 +168,29 @@ func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	})
 }
 
-// marker is a store that takes what it writes down as done, and then fails.
-type marker struct {
-	outbound.Store
+// cuttable is a store that fails once it is cut off.
+type cuttable struct {
+	leak.Store
 	cut atomic.Bool
 }
 
-func (m *marker) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (m *cuttable) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if !m.cut.Load() {
 		return m.Store.Update(ctx, key, op)
 	}
-	for i := range op.Reports {
-		if r := &op.Reports[i]; r.Kind == outbound.Settled {
-			r.Charge.Settled, r.Charge.N[0] = true, r.Used[0]
-		}
-	}
-	return outbound.Result{}, errCut
+	return leak.Reply{}, errCut
 }
 
 func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
-		f := &outbound.Fallback{Store: &marker{Store: m}, Share: 0.5}
+		m := leak.NewMemory()
+		f := &outbound.Fallback{Store: &cuttable{Store: m}, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "key", slow))
 		p, err := b.Acquire(background, outbound.Cost{10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Store.(*marker).cut.Store(true)
+		f.Store.(*cuttable).cut.Store(true)
 		p.Settle(outbound.Cost{40})
 		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // that of others is full
 			t.Errorf("level %v, %v; want 130", s.Level, err)

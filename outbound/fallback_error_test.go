@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -18,14 +19,14 @@ var errKind = errors.New("WRONGTYPE")
 
 // picky is a store that has something against one key.
 type picky struct {
-	outbound.Store
+	leak.Store
 	bad  string
 	mild atomic.Bool // not any more
 }
 
-func (p *picky) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if key == p.bad && !p.mild.Load() {
-		return outbound.Result{}, errKind
+		return leak.Reply{}, errKind
 	}
 	return p.Store.Update(ctx, key, op)
 }
@@ -33,7 +34,7 @@ func (p *picky) Update(ctx context.Context, key string, op *outbound.Op) (outbou
 func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 	for _, f := range []*outbound.Fallback{{}, {Share: 0.5}, {Unlimited: true}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := outbound.NewMemory()
+			m := leak.NewMemory()
 			f.Store = &picky{Store: m, bad: "bad"}
 			f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
 			limit := outbound.Limit{Capacity: 10, LeakRate: 10}
@@ -68,7 +69,7 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 // go on.
 func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &picky{Store: outbound.NewMemory(), bad: "bad"}
+		p := &picky{Store: leak.NewMemory(), bad: "bad"}
 		w := newRefugee(t, p, &outbound.Fallback{Share: 0.5}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
@@ -97,7 +98,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 // A call that finds the store there has found it, though it gets an error.
 func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, &picky{Store: outbound.NewMemory(), bad: "bad"}, &outbound.Fallback{}, slow)
+		w := newRefugee(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &outbound.Fallback{}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		if _, err := w.b.State(background); !errors.Is(err, errCut) {
@@ -114,7 +115,7 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 
 func TestSwitchesAreToldInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, slow)
 		var told []bool // one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {

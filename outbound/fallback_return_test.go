@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -33,7 +34,7 @@ func (w *refugee) home() {
 func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 	for spent, want := range map[int]float64{0: 5, 4: 9, 20: 25, 45: 50} {
 		synctest.Test(t, func(t *testing.T) {
-			m := outbound.NewMemory()
+			m := leak.NewMemory()
 			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
 			w.set(true)
 			if n := w.take(outbound.Cost{1}); n != 0 {
@@ -65,7 +66,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 
 func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		w := newRefugee(t, m, &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
 		w.set(true)
 		for range 300 { // 120 calls
@@ -93,7 +94,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 
 func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
 		before, err := w.b.Acquire(background, outbound.Cost{30})
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +125,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 
 func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
 		if err := w.b.Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +149,7 @@ func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 func TestARefusalCountsHereAndThere(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			m := outbound.NewMemory()
+			m := leak.NewMemory()
 			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
 			other := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			var calls [4]outbound.Permit
@@ -185,7 +186,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 
 func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
 		if err := w.b.SetLimits(background, outbound.Limit{Capacity: 10, LeakRate: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +206,7 @@ func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 
 func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
 		for _, limits := range [][]outbound.Limit{{{Capacity: 10, LeakRate: 1}}, nil} {
 			w.set(false)
 			if err := w.b.SetLimits(background, limits...); err != nil {
@@ -228,7 +229,7 @@ func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 
 func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Unlimited: true}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Unlimited: true}, slow)
 		w.set(true)
 		if n := w.take(outbound.Cost{1}); n != 1000 {
 			t.Errorf("%d of 1000 went", n)
@@ -248,7 +249,7 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 
 func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 1}, slow)
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, slow)
 		w.set(true)
 		w.take(outbound.Cost{1})
 		time.Sleep(20000 * time.Second)
@@ -285,7 +286,7 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 		for round := range 4 {
 			t.Run(fmt.Sprint(limit, ", round ", round), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					m := outbound.NewMemory()
+					m := leak.NewMemory()
 					var all outboundtest.History
 					var workers [4]*refugee
 					begin := time.Now()
@@ -343,7 +344,7 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 // would come on top of what they take from the store.
 func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		var all outboundtest.History
 		var workers [2]*refugee
 		for i := range workers {

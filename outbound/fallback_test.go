@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 // link is the way to a store: it can be cut, and then each trip fails after a while.
 type link struct {
-	outbound.Store
+	leak.Store
 	mu    sync.Mutex // protects what follows
 	cut   bool
 	hangs time.Duration
@@ -37,7 +38,7 @@ func (l *link) count() int {
 	return l.trips
 }
 
-func (l *link) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (l *link) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	l.mu.Lock()
 	l.trips++
 	cut, hangs := l.cut, l.hangs
@@ -49,10 +50,10 @@ func (l *link) Update(ctx context.Context, key string, op *outbound.Op) (outboun
 		select {
 		case <-time.After(hangs):
 		case <-ctx.Done():
-			return outbound.Result{}, ctx.Err()
+			return leak.Reply{}, ctx.Err()
 		}
 	}
-	return outbound.Result{}, errCut
+	return leak.Reply{}, errCut
 }
 
 var background = context.Background()
@@ -66,7 +67,7 @@ type refugee struct {
 	out outboundtest.History
 }
 
-func newRefugee(t *testing.T, s outbound.Store, f *outbound.Fallback, limits ...outbound.Limit) *refugee {
+func newRefugee(t *testing.T, s leak.Store, f *outbound.Fallback, limits ...outbound.Limit) *refugee {
 	w := &refugee{T: t, link: &link{Store: s}, f: f}
 	f.Store = w.link
 	w.b = outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
@@ -101,7 +102,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				check(t, &outbound.Fallback{Store: outbound.NewMemory(), Share: 0.5})
+				check(t, &outbound.Fallback{Store: leak.NewMemory(), Share: 0.5})
 			})
 		})
 	}
@@ -109,7 +110,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 
 func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.take(outbound.Cost{1})
 		w.set(true)
 		w.hangs = time.Second
@@ -142,7 +143,7 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 
 func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
 		w.set(true)
 		w.hangs = time.Second
@@ -160,7 +161,7 @@ func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 
 func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, outbound.NewMemory(), &outbound.Fallback{Share: 0.25},
+		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
 		var mu sync.Mutex // protects told
 		var told []string
@@ -226,12 +227,12 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 
 // asked is a store that notes which keys it is asked for.
 type asked struct {
-	outbound.Store
+	leak.Store
 	mu   sync.Mutex // protects keys
 	keys map[string]int
 }
 
-func (a *asked) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (a *asked) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	a.mu.Lock()
 	a.keys[key]++
 	a.mu.Unlock()
@@ -251,7 +252,7 @@ func (a *asked) take() map[string]int {
 // themselves.
 func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		way := &link{Store: outbound.NewMemory(), cut: true}
+		way := &link{Store: leak.NewMemory(), cut: true}
 		store := &asked{Store: way, keys: map[string]int{}}
 		f := &outbound.Fallback{Store: store, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "tenant", outbound.PerSecond(1)))

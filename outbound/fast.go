@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // A bucket with one limit, of which nobody waits, is held or has given
@@ -19,7 +19,7 @@ import (
 const (
 	busy = math.MaxInt64 // in the word: the state is in the ledger
 	// coarse is how exactly a bucket on the fast path knows when its last call
-	// went: it only matters whether that was more than leak.Lag ago.
+	// went: it only matters whether that was more than leak.BookingGrace ago.
 	coarse = int64(time.Millisecond)
 	never  = math.MinInt64 / 2
 )
@@ -94,13 +94,13 @@ func (b *Bucket) take(c *Cost, t int64, p *Permit) (wait time.Duration, ok bool)
 
 // peek tells of the state without changing it. Of a bucket that has no ledger it makes
 // none.
-func (b *Bucket) peek(ctx context.Context, name string, r *Result) error {
+func (b *Bucket) peek(ctx context.Context, name string, r *reply) error {
 	word := b.word.Load()
 	if b.slow.Load() != nil || word == busy {
-		return b.do(ctx, name, &Op{}, r)
+		return b.do(ctx, name, &step{}, r)
 	}
 	t := now()
-	*r = Result{Limit: -1, State: leak.New(b.born), Limits: b.first()}
+	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: &inForce{limitSet: newLimitSet(b.first())}}
 	s := &r.State
 	s.Advance(nil, t)
 	s.Level[0].Level = b.level(word, t)
@@ -132,8 +132,7 @@ func (b *Bucket) open(l *ledger) {
 		return
 	}
 	s := &l.stored.State
-	limits := l.shapes()
-	s.Advance(limits, t)
+	s.Advance(l.force.Load().law, t)
 	s.Level[0].Level = b.level(word, t)
 	l.seen = b.seen.Load()
 	s.Last = max(s.Last, min(0, time.Duration(l.seen)-t))
@@ -154,7 +153,7 @@ func (b *Bucket) renew(l *ledger, t time.Duration) {
 	} else {
 		b.info.And(^uint32(good))
 	}
-	l.stored = Stored{State: s, Limits: l.stored.Limits}
+	l.stored = leak.Stored{State: s, Limits: l.stored.Limits}
 	l.born, l.base = s.Born, s.Epoch
 	b.seen.Store(never) // a Resume lets nobody be on the way any more
 }

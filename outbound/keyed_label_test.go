@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
-	away := &link{Store: outbound.NewMemory(), cut: true}
+	away := &link{Store: leak.NewMemory(), cut: true}
 	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
 	for name, c := range map[string]struct {
-		store  outbound.Store
+		store  leak.Store
 		limits []outbound.Limit
 		cost   float64
 		want   error
@@ -70,7 +71,7 @@ func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
 	hour := outbound.PerHour(1)
-	away := &link{Store: outbound.NewMemory(), cut: true}
+	away := &link{Store: leak.NewMemory(), cut: true}
 	made := func(l outbound.Limiter, err error) (outbound.Limiter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errTenant, err)

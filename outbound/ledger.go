@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -9,28 +10,29 @@ import (
 	"time"
 	"unique"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-const lag = leak.Lag
+const lag = leak.BookingGrace
 
 // ledger is what a bucket needs beyond its word: several limits, bookings,
 // holds, calls at once, a store. It is made when it is first needed.
 type ledger struct {
-	store  Store                   // nil: stored, below
-	latest atomic.Pointer[[]Limit] // the limits of a store's latest reply
-	heard  atomic.Int64            // the newest epoch in which a call has succeeded
-	told   atomic.Int64            // the newest that the state was told of
-	doubt  atomic.Int64            // the newest in which the store has not heard of any success since the hold
+	store leak.Store              // nil: stored, below
+	made  limitSet                // what the bucket was made with
+	force atomic.Pointer[inForce] // the limits in force, as far as is known here
+
+	success  atomic.Int64 // the newest epoch in which a call has succeeded
+	reported atomic.Int64 // the newest that the state was told of
+	// The newest epoch in which the store has not heard of any success since the hold.
+	unconfirmed atomic.Int64
 
 	random func() float64 // of 0 to 1, for what is to differ from worker to worker
 
 	slots atomic.Int64 // calls at once; 0: any number. Changed with mu held
 
-	mu     sync.Mutex // protects what follows
-	limits []Limit    // as given, an AtOnce included
-	own    []Limit    // without it; never changed in place
-	used   int        // slots taken
+	mu   sync.Mutex // protects what follows
+	used int        // slots taken
 	// Of those in use, the ones that a trip to a store is under way for, and whether
 	// somebody was refused for want of them.
 	reserved int
@@ -39,7 +41,7 @@ type ledger struct {
 	turn     uint64 // operations so far, in this process
 	// Slots of permits that were dropped without Done, so far.
 	collected int
-	stored    Stored // if there is no store
+	stored    leak.Stored // if there is no store
 	// What the fast path needs, beside that.
 	born time.Duration // of the life in which the word counts
 	base int64         // the epoch that it knows of
@@ -51,47 +53,24 @@ type ledger struct {
 	gen      atomic.Uint64 // of what the watchers hear of
 	watchMu  sync.Mutex    // protects watchers
 	watchers map[*func()]struct{}
-	pending  []Report                 // settles, while somebody waits; watchMu protects it, too
+	pending  []report                 // settles, while somebody waits; watchMu protects it, too
 	deferred atomic.Bool              // there are some
-	unheard  []Report                 // settles that a store has failed with; watchMu protects it, too
+	unheard  []report                 // settles that a store has failed with; watchMu protects it, too
 	owing    atomic.Bool              // there are some
 	watches  atomic.Pointer[[]*watch] // who hears of changes; nil: nobody
 }
 
-// inForce returns the limits in force, as far as is known here, without an AtOnce.
-func (l *ledger) inForce() []Limit {
-	if set := l.latest.Load(); set != nil {
-		return *set
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.own
-}
-
 func newLedger(b *Bucket, limits []Limit) *ledger {
-	l := &ledger{random: rand.Float64}
-	l.heard.Store(never)
-	l.told.Store(never)
-	l.doubt.Store(never)
+	l := &ledger{random: rand.Float64, made: newLimitSet(limits)}
+	l.success.Store(never)
+	l.reported.Store(never)
+	l.unconfirmed.Store(never)
 	l.stored.State = leak.New(b.born)
 	l.born, l.base = b.born, int64(b.born)
-	l.set(limits)
-	l.stored.Limits = l.own
+	l.force.Store(&inForce{limitSet: l.made})
+	l.slots.Store(int64(l.made.slots()))
+	l.stored.Limits = l.made.law
 	return l
-}
-
-// set takes the limits apart; mu is held, or nobody else knows of l.
-func (l *ledger) set(limits []Limit) {
-	l.limits, l.own = limits, limits
-	slots := 0.0
-	for i := range limits {
-		if limits[i].atOnce {
-			slots = limits[i].Capacity
-			l.own = append(append([]Limit{}, limits[:i]...), limits[i+1:]...)
-			break
-		}
-	}
-	l.slots.Store(int64(slots))
 }
 
 // has reports whether these limits are in force in a bucket of this process.
@@ -100,14 +79,7 @@ func (b *Bucket) has(limits []Limit) bool {
 	if l == nil {
 		return slices.Equal(limits, b.first())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Equal(limits, l.limits)
-}
-
-// shapes returns what the arithmetic needs of the first limit.
-func (l *ledger) shapes() []leak.Limit {
-	return []leak.Limit{l.own[0].shape()}
+	return slices.Equal(limits, l.force.Load().all)
 }
 
 // ledger returns the bucket's ledger and makes one if there is none yet.
@@ -135,114 +107,142 @@ func (b *Bucket) more() said {
 	return b.said.Value()
 }
 
-var ops = sync.Pool{New: func() any { return new(Op) }}
-
 // do carries an operation out, and writes its result, where the bucket's state is.
-func (b *Bucket) do(ctx context.Context, name string, op *Op, r *Result) error {
+func (b *Bucket) do(ctx context.Context, name string, s *step, r *reply) error {
 	l := b.ledger()
 	// Settles do not ride on what a caller's ctx may end, nor on what may be refused.
-	reports, told := l.riders(l.store == nil || op.waits || ctx.Done() == nil && op.Action < Resume)
+	reports, reported := l.piggyback(l.store == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume)
 	if len(reports) > 0 {
-		op.Reports = append(reports, op.Reports...)
+		s.reports = append(reports, s.reports...)
 	}
+	t := trips.Get().(*trip)
 	if l.store == nil {
-		*r = b.local(l, op)
-		r.sign()
-		if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
-			l.changed()
-		}
-		l.announce(r)
-		return nil
-	}
-	op.Limits = l.own
-	l.mu.Lock()
-	costs := l.reserve(op)
-	l.mu.Unlock()
-	far := ops.Get().(*Op) // a store may let its argument escape to the heap
-	room := far.were
-	*far = *op
-	far.were = room
-	far.again()
-	var err error
-	*r, err = l.store.Update(ctx, b.key, far)
-	if err != nil {
-		far.again() // what was not written has not happened to them
-	}
-	clear(far.were)
-	*far = Op{were: far.were[:0]}
-	ops.Put(far)
-	l.seated(op, costs, r)
-	if err != nil {
-		l.keep(op.Reports, told)
+		b.local(l, s, t, r)
+	} else if err := b.shared(ctx, l, s, t, r); err != nil {
+		t.done()
+		l.keep(s.reports, reported)
 		if err == ctx.Err() { // it is no fault of the store's
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
 	}
-	if was := l.latest.Load(); was == nil || !sameLimits(*was, r.Limits) {
-		limits := r.Limits
-		l.latest.Store(&limits)
-	}
-	if l.owing.Load() {
-		go b.again()
-	}
-	if r.State.Fails >= 0 {
-		l.doubt.Store(r.State.Epoch)
-	} else {
-		l.doubt.Store(never)
-	}
-	r.extended = l.hold.extends(&r.State)
-	r.sign()
-	if op.Action == Replace || op.Action == Resume || len(op.Reports) > 0 {
+	t.note()
+	t.done()
+	if s.action == leak.Replace || s.action == leak.Resume || len(s.reports) > 0 {
 		l.changed()
 	}
 	l.announce(r)
 	return nil
 }
 
-// sign notes on the charges under which limits they were booked.
-func (r *Result) sign() {
-	for i := range r.Charges {
-		r.Charges[i].Version, r.Charges[i].limits = r.Version, r.Limits
+// mostStale is how often other limits may be found in force before a step is given up.
+const mostStale = 8
+
+var errStale = errors.New("the limits change faster than they can be heard of")
+
+// shared is do for a bucket in a store.
+func (b *Bucket) shared(ctx context.Context, l *ledger, s *step, t *trip, r *reply) (err error) {
+	l.mu.Lock()
+	costs := l.reserve(s)
+	l.mu.Unlock()
+	for stale := 0; ; stale++ {
+		r.force = l.force.Load()
+		r.bad = t.resolve(b, s, r.force)
+		if s.action == leak.Replace {
+			t.replace(s, l, r.force)
+		}
+		r.Reply, err = l.store.Update(ctx, b.key, &t.op)
+		if err != nil || !r.Stale {
+			break
+		}
+		if r.Reported {
+			t.note()
+			s.reports, s.back = nil, nil
+		}
+		if err = l.stale(r.force, &r.Reply); err == nil && stale == mostStale {
+			err = errStale
+		}
+		if err != nil {
+			break
+		}
 	}
+	if err != nil {
+		r.Reply = leak.Reply{}
+	} else {
+		r.force = l.heard(r.force, &r.Reply, t.set)
+	}
+	l.seated(s, costs, r)
+	if err != nil {
+		return err
+	}
+	if l.owing.Load() {
+		go b.again()
+	}
+	if r.State.Fails >= 0 {
+		l.unconfirmed.Store(r.State.Epoch)
+	} else {
+		l.unconfirmed.Store(never)
+	}
+	r.extended = l.hold.extends(&r.State)
+	return nil
+}
+
+// replace has the trip set limits.
+func (t *trip) replace(s *step, l *ledger, f *inForce) {
+	set := l.made
+	if len(s.limits) > 0 {
+		limits := slices.Clone(s.limits)
+		inherit(limits, f.own)
+		set = newLimitSet(limits)
+	}
+	t.set = &set
+	t.op.Replacement, t.op.Unset = set.law, len(s.limits) == 0
 }
 
 // local is do for a bucket of this process.
-func (b *Bucket) local(l *ledger, op *Op) Result {
+func (b *Bucket) local(l *ledger, s *step, t *trip, r *reply) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.own) == 1 {
+	f := l.force.Load()
+	if len(f.own) == 1 {
 		b.open(l)
 	}
 	if b.info.Load()&good != 0 {
 		l.stored.State.Succeeded(l.base)
 	}
-	op.Limits = l.own // until now, so that what they leaked is known
-	if op.Action == Replace {
-		l.set(op.Replacement)
-		op.Replacement = l.own
+	if s.action == leak.Replace { // until now the old ones, so that what they leaked is known
+		set := newLimitSet(s.limits)
+		t.set = &set
+		l.slots.Store(int64(set.slots()))
 	}
-	op.free = l.slots.Load() > 0
-	costs := l.reserve(op)
-	r := op.Apply(&l.stored, now())
-	l.seat(op, costs, &r)
+	costs := l.reserve(s)
+	r.bad = t.resolve(b, s, f)
+	if t.set != nil {
+		t.op.Replacement, t.op.Unset = t.set.law, true
+	}
+	r.Reply = t.op.Apply(&l.stored, now())
+	r.force = l.heard(f, &r.Reply, t.set)
+	if t.set != nil && r.force == f { // perhaps another AtOnce
+		r.force = &inForce{limitSet: *t.set, version: f.version, before: f.before}
+		l.force.Store(r.force)
+	}
+	l.seat(s, costs, r)
 	l.turn++
 	r.extended = l.hold.extends(&r.State)
-	r.given, r.turn = l.limits, l.turn
-	if len(l.own) == 1 {
+	r.given, r.turn = r.force.all, l.turn
+	if len(r.force.own) == 1 {
 		l.idle = later(r.State.At, r.Expire)
 		b.shut(l)
 	}
-	return r
 }
 
-// riders returns the reports that ride on the next operation: the first success
-// after a hold, and, if so asked, settles. told is the epoch that the state was told
+// piggyback returns the reports that ride on the next operation: the first success
+// after a hold, and, if so asked, settles. reported is the epoch that the state was told
 // of before.
-func (l *ledger) riders(settles bool) (reports []Report, told int64) {
-	e := l.heard.Load()
-	if told = l.told.Swap(e); e != told {
-		reports = append(reports, Report{Kind: Succeeded, Epoch: e})
+func (l *ledger) piggyback(settles bool) (reports []report, reported int64) {
+	e := l.success.Load()
+	if reported = l.reported.Swap(e); e != reported {
+		reports = append(reports, report{Report: leak.Report{Kind: leak.Succeeded, Epoch: e}})
 	}
 	if settles && l.deferred.Load() {
 		l.watchMu.Lock()
@@ -251,23 +251,23 @@ func (l *ledger) riders(settles bool) (reports []Report, told int64) {
 		l.deferred.Store(false)
 		l.watchMu.Unlock()
 	}
-	return reports, told
+	return reports, reported
 }
 
 // keep keeps, of the reports of a trip that has failed, what is to be told again:
 // a success, and what calls have cost beyond their cost. Nobody knows what has
 // become of the trip. What it has added may be added twice, which costs room; what
 // it may have given back is not given back again.
-func (l *ledger) keep(reports []Report, told int64) {
+func (l *ledger) keep(reports []report, reported int64) {
 	for _, r := range reports {
 		switch r.Kind {
-		case Succeeded:
-			l.told.CompareAndSwap(r.Epoch, told)
-		case Settled:
+		case leak.Succeeded:
+			l.reported.CompareAndSwap(r.Epoch, reported)
+		case leak.Settled:
 			beyond := false
-			for u := range r.Used {
-				beyond = beyond || r.Used[u] > r.Cost[u]
-				r.Used[u] = max(r.Used[u], r.Cost[u])
+			for u := range r.used {
+				beyond = beyond || r.used[u] > r.cost[u]
+				r.used[u] = max(r.used[u], r.cost[u])
 			}
 			if !beyond {
 				continue
@@ -292,21 +292,21 @@ func (b *Bucket) again() {
 	l.owing.Store(false)
 	l.watchMu.Unlock()
 	if len(reports) > 0 {
-		_ = b.do(context.Background(), "settle", &Op{Reports: reports}, new(Result))
+		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))
 	}
 }
 
 // report sends one report by itself, and returns whether the state has it
 // already. Of what fails, what gives back is lost, and costs room.
-func (b *Bucket) report(r Report) bool {
-	if r.Kind == Settled && b.ledger().postpone(r) {
+func (b *Bucket) report(r report) bool {
+	if r.Kind == leak.Settled && b.ledger().postpone(r) {
 		return false
 	}
-	if l := b.ledger(); r.Kind == Refused && l.store == nil {
-		r.spread = stagger * l.random()
+	if l := b.ledger(); r.Kind == leak.Refused && l.store == nil {
+		r.Stagger = stagger * l.random()
 	}
-	reports := [1]Report{r}
-	_ = b.do(context.Background(), "report", &Op{Reports: reports[:]}, new(Result))
+	reports := [1]report{r}
+	_ = b.do(context.Background(), "report", &step{reports: reports[:]}, new(reply))
 	return true
 }
 
@@ -314,7 +314,12 @@ func (b *Bucket) report(r Report) bool {
 // only as far as they are not promised to the booked. Whoever waits hears of the
 // change, takes back what it has booked far ahead, and its booking anew carries
 // the settle: so the units come back to the one who waits for them.
-func (l *ledger) postpone(r Report) bool {
+// stagger is the largest part by which a doubled hold of a bucket that nobody shares is
+// longer, by chance. Workers that were refused together come back one after the other
+// then, and not together, to be refused again.
+const stagger = 0.25
+
+func (l *ledger) postpone(r report) bool {
 	l.watchMu.Lock()
 	wanted := len(l.watchers) > 0
 	if wanted {
@@ -340,10 +345,10 @@ func (b *Bucket) succeeded(epoch int64) {
 		b.succeed(int64(now()))
 		return
 	}
-	for e := l.heard.Load(); e < epoch; e = l.heard.Load() {
-		if l.heard.CompareAndSwap(e, epoch) {
-			if l.doubt.CompareAndSwap(epoch, never) {
-				_ = b.do(context.Background(), "report", &Op{}, new(Result))
+	for e := l.success.Load(); e < epoch; e = l.success.Load() {
+		if l.success.CompareAndSwap(e, epoch) {
+			if l.unconfirmed.CompareAndSwap(epoch, never) {
+				_ = b.do(context.Background(), "report", &step{}, new(reply))
 			}
 			return
 		}

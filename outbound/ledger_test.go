@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Somebody waits, so that settles ride on the next booking; and a call that has
@@ -14,7 +16,7 @@ import (
 func TestACallThatGivesUpTakesNobodysSettleWithIt(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slowly{Store: NewMemory()}
+			s := &slowly{Store: leak.NewMemory()}
 			b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}))
 			p, err := b.Acquire(ctx, Cost{100})
 			if err != nil {
@@ -49,7 +51,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &slowly{Store: NewMemory()}
+				s := &slowly{Store: leak.NewMemory()}
 				b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}, Limit{Capacity: 1000, LeakRate: 1e-3, Unit: 1}))
 				p, err := b.Acquire(ctx, Cost{100, 100})
 				if err != nil {
@@ -87,7 +89,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 
 func TestASuccessWhoseTripFailsIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slowly{Store: NewMemory()}
+		s := &slowly{Store: leak.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
 			p, err := b.Acquire(ctx, Cost{1})
@@ -112,23 +114,23 @@ func TestASuccessWhoseTripFailsIsToldAgain(t *testing.T) {
 // slowly is a store whose trips take a moment, and fail if told so, whether they
 // were carried out or not.
 type slowly struct {
-	Store
+	leak.Store
 	away    error
 	carries bool
 }
 
-func (s *slowly) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (s *slowly) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	select {
 	case <-time.After(10 * time.Millisecond):
 	case <-ctx.Done():
-		return Result{}, ctx.Err()
+		return leak.Reply{}, ctx.Err()
 	}
 	if s.away != nil && !s.carries {
-		return Result{}, s.away
+		return leak.Reply{}, s.away
 	}
 	r, err := s.Store.Update(ctx, key, op)
 	if s.away != nil {
-		return Result{}, s.away
+		return leak.Reply{}, s.away
 	}
 	return r, err
 }

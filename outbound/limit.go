@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
 )
 
 const (
@@ -252,7 +250,14 @@ func (l *Limit) same(m *Limit) bool {
 	return l.Unit == m.Unit && l.Name == m.Name && l.atOnce == m.atOnce
 }
 
-// shape returns what the arithmetic needs of the limit.
-func (l *Limit) shape() leak.Limit { return leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate} }
+// find returns the index of the limit that is the same as l, or -1.
+func find(limits []Limit, l *Limit) int {
+	for i := range limits {
+		if limits[i].same(l) {
+			return i
+		}
+	}
+	return -1
+}
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }

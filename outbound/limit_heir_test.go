@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
@@ -27,7 +28,7 @@ func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := outbound.Must(outbound.NewBucket("k", sets[0]...))
 					if shared {
-						b = outbound.Must(outbound.NewSharedBucket(outbound.NewMemory(), "k", sets[0]...))
+						b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", sets[0]...))
 					}
 					if _, err := b.Acquire(background, outbound.Cost{10}); err != nil {
 						t.Fatal(err)

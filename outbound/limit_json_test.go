@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -57,21 +56,6 @@ func TestTheLimitOfAStateIsTheOneThatWasGiven(t *testing.T) {
 	}
 	if l := states(t, Must(NewBucket("k", PerMinute(100))))[0].Limit.Burst(5); l != PerMinute(100).Burst(5) {
 		t.Errorf("with a burst: %v", l)
-	}
-}
-
-func TestAStoredKeySurvivesJSONWholly(t *testing.T) {
-	k := &storedKey{T: t}
-	k.book(0, 0, Cost{1, 2}, PerSecond(10), Limit{Capacity: 3, LeakRate: 1. / 3, Unit: 1})
-	k.book(20, 0, Cost{1, 2}, PerMinute(7), Limit{Capacity: 5, LeakRate: 1. / 7, Name: "other"})
-	k.do(20, Op{Reports: []Report{{Kind: Refused, Epoch: k.State.Epoch}}}, PerSecond(10))
-	data, err := json.Marshal(k.Stored)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again Stored
-	if err := json.Unmarshal(data, &again); err != nil || !reflect.DeepEqual(again, k.Stored) || len(again.Others) == 0 {
-		t.Errorf("%+v, %v, want %+v", again, err, k.Stored)
 	}
 }
 

@@ -8,25 +8,26 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 func TestMemoryPassesTheExam(t *testing.T) {
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { check(t, outbound.NewMemory()) })
+			synctest.Test(t, func(t *testing.T) { check(t, leak.NewMemory()) })
 		})
 	}
 }
 
 // The exam as other stores take it: by the real clock.
 func TestMemoryPassesTheExamInRealTime(t *testing.T) {
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store { return outbound.NewMemory() })
+	outboundtest.TestStore(t, func(*testing.T) leak.Store { return leak.NewMemory() })
 }
 
 func TestMemoryForgetsIdleKeysOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		use := func(key string, l outbound.Limit) {
 			b := outbound.Must(outbound.NewSharedBucket(m, key, l))
 			if _, err := b.Acquire(context.Background(), outbound.Cost{1}); err != nil {

@@ -3,6 +3,8 @@ package outbound
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Permit is what an admitted call carries. It settles what the call really
@@ -74,7 +76,7 @@ func (p *Permit) Settle(used Cost) {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
 			cost[p.bucket.unitOf()] = p.units // of the others it is not known
-			if p.bucket.report(Report{Kind: Settled, Charge: c, Used: used, Cost: cost}) {
+			if p.bucket.report(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
 				p.units = c.N[0]
 			}
 		}
@@ -111,7 +113,7 @@ func (p *Permit) Refused(d time.Duration) {
 	case p.bucket != nil:
 		p.flags |= flagRefused
 		c := p.charge()
-		p.bucket.report(Report{Kind: Refused, Charge: c, Wait: max(0, d), Most: p.doubled(), Epoch: c.Epoch, Reason: p.reason})
+		p.bucket.report(report{Report: leak.Report{Kind: leak.Refused, Charge: c, Wait: max(0, d), Most: p.doubled(), Epoch: c.Epoch, Reason: uint8(p.reason)}})
 	}
 }
 
@@ -141,7 +143,7 @@ func (p *Permit) Hold(d time.Duration) {
 	case p.call != nil:
 		p.call.Hold(d)
 	case p.bucket != nil && d > 0:
-		p.bucket.report(Report{Kind: Held, Charge: p.charge(), Wait: d, Reason: p.reason})
+		p.bucket.report(report{Report: leak.Report{Kind: leak.Held, Charge: p.charge(), Wait: d, Reason: uint8(p.reason)}})
 	}
 }
 
@@ -197,16 +199,16 @@ func (p *Permit) Pending() bool {
 }
 
 // charge returns the charge of the fast path as the slow one writes it.
-func (p *Permit) charge() *Charge {
+func (p *Permit) charge() *leak.Charge {
 	b := p.bucket
 	born, epoch := b.ledger().life(p.place)
-	c := &Charge{limits: b.first()}
+	c := new(leak.Charge)
 	c.N[0] = p.units
 	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
 	c.Born, c.Epoch = born, epoch // of a life that is over nothing comes back
 	c.Place = time.Duration(p.place) - born
 	c.Before = time.Duration(p.before) - born
-	c.Free = later(c.Place, c.limits[0].shape().Above(p.units, 0))
+	c.Free = later(c.Place, (&leak.Limit{Rate: b.rate}).Above(p.units, 0))
 	c.Settled = p.flags&flagChanged != 0
 	return c
 }

@@ -3,25 +3,49 @@ package outbound
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // refuge is a key of a [Fallback] while its store is away.
 type refuge struct {
-	Stored
-	given     []Limit       // of the bucket that has asked last
-	real, own []Limit       // those in force, as last used, and what is left of them
+	leak.Stored
+	real, own []leak.Limit  // those that who has asked last counts by, and what is left of them
+	stamp     int64         // of real
 	since     time.Duration // when the store was found away, as of which it began full
 	used      bool          // since the store was last charged
-	spent     Cost
+	spent     spent
 	at        time.Duration // when the last of it was
-	refused   *Report       // the newest refusal of a call of the store
-	told      *Report       // the one that the store knows of
+	refused   *leak.Report  // the newest refusal of a call of the store
+	told      *leak.Report  // the one that the store knows of
 	held      time.Duration // until when the note's hold was, as taken over
 	charging  *charging     // nil: not tried
+}
+
+// spent is what was spent of each unit.
+type spent map[int]float64
+
+// add adds what limits have taken, or takes it away.
+func (s spent) add(limits []leak.Limit, n *leak.Units, sign float64) {
+	for i := range limits {
+		unit, first := limits[i].Unit, true
+		for j := range limits[:i] {
+			first = first && limits[j].Unit != unit
+		}
+		if !first {
+			continue
+		}
+		most := 0.
+		for j := range limits {
+			if limits[j].Unit == unit {
+				most = max(most, n[j])
+			}
+		}
+		s[unit] += sign * most
+	}
 }
 
 // charging is a try to charge the store.
@@ -33,7 +57,8 @@ type charging struct {
 // note is what a [Fallback] remembers of a key while its store is there: what is
 // to go on without it.
 type note struct {
-	limits []Limit // that were set for all; nil: none were
+	limits []leak.Limit // that were set for all; nil: none were
+	stamp  int64
 	held   time.Duration
 	speed  float64
 	as     time.Duration // of when the speed is
@@ -46,8 +71,11 @@ var lives atomic.Int64
 const noVersion = -1 << 62
 
 // note remembers what the reply tells.
-func (f *Fallback) note(key string, op *Op, r *Result) {
-	set := !sameLimits(r.Limits, op.Limits)
+func (f *Fallback) note(key string, op *leak.Op, r *leak.Reply) {
+	if r.Stale {
+		return
+	}
+	set := r.Stamp != 0
 	tells := r.State.Rem > 0 || r.State.Speed < 1 || set
 	if f.fails() || !tells && !f.noted.Load() {
 		return
@@ -71,22 +99,28 @@ func (f *Fallback) note(key string, op *Op, r *Result) {
 	t := now()
 	n := note{held: later(t, max(0, r.State.Rem)), speed: r.State.Speed, as: t}
 	if set {
-		n.limits = r.Limits
+		n.limits, n.stamp = op.Limits, r.Stamp
+		if op.Action == leak.Replace {
+			n.limits = op.Replacement
+		}
 	}
 	f.notes[key] = n
 	f.noted.Store(true)
 }
 
 // serve is Update without the store, which is away because of err. mu is held.
-func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
-	if f.fails() || op.Action == Resume || op.Action == Replace {
-		return Result{}, err
+func (f *Fallback) serve(key string, op *leak.Op, err error) (leak.Reply, error) {
+	if f.fails() || op.Action == leak.Resume || op.Action == leak.Replace {
+		return leak.Reply{}, err
+	}
+	if n := f.notes[key]; n.limits != nil && n.stamp != op.Stamp {
+		return leak.Reply{Stale: true, Limits: n.limits, Stamp: n.stamp, Version: noVersion}, nil
 	}
 	k := f.keys[key]
 	if k == nil {
 		full := len(f.keys) >= maxRefuges
 		if full && !f.Unlimited {
-			return Result{}, err
+			return leak.Reply{}, err
 		}
 		if k = f.shelter(key); !full { // else it is for this call alone
 			f.keys[key] = k
@@ -98,21 +132,18 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 		f.fill(k, f.since)
 	}
 	k.used = true
-	op.again() // whatever the store has begun
 	here := *op
-	here.were, here.noted = nil, false
-	here.Limits = f.share(k, key, op.Limits)
+	here.Limits, here.Stamp = f.share(k, op), 0
 	here.Reports = k.hear(f, key, op.Reports)
 	back := k.returned(&here)
 	t := now()
 	r := here.Apply(&k.Stored, t)
-	r.Differ = false
+	r.Differ, r.Stamp = false, op.Stamp
 	k.spend(&here, &r, back, t)
-	if r.TooLarge && len(r.Charges) == 0 && !(share(&op.Costs[0], &k.real[r.Limit]) > k.real[r.Limit].Capacity) {
-		return Result{}, err
+	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > k.own[i].Capacity {
+		return leak.Reply{}, err
 	}
 	// The shares of others are as if they were full.
-	r.Limits = k.real
 	for i := range k.real {
 		l := &r.State.Level[i]
 		l.Level = max(0, l.Level+k.real[i].Capacity-k.own[i].Capacity)
@@ -123,7 +154,7 @@ func (f *Fallback) serve(key string, op *Op, err error) (Result, error) {
 // shelter makes a refuge of a key, as of the time when the store was found away.
 // mu is held.
 func (f *Fallback) shelter(key string) *refuge {
-	k := &refuge{Stored: Stored{State: leak.New(f.since), Limits: []Limit{}, Version: noVersion}, since: f.since}
+	k := &refuge{Stored: leak.Stored{State: leak.New(f.since), Limits: []leak.Limit{}, Version: noVersion}, since: f.since, spent: spent{}}
 	s := &k.State
 	s.Born = -1<<62 + time.Duration(lives.Add(1))
 	s.Skip, s.Epoch = s.At-s.Born, int64(s.Born)
@@ -140,28 +171,25 @@ func (f *Fallback) shelter(key string) *refuge {
 
 // share returns what this worker may use of the limits in force. One that is new
 // begins full, as of the time when the store was found away. mu is held.
-func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
-	k.given = limits
-	if n := f.notes[key]; n.limits != nil {
-		limits = n.limits
-	}
-	if k.own != nil && sameLimits(limits, k.real) {
+func (f *Fallback) share(k *refuge, op *leak.Op) []leak.Limit {
+	k.stamp = op.Stamp
+	if k.own != nil && leak.Equal(op.Limits, k.real) {
 		return k.own
 	}
-	k.real = limits
-	k.own = append([]Limit(nil), limits...)
+	k.real = op.Limits
+	k.own = append([]leak.Limit(nil), op.Limits...)
 	for i := range k.own {
 		l := &k.own[i]
 		level := 0.0
 		if f.Unlimited {
-			l.Capacity, l.LeakRate = maxCapacity, maxLeakRate
+			l.Capacity, l.Rate = maxCapacity, maxLeakRate
 		} else {
 			l.Capacity = max(f.Share*l.Capacity, min(1, l.Capacity))
-			l.LeakRate *= f.Share
+			l.Rate *= f.Share
 			level = l.Capacity
 		}
-		if k.known(l) == nil {
-			k.Others = append(k.Others, Other{Limit: *l, Level: leak.Level{Level: level}})
+		if !k.Knows(l) {
+			k.Others = append(k.Others, leak.Other{Limit: *l, Level: leak.Level{Level: level}})
 		}
 	}
 	return k.own
@@ -170,31 +198,26 @@ func (f *Fallback) share(k *refuge, key string, limits []Limit) []Limit {
 // fill brings what is left of the limits to the brim.
 func (f *Fallback) fill(k *refuge, t time.Duration) {
 	if !f.Unlimited {
-		op := Op{Limits: k.own, Action: Meter, Costs: []Cost{{maxCapacity, maxCapacity, maxCapacity, maxCapacity}}}
+		op := leak.Op{Limits: k.own, Action: leak.Meter, Costs: make([]leak.Units, 1)}
+		for i := range k.own {
+			op.Costs[0][i] = k.own[i].Capacity
+		}
 		op.Apply(&k.Stored, t)
 	}
 }
 
 // hear returns the reports as they count here. Refusals of calls of the store
 // are news once for each of its episodes.
-func (k *refuge) hear(f *Fallback, key string, reports []Report) []Report {
-	var own []Report
+func (k *refuge) hear(f *Fallback, key string, reports []leak.Report) []leak.Report {
+	var own []leak.Report
 	if n, ok := f.notes[key]; ok && n.held != k.held && n.held > now() {
 		k.held = n.held
-		own = append(own, Report{Kind: Held, Wait: n.held - now()})
+		own = append(own, leak.Report{Kind: leak.Held, Wait: n.held - now()})
 	}
 	own = append(own, reports...)
 	for i := range own {
 		r := &own[i]
-		if r.Charge == nil || r.Charge.Born == k.State.Born {
-			continue
-		}
-		switch {
-		case r.Kind == Settled: // whatever the store has noted in it before it failed
-			c := *r.Charge
-			c.Settled = false
-			r.Charge = &c
-		case r.Kind == Refused && (k.refused == nil || r.Epoch > k.refused.Epoch):
+		if r.Charge != nil && r.Charge.Born != k.State.Born && r.Kind == leak.Refused && (k.refused == nil || r.Epoch > k.refused.Epoch) {
 			c, told := *r.Charge, *r
 			told.Charge = &c
 			k.refused = &told
@@ -205,73 +228,62 @@ func (k *refuge) hear(f *Fallback, key string, reports []Report) []Report {
 }
 
 // returned is what the operation gives back of what was spent here.
-func (k *refuge) returned(op *Op) (c Cost) {
-	for _, back := range op.Charges {
-		if back.Born == k.State.Born && !back.Settled {
-			add(&c, k.own, &back.N, 1)
+func (k *refuge) returned(op *leak.Op) spent {
+	back := spent{}
+	for i := range op.Back {
+		if c := &op.Back[i]; c.Born == k.State.Born && !c.Settled {
+			back.add(k.own, &c.N, 1)
 		}
 	}
-	return c
+	return back
 }
 
 // spend counts what the operation has spent.
-func (k *refuge) spend(op *Op, r *Result, back Cost, t time.Duration) {
-	was := k.spent
+func (k *refuge) spend(op *leak.Op, r *leak.Reply, back spent, t time.Duration) {
+	was := maps.Clone(k.spent)
 	for i := range r.Charges {
-		add(&k.spent, k.own, &r.Charges[i].N, 1)
+		k.spent.add(k.own, &r.Charges[i].N, 1)
 	}
-	if op.Action == Meter {
-		for u, n := range op.Costs[0] {
-			k.spent[u] += n
-		}
+	if op.Action == leak.Meter {
+		k.spent.add(k.own, &op.Costs[0], 1)
 	}
 	for i := range op.Reports {
 		s := &op.Reports[i]
-		if s.Kind != Settled {
+		if s.Kind != leak.Settled || s.Charge.Settled {
 			continue
 		}
-		for u := range s.Used {
-			over := s.Used[u] - s.Cost[u]
-			if s.Charge.Born != k.State.Born {
-				over = max(0, over)
-			}
-			k.spent[u] += over
+		var more, less leak.Units
+		for j := range k.own {
+			over := s.Used[j] - s.Charge.N[j]
+			more[j], less[j] = max(0, over), max(0, -over)
+		}
+		k.spent.add(k.own, &more, 1)
+		if s.Charge.Born == k.State.Born {
+			k.spent.add(k.own, &less, -1)
 		}
 	}
 	if op.Move != nil && len(r.Charges) > 0 { // booked again, for what it was
-		add(&k.spent, k.own, &r.Charges[0].N, -1)
+		k.spent.add(k.own, &r.Charges[0].N, -1)
 	}
-	for u := range k.spent {
-		k.spent[u] = max(0, k.spent[u]-back[u])
+	for unit, n := range k.spent {
+		k.spent[unit] = max(0, n-back[unit])
 	}
-	if k.spent != was {
+	if !maps.Equal(k.spent, was) {
 		k.at = t
-	}
-}
-
-// add adds what limits have taken to a cost, or takes it away.
-func add(c *Cost, limits []Limit, n *leak.Units, sign float64) {
-	var sum Cost
-	for i := range limits {
-		u := limits[i].Unit
-		sum[u] = max(sum[u], n[i])
-	}
-	for u := range sum {
-		c[u] += sign * sum[u]
 	}
 }
 
 // owed is what the store is to be charged with at time t: of each limit no more
 // than it holds, and nothing if it has had the time to drain since the last was
 // spent. Less than that would be no gain: in the store, too, it has leaked.
-func (k *refuge) owed(t time.Duration) (c Cost) {
+func (k *refuge) owed(t time.Duration) (n leak.Units) {
 	for i := range k.real {
 		l := &k.real[i]
-		if n := k.spent[l.Unit]; n > 0 && l.LeakRate*(t-k.at).Seconds() < l.Capacity {
-			c[l.Unit] = max(c[l.Unit], min(n, l.Capacity))
+		if spent := k.spent[l.Unit]; spent > 0 && l.Rate*(t-k.at).Seconds() < l.Capacity {
+			n[i] = min(spent, l.Capacity)
 		}
 	}
-	return c
+	return n
 }
 
 // charge waits until the store is charged with what was spent under a key, or ctx
@@ -304,19 +316,29 @@ func (f *Fallback) collect(key string, k *refuge) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
-	for err == nil && !f.away && f.keys[key] == k {
+	for stale := 0; err == nil && !f.away && f.keys[key] == k; {
 		k.used = false
-		spent, refused := k.spent, k.refused
+		spent, refused := maps.Clone(k.spent), k.refused
 		if op, ok := k.bill(now()); ok {
 			f.mu.Unlock()
-			err = f.pay(key, op)
+			var r leak.Reply
+			r, err = f.pay(key, op)
 			f.mu.Lock()
+			if err == nil && r.Stale { // others were set meanwhile, or are no longer
+				if k.stamp = r.Stamp; len(r.Limits) > 0 {
+					k.real, k.own = r.Limits, nil
+				}
+				if stale++; stale > mostStale {
+					err = errStale
+				}
+				continue
+			}
 		}
 		if err != nil {
 			break
 		}
-		for u := range spent {
-			k.spent[u] = max(0, k.spent[u]-spent[u])
+		for unit, n := range spent {
+			k.spent[unit] = max(0, k.spent[unit]-n)
 		}
 		k.told = refused
 		if !f.away && !k.used {
@@ -332,33 +354,32 @@ func (f *Fallback) collect(key string, k *refuge) {
 }
 
 // pay is one trip of collect.
-func (f *Fallback) pay(key string, op *Op) error {
-	r, err := f.Store.Update(context.Background(), key, op)
+func (f *Fallback) pay(key string, op *leak.Op) (r leak.Reply, err error) {
+	r, err = f.Store.Update(context.Background(), key, op)
 	switch {
 	case err == nil:
 		f.note(key, op, &r)
 	case errors.Is(err, ErrAway):
 		f.leave(err)
 	}
-	return err
+	return r, err
 }
 
 // bill is the operation that tells the store what has happened meanwhile.
-func (k *refuge) bill(t time.Duration) (op *Op, ok bool) {
-	op = &Op{Limits: k.given}
-	var buf [maxLimits]leak.Limit
+func (k *refuge) bill(t time.Duration) (op *leak.Op, ok bool) {
+	op = &leak.Op{Limits: k.real, Stamp: k.stamp}
 	s := k.State // the hold as of now; levels do not matter
-	s.Advance(shape(&buf, k.Limits), t)
+	s.Advance(k.own, t)
 	held := max(0, s.Rem)
 	if r := k.refused; r != nil && r != k.told {
 		told := *r
 		told.Wait = max(1, held) // that much of it is left; 0 would say that nobody knows
 		op.Reports = append(op.Reports, told)
 	} else if held > 0 {
-		op.Reports = append(op.Reports, Report{Kind: Held, Wait: held})
+		op.Reports = append(op.Reports, leak.Report{Kind: leak.Held, Wait: held})
 	}
-	if c := k.owed(t); c != (Cost{}) {
-		op.Action, op.Costs = Meter, []Cost{c}
+	if n := k.owed(t); n != (leak.Units{}) {
+		op.Action, op.Costs = leak.Meter, []leak.Units{n}
 	}
-	return op, op.Action == Meter || len(op.Reports) > 0
+	return op, op.Action == leak.Meter || len(op.Reports) > 0
 }

@@ -8,17 +8,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestABadFallbackIsRefusedAtEachUpdate(t *testing.T) {
 	shares := append(append([]float64{1.000001}, noNumbers...), huge...)
 	for _, share := range shares {
-		f := &Fallback{Store: NewMemory(), Share: share}
+		f := &Fallback{Store: leak.NewMemory(), Share: share}
 		if _, err := Must(NewSharedBucket(f, "key", PerSecond(1))).Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("a share of %v: %v", share, err)
 		}
 	}
-	for want, f := range map[error]*Fallback{ErrNil: {}, ErrInvalidLimit: {Store: NewMemory(), Share: 0.5, Unlimited: true}} {
+	for want, f := range map[error]*Fallback{ErrNil: {}, ErrInvalidLimit: {Store: leak.NewMemory(), Share: 0.5, Unlimited: true}} {
 		b := Must(NewSharedBucket(f, "key", PerSecond(1)))
 		for _, err := range []error{b.Hold(ctx, 1), b.Resume(ctx), b.SetLimits(ctx)} {
 			if !errors.Is(err, want) {
@@ -34,7 +36,7 @@ func TestABadFallbackIsRefusedAtEachUpdate(t *testing.T) {
 
 func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &switched{Store: NewMemory()}
+		s := &switched{Store: leak.NewMemory()}
 		f := &Fallback{Store: s, Share: 0.5}
 		bucket := func(i int) *Bucket { return Must(NewSharedBucket(f, fmt.Sprint(i), Limit{Capacity: 2, LeakRate: 1})) }
 		for i := range maxRefuges + 100 {
@@ -70,7 +72,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 // Beyond the bound nothing is remembered of a key, but what was known of it before.
 func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &switched{Store: NewMemory()}
+		s := &switched{Store: leak.NewMemory()}
 		f := &Fallback{Store: s, Unlimited: true}
 		bucket := func(key string) *Bucket { return Must(NewSharedBucket(f, key, Limit{Capacity: 2, LeakRate: 1})) }
 		held := bucket("held")
@@ -103,13 +105,13 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 
 // switched is a store that fails if told so.
 type switched struct {
-	Store
+	leak.Store
 	away atomic.Bool
 }
 
-func (s *switched) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (s *switched) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if s.away.Load() {
-		return Result{}, ErrAway
+		return leak.Reply{}, ErrAway
 	}
 	return s.Store.Update(ctx, key, op)
 }

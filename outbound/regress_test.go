@@ -8,44 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
-
-func TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused(t *testing.T) {
-	l := []Limit{{Capacity: 1, LeakRate: 1}}
-	var s Stored
-	book := func(now time.Duration) Result {
-		op := Op{Limits: l, Action: Book, Costs: []Cost{{1}}}
-		return op.Apply(&s, now)
-	}
-	if r := book(time.Hour); len(r.Charges) != 1 {
-		t.Fatal("the first was refused")
-	}
-	if r := book(0); !r.Refused || r.Wait != time.Second {
-		t.Errorf("just after the step: %+v", r)
-	}
-	if r := book(time.Second); r.Refused {
-		t.Errorf("a second after the step: wait %v", r.Wait)
-	}
-}
-
-func TestApplyCanBeCalledAgainByAStoreThatLostARace(t *testing.T) {
-	l := []Limit{{Capacity: 10, LeakRate: 1}}
-	var s Stored
-	op := Op{Limits: l, Action: Book, Costs: []Cost{{5}}}
-	charge := op.Apply(&s, 0).Charges[0]
-	settled, back := charge, charge
-	for name, op := range map[string]*Op{
-		"settle": {Limits: l, Reports: []Report{{Kind: Settled, Charge: &settled, Used: Cost{1}}}},
-		"unbook": {Limits: l, Action: Book, Charges: []*Charge{&back}},
-	} {
-		first, again := s, s
-		op.Apply(&first, 0)
-		op.Apply(&again, 0)
-		if first.State != again.State || first.State == s.State {
-			t.Errorf("%s: level %v, then %v", name, first.State.Level[0], again.State.Level[0])
-		}
-	}
-}
 
 func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 	a := Limit{Capacity: 1, LeakRate: 1}
@@ -67,7 +32,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 }
 
 func TestLimitsOfOtherBucketsDoNotStopWhoDoesNotFillThem(t *testing.T) {
-	m := new(Memory)
+	m := new(leak.Memory)
 	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
 	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))
 	if _, err := old.Acquire(ctx, Cost{1}); err != nil {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // soon is a reset that is not worth a hold. Whoever keeps a short window's limit sees
@@ -36,7 +36,7 @@ func (p *Permit) remaining(left Cost, reset time.Duration) (held bool) {
 	if b := p.bucket; b != nil {
 		n := left[b.unitOf()]
 		return n >= 0 && n <= b.capacity+b.rate*(now()-time.Duration(p.place)).Seconds() &&
-			b.remaining(Report{Charge: p.charge(), Used: left, Wait: reset})
+			b.remaining(report{Report: leak.Report{Charge: p.charge(), Wait: reset}, used: left})
 	}
 	// By their types: whoever embeds a *Permit has its unexported methods, too, and
 	// may have a Remaining that is to be asked.
@@ -64,11 +64,11 @@ func (p *Permit) remaining(left Cost, reset time.Duration) (held bool) {
 
 // remaining reports to the bucket what remains, and whether that has held it, or for
 // longer: the hold then ends at the reset, and no later, and did not end there before.
-func (b *Bucket) remaining(told Report) (held bool) {
-	told.Kind, told.Reason = Left, ReasonExhausted
-	reports := [1]Report{told}
-	var r Result
-	if err := b.do(context.Background(), "report", &Op{Reports: reports[:]}, &r); err != nil {
+func (b *Bucket) remaining(told report) (held bool) {
+	told.Kind, told.Reason = leak.Left, uint8(ReasonExhausted)
+	reports := [1]report{told}
+	var r reply
+	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &r); err != nil {
 		return false
 	}
 	return r.extended && r.State.Rem >= told.Wait-moved && r.State.Rem <= later(told.Wait, moved)
@@ -121,13 +121,13 @@ func (k *call) remaining(left Cost, reset time.Duration) (held bool) {
 	if !k.once(0) {
 		return false
 	}
-	limits := k.charge[0].limits
+	limits := k.bucket.ledger().force.Load().own
 	for i := range limits {
 		l := &limits[i]
 		if n := left[l.Unit]; n >= 0 && n <= l.Capacity+l.LeakRate*time.Since(k.admitted).Seconds() {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			return k.bucket.remaining(Report{Charge: &k.charge[0], Used: left, Wait: reset})
+			return k.bucket.remaining(report{Report: leak.Report{Charge: &k.charge[0], Wait: reset}, used: left})
 		}
 	}
 	return false

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // everyShape calls f with limits of all rates and capacities that a bucket takes.
@@ -110,7 +112,8 @@ func TestWhoComesBackToTheLedgerAtRetryAfterIsAdmitted(t *testing.T) {
 				limits = append(limits, m)
 			}
 		}
-		var s Stored
+		var s leak.Stored
+		set := newLimitSet(limits)
 		now := time.Duration(0)
 		var slowest *Limit
 		for i := range limits {
@@ -118,8 +121,8 @@ func TestWhoComesBackToTheLedgerAtRetryAfterIsAdmitted(t *testing.T) {
 				slowest = &limits[i]
 			}
 		}
-		book := func(n float64, now time.Duration) (Result, bool) {
-			op := Op{Limits: limits, Action: Book, Costs: []Cost{{n}}}
+		book := func(n float64, now time.Duration) (leak.Reply, bool) {
+			op := leak.Op{Limits: set.law, Action: leak.Book, Costs: []leak.Units{set.units(&Cost{n})}}
 			result := op.Apply(&s, now)
 			return result, !result.Refused
 		}
@@ -127,10 +130,10 @@ func TestWhoComesBackToTheLedgerAtRetryAfterIsAdmitted(t *testing.T) {
 			n := min(aCost(&l, r), l.Capacity)
 			if r.IntN(8) == 0 {
 				d := time.Duration(r.ExpFloat64() * float64(time.Minute))
-				op := Op{Limits: limits, Reports: []Report{{Kind: Held, Wait: d}}}
+				op := leak.Op{Limits: set.law, Reports: []leak.Report{{Kind: leak.Held, Wait: d}}}
 				if r.IntN(2) == 0 { // which slows the clock, too
 					epoch := s.State.Epoch
-					op.Reports = []Report{{Kind: Succeeded, Epoch: epoch}, {Kind: Refused, Wait: d, Epoch: epoch}}
+					op.Reports = []leak.Report{{Kind: leak.Succeeded, Epoch: epoch}, {Kind: leak.Refused, Wait: d, Epoch: epoch}}
 				}
 				op.Apply(&s, now)
 			}
@@ -138,7 +141,7 @@ func TestWhoComesBackToTheLedgerAtRetryAfterIsAdmitted(t *testing.T) {
 			if ok {
 				continue
 			}
-			if result.Wait <= 0 || result.TooLarge || result.Invalid {
+			if result.Wait <= 0 {
 				t.Fatalf("%v: a cost of %v: %+v", limits, n, result)
 			}
 			if early := tooEarly(result.Wait, slowest); early > 0 && s.State.Speed == 1 {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // slot is a place among the calls at once. It ends with Done, or, as a safety
@@ -18,7 +20,7 @@ type slot struct {
 }
 
 // hold notes the slot that the booking has taken, if it has.
-func (k *call) hold(r *Result) {
+func (k *call) hold(r *reply) {
 	if r.slots {
 		k.slot = &slot{bucket: k.bucket}
 		k.bucket.ledger().enter(k.slot)
@@ -139,9 +141,9 @@ func (l *ledger) enter(s *slot) {
 func (l *ledger) crowded(e *ThrottledError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.limits {
-		if l.limits[i].atOnce {
-			e.Limit = l.limits[i].Name
+	for _, limit := range l.force.Load().all {
+		if limit.atOnce {
+			e.Limit = limit.Name
 		}
 	}
 	e.InProgress = l.used
@@ -153,48 +155,48 @@ func (l *ledger) crowded(e *ThrottledError) {
 // reserve has a booking ask for no more than there are places among the calls at once,
 // and takes these, because the answer of a store takes its time. It returns all that the
 // booking asks for. mu is held.
-func (l *ledger) reserve(op *Op) (costs []Cost) {
-	costs = op.Costs
+func (l *ledger) reserve(s *step) (costs []Cost) {
+	costs = s.costs
 	if lost := l.lost.Swap(0); lost > 0 {
 		l.used -= int(lost)
 		l.collected += int(lost)
 		l.taken.sweep()
 	}
-	l.used -= op.freed
-	op.freed = 0
+	l.used -= s.freed
+	s.freed = 0
 	slots := int(l.slots.Load())
-	if op.Action != Book || slots == 0 {
+	if s.action != leak.Book || slots == 0 {
 		return costs
 	}
-	free := max(0, slots-l.used) + op.brings
-	if op.Costs = costs[:min(len(costs), free)]; len(op.Costs) == 0 {
-		op.Move = nil // or it would be undone, and nothing booked
+	free := max(0, slots-l.used) + s.brings
+	if s.costs = costs[:min(len(costs), free)]; len(s.costs) == 0 {
+		s.move = nil // or it would be undone, and nothing booked
 	}
-	l.missed = l.missed || len(op.Costs) < len(costs) && l.reserved > 0
-	n := op.beyond(len(op.Costs))
+	l.missed = l.missed || len(s.costs) < len(costs) && l.reserved > 0
+	n := s.beyond(len(s.costs))
 	l.used += n
 	l.reserved += n
 	return costs
 }
 
 // beyond returns how many places among the calls at once n bookings take beyond the
-// one that Move brings.
-func (op *Op) beyond(n int) int { return max(0, n-op.brings) }
+// one that move brings.
+func (s *step) beyond(n int) int { return max(0, n-s.brings) }
 
 // seat gives the places back that were reserved for more than was booked, and says so
 // where there was none for the next of costs. It reports whether somebody was refused
 // for want of those meanwhile. mu is held.
-func (l *ledger) seat(op *Op, costs []Cost, r *Result) (missed bool) {
-	if op.Action == Book && l.slots.Load() > 0 {
-		n := len(op.Costs)
-		reserved, taken := op.beyond(n), op.beyond(len(r.Charges))
+func (l *ledger) seat(s *step, costs []Cost, r *reply) (missed bool) {
+	if s.action == leak.Book && l.slots.Load() > 0 {
+		n := len(s.costs)
+		reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
 		l.used -= reserved - taken
 		l.reserved -= reserved
 		r.slots = true
 		if !r.Refused && len(r.Charges) == n && n < len(costs) {
 			r.Refused, r.noSlot = true, true
 		}
-		op.Costs = costs
+		s.costs = costs
 		if reserved > taken {
 			missed, l.missed = l.missed, false
 		}
@@ -204,19 +206,16 @@ func (l *ledger) seat(op *Op, costs []Cost, r *Result) (missed bool) {
 }
 
 // seated is seat for an operation in a store, which may have failed.
-func (l *ledger) seated(op *Op, costs []Cost, r *Result) {
-	slots := l.slots.Load() > 0
+func (l *ledger) seated(s *step, costs []Cost, r *reply) {
 	l.mu.Lock()
-	missed := l.seat(op, costs, r)
-	if slots {
-		r.given = slices.Clone(r.Limits)
-		for i := range l.limits {
-			if l.limits[i].atOnce {
-				r.given = slices.Insert(r.given, min(i, len(r.given)), l.limits[i])
-			}
+	missed := l.seat(s, costs, r)
+	l.mu.Unlock()
+	for i := range l.made.all {
+		if l.made.all[i].atOnce {
+			r.given = slices.Clone(r.force.own)
+			r.given = slices.Insert(r.given, min(i, len(r.given)), l.made.all[i])
 		}
 	}
-	l.mu.Unlock()
 	if missed {
 		l.changed()
 	}

@@ -46,19 +46,19 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	var r Result
+	var r reply
 	if err := b.peek(ctx, "state", &r); err != nil {
 		return nil, err
 	}
 	return b.states(&r), nil
 }
 
-func (b *Bucket) states(r *Result) []State {
+func (b *Bucket) states(r *reply) []State {
 	all := make([]State, 0, maxLimits)
 	s := &r.State
-	for i, l := range r.Limits {
+	for i, l := range r.force.own {
 		level := s.Level[i].Level
-		over := l.shape()
+		over := &r.force.law[i]
 		all = append(all, State{
 			Limit:     l,
 			Level:     level,
@@ -124,6 +124,9 @@ func (b *Bucket) Idle() bool {
 	if inUse {
 		return false
 	}
-	r := b.local(l, &Op{})
+	var r reply
+	t := trips.Get().(*trip)
+	b.local(l, &step{}, t, &r)
+	t.done()
 	return r.Expire <= 0
 }

@@ -2,17 +2,14 @@ package outbound
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"reflect"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 var notTold = Cost{-1, -1, -1, -1}
@@ -98,7 +95,7 @@ func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
 	} {
 		for kind, newBucket := range map[string]func() *Bucket{
 			"of its own": func() *Bucket { return Must(NewBucket("api", limits...)) },
-			"shared":     func() *Bucket { return Must(NewSharedBucket(NewMemory(), "api", limits...)) },
+			"shared":     func() *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "api", limits...)) },
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBucket()
@@ -218,7 +215,7 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 // refusal doubles the hold.
 func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Store: NewMemory()}
+		store := &counting{Store: leak.NewMemory()}
 		limit := Limit{Capacity: 10, LeakRate: 10}
 		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
 		acquire := func(b *Bucket) Permit {
@@ -255,11 +252,11 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 }
 
 type counting struct {
-	Store
+	leak.Store
 	trips int
 }
 
-func (c *counting) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (c *counting) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	c.trips++
 	return c.Store.Update(ctx, key, op)
 }
@@ -268,7 +265,7 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", PerSecond(1))),
-			"shared":     Must(NewSharedBucket(NewMemory(), "api", PerSecond(1))),
+			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", PerSecond(1))),
 		} {
 			b.ledger().random = func() float64 { return 0 }
 			p, err := b.Acquire(ctx, Cost{1})
@@ -298,48 +295,9 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 	})
 }
 
-// What was stored before there were rows of refusals has none.
-func TestAStateFromBeforeRowsOfRefusalsIsOneWithNone(t *testing.T) {
-	k := &storedKey{T: t}
-	l := PerSecond(10)
-	c := k.book(0, 0, Cost{1}, l)
-	k.do(1, Op{Reports: []Report{{Kind: Succeeded, Epoch: c.Epoch}}}, l)
-	if b, err := json.Marshal(k.Stored); err != nil || strings.Contains(string(b), "Row") {
-		t.Errorf("never refused: %s (%v)", b, err)
-	}
-	k.do(1, Op{Reports: []Report{{Kind: Refused, Charge: &c, Epoch: c.Epoch}}}, l)
-	b, err := json.Marshal(k.Stored)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again Stored
-	if err := json.Unmarshal(b, &again); err != nil || again.State != k.State || again.State.Row.Refused != 1 {
-		t.Errorf("%+v (%v), want %+v", again.State, err, k.State)
-	}
-	var fields struct{ State map[string]json.RawMessage }
-	if err := json.Unmarshal(b, &fields); err != nil {
-		t.Fatal(err)
-	}
-	delete(fields.State, "Row")
-	if b, err = json.Marshal(fields); err != nil {
-		t.Fatal(err)
-	}
-	var old Stored
-	if err := json.Unmarshal(b, &old); err != nil || old.State.Row != (leak.Row{}) || old.State.Speed != 0.9 {
-		t.Fatalf("%+v (%v)", old.State, err)
-	}
-	old.Limits = []Limit{l}
-	k.Stored = old
-	c = k.book(3, 0, Cost{1}, l)
-	k.do(4, Op{Reports: []Report{{Kind: Succeeded, Epoch: c.Epoch}, {Kind: Refused, Charge: &c, Epoch: c.Epoch}}}, l)
-	if r := k.State.Row; r.Refused != 1 || k.State.Speed > 0.7*0.91 {
-		t.Errorf("speed %v, %+v", k.State.Speed, r)
-	}
-}
-
 func TestABucketIsNotIdleForAnHourAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own, memory := Must(NewBucket("own", PerSecond(10))), NewMemory()
+		own, memory := Must(NewBucket("own", PerSecond(10))), new(openMemory)
 		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
 		for _, b := range []*Bucket{own, shared} {
 			p, err := b.Acquire(ctx, Cost{1})
@@ -350,17 +308,12 @@ func TestABucketIsNotIdleForAnHourAfterARefusal(t *testing.T) {
 		}
 		for range 2 {
 			time.Sleep(29 * time.Minute)
-			for i := range 100 { // which looks for keys to drop
-				if _, err := Must(NewSharedBucket(memory, fmt.Sprint(i), PerSecond(10))).State(ctx); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if own.Idle() || memory.keys["shared"] == nil {
+			if own.Idle() || memory.until["shared"] <= now() {
 				t.Error("forgotten within an hour")
 			}
 		}
 		time.Sleep(2*time.Minute + time.Second)
-		if !own.Idle() || memory.keys["shared"].until > now() {
+		if !own.Idle() || memory.until["shared"] > now() {
 			t.Error("not forgotten after an hour")
 		}
 	})

@@ -26,9 +26,9 @@ func (b *Bucket) OnChange(f func()) (stop func()) {
 		switch {
 		case !stranded:
 		case l.store == nil:
-			_ = b.do(context.Background(), "settle", &Op{}, new(Result))
+			_ = b.do(context.Background(), "settle", &step{}, new(reply))
 		default: // not in the way of who stops
-			go func() { _ = b.do(context.Background(), "settle", &Op{}, new(Result)) }()
+			go func() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }()
 		}
 	}
 }

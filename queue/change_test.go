@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -185,7 +186,7 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 				continue
 			}
 			synctest.Test(t, func(t *testing.T) {
-				m := outbound.NewMemory()
+				m := leak.NewMemory()
 				b := bucket(t, outbound.PerHour(1))
 				if shares {
 					b = shared(t, m, outbound.PerHour(1))
@@ -227,7 +228,7 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 // Nor a hold that somebody else ends.
 func TestAResumeElsewhereIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
 		q := New(shared(t, m, limit), Config{})
 		other := shared(t, m, limit)
@@ -245,7 +246,7 @@ func TestAResumeElsewhereIsHeard(t *testing.T) {
 // Who only asks for news, and gets none, has lost nothing.
 func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: ms}
+		s := &far{Store: leak.NewMemory(), way: ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.01}), Config{})
 		begin := time.Now()
 		time.AfterFunc(5*time.Second, func() { s.away.Store(true) })
@@ -279,7 +280,7 @@ func TestTheLongestMaxWaitAdmitsWhoWaits(t *testing.T) {
 // A program that reads its configuration each second sets the same limits each second.
 func TestAReloadEachSecondCostsNoCall(t *testing.T) {
 	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
-	for name, store := range map[string]func() outbound.Store{"in memory": nil, "shared": func() outbound.Store { return outbound.NewMemory() }} {
+	for name, store := range map[string]func() leak.Store{"in memory": nil, "shared": func() leak.Store { return leak.NewMemory() }} {
 		synctest.Test(t, func(t *testing.T) {
 			took := func(every time.Duration) time.Duration {
 				b := outbound.Must(outbound.NewBucket("reload", limits...))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // A level that is wrong, by whatever fault, or a limit that takes months: who has not
@@ -18,7 +19,7 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", month)) },
 		"shared": func() *outbound.Bucket {
-			return outbound.Must(outbound.NewSharedBucket(outbound.NewMemory(), "k", month))
+			return outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", month))
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestACallThatIsTooFarAwayRefusesNobodyThatCouldGo(t *testing.T) {
 	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return bucket(t, limits...) },
-		"shared":    func() *outbound.Bucket { return shared(t, outbound.NewMemory(), limits...) },
+		"shared":    func() *outbound.Bucket { return shared(t, leak.NewMemory(), limits...) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := of()

@@ -58,7 +58,7 @@
 // what a distance costs.
 //
 // A store that tells too short a way back costs a call that comes alone up to two trips
-// more. From one that does not know of [outbound.Op.After] calls leave late, by a reply's
+// more. From one that does not know of [leak.Op.After] calls leave late, by a reply's
 // way back. If more than three trips in a row bring no place that can be used, the queue
 // pauses before the next, for 20 ms at first and 640 ms at most.
 //

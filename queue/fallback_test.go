@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -17,7 +18,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 	for _, limit := range []outbound.Limit{{Capacity: 8, LeakRate: 100}, {Capacity: 40, LeakRate: 4}, outbound.PerSecond(20)} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := outbound.NewMemory()
+				m := leak.NewMemory()
 				var phases [3]outboundtest.History
 				var all outboundtest.History
 				var phase atomic.Int32
@@ -80,7 +81,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 // Nobody waits for a store that hangs.
 func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &hung{Store: outbound.NewMemory()}
+		s := &hung{Store: leak.NewMemory()}
 		b, err := outbound.NewSharedBucket(&outbound.Fallback{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -105,14 +106,14 @@ func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 
 // hung answers nothing for a second.
 type hung struct {
-	outbound.Store
+	leak.Store
 	hangs atomic.Bool
 }
 
-func (h *hung) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (h *hung) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if h.hangs.Load() {
 		time.Sleep(time.Second)
-		return outbound.Result{}, errAway
+		return leak.Reply{}, errAway
 	}
 	return h.Store.Update(ctx, key, op)
 }

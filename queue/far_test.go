@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // far is a store that is some way off, and sometimes away. It knows when its
 // replies were true, and how long they normally take.
 type far struct {
-	outbound.Store
+	leak.Store
 	way      time.Duration             // there, and back
 	jitter   float64                   // of each way, a share of it
 	first    int                       // trips that the first takes, as one does that opens a connection
@@ -30,7 +31,7 @@ type far struct {
 
 var errAway = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
-func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	n := f.trips.Add(1)
 	for range 2 * max(0, f.first-1) {
 		if n == 1 {
@@ -40,7 +41,7 @@ func (f *far) Update(ctx context.Context, key string, op *outbound.Op) (outbound
 	f.walk(0)
 	if f.away.Load() {
 		time.Sleep(f.hangs)
-		return outbound.Result{}, errAway
+		return leak.Reply{}, errAway
 	}
 	if f.unclaims {
 		op.Claim = 0
@@ -69,7 +70,7 @@ func (f *far) walk(more time.Duration) {
 }
 
 // shared returns a bucket in a store.
-func shared(t *testing.T, s outbound.Store, limits ...outbound.Limit) *outbound.Bucket {
+func shared(t *testing.T, s leak.Store, limits ...outbound.Limit) *outbound.Bucket {
 	b, err := outbound.NewSharedBucket(s, "k", limits...)
 	if err != nil {
 		t.Fatal(err)

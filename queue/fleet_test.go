@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -50,7 +51,7 @@ func (o outcome) String() string {
 // run lets the fleet work for so long, and counts after a third of the time.
 func (f fleet) run(t *testing.T, length time.Duration) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		stores, queues := make([]*far, f.workers), make([]*Queue, f.workers)
 		var h outboundtest.History
 		var mu sync.Mutex
@@ -167,7 +168,7 @@ func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 // would catch up with what it does not want.
 func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &claimed{Store: outbound.NewMemory()}
+		s := &claimed{Store: leak.NewMemory()}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		for _, waiters := range []int{2, 5, 1, 4} { // besides the one that goes at once, or books
 			for range waiters + 1 {
@@ -191,12 +192,12 @@ func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 
 // claimed is a store that notes what bookings claim.
 type claimed struct {
-	outbound.Store
+	leak.Store
 	claims []float64
 }
 
-func (s *claimed) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	if op.Action == outbound.Book && len(op.Costs) > 0 {
+func (s *claimed) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if op.Action == leak.Book && len(op.Costs) > 0 {
 		s.claims = append(s.claims, op.Claim)
 	}
 	return s.Store.Update(ctx, key, op)
@@ -207,7 +208,7 @@ func (s *claimed) Update(ctx context.Context, key string, op *outbound.Op) (outb
 func TestASettleCostsAtMostOneTrip(t *testing.T) {
 	for _, rate := range []float64{5, 50, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: outbound.NewMemory(), way: ms}
+			s := &far{Store: leak.NewMemory(), way: ms}
 			q := New(shared(t, s, outbound.Limit{Capacity: 10, LeakRate: rate}), Config{})
 			for range 2000 {
 				go func() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -166,7 +167,7 @@ func TestLateIsToldWhateverTheTolerance(t *testing.T) {
 
 func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(shared(t, outbound.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
+		q := New(shared(t, leak.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
 			t.Fatal(err)
 		}

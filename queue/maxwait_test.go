@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // A MaxWait of a whole number of intervals admits the call that goes exactly then,
@@ -18,7 +19,7 @@ func TestMaxWaitAdmitsWhoGoesExactlyThen(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := bucket(t, l)
 					if !memory {
-						b = shared(t, outbound.NewMemory(), l)
+						b = shared(t, leak.NewMemory(), l)
 					}
 					q := New(b, Config{MaxWait: time.Duration(intervals / l.LeakRate * 1e9)})
 					n := int(l.Capacity + intervals)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // answers counts what calls were told, and when the last of them was.
@@ -48,7 +49,7 @@ func (a *answers) expect(went, failed int) {
 func TestAllWhoHaveNoPlaceHearOfOneError(t *testing.T) {
 	for _, rate := range []float64{0.5, 10, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: outbound.NewMemory(), way: ms, hangs: time.Second}
+			s := &far{Store: leak.NewMemory(), way: ms, hangs: time.Second}
 			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{})
 			a := &answers{t: t}
 			for range 10_000 {
@@ -82,7 +83,7 @@ func TestAllWhoHaveNoPlaceHearOfOneError(t *testing.T) {
 func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 	for _, outage := range []time.Duration{time.Second, 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: outbound.NewMemory(), way: ms}
+			s := &far{Store: leak.NewMemory(), way: ms}
 			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.5}), Config{})
 			a := &answers{t: t}
 			for range 4 { // one goes, one has a place after 2 s, two have none
@@ -111,7 +112,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 // A place is used if its clock was heard lately enough, whatever has failed since.
 func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: ms}
+		s := &far{Store: leak.NewMemory(), way: ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		a := &answers{t: t}
 		for range 100 {
@@ -129,7 +130,7 @@ func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 
 func TestWhoCameWhileTheFirstWasAwayHearsOfItsErrorAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: 500 * ms}
+		s := &far{Store: leak.NewMemory(), way: 500 * ms}
 		s.away.Store(true)
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
 		a := &answers{t: t}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -35,15 +36,15 @@ func TestThePlaceOfACancelledCallIsTheNextOnes(t *testing.T) {
 
 // booked is a store that sums up the costs of what is booked and not given back.
 type booked struct {
-	outbound.Store
+	leak.Store
 	mu  sync.Mutex
 	sum float64
 }
 
-func (s *booked) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (s *booked) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range op.Charges {
+	for _, c := range op.Back {
 		s.sum -= c.N[0]
 	}
 	was := 0.0
@@ -66,7 +67,7 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			rate := []float64{5, 20, 100}[rnd.IntN(3)]
 			limit := outbound.Limit{Capacity: 10, LeakRate: 10 * rate}
 			b := bucket(t, limit)
-			store := &booked{Store: outbound.NewMemory()}
+			store := &booked{Store: leak.NewMemory()}
 			way := rnd.IntN(30)
 			if way > 0 {
 				late := func(n int) time.Duration {
@@ -281,7 +282,7 @@ func TestAPlaceOfAnotherCostIsNotUsedDuringATrip(t *testing.T) {
 		for at := 50 * ms; at < 130*ms; at += ms {
 			synctest.Test(t, func(t *testing.T) {
 				limit := outbound.Limit{Capacity: 10, LeakRate: 10}
-				q := New(shared(t, &far{Store: outbound.NewMemory(), way: way}, limit), Config{})
+				q := New(shared(t, &far{Store: leak.NewMemory(), way: way}, limit), Config{})
 				var h outboundtest.History
 				ctx, cancel := context.WithCancel(bg)
 				for i, n := range []float64{10, 1, 10} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
@@ -103,13 +104,13 @@ func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
 
 // between is a store that has something done while a reply is on its way.
 type between struct {
-	outbound.Store
+	leak.Store
 	then func()
 }
 
-func (s *between) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (s *between) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := s.Store.Update(ctx, key, op)
-	if then := s.then; then != nil && op.Action == outbound.Book {
+	if then := s.then; then != nil && op.Action == leak.Book {
 		s.then = nil
 		then()
 	}
@@ -119,7 +120,7 @@ func (s *between) Update(ctx context.Context, key string, op *outbound.Op) (outb
 // What happens between the bucket's answer and the queue's listening counts.
 func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &between{Store: outbound.NewMemory()}
+		s := &between{Store: leak.NewMemory()}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -137,7 +138,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 // While nobody waits the queue does not listen, and then knows nothing.
 func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: 10 * time.Millisecond}
+		s := &far{Store: leak.NewMemory(), way: 10 * time.Millisecond}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})
 		if err != nil {
 			t.Fatal(err)

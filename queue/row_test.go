@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // row admits a call by all of its limiters, the outermost first.
@@ -97,7 +98,7 @@ func TestAQueueForCallsAtOnceGoesAroundTheOneForTheRate(t *testing.T) {
 		{"one bucket", func() outbound.Limiter { return of(rate, atOnce) }, true},
 		{"at once around the rate", func() outbound.Limiter { return row{of(atOnce), of(rate)} }, true},
 		{"one shared bucket", func() outbound.Limiter {
-			return New(outbound.Must(outbound.NewSharedBucket(outbound.NewMemory(), "row", rate, atOnce)), Config{})
+			return New(outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "row", rate, atOnce)), Config{})
 		}, true},
 		{"the rate around at once", func() outbound.Limiter { return row{of(rate), of(atOnce)} }, false},
 	} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -110,7 +111,7 @@ func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 			s.b = bucket(t, limits...)
 			if seed%2 == 1 {
 				var err error
-				if s.b, err = outbound.NewSharedBucket(outbound.NewMemory(), "sim", limits...); err != nil {
+				if s.b, err = outbound.NewSharedBucket(leak.NewMemory(), "sim", limits...); err != nil {
 					t.Fatal(err)
 				}
 			}

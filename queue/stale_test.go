@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // generous is a store that books further ahead than it is asked to, as for one who
 // catches up, and then fails at once, without a trip.
 type generous struct {
-	outbound.Store
+	leak.Store
 	fails atomic.Bool
 	trips atomic.Int64
 }
 
-func (g *generous) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (g *generous) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if n := g.trips.Add(1); g.fails.Load() && n < 5000 {
-		return outbound.Result{}, errAway
+		return leak.Reply{}, errAway
 	}
 	op.Horizon = 100 * ms
 	return g.Store.Update(ctx, key, op)
@@ -31,7 +32,7 @@ func (g *generous) Update(ctx context.Context, key string, op *outbound.Op) (out
 func TestAStoreThatFailsAtOnceIsNotAskedWithoutAPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {
-			g := &generous{Store: outbound.NewMemory()}
+			g := &generous{Store: leak.NewMemory()}
 			q := New(shared(t, g, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{})
 			went, failed := 0, 0
 			done := make(chan error, 400)

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Also who comes when nobody waits can give up while its trip is under way; what that
 // books is given back.
 func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := outbound.NewMemory()
+		m := leak.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
 		q := New(shared(t, &far{Store: m, way: time.Second}, limit), Config{})
 		for _, want := range []error{context.DeadlineExceeded, context.Canceled, ErrClosed} {
@@ -46,7 +47,7 @@ func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
 // Nor does it wait longer than for its trip, nor make more than one.
 func TestACallAloneTakesOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: outbound.NewMemory(), way: 10 * ms}
+		s := &far{Store: leak.NewMemory(), way: 10 * ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 5, LeakRate: 0.1}), Config{MaxWait: 5 * time.Second})
 		begin := time.Now()
 		for range 5 {

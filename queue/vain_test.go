@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // A place that is due before its reply is there was asked for again and again, for
@@ -23,7 +24,7 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	} {
 		for _, waiters := range []int{1, 20} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: outbound.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
+				s := &far{Store: leak.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
 				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
 				for range 5 {
 					done := make(chan error)
@@ -54,14 +55,14 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 
 // vain is a store whose replies bring nothing that can be used.
 type vain struct {
-	outbound.Store
-	spoil func(*outbound.Result)
+	leak.Store
+	spoil func(*leak.Reply)
 	trips atomic.Int64
 }
 
-func (v *vain) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (v *vain) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if v.trips.Add(1) > 1000 {
-		return outbound.Result{}, errors.New("asked without a pause")
+		return leak.Reply{}, errors.New("asked without a pause")
 	}
 	r, err := v.Store.Update(ctx, key, op)
 	v.spoil(&r)
@@ -71,16 +72,16 @@ func (v *vain) Update(ctx context.Context, key string, op *outbound.Op) (outboun
 // A store that is broken is asked with pauses, that grow, and a call waits for it no
 // longer than for others.
 func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
-	for name, spoil := range map[string]func(*outbound.Result){
-		"places that have passed": func(r *outbound.Result) {
+	for name, spoil := range map[string]func(*leak.Reply){
+		"places that have passed": func(r *leak.Reply) {
 			for i := range r.Charges {
 				r.Charges[i].Place -= time.Minute
 			}
 		},
-		"no places": func(r *outbound.Result) { r.Charges = nil },
+		"no places": func(r *leak.Reply) { r.Charges = nil },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			v := &vain{Store: outbound.NewMemory(), spoil: spoil}
+			v := &vain{Store: leak.NewMemory(), spoil: spoil}
 			q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
 			begin := time.Now()
 			_, err := q.Acquire(bg, outbound.Cost{1})

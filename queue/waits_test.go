@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // waits records what becomes of calls that arrive one by one at a queue, to find
@@ -99,7 +100,7 @@ func TestNobodyWaitsForThoseWhoCancel(t *testing.T) {
 			}}
 			b := bucket(t, s.limits...)
 			if seed%2 == 1 {
-				b = shared(t, outbound.NewMemory(), s.limits...)
+				b = shared(t, leak.NewMemory(), s.limits...)
 			}
 			q := New(b, Config{})
 			unit := float64(time.Second) / rate

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -144,7 +145,7 @@ func TestRefusalsInARowDoubleUpToMaxHold(t *testing.T) {
 				return answer(429, nil, c.header...)(req)
 			})
 			// In a store no hold is longer by chance.
-			b := outbound.Must(outbound.NewSharedBucket(outbound.NewMemory(), "api", c.limits...))
+			b := outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "api", c.limits...))
 			if rt.Limiter == nil {
 				rt.Limiter = b
 			} else {

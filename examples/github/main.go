@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -65,7 +66,7 @@ func limits(n float64, minute time.Duration) []outbound.Limit {
 
 // resources finds the limiters of GitHub's resources. Which one a path belongs to, its
 // answers say. All workers share the store.
-func resources(store outbound.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
+func resources(store leak.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
 	return &transport.Discovered{
 		Route: func(req *http.Request) string {
 			if strings.HasPrefix(req.URL.Path, "/search/") {
@@ -216,7 +217,7 @@ func (t *task) disturb(ctx context.Context) {
 // and the store is in Redis.
 func (t *task) run(ctx context.Context) error {
 	begin := time.Now()
-	store := outbound.NewMemory()
+	store := leak.NewMemory()
 	var all sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {

@@ -110,7 +110,7 @@ func (h *History) Check(capacity, leakRate, slack float64) error {
 	var begin, worstBegin, worstEnd int
 	for i, d := range log {
 		if i > 0 {
-			level = leak(level, leakRate, elapsed(log[i-1], d))
+			level = drained(level, leakRate, elapsed(log[i-1], d))
 		}
 		if level == 0 {
 			begin = i
@@ -219,8 +219,8 @@ func elapsed(a, b departure) float64 {
 	return float64(uint64(b.at-a.at)) / 1e9
 }
 
-// leak returns what is left of a level after so many seconds.
-func leak(level, leakRate, seconds float64) float64 {
+// drained returns what is left of a level after so many seconds.
+func drained(level, leakRate, seconds float64) float64 {
 	return max(0, level-leakRate*seconds)
 }
 

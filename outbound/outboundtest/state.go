@@ -35,7 +35,7 @@ type leakyBucket struct {
 // levelAt leaks from the last admission on, not from the last look: the steps are
 // then those of History.Check over the admitted calls, and so is the rounding.
 func (b *leakyBucket) levelAt(now int64) float64 {
-	return leak(b.level, b.leakRate, float64(now-b.at)/1e9)
+	return drained(b.level, b.leakRate, float64(now-b.at)/1e9)
 }
 
 func (b *leakyBucket) wait(now int64, _ int, units float64) time.Duration {

@@ -14,15 +14,16 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// TestStore is the exam that every [outbound.Store] passes. Each case quotes
+// TestStore is the exam that every [leak.Store] passes. Each case quotes
 // the sentence of the contract that it checks. newStore returns a store that
 // is ready, and not necessarily empty: the cases use keys of their own. Where it
 // returns, each time it is called, another store on one state, some cases use
 // four of them, as four workers do. Slow stores pass as well as fast ones; no case
 // sleeps for more than a second, unless a hook does.
-func TestStore(t *testing.T, newStore func(t *testing.T) outbound.Store, hooks ...StoreHooks) {
+func TestStore(t *testing.T, newStore func(t *testing.T) leak.Store, hooks ...StoreHooks) {
 	var h StoreHooks
 	for _, more := range hooks {
 		h = h.with(more)
@@ -48,10 +49,10 @@ func TestStore(t *testing.T, newStore func(t *testing.T) outbound.Store, hooks .
 type StoreHooks struct {
 	// Break has whatever keeps the state of s not answer s any more, until mend
 	// is called: best it hangs, and else it is down. Other stores are to go on.
-	Break func(s outbound.Store) (mend func())
+	Break func(s leak.Store) (mend func())
 	// Reopen returns a store that knows nothing but what s has saved, in place
 	// of s, which is used no more.
-	Reopen func(s outbound.Store) outbound.Store
+	Reopen func(s leak.Store) leak.Store
 }
 
 func (h StoreHooks) with(more StoreHooks) StoreHooks {
@@ -67,14 +68,14 @@ func (h StoreHooks) with(more StoreHooks) StoreHooks {
 // StoreCases yields the cases of [TestStore] one by one, for a store that lives
 // by the clock of this process and can take them in a bubble of testing/synctest.
 // Those that need a hook of [StoreHooks] are not among them.
-func StoreCases() iter.Seq2[string, func(t *testing.T, s outbound.Store)] {
-	return func(yield func(string, func(*testing.T, outbound.Store)) bool) {
+func StoreCases() iter.Seq2[string, func(t *testing.T, s leak.Store)] {
+	return func(yield func(string, func(*testing.T, leak.Store)) bool) {
 		for _, c := range storeCases {
 			if c.breaks {
 				continue
 			}
-			ok := yield(c.sentence, func(t *testing.T, s outbound.Store) {
-				c.check(&exam{tester: t, store: s, stores: []outbound.Store{s}, sentence: c.sentence})
+			ok := yield(c.sentence, func(t *testing.T, s leak.Store) {
+				c.check(&exam{tester: t, store: s, stores: []leak.Store{s}, sentence: c.sentence})
 			})
 			if !ok {
 				return
@@ -128,8 +129,8 @@ type storeCase struct {
 // exam is one case under way.
 type exam struct {
 	tester
-	store    outbound.Store
-	stores   []outbound.Store // of several workers, the first being store
+	store    leak.Store
+	stores   []leak.Store // of several workers, the first being store
 	hooks    StoreHooks
 	sentence string
 }
@@ -167,9 +168,9 @@ func (e *exam) share(key string, limits ...outbound.Limit) *outbound.Bucket {
 
 // punctual is a store of which no answer is late, however busy the machine is. A call
 // whose answer is late is charged once more, which is nothing where limits leak.
-type punctual struct{ outbound.Store }
+type punctual struct{ leak.Store }
 
-func (p punctual) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (p punctual) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := p.Store.Update(ctx, key, op)
 	r.When, r.Heard = time.Time{}, time.Time{}
 	return r, err

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // workers returns the exam's stores, if they are on one state, and else as many
 // times the first.
-func (e *exam) workers() []outbound.Store {
+func (e *exam) workers() []leak.Store {
 	key := e.key()
-	limits := []outbound.Limit{slow(1)}
+	limits := []leak.Limit{law(slow(1))}
 	for i, s := range e.stores {
-		r, err := s.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+		r, err := s.Update(bg, key, &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{1}}})
 		if err != nil {
 			e.Fatalf("the contract says %q: %v", e.sentence, err)
 		}
@@ -28,6 +29,11 @@ func (e *exam) workers() []outbound.Store {
 	return e.stores
 }
 
+// law returns a limit as a store knows it.
+func law(l outbound.Limit) leak.Limit {
+	return leak.Limit{Name: l.Name, Unit: l.Unit, Capacity: l.Capacity, Rate: l.LeakRate}
+}
+
 // trip is a call that was admitted somewhere between these times.
 type trip struct{ sent, arrived time.Time }
 
@@ -35,7 +41,7 @@ type trip struct{ sent, arrived time.Time }
 // request and a later reply is counted, so it does not matter how long trips take.
 func (e *exam) rate() {
 	const callers, capacity, perSecond = 16, 10, 500
-	key, limits := e.key(), []outbound.Limit{{Capacity: capacity, LeakRate: perSecond}}
+	key, limits := e.key(), []leak.Limit{{Capacity: capacity, Rate: perSecond}}
 	stores := e.workers()
 	var mu sync.Mutex
 	var admitted []trip
@@ -46,7 +52,7 @@ func (e *exam) rate() {
 			s := stores[i%len(stores)]
 			for time.Since(begin) < 300*time.Millisecond {
 				sent := time.Now()
-				r, err := s.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+				r, err := s.Update(bg, key, &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{1}}})
 				if err != nil {
 					e.failf("%v", err)
 					return
@@ -80,19 +86,19 @@ func (e *exam) rate() {
 
 // leaves has callers give up, and use what their operations pointed to at once.
 func (e *exam) leaves() {
-	key, limits := e.key(), []outbound.Limit{slow(1000)}
+	key, limits := e.key(), []leak.Limit{law(slow(1000))}
 	var mu sync.Mutex
 	known, unknown := 0, 0
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			var into [1]outbound.Charge
-			costs := make([]outbound.Cost, 1)
+			var into [1]leak.Charge
+			costs := make([]leak.Units, 1)
 			for range 20 {
 				ctx, cancel := context.WithCancel(bg)
 				stop := time.AfterFunc(1+rand.N(500*time.Microsecond), cancel)
-				costs[0] = outbound.Cost{1}
-				op := outbound.Op{Limits: limits, Action: outbound.Book, Costs: costs, Into: into[:0]}
+				costs[0] = leak.Units{1}
+				op := leak.Op{Limits: limits, Action: leak.Book, Costs: costs, Into: into[:0]}
 				r, err := e.store.Update(ctx, key, &op)
 				if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 					e.failf("%v, with ctx %v", err, ctx.Err())
@@ -104,16 +110,16 @@ func (e *exam) leaves() {
 					known += len(r.Charges)
 				}
 				mu.Unlock()
-				costs[0] = outbound.Cost{1e9}
-				into[0] = outbound.Charge{}
-				op = outbound.Op{}
+				costs[0] = leak.Units{1e9}
+				into[0] = leak.Charge{}
+				op = leak.Op{}
 				stop.Stop()
 				cancel()
 			}
 		})
 	}
 	all.Wait()
-	s, err := e.share(key, limits...).State(bg)
+	s, err := e.share(key, slow(1000)).State(bg)
 	if err != nil || s.Level < float64(known)-0.01 || s.Level > float64(known+unknown)+0.01 {
 		e.failf("level %v, %v, of %d that went and %d of which nobody knows", s.Level, err, known, unknown)
 	}
@@ -121,12 +127,12 @@ func (e *exam) leaves() {
 
 // tells looks several times, since a trip may take any time.
 func (e *exam) tells() {
-	key, limits := e.key(), []outbound.Limit{slow(10)}
+	key, limits := e.key(), []leak.Limit{law(slow(10))}
 	const slack = 20 * time.Millisecond // of a store that estimates
 	var early, late time.Duration
 	for range 8 {
 		sent := time.Now()
-		r, err := e.store.Update(bg, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}})
+		r, err := e.store.Update(bg, key, &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{1}}})
 		arrived := time.Now()
 		if err != nil {
 			e.failf("%v", err)

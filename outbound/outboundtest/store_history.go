@@ -8,26 +8,27 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // double is a key twice: in the store under examination, and in a state that is
-// never written anywhere, computed with [outbound.Op.Apply] as of the times that the
+// never written anywhere, computed with [leak.Op.Apply] as of the times that the
 // store tells. The same is done with both, and the answers are compared.
 type double struct {
 	*exam
 	r       *rand.Rand
-	last    outbound.Result // the store's
-	want    outbound.Result // the arithmetic's
-	state   outbound.Stored
+	last    leak.Reply // the store's
+	want    leak.Reply // the arithmetic's
+	state   leak.Stored
 	buckets [2]*outbound.Bucket
 	permits [2][]outbound.Permit
 	tickets [2][]outbound.Ticket
 	asked   [2]int
 }
 
-type storeFunc func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error)
+type storeFunc func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error)
 
-func (f storeFunc) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (f storeFunc) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	return f(ctx, key, op)
 }
 
@@ -56,7 +57,7 @@ func (e *exam) history() {
 	}
 }
 
-func (d *double) store(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (d *double) store(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := d.exam.store.Update(ctx, key, op)
 	d.last = r
 	d.asked[0]++
@@ -64,7 +65,7 @@ func (d *double) store(ctx context.Context, key string, op *outbound.Op) (outbou
 	return r, err
 }
 
-func (d *double) compute(_ context.Context, _ string, op *outbound.Op) (outbound.Result, error) {
+func (d *double) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
 	d.want = op.Apply(&d.state, d.last.State.At)
 	d.asked[1]++
 	return d.want, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // crowd uses some other keys: then is when a store may look for what to forget.
@@ -56,9 +57,9 @@ const within = 30 * time.Second
 
 // ends checks that nobody waits for ever for a store that hangs.
 func (e *exam) ends() {
-	key, limits := e.key(), []outbound.Limit{slow(10)}
+	key, limits := e.key(), []leak.Limit{law(slow(10))}
 	look := func() error {
-		_, err := e.store.Update(bg, key, &outbound.Op{Limits: limits})
+		_, err := e.store.Update(bg, key, &leak.Op{Limits: limits})
 		return err
 	}
 	if err := look(); err != nil {

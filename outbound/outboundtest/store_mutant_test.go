@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // small is a store as somebody writes it in a quarter of an hour: the state of each
@@ -24,13 +25,13 @@ type small struct {
 	rows map[string][]byte
 }
 
-func (s *small) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (s *small) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if err := ctx.Err(); err != nil {
-		return outbound.Result{}, err
+		return leak.Reply{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var row outbound.Stored
+	var row leak.Stored
 	if s.rows[key] != nil && json.Unmarshal(s.rows[key], &row) != nil {
 		row.State.Speed = -1 // garbage
 	}
@@ -40,7 +41,7 @@ func (s *small) Update(ctx context.Context, key string, op *outbound.Op) (outbou
 }
 
 func TestAStoreOfFifteenLinesPassesTheExam(t *testing.T) {
-	TestStore(t, func(*testing.T) outbound.Store { return &small{rows: make(map[string][]byte)} })
+	TestStore(t, func(*testing.T) leak.Store { return &small{rows: make(map[string][]byte)} })
 }
 
 // mutant is small, and can be spoilt in many ways.
@@ -52,9 +53,9 @@ type mutant struct {
 	lag    func() time.Duration                          // between the stamp and the lock
 	naive  bool                                          // a stamp that goes back is a step back, as if it came from Apply before
 	key    func(string) string
-	save   func(*outbound.Stored)
-	forget func(s *outbound.Stored, r *outbound.Result) time.Duration
-	result func(*outbound.Result)
+	save   func(*leak.Stored)
+	forget func(s *leak.Stored, r *leak.Reply) time.Duration
+	result func(*leak.Reply)
 
 	// What it does while it is broken.
 	hangs, halfway bool
@@ -73,9 +74,9 @@ func newTable() *table {
 	return &table{rows: make(map[string][]byte), until: make(map[string]time.Time)}
 }
 
-func (m *mutant) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if err := ctx.Err(); err != nil {
-		return outbound.Result{}, err
+		return leak.Reply{}, err
 	}
 	now := time.Duration(time.Now().UnixNano())
 	if m.stamp != nil {
@@ -92,7 +93,7 @@ func (m *mutant) Update(ctx context.Context, key string, op *outbound.Op) (outbo
 	if m.forget != nil && time.Now().After(m.until[key]) {
 		delete(m.rows, key)
 	}
-	var row outbound.Stored
+	var row leak.Stored
 	if m.rows[key] != nil && json.Unmarshal(m.rows[key], &row) != nil {
 		row.State.Speed = -1
 	}
@@ -111,9 +112,9 @@ func (m *mutant) Update(ctx context.Context, key string, op *outbound.Op) (outbo
 			m.mu.Lock()
 		}
 		if m.cause != nil {
-			return outbound.Result{}, m.cause
+			return leak.Reply{}, m.cause
 		}
-		return outbound.Result{}, fmt.Errorf("%w: broken", outbound.ErrAway)
+		return leak.Reply{}, fmt.Errorf("%w: broken", outbound.ErrAway)
 	}
 	if m.forget != nil {
 		m.until[key] = time.Now().Add(m.forget(&row, &r))
@@ -148,7 +149,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 
 // examine returns the sentences that stores fail, of those that begin so, each in a
 // bubble of its own.
-func examine(t *testing.T, sentence string, store func(id int, on *table) outbound.Store, hooks func(*table) StoreHooks) (failed []string) {
+func examine(t *testing.T, sentence string, store func(id int, on *table) leak.Store, hooks func(*table) StoreHooks) (failed []string) {
 	for _, c := range storeCases {
 		if !strings.HasPrefix(c.sentence, sentence) {
 			continue
@@ -193,36 +194,36 @@ func TestStoresThatAreWrongFailTheExam(t *testing.T) {
 			return strings.NewReplacer("e\u0301", "\u00e9", "E\u0301", "\u00c9").Replace(k)
 		}},
 		"decomposed keys": {fails: keys, key: func(k string) string { return strings.ReplaceAll(k, "\u00e9", "e\u0301") }},
-		"no Version":      {fails: kept, save: func(s *outbound.Stored) { s.Version = 0 }},
-		"no Skip":         {fails: kept, save: func(s *outbound.Stored) { s.State.Skip = 0 }},
-		"no Ret": {fails: kept, save: func(s *outbound.Stored) {
+		"no Version":      {fails: kept, save: func(s *leak.Stored) { s.Version = 0 }},
+		"no Skip":         {fails: kept, save: func(s *leak.Stored) { s.State.Skip = 0 }},
+		"no Ret": {fails: kept, save: func(s *leak.Stored) {
 			for i := range s.State.Level {
 				s.State.Level[i].Ret = 0
 			}
 		}},
-		"no Top": {fails: kept, save: func(s *outbound.Stored) {
+		"no Top": {fails: kept, save: func(s *leak.Stored) {
 			for i := range s.State.Level {
 				s.State.Level[i].Top = 0
 			}
 		}},
-		"no Lead":   {fails: "who is behind", save: func(s *outbound.Stored) { s.Lead = 0 }},
-		"no Others": {fails: "buckets made with", save: func(s *outbound.Stored) { s.Others = nil }},
-		"no Set":    {fails: "limits that were set outlive", save: func(s *outbound.Stored) { s.Set = false }},
-		"no Epoch":  {fails: kept, save: func(s *outbound.Stored) { s.State.Epoch = 0 }},
-		"no Fails":  {fails: "a refusal without a success", save: func(s *outbound.Stored) { s.State.Fails = -2 }},
-		"no Why":    {fails: "nothing goes until the reset", save: func(s *outbound.Stored) { s.State.Why = 0 }},
-		"limits that were set are forgotten with the levels": {fails: "limits that were set outlive", forget: func(_ *outbound.Stored, r *outbound.Result) time.Duration { return r.Expire }},
-		"keys are forgotten at half of Expire": {fails: "a key is not forgotten", forget: func(s *outbound.Stored, r *outbound.Result) time.Duration {
-			if s.Set {
+		"no Lead":   {fails: "who is behind", save: func(s *leak.Stored) { s.Lead = 0 }},
+		"no Others": {fails: "buckets made with", save: func(s *leak.Stored) { s.Others = nil }},
+		"no Stamp":  {fails: "limits that were set outlive", save: func(s *leak.Stored) { s.Stamp = 0 }},
+		"no Epoch":  {fails: kept, save: func(s *leak.Stored) { s.State.Epoch = 0 }},
+		"no Fails":  {fails: "a refusal without a success", save: func(s *leak.Stored) { s.State.Fails = -2 }},
+		"no Why":    {fails: "nothing goes until the reset", save: func(s *leak.Stored) { s.State.Why = 0 }},
+		"limits that were set are forgotten with the levels": {fails: "limits that were set outlive", forget: func(_ *leak.Stored, r *leak.Reply) time.Duration { return r.Expire }},
+		"keys are forgotten at half of Expire": {fails: "a key is not forgotten", forget: func(s *leak.Stored, r *leak.Reply) time.Duration {
+			if s.Stamp != 0 {
 				return time.Hour
 			}
 			return r.Expire / 2
 		}},
-		"When is 90 ms old": {fails: "When is", result: func(r *outbound.Result) { r.When = time.Now().Add(-90 * time.Millisecond) }},
-		"When is to come":   {fails: "When is", result: func(r *outbound.Result) { r.When = time.Now().Add(90 * time.Millisecond) }},
+		"When is 90 ms old": {fails: "When is", result: func(r *leak.Reply) { r.When = time.Now().Add(-90 * time.Millisecond) }},
+		"When is to come":   {fails: "When is", result: func(r *leak.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			failed := examine(t, m.fails, func(id int, on *table) outbound.Store {
+			failed := examine(t, m.fails, func(id int, on *table) leak.Store {
 				s := m
 				s.id, s.table = id, on
 				return &s
@@ -242,7 +243,7 @@ func apart(d time.Duration) func(int, time.Duration) time.Duration {
 
 // A store that is right passes all of it, the cases that need a hook included.
 func TestAStoreThatIsRightPassesTheExamWithItsHooks(t *testing.T) {
-	for _, failed := range examine(t, "", func(_ int, on *table) outbound.Store { return &mutant{table: on} }, breakable) {
+	for _, failed := range examine(t, "", func(_ int, on *table) leak.Store { return &mutant{table: on} }, breakable) {
 		t.Error(failed)
 	}
 }
@@ -253,7 +254,7 @@ func TestStoresThatDoNotEndOrFailHalfwayFailTheExamWithItsHooks(t *testing.T) {
 		"fails with another error": {fails: "Update ends", cause: errors.New("no")},
 		"carries out and fails":    {halfway: true},
 	} {
-		failed := examine(t, m.fails, func(_ int, on *table) outbound.Store {
+		failed := examine(t, m.fails, func(_ int, on *table) leak.Store {
 			s := m
 			s.table = on
 			return &s
@@ -267,7 +268,7 @@ func TestStoresThatDoNotEndOrFailHalfwayFailTheExamWithItsHooks(t *testing.T) {
 // breakable breaks what stores are on, and reads again what was written.
 func breakable(on *table) StoreHooks {
 	return StoreHooks{
-		Break: func(outbound.Store) func() {
+		Break: func(leak.Store) func() {
 			on.mu.Lock()
 			defer on.mu.Unlock()
 			on.broken = make(chan struct{})
@@ -278,7 +279,7 @@ func breakable(on *table) StoreHooks {
 				on.broken = nil
 			}
 		},
-		Reopen: func(s outbound.Store) outbound.Store {
+		Reopen: func(s leak.Store) leak.Store {
 			again := *s.(*mutant)
 			again.table = newTable()
 			maps.Copy(again.rows, s.(*mutant).rows)

@@ -6,19 +6,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // distant is a store that is far away.
 type distant struct {
-	outbound.Store
+	leak.Store
 	way time.Duration
 }
 
-func (d distant) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (d distant) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	select {
 	case <-ctx.Done():
-		return outbound.Result{}, ctx.Err()
+		return leak.Reply{}, ctx.Err()
 	case <-time.After(d.way):
 	}
 	r, err := d.Store.Update(ctx, key, op)
@@ -29,7 +29,7 @@ func (d distant) Update(ctx context.Context, key string, op *outbound.Op) (outbo
 func TestAStoreThatIsFarAwayPassesTheExam(t *testing.T) {
 	for sentence, check := range StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { check(t, distant{outbound.NewMemory(), 200 * time.Millisecond}) })
+			synctest.Test(t, func(t *testing.T) { check(t, distant{leak.NewMemory(), 200 * time.Millisecond}) })
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
@@ -48,7 +49,7 @@ func TestTheDocumentedUserPassesTheExam(t *testing.T) {
 	rdb := server.Client(t, worker(t, server, "+cluster|slots", "+command"))
 	require.ErrorContains(t, rdb.Set(t.Context(), "dripfeed:1:x", 1, 0).Err(), "NOPERM")
 	require.ErrorContains(t, rdb.HSet(t.Context(), "others", "x", 1).Err(), "NOPERM")
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store { return redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}) })
+	outboundtest.TestStore(t, func(*testing.T) leak.Store { return redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}) })
 }
 
 func TestTheDocumentedUserPassesTheExamOnACluster(t *testing.T) {
@@ -58,7 +59,7 @@ func TestTheDocumentedUserPassesTheExamOnACluster(t *testing.T) {
 		worker(t, n)
 	}
 	rdb := c.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = documented(t)[0], "secret" })
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+	outboundtest.TestStore(t, func(*testing.T) leak.Store {
 		return redisstore.New(rdb, redisstore.Config{Timeout: 5 * time.Second})
 	})
 }

@@ -18,8 +18,8 @@ func TestLimitsThatNobodyHasSetAreGarbage(t *testing.T) {
 	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
 		s := start(t)
 		for i, v := range []string{
-			`5 [{"capacity":10,"leak_rate":1,"per":-5}]`, `5 [{"capacity":10,"leak_rate":1,"at_once":true}]`,
-			`5 [{"capacity":1e-9,"leak_rate":1000}]`, `5 [{"capacity":10,"leak_rate":1,"unit":1.0}]`, `5 [{"capacity":10`, `0 [{"capacity":1000,"leak_rate":1}]`, `x`,
+			`5 [{"Capacity":10,"Rate":1,"Window":-5}]`, `5 [{"Capacity":10,"Rate":1,"Unit":-1}]`,
+			`5 [{"Capacity":1e-9,"Rate":1000}]`, `5 [{"Capacity":10,"Rate":1,"Unit":1.0}]`, `5 [{"Capacity":10`, `0 [{"Capacity":1000,"Rate":1}]`, `x`,
 		} {
 			var told events
 			store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})

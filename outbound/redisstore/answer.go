@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // answer is what the script has replied.
@@ -19,6 +18,7 @@ type answer struct {
 	repeated bool // from the record of the request: it had been carried out before
 	state    leak.State
 	recorded int64 // the last request on record; -1: none
+	stamp    int64 // of the limits that are set; 0: none are
 	version  int64
 	claim    float64
 	booked   int // calls; -1 - the limits brought to the brim, for a meter
@@ -31,19 +31,12 @@ type answer struct {
 	lost     uint8 // of what this worker has had an answer to
 	differ   bool
 	n        int               // limits
-	stamp    float64           // of set
 	full     [leak.Max]float64 // how full they are at the first place
 	up       [leak.Max]float64 // what the joint rule raised them by for that place
 	y        [leak.Max]float64 // how full with all that had come back until then, if repeated
-	set      *[]outbound.Limit // those in force, if they are not the ones known; empty: each bucket's own
+	stale    bool              // other limits are in force than the request counts by, and nothing was done
+	set      []leak.Limit      // these; none: each worker's own
 }
-
-// why a call was not booked, as the script counts.
-const (
-	whyRoom = 1 + iota
-	whyTooLarge
-	whyInvalid
-)
 
 // errReply is a reply that the script does not make.
 var errReply = errors.New("redisstore: not a reply of this package's script")
@@ -68,16 +61,17 @@ const head, perLimit, unusual = 11, 5, 16
 
 // decode reads a reply.
 func decode(value any) (a answer, err error) {
-	text, blob, blobbed := "", "", false
+	text := ""
 	switch v := value.(type) {
 	case string:
 		if text = v; text == "ahead" {
 			return a, errAhead
 		}
 	case []any:
-		if len(v) == 2 {
-			text, _ = v[0].(string)
-			blob, blobbed = v[1].(string)
+		if len(v) == 2 && v[0] == "stale" {
+			if set, ok := v[1].(string); ok {
+				return a, a.read(set)
+			}
 		}
 	}
 	var buf [head + perLimit*leak.Max + unusual + leak.Max]float64
@@ -93,13 +87,13 @@ func decode(value any) (a answer, err error) {
 	}
 	s := &a.state
 	a.recorded, s.At, s.Born, s.Last, s.Fails = int64(f[0]), nanos(f[1]), nanos(f[2]), nanos(f[3]), int(f[4])
-	a.version, a.claim, a.booked, a.place, a.before = int64(f[5]), f[6], int(f[7]), nanos(f[8]), nanos(f[9])
+	a.stamp, a.claim, a.booked, a.place, a.before = int64(f[5]), f[6], int(f[7]), nanos(f[8]), nanos(f[9])
 	for i := range a.n {
 		l := limits[perLimit*i:]
 		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}
 		a.full[i], a.up[i] = l[3], l[4]
 	}
-	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.Memory, 1, int64(f[2])
+	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.HoldMemory, 1, int64(f[2])
 	if rest != 0 {
 		u := limits[perLimit*a.n:]
 		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] == 1, u[2] != 0
@@ -111,19 +105,44 @@ func decode(value any) (a answer, err error) {
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
 		s.Row = row(u[11:])
 	}
-	if blobbed {
-		a.set = new([]outbound.Limit)
-		stamp, blob, _ := strings.Cut(blob, " ")
-		if a.stamp, err = strconv.ParseFloat(stamp, 64); err != nil {
-			return a, fmt.Errorf("%w: limits %.80q", errReply, stamp)
-		}
-		if blob != "" {
-			if err := json.Unmarshal([]byte(blob), a.set); err != nil {
-				return a, &unreadable{a.stamp, err}
-			}
-		}
+	// The last bits are the version, and below 0 it is of limits that are set no more.
+	if a.version = a.stamp % versions; a.stamp < 0 {
+		a.version, a.stamp = -a.version, 0
 	}
 	return a, nil
+}
+
+// versions is the number of versions that a stamp tells apart.
+const versions = 1 << 20
+
+// read reads the limits that are in force, as the server keeps them: a stamp, and JSON.
+func (a *answer) read(set string) error {
+	a.stale = true
+	text, blob, _ := strings.Cut(set, " ")
+	if text == "" {
+		return nil
+	}
+	stamp, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: limits %.80q", errReply, text)
+	}
+	a.version = stamp % versions
+	if blob == "" {
+		return nil
+	}
+	a.stamp = stamp
+	if err := json.Unmarshal([]byte(blob), &a.set); err != nil {
+		return &unreadable{float64(stamp), err}
+	}
+	if n := len(a.set); n == 0 || n > leak.Max {
+		return &unreadable{float64(stamp), fmt.Errorf("%d limits", n)}
+	}
+	for i := range a.set {
+		if !a.set[i].Sound() {
+			return &unreadable{float64(stamp), fmt.Errorf("limit %+v", a.set[i])}
+		}
+	}
+	return nil
 }
 
 // numbers reads what the script has packed.
@@ -141,28 +160,25 @@ func numbers(s string, into []float64) ([]float64, bool) {
 type outcome struct {
 	*request
 	answer *answer
-	base   outbound.Result
-	why    *outbound.Result // of the refused; nil: nobody is
-	err    error            // of all
-	booked int              // of the gates, or of the costs of main
-	over   []*wait          // their callers wait
+	base   leak.Reply
+	why    *leak.Reply // of the refused; nil: nobody is
+	err    error       // of all
+	booked int         // of the gates, or of the costs of main
+	over   []*wait     // their callers wait
 }
 
 // deliver notes what an answer says, and lets the line's next request go. What comes
 // of it is handed out without the shard's lock, which is held here.
 func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome {
 	ln := r.line
-	if a.set != nil {
-		ln.set, ln.stamp = nil, a.stamp
-		if len(*a.set) > 0 {
-			ln.set = *a.set
-		}
+	ln.unreadable = 0
+	if a.stale {
+		return sh.stale(r, a)
 	}
-	ln.version = a.version
 	loss := ln.learn(r, a)
 	o := outcome{request: r, answer: a, booked: min(max(0, a.booked), len(r.costs))}
-	o.base = outbound.Result{
-		Limit: -1, State: a.state, Limits: ln.inForce(r.limits), Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
+	o.base = leak.Reply{
+		Limit: -1, State: a.state, Stamp: a.stamp, Version: a.version, Claim: a.claim, Differ: a.differ, Garbage: a.garbage,
 	}
 	o.base.When, o.base.Heard = ln.offset.lay(a.state.At, sent, arrived)
 	for i := range a.n {
@@ -172,13 +188,12 @@ func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome
 		ln.refusal = refusal{}
 	}
 	if a.why != 0 {
-		o.why = new(outbound.Result)
+		o.why = new(leak.Reply)
 		*o.why = o.base
 		o.why.Refused, o.why.Limit, o.why.Wait = true, a.which, a.wait
-		o.why.TooLarge, o.why.Invalid = a.why == whyTooLarge, a.why == whyInvalid
 	}
-	if a.why == whyRoom && len(r.gates) > o.booked {
-		ln.refusal.remember(r.costs[o.booked], r.limits, o.why, arrived)
+	if a.why != 0 && len(r.gates) > o.booked {
+		ln.refusal.remember(r.costs[o.booked], r, o.why, arrived)
 	}
 	o.divide(sh)
 	sh.tellOf(ln, a, loss)
@@ -197,7 +212,7 @@ func (o *outcome) divide(sh *shard) {
 			continue
 		}
 		next, cost := o.costs[o.booked], o.costs[i]
-		if o.answer.why != 0 && cost == next || o.answer.why == whyRoom && covers(&cost, &next) {
+		if o.answer.why != 0 && (cost == next || covers(&cost, &next)) {
 			w.place = -1
 		} else if w.result = o.refusal(&cost); w.result != nil {
 			w.place = -1
@@ -222,20 +237,13 @@ func (o *outcome) divide(sh *shard) {
 
 // refusal is what a call of this cost is told that has no room in the state that the
 // answer tells of, or nil if it has, or can never have any.
-func (o *outcome) refusal(cost *outbound.Cost) *outbound.Result {
-	if o.answer.why != whyRoom {
+func (o *outcome) refusal(cost *leak.Units) *leak.Reply {
+	if o.answer.why == 0 {
 		return nil
 	}
-	s, limits, n := o.base.State, o.base.Limits, share(cost, o.base.Limits)
-	var shapes [leak.Max]leak.Limit
-	for i := range limits {
-		if n[i] > limits[i].Capacity {
-			return nil
-		}
-		shapes[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
-	}
+	s := o.base.State
 	var c leak.Charge
-	wait, which, ok := s.Fill(shapes[:len(limits)], &n, 0, &c)
+	wait, which, ok := s.Fill(o.limits, cost, 0, &c)
 	if ok {
 		return nil
 	}
@@ -252,8 +260,8 @@ func (o *outcome) hand(sh *shard) {
 		}
 		return
 	}
-	p := o.answer.places(o.request, o.base.Limits)
-	var back []outbound.Charge
+	p := o.answer.places(o.request)
+	var back []leak.Charge
 	for _, w := range o.over {
 		n, r := 0, &o.base
 		switch {
@@ -276,19 +284,35 @@ func (o *outcome) hand(sh *shard) {
 		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
-		sh.giveBack(o.line, o.limits, back)
+		sh.giveBack(o.request, back)
 	}
 }
 
 // giveBack returns places whose callers have gone.
-func (sh *shard) giveBack(ln *line, limits []outbound.Limit, charges []outbound.Charge) {
-	op := &outbound.Op{Limits: limits, Action: outbound.Book}
-	for i := range charges {
-		op.Charges = append(op.Charges, &charges[i])
-	}
+func (sh *shard) giveBack(r *request, charges []leak.Charge) {
+	op := &leak.Op{Limits: r.limits, Stamp: r.stamp, Action: leak.Book, Back: charges}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.push(ln, &wait{op: op, line: ln, gone: true})
+	sh.push(r.line, &wait{op: op, line: r.line, gone: true})
+}
+
+// stale answers a request that counts by limits which are not in force. Nothing was
+// done, and whoever is still there asks again.
+func (sh *shard) stale(r *request, a *answer) outcome {
+	r.line.fence = r.fenced
+	o := outcome{request: r, answer: a, over: r.waits}
+	o.base = leak.Reply{Limit: -1, Stale: true, Stamp: a.stamp, Version: a.version, Limits: a.set}
+	for _, w := range r.waits {
+		w.place = -1
+		if w.reported {
+			w.result = new(leak.Reply)
+			*w.result = o.base
+			w.result.Reported = true
+		}
+		sh.end(w)
+	}
+	sh.arrived(r.line)
+	return o
 }
 
 // places are what was taken for each of a request's costs, in their order, as the
@@ -296,18 +320,13 @@ func (sh *shard) giveBack(ln *line, limits []outbound.Limit, charges []outbound.
 type places struct {
 	*answer
 	*request
-	limits []outbound.Limit
-	shape  [leak.Max]leak.Limit
 	// From the first place on, which is the zero of this dial, it is computed again.
 	dial leak.State
 	next int
 }
 
-func (a *answer) places(r *request, limits []outbound.Limit) places {
-	p := places{answer: a, request: r, limits: limits, dial: leak.State{Speed: 1, Rem: -leak.Memory}}
-	for i := range limits[:min(len(limits), a.n)] {
-		p.shape[i] = leak.Limit{Capacity: limits[i].Capacity, Rate: limits[i].LeakRate}
-	}
+func (a *answer) places(r *request) places {
+	p := places{answer: a, request: r, dial: leak.State{Speed: 1, Rem: -leak.HoldMemory}}
 	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
 		p.dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
 	}
@@ -318,18 +337,18 @@ func (a *answer) places(r *request, limits []outbound.Limit) places {
 }
 
 // book appends the charges of the next n costs.
-func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
+func (p *places) book(to []leak.Charge, n int) []leak.Charge {
 	a := p.answer
 	for range n {
-		to = append(to, outbound.Charge{})
+		to = append(to, leak.Charge{})
 		c := &to[len(to)-1]
-		units := share(&p.costs[p.next], p.limits)
+		units := &p.costs[p.next]
 		if p.next == 0 {
-			c.N, c.Y, c.Up = units, a.full, a.up
+			c.N, c.Y, c.Up = *units, a.full, a.up
 			c.Before = a.before - a.place
-			c.Free = c.Freed(p.shape[:a.n])
+			c.Free = c.Freed(p.limits)
 		} else {
-			p.dial.Fill(p.shape[:a.n], &units, maxWait, &c.Charge)
+			p.dial.Fill(p.limits, units, maxWait, c)
 		}
 		p.next++
 		c.Place += a.place
@@ -350,12 +369,21 @@ func (p *places) book(to []outbound.Charge, n int) []outbound.Charge {
 
 const maxWait = time.Duration(math.MaxInt64)
 
-// share returns what a cost takes of each limit.
-func share(c *outbound.Cost, limits []outbound.Limit) (n leak.Units) {
-	for i := range limits {
-		n[i] = leak.Limit{Capacity: limits[i].Capacity}.Takes(c[limits[i].Unit])
+// unread has a request made again whose answer is limits that nobody can have set: the
+// next one says so, and the script takes them for garbage.
+func (sh *shard) unread(r *request, u *unreadable) outcome {
+	ln := r.line
+	ln.unreadable = u.stamp
+	if r.stamp != 0 { // then none are in force
+		return sh.stale(r, &answer{stale: true})
 	}
-	return n
+	for _, w := range r.waits {
+		w.told = w.reported
+	}
+	ln.pending = append(r.waits, ln.pending...)
+	ln.fence = r.fenced
+	sh.arrived(ln)
+	return outcome{request: r, answer: &answer{}}
 }
 
 // refuse notes that a request has failed. The shard's lock is held.
@@ -366,8 +394,8 @@ func (sh *shard) refuse(r *request, err error) outcome {
 	case errors.Is(err, errAhead):
 		sh.store.rename()
 		sh.store.tell(EventGarbage, r.line.bucket, nil)
-	case errors.As(err, &u): // the next request says so
-		r.line.stamp = -u.stamp
+	case errors.As(err, &u):
+		return sh.unread(r, u)
 	}
 	for _, w := range r.waits {
 		if w.tells {

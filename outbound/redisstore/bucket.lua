@@ -10,9 +10,9 @@
 --   l<limit> level, ret, dial at which it was so, rate, top[, capacity]; the last
 --            once limits were set without it; top is the capacity, or the larger one from
 --            before it was lowered
---   v        stamp of the limits[, the limits that were set, as JSON]; of a stamp the
---            last 20 bits are the version, and the others the time, so that it names
---            these limits even if the key is lost and others are set
+--   v        stamp of the limits[, the limits that were set, as the workers write them];
+--            of a stamp the last 20 bits are the version, and the others the time, so that
+--            it names these limits even if the key is lost and others are set
 --   w<id>    a worker's record: seq of its last request that changed anything; since
 --            which the record is unbroken, and how many calls it booked, in one number;
 --            the place of the first; of each limit, how full it is there, with all that
@@ -23,9 +23,9 @@
 -- Numbers are doubles, packed: nothing is lost, and little is to be read.
 --
 -- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
--- known what became of the request before, the stamp of the limits known, or less than
--- zero of some that the worker cannot read, print, how
--- many limits, and of each its unit, capacity and rate; the limits' fields; then
+-- known what became of the request before, the stamp of the limits that the request
+-- counts by if they were set, or 0, or less than zero of some that the worker cannot read,
+-- print, how many limits, and of each its unit, capacity and rate; the limits' fields; then
 -- steps, each a letter and numbers.
 --
 -- A function made here is made in every run, and most runs only book: what they
@@ -88,48 +88,38 @@ end
 
 local seq, heard, fence, known, mine, n, unit, cap, rate = unpacked('ddddddddd', head)
 local field = ARGV[3]
-local limits = {{field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}}
+local limits = {{field = field, unit = unit, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}}
 local fields = {'s', 'c', 'v', worker, field}
 for i = 2, n do
   unit, cap, rate = unpacked('ddd', head, 24 * i + 25)
   field = ARGV[2 + i]
-  limits[i] = {field = field, unit = unit + 1, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}
+  limits[i] = {field = field, unit = unit, cap = cap, rate = rate, level = 0, ret = 0, top = 0, full = 0, up = 0}
   fields[4 + i] = field
 end
 local arg = 3 + n -- the next step
-local own = limits
 local got = redis.pcall('HMGET', key, unpack(fields))
 
-local stamp, set, garbage = 0, nil, false
+local stamp, set, garbage = 0, false, false
 if got.err then -- it is no hash: whoever may not read it is not told that it is empty
   if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
   got, garbage = {}, true
 end
 if got[3] then
-  stamp, set = string.match(got[3], '^(%d+) ?(.*)$')
-  stamp = tonumber(stamp)
-  if not (stamp and stamp > 0 and stamp < 9007199254740992) or stamp == -known then stamp, set, garbage = 0, nil, true end
-  local ok, list = pcall(cjson.decode, set or '')
-  ok = ok and type(list) == 'table' and #list > 0 and #list <= 8
-  for _, l in ipairs(ok and list or {}) do
-    local c, r, u
-    if type(l) == 'table' then c, r, u = l.capacity, l.leak_rate, l.unit or 0 end
-    ok = ok and type(c) == 'number' and type(r) == 'number' and c > 0 and c <= 1e12 and r > 0 and r <= 1e12 and c / r < 3.2e9
-      and (u == 0 or u == 1 or u == 2 or u == 3) and type(l.name or '') == 'string'
-  end
-  if ok then
-    limits, fields, n = {}, {}, #list
-    for i, l in ipairs(list) do
-      fields[i] = 'l' .. (l.unit or 0) .. (l.name or '')
-      limits[i] = {field = fields[i], unit = (l.unit or 0) + 1, cap = l.capacity, rate = l.leak_rate,
-        level = 0, ret = 0, top = 0, full = 0, up = 0}
-    end
-    local levels = redis.call('HMGET', key, unpack(fields))
-    for i = 1, n do got[4 + i] = levels[i] end
+  local blob
+  stamp, blob = string.match(got[3], '^(%d+) (.*)$')
+  stamp, blob = tonumber(stamp or string.match(got[3], '^%d+$')), blob or ''
+  if stamp and stamp > 0 and stamp < 9007199254740992 and stamp ~= -known then
+    set = blob ~= ''
   else
-    garbage = garbage or set ~= nil and set ~= ''
-    set = nil
+    stamp, garbage = 0, true
   end
+end
+known = max(known, 0)
+if (set and stamp or 0) ~= known then
+  -- Other limits are in force than the worker counts by. What it has asked for before they
+  -- were set, and was carried out, it is answered once more.
+  if not (got[4] and #got[4] >= 24 and unpacked('d', got[4]) == seq) then return {'stale', not garbage and got[3] or ''} end
+  stamp, set = known, known > 0
 end
 
 local version = stamp % 1048576
@@ -355,8 +345,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     end
     -- Nothing comes back of what is not known to have been charged here, or was
     -- charged under other limits.
-    c.other = seen ~= version or #c.n ~= n
-    c.lost = c.other or by > recorded or by < since or c.born ~= born
+    c.lost = seen ~= version or #c.n ~= n or by > recorded or by < since or c.born ~= born
     return c
   end
 
@@ -391,10 +380,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return true
   end
 
-  local function settle(c, used, cost)
+  local function settle(c, used)
     if c.settled then return end
     for i = 1, n do
-      local l, charged = limits[i], c.other and cost[i] or c.n[i]
+      local l, charged = limits[i], c.n[i] or 0
       if used[i] > charged then
         l.level = l.level + used[i] - charged
         changed = true
@@ -507,13 +496,12 @@ if letter ~= 'B' and letter ~= '' and not repeated then
 
   -- What remains until a reset, if it is no more than was filled since the call.
   local function remains(d, c, reason)
-    local left = {number(), number(), number(), number()}
     for i = 1, n do
-      local l, since = limits[i], 0
+      local l, since, left = limits[i], 0, number()
       if c and not c.lost and c.y[i] - l.ret >= -1e-8 * l.cap then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
-      if left[l.unit] >= 0 and left[l.unit] <= since then hold(d, c, reason) end
+      if left >= 0 and left <= since then hold(d, c, reason) end
     end
   end
 
@@ -577,22 +565,19 @@ if letter ~= 'B' and letter ~= '' and not repeated then
 
   local function replace()
     local was, list = {}, {}
-    local count = number()
+    local theirs, count = number(), number()
     for i = 1, count do
-      list[i] = {unit = number() + 1, cap = number(), rate = number(), field = ARGV[arg + 1 + i]}
+      list[i] = {unit = number(), cap = number(), rate = number(), field = ARGV[arg + 1 + i]}
     end
     local blob = ARGV[arg + 1]
     arg = arg + 1 + count
-    if count == 0 then
-      for i, l in ipairs(own) do list[i] = {field = l.field, unit = l.unit, cap = l.cap, rate = l.rate} end
-    end
     local same = #list == n
     for i = 1, n do
       local l, o = list[i], limits[i]
       same = same and l.field == o.field and l.cap == o.cap and l.rate == o.rate
     end
     -- Of those that count already nothing changes.
-    if same and (count > 0) == (set ~= nil) then return end
+    if same and (blob ~= '') == set then return end
     local void, deaf = last > 1e6 and not same, 1e6
     local booked = {}
     for _, o in ipairs(limits) do
@@ -645,19 +630,15 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     end
     limits, n, version, changed = list, #list, version + 1, true
     forget()
-    set = blob ~= '' and blob or nil
+    set, mine = blob ~= '', theirs
     version = version % 1048576
     stamp = floor(now / 1e3) % 4294967296 * 1048576 + version
     redis.call('HSET', key, 'v', string.format('%.0f ', stamp) .. blob)
   end
 
   local function units()
-    local cost, u = {number(), number(), number(), number()}, {}
-    for i = 1, n do
-      local x, cap = cost[limits[i].unit] or 0, limits[i].cap
-      u[i] = x > 0 and max(x, cap * 1e-9) or x
-      if x > cap and x <= cap * 1.0000000005 then u[i] = cap end
-    end
+    local u = {}
+    for i = 1, n do u[i] = number() end
     return u
   end
 
@@ -668,11 +649,11 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     elseif letter == 'N' then
       lifted = false
     elseif letter == 'S' then
-      local c, used = read_charge(), units()
-      settle(c, used, units())
+      local c = read_charge()
+      settle(c, units())
     elseif letter == 'U' then
       local c = read_charge()
-      if not unbook(c) then settle(c, nothing, nothing) end
+      if not unbook(c) then settle(c, nothing) end
     elseif letter == 'R' or letter == 'H' or letter == 'A' then
       local e, d, longest, reason = number(), number(), number(), number()
       local c = number() == 1 and read_charge() or nil
@@ -715,27 +696,19 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local begins, booked = claims > lead, claims
   if begins then booked = 0 end
   local first, took
-  local soonest, rest = 0, 34 + 40 * runs
+  local soonest, rest = 0, 34 + (8 + 8 * n) * runs
   if #step > rest then -- no sooner than that: who asks hears of it only then
     soonest = max(0, unpacked('d', step, rest) - max(0, rem))
     if speed < 1 then soonest = dial_of(speed, soonest) end
   end
   local u = {0}
   for _ = 1, runs do
-    local count, c1, c2, c3, c4 = unpacked('ddddd', step, at_byte)
-    at_byte = at_byte + 40
-    local counted = false
+    local count
+    count, u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8] = unpacked(string.rep('d', n + 1), step, at_byte)
+    at_byte = at_byte + 8 + 8 * n
     for i = 1, n do
-      local l = limits[i]
-      local x = l.unit
-      x = x == 1 and c1 or x == 2 and c2 or x == 3 and c3 or c4
-      u[i] = x > 0 and max(x, l.cap * 1e-9) or x
-      counted = counted or x > 0
-      if x > l.cap then -- by rounding, or too much
-        if x <= l.cap * 1.0000000005 then u[i] = l.cap else which, why = i - 1, 2 end
-      end
+      if u[i] > limits[i].cap and why == 0 then which, why, wait = i - 1, 1, most end -- it would go above the brim
     end
-    if not counted and (c1 > 0 or c2 > 0 or c3 > 0 or c4 > 0) then why = 3 end
     while count > 0 and why == 0 do
       local limit = within
       if m > 0 then
@@ -881,7 +854,7 @@ end
 -- The answer. What is mostly the same comes last, and only if it is not.
 
 local l = limits[1]
-local reply = pack('dddddddddddddddd', recorded, at, born, last, fails, version, claim, m, place, before, n,
+local reply = pack('dddddddddddddddd', recorded, at, born, last, fails, set and stamp or -version, claim, m, place, before, n,
   l.level, l.ret, l.top, l.full, l.up)
 for i = 2, n do
   l = limits[i]
@@ -894,5 +867,4 @@ end
 if repeated and m > 0 then
   for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end
 end
-if stamp ~= known then return {reply, string.format('%.0f ', stamp) .. (set or '')} end
 return reply

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -149,9 +149,9 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 	all, total, blurred, trusted := stepsOf(390_000), 0, 0, 0
 	for n := uint64(0); total < all; n++ {
 		synctest.Test(t, func(t *testing.T) {
-			memory := outbound.NewMemory()
+			memory := leak.NewMemory()
 			latest := func() time.Duration { return math.MaxInt64 } // it forgets by itself, and not too early: see its own tests
-			w := newTrace(seed+n, "trace", []outbound.Store{memory, memory}, latest)
+			w := newTrace(seed+n, "trace", []leak.Store{memory, memory}, latest)
 			for w.steps < perTrace {
 				if err := w.step(); err != nil {
 					t.Fatalf("seed %d: %v", seed+n, err)
@@ -205,8 +205,8 @@ func (t *trace) pause() time.Duration {
 }
 
 // twoStores are two workers' stores.
-func twoStores(rdb redis.UniversalClient) []outbound.Store {
-	return []outbound.Store{
+func twoStores(rdb redis.UniversalClient) []leak.Store {
+	return []leak.Store{
 		redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}),
 		redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}),
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
@@ -33,7 +34,7 @@ func compete(t *testing.T, s *server, calls int, limits [2][]outbound.Limit) *ri
 	key := fmt.Sprint("rivals:", rand.Uint64())
 	for i := range buckets {
 		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
-		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+		buckets[i] = outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 			store.Forget(key)
 			got, err := store.Update(ctx, key, op)
 			at = time.Unix(0, int64(got.State.At))
@@ -84,9 +85,9 @@ func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T
 }
 
 // forgetful is a worker's store that remembers no refusal.
-func forgetful(rdb redis.UniversalClient) outbound.Store {
+func forgetful(rdb redis.UniversalClient) leak.Store {
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
-	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 		store.Forget(key)
 		return store.Update(ctx, key, op)
 	})

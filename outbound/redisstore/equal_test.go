@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -115,11 +116,11 @@ func BenchmarkBuckets(b *testing.B) {
 	limit := outbound.Limit{Capacity: 1e11, LeakRate: 1e9}
 	for _, c := range []struct {
 		name string
-		each func(i int, s outbound.Store, all []*outbound.Bucket) *outbound.Bucket
+		each func(i int, s leak.Store, all []*outbound.Bucket) *outbound.Bucket
 	}{
-		{"one", func(_ int, _ outbound.Store, all []*outbound.Bucket) *outbound.Bucket { return all[0] }},
-		{"two", func(i int, _ outbound.Store, all []*outbound.Bucket) *outbound.Bucket { return all[i%2] }},
-		{"each call its own", func(_ int, s outbound.Store, all []*outbound.Bucket) *outbound.Bucket {
+		{"one", func(_ int, _ leak.Store, all []*outbound.Bucket) *outbound.Bucket { return all[0] }},
+		{"two", func(i int, _ leak.Store, all []*outbound.Bucket) *outbound.Bucket { return all[i%2] }},
+		{"each call its own", func(_ int, s leak.Store, all []*outbound.Bucket) *outbound.Bucket {
 			return outbound.Must(outbound.NewSharedBucket(s, all[0].Key(), limit))
 		}},
 	} {

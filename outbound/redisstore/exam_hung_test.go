@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
@@ -17,8 +17,8 @@ import (
 func TestTheExamWhereAServerHangs(t *testing.T) {
 	server := redistest.Start(t)
 	var mu sync.Mutex
-	ways := make(map[outbound.Store]*redistest.Proxy)
-	outboundtest.TestStore(t, func(t *testing.T) outbound.Store {
+	ways := make(map[leak.Store]*redistest.Proxy)
+	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
 		way := redistest.NewProxy(t, server.Addr())
 		rdb := redis.NewClient(&redis.Options{Addr: way.Addr()})
 		t.Cleanup(func() { _ = rdb.Close() })
@@ -27,7 +27,7 @@ func TestTheExamWhereAServerHangs(t *testing.T) {
 		defer mu.Unlock()
 		ways[s] = way
 		return s
-	}, outboundtest.StoreHooks{Break: func(s outbound.Store) (mend func()) {
+	}, outboundtest.StoreHooks{Break: func(s leak.Store) (mend func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		way := ways[s]

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
@@ -14,7 +14,7 @@ import (
 
 func TestTheExam(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
-		outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+		outboundtest.TestStore(t, func(*testing.T) leak.Store {
 			return redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}) // the machine may be busy
 		})
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -50,9 +51,9 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	for i, bad := range []string{
-		"", "x", "5", "5 x", "5 {}", "5 []", "5 [1]", "5 [null]", `5 [{}]`, `5 [{"capacity":"x","leak_rate":1}]`, `5 [{"capacity":-1,"leak_rate":1}]`,
-		`5 [{"capacity":1,"leak_rate":0}]`, `5 [{"capacity":1e13,"leak_rate":1}]`, `5 [{"capacity":1,"leak_rate":1,"unit":7}]`, `5 [{"capacity":1,"leak_rate":1,"name":[]}]`,
-		`5 [{"capacity":1,"leak_rate":null}]`, strings.Repeat("9", 400) + " ", "-1 ", "1e5 ", `5 ` + strings.Repeat("[", 500), "5 [" + strings.Repeat(`{"capacity":1,"leak_rate":1},`, 8) + `{"capacity":1,"leak_rate":1}]`,
+		"", "x", "5", "5 x", "5 {}", "5 []", "5 [1]", "5 [null]", `5 [{}]`, `5 [{"Capacity":"x","Rate":1}]`, `5 [{"Capacity":-1,"Rate":1}]`,
+		`5 [{"Capacity":1,"Rate":0}]`, `5 [{"Capacity":1e13,"Rate":1}]`, `5 [{"Capacity":1,"Rate":1,"Unit":7}]`, `5 [{"Capacity":1,"Rate":1,"Name":[]}]`,
+		`5 [{"Capacity":1,"Rate":null}]`, strings.Repeat("9", 400) + " ", "-1 ", "1e5 ", `5 ` + strings.Repeat("[", 500), "5 [" + strings.Repeat(`{"Capacity":1,"Rate":1},`, 8) + `{"Capacity":1,"Rate":1}]`,
 	} {
 		t.Run(fmt.Sprintf("%.40s", bad), func(t *testing.T) {
 			var told events
@@ -77,13 +78,13 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 	}
 }
 
-// What else a limit has is read here, and not in the script.
+// What no bucket takes is no garbage: its limits are sound, each for itself.
 func TestLimitsThatOnlyThisSideCanReadAreAnError(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
 	b, _ := used(t, s, store, "limits")
-	require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", `5 [{"capacity":1,"leak_rate":1,"n":-1}]`).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", `5 [{"Capacity":1,"Rate":1},{"Capacity":1,"Rate":1}]`).Err())
 	_, err := b.Acquire(t.Context(), outbound.Cost{1})
 	var failed *outbound.StoreError
 	require.ErrorAs(t, err, &failed)
@@ -138,7 +139,7 @@ func FuzzWhatIsStored(f *testing.F) {
 			}
 		}
 		f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(fields["r"]), []byte(fields["l0"]), []byte(""), []byte(record))
-		f.Add([]byte(fields["s"]), []byte(""), []byte(""), []byte(fields["l0"]), []byte(`7 [{"capacity":5,"leak_rate":1}]`), []byte(""))
+		f.Add([]byte(fields["s"]), []byte(""), []byte(""), []byte(fields["l0"]), []byte(`7 [{"Capacity":5,"Rate":1}]`), []byte(""))
 		for _, bad := range spoil(fields["l0"])[:12] {
 			f.Add([]byte(fields["s"]), []byte(fields["c"]), []byte(bad.value), []byte(bad.value), []byte("x"), []byte(bad.value))
 		}
@@ -147,16 +148,30 @@ func FuzzWhatIsStored(f *testing.F) {
 		var told events
 		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
 		key := hex.EncodeToString([]byte(t.Name()))
-		op := func() *outbound.Op {
-			return &outbound.Op{Limits: []outbound.Limit{limit}, Action: outbound.Book, Costs: make([]outbound.Cost, 12)}
-		}
-		ask := func() (outbound.Result, error) {
-			o := op()
-			for i := range o.Costs {
-				o.Costs[i] = outbound.Cost{1, 1, 1, 1}
+		own := []leak.Limit{{Capacity: limit.Capacity, Rate: limit.LeakRate}}
+		counts, stamp := own, int64(0)
+		ask := func() (r leak.Reply, err error) {
+			for range 3 { // with what is in force
+				o := &leak.Op{Limits: counts, Stamp: stamp, Action: leak.Book, Costs: make([]leak.Units, 12)}
+				for i := range o.Costs {
+					for j := range counts {
+						o.Costs[i][j] = min(1, counts[j].Capacity)
+					}
+				}
+				store.Forget(key)
+				if r, err = store.Update(t.Context(), key, o); err != nil || !r.Stale {
+					break
+				}
+				if counts, stamp = own, r.Stamp; stamp != 0 {
+					counts = r.Limits
+				}
+				for i := range counts {
+					if l := &counts[i]; !(l.Capacity > 0) || !(l.Rate > 0) || l.Capacity > 1e12 || l.Capacity/l.Rate > 3e9 {
+						return r, errors.New("a bucket refuses these limits")
+					}
+				}
 			}
-			store.Forget(key)
-			return store.Update(t.Context(), key, o)
+			return r, err
 		}
 		require.NoError(t, s.rdb.Del(t.Context(), store.Key(key)).Err())
 		r, err := ask() // for a record of this store's
@@ -175,7 +190,7 @@ func FuzzWhatIsStored(f *testing.F) {
 				require.False(t, errors.Is(err, outbound.ErrAway))
 				return
 			}
-			for i, l := range r.Limits {
+			for i, l := range counts {
 				units := 0.
 				for k := range r.Charges {
 					units += r.Charges[k].N[i]
@@ -193,7 +208,7 @@ func FuzzWhatIsStored(f *testing.F) {
 			// Garbage is gone with one look at it.
 			s.forward(10*time.Second + time.Millisecond)
 		}
-		if len(r.Limits) == 1 && r.Limits[0] == limit {
+		if leak.Equal(counts, own) {
 			require.Len(t, r.Charges, 10)
 		}
 	})

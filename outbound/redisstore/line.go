@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // shard is a part of the keys, with what is under way for them.
@@ -34,34 +34,33 @@ type line struct {
 	heard   int64 // the last request that is known to be on record; -1: not known
 	used    time.Time
 
-	header  header
-	version int64            // of the limits
-	stamp   float64          // what names them and their version; below 0: of some that cannot be read
-	set     []outbound.Limit // those that were set; nil: each bucket's own count
-	refusal refusal
-	offset  offset
-	differ  time.Time // when it was last told
+	header     header
+	unreadable float64 // the stamp of limits that were set and cannot be read; 0: there are none
+	refusal    refusal
+	offset     offset
+	differ     time.Time // when it was last told
 	memory
 }
 
 // wait is an operation whose caller waits.
 type wait struct {
-	op     *outbound.Op // nil: the caller has gone
-	line   *line
-	ready  chan struct{}
-	result *outbound.Result // of all that are answered alike, but for the charges
-	booked []outbound.Charge
-	err    error
-	until  time.Time // when its caller has waited for too long
-	before *wait     // in the shard's list
-	after  *wait
-	lapsed bool // that time has come
-	tells  bool // it has reports
-	told   bool // they are in a request, and go with that
-	gate   bool // one of its request's gates
-	place  int  // among those booked; below 0: none
-	gone   bool // nobody wants the result
-	over   bool // it is there
+	op       *leak.Op // nil: the caller has gone
+	line     *line
+	ready    chan struct{}
+	result   *leak.Reply // of all that are answered alike, but for the charges
+	booked   []leak.Charge
+	err      error
+	until    time.Time // when its caller has waited for too long
+	before   *wait     // in the shard's list
+	after    *wait
+	lapsed   bool // that time has come
+	tells    bool // it has reports
+	told     bool // they are in a request, and go with that
+	reported bool // they went with a request before the one under way
+	gate     bool // one of its request's gates
+	place    int  // among those booked; below 0: none
+	gone     bool // nobody wants the result
+	over     bool // it is there
 }
 
 // free lets a wait be used again, by the same Store: in a testing bubble, its channel
@@ -81,12 +80,16 @@ func (w *wait) fail(err error) {
 
 // enter has an operation carried out, or answers it at once: then it returns no wait,
 // but an error, or writes the result.
-func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, error) {
+func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*wait, error) {
 	now := time.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	ln := sh.line(key, now)
 	if ln.refusal.answer(op, now, r) {
+		return nil, nil
+	}
+	if ln.unreadable > 0 && op.Stamp != 0 { // taken for garbage, none are in force
+		*r = leak.Reply{Stale: true}
 		return nil, nil
 	}
 	if err := ln.lane.refuses(now); err != nil {
@@ -109,8 +112,8 @@ func (sh *shard) enter(key string, op *outbound.Op, r *outbound.Result) (*wait, 
 }
 
 // probe asks something of the server that nobody waits for.
-func (sh *shard) probe(ln *line, op *outbound.Op) {
-	sh.push(ln, &wait{op: &outbound.Op{Limits: op.Limits}, line: ln, gone: true})
+func (sh *shard) probe(ln *line, op *leak.Op) {
+	sh.push(ln, &wait{op: &leak.Op{Limits: op.Limits, Stamp: op.Stamp}, line: ln, gone: true})
 }
 
 func (sh *shard) push(ln *line, w *wait) {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // memory is what a line remembers of its key, to notice that the server does not.
@@ -55,15 +55,15 @@ func (ln *line) learn(r *request, a *answer) (loss error) {
 // lives is how long a key that was just written is there at least.
 func (ln *line) lives(r *request, a *answer) time.Duration {
 	s := &a.state
-	need := s.Last + leak.Lag
-	for i, l := range ln.inForce(r.limits) {
+	need := s.Last + leak.BookingGrace
+	for i, l := range r.limits {
 		if i < a.n {
 			const years = 1e9
-			need = max(need, time.Duration(min(s.Level[i].Level/l.LeakRate, years)*1e9))
+			need = max(need, time.Duration(min(s.Level[i].Level/l.Rate, years)*1e9))
 		}
 	}
 	keep := 30 * time.Second // half of what the script gives it
-	if ln.set != nil {
+	if a.stamp > 0 {
 		keep = 15 * 24 * time.Hour
 	}
 	return max(0, s.Rem) + need + keep

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -24,7 +25,7 @@ var tally = outbound.Limit{Capacity: 1e9, LeakRate: 1}
 // account is a bucket that counts what is charged and what comes back.
 type account struct {
 	key    string
-	store  outbound.Store // past all faults
+	store  leak.Store // past all faults
 	before float64
 }
 
@@ -41,12 +42,12 @@ func newAccount(t testing.TB, rdb redis.UniversalClient, key string) *account {
 // and what has run out of it.
 func (a *account) charged(t testing.TB) float64 {
 	t.Helper()
-	r, err := a.store.Update(context.Background(), a.key, &outbound.Op{Limits: []outbound.Limit{tally}})
+	r, err := a.store.Update(context.Background(), a.key, &leak.Op{Limits: []leak.Limit{{Capacity: tally.Capacity, Rate: tally.LeakRate}}})
 	require.NoError(t, err)
 	return r.State.Level[0].Level + tally.LeakRate*r.State.Dial().Seconds() - a.before
 }
 
-func (a *account) bucket(t testing.TB, s outbound.Store) *outbound.Bucket {
+func (a *account) bucket(t testing.TB, s leak.Store) *outbound.Bucket {
 	b, err := outbound.NewSharedBucket(s, a.key, tally)
 	require.NoError(t, err)
 	return b
@@ -106,7 +107,7 @@ func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
 			proxy := redistest.NewProxy(t, server.Addr())
 			c.faults.Only = ofScripts
 			proxy.Set(c.faults)
-			stores := []outbound.Store{
+			stores := []leak.Store{
 				redisstore.New(through(t, proxy), redisstore.Config{Timeout: c.timeout}),
 				redisstore.New(through(t, proxy), redisstore.Config{Timeout: c.timeout}),
 			}

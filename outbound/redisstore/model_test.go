@@ -3,31 +3,31 @@ package redisstore_test
 import (
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // model is a key as the arithmetic knows it.
 type model struct {
-	outbound.Stored
+	leak.Stored
 	// others are states in which the store may be instead, as to the time: where
 	// nothing has changed but by rounding, it may have kept the state or not.
-	others []outbound.Stored
+	others []leak.Stored
 	ahead  time.Duration // of the last answer: how far what is kept is ahead of it
 }
 
 // apply does what a store does, and keeps the state only if more than the time is
 // new in it.
-func (m *model) apply(op *outbound.Op, at time.Duration) outbound.Result {
+func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
 	was, peeked := m.Stored, m.Stored
 	r := op.Apply(&m.Stored, at)
 	m.ahead = max(0, m.State.At-at)
-	acts := op.Action > outbound.Book && (op.Action != outbound.Replace || m.Version != was.Version)
+	acts := op.Action > leak.Book && (op.Action != leak.Replace || m.Version != was.Version)
 	if at < was.State.At && m.ahead == 0 || acts || len(r.Charges) > 0 {
 		m.others = nil
 		return r
 	}
 	m.others = m.others[max(0, len(m.others)-20):]
-	look := outbound.Op{Limits: op.Limits}
+	look := leak.Op{Limits: op.Limits, Stamp: op.Stamp}
 	if look.Apply(&peeked, at).State == r.State {
 		m.others = append(m.others, m.Stored)
 		m.Stored = was

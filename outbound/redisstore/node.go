@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // lane returns the lane to a node. That of no node, in a Cluster, finds the nodes.
@@ -66,7 +66,7 @@ func (sh *shard) settle(ln *line, to *lane) {
 		to.push(ln)
 		return
 	}
-	var op *outbound.Op
+	var op *leak.Op
 	for _, w := range ln.pending {
 		if w.op != nil {
 			op = w.op
@@ -75,7 +75,7 @@ func (sh *shard) settle(ln *line, to *lane) {
 	hangs := op != nil && to.hangs(now)
 	if hangs {
 		ln.lane = to
-		op = &outbound.Op{Limits: op.Limits} // its caller goes
+		op = &leak.Op{Limits: op.Limits, Stamp: op.Stamp} // its caller goes
 	}
 	sh.fail(ln, err)
 	if hangs {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -22,7 +23,7 @@ type watched struct {
 	*outbound.Bucket
 	*testing.T
 	key   string
-	store outbound.Store
+	store leak.Store
 	proxy *redistest.Proxy
 	rdb   *redis.Client // past the proxy
 }
@@ -38,8 +39,8 @@ func watch(t *testing.T, limits ...outbound.Limit) *watched {
 
 // punctual is a store of which no answer is late, however busy the machine is: one that
 // is costs another trip, and after some of them the call.
-func punctual(s outbound.Store) outbound.Store {
-	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func punctual(s leak.Store) leak.Store {
+	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 		r, err := s.Update(ctx, key, op)
 		r.When = time.Time{}
 		return r, err

@@ -8,17 +8,19 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // request is one run of the script: the operations of one key that go together.
 type request struct {
 	line   *line
 	waits  []*wait
-	gates  []*wait         // those of them that ask for one of costs each
-	main   *wait           // the one that asks for all of costs, or for something else
-	costs  []outbound.Cost // copied: a caller may go before the answer comes
-	limits []outbound.Limit
+	gates  []*wait      // those of them that ask for one of costs each
+	main   *wait        // the one that asks for all of costs, or for something else
+	costs  []leak.Units // copied: a caller may go before the answer comes
+	limits []leak.Limit
+	stamp  int64 // of the limits
+	fenced bool
 	seq    int64
 	args   []any
 	buf    []byte // of the argument that is being written
@@ -44,8 +46,8 @@ func (sh *shard) compose(ln *line) *request {
 		}
 		op := w.op
 		if len(r.waits) == 0 {
-			r.limits = op.Limits
-		} else if !same(r.limits, op.Limits) || taken == maxGates {
+			r.limits, r.stamp = op.Limits, op.Stamp
+		} else if !same(r.limits, op.Limits) || r.stamp != op.Stamp || taken == maxGates {
 			break
 		}
 		if isGate(op) {
@@ -81,26 +83,27 @@ func (sh *shard) compose(ln *line) *request {
 	if ln.lane.server.ill.Load() {
 		ln.fence = true // so that it writes: a server that only reads is not back
 	}
+	r.fenced = ln.fence
 	r.encode(sh.store.worker.Load())
 	ln.fence = false
 	return r
 }
 
 // plain1 reports whether an operation only looks, beside its reports.
-func plain1(op *outbound.Op) bool {
-	return op.Action == outbound.Peek || op.Action == outbound.Book && len(op.Costs) == 0 && op.Move == nil
+func plain1(op *leak.Op) bool {
+	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
 }
 
 // header is what every request of a bucket carries of its limits.
 type header struct {
-	limits []outbound.Limit
+	limits []leak.Limit
 	print  float64
 	shapes []byte
 	fields []any
 }
 
 // of makes the header that of these limits.
-func (h *header) of(limits []outbound.Limit) *header {
+func (h *header) of(limits []leak.Limit) *header {
 	if h.fields == nil || !same(h.limits, limits) {
 		*h = header{limits: limits, print: print(limits), fields: fields(limits)}
 		h.shapes = appendShapes(nil, limits)
@@ -109,12 +112,12 @@ func (h *header) of(limits []outbound.Limit) *header {
 }
 
 // print is a number by which workers notice that their limits differ.
-func print(limits []outbound.Limit) float64 {
+func print(limits []leak.Limit) float64 {
 	h := fnv.New64a()
 	for i := range limits {
 		l := &limits[i]
 		_, _ = h.Write(strconv.AppendQuote(nil, l.Name))
-		for _, x := range [...]float64{float64(l.Unit), l.Capacity, l.LeakRate} {
+		for _, x := range [...]float64{float64(l.Unit), l.Capacity, l.Rate} {
 			_, _ = h.Write(strconv.AppendFloat([]byte{' '}, x, 'g', -1, 64))
 		}
 	}
@@ -122,7 +125,7 @@ func print(limits []outbound.Limit) float64 {
 }
 
 // fields returns the names under which the server keeps the limits' levels.
-func fields(limits []outbound.Limit) []any {
+func fields(limits []leak.Limit) []any {
 	names := make([]any, len(limits))
 	for i := range limits {
 		names[i] = "l" + strconv.Itoa(limits[i].Unit) + limits[i].Name
@@ -131,11 +134,11 @@ func fields(limits []outbound.Limit) []any {
 }
 
 // appendShapes appends the number of limits, and what the script needs of each.
-func appendShapes(b []byte, limits []outbound.Limit) []byte {
+func appendShapes(b []byte, limits []leak.Limit) []byte {
 	b = appendNumbers(b, float64(len(limits)))
 	for i := range limits {
 		l := &limits[i]
-		b = appendNumbers(b, float64(l.Unit), l.Capacity, l.LeakRate)
+		b = appendNumbers(b, float64(l.Unit), l.Capacity, l.Rate)
 	}
 	return b
 }
@@ -171,17 +174,18 @@ func (r *request) encode(worker any) {
 	if heard < 0 {
 		heard = r.seq // nothing comes back of what was before
 	}
-	b = appendNumbers(b, float64(r.seq), float64(heard), fence, ln.stamp, h.print)
+	known := float64(r.stamp)
+	if ln.unreadable > 0 && r.stamp == 0 {
+		known = -ln.unreadable
+	}
+	b = appendNumbers(b, float64(r.seq), float64(heard), fence, known, h.print)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)
 	r.args = append(r.args, h.fields...)
 	r.buf = b[len(b):]
 	if w := r.main; w != nil && w.op.Move != nil {
-		// Under other limits its new place could be a later one.
-		movable := w.op.Move.Version == ln.version
-		w.op.Align(ln.version, ln.inForce(r.limits))
-		if !movable || adds(w.op) {
+		if adds(w.op) {
 			r.step('N')
 		} else {
 			r.step('V')
@@ -190,24 +194,24 @@ func (r *request) encode(worker any) {
 	}
 	for _, w := range r.waits {
 		if w.told { // it was in a request before that did not come to its booking
+			w.reported = true
 			continue
 		}
 		w.told = true
-		w.op.Align(ln.version, ln.inForce(r.limits))
 		for i := range w.op.Reports {
 			r.report(&w.op.Reports[i])
 		}
-		for i := len(w.op.Charges) - 1; i >= 0; i-- {
+		for i := len(w.op.Back) - 1; i >= 0; i-- {
 			r.step('U')
-			r.charge(w.op.Charges[i])
+			r.charge(&w.op.Back[i])
 		}
-		r.acts = r.acts || len(w.op.Reports)+len(w.op.Charges) > 0
+		r.acts = r.acts || len(w.op.Reports)+len(w.op.Back) > 0
 	}
 	switch {
 	case r.main != nil:
 		r.action(r.main.op)
 	case len(r.gates) > 0:
-		r.costs = make([]outbound.Cost, 0, len(r.gates))
+		r.costs = make([]leak.Units, 0, len(r.gates))
 		for _, w := range r.gates {
 			r.costs = append(r.costs, w.op.Costs[0])
 		}
@@ -230,25 +234,29 @@ func (r *request) end() {
 	}
 }
 
+// units adds one number for each limit.
+func (r *request) units(n *leak.Units) { r.add(n[:len(r.limits)]...) }
+
 func (r *request) add(numbers ...float64) { r.buf = appendNumbers(r.buf, numbers...) }
 
-func (r *request) action(op *outbound.Op) {
+func (r *request) action(op *leak.Op) {
 	r.acts = true
 	switch op.Action {
-	case outbound.Book:
+	case leak.Book:
 		r.costs = append(r.costs, op.Costs[:min(len(op.Costs), maxGates)]...)
 		r.book(op.Wait, op.Horizon, op.After, op.Claim)
-	case outbound.Meter:
+	case leak.Meter:
 		r.step('M')
-		r.add(op.Costs[0][:]...)
-	case outbound.Resume:
+		r.units(&op.Costs[0])
+	case leak.Resume:
 		r.step('E')
-	case outbound.Replace:
+	case leak.Replace:
 		var blob []byte
-		if len(op.Replacement) > 0 {
+		if !op.Unset {
 			blob, _ = json.Marshal(op.Replacement) // checked: it has no NaN
 		}
 		r.step('L')
+		r.add(print(op.Replacement))
 		r.buf = appendShapes(r.buf, op.Replacement)
 		r.end()
 		r.args = append(append(r.args, blob), fields(op.Replacement)...)
@@ -274,7 +282,7 @@ func (r *request) book(wait, horizon, after time.Duration, claim float64) {
 			j++
 		}
 		r.add(float64(j - i))
-		r.add(r.costs[i][:]...)
+		r.units(&r.costs[i])
 		i = j
 	}
 	if after > 0 {
@@ -282,19 +290,17 @@ func (r *request) book(wait, horizon, after time.Duration, claim float64) {
 	}
 }
 
-func (r *request) report(p *outbound.Report) {
+func (r *request) report(p *leak.Report) {
 	switch p.Kind {
-	case outbound.Settled:
+	case leak.Settled:
 		r.step('S')
 		r.charge(p.Charge)
-		r.add(p.Used[:]...)
-		r.add(p.Cost[:]...)
-		settled(p.Charge, &p.Used, r.line.inForce(r.limits))
-	case outbound.Refused, outbound.Held, outbound.Left:
+		r.units(&p.Used)
+	case leak.Refused, leak.Held, leak.Left:
 		switch p.Kind {
-		case outbound.Refused:
+		case leak.Refused:
 			r.step('R')
-		case outbound.Held:
+		case leak.Held:
 			r.step('H')
 		default:
 			r.step('A')
@@ -306,22 +312,22 @@ func (r *request) report(p *outbound.Report) {
 			r.add(1)
 			r.charge(p.Charge)
 		}
-		if p.Kind == outbound.Left {
-			r.add(p.Used[:]...)
+		if p.Kind == leak.Left {
+			r.units(&p.Used)
 		}
-	case outbound.Succeeded:
+	case leak.Succeeded:
 		r.step('G')
 		r.add(float64(p.Epoch))
 	}
 }
 
 // charge adds what a booking has taken.
-func (r *request) charge(c *outbound.Charge) {
+func (r *request) charge(c *leak.Charge) {
 	settled := 0.
 	if c.Settled {
 		settled = 1
 	}
-	n := len(r.line.inForce(r.limits))
+	n := len(r.limits)
 	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), micros(c.Free), settled, float64(n))
 	for i := range n {
 		y := c.Y[i]
@@ -332,40 +338,21 @@ func (r *request) charge(c *outbound.Charge) {
 	}
 }
 
-// settled notes in a charge that it was settled, as the script does. How much came
-// back is not told: that none of the rest is there makes a hold only more careful.
-func settled(c *outbound.Charge, used *outbound.Cost, limits []outbound.Limit) {
-	n := share(used, limits)
-	for i := range limits {
-		if n[i] != c.N[i] {
-			c.N[i], c.Settled = n[i], true
-		}
-	}
-}
-
 // adds reports whether a settle rides along that adds units: a place that is booked
 // anew could then be a later one.
-func adds(op *outbound.Op) bool {
+func adds(op *leak.Op) bool {
 	for i := range op.Reports {
 		p := &op.Reports[i]
-		if p.Kind != outbound.Settled {
+		if p.Kind != leak.Settled {
 			continue
 		}
 		for j := range op.Limits {
-			if p.Used[op.Limits[j].Unit] > p.Charge.N[j] {
+			if p.Used[j] > p.Charge.N[j] {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-// inForce returns the limits that count, as far as is known.
-func (ln *line) inForce(own []outbound.Limit) []outbound.Limit {
-	if ln.set != nil {
-		return ln.set
-	}
-	return own
 }
 
 // micros makes microseconds of a time, and loses nothing: neither of a large time's

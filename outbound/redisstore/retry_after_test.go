@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -46,9 +47,13 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		mini.SetTime(now)
 		key := fmt.Sprint("back:", i)
-		book := func(n float64) outbound.Result {
-			// A horizon, so that the store asks anew and does not remember a refusal.
-			result, err := store.Update(ctx, key, &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{n}}, Horizon: 1})
+		book := func(n float64) leak.Reply {
+			op := &leak.Op{Action: leak.Book, Costs: make([]leak.Units, 1), Horizon: 1} // so that the store asks anew and does not remember a refusal
+			for i, l := range limits {
+				op.Limits = append(op.Limits, leak.Limit{Name: l.Name, Capacity: l.Capacity, Rate: l.LeakRate})
+				op.Costs[0][i] = op.Limits[i].Takes(n)
+			}
+			result, err := store.Update(ctx, key, op)
 			require.NoError(t, err)
 			return result
 		}

@@ -1,6 +1,6 @@
 package redisstore
 
-import "github.com/dripfeed/dripfeed/outbound/internal/leak"
+import "github.com/dripfeed/dripfeed/outbound/leak"
 
 // row reads the row of refusals, of which the script packs the counts into one number.
 func row(f []float64) leak.Row {

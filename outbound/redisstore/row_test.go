@@ -11,8 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -24,10 +23,10 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
-	limits := []outbound.Limit{{Capacity: 1e9, LeakRate: 1e9}}
+	limits := []leak.Limit{{Capacity: 1e9, Rate: 1e9}}
 	r := rand.New(rand.NewPCG(1, 2))
 	now := time.Unix(1_700_000_000, 0)
-	var model outbound.Stored
+	var model leak.Stored
 	var epochs [2]int64 // as the script knows them, and as the arithmetic does
 	seen, forgotten := map[int64]int{}, 0
 	calls, pace, hint := 1, time.Second, time.Duration(0)
@@ -53,25 +52,25 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 		now = now.Add(step)
 		mini.SetTime(now)
 		had := model.State.Row.Top > 0
-		operate := func(side int, update func(*outbound.Op) outbound.Result) outbound.Result {
-			op := &outbound.Op{Limits: limits, Action: outbound.Book, Wait: math.MaxInt64, Horizon: math.MaxInt64,
-				Costs: slices.Repeat([]outbound.Cost{{1}}, 1+int(float64(calls)*(0.5+float64(now.Nanosecond()%1000)/1000)))}
+		operate := func(side int, update func(*leak.Op) leak.Reply) leak.Reply {
+			op := &leak.Op{Limits: limits, Action: leak.Book, Wait: math.MaxInt64, Horizon: math.MaxInt64,
+				Costs: slices.Repeat([]leak.Units{{1}}, 1+int(float64(calls)*(0.5+float64(now.Nanosecond()%1000)/1000)))}
 			if epochs[side] != 0 {
-				op.Reports = []outbound.Report{
-					{Kind: outbound.Succeeded, Epoch: epochs[side]},
-					{Kind: outbound.Refused, Epoch: epochs[side], Wait: hint},
+				op.Reports = []leak.Report{
+					{Kind: leak.Succeeded, Epoch: epochs[side]},
+					{Kind: leak.Refused, Epoch: epochs[side], Wait: hint},
 				}
 			}
 			result := update(op)
 			epochs[side] = result.State.Epoch
 			return result
 		}
-		got := operate(0, func(op *outbound.Op) outbound.Result {
+		got := operate(0, func(op *leak.Op) leak.Reply {
 			result, err := store.Update(background, "key", op)
 			require.NoError(t, err)
 			return result
 		}).State
-		want := operate(1, func(op *outbound.Op) outbound.Result {
+		want := operate(1, func(op *leak.Op) leak.Reply {
 			return op.Apply(&model, time.Duration(now.UnixNano()))
 		}).State
 		for _, row := range []*float64{&got.Row.Top, &got.Row.Per, &got.Row.Fast, &want.Row.Top, &want.Row.Per, &want.Row.Fast} {
@@ -100,10 +99,10 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	s := newMini(t)
 	var told events
 	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
-	limits := []outbound.Limit{{Capacity: 10, LeakRate: 10}}
-	ask := func(reports ...outbound.Report) outbound.Result {
+	limits := []leak.Limit{{Capacity: 10, Rate: 10}}
+	ask := func(reports ...leak.Report) leak.Reply {
 		store.Forget("key")
-		r, err := store.Update(t.Context(), "key", &outbound.Op{Limits: limits, Action: outbound.Book, Costs: []outbound.Cost{{1}}, Reports: reports})
+		r, err := store.Update(t.Context(), "key", &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{1}}, Reports: reports})
 		require.NoError(t, err)
 		return r
 	}
@@ -114,7 +113,7 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	}
 	r := ask()
 	require.NotContains(t, stored(), "r")
-	r = ask(outbound.Report{Kind: outbound.Succeeded, Epoch: r.State.Epoch}, outbound.Report{Kind: outbound.Refused, Epoch: r.State.Epoch})
+	r = ask(leak.Report{Kind: leak.Succeeded, Epoch: r.State.Epoch}, leak.Report{Kind: leak.Refused, Epoch: r.State.Epoch})
 	require.EqualValues(t, 1, r.State.Row.Refused)
 	require.InDelta(t, 0.9, r.State.Speed, 1e-9)
 	require.Contains(t, stored(), "r")
@@ -124,7 +123,7 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	require.Zero(t, r.State.Row)
 	require.Less(t, r.State.Speed, 0.91)
 	require.Empty(t, told.of(redisstore.EventGarbage))
-	r = ask(outbound.Report{Kind: outbound.Succeeded, Epoch: r.State.Epoch}, outbound.Report{Kind: outbound.Refused, Epoch: r.State.Epoch})
+	r = ask(leak.Report{Kind: leak.Succeeded, Epoch: r.State.Epoch}, leak.Report{Kind: leak.Refused, Epoch: r.State.Epoch})
 	require.EqualValues(t, 1, r.State.Row.Refused)
 	s.forward(time.Hour - time.Millisecond)
 	require.EqualValues(t, 1, ask().State.Row.Calls)
@@ -138,7 +137,7 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 func TestTheScriptStopsSlowingDownAtFourTenthsOfTheSpeed(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
-	limits := []outbound.Limit{{Capacity: 10, LeakRate: 10}}
+	limits := []leak.Limit{{Capacity: 10, Rate: 10}}
 	for _, c := range []struct {
 		trust   int
 		v, next float64
@@ -148,18 +147,18 @@ func TestTheScriptStopsSlowingDownAtFourTenthsOfTheSpeed(t *testing.T) {
 		{-2, 0.6, 0.54, false}, {-2, 0.5, 0.45, false},
 	} {
 		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
-		ask := func(reports ...outbound.Report) leak.State {
-			r, err := store.Update(t.Context(), "key", &outbound.Op{Limits: limits, Action: outbound.Book, Reports: reports})
+		ask := func(reports ...leak.Report) leak.State {
+			r, err := store.Update(t.Context(), "key", &leak.Op{Limits: limits, Action: leak.Book, Reports: reports})
 			require.NoError(t, err)
 			return r.State
 		}
 		require.NoError(t, s.rdb.Del(t.Context(), store.Key("key")).Err())
-		was := ask(outbound.Report{Kind: outbound.Refused, Epoch: ask().Epoch, Wait: time.Millisecond})
+		was := ask(leak.Report{Kind: leak.Refused, Epoch: ask().Epoch, Wait: time.Millisecond})
 		counts := float64((160*4096+15)*256 + c.trust + 3) // and one more
 		now := float64(was.At) / 1e3
 		require.NoError(t, s.rdb.HSet(t.Context(), store.Key("key"),
 			"r", packed(counts, c.v, 10, 1, now+3.6e9), "c", packed(0, -1e7, c.v, float64(was.Epoch), -1, 0)).Err())
-		got := ask(outbound.Report{Kind: outbound.Refused, Epoch: was.Epoch, Wait: time.Millisecond})
+		got := ask(leak.Report{Kind: leak.Refused, Epoch: was.Epoch, Wait: time.Millisecond})
 		require.InDelta(t, c.next, got.Speed, 1e-9, "from %v after %d rows", c.v, -c.trust)
 		require.Equal(t, c.found, got.Row.Trust > 0, "from %v after %d rows", c.v, -c.trust)
 	}

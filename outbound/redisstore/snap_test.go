@@ -5,13 +5,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/internal/leak"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // charges are all that an operation points to.
-func charges(op *outbound.Op) []*outbound.Charge {
-	all := slices.Clone(op.Charges)
+func charges(op *leak.Op) []*leak.Charge {
+	var all []*leak.Charge
+	for i := range op.Back {
+		all = append(all, &op.Back[i])
+	}
 	for i := range op.Reports {
 		if c := op.Reports[i].Charge; c != nil {
 			all = append(all, c)
@@ -23,44 +25,34 @@ func charges(op *outbound.Op) []*outbound.Charge {
 	return all
 }
 
-// clone makes an operation that changes charges of its own.
-func clone(op *outbound.Op) *outbound.Op {
-	c := &outbound.Op{
-		Limits: op.Limits, Reports: slices.Clone(op.Reports), Action: op.Action, Costs: op.Costs, Wait: op.Wait, Horizon: op.Horizon,
-		After: op.After, Claim: op.Claim, Charges: slices.Clone(op.Charges), Replacement: op.Replacement,
-	}
-	own := make(map[*outbound.Charge]*outbound.Charge)
-	of := func(c *outbound.Charge) *outbound.Charge {
+// clone makes an operation that has charges of its own.
+func clone(op *leak.Op) *leak.Op {
+	c := *op
+	c.Reports, c.Back, c.Into = slices.Clone(op.Reports), slices.Clone(op.Back), nil
+	own := make(map[*leak.Charge]*leak.Charge)
+	of := func(c *leak.Charge) *leak.Charge {
 		if c != nil && own[c] == nil {
 			is := *c
 			own[c] = &is
 		}
 		return own[c]
 	}
-	for i := range c.Charges {
-		c.Charges[i] = of(c.Charges[i])
-	}
 	for i := range c.Reports {
 		c.Reports[i].Charge = of(c.Reports[i].Charge)
 	}
 	c.Move = of(op.Move)
-	return c
+	return &c
 }
 
 // snap makes a charge the latest that is so but for rounding: its place and the
 // server's clock are rounded each for itself, and a nanosecond more or less is
 // nothing to the store. Of those whose bit is set in bent, the first in charges
 // being the lowest, it makes none the latest.
-func snap(op *outbound.Op, s outbound.Stored, at time.Duration, bent int) {
-	look := outbound.Op{Limits: op.Limits}
+func snap(op *leak.Op, s leak.Stored, at time.Duration, bent int) {
+	limits := op.Limits
+	look := leak.Op{Limits: limits, Stamp: op.Stamp}
 	r := look.Apply(&s, at)
 	now := r.State
-	limits := make([]leak.Limit, len(r.Limits))
-	for i, l := range r.Limits {
-		limits[i] = leak.Limit{Capacity: l.Capacity, Rate: l.LeakRate}
-	}
-	// A move stays as it is: one of other limits is none.
-	(&outbound.Op{Reports: op.Reports, Charges: op.Charges}).Align(r.Version, r.Limits)
 	all := charges(op)
 	each := func(i int) bool {
 		c := all[i]
@@ -77,20 +69,20 @@ func snap(op *outbound.Op, s outbound.Stored, at time.Duration, bent int) {
 		c.Place -= ahead
 		for i, l := range limits {
 			y := now.Level[i].Level + now.Level[i].Ret - l.Rate*now.Last.Seconds()
-			if c.Version == r.Version && c.N[i] > 0 && math.Abs(y-c.Y[i]) < 5e-9*l.Rate {
+			if c.Version == r.Version && (c.N[i] > 0 || now.Level[i].Level > 0) && math.Abs(y-c.Y[i]) < 5e-9*l.Rate {
 				c.Y[i] = y
 			}
 		}
 		return true
 	}
-	for i := len(op.Charges); i < len(all); i++ {
+	for i := len(op.Back); i < len(all); i++ {
 		each(i)
 	}
-	for i, c := range slices.Backward(op.Charges) {
-		if !each(i) || c.Version != r.Version {
+	for i := len(op.Back) - 1; i >= 0; i-- {
+		if !each(i) || op.Back[i].Version != r.Version {
 			break
 		}
-		if is := c.Charge; !now.Unbook(limits, &is) {
+		if is := op.Back[i]; !now.Unbook(limits, &is) {
 			break
 		}
 	}

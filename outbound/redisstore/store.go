@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Config is how a [Store] uses its server. The zero value works.
@@ -118,9 +119,9 @@ func (s *Store) rename() {
 	s.worker.Store("w" + string(id[:]))
 }
 
-// Update implements [outbound.Store]. Its errors are ctx's own, those of the
+// Update implements [leak.Store]. Its errors are ctx's own, those of the
 // client, and [outbound.ErrAway] while the server does not answer.
-func (s *Store) Update(ctx context.Context, key string, op *outbound.Op) (r outbound.Result, err error) {
+func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
 	if s == nil || s.rdb == nil {
 		return r, errNoClient
 	}

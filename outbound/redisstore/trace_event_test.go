@@ -118,7 +118,14 @@ func (t *trace) setLimits(worker int) error {
 	t.last = func() string { return fmt.Sprint("set limits ", limits) }
 	err := t.both(worker, func(_ int, b *outbound.Bucket) error { return b.SetLimits(background, limits...) })
 	if err == nil {
-		t.limits = t.got.Limits
+		err = t.both(worker, func(side int, b *outbound.Bucket) error {
+			all, err := b.States(background)
+			t.limits = nil
+			for i := range all {
+				t.limits = append(t.limits, all[i].Limit)
+			}
+			return err
+		})
 	}
 	for other := range t.left {
 		if err == nil && other != worker {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // trace is a random schedule of twins, drawn from a seed.
@@ -46,7 +47,7 @@ func (p *permits) permit(side int) *outbound.Permit {
 
 var background = context.Background()
 
-func newTrace(seed uint64, key string, stores []outbound.Store, latest func() time.Duration) *trace {
+func newTrace(seed uint64, key string, stores []leak.Store, latest func() time.Duration) *trace {
 	t := &trace{r: rand.New(rand.NewPCG(seed, 4711))}
 	t.limits = t.someLimits()
 	t.events = t.r.IntN(6) * t.r.IntN(6)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // twins are the buckets of one key twice: on the store under test, for several
@@ -17,45 +18,46 @@ import (
 // each answer of the arithmetic is compared with the store's.
 type twins struct {
 	key         string
-	stores      []outbound.Store
+	stores      []leak.Store
 	left, right []*outbound.Bucket // one for each store
 	model       model
 	latest      func() time.Duration // the latest time that the store's clock has shown yet
 
-	got      outbound.Result // the store's answer
-	asked    int             // answers of the store
-	compared int             // answers of both
-	until    time.Duration   // when the key may be forgotten
-	epochs   [2]int64        // at the beginning of this life, here and there
-	lives    int             // how often it was forgotten
-	lead     float64         // before
-	blurred  int             // answers in which rounding decides, and that differ
-	trusted  int             // answers of buckets that refusals slow down no more
-	before   func() string   // what was asked, of what
-	err      error           // the first difference
+	answers  []leak.Reply  // the store's, that the arithmetic has not compared yet
+	got      leak.Reply    // the one that it compares
+	asked    int           // answers of the store
+	compared int           // answers of both
+	until    time.Duration // when the key may be forgotten
+	epochs   [2]int64      // at the beginning of this life, here and there
+	lives    int           // how often it was forgotten
+	lead     float64       // before
+	blurred  int           // answers in which rounding decides, and that differ
+	trusted  int           // answers of buckets that refusals slow down no more
+	before   func() string // what was asked, of what
+	err      error         // the first difference
 }
 
 // errRow is a difference in what refusals have taught: no rounding decides that.
 var errRow = errors.New("row of refusals")
 
 // storeFunc is a store.
-type storeFunc func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error)
+type storeFunc func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error)
 
-func (f storeFunc) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (f storeFunc) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	return f(ctx, key, op)
 }
 
 // describe tells what matters of an operation when there is a difference.
-func describe(op *outbound.Op) string {
+func describe(op *leak.Op) string {
 	s := op.Action.String()
 	for _, r := range op.Reports {
-		s += fmt.Sprintf(" %d used %v cost %v wait %v epoch %d", r.Kind, r.Used, r.Cost, r.Wait, r.Epoch)
+		s += fmt.Sprintf(" %d used %v wait %v epoch %d", r.Kind, r.Used, r.Wait, r.Epoch)
 		if r.Charge != nil {
 			s += fmt.Sprintf(" of %+v", *r.Charge)
 		}
 	}
-	for _, c := range op.Charges {
-		s += fmt.Sprintf(" back %+v", *c)
+	for _, c := range op.Back {
+		s += fmt.Sprintf(" back %+v", c)
 	}
 	if op.Move != nil {
 		s += fmt.Sprintf(" move %+v", *op.Move)
@@ -63,7 +65,7 @@ func describe(op *outbound.Op) string {
 	return s
 }
 
-func newTwins(key string, stores []outbound.Store, latest func() time.Duration, limits ...outbound.Limit) *twins {
+func newTwins(key string, stores []leak.Store, latest func() time.Duration, limits ...outbound.Limit) *twins {
 	w := &twins{key: key, stores: stores, latest: latest}
 	for _, s := range stores {
 		w.left = append(w.left, outbound.Must(outbound.NewSharedBucket(w.store(s), key, limits...)))
@@ -73,25 +75,32 @@ func newTwins(key string, stores []outbound.Store, latest func() time.Duration, 
 }
 
 // store hands on to the store under test.
-func (w *twins) store(s outbound.Store) outbound.Store {
-	return storeFunc(func(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (w *twins) store(s leak.Store) leak.Store {
+	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 		if f, ok := s.(interface{ Forget(string) }); ok {
 			f.Forget(key)
 		}
 		r, err := s.Update(ctx, key, op)
-		w.got, w.asked = r, w.asked+1
-		w.got.Charges = slices.Clone(r.Charges)
+		if err == nil {
+			r.Charges = slices.Clone(r.Charges)
+			w.answers, w.asked = append(w.answers, r), w.asked+1
+		}
 		r.When = time.Time{} // no answer is late, however busy the machine is
 		return r, err
 	})
 }
 
 // compute answers as the arithmetic does, and compares.
-func (w *twins) compute(_ context.Context, _ string, op *outbound.Op) (outbound.Result, error) {
+func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
 	w.compared++
-	got, m := &w.got, &w.model
-	if w.asked != w.compared {
+	if len(w.answers) == 0 {
 		w.differ("the store was asked %d times, the arithmetic %d times", w.asked, w.compared)
+		return leak.Reply{}, w.err
+	}
+	w.got, w.answers = w.answers[0], w.answers[1:]
+	got, m := &w.got, &w.model
+	if got.Stale {
+		return w.stale(op), nil
 	}
 	at := got.State.At
 	fresh := got.State.Epoch - w.epochs[0] + w.epochs[1] // as the arithmetic would count
@@ -109,7 +118,7 @@ func (w *twins) compute(_ context.Context, _ string, op *outbound.Op) (outbound.
 	}
 	w.lead = m.Lead
 	was := *m
-	try := func(s outbound.Stored, bent int) (*outbound.Op, outbound.Result) {
+	try := func(s leak.Stored, bent int) (*leak.Op, leak.Reply) {
 		own := clone(op)
 		snap(own, s, at, bent)
 		*m = was
@@ -128,10 +137,37 @@ func (w *twins) compute(_ context.Context, _ string, op *outbound.Op) (outbound.
 	return w.finish(op, &want, got), nil
 }
 
+// stale is compute where the store says that other limits are in force.
+func (w *twins) stale(op *leak.Op) leak.Reply {
+	got, m := &w.got, &w.model
+	if m.State.Speed != 0 && op.Stamp == m.Stamp { // it has forgotten the key
+		if w.latest() < w.until {
+			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
+		}
+		*m = model{}
+	}
+	want := leak.Reply{Limit: -1, Stale: true, Stamp: m.Stamp, Version: m.Version}
+	if m.Stamp != 0 {
+		want.Limits = m.Limits
+	}
+	if got.Stamp != want.Stamp || got.Version != want.Version || !leak.Equal(got.Limits, want.Limits) {
+		w.differ("stale: stamp %d, version %d, limits %v; want %d, %d, %v", got.Stamp, got.Version, got.Limits, want.Stamp, want.Version, want.Limits)
+	}
+	return want
+}
+
+// counted are the limits that an operation's answer counts by.
+func counted(op *leak.Op) []leak.Limit {
+	if op.Action == leak.Replace {
+		return op.Replacement
+	}
+	return op.Limits
+}
+
 // search looks for a way in which the store has come to its answer, where rounding
 // decides: from another state, or with another charge taken for the latest.
-func (w *twins) search(op *outbound.Op, try func(outbound.Stored, int) (*outbound.Op, outbound.Result), was *model) (*outbound.Op, outbound.Result) {
-	states := append([]outbound.Stored{was.Stored}, was.others...)
+func (w *twins) search(op *leak.Op, try func(leak.Stored, int) (*leak.Op, leak.Reply), was *model) (*leak.Op, leak.Reply) {
+	states := append([]leak.Stored{was.Stored}, was.others...)
 	for bent := range 1 << min(8, len(charges(op))) {
 		for _, s := range states {
 			if own, again := try(s, bent); w.compare(own, &again, &w.got) == nil {
@@ -145,7 +181,7 @@ func (w *twins) search(op *outbound.Op, try func(outbound.Stored, int) (*outboun
 	return try(was.Stored, 0)
 }
 
-func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Result {
+func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
 	if want.State.Row.Trust > 0 {
 		w.trusted++
 	}
@@ -165,9 +201,6 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 		w.model.Lead = max(w.lead, got.Claim)
 	}
 	w.until = max(w.until, want.State.At+min(want.Expire, math.MaxInt64/2))
-	if want.Limits != nil && len(want.Limits) != len(got.Limits) {
-		return *want
-	}
 	// What differs by rounding is not to add up: each step begins where the store is.
 	// What the store has only looked at it has not kept.
 	m := &w.model
@@ -194,22 +227,23 @@ func (w *twins) finish(op *outbound.Op, want, got *outbound.Result) outbound.Res
 // have no nanoseconds; or so much runs out in the few nanoseconds by which the places
 // of a batch are rounded; or a place is given back while the clock is slowed and shows
 // no whole nanoseconds, or while places of days are booked.
-func blurs(op *outbound.Op, r *outbound.Result) bool {
-	if (len(op.Charges) > 0 || op.Move != nil || len(op.Reports) > 0) && (r.State.Speed < 1 || r.State.Last > 24*time.Hour) {
+func blurs(op *leak.Op, r *leak.Reply) bool {
+	if (len(op.Back) > 0 || op.Move != nil || len(op.Reports) > 0) && (r.State.Speed < 1 || r.State.Last > 24*time.Hour) {
 		return true
 	}
-	for i := range r.Limits {
-		l, most := &r.State.Level[i], max(r.State.Level[i].Level, r.Limits[i].Capacity)
+	limits := counted(op)
+	for i := range limits {
+		l, most := &r.State.Level[i], max(r.State.Level[i].Level, limits[i].Capacity)
 		if math.Abs(l.Ret)*1e-15 > 1e-11*most {
 			return true
 		}
 		for _, c := range charges(op) { // its level may have been raised since
-			if math.Abs(c.Y[i])*1e-15 > 1e-11*r.Limits[i].Capacity {
+			if math.Abs(c.Y[i])*1e-15 > 1e-11*limits[i].Capacity {
 				return true
 			}
 		}
-		if len(op.Charges) > 0 || op.Move != nil || len(op.Reports) > 0 && r.State.Rem > 0 {
-			if r.Limits[i].LeakRate*4e-9 > 1e-10*most {
+		if len(op.Back) > 0 || op.Move != nil || len(op.Reports) > 0 && r.State.Rem > 0 {
+			if limits[i].Rate*4e-9 > 1e-10*most {
 				return true
 			}
 		}
@@ -219,11 +253,11 @@ func blurs(op *outbound.Op, r *outbound.Result) bool {
 
 // hair reports whether one has granted more than the other, and a nanosecond has
 // decided that.
-func (w *twins) hair(op *outbound.Op, a, b *outbound.Result) bool {
+func (w *twins) hair(op *leak.Op, a, b *leak.Reply) bool {
 	if len(a.Charges) > len(b.Charges) {
 		a, b = b, a
 	}
-	if len(a.Charges) == len(b.Charges) || op.Action != outbound.Book || !a.Refused || a.TooLarge || a.Invalid {
+	if len(a.Charges) == len(b.Charges) || op.Action != leak.Book || !a.Refused {
 		return false
 	}
 	first, _ := b.State.Due(b.Charges[0].Place)
@@ -242,11 +276,11 @@ func (w *twins) differ(format string, args ...any) {
 }
 
 // compare returns a difference between what both have answered.
-func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
-	if len(got.Charges) != len(want.Charges) || got.Refused != want.Refused || got.TooLarge != want.TooLarge || got.Invalid != want.Invalid {
-		return fmt.Errorf("granted %d, refused %v, too large %v, invalid %v; want %d, %v, %v, %v",
-			len(got.Charges), got.Refused, got.TooLarge, got.Invalid, len(want.Charges), want.Refused, want.TooLarge, want.Invalid)
+func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
+	if len(got.Charges) != len(want.Charges) || got.Refused != want.Refused || want.Stale {
+		return fmt.Errorf("granted %d, refused %v; want %d, %v, stale %v", len(got.Charges), got.Refused, len(want.Charges), want.Refused, want.Stale)
 	}
+	limits := counted(op)
 	// Each place of a batch is rounded anew; doubles have 16 digits, and are cut off
 	// short of the longest duration; and a slowed clock makes more of a nanosecond.
 	far := 2 + float64(len(want.Charges))
@@ -259,14 +293,9 @@ func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
 	if !near(got.Wait, want.Wait) || got.Limit != want.Limit && !w.tied(op, want, got.Limit) {
 		return fmt.Errorf("refused by %d for %v, want by %d for %v", got.Limit, got.Wait, want.Limit, want.Wait)
 	}
-	if got.Version != want.Version || len(got.Limits) != len(want.Limits) || got.Full != want.Full || got.Claim != want.Claim || got.Differ {
-		return fmt.Errorf("version %d, %d limits, full %v, claim %v, differ %v; want %d, %d, %v, %v, false",
-			got.Version, len(got.Limits), got.Full, got.Claim, got.Differ, want.Version, len(want.Limits), want.Full, want.Claim)
-	}
-	for i := range want.Limits {
-		if got.Limits[i] != want.Limits[i] {
-			return fmt.Errorf("limit %d is %v, want %v", i, got.Limits[i], want.Limits[i])
-		}
+	if got.Version != want.Version || got.Stamp != want.Stamp || got.Full != want.Full || got.Claim != want.Claim || got.Differ {
+		return fmt.Errorf("version %d, stamp %d, full %v, claim %v, differ %v; want %d, %d, %v, %v, false",
+			got.Version, got.Stamp, got.Full, got.Claim, got.Differ, want.Version, want.Stamp, want.Full, want.Claim)
 	}
 	g, s := &got.State, &want.State
 	if a, b := g.Row, s.Row; a.Calls != b.Calls || a.Refused != b.Refused || a.Trust != b.Trust || !near(a.Until, b.Until) ||
@@ -278,27 +307,27 @@ func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
 		return fmt.Errorf("dial %v, last %v, rem %v, speed %v, fails %d, epoch %d; want %v, %v, %v, %v, %d, %d", g.Dial(), g.Last, g.Rem, g.Speed, g.Fails, g.Epoch-w.epochs[0],
 			s.Dial(), s.Last, s.Rem, s.Speed, s.Fails, s.Epoch-w.epochs[1])
 	}
-	for i := range want.Limits {
+	for i := range limits {
 		// A nanosecond is that much, and each place of a batch is rounded anew.
-		slack := 1e-6 + 2e-9*want.Limits[i].LeakRate*float64(1+len(want.Charges))
+		slack := 1e-6 + 2e-9*limits[i].Rate*float64(1+len(want.Charges))
 		a, b := g.Level[i], s.Level[i]
-		if op.Action == outbound.Replace { // what has come back is counted from the dial's zero, at another rate
+		if op.Action == leak.Replace { // what has come back is counted from the dial's zero, at another rate
 			slack += 1e-15 * 1e5 * math.Abs(s.Dial().Seconds())
 			slack += 2e-9 * 1e5 // and what was in it has leaked at another rate
 		}
-		if op.Action == outbound.Replace && (math.Abs(a.Ret-b.Ret) > slack || math.Abs(a.Top-b.Top) > slack) {
+		if op.Action == leak.Replace && (math.Abs(a.Ret-b.Ret) > slack || math.Abs(a.Top-b.Top) > slack) {
 			// One that is at its brim may be taken as a hair below, and raised.
-			if brim := want.Limits[i].Capacity + want.Limits[i].LeakRate*max(0, s.Last).Seconds(); math.Abs(a.Level-brim) < slack {
+			if brim := limits[i].Capacity + limits[i].Rate*max(0, s.Last).Seconds(); math.Abs(a.Level-brim) < slack {
 				a.Ret, a.Top = b.Ret, b.Top
 			}
 		}
 		if !(math.Abs(a.Level-b.Level) <= slack) || !(math.Abs(a.Ret-b.Ret) <= slack+1e-12*math.Abs(b.Ret)) || !(math.Abs(a.Top-b.Top) <= slack) {
-			return fmt.Errorf("%v: %+v, want %+v", want.Limits[i], a, b)
+			return fmt.Errorf("%v: %+v, want %+v", limits[i], a, b)
 		}
 		for k := range want.Charges {
 			a, b := &got.Charges[k], &want.Charges[k]
 			if !(math.Abs(a.N[i]-b.N[i]) <= 1e-6) || !(math.Abs(a.Y[i]-b.Y[i]) <= slack+1e-12*math.Abs(b.Y[i])) || !(math.Abs(a.Up[i]-b.Up[i]) <= slack) {
-				return fmt.Errorf("charge %d, %v: %v of %v, raised by %v, want %v of %v, %v", k, want.Limits[i], a.N[i], a.Y[i], a.Up[i], b.N[i], b.Y[i], b.Up[i])
+				return fmt.Errorf("charge %d, %v: %v of %v, raised by %v, want %v of %v, %v", k, limits[i], a.N[i], a.Y[i], a.Up[i], b.N[i], b.Y[i], b.Up[i])
 			}
 		}
 	}
@@ -313,17 +342,14 @@ func (w *twins) compare(op *outbound.Op, want, got *outbound.Result) error {
 
 // tied reports whether the call that was refused waits as long for another limit,
 // or for its order, as for the one that is named.
-func (w *twins) tied(op *outbound.Op, r *outbound.Result, other int) bool {
+func (w *twins) tied(op *leak.Op, r *leak.Reply, other int) bool {
 	var waits [2]float64
 	for i, limit := range [...]int{r.Limit, other} {
 		waits[i] = max(0, r.State.Last.Seconds())
 		if limit >= 0 {
-			l := &r.Limits[limit]
-			n := op.Costs[len(r.Charges)][l.Unit]
-			if n > 0 {
-				n = max(n, l.Capacity*1e-9)
-			}
-			waits[i] = max(0, (r.State.Level[limit].Level+n-l.Capacity)/l.LeakRate)
+			l := &op.Limits[limit]
+			n := op.Costs[len(r.Charges)][limit]
+			waits[i] = max(0, (r.State.Level[limit].Level+n-l.Capacity)/l.Rate)
 		}
 	}
 	return math.Abs(waits[0]-waits[1]) <= 2e-9*float64(1+len(r.Charges))

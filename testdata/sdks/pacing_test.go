@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -217,8 +218,8 @@ func TestTheEndOfAContextInAQueueIsItsStatus(t *testing.T) {
 // away is a store that cannot be reached.
 type away struct{}
 
-func (away) Update(context.Context, string, *outbound.Op) (outbound.Result, error) {
-	return outbound.Result{}, outbound.ErrAway
+func (away) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
+	return leak.Reply{}, outbound.ErrAway
 }
 
 func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {

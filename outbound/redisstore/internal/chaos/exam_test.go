@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
@@ -14,14 +14,14 @@ import (
 
 func TestTheExamOnACluster(t *testing.T) {
 	client := redistest.SharedCluster(t).Client(t)
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+	outboundtest.TestStore(t, func(*testing.T) leak.Store {
 		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }
 
 func TestTheExamBehindSentinels(t *testing.T) {
 	client := redistest.StartSentinel(t).Client(t)
-	outboundtest.TestStore(t, func(*testing.T) outbound.Store {
+	outboundtest.TestStore(t, func(*testing.T) leak.Store {
 		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -66,7 +67,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	way := redistest.NewProxy(t, server.Addr())
 	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
 	var away atomic.Bool
-	alone := f.add(behind(t, server, way), role{timeout: busy, wrap: func(s outbound.Store) outbound.Store {
+	alone := f.add(behind(t, server, way), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
 		return &outbound.Fallback{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
 	}})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
@@ -104,7 +105,7 @@ func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 	ways := make([]*redistest.Proxy, 4)
 	for i := range ways {
 		ways[i] = redistest.NewProxy(t, server.Addr())
-		f.add(behind(t, server, ways[i]), role{timeout: busy, wrap: func(s outbound.Store) outbound.Store {
+		f.add(behind(t, server, ways[i]), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
 			return &outbound.Fallback{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
 				if yes {
 					away.Add(1)

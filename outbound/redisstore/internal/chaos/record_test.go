@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -121,18 +122,18 @@ type ledger interface {
 // witness is a store that notes what another one grants under one key, and what
 // is given back to it.
 type witness struct {
-	outbound.Store
+	leak.Store
 	key    string
 	ledger ledger
 }
 
-func (w witness) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
+func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if key != w.key {
 		return w.Store.Update(ctx, key, op)
 	}
 	// Afterwards they may have changed.
 	var back []spot
-	for _, c := range op.Charges {
+	for _, c := range op.Back {
 		back = append(back, spot{c.Born, c.Place})
 	}
 	var moved spot

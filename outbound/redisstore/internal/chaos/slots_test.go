@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
@@ -20,12 +21,12 @@ import (
 // returns is a store that counts what callers give back because its answer came too late
 // to be used, as any may on a machine that is busy: of that comes back what is safe.
 type returns struct {
-	outbound.Store
+	leak.Store
 	n *atomic.Int64
 }
 
-func (r returns) Update(ctx context.Context, key string, op *outbound.Op) (outbound.Result, error) {
-	r.n.Add(int64(len(op.Charges)))
+func (r returns) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	r.n.Add(int64(len(op.Back)))
 	return r.Store.Update(ctx, key, op)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -20,7 +21,7 @@ import (
 type role struct {
 	limit     *outbound.Limit // nil: the fleet's
 	callers   int             // goroutines that call as often as they may; 0: 3
-	wrap      func(outbound.Store) outbound.Store
+	wrap      func(leak.Store) leak.Store
 	timeout   time.Duration // of the store
 	tolerance time.Duration // of the queue
 }
@@ -43,7 +44,7 @@ type worker struct {
 // told to observe.
 func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(redisstore.Event)) (*worker, error) {
 	w := &worker{store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
-	var s outbound.Store = witness{w.store, key, l}
+	var s leak.Store = witness{w.store, key, l}
 	if r.wrap != nil {
 		s = r.wrap(s)
 	}

@@ -12,12 +12,12 @@ const year100 = 100 * 366 * 24 * time.Hour
 // has computed. What was kept elsewhere may come back as anything.
 func (s *State) Sound(limits []Limit, now time.Duration) bool {
 	old, dial := sub(now, s.At), sub(s.Dial(), max(0, s.Rem)) // which a hold may have let run ahead
-	if !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Last < -Lag || s.Last > farthest || s.Rem < -Memory || s.Rem > farthest ||
-		s.Fails < Fresh || s.Fails > 1e9 || !s.Row.sound() || old > year100 || old < -year100 || dial > farthest || dial < -farthest {
+	if !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Last < -BookingGrace || s.Last > farthest || s.Rem < -HoldMemory || s.Rem > farthest ||
+		s.Fails < NoRefusalYet || s.Fails > 1e9 || !s.Row.sound() || old > year100 || old < -year100 || dial > farthest || dial < -farthest {
 		return false
 	}
 	for i := range limits {
-		if !s.Level[i].Sound(limits[i]) {
+		if !s.Level[i].Sound(&limits[i]) {
 			return false
 		}
 	}
@@ -36,6 +36,6 @@ func (r *Row) sound() bool {
 // Sound is the same of a level: no more than can be booked ahead, and a thousand calls
 // that cost the most. What is less, and wrong, may shut a bucket for long: Resume
 // opens it.
-func (l *Level) Sound(of Limit) bool {
+func (l *Level) Sound(of *Limit) bool {
 	return l.Level >= 0 && l.Level <= 1e15+9.3e9*of.Rate && math.Abs(l.Ret) < 1e25 && math.Abs(l.Top) <= 1e12
 }

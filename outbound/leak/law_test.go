@@ -27,7 +27,7 @@ func (w *world) lawful() error {
 				continue
 			}
 			l := limits[i]
-			most = Limit{max(most.Capacity, l.Capacity), max(most.Rate, l.Rate)}
+			most = Limit{Capacity: max(most.Capacity, l.Capacity), Rate: max(most.Rate, l.Rate)}
 			if err := w.replay(i, l, slack, v, v); err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error 
 // sound checks what must be so of every state, whatever has happened.
 func (w *world) sound() error {
 	s, limits := &w.state, w.limits()
-	if s.Last < -Lag || s.Rem < -Memory || !(s.Speed >= MinSpeed && s.Speed <= 1) {
+	if s.Last < -BookingGrace || s.Rem < -HoldMemory || !(s.Speed >= MinSpeed && s.Speed <= 1) {
 		return fmt.Errorf("last %v, rem %v, speed %v", s.Last, s.Rem, s.Speed)
 	}
 	for i := range limits {

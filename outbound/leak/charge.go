@@ -20,7 +20,9 @@ type Charge struct {
 	Settled bool
 	// Lost has a bit for each limit that knows nothing of this charge,
 	// because it is newer.
-	Lost uint8
+	Lost    uint8
+	Version int64 // of the limits it was booked under
+	Seq     int64 // for the store: of the request that booked it
 }
 
 func (c *Charge) lost(i int) bool { return c.Lost&(1<<i) != 0 }
@@ -59,7 +61,7 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 	for i := range limits {
 		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i]-c.Up[i])
 	}
-	s.Last = max(-Lag, c.Before-s.Dial())
+	s.Last = max(-BookingGrace, c.Before-s.Dial())
 	c.N, c.Up, c.Settled = Units{}, Units{}, true
 	return true
 }
@@ -116,9 +118,9 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	dial := s.Dial()
 	last := s.Last
 	if c != nil && s.latest(limits, c) {
-		last = max(-Lag, c.Before-dial)
+		last = max(-BookingGrace, c.Before-dial)
 	}
-	out := last > -Lag
+	out := last > -BookingGrace
 	x := ext
 	if out {
 		x = min(max(0, s.free(limits, c)-dial), ext)
@@ -198,11 +200,11 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 	if epoch == s.Epoch {
 		s.Epoch++
 		switch s.Fails {
-		case Fresh:
+		case NoRefusalYet:
 			s.Fails = 0
-		case Succeeded:
+		case HasSucceeded:
 			s.Fails = 0
-			s.Speed = s.Row.steer(s.Speed, s.Rem > -Memory)
+			s.Speed = s.Row.steer(s.Speed, s.Rem > -HoldMemory)
 			if s.Row.Trust > 0 && d == 0 {
 				return
 			}
@@ -226,7 +228,7 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 // Succeeded says that a call which knew of epoch has succeeded.
 func (s *State) Succeeded(epoch int64) {
 	if epoch == s.Epoch {
-		s.Fails = Succeeded
+		s.Fails = HasSucceeded
 	}
 }
 

@@ -86,14 +86,3 @@ func sub(a, b time.Duration) time.Duration {
 	}
 	return add(a, -b)
 }
-
-// Above returns the dial time until a level has run down to another. What the
-// last bits of the levels may be wrong by counts as nothing: with a limit that
-// takes weeks to drain those are nanoseconds, and who came back in time would be
-// told to wait for them, again and again.
-func (l Limit) Above(level, to float64) time.Duration {
-	if level-to <= 2e-15*level {
-		return 0
-	}
-	return lasts(level-to, l.Rate)
-}

@@ -69,7 +69,7 @@ func (r *Row) left(now time.Duration) time.Duration {
 }
 
 // steer returns the speed after a refusal that is counted already, of a clock of speed
-// v; soon: the last hold ended less than Memory ago.
+// v; soon: the last hold ended less than HoldMemory ago.
 func (r *Row) steer(v float64, soon bool) float64 {
 	cut := 0.9
 	if soon {

@@ -6,7 +6,7 @@ import (
 )
 
 func TestRefusalsInARowDoubleTheHold(t *testing.T) {
-	l := newLife(t, Limit{1, 10})
+	l := newLife(t, Limit{Capacity: 1, Rate: 10})
 	for i := range 14 {
 		l.at(1e6 * float64(i+1))
 		c := l.book(Units{1}, 0)
@@ -39,7 +39,7 @@ func TestRefusalsInARowDoubleTheHold(t *testing.T) {
 // A call that was booked before a hold and leaves after it has seen nobody leave since,
 // though the hold has filled the limit up.
 func TestAHoldIsNotTakenForCallsThatHaveLeft(t *testing.T) {
-	l := newLife(t, Limit{5, 1})
+	l := newLife(t, Limit{Capacity: 5, Rate: 1})
 	var c *Charge
 	for i := range 8 {
 		c = l.book(Units{1}, max(0, float64(i-4)))

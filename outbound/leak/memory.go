@@ -1,4 +1,4 @@
-package outbound
+package leak
 
 import (
 	"context"
@@ -10,15 +10,12 @@ import (
 // steps nor knows the time of day.
 var start = time.Now()
 
-func now() time.Duration { return time.Since(start) }
-
 // keepSet is how long limits that were set at run time outlive their level.
 const keepSet = 30 * 24 * time.Hour
 
 // Memory is a [Store] in this process, for several buckets that share keys. A
 // key costs about 700 bytes and is dropped some time after it has become idle,
-// which loses nothing; there is no goroutine and nothing to close. A bucket
-// that nothing shares is better made with [NewBucket], which is faster.
+// which loses nothing; there is no goroutine and nothing to close.
 type Memory struct {
 	mu   sync.Mutex // protects keys
 	keys map[string]*kept
@@ -33,13 +30,13 @@ type kept struct {
 func NewMemory() *Memory { return new(Memory) }
 
 // Update implements [Store]. It fails only with the error of ctx.
-func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error) {
+func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) {
 	if err := ctx.Err(); err != nil {
-		return Result{}, err
+		return Reply{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := now()
+	t := time.Since(start)
 	k := m.keys[key]
 	if k == nil {
 		m.sweep(t)
@@ -50,20 +47,11 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Result, error)
 		m.keys[key] = k
 	}
 	r := op.Apply(&k.Stored, t)
-	k.until = later(t, r.Expire)
-	if k.Set {
-		k.until = later(k.until, keepSet)
+	k.until = add(t, r.Expire)
+	if k.Stamp != 0 {
+		k.until = add(k.until, keepSet)
 	}
 	return r, nil
-}
-
-// later returns t + d, at most the end of time. t may be negative: a clock's
-// zero is anywhere.
-func later(t, d time.Duration) time.Duration {
-	if d > maxWait-max(0, t) {
-		return maxWait
-	}
-	return t + d
 }
 
 // sweep looks at a few keys and drops the idle ones: looking at two for each

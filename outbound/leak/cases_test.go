@@ -38,10 +38,10 @@ func (l *life) level(i int, want float64) {
 	}
 }
 
-func perSecond(n, in float64) Limit { return Limit{1, n / (in + 0.01)} }
+func perSecond(n, in float64) Limit { return Limit{Capacity: 1, Rate: n / (in + 0.01)} }
 
 func TestNotAllThatWasNotUsedComesBackIfOthersHaveFilledSince(t *testing.T) {
-	l := newLife(t, Limit{1000, 100})
+	l := newLife(t, Limit{Capacity: 1000, Rate: 100})
 	a := l.book(Units{1000}, 0)
 	l.at(9)
 	l.book(Units{900}, 0)
@@ -53,7 +53,7 @@ func TestNotAllThatWasNotUsedComesBackIfOthersHaveFilledSince(t *testing.T) {
 }
 
 func TestNothingComesBackWhileALaterCallIsBooked(t *testing.T) {
-	l := newLife(t, Limit{1, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.book(Units{1}, 0)
 	a := l.book(Units{1}, 1)
 	l.book(Units{1}, 2)
@@ -66,7 +66,7 @@ func TestNothingComesBackWhileALaterCallIsBooked(t *testing.T) {
 // What came back to one call does not come back to another: this takes six
 // operations to show.
 func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
-	l := newLife(t, Limit{2, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	a := l.book(Units{1}, 0)
 	b := l.book(Units{1}, 0)
 	l.Settle(l.limits, a, &Units{})
@@ -77,7 +77,7 @@ func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
 }
 
 func TestACallThatWaitsForOneLimitFillsTheOthersWhenItGoes(t *testing.T) {
-	l := newLife(t, Limit{1, 0.5}, Limit{3, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 0.5}, Limit{Capacity: 3, Rate: 1})
 	l.book(Units{1, 1}, 0)
 	l.book(Units{1, 3}, 2)
 	l.book(Units{1, 3}, 5) // not 4, with 4 units together
@@ -94,7 +94,7 @@ func TestAnHourlyLimitThatIsHeldForAnHourGoesAfterAnHour(t *testing.T) {
 // A hold lets one go and then drips, and longer limits keep their room.
 func TestAHoldCostsOnlyTheShortestLimit(t *testing.T) {
 	for succeeded, drip := range map[bool]float64{false: 0.1, true: 1.0 / 9} {
-		l := newLife(t, Limit{1, 10}, Limit{5000, 5000.0 / 3600})
+		l := newLife(t, Limit{Capacity: 1, Rate: 10}, Limit{Capacity: 5000, Rate: 5000.0 / 3600})
 		c := l.book(Units{1, 1}, 0)
 		l.at(0.01)
 		if succeeded {
@@ -115,7 +115,7 @@ func TestAHoldCostsOnlyTheShortestLimit(t *testing.T) {
 
 func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 	for _, booked := range []int{0, 3} {
-		l := newLife(t, Limit{2, 1})
+		l := newLife(t, Limit{Capacity: 2, Rate: 1})
 		for i := range booked {
 			l.book(Units{1}, max(0, float64(i-1)))
 		}
@@ -142,7 +142,7 @@ func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 // it drips, however much room there was.
 func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 	for _, booked := range []bool{false, true} {
-		l := newLife(t, Limit{4, 1}, Limit{100, 1})
+		l := newLife(t, Limit{Capacity: 4, Rate: 1}, Limit{Capacity: 100, Rate: 1})
 		c := l.book(Units{1, 1}, 0)
 		if booked {
 			l.book(Units{1, 1}, 0)
@@ -163,7 +163,7 @@ func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 // What was in a limit when a hold filled it up does not come back: two would
 // go at once.
 func TestNothingComesBackIntoTheDripAfterAHold(t *testing.T) {
-	l := newLife(t, Limit{2, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	c := l.book(Units{1}, 0)
 	l.book(Units{1}, 0)
 	l.Hold(l.limits, 10*time.Second, nil)
@@ -174,7 +174,7 @@ func TestNothingComesBackIntoTheDripAfterAHold(t *testing.T) {
 // A booking made during a hold is out like any other: when the hold is
 // extended it moves, and nobody goes beside it.
 func TestACallThatIsBookedDuringAHoldMovesWithIt(t *testing.T) {
-	l := newLife(t, Limit{1, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.Hold(l.limits, time.Second, nil)
 	c := l.book(Units{1}, 1)
 	l.at(0.5)
@@ -186,7 +186,7 @@ func TestACallThatIsBookedDuringAHoldMovesWithIt(t *testing.T) {
 }
 
 func TestBookedCallsMoveWithAHoldAndKeepTheirDistance(t *testing.T) {
-	l := newLife(t, Limit{1, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.book(Units{1}, 0)
 	a, b := l.book(Units{1}, 1), l.book(Units{1}, 2)
 	l.at(0.5)
@@ -205,7 +205,7 @@ func TestBookedCallsMoveWithAHoldAndKeepTheirDistance(t *testing.T) {
 }
 
 func TestAClockThatStepsBackLosesTheStepAndNothingElse(t *testing.T) {
-	l := newLife(t, Limit{1, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.book(Units{1}, 0)
 	a := l.book(Units{1}, 1)
 	l.at(0.5)
@@ -224,7 +224,7 @@ func TestAClockThatStepsBackLosesTheStepAndNothingElse(t *testing.T) {
 
 func TestOnlyTheFirstSettleCounts(t *testing.T) {
 	for _, first := range []float64{0, 1, 5} {
-		l := newLife(t, Limit{3, 1})
+		l := newLife(t, Limit{Capacity: 3, Rate: 1})
 		c := l.book(Units{2}, 0)
 		l.book(Units{1}, 0)
 		l.Settle(l.limits, c, &Units{first})
@@ -239,7 +239,7 @@ func TestOnlyTheFirstSettleCounts(t *testing.T) {
 }
 
 func TestMoreThanWasAcquiredGoesAboveTheBrim(t *testing.T) {
-	l := newLife(t, Limit{10, 1})
+	l := newLife(t, Limit{Capacity: 10, Rate: 1})
 	c := l.book(Units{10}, 0)
 	l.Settle(l.limits, c, &Units{35})
 	l.level(0, 35)
@@ -247,7 +247,7 @@ func TestMoreThanWasAcquiredGoesAboveTheBrim(t *testing.T) {
 }
 
 func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
-	l := newLife(t, Limit{2, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	c := l.book(Units{1}, 0)
 	l.Succeeded(c.Epoch)
 	l.book(Units{1}, 0)
@@ -271,7 +271,7 @@ func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
 // A hold with nobody booked lets the limits leak ahead of it; whoever ends it
 // early gets none of that.
 func TestResumeTakesBackWhatAHoldLetLeakAhead(t *testing.T) {
-	l := newLife(t, Limit{2, 1}, Limit{90, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 1}, Limit{Capacity: 90, Rate: 1})
 	l.book(Units{1, 9}, 0)
 	l.at(1)
 	l.Hold(l.limits, time.Minute, nil)
@@ -284,7 +284,7 @@ func TestResumeTakesBackWhatAHoldLetLeakAhead(t *testing.T) {
 }
 
 func TestTheLastBookingIsTakenBackAsIfItHadNeverBeen(t *testing.T) {
-	l := newLife(t, Limit{1, 1}, Limit{3, 2})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1}, Limit{Capacity: 3, Rate: 2})
 	l.book(Units{1, 1}, 0)
 	was := l.State
 	c := l.book(Units{1, 2}, 1)
@@ -301,7 +301,7 @@ func TestTheLastBookingIsTakenBackAsIfItHadNeverBeen(t *testing.T) {
 // Two bookings for one place may fill limits that differ. Taking the first
 // back must not make the second forgotten, or others overtake it.
 func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
-	l := newLife(t, Limit{1, 1}, Limit{3, 1})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1}, Limit{Capacity: 3, Rate: 1})
 	l.book(Units{1, 0}, 0)
 	a := l.book(Units{1, 0}, 1)
 	l.book(Units{0, 1}, 1)
@@ -324,7 +324,7 @@ func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
 
 // What a limit has let run past is known in units, whatever its rate is now.
 func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
-	old, limits := []Limit{{10, 1}}, []Limit{{10, 2}}
+	old, limits := []Limit{{Capacity: 10, Rate: 1}}, []Limit{{Capacity: 10, Rate: 2}}
 	l := newLife(t, old...)
 	l.at(100)
 	c := l.book(Units{10}, 0)
@@ -338,7 +338,7 @@ func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
 }
 
 func TestResumeForgetsNothingThatALoweredLimitHolds(t *testing.T) {
-	high, low := []Limit{{10, 1}}, []Limit{{1, 1}}
+	high, low := []Limit{{Capacity: 10, Rate: 1}}, []Limit{{Capacity: 1, Rate: 1}}
 	l := newLife(t, high...)
 	l.book(Units{10}, 0)
 	l.Change(high, low, []int{0}, &Units{})
@@ -349,7 +349,7 @@ func TestResumeForgetsNothingThatALoweredLimitHolds(t *testing.T) {
 }
 
 func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
-	old, limits := []Limit{{1, 1}}, []Limit{{2, 0.5}, {5, 1}}
+	old, limits := []Limit{{Capacity: 1, Rate: 1}}, []Limit{{Capacity: 2, Rate: 0.5}, {Capacity: 5, Rate: 1}}
 	l := newLife(t, old...)
 	l.book(Units{1}, 0)
 	c := l.book(Units{1}, 1)
@@ -378,7 +378,7 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 
 // A change is no reason to wait: what is kept is what was charged.
 func TestAChangeRaisesALevelByNoMoreThanIsBookedAndHasNotGone(t *testing.T) {
-	old, limits := []Limit{{500, 1}, {10, 10}}, []Limit{{500, 2}, {10, 5}, {100, 1}}
+	old, limits := []Limit{{Capacity: 500, Rate: 1}, {Capacity: 10, Rate: 10}}, []Limit{{Capacity: 500, Rate: 2}, {Capacity: 10, Rate: 5}, {Capacity: 100, Rate: 1}}
 	l := newLife(t, old...)
 	l.book(Units{1, 1}, 0)
 	l.Change(old, limits, []int{0, 1, -1}, &Units{2: 1})

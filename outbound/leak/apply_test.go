@@ -1,4 +1,4 @@
-package outbound
+package leak
 
 import (
 	"math/rand/v2"
@@ -8,7 +8,7 @@ import (
 
 // A store whose stamps waver admits what the limit allows, and no wavering counts.
 func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
-	limit := []Limit{{Capacity: 10, LeakRate: 500}}
+	limit := []Limit{{Capacity: 10, Rate: 500}}
 	for name, stamp := range map[string]func(r *rand.Rand, at time.Duration) time.Duration{
 		"jitter of 5 ms":    func(r *rand.Rand, at time.Duration) time.Duration { return at + time.Duration(r.Int64N(5e6)) },
 		"clocks 1 ms apart": func(r *rand.Rand, at time.Duration) time.Duration { return at + time.Duration(r.Int64N(2)*1e6) },
@@ -19,7 +19,7 @@ func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
 		admitted := 0
 		const all = 3 * time.Second
 		for at := time.Duration(0); at < all; at += 100 * time.Microsecond {
-			op := Op{Limits: limit, Action: Book, Costs: []Cost{{1}}}
+			op := Op{Limits: limit, Action: Book, Costs: []Units{{1}}}
 			admitted += len(op.Apply(&s, 1000*time.Second+stamp(r, at)).Charges)
 		}
 		// A second of the clock that is ahead is a second's worth, once.
@@ -30,7 +30,7 @@ func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
 }
 
 func TestAStampALittleBackIsTakenForTheLatestAndAFartherOneIsAStep(t *testing.T) {
-	limit := Limit{Capacity: 10, LeakRate: 1}
+	limit := Limit{Capacity: 10, Rate: 1}
 	for _, c := range []struct {
 		back time.Duration
 		// how long a call of 10 waits after one of 10 and the step, and the level 5 s after the step
@@ -44,8 +44,8 @@ func TestAStampALittleBackIsTakenForTheLatestAndAFartherOneIsAStep(t *testing.T)
 	} {
 		k := &storedKey{T: t}
 		at := 10_000.
-		k.book(at, 0, Cost{10}, limit)
-		r := k.do(at-c.back.Seconds(), Op{Action: Book, Costs: []Cost{{10}}}, limit)
+		k.book(at, 0, Units{10}, limit)
+		r := k.do(at-c.back.Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit)
 		if r.Wait != time.Duration(c.wait*1e9) {
 			t.Errorf("%v back: told to wait %v, want %vs", c.back, r.Wait, c.wait)
 		}
@@ -53,8 +53,45 @@ func TestAStampALittleBackIsTakenForTheLatestAndAFartherOneIsAStep(t *testing.T)
 		if r := k.do((stepped + 5*time.Second).Seconds(), Op{}, limit); r.State.Level[0].Level < c.level-1e-6 || r.State.Level[0].Level > c.level+1e-6 {
 			t.Errorf("%v back: level %v after 5s, want %v", c.back, r.State.Level[0].Level, c.level)
 		}
-		if r := k.do((stepped + r.Wait).Seconds(), Op{Action: Book, Costs: []Cost{{10}}}, limit); len(r.Charges) != 1 {
+		if r := k.do((stepped + r.Wait).Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit); len(r.Charges) != 1 {
 			t.Errorf("%v back: not admitted after the %v that it was told, but after %v more", c.back, time.Duration(c.wait*1e9), r.Wait)
+		}
+	}
+}
+
+func TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused(t *testing.T) {
+	l := []Limit{{Capacity: 1, Rate: 1}}
+	var s Stored
+	book := func(now time.Duration) Reply {
+		op := Op{Limits: l, Action: Book, Costs: []Units{{1}}}
+		return op.Apply(&s, now)
+	}
+	if r := book(time.Hour); len(r.Charges) != 1 {
+		t.Fatal("the first was refused")
+	}
+	if r := book(0); !r.Refused || r.Wait != time.Second {
+		t.Errorf("just after the step: %+v", r)
+	}
+	if r := book(time.Second); r.Refused {
+		t.Errorf("a second after the step: wait %v", r.Wait)
+	}
+}
+
+// Apply leaves the step as it is.
+func TestApplyCanBeCalledAgainByAStoreThatLostARace(t *testing.T) {
+	l := []Limit{{Capacity: 10, Rate: 1}}
+	var s Stored
+	op := Op{Limits: l, Action: Book, Costs: []Units{{5}}}
+	charge := op.Apply(&s, 0).Charges[0]
+	for name, op := range map[string]*Op{
+		"settle": {Limits: l, Reports: []Report{{Kind: Settled, Charge: &charge, Used: Units{1}}}},
+		"unbook": {Limits: l, Action: Book, Back: []Charge{charge}},
+	} {
+		first, again := s, s
+		op.Apply(&first, 0)
+		op.Apply(&again, 0)
+		if first.State != again.State || first.State == s.State {
+			t.Errorf("%s: level %v, then %v", name, first.State.Level[0], again.State.Level[0])
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package outbound
+package leak
 
 import (
 	"encoding/binary"
@@ -28,15 +28,15 @@ var spoils = []struct {
 	{"fails", func(s *Stored, x float64) { s.State.Fails = int(x) }},
 	{"version", func(s *Stored, x float64) { s.Version = int64(x) }},
 	{"capacity", func(s *Stored, x float64) { s.Limits[0].Capacity = x }},
-	{"rate", func(s *Stored, x float64) { s.Limits[0].LeakRate = x }},
+	{"rate", func(s *Stored, x float64) { s.Limits[0].Rate = x }},
 	{"unit", func(s *Stored, x float64) { s.Limits[0].Unit = int(x) }},
 	{"limits", func(s *Stored, x float64) {
 		s.Limits = slices.Repeat(s.Limits, int(uint64(int64(x))%20))
 	}},
-	{"set", func(s *Stored, x float64) { s.Set = x > 0 }},
+	{"stamp", func(s *Stored, x float64) { s.Stamp = int64(x) }},
 	{"another's level", func(s *Stored, x float64) { s.Others[0].Level.Level = x }},
 	{"another's ret", func(s *Stored, x float64) { s.Others[0].Level.Ret = x }},
-	{"another's rate", func(s *Stored, x float64) { s.Others[0].Limit.LeakRate = x }},
+	{"another's rate", func(s *Stored, x float64) { s.Others[0].Limit.Rate = x }},
 	{"another's unit", func(s *Stored, x float64) { s.Others[0].Limit.Unit = int(x) }},
 	{"another's dial", func(s *Stored, x float64) { s.Others[0].Dial = time.Duration(x) }},
 	{"others", func(s *Stored, x float64) {
@@ -52,8 +52,8 @@ var spoils = []struct {
 }
 
 var (
-	garbageLimit  = Limit{Capacity: 10, LeakRate: 1}
-	garbageOthers = Limit{Capacity: 20, LeakRate: 2, Unit: 1}
+	garbageLimit  = Limit{Capacity: 10, Rate: 1}
+	garbageOthers = Limit{Capacity: 20, Rate: 2, Unit: 1}
 )
 
 const garbageTime = 1_800_000_000 * time.Second
@@ -63,22 +63,56 @@ func keyInUse(t testing.TB) Stored {
 	var s Stored
 	step := func(at time.Duration, limit Limit, op Op) {
 		op.Limits = []Limit{limit}
-		if r := op.Apply(&s, at); r.Garbage {
+		if r, _ := asWorker(&s, op, at); r.Garbage {
 			t.Fatalf("%+v is taken for garbage", s)
 		}
 	}
-	step(garbageTime-time.Minute, garbageOthers, Op{Action: Book, Costs: []Cost{{0, 19}}, Claim: 1})
+	step(garbageTime-time.Minute, garbageOthers, Op{Action: Book, Costs: []Units{{0, 19}}, Claim: 1})
 	step(garbageTime-30*time.Second, garbageLimit, Op{Reports: []Report{{Kind: Refused, Epoch: s.State.Epoch, Wait: time.Second}}})
-	step(garbageTime, garbageLimit, Op{Action: Book, Costs: []Cost{{8}}})
+	step(garbageTime, garbageLimit, Op{Action: Book, Costs: []Units{{8}}})
 	s.Limits = slices.Clone(s.Limits)
 	return s
 }
 
+// asWorker does a step as a worker does whose own limits are those of the op, and whose
+// costs are by unit: by the limits that were set, once it hears of them.
+func asWorker(s *Stored, op Op, at time.Duration) (r Reply, inForce []Limit) {
+	own, costs, reports, garbage := op.Limits, slices.Clone(op.Costs), slices.Clone(op.Reports), false
+	for range 3 {
+		byLimit := func(c Units) (n Units) {
+			for i := range op.Limits {
+				if u := op.Limits[i].Unit; u >= 0 && u < Max {
+					n[i] = min(op.Limits[i].Takes(c[u]), op.Limits[i].Capacity)
+				}
+			}
+			return n
+		}
+		for i := range costs {
+			op.Costs[i] = byLimit(costs[i])
+		}
+		for i := range reports {
+			op.Reports[i].Used = byLimit(reports[i].Used)
+		}
+		if op.Unset {
+			op.Replacement = own
+		}
+		r = op.Apply(s, at)
+		r.Garbage = r.Garbage || garbage
+		if !r.Stale {
+			break
+		}
+		garbage = r.Garbage
+		if op.Limits, op.Stamp = own, r.Stamp; len(r.Limits) > 0 {
+			op.Limits = slices.Clone(r.Limits)
+		}
+	}
+	return r, op.Limits
+}
+
 // opened returns how many calls of one go at once, and whether garbage was told of.
-func opened(s *Stored, at time.Duration, limit Limit, cost Cost) (n int, told bool) {
+func opened(s *Stored, at time.Duration, limit Limit, cost Units) (n int, told bool) {
 	for n = range 1000 {
-		op := Op{Action: Book, Limits: []Limit{limit}, Costs: []Cost{cost}}
-		r := op.Apply(s, at)
+		r, _ := asWorker(s, Op{Action: Book, Limits: []Limit{limit}, Costs: []Units{cost}}, at)
 		told = told || r.Garbage
 		if len(r.Charges) == 0 {
 			return n, told
@@ -94,7 +128,7 @@ func TestGarbageIsFullToTheBrimToldAndNotForEver(t *testing.T) {
 			name := fmt.Sprintf("%s of %v", spoil.name, x)
 			s := keyInUse(t)
 			spoil.set(&s, x)
-			n, garbage := opened(&s, garbageTime, garbageLimit, Cost{1})
+			n, garbage := opened(&s, garbageTime, garbageLimit, Units{1})
 			switch {
 			case garbage:
 				told++
@@ -106,18 +140,17 @@ func TestGarbageIsFullToTheBrimToldAndNotForEver(t *testing.T) {
 			}
 			others := s
 			others.Limits = slices.Clone(s.Limits)
-			if n, _ := opened(&others, garbageTime, garbageOthers, Cost{0, 1}); garbage && n > 20 {
+			if n, _ := opened(&others, garbageTime, garbageOthers, Units{0, 1}); garbage && n > 20 {
 				t.Errorf("%s: %d calls of others go at once", name, n)
 			}
 			if garbage { // ten seconds later it is empty
-				if n, again := opened(&s, garbageTime+10*time.Second, garbageLimit, Cost{1}); n != 10 || again {
+				if n, again := opened(&s, garbageTime+10*time.Second, garbageLimit, Units{1}); n != 10 || again {
 					t.Errorf("%s: %d calls go after 10s, told again %v", name, n, again)
 				}
 				continue
 			}
-			op := Op{Action: Resume, Limits: []Limit{garbageLimit}}
-			op.Apply(&s, garbageTime)
-			if n, _ := opened(&s, garbageTime+24*time.Hour, s.Limits[0], Cost{1, 1, 1, 1}); n == 0 {
+			asWorker(&s, Op{Action: Resume, Limits: []Limit{garbageLimit}}, garbageTime)
+			if n, _ := opened(&s, garbageTime+24*time.Hour, s.Limits[0], Units{1, 1, 1, 1}); n == 0 {
 				t.Errorf("%s: shut after Resume: %+v", name, s)
 			}
 		}
@@ -129,25 +162,25 @@ func TestGarbageIsFullToTheBrimToldAndNotForEver(t *testing.T) {
 
 func TestARowThatCannotBeReadIsGarbageAndAnEmptyOneIsNone(t *testing.T) {
 	var s Stored
-	if n, told := opened(&s, garbageTime, garbageLimit, Cost{1}); n != 10 || told {
+	if n, told := opened(&s, garbageTime, garbageLimit, Units{1}); n != 10 || told {
 		t.Errorf("%d calls of a new key, told %v", n, told)
 	}
 	s = Stored{}
 	s.State.Speed = -1
-	if n, told := opened(&s, garbageTime, garbageLimit, Cost{1}); n != 0 || !told {
+	if n, told := opened(&s, garbageTime, garbageLimit, Units{1}); n != 0 || !told {
 		t.Errorf("%d calls of a row that cannot be read, told %v", n, told)
 	}
 	s = keyInUse(t)
 	s.State.Speed = 0
-	if n, told := opened(&s, garbageTime, garbageLimit, Cost{1}); n != 0 || !told {
+	if n, told := opened(&s, garbageTime, garbageLimit, Units{1}); n != 0 || !told {
 		t.Errorf("%d calls of a row that was partly wiped, told %v", n, told)
 	}
 	// Limits that were set for all stay so, if they make sense.
 	s = keyInUse(t)
-	(&Op{Action: Replace, Limits: []Limit{garbageLimit}, Replacement: []Limit{{Capacity: 3, LeakRate: 1}}}).Apply(&s, garbageTime)
+	(&Op{Action: Replace, Limits: []Limit{garbageLimit}, Replacement: []Limit{{Capacity: 3, Rate: 1}}}).Apply(&s, garbageTime)
 	s.State.Level[0].Level = math.NaN()
-	if r := (&Op{Limits: []Limit{garbageLimit}}).Apply(&s, garbageTime); !r.Garbage || len(r.Limits) != 1 || r.Limits[0].Capacity != 3 || r.State.Level[0].Level != 3 {
-		t.Errorf("limits %v, level %v, told %v", r.Limits, r.State.Level[0], r.Garbage)
+	if r, in := asWorker(&s, Op{Limits: []Limit{garbageLimit}}, garbageTime); !r.Garbage || len(in) != 1 || in[0].Capacity != 3 || r.State.Level[0].Level != 3 {
+		t.Errorf("limits %v, level %v, told %v", in, r.State.Level[0], r.Garbage)
 	}
 }
 
@@ -169,33 +202,32 @@ func FuzzApply(f *testing.F) {
 		at := garbageTime
 		var charges []Charge
 		for i, b := range data {
-			op := Op{Limits: []Limit{garbageLimit}, Action: Action(b % 5), Costs: []Cost{{1 + float64(b>>5)}}, Wait: time.Duration(b) << 32}
+			op := Op{Limits: []Limit{garbageLimit}, Action: Action(b % 5), Costs: []Units{{1 + float64(b>>5)}}, Wait: time.Duration(b) << 32}
 			if i%3 == 2 {
 				op.Limits = []Limit{garbageOthers, garbageLimit}
 			}
-			if op.Action == Replace && b > 100 {
-				op.Replacement = []Limit{{Capacity: float64(b), LeakRate: 0.5}, garbageOthers}
+			if op.Unset = b <= 100; op.Action == Replace && !op.Unset {
+				op.Replacement = []Limit{{Capacity: float64(b), Rate: 0.5}, garbageOthers}
 			}
 			switch k := len(charges) - 1; {
 			case k < 0:
 			case b&64 != 0:
-				op.Charges = []*Charge{&charges[k]}
+				op.Back = []Charge{charges[k]}
 			default:
-				op.Reports = []Report{{Kind: ReportKind(b % 5), Charge: &charges[k], Used: Cost{3, 3}, Cost: Cost{1, 1}, Wait: time.Duration(b) << 30}}
+				op.Reports = []Report{{Kind: ReportKind(b % 5), Charge: &charges[k], Used: Units{3, 3}, Wait: time.Duration(b) << 30}}
 			}
-			r := op.Apply(&s, at)
+			r, in := asWorker(&s, op, at)
 			if r.Garbage && i > 0 {
 				t.Fatalf("what Apply has left it takes for garbage: %+v", s)
 			}
-			if r.Wait < 0 || len(r.Charges) > 1 || len(r.Limits) == 0 {
+			if r.Wait < 0 || len(r.Charges) > 1 || r.Stale {
 				t.Fatalf("%+v", r)
 			}
-			for j := range r.Limits {
+			for j := range in {
 				if l := r.State.Level[j].Level; !(l >= 0) || math.IsInf(l, 0) || r.Garbage && len(r.Charges) > 0 && op.Wait == 0 {
 					t.Fatalf("garbage %v: %+v", r.Garbage, r)
 				}
 			}
-			r.sign()
 			charges = append(charges, r.Charges...)
 			at += time.Duration(b) << 24
 		}

@@ -34,7 +34,7 @@ var (
 // limits reads one or two that a bucket may have: none drains in more than a century.
 func (s *script) limits() (limits []Limit) {
 	for range 1 + s.byte()%2 {
-		l := Limit{pick(s, someCapacities), pick(s, someRates)}
+		l := Limit{Capacity: pick(s, someCapacities), Rate: pick(s, someRates)}
 		if l.Capacity/l.Rate > 3e9 {
 			l.Rate = l.Capacity / 3e9
 		}
@@ -80,7 +80,7 @@ func (o *oracle) pass(limits []Limit, x time.Duration) {
 		left := new(big.Float).SetPrec(300).Sub(o.level[i], leaked(l.Rate, x))
 		o.level[i] = maxOf(left, exact(0))
 	}
-	o.last = max(-Lag, o.last-x)
+	o.last = max(-BookingGrace, o.last-x)
 }
 
 // wait returns the nanoseconds until a cost could go.
@@ -126,7 +126,7 @@ func FuzzFill(f *testing.F) {
 		for i := range o.level {
 			o.level[i] = exact(0)
 		}
-		o.last = -Lag
+		o.last = -BookingGrace
 		slack := 0.0 // relative
 		for in.more() {
 			x := pick(in, someTimes)
@@ -247,7 +247,7 @@ func FuzzAnything(f *testing.F) {
 					t.Fatalf("dial from %v (hold %v) to %v (hold %v) in %v", was.Dial(), was.Rem, s.Dial(), s.Rem, x)
 				}
 			}
-			if s.Last < -Lag || s.Rem < -Memory || !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Expire(limits) < -time.Hour {
+			if s.Last < -BookingGrace || s.Rem < -HoldMemory || !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Expire(limits) < -time.Hour {
 				t.Fatalf("%+v", s)
 			}
 			n := in.cost(limits)

@@ -35,7 +35,7 @@ func TestRefusalsAtRandomDoNotCollapseTheSpeed(t *testing.T) {
 		sum := 0.0
 		for seed := range c.seeds {
 			a := &api{noise: c.noise, hint: c.hint, r: seeded(seed)}
-			f := newFleet(20, Limit{1, c.rate}, a.answer)
+			f := newFleet(20, Limit{Capacity: 1, Rate: c.rate}, a.answer)
 			f.run(time.Hour)
 			share := f.share(2*time.Hour, c.rate)
 			t.Logf("%v/s, hint %v, seed %d: %.3f", c.rate, c.hint, seed, share)
@@ -53,7 +53,7 @@ func TestALimitThatIsTooHighIsFound(t *testing.T) {
 	for _, c := range []struct{ times, want float64 }{{2, 0.94}, {10, 0.93}} {
 		for _, hint := range []bool{true, false} {
 			a := &api{capacity: 10, rate: 25, hint: hint}
-			f := newFleet(20, Limit{1, 25 * c.times}, a.answer)
+			f := newFleet(20, Limit{Capacity: 1, Rate: 25 * c.times}, a.answer)
 			f.run(time.Minute)
 			a.sent, a.refused = 0, 0
 			share, refused := f.share(31*time.Minute, 25), float64(a.refused)/float64(a.sent)
@@ -75,7 +75,7 @@ func TestTheRateIsBackWhenSheddingEnds(t *testing.T) {
 		back := 0
 		for seed := range uint64(seeds) {
 			a := &api{capacity: 10, rate: 25, hint: hint, r: seeded(seed)}
-			f := newFleet(20, Limit{1, 25}, a.answer)
+			f := newFleet(20, Limit{Capacity: 1, Rate: 25}, a.answer)
 			f.run(10 * time.Minute)
 			a.noise = 0.3
 			f.run(20 * time.Minute)
@@ -95,7 +95,7 @@ func TestTheRateIsBackWhenSheddingEnds(t *testing.T) {
 
 func TestAnAPIThatRefusesEverythingIsHardlyCalled(t *testing.T) {
 	a := &api{noise: 1, r: seeded(1)}
-	f := newFleet(20, Limit{1, 25}, a.answer)
+	f := newFleet(20, Limit{Capacity: 1, Rate: 25}, a.answer)
 	if _, sent := f.run(time.Hour); sent > 45 {
 		t.Errorf("%d calls in an hour, want at most 45", sent)
 	}
@@ -123,7 +123,7 @@ func TestNoHistoryOfRefusalsBreaksALimitOrTheLawOfSteering(t *testing.T) {
 		r := seeded(seed)
 		a := &api{r: r}
 		rate := []float64{1, 10, 100}[r.IntN(3)]
-		f := newFleet(1+r.IntN(30), Limit{1 + float64(r.IntN(2)*r.IntN(20)), rate}, a.answer)
+		f := newFleet(1+r.IntN(30), Limit{Capacity: 1 + float64(r.IntN(2)*r.IntN(20)), Rate: rate}, a.answer)
 		f.latency = []time.Duration{time.Millisecond, 30 * time.Millisecond, time.Second}[r.IntN(3)]
 		for range 40 {
 			a.noise = []float64{0, 0.001, 0.01, 0.05, 0.3, 1}[r.IntN(6)]

@@ -21,7 +21,7 @@ func costs(n ...float64) (all []Units) {
 	return all
 }
 
-func one(capacity, rate float64) []Limit { return []Limit{{capacity, rate}} }
+func one(capacity, rate float64) []Limit { return []Limit{{Capacity: capacity, Rate: rate}} }
 
 // The small worlds that are searched to the end. Each has few kinds of
 // operations, so that long histories of them fit in.
@@ -29,26 +29,26 @@ var settings = []setting{
 	{name: "settle C1", shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, dead}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "settle C2", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "s", fills: 5, depth: 7, steps: []time.Duration{s1}},
 	{name: "settle C3", shapes: [][]Limit{one(3, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 5, depth: 6, steps: []time.Duration{s1 / 2}},
-	{name: "joint", shapes: [][]Limit{{{1, 0.5}, {3, 1}}}, costs: []Units{{1, 1}, {1, 3}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "u", fills: 5, depth: 7, steps: []time.Duration{2 * s1}},
-	{name: "joint settle", shapes: [][]Limit{{{2, 1}, {3, 2}}}, costs: []Units{{1, 3}, {2, 1}, {1, 0}, {0, 2}}, fates: []int{0, dead}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{s1}},
+	{name: "joint", shapes: [][]Limit{{{Capacity: 1, Rate: 0.5}, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {1, 3}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "u", fills: 5, depth: 7, steps: []time.Duration{2 * s1}},
+	{name: "joint settle", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 3}, {2, 1}, {1, 0}, {0, 2}}, fates: []int{0, dead}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{s1}},
 	{name: "hold", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "h", events: 2, holds: []time.Duration{s1, 2 * s1}, fills: 5, depth: 7, steps: []time.Duration{s1 / 2, s1}},
 	{name: "refused", shapes: [][]Limit{one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "ry", events: 2, holds: []time.Duration{0, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "hold settle", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "hsu", events: 1, holds: []time.Duration{s1}, fills: 3, depth: 6, steps: []time.Duration{s1 / 2, s1}},
-	{name: "hold two limits", shapes: [][]Limit{{{1, 1}, {3, 1}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0}, ops: "hr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "hold two limits", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0}, ops: "hr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "late", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, 1, dead}, ops: "u", fills: 4, depth: 6, steps: []time.Duration{tau, s1 - tau}, tau: tau},
 	{name: "late hold", shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, 1}, ops: "h", events: 2, holds: []time.Duration{s1 / 2, s1}, fills: 5, depth: 7, steps: []time.Duration{tau, s1 / 2}, tau: tau},
-	{name: "late settle two limits", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0, 1}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{tau, s1}, tau: tau},
-	{name: "changed", shapes: [][]Limit{one(2, 1), one(1, 1), one(3, 2), {{2, 1}, {3, 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "late settle two limits", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 3}, {1, 1}, {0, 1}}, fates: []int{0, 1}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{tau, s1}, tau: tau},
+	{name: "changed", shapes: [][]Limit{one(2, 1), one(1, 1), one(3, 2), {{Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "changed held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1), fates: []int{0, dead}, ops: "chu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
-	{name: "changed, void", shapes: [][]Limit{one(2, 1), one(1, 2), one(1, 10), {{2, 5}, {3, 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cvsu", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1 - Lag/2, s1}},
+	{name: "changed, void", shapes: [][]Limit{one(2, 1), one(1, 2), one(1, 10), {{Capacity: 2, Rate: 5}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "cvsu", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1 - BookingGrace/2, s1}},
 	{name: "changed, held, void", shapes: [][]Limit{one(2, 1), one(1, 20)}, costs: costs(1), fates: []int{0, 1}, ops: "cvhu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{tau, s1 - tau}, tau: tau},
-	{name: "changed, resumed", shapes: [][]Limit{{{2, 4}, {1, 1}}, {{2, 8}, {1, 1}}}, costs: []Units{{0, 1}, {2, 1}, {1, 0}}, fates: []int{0}, ops: "ce", events: 2, fills: 4, depth: 7, steps: []time.Duration{s1 / 2, s1}},
-	{name: "changed, held, resumed", shapes: [][]Limit{{{2, 4}, {1, 10}}, {{2, 0.5}, {1, 10}}}, costs: []Units{{2, 1}, {1, 0}}, fates: []int{0}, ops: "ceh", events: 3, holds: []time.Duration{s1}, fills: 3, depth: 6, steps: []time.Duration{s1 / 5, s1}},
+	{name: "changed, resumed", shapes: [][]Limit{{{Capacity: 2, Rate: 4}, {Capacity: 1, Rate: 1}}, {{Capacity: 2, Rate: 8}, {Capacity: 1, Rate: 1}}}, costs: []Units{{0, 1}, {2, 1}, {1, 0}}, fates: []int{0}, ops: "ce", events: 2, fills: 4, depth: 7, steps: []time.Duration{s1 / 2, s1}},
+	{name: "changed, held, resumed", shapes: [][]Limit{{{Capacity: 2, Rate: 4}, {Capacity: 1, Rate: 10}}, {{Capacity: 2, Rate: 0.5}, {Capacity: 1, Rate: 10}}}, costs: []Units{{2, 1}, {1, 0}}, fates: []int{0}, ops: "ceh", events: 3, holds: []time.Duration{s1}, fills: 3, depth: 6, steps: []time.Duration{s1 / 5, s1}},
 	{name: "resumed", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "ehrs", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1}},
 	{name: "hold lenient", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1, 3 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}, lenient: true},
-	{name: "refused lenient", shapes: [][]Limit{{{1, 1}, {3, 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},
+	{name: "refused lenient", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},
 	{name: "over-settled held", shapes: [][]Limit{one(2, 1)}, costs: costs(2), fates: []int{0}, ops: "sh", events: 2, holds: []time.Duration{s1, 4 * s1}, fills: 3, depth: 7, steps: []time.Duration{5 * s1}, lenient: true},
-	{name: "lowered held", shapes: [][]Limit{one(2, 2), one(2, 0.5), {{2, 0.5}, {3, 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "ch", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}, lenient: true},
+	{name: "lowered held", shapes: [][]Limit{one(2, 2), one(2, 0.5), {{Capacity: 2, Rate: 0.5}, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "ch", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}, lenient: true},
 	{name: "back", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "bhsx", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1, 12 * s1}},
 }
 
@@ -137,7 +137,7 @@ func TestNoSmallHistoryBreaksALimit(t *testing.T) {
 func TestNoLongHistoryBreaksALimit(t *testing.T) {
 	rounds := [...]int{500, 0, 60_000, 2_000_000}[deeper()+2]
 	shapes := [][]Limit{
-		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{1, 1}, {3, 1}}, {{2, 1}, {3, 2}}, {{1, 0.5}, {3, 1}}, {{3, 1}, {2, 2}},
+		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}}, {{Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}}, {{Capacity: 1, Rate: 0.5}, {Capacity: 3, Rate: 1}}, {{Capacity: 3, Rate: 1}, {Capacity: 2, Rate: 2}},
 	}
 	nodes := 0
 	for round := range rounds {

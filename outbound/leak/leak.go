@@ -17,13 +17,13 @@ import (
 const Max = 8
 
 const (
-	// Lag is how long a booked call may still be on its way out after its
+	// BookingGrace is how long a booked call may still be on its way out after its
 	// place, so how long a booking counts as out.
-	Lag = 100 * time.Millisecond
+	BookingGrace = 100 * time.Millisecond
 	// Deaf is the longest that a worker uses a clock of which it has not heard anew.
 	Deaf = time.Second
-	// Memory is how long the end of a hold is remembered.
-	Memory = 10 * time.Second
+	// HoldMemory is how long the end of a hold is remembered.
+	HoldMemory = 10 * time.Second
 	// farthest is the longest wait that is booked: beyond it sums overflow.
 	farthest = math.MaxInt64 / 2
 	// Wobble is how far a stamp may be behind the one before and still be taken
@@ -33,17 +33,11 @@ const (
 	MinSpeed = 0.01
 	// MaxBack is the longest hold by repeated refusals alone.
 	MaxBack = time.Hour
-	// Fresh is the value of Fails in a life in which nothing was refused yet.
-	Fresh = -2
-	// Succeeded is the value of Fails when a call has succeeded since the last hold.
-	Succeeded = -1
+	// NoRefusalYet is the value of Fails in a life in which nothing was refused yet.
+	NoRefusalYet = -2
+	// HasSucceeded is the value of Fails when a call has succeeded since the last hold.
+	HasSucceeded = -1
 )
-
-// Limit is the shape of one leaky bucket.
-type Limit struct {
-	Capacity float64 // units
-	Rate     float64 // units per second
-}
 
 // Level is what a limit has to remember.
 type Level struct {
@@ -70,12 +64,12 @@ type State struct {
 	At   time.Duration // the store's time of this state
 	Born time.Duration // its creation, or the last Resume: it names this life of the key
 	Skip time.Duration
-	Rem  time.Duration // above 0: hold still to serve; else real time since the last one ended, to -Memory
-	Last time.Duration // dial time from now until the last booking goes, to -Lag
+	Rem  time.Duration // above 0: hold still to serve; else real time since the last one ended, to -HoldMemory
+	Last time.Duration // dial time from now until the last booking goes, to -BookingGrace
 	// Speed of the dial, MinSpeed to 1.
 	Speed float64
 	Epoch int64 // holds that counted; starts at Born, so that another life never matches
-	Fails int   // refusals in a row with no success between, from 0; or Succeeded, or Fresh
+	Fails int   // refusals in a row with no success between, from 0; or HasSucceeded, or NoRefusalYet
 	Why   uint8 // of the last hold, for its user
 	Row   Row   `json:",omitzero"` // what the latest refusals have taught
 	Level [Max]Level
@@ -83,7 +77,7 @@ type State struct {
 
 // New returns the state of a bucket that nobody has used.
 func New(now time.Duration) State {
-	return State{At: now, Born: now, Rem: -Memory, Last: -Lag, Speed: 1, Epoch: int64(now), Fails: Fresh}
+	return State{At: now, Born: now, Rem: -HoldMemory, Last: -BookingGrace, Speed: 1, Epoch: int64(now), Fails: NoRefusalYet}
 }
 
 // Dial returns what the bucket's clock shows.
@@ -101,7 +95,7 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 	for i := range limits {
 		s.Level[i].Level = max(0, s.Level[i].Level-limits[i].Rate*sec)
 	}
-	s.Last = max(-Lag, s.Last-min(x, math.MaxInt64/2))
+	s.Last = max(-BookingGrace, s.Last-min(x, math.MaxInt64/2))
 }
 
 // Advance brings the state to the store's time now. A clock that has stepped
@@ -130,7 +124,7 @@ func (s *State) advance(limits []Limit, now time.Duration) (ahead time.Duration)
 		return -e
 	}
 	x := max(0, e-max(0, s.Rem))
-	s.Rem = max(-Memory, sub(s.Rem, e))
+	s.Rem = max(-HoldMemory, sub(s.Rem, e))
 	x, s.Speed = dialOf(s.Speed, x)
 	s.Skip += e - x
 	s.leak(limits, x)
@@ -225,11 +219,11 @@ func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 // Expire returns the real time until the state is idle, if it is left alone:
 // drained, with no booking out, unheld, at full speed, and with nothing refused lately.
 func (s *State) Expire(limits []Limit) time.Duration {
-	w := s.Last + Lag
+	w := s.Last + BookingGrace
 	for i := range limits {
 		w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
 	}
-	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, Memory), s.Row.left(s.At))
+	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))
 }
 
 // Void makes void what is booked for later than Deaf from now, and reports whether
@@ -294,7 +288,7 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 // by the lower of both rates, as nobody knows when what was booked then has gone; but
 // up to the last booking that is known nothing new can go, and so long it leaks as it
 // was booked. A dial that a Resume has set back since has taken the leak back.
-func (s *State) Load(l Level, at time.Duration, was, is Limit) Level {
+func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 	dial, top := s.Dial(), l.brim(was.Capacity)
 	ahead := s.ahead() && (l.Top < 0 || is.Rate < was.Rate)
 	if was.Rate != is.Rate {

@@ -88,7 +88,7 @@ func (w *world) moves(all []move) []move {
 			}
 		}
 	}
-	if w.has('y') && w.out > 0 && w.state.Fails != Succeeded {
+	if w.has('y') && w.out > 0 && w.state.Fails != HasSucceeded {
 		all = append(all, move{'y', 0, 0})
 	}
 	if w.has('x') && w.state.Idle(w.limits()) && w.state.Born != w.state.At {

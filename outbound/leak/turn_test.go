@@ -26,7 +26,7 @@ func (w *world) turn(to int8) {
 		case l.Capacity == 0 || was.Capacity == 0:
 			w.state.Level[i] = Level{}
 		default:
-			w.state.Level[i] = w.state.Load(level, at, was, l)
+			w.state.Level[i] = w.state.Load(level, at, &was, &l)
 		}
 	}
 	w.state.Turn(w.limits())
@@ -38,7 +38,7 @@ func (w *world) shared(slack time.Duration) error {
 	for i := range w.shapes[0] {
 		var most Limit
 		for _, limits := range w.shapes {
-			most = Limit{max(most.Capacity, limits[i].Capacity), max(most.Rate, limits[i].Rate)}
+			most = Limit{Capacity: max(most.Capacity, limits[i].Capacity), Rate: max(most.Rate, limits[i].Rate)}
 		}
 		if err := w.replay(i, most, slack, 0, len(w.shapes)); err != nil {
 			return err
@@ -47,7 +47,7 @@ func (w *world) shared(slack time.Duration) error {
 	return nil
 }
 
-var none = Limit{0, 1}
+var none = Limit{Capacity: 0, Rate: 1}
 
 // Workers with different limits for one key, as they are while a release rolls out.
 var turns = []setting{
@@ -55,12 +55,12 @@ var turns = []setting{
 	{name: "two capacities", shapes: [][]Limit{one(3, 1), one(1, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 6, steps: []time.Duration{s1}},
 	{name: "two shapes held", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "shr", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "two shapes late", shapes: [][]Limit{one(2, 1), one(1, 2)}, costs: costs(1, 2), fates: []int{0, 1}, ops: "u", fills: 4, depth: 6, steps: []time.Duration{tau, s1}, tau: tau},
-	{name: "renamed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
-	{name: "renamed held", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1}},
-	{name: "renamed resumed", shapes: [][]Limit{{{1, 1}, {2, 1}, none}, {{1, 1}, none, {3, 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "he", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}},
-	{name: "two rates resumed", shapes: [][]Limit{{{1, 0.5}, {2, 1}}, {{1, 1}, {2, 0.5}}}, costs: []Units{{1, 2}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "he", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 6, steps: []time.Duration{tau, s1}},
-	{name: "three", shapes: [][]Limit{{{2, 1}, {1, 2}}, {{2, 2}, none}, {none, {3, 1}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "su", fills: 4, depth: 7, steps: []time.Duration{s1}},
-	{name: "back", shapes: [][]Limit{{{2, 1}, none}, {none, {2, 2}}}, costs: []Units{{1, 1}, {2, 2}}, fates: []int{0}, ops: "bs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 1}, none}, {{Capacity: 1, Rate: 1}, none, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed held", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 1}, none}, {{Capacity: 1, Rate: 1}, none, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1}},
+	{name: "renamed resumed", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 1}, none}, {{Capacity: 1, Rate: 1}, none, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 2, 2}, {0, 1, 1}}, fates: []int{0}, ops: "he", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 7, steps: []time.Duration{s1}},
+	{name: "two rates resumed", shapes: [][]Limit{{{Capacity: 1, Rate: 0.5}, {Capacity: 2, Rate: 1}}, {{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 0.5}}}, costs: []Units{{1, 2}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "he", events: 2, holds: []time.Duration{2 * s1}, fills: 4, depth: 6, steps: []time.Duration{tau, s1}},
+	{name: "three", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, {Capacity: 1, Rate: 2}}, {{Capacity: 2, Rate: 2}, none}, {none, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 3}}, fates: []int{0}, ops: "su", fills: 4, depth: 7, steps: []time.Duration{s1}},
+	{name: "back", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, none}, {none, {Capacity: 2, Rate: 2}}}, costs: []Units{{1, 1}, {2, 2}}, fates: []int{0}, ops: "bs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
 }
 
 // Every history of small worlds in which workers disagree, to a depth.
@@ -74,7 +74,7 @@ func TestNoSmallHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 // Long histories of everything together, at random.
 func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 	rounds := [...]int{300, 0, 20_000, 600_000}[deeper()+2]
-	limits := []Limit{{1, 1}, {2, 1}, {3, 2}, {2, 0.5}, {1, 4}, none}
+	limits := []Limit{{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}, {Capacity: 2, Rate: 0.5}, {Capacity: 1, Rate: 4}, none}
 	for round := range rounds {
 		r := rand.New(rand.NewPCG(2, uint64(round)))
 		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhryeb", events: 1 + r.IntN(4), fills: 8, depth: 24,
@@ -85,7 +85,7 @@ func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 			for range 3 {
 				shape = append(shape, limits[r.IntN(len(limits))])
 			}
-			shape[r.IntN(3)] = Limit{2, 1}
+			shape[r.IntN(3)] = Limit{Capacity: 2, Rate: 1}
 			s.shapes = append(s.shapes, shape)
 		}
 		if round%2 == 0 {

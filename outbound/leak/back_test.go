@@ -10,7 +10,7 @@ import (
 // by then. If that stayed when the call gives its place back, an hour's wait for one
 // limit would fill every other one for an hour.
 func TestACallThatGivesItsPlaceBackLeavesEveryLimitAsItWas(t *testing.T) {
-	l := newLife(t, Limit{1, 1. / 3600}, Limit{100, 10})
+	l := newLife(t, Limit{Capacity: 1, Rate: 1. / 3600}, Limit{Capacity: 100, Rate: 10})
 	l.book(Units{1}, 0)
 	l.at(1)
 	c := l.book(Units{1, 1}, 3599)
@@ -26,7 +26,7 @@ func TestACallThatGivesItsPlaceBackLeavesEveryLimitAsItWas(t *testing.T) {
 
 func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
-	for _, limit := range []Limit{{1, 3}, {1, 200}, {7, 1. / 3}, {1, 1e5}, {1000, 1e6}, perSecond(10, 1), perSecond(7, 3600)} {
+	for _, limit := range []Limit{{Capacity: 1, Rate: 3}, {Capacity: 1, Rate: 200}, {Capacity: 7, Rate: 1. / 3}, {Capacity: 1, Rate: 1e5}, {Capacity: 1000, Rate: 1e6}, perSecond(10, 1), perSecond(7, 3600)} {
 		for range 20 {
 			l := newLife(t, limit)
 			var places []*Charge
@@ -45,7 +45,7 @@ func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 				at += r.Float64() * min(4e-4, 4e-3/limit.Rate)
 				l.at(at)
 			}
-			if l.Level[0].Level > 1e-9*limit.Capacity+4e-9*limit.Rate || l.Last > -Lag {
+			if l.Level[0].Level > 1e-9*limit.Capacity+4e-9*limit.Rate || l.Last > -BookingGrace {
 				t.Fatalf("%v: level %v, last %v", limit, l.Level[0].Level, l.Last)
 			}
 		}
@@ -55,7 +55,7 @@ func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 // A refused call frees the dial for as long as its own units take to run out. Units
 // that it has cost beyond that were never waited for by those behind it.
 func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T) {
-	l := newLife(t, Limit{2, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	a := l.book(Units{2}, 0)
 	l.book(Units{2}, 2)
 	c := l.book(Units{2}, 4)
@@ -68,11 +68,11 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T
 }
 
 func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T) {
-	l := newLife(t, Limit{2, 2})
+	l := newLife(t, Limit{Capacity: 2, Rate: 2})
 	a := l.book(Units{2}, 0)
 	l.book(Units{2}, 1)
 	c := l.book(Units{2}, 2)
-	slow := []Limit{{2, 0.5}}
+	slow := []Limit{{Capacity: 2, Rate: 0.5}}
 	l.Change(l.limits, slow, []int{0}, &Units{})
 	a.Follow(l.limits, slow, []int{0})
 	l.limits = slow
@@ -84,7 +84,7 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T)
 }
 
 func TestOnlyWhatAWorkerMayNotYetUseBecomesVoid(t *testing.T) {
-	l := newLife(t, Limit{2, 2}, Limit{10, 1})
+	l := newLife(t, Limit{Capacity: 2, Rate: 2}, Limit{Capacity: 10, Rate: 1})
 	l.book(Units{2, 1}, 0)
 	l.book(Units{2, 1}, 1)
 	if was := l.State; l.Void(l.limits) || l.State != was {

@@ -1,0 +1,211 @@
+package leak
+
+import "time"
+
+// Apply computes the step: it changes s from what it was to what it is at the
+// store's time now, in nanoseconds from any fixed moment on. It is a pure
+// function, with no clock and no lock, and leaves op as it is.
+//
+// The times of a key must not go back. One that is behind the time before by a
+// second or less is taken for that: what is kept stands until time has caught up,
+// so that clocks which differ a little, or a stamp that was taken before another and
+// is used after it, count no time twice. A larger step back is a clock that was
+// set: the step is lost, and nothing else. A step forward is time that has passed.
+//
+// What Apply cannot have left in s, such as a level that is no number, is garbage:
+// a new life begins, with every limit at its brim, and [Reply.Garbage] is set. A
+// store that cannot read what it has kept says so with a speed of less than 0, in
+// s.State.Speed.
+func (op *Op) Apply(s *Stored, now time.Duration) Reply {
+	r := Reply{Limit: -1}
+	if s.missing() {
+		*s = Stored{State: New(now), Version: s.Version}
+	} else if r.Garbage = !s.sound(op.Limits, now); r.Garbage {
+		s.renew(now)
+	}
+	if op.Stamp != s.Stamp || s.Stamp != 0 && !Equal(op.Limits, s.Limits) {
+		r.Stale, r.Stamp, r.Version, r.State = true, s.Stamp, s.Version, s.State
+		if s.Stamp != 0 {
+			r.Limits = s.Limits
+		}
+		return r
+	}
+	if s.Limits == nil {
+		s.Limits = op.Limits
+	}
+	was := *s
+	limits := op.Limits
+	if s.Stamp == 0 {
+		r.Differ = s.use(limits)
+	}
+	if r.Garbage {
+		s.brim(limits)
+	}
+	ahead := s.State.Advance(limits, now)
+	// Before the reports: what they give back is then not promised to it.
+	lifted := op.Move != nil && op.Move.Version == s.Version && !op.adds() && s.State.unbook(limits, *op.Move)
+	for i := range op.Reports {
+		s.report(&op.Reports[i], limits)
+	}
+	switch op.Action {
+	case Book:
+		op.book(s, limits, lifted, &r)
+	case Meter:
+		r.Full = s.State.Meter(limits, &op.Costs[0])
+	case Resume:
+		s.State.Resume(limits)
+		s.Lead = 0
+	case Replace:
+		if s.replace(op.Replacement, op.Unset, now) {
+			limits = op.Replacement
+		}
+	}
+	r.State, r.Stamp, r.Version = s.State, s.Stamp, s.Version
+	r.Expire = add(ahead, s.expire(limits))
+	if r.Refused {
+		r.Wait = add(ahead, r.Wait)
+	}
+	s.State.Keep(ahead)
+	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && (op.Action <= Book || op.Action == Replace) {
+		// Nothing has changed. Every look at a slowed clock that is kept loses
+		// part of a nanosecond, and who looks often enough would stop it.
+		*s = was
+	}
+	return r
+}
+
+// adds reports whether a settle rides along that adds units. Then a place that is
+// booked anew could be a later one.
+func (op *Op) adds() bool {
+	for i := range op.Reports {
+		r := &op.Reports[i]
+		if r.Kind != Settled {
+			continue
+		}
+		for j := range op.Limits {
+			if r.Used[j] > r.Charge.N[j] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unbook is Unbook with a charge that stays as it is.
+func (s *State) unbook(limits []Limit, c Charge) bool { return s.Unbook(limits, &c) }
+
+// known returns the charge as this state knows it: of one that was booked under
+// limits which have been replaced since, nothing comes back.
+func (s *Stored) known(c *Charge) Charge {
+	k := *c
+	if k.Version != s.Version {
+		k.Lost = 1<<Max - 1
+		k.Before = k.Place
+	}
+	return k
+}
+
+func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
+	for i := len(op.Back) - 1; i >= 0; i-- {
+		c := s.known(&op.Back[i])
+		if !s.State.Unbook(limits, &c) {
+			s.State.Settle(limits, &c, &Units{})
+		}
+	}
+	r.Charges = op.Into
+	most := op.Wait
+	if lifted {
+		most = farthest // it had a place, and this one is no later
+	} else if op.Move != nil {
+		return
+	}
+	claim, begins := op.Claim, op.Claim > s.Lead
+	if begins {
+		claim = 0
+	}
+	var until time.Duration // for who catches up
+	for i := range op.Costs {
+		n := &op.Costs[i]
+		for j := range limits {
+			if n[j] > limits[j].Capacity { // it would go above the brim
+				r.Refused, r.Wait, r.Limit = true, farthest, j
+				return
+			}
+		}
+		var c Charge
+		last := s.State.Last
+		if i == 0 && op.After > 0 {
+			s.State.Last = max(last, passes(s.State, op.After))
+		}
+		moved := s.State.Last - last
+		wait, which, ok := s.State.Fill(limits, n, most, &c)
+		c.Before -= moved // what was the last booking is still that
+		if !ok {
+			s.State.Last = last
+			r.Refused, r.Wait, r.Limit = true, wait, which
+			return
+		}
+		c.Version = s.Version
+		r.Charges = append(r.Charges, c)
+		if i == 0 {
+			until = add(wait, max(catchUp, wait))
+		}
+		most = op.Horizon
+		if op.Claim > 0 {
+			claim += n[0]
+			s.Lead = max(s.Lead, claim)
+			r.Claim = claim
+			if begins {
+				r.Claim = s.Lead
+			} else if claim < s.Lead && n[0] > 0 {
+				most = max(most, until)
+			}
+		}
+	}
+}
+
+// passes returns how far the dial gets in real time x.
+func passes(s State, x time.Duration) time.Duration {
+	s.At, s.Born, s.Skip = 0, 0, 0
+	s.Advance(nil, x)
+	return s.Dial()
+}
+
+// catchUp is how much further away than its first place who is behind the lead
+// may book. It bounds what others wait for, and what a crash takes with it.
+const catchUp = 100 * time.Millisecond
+
+func (s *Stored) report(r *Report, limits []Limit) {
+	var c *Charge
+	if r.Charge != nil {
+		k := s.known(r.Charge)
+		c = &k
+	}
+	before := max(0, s.State.Rem)
+	switch r.Kind {
+	case Settled:
+		s.State.Settle(limits, c, &r.Used)
+	case Refused:
+		s.State.Refused(limits, r.Epoch, r.Wait, r.Most, c)
+		if held := s.State.Rem; r.Stagger > 0 && s.State.Fails > 0 && held > max(before, r.Wait) { // never shorter
+			most := MaxBack
+			if r.Most > 0 {
+				most = min(most, r.Most)
+			}
+			s.State.Hold(limits, min(held+time.Duration(r.Stagger*float64(held)), most), c)
+		}
+	case Held:
+		s.State.Hold(limits, r.Wait, c)
+	case Succeeded:
+		s.State.Succeeded(r.Epoch)
+	case Left:
+		for i := range limits {
+			if left := r.Used[i]; left >= 0 && left <= s.State.Since(limits, c, i) {
+				s.State.Hold(limits, r.Wait, c)
+			}
+		}
+	}
+	if s.State.Rem > before {
+		s.State.Why = r.Reason
+	}
+}

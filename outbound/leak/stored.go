@@ -1,0 +1,224 @@
+package leak
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Stored is what a store keeps of one key. The zero value is a key that does
+// not exist. It survives encoding/json.
+type Stored struct {
+	State State
+	// Limits are those that the levels of State are of: those of the worker
+	// that has used the key last.
+	Limits []Limit
+	// Stamp is not 0 if they were set by Replace, and win over every worker's own: it
+	// names them.
+	Stamp   int64 `json:",omitzero"`
+	Version int64
+	// Lead is the largest claim of any worker in this life of the key.
+	Lead float64
+	// Others are the limits that others have and the last one had not, at most
+	// eight.
+	Others []Other `json:",omitempty"`
+}
+
+// Other is a limit of a [Stored] that is not in use.
+type Other struct {
+	Limit Limit
+	Level Level
+	Dial  time.Duration // as of which the level is
+}
+
+// missing reports whether there is no such key.
+func (s *Stored) missing() bool {
+	return s.State == State{} && s.Stamp == 0 && len(s.Limits) == 0 && len(s.Others) == 0
+}
+
+// use makes own the limits that the levels are of. Workers that share a key may have
+// different limits, as they have while a new release rolls out: each is held
+// to its own, and the clock and the levels of limits with the same name and unit
+// are common to them. differ tells of such a worker.
+func (s *Stored) use(own []Limit) (differ bool) {
+	return !Equal(s.Limits, own) && s.load(own)
+}
+
+// load takes the levels of these limits from those in use or from the others.
+// One that is in neither starts empty. It reports whether they are not those
+// that were in use.
+func (s *Stored) load(limits []Limit) (differ bool) {
+	old, levels, dial := s.Limits, s.State.Level, s.State.Dial()
+	others := slices.Clone(s.Others) // a store may have the old ones yet
+	s.State.Level = [Max]Level{}
+	for i := range limits {
+		l := &limits[i]
+		if j := Find(old, l); j >= 0 {
+			differ = differ || old[j].Capacity != l.Capacity || old[j].Rate != l.Rate
+			s.State.Level[i] = s.State.Load(levels[j], dial, &old[j], l)
+			continue
+		}
+		differ = true
+		if j := slices.IndexFunc(others, func(o Other) bool { return o.Limit.same(l) }); j >= 0 {
+			s.State.Level[i] = s.State.Load(others[j].Level, others[j].Dial, &others[j].Limit, l)
+			others = slices.Delete(others, j, j+1)
+		}
+	}
+	for j := range old {
+		if Find(limits, &old[j]) < 0 {
+			differ = true
+			others = append(others, Other{old[j], levels[j], dial})
+		}
+	}
+	if differ {
+		s.State.Turn(limits)
+	}
+	s.Limits, s.Others = limits, others
+	for len(s.Others) > Max {
+		s.drop()
+	}
+	return differ
+}
+
+// drop forgets the one of the others that would be empty first. If it comes
+// again it is empty, and knows nothing of the calls that had filled it.
+func (s *Stored) drop() {
+	least, at := 0, time.Duration(math.MaxInt64)
+	for i := range s.Others {
+		if empty := s.Others[i].empty(); empty < at {
+			least, at = i, empty
+		}
+	}
+	s.Others = slices.Delete(s.Others, least, least+1)
+	s.Version += 2
+}
+
+// empty returns the dial time at which the limit has run empty.
+func (o *Other) empty() time.Duration { return add(o.Dial, o.Limit.Above(o.Level.Level, 0)) }
+
+// find returns the limit as the levels know it, or nil.
+func (s *Stored) find(l *Limit) *Limit {
+	if i := Find(s.Limits, l); i >= 0 {
+		return &s.Limits[i]
+	}
+	for i := range s.Others {
+		if s.Others[i].Limit.same(l) {
+			return &s.Others[i].Limit
+		}
+	}
+	return nil
+}
+
+// replace sets limits for all, or makes own count again, and reports whether it has
+// changed any. Where those count already nothing happens: a program may set what it has
+// read as often as it likes.
+func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
+	same := Equal(limits, s.Limits)
+	if same && unset == (s.Stamp == 0) {
+		return false
+	}
+	if !same && s.State.Void(s.Limits) {
+		s.Version++ // and once more below: so nothing comes back
+	}
+	was := make([]Limit, 0, len(limits))
+	from := make([]int, len(limits))
+	var unknown Units
+	for i := range limits {
+		from[i] = -1
+		if l := s.find(&limits[i]); l != nil {
+			from[i] = len(was)
+			was = append(was, *l)
+		}
+		if Find(s.Limits, &limits[i]) < 0 {
+			unknown[i] = s.booked(limits[i].Unit)
+		}
+	}
+	s.load(was)
+	s.State.Change(was, limits, from, &unknown)
+	s.Limits = limits
+	s.Version++
+	if s.Stamp = 0; !unset {
+		s.Stamp = stamp(s.Version, now)
+	}
+	return true
+}
+
+// stamp names limits that are set, by their version and, in case the key is lost and
+// others are set, by the time. Any store's numbers can hold it.
+func stamp(version int64, now time.Duration) int64 {
+	const versions, times = 1 << 20, 1 << 32
+	ms := (now.Milliseconds()%times + times) % times
+	return max(1, ms*versions+version%versions)
+}
+
+// booked returns the most that may be booked of a unit and has not gone, as the limits
+// in force tell; +Inf: none of them counts it, or its level does not tell.
+func (s *Stored) booked(unit int) float64 {
+	most := math.Inf(1)
+	for i := range s.Limits {
+		if s.Limits[i].Unit == unit && s.State.Level[i].Top >= 0 {
+			most = min(most, s.State.Level[i].Level)
+		}
+	}
+	return most
+}
+
+// expire returns the real time until all of it may be forgotten.
+func (s *Stored) expire(limits []Limit) time.Duration {
+	t := s.State.Expire(limits)
+	for i := range s.Others {
+		in, _ := s.State.Due(s.Others[i].empty())
+		t = max(t, in)
+	}
+	return t
+}
+
+// sound reports whether Apply can have left s so. own are limits that are known
+// to be valid.
+func (s *Stored) sound(own []Limit, now time.Duration) bool {
+	if len(s.Limits) > Max || len(s.Others) > Max || s.Stamp != 0 && len(s.Limits) == 0 || !(s.Lead >= 0 && s.Lead < 1e300) {
+		return false
+	}
+	if len(s.Limits) > 0 && (len(own) != len(s.Limits) || &own[0] != &s.Limits[0]) && !allSound(s.Limits) {
+		return false
+	}
+	dial := s.State.Dial()
+	for i := range s.Others {
+		o := &s.Others[i]
+		if !o.Limit.Sound() || !o.Level.Sound(&o.Limit) || dial-o.Dial > tooOld {
+			return false
+		}
+	}
+	return s.State.Sound(s.Limits, now)
+}
+
+// tooOld is longer than a limit takes to drain.
+const tooOld = maxDrain * 1.01 * 1e9
+
+// renew begins a new life where nobody knows what was: every limit that is known
+// is at its brim. So the key is neither open nor shut for ever.
+func (s *Stored) renew(now time.Duration) {
+	old := *s
+	*s = Stored{State: New(now), Version: old.Version}
+	if len(old.Limits) <= Max && allSound(old.Limits) {
+		if s.Limits = old.Limits; len(old.Limits) > 0 {
+			s.Stamp = old.Stamp
+		}
+		s.brim(s.Limits)
+	}
+	for i := range old.Others[:min(len(old.Others), Max)] {
+		if l := old.Others[i].Limit; l.Sound() {
+			s.Others = append(s.Others, Other{Limit: l, Level: Level{Level: l.Capacity}})
+		}
+	}
+}
+
+// brim fills these limits, which are those of the levels.
+func (s *Stored) brim(limits []Limit) {
+	for i := range limits {
+		s.State.Level[i] = Level{Level: limits[i].Capacity}
+	}
+}
+
+// Knows reports whether the key has a level for the limit.
+func (s *Stored) Knows(l *Limit) bool { return s.find(l) != nil }

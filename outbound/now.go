@@ -1,0 +1,18 @@
+package outbound
+
+import "time"
+
+// start is the zero of this process's clock, which is monotonic: it neither
+// steps nor knows the time of day.
+var start = time.Now()
+
+func now() time.Duration { return time.Since(start) }
+
+// later returns t + d, at most the end of time. t may be negative: a clock's
+// zero is anywhere.
+func later(t, d time.Duration) time.Duration {
+	if d > maxWait-max(0, t) {
+		return maxWait
+	}
+	return t + d
+}

@@ -1,0 +1,137 @@
+package outbound
+
+import (
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// step is one operation on a bucket, in costs. A store is asked for it in what the costs
+// take of each limit, as a [leak.Op].
+type step struct {
+	action  leak.Action
+	reports []report
+	costs   []Cost
+	wait    time.Duration
+	horizon time.Duration
+	after   time.Duration
+	claim   float64
+	back    []*leak.Charge
+	move    *leak.Charge
+	limits  []Limit // to set; none: nobody's are set any more
+	into    []leak.Charge
+
+	freed  int  // places among the calls at once that back brings
+	brings int  // and that move has, for the first of costs
+	waits  bool // for who waits: settles ride along
+}
+
+// report is what a call says about itself, in costs.
+type report struct {
+	leak.Report
+	used Cost // Settled: what it really cost; Left: what remains, or below 0
+	cost Cost // Settled: what it was to take
+}
+
+// reply is what has become of a step.
+type reply struct {
+	leak.Reply
+	force *inForce // the limits that it counts by
+	bad   error    // why the next of costs can never go; nil: it can
+
+	given     []Limit // those in force, an AtOnce included; nil: there is none
+	used      int     // calls at once
+	slots     bool    // each of Charges has taken a place among the calls at once
+	noSlot    bool    // refused because there is none
+	extended  bool    // the hold lasts longer than was known here
+	turn      uint64  // of the operation, in a bucket of this process
+	collected int     // calls at once whose permits were dropped without Done
+}
+
+// all returns the limits in force.
+func (r *reply) all() []Limit {
+	if r.given != nil {
+		return r.given
+	}
+	return r.force.own
+}
+
+// trip is a step as a store is asked for it, with room for what that points to.
+type trip struct {
+	op      leak.Op
+	reports []leak.Report
+	costs   []leak.Units
+	back    []leak.Charge
+	set     *limitSet // with Replace: what Replacement is of
+}
+
+var trips = sync.Pool{New: func() any { return new(trip) }}
+
+// done lets the trip be used again.
+func (t *trip) done() {
+	clear(t.reports[:cap(t.reports)])
+	*t = trip{reports: t.reports[:0], costs: t.costs[:0], back: t.back[:0]}
+	trips.Put(t)
+}
+
+// resolve writes down what the step takes of the limits in force, up to the first cost
+// that can never go, and returns why that cannot.
+func (t *trip) resolve(b *Bucket, s *step, f *inForce) (bad error) {
+	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
+	for i := range s.reports {
+		r := &s.reports[i]
+		if r.Charge != nil {
+			f.align(r.Charge, &r.cost)
+		}
+		t.reports = append(t.reports, r.Report)
+		switch told := &t.reports[i]; r.Kind {
+		case leak.Settled:
+			told.Used = f.units(&r.used)
+		case leak.Left:
+			for j := range f.own {
+				told.Used[j] = r.used[f.own[j].Unit]
+			}
+		}
+	}
+	for i := range s.costs {
+		if s.action == leak.Book {
+			if bad = b.check(&f.limitSet, &s.costs[i]); bad != nil {
+				break
+			}
+		}
+		t.costs = append(t.costs, f.units(&s.costs[i]))
+	}
+	for _, c := range s.back {
+		f.align(c, &Cost{})
+		t.back = append(t.back, *c)
+	}
+	if s.move != nil { // it may stay, and be settled
+		cost := &Cost{}
+		if len(s.costs) > 0 {
+			cost = &s.costs[0]
+		}
+		f.align(s.move, cost)
+	}
+	t.op = leak.Op{
+		Limits: f.law, Stamp: f.stamp, Reports: t.reports, Action: s.action, Costs: t.costs,
+		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Back: t.back, Move: s.move, Into: s.into,
+	}
+	return bad
+}
+
+// note notes in the charges of the reports what has become of them. How much has come
+// back is not told: that nothing of the rest is there makes a hold only more careful.
+func (t *trip) note() {
+	for i := range t.reports {
+		r := &t.reports[i]
+		if r.Kind != leak.Settled || r.Charge.Settled {
+			continue
+		}
+		for j := range t.op.Limits {
+			if c := r.Charge; c.N[j] != r.Used[j] {
+				c.N[j], c.Settled = r.Used[j], true
+			}
+		}
+	}
+}
