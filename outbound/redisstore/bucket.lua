@@ -621,11 +621,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
-        local counts, top = o.top < 0 and (last > 0 or rem > 0), o.cap
-        if counts or o.level > o.cap then top = max(math.abs(o.top), o.cap) end
+        local counts, top = o.top < 0 and (last > 0 or rem > 0), max(math.abs(o.top), o.cap)
         if counts or l.rate < o.rate and rem > 0 then
           l.top = -max(l.cap, top)
-        elseif l.level > l.cap and top > l.cap then
+        elseif top > l.cap and (l.level > l.cap or rem > 0) then -- a hold may have let it leak ahead
           l.top = top
         end
         if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end
