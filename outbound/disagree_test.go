@@ -92,3 +92,35 @@ func TestWorkersWithDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 		}
 	})
 }
+
+// A hold without bookings lets a limit leak ahead, and a Resume takes that back: for the
+// limit with the larger capacity as well, under whichever it comes.
+func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeak(t *testing.T) {
+	for _, set := range []bool{false, true} { // or the other worker's own limits count
+		synctest.Test(t, func(t *testing.T) {
+			m := outbound.NewMemory()
+			var workers [2]*outbound.Bucket
+			var limits [2][]outbound.Limit
+			for i, capacity := range []float64{20, 10} {
+				limits[i] = []outbound.Limit{{Capacity: 20, LeakRate: 20}, {Capacity: capacity, LeakRate: 1, Name: "long"}}
+				workers[i] = outbound.Must(outbound.NewSharedBucket(m, "key", limits[i]...))
+			}
+			ctx := context.Background()
+			_, err := workers[0].Acquire(ctx, outbound.Cost{20})
+			time.Sleep(time.Second)
+			err = errors.Join(err, workers[0].Hold(ctx, time.Minute))
+			if set {
+				err = errors.Join(err, workers[0].SetLimits(ctx, limits[1]...))
+			}
+			err = errors.Join(err, workers[1].Resume(ctx))
+			if set {
+				err = errors.Join(err, workers[1].SetLimits(ctx, limits[0]...))
+			}
+			time.Sleep(time.Second)
+			s, also := workers[0].States(ctx)
+			if err = errors.Join(err, also); err != nil || s[1].Level < 18 {
+				t.Errorf("limits set %v: level %v (%v) two seconds after 20 of 20 at 1/s", set, s[1].Level, err)
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package outbound
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -289,9 +290,12 @@ func TestHundredsOfHoursOfTrafficKeepTheLimitsAndUseThem(t *testing.T) {
 		{[2][]Limit{{{Capacity: 2, LeakRate: 1}, {Capacity: 10, LeakRate: 0.2, Name: "longer"}, {Capacity: 50, LeakRate: 3, Unit: 1}},
 			{{Capacity: 1, LeakRate: 0.8}, {Capacity: 5, LeakRate: 0.4, Name: "longer"}, {Capacity: 10, LeakRate: 3, Unit: 1}}}, two},
 	}
-	phases := 7
-	if raced || testing.Short() {
+	phases := 3
+	switch {
+	case raced || testing.Short():
 		phases = 1
+	case os.Getenv("DRIPFEED_LONG") != "":
+		phases = 7
 	}
 	for i, run := range runs {
 		synctest.Test(t, func(t *testing.T) {

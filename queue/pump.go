@@ -38,6 +38,7 @@ func (q *Queue) lowMark() time.Duration { return low + q.trip + 4*q.spread }
 
 // pump does what is due, and sets the timer for what is next.
 func (q *Queue) pump() {
+	deepen()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,10 +96,16 @@ func (s *simulation) disturb(q *Queue) {
 	}
 }
 
+// long has simulations go on for longer than they do in CI.
+var long = os.Getenv("DRIPFEED_LONG") != ""
+
 func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
-	seeds, calls := uint64(9), 6000
-	if raced || testing.Short() {
+	seeds, calls := uint64(9), 2000
+	switch {
+	case raced || testing.Short():
 		seeds = 3
+	case long:
+		seeds, calls = 36, 20_000
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
@@ -143,9 +150,12 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 		q := New(bucket(t, l), Config{})
 		rnd := rand.New(rand.NewPCG(1, 2))
 		var h outboundtest.History
-		length := 30 * time.Hour
-		if raced || testing.Short() {
-			length /= 6
+		length := 10 * time.Hour
+		switch {
+		case raced || testing.Short():
+			length /= 2
+		case long:
+			length *= 30
 		}
 		begin := time.Now()
 		for time.Since(begin) < length {

@@ -103,6 +103,23 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 				api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
 				f := &fleet{limit: outbound.PerSecond(2), api: api, maxHold: c.maxHold}
 				begin := time.Now()
+				since := func(at time.Time) time.Duration { return at.Sub(begin) - calm - storm } // the end of the storm
+				// back returns when the first call left after the storm, and when the first full minute began.
+				back := func() (first, full time.Duration) {
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					first, full = after, after
+					for i, at := range f.calls {
+						if since(at) < 0 {
+							continue
+						}
+						first = min(first, since(at))
+						if n := 60 * 2 * 98 / 100; i+n < len(f.calls) && f.calls[i+n].Sub(at) <= time.Minute {
+							full = min(full, since(at))
+						}
+					}
+					return first, full
+				}
 				f.run(t, calm+storm+after, func(b *outbound.Bucket) {
 					time.Sleep(calm)
 					api.angry.Store(true)
@@ -113,22 +130,18 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 							t.Error(err)
 						}
 					}
+					for _, full := back(); full == after && since(time.Now()) < after; _, full = back() {
+						time.Sleep(10 * time.Second)
+					}
+					f.stop() // what comes later is as before the storm
 				})
 				departed := new(outboundtest.History)
-				full, first := after, after // until the first full minute begins, until the first call
-				for i, at := range f.calls {
-					since := at.Sub(begin)
-					if since > calm+2*time.Hour && since < calm+storm {
+				for _, at := range f.calls {
+					if since(at) > 2*time.Hour-storm && since(at) < 0 {
 						departed.Add(at, 1)
 					}
-					if since < calm+storm {
-						continue
-					}
-					first = min(first, since-calm-storm)
-					if n := 60 * 2 * 98 / 100; i+n < len(f.calls) && f.calls[i+n].Sub(at) <= time.Minute {
-						full = min(full, since-calm-storm)
-					}
 				}
+				first, full := back()
 				worst := departed.Worst(c.maxHold - c.maxHold/50).Departures
 				t.Logf("at most %d calls within a MaxHold, %d refusals; then the first call after %v, the full rate after %v", worst, len(f.refused), first, full)
 				most := c.maxHold + 10*time.Minute

@@ -72,7 +72,8 @@ type fleet struct {
 	maxHold time.Duration
 
 	store   *distant
-	mu      sync.Mutex // protects what follows
+	stop    context.CancelFunc // ends the run before its time
+	mu      sync.Mutex         // protects what follows
 	calls   []time.Time
 	refused []time.Time // when the calls that were refused had left
 }
@@ -83,6 +84,7 @@ func (f *fleet) run(t *testing.T, length time.Duration, during func(b *outbound.
 	f.store = &distant{Store: leak.NewMemory()}
 	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
+	f.stop = stop
 	var all sync.WaitGroup
 	var first *outbound.Bucket
 	for range workers {

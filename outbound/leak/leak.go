@@ -267,7 +267,7 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 			switch {
 			case l.Top < 0 && s.ahead(), rate < old[j].Rate && s.Rem > 0:
 				l.Top = -max(limits[i].Capacity, top)
-			case l.Level > limits[i].Capacity && top > limits[i].Capacity:
+			case top > limits[i].Capacity && (l.Level > limits[i].Capacity || s.Rem > 0): // a hold may have let it leak ahead
 				l.Top = top
 			default:
 				l.Top = 0
@@ -312,7 +312,7 @@ func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 	switch {
 	case ahead:
 		l.Top = -max(is.Capacity, top)
-	case l.Level > is.Capacity && top > is.Capacity:
+	case top > is.Capacity: // also of a level that is below: a hold may have let it leak ahead
 		l.Top = top
 	default:
 		l.Top = 0

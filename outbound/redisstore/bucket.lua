@@ -41,6 +41,7 @@ local pack, unpacked
 if struct then
   pack, unpacked = struct.pack, struct.unpack
 else -- the same for formats of nothing but d, where there is no such library
+  local byte, char = string.byte, string.char
   pack = function(_, ...)
     local parts = {}
     for i, x in ipairs({...}) do
@@ -55,14 +56,10 @@ else -- the same for formats of nothing but d, where there is no such library
         mantissa, exponent = (mantissa * 2 - 1) * 2 ^ 52, exponent + 1022
         if exponent < 1 then mantissa, exponent = 0, 0 end
       end
-      local b = {}
-      for j = 1, 6 do
-        b[j] = mantissa % 256
-        mantissa = floor(mantissa / 256)
-      end
-      b[7] = exponent % 16 * 16 + mantissa
-      b[8] = sign + floor(exponent / 16)
-      parts[i] = string.char(unpack(b))
+      local low = mantissa % 2 ^ 24
+      local high = (mantissa - low) / 2 ^ 24
+      parts[i] = char(low % 256, floor(low / 256) % 256, floor(low / 65536), high % 256, floor(high / 256) % 256,
+        floor(high / 65536) % 256, exponent % 16 * 16 + floor(high / 2 ^ 24), sign + floor(exponent / 16))
     end
     return table.concat(parts)
   end
@@ -70,9 +67,8 @@ else -- the same for formats of nothing but d, where there is no such library
     local out = {}
     at = at or 1
     for i = 1, #format do
-      local mantissa, b7, b8 = 0, string.byte(s, at + 6, at + 7)
-      for j = 5, 0, -1 do mantissa = mantissa * 256 + string.byte(s, at + j) end
-      mantissa = mantissa + b7 % 16 * 2 ^ 48
+      local b1, b2, b3, b4, b5, b6, b7, b8 = byte(s, at, at + 7)
+      local mantissa = b1 + b2 * 256 + b3 * 65536 + (b4 + b5 * 256 + b6 * 65536 + b7 % 16 * 2 ^ 24) * 2 ^ 24
       local exponent = b8 % 128 * 16 + floor(b7 / 16)
       local x = math.ldexp(1 + mantissa / 2 ^ 52, exponent - 1023)
       if exponent == 0 then x = 0 end
@@ -610,11 +606,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may be one that this limit knows nothing of: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
-        local counts, top = o.top < 0 and (last > 0 or rem > 0), o.cap
-        if counts or o.level > o.cap then top = max(math.abs(o.top), o.cap) end
+        local counts, top = o.top < 0 and (last > 0 or rem > 0), max(math.abs(o.top), o.cap)
         if counts or l.rate < o.rate and rem > 0 then
           l.top = -max(l.cap, top)
-        elseif l.level > l.cap and top > l.cap then
+        elseif top > l.cap and (l.level > l.cap or rem > 0) then -- a hold may have let it leak ahead
           l.top = top
         end
         if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end

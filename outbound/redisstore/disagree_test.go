@@ -131,3 +131,42 @@ func TestAResumeByAWorkerWithASmallerCapacityRefillsNothing(t *testing.T) {
 	_, err = buckets[0].Acquire(t.Context(), outbound.Cost{10})
 	require.NoError(t, err)
 }
+
+// A hold without bookings lets a limit leak ahead, and a Resume takes that back: for the
+// limit with the larger capacity as well, under whichever it comes.
+func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeakInRedis(t *testing.T) {
+	t.Parallel()
+	long := outbound.Limit{Capacity: 20, LeakRate: 1, Name: "long"}
+	short := outbound.Limit{Capacity: 20, LeakRate: 20}
+	smaller := []outbound.Limit{short, {Capacity: 10, LeakRate: 1, Name: "long"}}
+	for _, c := range []struct {
+		name string
+		own  []outbound.Limit // the second worker's
+		set  []outbound.Limit // for all, before the Resume; and then the first worker's
+	}{
+		{"another capacity", smaller, nil},
+		{"another capacity that is set", smaller, smaller},
+		{"another capacity that is set, and one limit less", []outbound.Limit{short}, smaller},
+		{"another capacity that is set, at another rate", []outbound.Limit{short}, []outbound.Limit{short, {Capacity: 10, LeakRate: 0.5, Name: "long"}}},
+	} {
+		s := newMini(t)
+		key := fmt.Sprint("held:", rand.Uint64())
+		first := outbound.Must(outbound.NewSharedBucket(forgetful(s.rdb), key, short, long))
+		second := outbound.Must(outbound.NewSharedBucket(forgetful(s.rdb), key, c.own...))
+		_, err := first.Acquire(t.Context(), outbound.Cost{20})
+		require.NoError(t, err)
+		s.forward(time.Second)
+		require.NoError(t, first.Hold(t.Context(), time.Minute))
+		if c.set != nil {
+			require.NoError(t, second.SetLimits(t.Context(), c.set...))
+		}
+		require.NoError(t, second.Resume(t.Context()))
+		if c.set != nil {
+			require.NoError(t, second.SetLimits(t.Context(), short, long))
+		}
+		s.forward(time.Second)
+		states, err := first.States(t.Context())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, states[1].Level, 18., "%s: two seconds after 20 of 20 at 1/s", c.name)
+	}
+}

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -19,16 +17,13 @@ import (
 // As while a release rolls out that raises the rate: both keep going, and the
 // places that they book do not run away from them.
 func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
-	mini := miniredis.RunT(t)
-	now := time.Unix(1_700_000_000, 0)
-	mini.SetTime(now)
-	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	s := newMini(t)
+	now := time.Unix(0, 0) // by which the calls' places are compared
 	ctx, key := context.Background(), fmt.Sprint(t.Name(), rand.Uint64())
 	rates := []float64{10, 40}
 	var workers []*outbound.Bucket
 	for _, rate := range rates {
-		b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), key, outbound.Limit{Capacity: 1, LeakRate: rate})
+		b, err := outbound.NewSharedBucket(redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), key, outbound.Limit{Capacity: 1, LeakRate: rate})
 		require.NoError(t, err)
 		workers = append(workers, b)
 	}
@@ -48,7 +43,7 @@ func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 			calls++
 		}
 		now = now.Add(5 * time.Millisecond)
-		mini.SetTime(now)
+		s.forward(5 * time.Millisecond)
 	}
 	require.NoError(t, all.Check(2, 50, 3), "beyond the sum of both")
 	require.Greater(t, calls, 600, "calls in a minute, of 600 at the lower rate and 2400 at the higher")

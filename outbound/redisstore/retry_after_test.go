@@ -83,18 +83,15 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 
 func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfItInRedis(t *testing.T) {
 	t.Parallel()
-	mini := miniredis.RunT(t)
-	mini.SetTime(time.Unix(1_700_000_000, 0))
-	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	s := newMini(t)
 	ctx := context.Background()
 	const capacity = 0.7
-	b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), "above", outbound.Limit{Capacity: capacity, LeakRate: 0.001})
+	b, err := outbound.NewSharedBucket(redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), "above", outbound.Limit{Capacity: capacity, LeakRate: 0.001})
 	require.NoError(t, err)
 	level := func() float64 {
-		s, err := b.State(ctx)
+		state, err := b.State(ctx)
 		require.NoError(t, err)
-		return s.Level
+		return state.Level
 	}
 	above := math.Nextafter(math.Nextafter(capacity, 1), 1)
 	_, err = b.Acquire(ctx, outbound.Cost{capacity * (1 + 0.51e-9)})

@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v84"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
 func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
@@ -18,7 +22,7 @@ func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
 	return err
 }
 
-// It tries nothing again but locks and errors.
+// It tries nothing again but locks and errors, and sends the same request then.
 func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 	for _, c := range []struct {
 		code    stripe.ErrorCode
@@ -29,7 +33,7 @@ func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 		{stripe.ErrorCodeRateLimit, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 1},
 		{stripe.ErrorCodeRateLimit, paced(t), stripe.DefaultMaxNetworkRetries, 11},
 		{stripe.ErrorCodeLockTimeout, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 3},
-		{stripe.ErrorCodeLockTimeout, paced(t), 0, 11}, // with its own as well: 33
+		{stripe.ErrorCodeLockTimeout, paced(t), 0, 11},
 	} {
 		s := answer(t, 429, fmt.Sprintf(`{"error": {"type": "invalid_request_error", "code": %q, "message": "no"}}`, c.code), "Retry-After", "0.01")
 		var refused *stripe.Error
@@ -37,6 +41,18 @@ func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 		require.Equal(t, 429, refused.HTTPStatusCode)
 		require.Equal(t, c.code, refused.Code)
 		require.Equal(t, c.want, s.made(), c.code)
+	}
+
+	s := answer(t, 429, `{"error": {"type": "invalid_request_error", "code": "lock_timeout", "message": "no"}}`, "Retry-After", "0.01")
+	for _, timeout := range []time.Duration{0, time.Minute} {
+		client := paced(t)
+		client.Timeout = timeout
+		err := charge(t, s, client, stripe.DefaultMaxNetworkRetries)
+		var over *retry.Error
+		require.ErrorAs(t, err, &over)
+		require.ErrorIs(t, err, outbound.ErrThrottled)
+		require.Equal(t, 429, over.StatusCode)
+		require.Equal(t, 11, s.made())
 	}
 }
 

@@ -60,6 +60,7 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 		return false, nil // its sender goes on
 	}
 	why := r.why(what, wait, resp, err)
+	r.given = r.report(resp, why)
 	ok, late := p.plan(ctx, r, what, wait)
 	if ok {
 		if resp != nil && !r.last {
@@ -135,14 +136,17 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	}
 	pause := wait
 	if what == failed {
-		if r.failures++; r.failures > p.MaxFailures {
+		r.failures++
+		first := max(0, p.client.RetryWaitMin)
+		most := max(first, p.client.RetryWaitMax)
+		pause = doubled(first, most, r.failures)
+		r.until = now.Add(most)
+		if r.failures > p.MaxFailures {
 			return false, false
 		}
 		if r.out {
 			r.since = time.Time{} // it had room
 		}
-		first := max(0, p.client.RetryWaitMin)
-		pause = doubled(first, max(first, p.client.RetryWaitMax), r.failures)
 		if pause > left {
 			return false, true
 		}
@@ -150,19 +154,23 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		return true, false
 	}
 	if what == refused {
-		if r.throttled++; r.throttled > p.MaxThrottled {
-			return false, false
-		}
+		r.throttled++
 	}
 	if r.since.IsZero() {
 		r.since = now
 	}
-	room := left
+	whole := defaultWait
 	if p.MaxWait > 0 {
-		room = p.MaxWait - now.Sub(r.since)
-	} else if !bounded {
-		room = defaultWait - now.Sub(r.since)
+		whole = p.MaxWait
+	} else if bounded {
+		whole = end.Sub(r.since)
 	}
+	// An SDK that heeds what the API has asked for comes when that is over, or later.
+	r.until = now.Add(min(wait, whole) + defaultWaitMax)
+	if what == refused && r.throttled > p.MaxThrottled {
+		return false, false
+	}
+	room := whole - now.Sub(r.since)
 	if what == limited && wait <= 0 {
 		r.blind++
 		pause = doubled(shortest, time.Second, r.blind)

@@ -94,10 +94,14 @@
 //   - The SDKs of OpenAI, Anthropic and others that Stainless makes heed that field, and stop.
 //   - Those of AWS say in Amz-Sdk-Request how often they send a request. If that is more
 //     than once, or without a bound, refusals and failures that have a response are left to them.
+//   - Stripe's, and those that are made with go-retryablehttp, such as GitLab's, send the same
+//     *http.Request again. A [RoundTripper] remembers for a while what it has given up, and
+//     answers with an [*Error], which the SDK returns in place of its own.
 //
-// No other SDK can be told apart from a program that asks once, and errors without a
-// response, as of dialing, tell nobody but AWS's SDKs to stop. So turn an SDK's own retries off
-// where it has them, or have it do all of them: with [Config]{MaxThrottled: -1, MaxFailures: -1} a
+// An SDK that makes a new request each time, and says nothing of it, cannot be told apart from
+// a program that asks once. Errors without a response, as of dialing, stop only AWS's SDKs and
+// those that send the same request. So turn an SDK's own retries off where it has
+// them, or have it do all of them: with [Config]{MaxThrottled: -1, MaxFailures: -1} a
 // client waits for the limiter, and tries nothing else again. SDKS.md, beside this file, says
 // how, and what was tried, for each of eleven SDKs.
 //

@@ -58,7 +58,7 @@ func (e *Error) Timeout() bool {
 func (e *Error) RetryableError() bool { return false }
 
 // report returns the Error of the request as it is now. mu is held.
-func (r *request) report(resp *http.Response, why error) error {
+func (r *request) report(resp *http.Response, why error) *Error {
 	e := &Error{
 		Method:    r.req.Method,
 		URL:       bare(r.req.URL),

@@ -32,6 +32,7 @@ func (p *policy) foreign(ctx context.Context, r *request) error {
 		what, wait = failed, 0
 	}
 	why := r.why(what, wait, resp, err)
+	r.given = r.report(resp, why)
 	ok, late := p.plan(ctx, r, what, wait)
 	if ok && r.replay {
 		return nil

@@ -48,6 +48,10 @@ type request struct {
 	over   error // foreign has said that there is no next one
 	last   bool  // RetryMax allows no next one, and somebody may read its response
 
+	// If the request is given up after this attempt.
+	given *Error    // how it ends
+	until time.Time // when it may be sent again; zero: it is not given up
+
 	// This hop of it.
 	limited error         // by the limiter
 	early   time.Duration // the limiter has admitted it so much before its time
@@ -132,6 +136,7 @@ func (r *request) begin(req *http.Request) {
 	}
 	r.req = req
 	r.out, r.acted, r.judged, r.end = false, false, false, nil
+	r.given, r.until = nil, time.Time{}
 	r.clear()
 }
 

@@ -21,19 +21,34 @@ import (
 // Where the Client has a CheckRetry of your own, an [*Error] comes instead once a bound of
 // [Config] is reached: retryablehttp has closed the response by then.
 //
+// A RoundTripper remembers each request that it gives up after more than one attempt. An SDK that
+// tries again by itself and sends the same request once more gets an [*Error] at once: that
+// takes no place in a bucket, counts as no attempt and prolongs nothing. The RoundTripper
+// forgets the request 30 s after the time that the API has asked for, which counts as far as
+// [Config] lets a request wait, or RetryWaitMax of the Client after a failure. Whoever sends it
+// then has all attempts anew. The same request has the same method, length and URL, and its URL
+// and its Header are the same objects in memory: one that was cloned or made anew is another.
+//
 // It is safe for concurrent use, and Client is not to be changed once it is in
 // use.
 type RoundTripper struct {
 	// Client is one of NewClient. nil: all requests fail with outbound.ErrNil.
 	Client *retryablehttp.Client
+
+	givenUp givenUp
 }
 
 // RoundTrip sends the request, and again where that helps. The error, of a request that
-// has no last response, is an [*Error], or the context's own if that ends during a pause.
+// has no last response or that comes again too soon, is an [*Error], or the context's own if
+// that ends during a pause.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	client := t.Client
 	if client == nil {
 		client = NewClient(nil)
+	}
+	if err := t.givenUp.sentAgain(req); err != nil {
+		closeBody(req.Body)
+		return nil, err
 	}
 	r := &request{oneHop: true, parent: req.Context(), replay: replayable(req)}
 	r.ctx = context.WithValue(r.parent, requestKey{}, r)
@@ -50,6 +65,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		own.GetBody, r.getBody = nil, req.GetBody
 	}
 	resp, err := client.Do(own)
+	t.givenUp.remember(req, r, err)
 	if err != nil {
 		return nil, err // a GetBody that fails comes with the last response, already closed
 	}

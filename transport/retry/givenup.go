@@ -1,0 +1,123 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// maxGivenUp is how many requests a RoundTripper remembers at most.
+const maxGivenUp = 256
+
+// givenUp remembers the requests that a RoundTripper has given up after several attempts.
+// An SDK that sends the very same one again knows nothing of these, and would multiply
+// them. Its zero value is empty.
+type givenUp struct {
+	some atomic.Bool // it is not empty: else nobody needs the lock
+
+	mu   sync.Mutex
+	ends map[identity]gone
+}
+
+// identity tells a request that is sent again from one that was made anew and looks the
+// same. The context and the body of one that is sent again may be new, and an
+// http.Client with a Timeout copies it, but its URL and its header are the same objects. A
+// cookie jar changes what is in the header; who changes the URL asks for something else.
+type identity struct {
+	method  string
+	url     *url.URL
+	address url.URL // what is in it
+	header  uintptr
+	length  int64 // of the body
+}
+
+func identityOf(req *http.Request) identity {
+	return identity{req.Method, req.URL, *req.URL, reflect.ValueOf(req.Header).Pointer(), req.ContentLength}
+}
+
+// gone is a request that was given up.
+type gone struct {
+	header http.Header // held, so that its address is nobody else's
+	until  time.Time   // whoever sends it again before gets why
+	why    *Error
+}
+
+// sentAgain returns the error for a request that was given up a moment ago, or nil.
+func (g *givenUp) sentAgain(req *http.Request) error {
+	if !g.some.Load() || req.URL == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	g.forget(now)
+	last, ok := g.ends[identityOf(req)]
+	if !ok {
+		return nil
+	}
+	e := *last.why
+	e.Err = tooSoon(e.Err, last.until.Sub(now))
+	return &e
+}
+
+// remember notes that a request has ended, with this error if there is one. It leaves out a
+// request that went out once: there is nothing to multiply, and where the SDK is to do all
+// tries each of them is such a request.
+func (g *givenUp) remember(req *http.Request, r *request, err error) {
+	r.mu.Lock()
+	until, why, attempts := r.until, r.given, r.attempts
+	r.mu.Unlock()
+	if attempts < 2 || until.IsZero() || errors.Is(err, context.Canceled) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.forget(time.Now())
+	if g.ends == nil {
+		g.ends = map[identity]gone{}
+	}
+	for other := range g.ends {
+		if len(g.ends) < maxGivenUp {
+			break
+		}
+		delete(g.ends, other)
+	}
+	why.Attempts, why.Throttled, why.Failures = 0, 0, 0 // of the one that comes next
+	g.ends[identityOf(req)] = gone{req.Header, until, why}
+	g.some.Store(true)
+}
+
+// forget drops what is over. g.mu is held.
+func (g *givenUp) forget(now time.Time) {
+	for id, last := range g.ends {
+		if !now.Before(last.until) {
+			delete(g.ends, id)
+		}
+	}
+	g.some.Store(len(g.ends) > 0)
+}
+
+var errTooSoon = errors.New("sent again too soon after it was given up")
+
+// tooSoon returns why a request is not sent again, with the time to come back where why
+// has one.
+func tooSoon(why error, left time.Duration) error {
+	var full *outbound.ThrottledError
+	switch {
+	case why == nil: // the status says it
+		return errTooSoon
+	case errors.As(why, &full):
+		later := *full
+		later.RetryAfter = left
+		why = &later
+	}
+	return fmt.Errorf("%w: %w", errTooSoon, why)
+}
