@@ -98,7 +98,7 @@ func TestWorkersWithDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeak(t *testing.T) {
 	for _, set := range []bool{false, true} { // or the other worker's own limits count
 		synctest.Test(t, func(t *testing.T) {
-			m := outbound.NewMemory()
+			m := leak.NewMemory()
 			var workers [2]*outbound.Bucket
 			var limits [2][]outbound.Limit
 			for i, capacity := range []float64{20, 10} {
