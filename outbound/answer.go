@@ -150,10 +150,7 @@ func (a *Answer) report(c *Charge) Report {
 	r := Report{Kind: Held, Charge: c, Wait: max(0, a.Wait), Reason: a.Reason}
 	switch a.Kind {
 	case AnswerRefused:
-		r.Kind, r.Epoch = Refused, c.Epoch
-		if a.MaxWait < time.Hour {
-			r.Most = max(0, a.MaxWait)
-		}
+		r.Kind, r.MaxWait, r.Epoch = Refused, max(0, a.MaxWait), c.Epoch
 	case AnswerLeft:
 		r.Kind, r.Used, r.Reason = Left, a.Left, ReasonExhausted
 	}
