@@ -58,9 +58,9 @@ const (
 const soon = 2 * time.Second
 
 // Answered says what the API has answered. A call may have several answers, such as a
-// refusal in its headers and a longer wait in its body, and each counts, also after
-// Done. One with a Wait that has no effect, as an AnswerHold that is not above 0, is
-// ignored, and so is a kind that there is not.
+// refusal in its headers and a longer wait in its body. Each counts, also after Done,
+// except that an AnswerNone comes too late then. A bucket ignores an AnswerHold whose
+// Wait is not above 0, and a kind that it does not know.
 func (p *Permit) Answered(a Answer) { p.answered(a) }
 
 // answered is Answered, and reports whether that has held the bucket, as far as is

@@ -183,10 +183,10 @@ type routedCall struct {
 // named it: longer than a trip to a store, and hardly a wait.
 const handOver = 100 * time.Millisecond
 
-// Answered has those hear of the answer whom it is about: the limiter that admitted the
-// call, and where its name is news, also the route's own, which then holds the route
-// whatever its next names are, and the one that was found. That there was no answer, all
-// hear.
+// Answered tells the answer to the limiter that admitted the call. Where the API has
+// named another one meanwhile, Answered also tells the route's own, which then holds the
+// route whatever its next names are, and the one that was found. That no answer came, it
+// tells all.
 func (k *routedCall) Answered(a outbound.Answer) {
 	if a.Kind == outbound.AnswerNone {
 		k.all(func(p *outbound.Permit) { p.Answered(a) })
