@@ -236,12 +236,12 @@ func (op *Op) report(r *Report, s *Stored, limits []leak.Limit, shapes []Limit) 
 		used := units(&r.Used, shapes)
 		s.State.Settle(limits, c, &used)
 	case Refused:
-		s.State.Refused(limits, r.Epoch, r.Wait, r.Most, c)
+		s.State.Refused(limits, r.Epoch, r.Wait, r.MaxWait, c)
 		// Never shorter, and not in a store: there one hold is for all.
 		if held := s.State.Rem; r.spread > 0 && s.State.Fails > 0 && held > max(before, r.Wait) {
 			most := leak.MaxBack
-			if r.Most > 0 {
-				most = min(most, r.Most)
+			if r.MaxWait > 0 {
+				most = min(most, r.MaxWait)
 			}
 			s.State.Hold(limits, min(held+time.Duration(r.spread*float64(held)), most), c)
 		}

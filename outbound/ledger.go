@@ -296,18 +296,29 @@ func (b *Bucket) again() {
 	}
 }
 
-// report sends one report by itself, and returns whether the state has it
-// already. Of what fails, what gives back is lost, and costs room.
-func (b *Bucket) report(r Report) bool {
-	if r.Kind == Settled && b.ledger().postpone(r) {
+// settle sends a Settled, and returns whether the state has it already.
+func (b *Bucket) settle(r Report) bool {
+	if b.ledger().postpone(r) {
 		return false
 	}
+	b.report(r)
+	return true
+}
+
+// report sends one report by itself, and returns whether it has held the bucket, or for
+// longer: the hold then ends after r.Wait, and no later, and did not end there before.
+// Of what fails, what gives back is lost, and costs room.
+func (b *Bucket) report(r Report) (held bool) {
 	if l := b.ledger(); r.Kind == Refused && l.store == nil {
 		r.spread = stagger * l.random()
 	}
 	reports := [1]Report{r}
-	_ = b.do(context.Background(), "report", &Op{Reports: reports[:]}, new(Result))
-	return true
+	var result Result
+	if err := b.do(context.Background(), "report", &Op{Reports: reports[:]}, &result); err != nil {
+		return false
+	}
+	rem := result.State.Rem
+	return result.extended && rem >= r.Wait-moved && rem <= later(r.Wait, moved)
 }
 
 // postpone keeps a settle for those who wait, if there are any. Units come back

@@ -122,14 +122,14 @@ type Op struct {
 
 // Report is what a call says about itself once it has gone.
 type Report struct {
-	Kind   ReportKind
-	Charge *Charge       // of the call; nil where nobody's call is meant
-	Used   Cost          // Settled: what it really cost; Left: what remains, or below 0
-	Cost   Cost          // Settled: what it was to take
-	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
-	Most   time.Duration // Refused: the longest that the hold is doubled to; 0: an hour, and never longer
-	Epoch  int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
-	Reason Reason        // Refused, Held, Left
+	Kind    ReportKind
+	Charge  *Charge       // of the call; nil where nobody's call is meant
+	Used    Cost          // Settled: what it really cost; Left: what remains, or below 0
+	Cost    Cost          // Settled: what it was to take
+	Wait    time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
+	MaxWait time.Duration // Refused: the longest that the hold is doubled to; 0: an hour, and never longer
+	Epoch   int64         // Refused, Succeeded: the newest epoch that the call knew of when it left
+	Reason  Reason        // Refused, Held, Left
 
 	spread float64 // Refused: the part by which a doubled hold is longer
 }
