@@ -86,8 +86,7 @@ func TestADoubledHoldOfABucketThatNobodySharesIsLongerByChance(t *testing.T) {
 			}
 			time.Sleep(s.HeldFor + time.Second)
 			p := admit(t, b, 1)
-			p.AtMost(atMost)
-			p.Refused(asked)
+			p.Answered(Answer{Kind: AnswerRefused, Wait: asked, MaxWait: atMost})
 			p.Done()
 			if s, err := b.State(ctx); err != nil || s.HeldFor != want {
 				t.Errorf("%s: held for %v (%v), want %v", b.Key(), s.HeldFor, err, want)

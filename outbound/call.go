@@ -13,8 +13,6 @@ type call struct {
 	slot     *slot // the place among the calls at once; nil: none
 	mu       sync.Mutex
 	flags    uint8 // mu protects it and charge, against a Done beside a late answer
-	reason   Reason
-	most     time.Duration // that a hold is doubled to
 	admitted time.Time
 	cost     [1]Cost // as acquired; one each, for an Op to point to
 	charge   [1]leak.Charge
@@ -35,37 +33,22 @@ func (k *call) once(flags uint8) bool {
 }
 
 func (k *call) Settle(used Cost) {
-	if !used.real() || !k.once(flagSettled) || used == k.cost[0] {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !used.real() || k.flags&(flagSettled|flagVoid) != 0 {
+		return
+	}
+	k.flags |= flagSettled
+	if used == k.cost[0] {
 		return
 	}
 	if used == (Cost{}) {
-		k.once(flagRefused)
+		k.flags |= flagFailed
 	}
-	k.report(report{Report: leak.Report{Kind: leak.Settled}, used: used, cost: k.cost[0]})
+	k.bucket.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &k.charge[0]}, used: used, cost: k.cost[0]})
 }
 
-func (k *call) Refused(d time.Duration) {
-	if !k.once(0) {
-		return
-	}
-	k.once(flagRefused)
-	k.report(report{Report: leak.Report{Kind: leak.Refused, Wait: max(0, d), Epoch: k.charge[0].Epoch}})
-}
-
-// AtMost says how long the pause of the Refused that follow may become by doubling.
-func (k *call) AtMost(d time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.most = max(0, d)
-}
-
-func (k *call) Hold(d time.Duration) {
-	if d > 0 && k.once(0) {
-		k.report(report{Report: leak.Report{Kind: leak.Held, Wait: d}})
-	}
-}
-
-func (k *call) fail() { k.once(flagRefused) }
+func (k *call) Answered(a Answer) { k.answered(a) }
 
 func (k *call) Done() {
 	k.mu.Lock()
@@ -75,16 +58,8 @@ func (k *call) Done() {
 	if was&flagDone != 0 {
 		return
 	}
-	if was&flagRefused == 0 {
+	if was&flagFailed == 0 {
 		k.bucket.succeeded(k.charge[0].Epoch)
 	}
 	k.slot.end()
-}
-
-func (k *call) report(r report) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	r.Charge, r.Most = &k.charge[0], k.most
-	r.Reason = uint8(k.reason)
-	k.bucket.report(r)
 }

@@ -104,8 +104,7 @@ func TestChangesTellOfRefusals(t *testing.T) {
 		p := mustAcquire(t, other)
 		p.Done()
 		p = mustAcquire(t, other)
-		p.Because(ReasonRate)
-		p.Refused(5 * time.Second)
+		p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: ReasonRate})
 		p.Done()
 		c.expect(t, mine, "refused", Change{Kind: ChangeHeld, Hold: 5 * time.Second, Reason: ReasonRate}, Change{Kind: ChangeSlowed, Speed: 0.9})
 		p.Refused(2 * time.Second)
@@ -124,12 +123,12 @@ func TestChangesTellOfWhatRemains(t *testing.T) {
 		var c changes
 		defer mine.Changes(c.hear)()
 		p := mustAcquire(t, other)
-		p.Remaining(Cost{9, 9, 0, 0}, time.Minute) // the zeros are of units that no limit counts
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
 		c.expect(t, mine, "enough remains")
 		for range 3 {
 			mustAcquire(t, other)
 		}
-		p.Remaining(Cost{3, 3, -1, -1}, time.Minute)
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{3, 3, -1, -1}, Wait: time.Minute})
 		c.expect(t, mine, "as much as has left since", Change{Kind: ChangeHeld, Hold: time.Minute, Reason: ReasonExhausted})
 	})
 }

@@ -157,7 +157,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 					if k, ok := p.call.(*call); ok {
 						flags = k.flags
 					}
-					if p.Done(); flags&flagRefused == 0 {
+					if p.Done(); flags&flagFailed == 0 {
 						w.state.Succeeded(p.charge.Epoch)
 					}
 					w.pairs = slices.DeleteFunc(w.pairs, func(q *pair) bool { return p == q })

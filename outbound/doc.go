@@ -48,7 +48,8 @@
 // [Permit.Refused] tells the bucket of a 429: nothing goes until the API's pause is
 // over, then calls drip at a clock that is slower for a while. Refusals that slowing
 // down does not make fewer soon slow down no more. [Permit.Hold] pauses without
-// slowing down. package transport does this for HTTP.
+// slowing down. [Permit.Answered] says all that an API can say: what remains of a quota,
+// why a call was refused, or that no answer came. Package transport does this for HTTP.
 //
 // # Jobs
 //

@@ -35,8 +35,8 @@ func ExampleObserve_metrics() {
 		if err != nil {
 			continue
 		}
-		permit.Because(outbound.ReasonRate)
-		permit.Refused(time.Minute) // transport does it when the API answers 429
+		// Package transport does it when the API answers 429.
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: outbound.ReasonRate})
 		permit.Done()
 	}
 	for _, kind := range []outbound.EventKind{outbound.EventAdmitted, outbound.EventRefused, outbound.EventHeld} {

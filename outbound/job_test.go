@@ -22,10 +22,9 @@ type calls struct {
 	used []Cost
 }
 
-func (c *calls) Settle(used Cost)      { c.mu.Lock(); c.used = append(c.used, used); c.mu.Unlock() }
-func (c *calls) Refused(time.Duration) {}
-func (c *calls) Hold(time.Duration)    {}
-func (c *calls) Done()                 { c.mu.Lock(); c.done++; c.mu.Unlock() }
+func (c *calls) Settle(used Cost) { c.mu.Lock(); c.used = append(c.used, used); c.mu.Unlock() }
+func (c *calls) Answered(Answer)  {}
+func (c *calls) Done()            { c.mu.Lock(); c.done++; c.mu.Unlock() }
 
 func (c *calls) Acquire(ctx context.Context, _ Cost) (Permit, error) {
 	return NewPermit(c), ctx.Err()

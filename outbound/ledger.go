@@ -296,18 +296,29 @@ func (b *Bucket) again() {
 	}
 }
 
-// report sends one report by itself, and returns whether the state has it
-// already. Of what fails, what gives back is lost, and costs room.
-func (b *Bucket) report(r report) bool {
-	if r.Kind == leak.Settled && b.ledger().postpone(r) {
+// settle sends a Settled, and returns whether the state has it already.
+func (b *Bucket) settle(r report) bool {
+	if b.ledger().postpone(r) {
 		return false
 	}
+	b.report(r)
+	return true
+}
+
+// report sends one report by itself, and returns whether it has held the bucket, or for
+// longer: the hold then ends after r.Wait, and no later, and did not end there before.
+// Of what fails, what gives back is lost, and costs room.
+func (b *Bucket) report(r report) (held bool) {
 	if l := b.ledger(); r.Kind == leak.Refused && l.store == nil {
 		r.Stagger = stagger * l.random()
 	}
 	reports := [1]report{r}
-	_ = b.do(context.Background(), "report", &step{reports: reports[:]}, new(reply))
-	return true
+	var result reply
+	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {
+		return false
+	}
+	rem := result.State.Rem
+	return result.extended && rem >= r.Wait-moved && rem <= later(r.Wait, moved)
 }
 
 // postpone keeps a settle for those who wait, if there are any. Units come back

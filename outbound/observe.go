@@ -62,8 +62,8 @@ const (
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalidCost].
 	EventSettled
-	// EventHeld is an API that asks to wait, or has told, by [Permit.Remaining], what
-	// was so little that the bucket is held. One with a duration that has no effect has
+	// EventHeld is an API that asks to wait, or that has so little left, by an
+	// [AnswerLeft], that the bucket is held. One with a duration that has no effect has
 	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
 	// whoever has caused them, and of their end.
 	EventHeld
@@ -198,42 +198,50 @@ func (o *observed) Settle(used Cost) {
 	}
 	set := flagSettled
 	if used == (Cost{}) {
-		set |= flagRefused
+		set |= flagFailed
 	}
 	if o.once(flagSettled, set, func(p *Permit) { p.Settle(used) }) {
 		o.tell(Event{Kind: EventSettled, Used: used})
 	}
 }
 
-func (o *observed) Refused(d time.Duration) {
-	e := Event{Kind: EventHeld, Hold: max(0, d), Rejected: true, Reason: o.why()}
-	if d < 0 {
-		e.Err = ErrInvalidDuration // of the duration; the refusal counts
+func (o *observed) Answered(a Answer) { o.answered(a) }
+
+// answered tells of what remains only if that has changed a hold: most of it holds
+// nobody, and of calls that tell of the same reset the first does.
+func (o *observed) answered(a Answer) (held bool) {
+	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason}
+	set, tell := uint8(0), true
+	if a.fails() {
+		set = flagFailed
 	}
-	if o.once(0, flagRefused, func(p *Permit) { p.Refused(d) }) {
+	o.once(0, set, func(p *Permit) { held = p.answered(a) })
+	switch a.Kind {
+	case AnswerRefused:
+		e.Rejected = true
+		if a.Wait < 0 {
+			e.Err = ErrInvalidDuration // of the duration; the refusal counts
+		}
+	case AnswerHold:
+		if a.Wait <= 0 {
+			e.Err = ErrInvalidDuration
+		}
+	case AnswerLeft:
+		tell, e.Reason = held, ReasonExhausted
+	default:
+		tell = false
+	}
+	if tell {
 		o.tell(e)
 	}
+	return held
 }
-
-func (o *observed) AtMost(d time.Duration) { o.once(0, 0, func(p *Permit) { p.AtMost(d) }) }
-
-func (o *observed) Hold(d time.Duration) {
-	e := Event{Kind: EventHeld, Hold: max(0, d), Reason: o.why()}
-	if d <= 0 {
-		e.Err = ErrInvalidDuration
-	}
-	if o.once(0, 0, func(p *Permit) { p.Hold(d) }) {
-		o.tell(e)
-	}
-}
-
-func (o *observed) fail() { o.once(flagDone, flagRefused, (*Permit).fail) }
 
 func (o *observed) Done() {
 	succeeded := false
 	if o.once(flagDone, flagDone, func(p *Permit) {
 		p.Done()
-		succeeded = o.flags&flagRefused == 0
+		succeeded = o.flags&flagFailed == 0
 	}) {
 		o.tell(Event{Kind: EventEnded, Took: time.Since(o.admitted), Succeeded: succeeded})
 	}

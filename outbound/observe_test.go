@@ -145,18 +145,18 @@ func TestObserverHearsOfWhatRemainsOnlyIfItHolds(t *testing.T) {
 		var h heard
 		l := Observe(b, "api", h.hear)
 		p := mustAcquire(t, l)
-		p.Remaining(Cost{500, 500}, time.Minute) // the zeros are of units that nobody counts
-		p.Remaining(Cost{9, -1, -1, -1}, time.Minute)
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{500, 500}, Wait: time.Minute}) // the zeros are of units that nobody counts
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{9, -1, -1, -1}, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
 		for range 4 {
 			mustAcquire(t, b)
 		}
-		p.Remaining(Cost{4, -1, -1, -1}, time.Minute) // the calls since have used that up
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{4, -1, -1, -1}, Wait: time.Minute}) // the calls since have used that up
 		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Minute, Reason: ReasonExhausted})
-		p.Remaining(Cost{0, -1, -1, -1}, time.Second*30) // it is held for longer
-		p.Remaining(Cost{500, 500}, time.Hour)
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Second * 30}) // it is held for longer
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{500, 500}, Wait: time.Hour})
 		expect(t, &h)
-		p.Remaining(Cost{0, -1, -1, -1}, time.Hour)
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Hour})
 		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Hour, Reason: ReasonExhausted})
 	})
 }
@@ -172,7 +172,7 @@ func TestObserverHearsOfAResetOnce(t *testing.T) {
 		told := func(reset time.Duration) {
 			t.Helper()
 			for _, p := range calls {
-				p.Remaining(Cost{0, -1, -1, -1}, reset)
+				p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: reset})
 			}
 			expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: reset, Reason: ReasonExhausted})
 		}
@@ -188,26 +188,26 @@ func TestObserverHearsOfAResetOnce(t *testing.T) {
 		if err := b.Hold(ctx, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		calls[0].Remaining(Cost{0, -1, -1, -1}, time.Hour) // it is held until then already
+		calls[0].Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Hour}) // it is held until then already
 		expect(t, &h)
 	})
 }
 
-// A call of somebody else, around a permit, is asked by its own Remaining.
-type ownRemaining struct {
+// A call of somebody else, around a permit, is asked by its own Answered.
+type ownAnswered struct {
 	*Permit
 	heard int
 }
 
-func (o *ownRemaining) Remaining(Cost, time.Duration) { o.heard++ }
+func (o *ownAnswered) Answered(Answer) { o.heard++ }
 
 func TestObserverHandsWhatRemainsOnToACallOfSomebodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-		own := ownRemaining{Permit: mustAcquire(t, b)}
+		own := ownAnswered{Permit: mustAcquire(t, b)}
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&own), nil }), "api", h.hear)
-		mustAcquire(t, l).Remaining(Cost{}, time.Minute)
+		mustAcquire(t, l).Answered(Answer{Kind: AnswerLeft, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
 		if s, _ := b.State(ctx); own.heard != 1 || s.HeldFor != 0 {
 			t.Errorf("its own heard %d times, held for %v", own.heard, s.HeldFor)

@@ -32,17 +32,14 @@ type Permit struct {
 	place  int64   // when it was charged
 	before int64   // when the charge before was
 	flags  uint8
-	reason Reason
-	most   uint32        // that a hold is doubled to, in µs; 0: as far as ever
 	pin    *atomic.Int32 // what counts this permit as one in use
 }
 
-// Call is what ends a call: the methods of a [Permit]. *Permit is one, so that
-// a Limiter of your own can embed the permit that it got and override a method.
+// Call is what ends a call. *Permit is one, so that a Limiter of your own can embed the
+// permit that it got and override a method. Refused, Hold and Failed come as Answered.
 type Call interface {
 	Settle(used Cost)
-	Refused(d time.Duration)
-	Hold(d time.Duration)
+	Answered(a Answer)
 	Done()
 }
 
@@ -52,7 +49,7 @@ func NewPermit(c Call) Permit { return Permit{call: c} }
 
 const (
 	flagSettled uint8 = 1 << iota
-	flagRefused       // the call has not succeeded
+	flagFailed        // the call has not succeeded
 	flagDone
 	flagVoid    // the ticket was given back: there is no call
 	flagKnown   // a call has succeeded before this one
@@ -76,13 +73,13 @@ func (p *Permit) Settle(used Cost) {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
 			cost[p.bucket.unitOf()] = p.units // of the others it is not known
-			if p.bucket.report(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
+			if p.bucket.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
 				p.units = c.N[0]
 			}
 		}
 		p.flags |= flagSettled
 		if used == (Cost{}) {
-			p.flags |= flagRefused
+			p.flags |= flagFailed
 		}
 	}
 }
@@ -90,7 +87,7 @@ func (p *Permit) Settle(used Cost) {
 // Refused says that the API has refused the call, as with 429, and has asked
 // to wait d; 0: it did not say. A negative d counts as 0. All who share the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
-// to an hour, or [Permit.AtMost], and, where nobody shares the bucket, by chance up to
+// to an hour, or [Answer.MaxWait], and, where nobody shares the bucket, by chance up to
 // a quarter longer, so that workers come back one after the other; and if calls had
 // succeeded since the last such pause, the bucket's clock goes on at 0.9 of its speed,
 // 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It counts
@@ -106,49 +103,17 @@ func (p *Permit) Settle(used Cost) {
 // doubled as above. An hour after the last refusal, or by [Bucket.Resume], all of
 // this is forgotten.
 func (p *Permit) Refused(d time.Duration) {
-	switch {
-	case p == nil:
-	case p.call != nil:
-		p.call.Refused(d)
-	case p.bucket != nil:
-		p.flags |= flagRefused
-		c := p.charge()
-		p.bucket.report(report{Report: leak.Report{Kind: leak.Refused, Charge: c, Wait: max(0, d), Most: p.doubled(), Epoch: c.Epoch, Reason: uint8(p.reason)}})
-	}
+	p.Answered(Answer{Kind: AnswerRefused, Wait: d})
 }
-
-// AtMost says how long the pause may become by doubling, for the Refused that
-// follow. 0 or less, or more than an hour: an hour. How long a pause the API has asked
-// for is heeded, is for the caller to bound.
-func (p *Permit) AtMost(d time.Duration) {
-	if p == nil {
-		return
-	}
-	p.most = 0
-	if d > 0 && d < time.Hour {
-		p.most = uint32(max(1, d/time.Microsecond))
-	}
-	if k, ok := p.call.(interface{ AtMost(time.Duration) }); ok {
-		k.AtMost(d)
-	}
-}
-
-func (p *Permit) doubled() time.Duration { return time.Duration(p.most) * time.Microsecond }
 
 // Hold says that the API has taken the call and asks to wait d before the
 // next one. A d that is not above 0 is ignored. It counts after Done as well.
 func (p *Permit) Hold(d time.Duration) {
-	switch {
-	case p == nil:
-	case p.call != nil:
-		p.call.Hold(d)
-	case p.bucket != nil && d > 0:
-		p.bucket.report(report{Report: leak.Report{Kind: leak.Held, Charge: p.charge(), Wait: d, Reason: uint8(p.reason)}})
-	}
+	p.Answered(Answer{Kind: AnswerHold, Wait: d})
 }
 
-// Done ends the call. It gives the place among the calls at once back, and,
-// unless the call was Refused or settled to nothing, counts it as a success.
+// Done ends the call. It gives the place among the calls at once back, and counts the
+// call as a success, unless it was refused, had no answer or was settled to nothing.
 // Later calls of Done have no effect.
 func (p *Permit) Done() {
 	if p == nil || p.flags&flagDone != 0 {
@@ -158,7 +123,7 @@ func (p *Permit) Done() {
 	switch {
 	case p.call != nil:
 		p.call.Done()
-	case p.bucket != nil && p.flags&(flagRefused|flagKnown) == 0:
+	case p.bucket != nil && p.flags&(flagFailed|flagKnown) == 0:
 		p.bucket.succeed(p.place)
 	}
 	if p.pin != nil {
@@ -166,22 +131,11 @@ func (p *Permit) Done() {
 	}
 }
 
-// Failed ends a call that had no answer, as after an error of the network. It is
-// Done, but counts neither as a success nor as a refusal.
+// Failed ends a call that had no answer, as after an error of the network. It is Done
+// after an [AnswerNone]: the call counts neither as a success nor as a refusal.
 func (p *Permit) Failed() {
-	if p == nil || p.flags&flagDone != 0 {
-		return
-	}
-	p.fail()
+	p.Answered(Answer{Kind: AnswerNone})
 	p.Done()
-}
-
-// fail has Done note no success.
-func (p *Permit) fail() {
-	p.flags |= flagRefused
-	if k, ok := p.call.(interface{ fail() }); ok {
-		k.fail()
-	}
 }
 
 // Pending reports whether Done still has something to free: a place among the

@@ -21,30 +21,3 @@ func (r Reason) String() string {
 	}
 	return reasons[r]
 }
-
-// Because says why, for the Refused and Hold that follow: a [ThrottledError] of
-// those who have to wait carries it.
-func (p *Permit) Because(r Reason) {
-	if p == nil {
-		return
-	}
-	p.reason = r
-	if k, ok := p.call.(interface{ Because(Reason) }); ok {
-		k.Because(r)
-	}
-}
-
-func (k *call) Because(r Reason) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.reason = r
-}
-
-func (o *observed) Because(r Reason) { o.once(0, 0, func(p *Permit) { p.Because(r) }) }
-
-// why returns what Because has said.
-func (o *observed) why() Reason {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.permit.reason
-}

@@ -38,16 +38,14 @@ func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
 			}
 			before := states(t, b)
 			for _, s := range all {
-				p.Remaining(s.left, s.reset)
+				p.Answered(Answer{Kind: AnswerLeft, Left: s.left, Wait: s.reset})
 				if after := states(t, b); !reflect.DeepEqual(before, after) {
-					t.Errorf("Remaining(%v, %v) of the bucket %s has changed\n%+v to\n%+v", s.left, s.reset, name, before, after)
+					t.Errorf("%v left until %v of the bucket %s has changed\n%+v to\n%+v", s.left, s.reset, name, before, after)
 				}
 			}
 		}
-		new(Permit).Remaining(Cost{}, time.Hour)
-		new(Permit).Because(ReasonRate)
-		(*Permit)(nil).Remaining(Cost{}, time.Hour)
-		(*Permit)(nil).Because(ReasonRate)
+		new(Permit).Answered(Answer{Kind: AnswerLeft, Wait: time.Hour})
+		(*Permit)(nil).Answered(Answer{Kind: AnswerLeft, Wait: time.Hour})
 	})
 }
 
@@ -61,7 +59,7 @@ func TestAnEndlessResetHoldsUntilResume(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			p.Remaining(Cost{0, nan, nan, -inf}, math.MaxInt64)
+			p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
 			for _, s := range states(t, b) {
 				if s.HeldFor < 100*365*24*time.Hour || s.Reason != ReasonExhausted {
 					t.Errorf("%s: held for %v by %q", name, s.HeldFor, s.Reason)
@@ -108,7 +106,7 @@ func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.Remaining(c.left, time.Hour)
+				p.Answered(Answer{Kind: AnswerLeft, Left: c.left, Wait: time.Hour})
 				var full *ThrottledError
 				_, err = b.Acquire(ctx, Cost{1, 10})
 				if held := errors.As(err, &full) && full.Held; held != c.held {
@@ -132,7 +130,7 @@ func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
 				p[i], _ = b.Acquire(ctx, Cost{1})
 			}
 			for _, i := range order {
-				p[i].Remaining(Cost{float64(3 - i)}, time.Hour) // one more call than have left
+				p[i].Answered(Answer{Kind: AnswerLeft, Left: Cost{float64(3 - i)}, Wait: time.Hour}) // one more call than have left
 				if s := states(t, b)[0]; s.HeldFor > 0 {
 					t.Errorf("%s: held by answer %d", name, i)
 				}
@@ -141,7 +139,7 @@ func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, i := range order {
-				p[i].Remaining(Cost{float64(3 - i)}, time.Hour)
+				p[i].Answered(Answer{Kind: AnswerLeft, Left: Cost{float64(3 - i)}, Wait: time.Hour})
 				if s := states(t, b)[0]; s.HeldFor == 0 {
 					t.Errorf("%s: not held by answer %d, although nothing remains", name, i)
 				}
@@ -167,14 +165,11 @@ func TestTheReasonIsTheLongestHoldsAndAnyByteIsHarmless(t *testing.T) {
 					t.Errorf("%s: %v, want the reason %q", kind, err, r)
 				}
 			}
-			p.Because(ReasonQuota)
-			p.Refused(time.Minute)
+			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: ReasonQuota})
 			want(ReasonQuota)
-			p.Because(ReasonConcurrency)
-			p.Hold(time.Second) // shorter: it changes nothing
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: ReasonConcurrency}) // shorter: it changes nothing
 			want(ReasonQuota)
-			p.Because(255)
-			p.Hold(time.Hour)
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Hour, Reason: 255})
 			want(255)
 			if s := Reason(255).String(); s != "" {
 				t.Errorf("an unknown reason is %q", s)
@@ -199,11 +194,10 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Remaining(Cost{5, -1, -1, -1}, time.Minute)
-		p.Remaining(Cost{0, -1, -1, -1}, 2*time.Second)
-		p.Remaining(Cost{0, -1, -1, -1}, time.Minute)
-		p.Because(ReasonQuota)
-		p.Refused(1e9 * time.Second)
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{5, -1, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: 2 * time.Second})
+		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerRefused, Wait: 1e9 * time.Second, Reason: ReasonQuota})
 		if len(heard) != 2 || heard[0].Hold != time.Minute || heard[0].Reason != ReasonExhausted ||
 			heard[1].Hold != 1e9*time.Second || !heard[1].Rejected || heard[1].Reason != ReasonQuota {
 			t.Errorf("heard %+v", heard)

@@ -33,9 +33,8 @@ func (r row) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, err
 
 type ends []outbound.Permit
 
-func (e ends) Settle(outbound.Cost)  {}
-func (e ends) Refused(time.Duration) {}
-func (e ends) Hold(time.Duration)    {}
+func (e ends) Settle(outbound.Cost)     {}
+func (e ends) Answered(outbound.Answer) {}
 func (e ends) Done() {
 	for i := range e {
 		e[i].Done()

@@ -24,8 +24,6 @@ type attempt struct {
 	said   bool            // a user has said how the API answered
 	stop   func() bool     // stops waiting for the end of the request's context; nil: nobody waits
 	lost   runtime.Cleanup // stops it if the garbage collector finds the attempt first
-
-	unanswered bool // the end is no success
 }
 
 func (a *attempt) Settle(used outbound.Cost) {
@@ -34,33 +32,15 @@ func (a *attempt) Settle(used outbound.Cost) {
 	a.permit.Settle(used)
 }
 
-func (a *attempt) Refused(d time.Duration) {
+func (a *attempt) Answered(answer outbound.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.said = true
-	a.permit.AtMost(a.maxHold)
-	a.permit.Refused(min(d, a.maxHold))
-}
-
-func (a *attempt) Hold(d time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.said = true
-	a.permit.Hold(min(d, a.maxHold))
-}
-
-// Because says why, for the Refused and Hold that follow.
-func (a *attempt) Because(r outbound.Reason) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.permit.Because(r)
-}
-
-// Remaining says what the API has left until a reset.
-func (a *attempt) Remaining(left outbound.Cost, reset time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.permit.Remaining(left, min(reset, a.maxHold))
+	a.said = a.said || answer.Kind != outbound.AnswerLeft
+	answer.Wait = min(answer.Wait, a.maxHold)
+	if answer.MaxWait <= 0 || answer.MaxWait > a.maxHold {
+		answer.MaxWait = a.maxHold
+	}
+	a.permit.Answered(answer)
 }
 
 func (a *attempt) Done() {
@@ -72,26 +52,7 @@ func (a *attempt) Done() {
 		a.stop = nil
 		a.lost.Stop()
 	}
-	if a.unanswered {
-		a.permit.Failed()
-		return
-	}
 	a.permit.Done()
-}
-
-// noSuccess has a cached refusal, which says nothing about the API now, not
-// count as a success at the body's end.
-func (a *attempt) noSuccess() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.unanswered = true
-}
-
-// failed ends an attempt that had no answer.
-func (a *attempt) failed() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.permit.Failed()
 }
 
 func (a *attempt) judged() bool {

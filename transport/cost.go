@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"sync"
-	"time"
 	"weak"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -44,8 +43,8 @@ type latest struct {
 // It stands for the last request that was, so that after redirects and retries
 // under the same context, each of which takes the whole cost, only the last one
 // is settled. The transport ends the request itself: Done is not needed and has
-// no effect, and Settle, Refused and Hold count once the body has been read,
-// too. Make a context for each call.
+// no effect, and Settle and Answered count once the body has been read, too.
+// Make a context for each call.
 func WithCost(ctx context.Context, c outbound.Cost) (context.Context, *outbound.Permit) {
 	k := new(latest)
 	p := outbound.NewPermit(k)
@@ -65,31 +64,10 @@ func (k *latest) Settle(used outbound.Cost) {
 	}
 }
 
-// Refused reports how the API has answered the last attempt.
-func (k *latest) Refused(d time.Duration) {
+// Answered says what the API has answered the last attempt.
+func (k *latest) Answered(answer outbound.Answer) {
 	if a := k.last(); a != nil {
-		a.Refused(d)
-	}
-}
-
-// Hold reports what the API has asked for in the last answer.
-func (k *latest) Hold(d time.Duration) {
-	if a := k.last(); a != nil {
-		a.Hold(d)
-	}
-}
-
-// Because says why, for the Refused and Hold that follow.
-func (k *latest) Because(r outbound.Reason) {
-	if a := k.last(); a != nil {
-		a.Because(r)
-	}
-}
-
-// Remaining reports what the API has left until a reset, by the last answer.
-func (k *latest) Remaining(left outbound.Cost, reset time.Duration) {
-	if a := k.last(); a != nil {
-		a.Remaining(left, reset)
+		a.Answered(answer)
 	}
 }
 

@@ -127,7 +127,7 @@ func TestWithCostOfARequestThatWasTurnedAwayIsGivenBackByTheTransport(t *testing
 	if err := do(t, ctx, &Transport{Base: base(func(*http.Request) (*http.Response, error) { return nil, early.Err }), Limiter: r}); err != early.Err {
 		t.Error(err)
 	}
-	if got := r.heard(); got != "acquire 3, settle 0, done" {
+	if got := r.heard(); got != "acquire 3, settle 0, none, done" {
 		t.Errorf("heard %q", got)
 	}
 	permit.Done()

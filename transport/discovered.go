@@ -153,7 +153,7 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 		return outbound.Permit{}, err
 	}
 	k := &routedCall{limiter: l, name: l.name(), cost: c, own: own}
-	k.Permit = &k.own
+	k.permit = &k.own
 	if k.name != "" {
 		named, err := l.named(ctx, k.name, c)
 		if errors.Is(err, outbound.ErrFull) {
@@ -164,36 +164,41 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 			own.Done()
 			return outbound.Permit{}, err
 		}
-		k.Permit = &named
+		k.permit = &named
 	}
 	return outbound.NewPermit(k), nil
 }
 
 // routedCall is the permit of a call by all limiters that it is charged to.
 type routedCall struct {
-	*outbound.Permit // of what the API had named when the call left; before that the route's own
-	limiter          *routed
-	name             string
-	cost             outbound.Cost
-	own, found       outbound.Permit
-	looked           bool // for what the API has named meanwhile
+	permit     *outbound.Permit // of what the API had named when the call left; before that the route's own
+	limiter    *routed
+	name       string
+	cost       outbound.Cost
+	own, found outbound.Permit
+	looked     bool // for what the API has named meanwhile
 }
 
 // handOver is how long a limiter that was found may take to hear of the answer that
 // named it: longer than a trip to a store, and hardly a wait.
 const handOver = 100 * time.Millisecond
 
-// tell has those hear of the answer whom it is about: the limiter that admitted the
-// call, and where its name is news, also the route's own, which then holds the route
-// whatever its next names are, and the one that was found.
-func (k *routedCall) tell(say func(*outbound.Permit)) {
-	say(k.Permit)
+// Answered tells the answer to the limiter that admitted the call. Where the API has
+// named another one meanwhile, Answered also tells the route's own, which then holds the
+// route whatever its next names are, and the one that was found. That no answer came, it
+// tells all.
+func (k *routedCall) Answered(a outbound.Answer) {
+	if a.Kind == outbound.AnswerNone {
+		k.all(func(p *outbound.Permit) { p.Answered(a) })
+		return
+	}
+	k.permit.Answered(a)
 	name := k.limiter.name()
 	if name == k.name {
 		return
 	}
-	if k.Permit != &k.own {
-		say(&k.own)
+	if k.permit != &k.own {
+		k.own.Answered(a)
 	}
 	if !k.looked {
 		k.looked = true
@@ -203,15 +208,7 @@ func (k *routedCall) tell(say func(*outbound.Permit)) {
 			k.found = p
 		}
 	}
-	say(&k.found)
-}
-
-func (k *routedCall) Because(r outbound.Reason) { k.tell(func(p *outbound.Permit) { p.Because(r) }) }
-func (k *routedCall) AtMost(d time.Duration)    { k.tell(func(p *outbound.Permit) { p.AtMost(d) }) }
-func (k *routedCall) Refused(d time.Duration)   { k.tell(func(p *outbound.Permit) { p.Refused(d) }) }
-func (k *routedCall) Hold(d time.Duration)      { k.tell(func(p *outbound.Permit) { p.Hold(d) }) }
-func (k *routedCall) Remaining(left outbound.Cost, reset time.Duration) {
-	k.tell(func(p *outbound.Permit) { p.Remaining(left, reset) })
+	k.found.Answered(a)
 }
 
 func (k *routedCall) Settle(used outbound.Cost) {
@@ -224,8 +221,8 @@ func (k *routedCall) Done() {
 }
 
 func (k *routedCall) all(do func(*outbound.Permit)) {
-	do(k.Permit)
-	if k.Permit != &k.own {
+	do(k.permit)
+	if k.permit != &k.own {
 		do(&k.own)
 	}
 	do(&k.found)

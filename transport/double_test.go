@@ -75,9 +75,20 @@ func (r *recorder) Acquire(_ context.Context, c outbound.Cost) (outbound.Permit,
 }
 
 func (r *recorder) Settle(used outbound.Cost) { r.note("settle %v", used[0]) }
-func (r *recorder) Refused(d time.Duration)   { r.note("refused %v", d) }
-func (r *recorder) Hold(d time.Duration)      { r.note("hold %v", d) }
 func (r *recorder) Done()                     { r.note("done") }
+
+func (r *recorder) Answered(a outbound.Answer) {
+	switch a.Kind {
+	case outbound.AnswerNone:
+		r.note("none")
+	case outbound.AnswerRefused:
+		r.note("refused %v", a.Wait)
+	case outbound.AnswerHold:
+		r.note("hold %v", a.Wait)
+	case outbound.AnswerLeft:
+		r.note("left %v", a.Left)
+	}
+}
 
 // refusing is a limiter that admits nothing.
 type refusing struct{ err error }

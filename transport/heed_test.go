@@ -221,8 +221,7 @@ func TestAPermitByContextCarriesReasonAndRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pool()
 		ctx, permit := WithCost(t.Context(), outbound.Cost{1})
-		permit.Because(outbound.ReasonQuota) // nobody to tell yet
-		permit.Remaining(outbound.Cost{0, -1, -1, -1}, time.Minute)
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute}) // nobody to tell yet
 		trip(t, &Transport{Base: base(func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil)(req)
 		}), Limiter: b, For: func(req *http.Request) outbound.Limiter { return nil }})
@@ -232,12 +231,11 @@ func TestAPermitByContextCarriesReasonAndRemainder(t *testing.T) {
 			t.Fatal(err)
 		}
 		closeResponse(resp)
-		permit.Remaining(outbound.Cost{0, -1, -1, -1}, time.Minute)
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute})
 		if s := stateOf(t, b); s.HeldFor != time.Minute || s.Reason != outbound.ReasonExhausted {
 			t.Errorf("held for %v by %q", s.HeldFor, s.Reason)
 		}
-		permit.Because(outbound.ReasonQuota)
-		permit.Hold(2 * time.Minute)
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 2 * time.Minute, Reason: outbound.ReasonQuota})
 		if s := stateOf(t, b); s.HeldFor != 2*time.Minute || s.Reason != outbound.ReasonQuota {
 			t.Errorf("held for %v by %q", s.HeldFor, s.Reason)
 		}

@@ -8,21 +8,6 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// hearer is a call that hears what the API has answered.
-type hearer interface {
-	Settle(outbound.Cost)
-	Because(outbound.Reason)
-	Refused(time.Duration)
-	Hold(time.Duration)
-	Remaining(outbound.Cost, time.Duration)
-	noSuccess()
-}
-
-// quick is a call that nobody follows to its body's end.
-type quick struct{ *outbound.Permit }
-
-func (q quick) noSuccess() { q.Failed() }
-
 // crowded is the longest pause after a refusal of too many calls at once: one of
 // them ends soon, and a limit AtOnce is the cure.
 const crowded = time.Second
@@ -36,7 +21,7 @@ type told struct {
 
 // heed tells the call what the API has said: so it comes to the bucket that
 // admitted the call, and to all who share that, and to no other.
-func (t *Transport) heed(s *profile.Signal, before told, c hearer) told {
+func (t *Transport) heed(s *profile.Signal, before told, c outbound.Call) told {
 	wait := min(s.Wait, t.maxHold())
 	switch {
 	case s.Throttled:
@@ -55,28 +40,31 @@ func (t *Transport) heed(s *profile.Signal, before told, c hearer) told {
 
 // refused tells the call that the API has refused it. What was told before counts as
 // one with this: only a longer wait is news.
-func (t *Transport) refused(why profile.Reason, wait time.Duration, before told, c hearer) told {
+func (t *Transport) refused(why profile.Reason, wait time.Duration, before told, c outbound.Call) told {
+	answer := outbound.Answer{Kind: outbound.AnswerRefused, MaxWait: t.maxHold()}
 	switch why {
 	case profile.Rate:
-		c.Because(outbound.ReasonRate)
+		answer.Reason = outbound.ReasonRate
 	case profile.Quota:
-		c.Because(outbound.ReasonQuota)
+		answer.Reason = outbound.ReasonQuota
 	case profile.Concurrency:
 		if wait == 0 {
 			wait = t.maxHold()
 		}
 		wait = min(wait, crowded)
-		c.Because(outbound.ReasonConcurrency)
+		answer.Reason = outbound.ReasonConcurrency
 	case profile.Unknown: // it may be down, or busy: that is no proof that we are too fast
 	default: // not this quota: whoever tries again waits, and nobody else
 		return before
 	}
+	answer.Wait = wait
 	switch pace := why == profile.Rate || why == profile.Quota; {
 	case pace && !before.refused:
-		c.Refused(wait)
+		c.Answered(answer)
 		return told{true, max(wait, unsaid)}
 	case wait > before.wait:
-		c.Hold(wait)
+		answer.Kind = outbound.AnswerHold
+		c.Answered(answer)
 		before.wait = wait
 	}
 	return before
@@ -85,18 +73,18 @@ func (t *Transport) refused(why profile.Reason, wait time.Duration, before told,
 // unsaid is how long a refusal that does not say so holds all at least.
 const unsaid = time.Second
 
-// soon is a reset that a success does not wait for, as [outbound.Permit.Remaining] says.
+// soon is a reset that a success does not wait for, as [outbound.AnswerLeft] says.
 const soon = 2 * time.Second
 
 // remaining tells the call what the API has left of one policy.
-func (t *Transport) remaining(p *profile.Policy, c hearer) {
+func (t *Transport) remaining(p *profile.Policy, c outbound.Call) {
 	unit, ok := t.unit(p)
 	if !ok || p.Reset <= soon { // as the API said it: Wait has a second more for points in time
 		return
 	}
 	left := outbound.Cost{-1, -1, -1, -1}
 	left[unit] = p.Remaining
-	c.Remaining(left, min(p.Wait(), t.maxHold()))
+	c.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: left, Wait: min(p.Wait(), t.maxHold())})
 }
 
 // unit returns which number of a Cost a policy counts.
@@ -113,7 +101,7 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 
 // early has a call hear what the headers say of a refusal whose body is late, so that
 // nobody else goes meanwhile.
-func (t *Transport) early(resp *http.Response, s profile.Signal, foreign bool, c hearer) told {
+func (t *Transport) early(resp *http.Response, s profile.Signal, foreign bool, c outbound.Call) told {
 	if foreign {
 		return told{}
 	}
@@ -124,7 +112,7 @@ func (t *Transport) early(resp *http.Response, s profile.Signal, foreign bool, c
 }
 
 // apply has a call hear what the response says, as the user's functions have it.
-func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, before told, c hearer) {
+func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, before told, c outbound.Call) {
 	// Neither what a cache or another host has answered nor a refusal that is another
 	// limiter's tells that this one's pace is right.
 	success := !s.Cached && !s.Throttled && !foreign && before == told{}
@@ -132,10 +120,10 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, b
 		t.OnSignal(resp, &s)
 	}
 	if !foreign {
-		t.heed(&s, before, c)
+		before = t.heed(&s, before, c)
 	}
-	if !success {
-		c.noSuccess()
+	if !success && !before.refused {
+		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})
 	}
 	if t.Used != nil && !foreign {
 		if used, ok := t.Used(resp); ok {

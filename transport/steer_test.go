@@ -32,13 +32,13 @@ func TestWhatTheAPISaysIsPassedOn(t *testing.T) {
 		{429, []string{"Retry-After", "7200"}, "refused 1h0m0s, "},
 		{429, []string{"Retry-After", "99999999999"}, "refused 1h0m0s, "},
 		{503, nil, ""},
-		{503, []string{"Retry-After", "10"}, "hold 10s, "}, // no proof that we are too fast
-		{503, []string{"Retry-After", "0"}, ""},
+		{503, []string{"Retry-After", "10"}, "hold 10s, none, "}, // no proof that we are too fast
+		{503, []string{"Retry-After", "0"}, "none, "},
 		{503, []string{"Retry-After", "soon"}, ""},
 		{500, []string{"Retry-After", "10"}, ""},
 		// Out of a cache.
-		{429, []string{"Retry-After", "10", "Age", "3"}, ""},
-		{503, []string{"Retry-After", "10", "X-From-Cache", "1"}, ""},
+		{429, []string{"Retry-After", "10", "Age", "3"}, "none, "},
+		{503, []string{"Retry-After", "10", "X-From-Cache", "1"}, "none, "},
 		{429, []string{"Retry-After", "10", "Age", "0"}, "refused 10s, "},
 		{429, []string{"Retry-After", "10", "Age", "-3"}, "refused 10s, "},
 		{429, []string{"Retry-After", "10", "Age", "old"}, "refused 10s, "},

@@ -55,17 +55,17 @@ type Transport struct {
 	// MaxHold is the longest hold that one response may cause, so that a wrong
 	// or malicious Retry-After cannot stop all calls for days, nor refusals in a row
 	// for longer than that each: what they double ends there, and at 1 h. It binds
-	// Refused and Hold of the permits that OnResponse and [WithCost] hand out as well.
+	// what the permits that OnResponse and [WithCost] hand out are told as well.
 	// With 2 s or less, a success that says that nothing remains holds nobody. 0 or
 	// less: 1 h.
 	MaxHold time.Duration
 	// OnResponse is called with every response as soon as its headers are
 	// there, before the transport judges it. It can settle the call's cost, say
 	// how the API has answered, or wrap the body to do so when it has been read:
-	// the permit stays in use until the body's end. After its Refused, Hold or
-	// Done the transport does not judge the response itself, so that Done is
-	// the way to say that a 429 has nothing to do with this quota. nil: nothing
-	// is called.
+	// the permit stays in use until the body's end. After its Done, or an answer other than
+	// [outbound.AnswerLeft], as by Refused, the transport does not judge the response
+	// itself: [outbound.AnswerNone] is the way to say that a 429 has nothing to do with
+	// this quota. nil: nothing is called.
 	OnResponse func(*http.Response, *outbound.Permit)
 	// OnRefusal is called with a request that was not admitted, and the reason,
 	// which may also be a bad cost, a context that is done or a store that
@@ -134,16 +134,19 @@ func (t *Transport) follow(req *http.Request, permit outbound.Permit, costed *co
 	}
 	passed := false
 	defer func() {
-		if !passed {
-			a.Done()
-			closeResponse(resp)
+		if passed {
+			return
 		}
+		if resp == nil {
+			a.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+		}
+		a.Done()
+		closeResponse(resp)
 	}()
 	if resp, err = t.send(req, ours); err != nil {
 		if errors.Is(err, early.Err) {
 			a.Settle(outbound.Cost{})
 		}
-		a.failed()
 		return nil, err
 	}
 	if t.OnResponse != nil {
@@ -172,8 +175,7 @@ func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign b
 	var before told
 	s := t.Profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) {
 		p := permit
-		p.AtMost(t.maxHold())
-		before = t.early(resp, s, foreign, quick{&p})
+		before = t.early(resp, s, foreign, &p)
 		permit = p
 	})
 	if before == (told{}) && !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !foreign {
@@ -181,8 +183,7 @@ func (t *Transport) judge(resp *http.Response, permit outbound.Permit, foreign b
 		return
 	}
 	p := permit
-	p.AtMost(t.maxHold())
-	t.apply(resp, s, foreign, before, quick{&p})
+	t.apply(resp, s, foreign, before, &p)
 	p.Done()
 }
 

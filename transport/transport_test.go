@@ -190,9 +190,9 @@ func TestWhatWasTriedStaysCharged(t *testing.T) {
 				if _, err := b.Acquire(t.Context(), outbound.Cost{1}); (err == nil) != c.back {
 					t.Errorf("after it the bucket says %v", err)
 				}
-				want := "acquire 1, done"
+				want := "acquire 1, none, done"
 				if c.back {
-					want = "acquire 1, settle 0, done"
+					want = "acquire 1, settle 0, none, done"
 				}
 				if got := r.heard(); got != want {
 					t.Errorf("heard %q, want %q", got, want)
@@ -219,7 +219,7 @@ func TestBaseThatBreaksItsContractIsHeldToIt(t *testing.T) {
 			t.Errorf("nothing came back as %v, %v", resp, err)
 		}
 		if r, ok := l.(*recorder); ok {
-			if got := r.heard(); got != "acquire 1, done, acquire 1, done" {
+			if got := r.heard(); got != "acquire 1, none, done, acquire 1, none, done" {
 				t.Errorf("heard %q", got)
 			}
 		}

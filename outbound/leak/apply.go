@@ -186,11 +186,11 @@ func (s *Stored) report(r *Report, limits []Limit) {
 	case Settled:
 		s.State.Settle(limits, c, &r.Used)
 	case Refused:
-		s.State.Refused(limits, r.Epoch, r.Wait, r.Most, c)
+		s.State.Refused(limits, r.Epoch, r.Wait, r.MaxWait, c)
 		if held := s.State.Rem; r.Stagger > 0 && s.State.Fails > 0 && held > max(before, r.Wait) { // never shorter
 			most := MaxBack
-			if r.Most > 0 {
-				most = min(most, r.Most)
+			if r.MaxWait > 0 {
+				most = min(most, r.MaxWait)
 			}
 			s.State.Hold(limits, min(held+time.Duration(r.Stagger*float64(held)), most), c)
 		}

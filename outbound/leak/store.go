@@ -129,9 +129,9 @@ type Report struct {
 	Charge *Charge       // of the call; nil where nobody's call is meant
 	Used   Units         // Settled: what it really cost; Left: what remains of each limit, or below 0
 	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
-	// Most is the longest that the hold is doubled to, with Refused; 0: an hour, and
+	// MaxWait is the longest that the hold is doubled to, with Refused; 0: an hour, and
 	// never longer.
-	Most time.Duration
+	MaxWait time.Duration
 	// Stagger is the part by which a hold that was doubled is longer, with Refused, of a
 	// key that nobody else uses. Where workers share a key one hold is for all, and it is 0.
 	Stagger float64

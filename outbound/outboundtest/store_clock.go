@@ -211,8 +211,7 @@ func (e *exam) doublesAtMost() {
 	const most = 20 * time.Millisecond
 	for i := range 3 {
 		p := e.admit(b, outbound.Cost{1})
-		p.AtMost(most)
-		p.Refused(0)
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, MaxWait: most})
 		if s, err := b.State(bg); err != nil || s.HeldFor > most {
 			e.failf("refusal %d: held for %v, %v; want at most %v", i, s.HeldFor, err, most)
 		}

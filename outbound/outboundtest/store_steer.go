@@ -16,10 +16,10 @@ func (e *exam) remains() {
 	for range 4 {
 		e.admit(other, outbound.Cost{1})
 	}
-	p.Remaining(outbound.Cost{-1, 0, 0, 0}, time.Hour) // of units that the bucket does not count
-	p.Remaining(outbound.Cost{5}, time.Hour)
+	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{-1, 0, 0, 0}, Wait: time.Hour}) // of units that the bucket does not count
+	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{5}, Wait: time.Hour})
 	q := e.admit(other, outbound.Cost{1})
-	p.Remaining(outbound.Cost{5, math.NaN(), math.Inf(1), math.Inf(-1)}, time.Hour)
+	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{5, math.NaN(), math.Inf(1), math.Inf(-1)}, Wait: time.Hour})
 	full := e.refuse(b, outbound.Cost{1})
 	if !full.Held || full.Reason != outbound.ReasonExhausted {
 		e.failf("of 5 that remained 5 had been used since: %v", full)
@@ -27,8 +27,7 @@ func (e *exam) remains() {
 	if s, err := b.State(bg); err != nil || s.HeldFor < 59*time.Minute || s.HeldFor > time.Hour {
 		e.failf("held for %v, %v; want an hour", s.HeldFor, err)
 	}
-	q.Because(outbound.ReasonQuota)
-	q.Hold(2 * time.Hour)
+	q.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 2 * time.Hour, Reason: outbound.ReasonQuota})
 	if full = e.refuse(other, outbound.Cost{1}); full.Reason != outbound.ReasonQuota {
 		e.failf("held by quota: %v", full)
 	}

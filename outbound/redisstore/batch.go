@@ -16,6 +16,7 @@ import (
 type batch struct {
 	lane     *lane
 	requests []*request
+	began    time.Time
 	deadline time.Time
 
 	// The shard's lock protects these.
@@ -210,7 +211,7 @@ func (b *batch) late() {
 		}
 	}
 	la.busy = false
-	la.down(err, now)
+	la.down(err, b.began, now)
 	sh.leave(la)
 	sh.mu.Unlock()
 	for i := range out {

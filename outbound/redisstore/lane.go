@@ -162,13 +162,15 @@ func (la *lane) next(work chan struct{}) *batch {
 		return nil
 	}
 	b.left = len(b.requests)
-	b.deadline = time.Now().Add(sh.store.config.forTrips())
+	b.began = time.Now()
+	b.deadline = b.began.Add(sh.store.config.forTrips())
 	return b
 }
 
-// down begins or prolongs an outage. The shard's lock is held.
-func (la *lane) down(err error, now time.Time) {
-	la.server.down(la, err, now)
+// down begins or prolongs an outage, of what was tried from began on. The shard's lock is
+// held.
+func (la *lane) down(err error, began, now time.Time) {
+	la.server.down(la, err, began, now)
 	if la.pause == 0 {
 		la.pause = firstPause
 	} else {

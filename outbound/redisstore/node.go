@@ -37,7 +37,7 @@ func (la *lane) find() {
 		sh.mu.Lock()
 		if err != nil && transient(err) {
 			la.busy = false
-			la.down(&awayError{err}, time.Now())
+			la.down(&awayError{err}, sent, time.Now())
 			sh.mu.Unlock()
 			return
 		}

@@ -305,7 +305,7 @@ func (r *request) report(p *leak.Report) {
 		default:
 			r.step('A')
 		}
-		r.add(float64(p.Epoch), micros(p.Wait), micros(p.Most), float64(p.Reason))
+		r.add(float64(p.Epoch), micros(p.Wait), micros(p.MaxWait), float64(p.Reason))
 		if p.Charge == nil {
 			r.add(0)
 		} else {

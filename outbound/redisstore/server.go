@@ -34,12 +34,12 @@ func (s *Store) server(addr string) *server {
 	return sv
 }
 
-// down notes that a lane's server is away, as what was tried last has found. If another
-// lane has found it back since, that is no news.
-func (sv *server) down(la *lane, err error, now time.Time) {
+// down notes that a lane's server is away, as what was tried from began on has found. If
+// another lane has found it back since, that is no news.
+func (sv *server) down(la *lane, err error, began, now time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if !sv.away && !la.began.After(sv.back) {
+	if !sv.away && !began.After(sv.back) {
 		return
 	}
 	sv.since, sv.key = now, la.key

@@ -18,7 +18,10 @@ func (t *trace) event(worker int, p *permits) error {
 		left := t.cost()
 		left[t.r.IntN(len(left))] = -1
 		t.last = func() string { return fmt.Sprint("remaining ", left, " for ", d) }
-		return t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Remaining(left, d+1); return nil })
+		return t.both(worker, func(side int, _ *outbound.Bucket) error {
+			p.permit(side).Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: left, Wait: d + 1})
+			return nil
+		})
 	case k < 6 && p != nil:
 		if t.r.IntN(2) == 0 {
 			d = 0
@@ -27,9 +30,7 @@ func (t *trace) event(worker int, p *permits) error {
 		most := t.wait() * time.Duration(t.r.IntN(2))
 		t.last = func() string { return fmt.Sprint("refused ", d, ", at most ", most) }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error {
-			p.permit(side).Because(reason)
-			p.permit(side).AtMost(most)
-			p.permit(side).Refused(d)
+			p.permit(side).Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: d, MaxWait: most, Reason: reason})
 			return nil
 		})
 	case k < 8 && p != nil:

@@ -22,7 +22,7 @@ func looker(seen *[]byte) *profile.Profile {
 		Name:  "looker",
 		Peeks: []profile.Peek{{Status: 429}},
 		Types: []string{"text/xml"},
-		Judge: func(a *profile.Answer, _ *profile.Signal) { *seen = bytes.Clone(a.Body) },
+		Judge: func(r *profile.Response, _ *profile.Signal) { *seen = bytes.Clone(r.Body) },
 	}
 }
 
@@ -235,8 +235,8 @@ func TestValuesOfABodyAreFoundByTheirPath(t *testing.T) {
 		{`{"a":"\x"}`, "a", ""},
 	} {
 		got := ""
-		p := &profile.Profile{Name: "finder", Peeks: []profile.Peek{{Status: 400}}, Judge: func(a *profile.Answer, _ *profile.Signal) {
-			got = a.JSON(strings.Split(c.path, ".")...)
+		p := &profile.Profile{Name: "finder", Peeks: []profile.Peek{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) {
+			got = r.JSON(strings.Split(c.path, ".")...)
 		}}
 		p.Read(withBody(answer(400), "application/json", c.body), now)
 		if got != c.want {

@@ -95,7 +95,7 @@
 // longer one holds nobody; a search in it ends after 1024 values. That bounds the
 // time for a response to some 20 µs for its headers, whatever they contain, and
 // some 30 µs more for a body, or a millisecond if that is gzipped so as to be slow to
-// unpack. In a function Judge each call of [Answer.JSON] is a
+// unpack. In a function Judge each call of [Response.JSON] is a
 // search of its own. Wait has no other cap: how long a response may hold all
 // calls is for its user to say.
 //

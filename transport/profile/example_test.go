@@ -20,12 +20,12 @@ func ExampleProfile() {
 			{Header: "X-Minute-Allowed", Is: profile.IsLimit, Policy: "minute", Window: time.Minute},
 		},
 		Peeks: []profile.Peek{{Status: http.StatusForbidden}},
-		Judge: func(a *profile.Answer, s *profile.Signal) {
-			if a.JSON("error", "code") != "slow_down" {
+		Judge: func(r *profile.Response, s *profile.Signal) {
+			if r.JSON("error", "code") != "slow_down" {
 				return // forbidden for other reasons
 			}
 			s.Throttled, s.Reason = true, profile.Rate
-			if n, ok := profile.Number(a.JSON("error", "seconds")); ok && n < 3600 {
+			if n, ok := profile.Number(r.JSON("error", "seconds")); ok && n < 3600 {
 				s.RetryAfter, s.HasRetryAfter = time.Duration(n*float64(time.Second)), true
 			}
 		},

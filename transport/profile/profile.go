@@ -38,12 +38,12 @@ type Profile struct {
 	// Judge looks at what the data above cannot tell. It is called for refusals,
 	// for responses that Peeks lists, and for those with a header that Fields
 	// lists as [IsCustom], when everything else has been read and before Wait is
-	// computed. It may change the Signal, and must not keep it or the Answer. Of
+	// computed. It may change the Signal, and must not keep it or the Response. Of
 	// a status of 500 and more it is to leave the Reason alone, unless the API
 	// itself names a limit there: a Reason but Unknown and Overload, with a
 	// Detail, says that the call was certainly not done. ReadEarly calls it twice
 	// if the body is late, first with what there is of it. nil: nothing is called.
-	Judge func(a *Answer, s *Signal)
+	Judge func(r *Response, s *Signal)
 }
 
 // A Field is one header, or several with a name in them, and what it says of a
@@ -248,9 +248,9 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 
 // judge has the profile's function look at what there is.
 func (r *reader) judge(p *Profile, status int, body []byte) {
-	a := &Answer{Status: status, Header: r.header, Body: body, clock: r.clock(), left: maxRead}
+	resp := &Response{Status: status, Header: r.header, Body: body, clock: r.clock(), left: maxRead}
 	judged := r.s // what Judge gets escapes, and only then costs an allocation
-	p.Judge(a, &judged)
+	p.Judge(resp, &judged)
 	r.s = judged
 	r.s.bound()
 }

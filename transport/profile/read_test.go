@@ -139,7 +139,7 @@ func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
 		Name:   "mine",
 		Fields: []profile.Field{{Header: "X-Mine", Is: profile.IsCustom}, {Header: "X-Left", Is: profile.IsRemaining}, {Header: "X-Own-*", Is: profile.IsCustom}},
 		Peeks:  []profile.Peek{{Status: 403}, {Status: 200, Header: "X-Kind", Value: "graphql"}},
-		Judge:  func(*profile.Answer, *profile.Signal) { asked++ },
+		Judge:  func(*profile.Response, *profile.Signal) { asked++ },
 	}
 	for _, c := range []struct {
 		resp *http.Response
@@ -159,7 +159,7 @@ func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
 
 // Whatever a function Judge does, the Signal keeps what its fields promise.
 func TestJudgeCannotBreakThePromises(t *testing.T) {
-	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Answer, s *profile.Signal) {
+	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Response, s *profile.Signal) {
 		s.Reason = 99
 		s.Detail = strings.Repeat("d", 1000)
 		s.Scope = "a\nb\xff"

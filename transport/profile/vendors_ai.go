@@ -16,14 +16,14 @@ var openAI = &Profile{
 	Fields: append(suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
 		Field{Header: "X-Ratelimit-Remaining-*", Is: IsCustom}),
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		if a.Status == 200 {
-			if s.HasRetryAfter && overdrawn(a) {
+	Judge: func(r *Response, s *Signal) {
+		if r.Status == 200 {
+			if s.HasRetryAfter && overdrawn(r) {
 				s.refuse(Rate)
 			}
 			return
 		}
-		a.each(func(path []byte, value func() string) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "error/code", "error/type":
 				if code := value(); contains(code, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
@@ -41,13 +41,13 @@ var openAI = &Profile{
 
 // overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of
 // its imitators say -1 where there is no limit.
-func overdrawn(a *Answer) bool {
-	if len(a.Header) > maxNames {
+func overdrawn(r *Response) bool {
+	if len(r.Header) > maxNames {
 		return false
 	}
-	for name := range a.Header {
+	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Ratelimit-Remaining-") {
-			if less, ok := strings.CutPrefix(a.Get(name), "-"); ok && allDigits(less) && less != "1" {
+			if less, ok := strings.CutPrefix(r.Get(name), "-"); ok && allDigits(less) && less != "1" {
 				return true
 			}
 		}
@@ -69,11 +69,11 @@ var anthropic = &Profile{
 		Field{Header: "Anthropic-Ratelimit-Unified-Limit", Is: IsLimit, Policy: "unified"},
 		Field{Header: "Anthropic-Ratelimit-Unified-Status", Is: IsCustom}),
 	Peeks: []Peek{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
-	Judge: func(a *Answer, s *Signal) {
-		if a.JSON("error", "type") == "overloaded_error" {
+	Judge: func(r *Response, s *Signal) {
+		if r.JSON("error", "type") == "overloaded_error" {
 			s.refuse(Overload)
 		}
-		if a.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
+		if r.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
 			return
 		}
 		for i := range s.Policies() {

@@ -16,9 +16,9 @@ var aws = &Profile{
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Types:  []string{"text/xml", "application/xml"},
-	Judge: func(a *Answer, s *Signal) {
-		code, atOnce := a.Get("X-Amzn-Errortype"), false
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		code, atOnce := r.Get("X-Amzn-Errortype"), false
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "__type", "code", "Code", "Error/Code":
 				if code == "" {
@@ -29,7 +29,7 @@ var aws = &Profile{
 			}
 		}, "__type", "code", "Code", "Error", "Reason")
 		if code == "" {
-			code = inner(a.Body, "<Code>", "</Code>")
+			code = inner(r.Body, "<Code>", "</Code>")
 		}
 		// com.amazonaws.dynamodb.v20120810#ThrottlingException:http://…
 		code, _, _ = strings.Cut(code, ":")
@@ -78,8 +78,8 @@ var azureARM = &Profile{
 		{Header: "X-Ms-Ratelimit-*-Retry-After", Is: IsRetryAfter},
 	},
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "code", "error/code", "error/details/code", "error/innererror/code":
 				code := value()
@@ -90,7 +90,7 @@ var azureARM = &Profile{
 				}
 			}
 		}, "code", "error")
-		for line := range a.Lines("X-Ms-Ratelimit-Remaining-Resource") {
+		for line := range r.Lines("X-Ms-Ratelimit-Remaining-Resource") {
 			for one := range items(line, ",") {
 				name, remaining, _ := strings.Cut(one, ";")
 				p := NewPolicy(name)
@@ -140,10 +140,10 @@ var Google *Profile = google
 var google = &Profile{
 	Name:  "google",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		var reasons [Lock + 1]string // of several errors or violations
 		daily, exhausted, delay := false, false, ""
-		a.each(func(path []byte, value func() string) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "error/errors/reason", "error/details/reason":
 				switch reason := value(); {
@@ -193,8 +193,8 @@ var Okta *Profile = okta
 var okta = &Profile{
 	Name:   "okta",
 	Fields: trio("X-Rate-Limit-", Field{}),
-	Judge: func(a *Answer, s *Signal) {
-		if p := s.Binding(); a.Status == 429 && p != nil && p.Limit == 0 {
+	Judge: func(r *Response, s *Signal) {
+		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
 		}
 	},
@@ -235,8 +235,8 @@ var Twilio *Profile = twilio
 var twilio = &Profile{
 	Name:  "twilio",
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		if code := a.JSON("code"); code == "20429" || code == "" && a.Status == 429 && a.Get("Twilio-Concurrent-Requests") != "" {
+	Judge: func(r *Response, s *Signal) {
+		if code := r.JSON("code"); code == "20429" || code == "" && r.Status == 429 && r.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency
 		}
 	},

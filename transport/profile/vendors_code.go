@@ -29,12 +29,12 @@ var gitHub = &Profile{
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
 	Types: []string{"text/html"},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		primary, secondary, mute := false, false, true
-		if page := bytes.TrimLeft(a.Body, " \t\r\n"); a.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
+		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
 			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
 		}
-		a.each(func(path []byte, value func() string) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "message", "errors/message":
 				message := value()
@@ -50,12 +50,12 @@ var gitHub = &Profile{
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
-		case a.Status >= 500: // the API's own troubles
+		case r.Status >= 500: // the API's own troubles
 			return
-		case secondary, a.Status != 200 && !spent && !primary && (s.HasRetryAfter || a.Status == 429):
+		case secondary, r.Status != 200 && !spent && !primary && (s.HasRetryAfter || r.Status == 429):
 			s.Scope = "secondary"
 			s.ask(time.Minute, !spent)
-		case primary, s.Throttled, a.Status != 200 && spent && mute:
+		case primary, s.Throttled, r.Status != 200 && spent && mute:
 			s.Scope = "primary"
 		default:
 			return // forbidden for other reasons
@@ -81,16 +81,16 @@ var linear = &Profile{
 		trio("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
 		trio("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Peeks: []Peek{{Status: 400}},
-	Judge: func(a *Answer, s *Signal) {
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		r.each(func(path []byte, value func() string) {
 			if string(path) == "errors/extensions/code" && value() == "RATELIMITED" {
 				s.refuse(Rate)
 			}
 		}, "errors")
-		if !s.Throttled || a.Status >= 500 {
+		if !s.Throttled || r.Status >= 500 {
 			return
 		}
-		cost, told := number(a.Get("X-Complexity"))
+		cost, told := number(r.Get("X-Complexity"))
 		if !told {
 			cost = 10_000 // of the largest query that is allowed
 		}
@@ -108,7 +108,7 @@ var linear = &Profile{
 		if wait > 0 {
 			s.ask(max(wait, 10*time.Second), true)
 		} else if endpoint != nil {
-			s.Reason, s.Scope, s.Detail = Lock, "endpoint", a.Get("X-Ratelimit-Endpoint-Name")
+			s.Reason, s.Scope, s.Detail = Lock, "endpoint", r.Get("X-Ratelimit-Endpoint-Name")
 			s.Wait = endpoint.Wait()
 		}
 	},
@@ -137,8 +137,8 @@ var Notion *Profile = notion
 var notion = &Profile{
 	Name:  "notion",
 	Peeks: []Peek{{Status: 429}, {Status: 529}},
-	Judge: func(a *Answer, s *Signal) {
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "additional_data/rate_limit_reason":
 				s.Detail = value()
@@ -160,8 +160,8 @@ var airtable = &Profile{
 	Name:    "airtable",
 	Penalty: 30 * time.Second,
 	Peeks:   []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errors/error", "error/type":
 				if code := value(); contains(code, "billing_limit") {
@@ -180,9 +180,9 @@ var Monday *Profile = monday
 var monday = &Profile{
 	Name:  "monday",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		seconds, known := "", false
-		a.each(func(path []byte, value func() string) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errors/extensions/code", "error_code":
 				code, why := value(), Unknown
@@ -221,8 +221,8 @@ var zoom = &Profile{
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		if a.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(a.JSON("message"), "daily")) {
+	Judge: func(r *Response, s *Signal) {
+		if r.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(r.JSON("message"), "daily")) {
 			s.Reason = Quota
 		}
 	},
@@ -235,8 +235,8 @@ var Basecamp *Profile = basecamp
 var basecamp = &Profile{
 	Name:   "basecamp",
 	Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
-	Judge: func(a *Answer, s *Signal) {
-		for line := range a.Lines("X-Ratelimit") {
+	Judge: func(r *Response, s *Signal) {
+		for line := range r.Lines("X-Ratelimit") {
 			p := NewPolicy("")
 			each([]byte(line), func(path []byte, value func() string) {
 				switch string(path) {
@@ -251,7 +251,7 @@ var basecamp = &Profile{
 						p.Window = span(period, time.Second)
 					}
 				case "until":
-					if d, ok := a.Until(value()); ok {
+					if d, ok := r.Until(value()); ok {
 						p.Reset, p.Absolute = d, d > 0
 					}
 				}
@@ -283,9 +283,9 @@ var jira = &Profile{
 		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
 		{Header: "Ratelimit-Reason", Is: IsDetail},
 	},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		switch {
-		case a.Status != 429:
+		case r.Status != 429:
 		case contains(s.Detail, "quota"):
 			s.Reason = Quota
 		case contains(s.Detail, "per-issue"):

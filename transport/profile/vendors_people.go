@@ -23,14 +23,14 @@ var discord = &Profile{
 		{Header: "X-Ratelimit-Scope", Is: IsScope},
 	},
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		if !s.Throttled {
 			return
 		}
-		if strings.EqualFold(a.Get("X-Ratelimit-Global"), "true") {
+		if strings.EqualFold(r.Get("X-Ratelimit-Global"), "true") {
 			s.Scope = "global"
 		}
-		a.each(func(path []byte, value func() string) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "global":
 				if value() == "true" {
@@ -93,8 +93,8 @@ var meta = &Profile{
 	Judge: judgeMeta,
 }
 
-func judgeMeta(a *Answer, s *Signal) {
-	code := a.JSON("error", "code")
+func judgeMeta(r *Response, s *Signal) {
+	code := r.JSON("error", "code")
 	switch {
 	case code == "131056": // one who is written to
 		s.refuse(Lock)
@@ -102,16 +102,16 @@ func judgeMeta(a *Answer, s *Signal) {
 		len(code) == 5 && strings.HasPrefix(code, "800"):
 		s.refuse(Rate)
 	}
-	for line := range a.Lines("X-App-Usage") {
+	for line := range r.Lines("X-App-Usage") {
 		use([]byte(line), "app", s)
 	}
-	for line := range a.Lines("X-Ad-Account-Usage") {
+	for line := range r.Lines("X-Ad-Account-Usage") {
 		use([]byte(line), "ad-account", s)
 	}
-	for line := range a.Lines("X-Fb-Ads-Insights-Throttle") {
+	for line := range r.Lines("X-Fb-Ads-Insights-Throttle") {
 		use([]byte(line), "ads-insights", s)
 	}
-	for line := range a.Lines("X-Business-Use-Case-Usage") {
+	for line := range r.Lines("X-Business-Use-Case-Usage") {
 		// {"id":[{"type":"ads_management",…},…],…}
 		f := finder{b: []byte(line), i: strings.IndexByte(line, '[')}
 		for objects := 0; objects < maxPolicies && f.i >= 0 && f.i < len(f.b); {
@@ -123,10 +123,10 @@ func judgeMeta(a *Answer, s *Signal) {
 			f.skip()
 			objects++
 			wait, refused := use(f.b[from:f.i], "", s)
-			if refused && code == "" && (a.Status == 400 || a.Status == 403) {
+			if refused && code == "" && (r.Status == 400 || r.Status == 403) {
 				s.refuse(Rate)
 			}
-			if s.Throttled && a.Status < 500 {
+			if s.Throttled && r.Status < 500 {
 				s.Wait = max(s.Wait, wait)
 			}
 		}
@@ -177,10 +177,10 @@ var strava = &Profile{
 		{Header: "X-Ratelimit-Usage", Is: IsCustom},
 		{Header: "X-Readratelimit-Limit", Is: IsCustom},
 	},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
-			quarter, daily, ok := strings.Cut(a.list(f.prefix+"Limit"), ",")
-			usedQuarter, usedDaily, used := strings.Cut(a.list(f.prefix+"Usage"), ",")
+			quarter, daily, ok := strings.Cut(r.list(f.prefix+"Limit"), ",")
+			usedQuarter, usedDaily, used := strings.Cut(r.list(f.prefix+"Usage"), ",")
 			if !ok || !used {
 				continue
 			}
@@ -212,13 +212,13 @@ var riot = &Profile{
 		{Header: "X-Method-Rate-Limit", Is: IsCustom},
 		{Header: "X-Rate-Limit-Type", Is: IsScope},
 	},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		if s.Throttled && s.Scope == "service" {
 			s.Reason = Overload
 		}
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
-			counts := a.list(f.header + "-Count")
-			for one := range items(a.list(f.header), ",") {
+			counts := r.list(f.header + "-Count")
+			for one := range items(r.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
 					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
@@ -246,8 +246,8 @@ var Dropbox *Profile = dropbox
 var dropbox = &Profile{
 	Name:  "dropbox",
 	Peeks: []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		a.each(func(path []byte, value func() string) {
+	Judge: func(r *Response, s *Signal) {
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "error/retry_after":
 				s.askText(value())

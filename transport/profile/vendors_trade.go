@@ -25,12 +25,12 @@ var ShopifyGraphQL *Profile = shopifyGraphQL
 var shopifyGraphQL = &Profile{
 	Name:  "shopify-graphql",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		p := NewPolicy("graphql-cost")
 		p.Kind, p.Unit = Bucket, "points"
 		asked, available, rate := 0.0, math.Inf(1), 0.0
-		refused := a.Status == 429
-		a.each(func(path []byte, value func() string) {
+		refused := r.Status == 429
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "extensions/cost/requestedQueryCost":
 				asked, _ = number(value())
@@ -67,10 +67,10 @@ var stripe = &Profile{
 	Name:   "stripe",
 	Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
 	Peeks:  []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		switch {
-		case a.Status != 429:
-		case s.Detail == "" && a.JSON("error", "code") == "lock_timeout":
+		case r.Status != 429:
+		case s.Detail == "" && r.JSON("error", "code") == "lock_timeout":
 			s.Reason, s.Detail = Lock, "lock_timeout"
 		case strings.HasSuffix(s.Detail, "-concurrency"):
 			s.Reason = Concurrency
@@ -165,11 +165,11 @@ var hubSpot = &Profile{
 	},
 	Refusals: []int{423, 477}, // 477: the account is being moved
 	Peeks:    []Peek{{Status: 429}},
-	Judge: func(a *Answer, s *Signal) {
-		s.Detail = a.JSON("policyName")
+	Judge: func(r *Response, s *Signal) {
+		s.Detail = r.JSON("policyName")
 		limit := s.Detail
 		if limit == "" {
-			limit = a.JSON("message") // "You have reached your daily limit."
+			limit = r.JSON("message") // "You have reached your daily limit."
 		}
 		window := time.Duration(0)
 		switch {
@@ -181,11 +181,11 @@ var hubSpot = &Profile{
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
-		case a.Status == 423:
+		case r.Status == 423:
 			s.Reason, s.Wait = Lock, 2*time.Second
-		case a.Status == 477:
+		case r.Status == 477:
 			s.Reason = Overload
-		case a.Status != 429:
+		case r.Status != 429:
 		case contains(limit, "daily"), window == 0 && s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || window > 0 || spent:
@@ -210,8 +210,8 @@ var salesforce = &Profile{
 	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 403}, {Status: 503}},
 	Types:  []string{"text/xml", "application/xml"},
-	Judge: func(a *Answer, s *Signal) {
-		for line := range a.Lines("Sforce-Limit-Info") {
+	Judge: func(r *Response, s *Signal) {
+		for line := range r.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
 				name, use, _ := strings.Cut(one, "=")
 				use, _, _ = strings.Cut(use, "(")
@@ -221,9 +221,9 @@ var salesforce = &Profile{
 			}
 		}
 		const code = "REQUEST_LIMIT_EXCEEDED"
-		limited := inner(a.Body, "<errorCode>", "</errorCode>") == code
-		concurrent := contains(inner(a.Body, "<message>", "</message>"), "concurrent")
-		a.each(func(path []byte, value func() string) {
+		limited := inner(r.Body, "<errorCode>", "</errorCode>") == code
+		concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
+		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errorCode":
 				limited = limited || value() == code
@@ -267,18 +267,18 @@ var zendesk = &Profile{
 	Name: "zendesk",
 	Fields: append(suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
 		Field{Header: "Zendesk-Ratelimit-*", Is: IsCustom}),
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		account := s.Binding()
 		spent := account != nil && account.Remaining == 0
 		endpoint := NewPolicy("")
-		for header := range a.Header {
+		for header := range r.Header {
 			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
-			if !ok || name == "" || len(a.Header) > maxNames {
+			if !ok || name == "" || len(r.Header) > maxNames {
 				continue
 			}
 			p := NewPolicy(strings.ToLower(clean(name)))
 			p.Unit = "endpoint"
-			for one := range items(a.Get(header), ";") { // total=100; remaining=99; resets=41
+			for one := range items(r.Get(header), ";") { // total=100; remaining=99; resets=41
 				key, value, _ := strings.Cut(one, "=")
 				switch n, ok := number(value); {
 				case !ok:
@@ -294,7 +294,7 @@ var zendesk = &Profile{
 				endpoint = p
 			}
 		}
-		if a.Status == 429 && !spent && endpoint.Remaining == 0 {
+		if r.Status == 429 && !spent && endpoint.Remaining == 0 {
 			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", endpoint.Name, endpoint.Wait()
 		}
 	},
@@ -319,9 +319,9 @@ var xero = &Profile{
 		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
 		{Header: "X-Rate-Limit-Problem", Is: IsScope},
 	},
-	Judge: func(a *Answer, s *Signal) {
+	Judge: func(r *Response, s *Signal) {
 		switch s.Detail = s.Scope; {
-		case a.Status != 429:
+		case r.Status != 429:
 		case contains(s.Scope, "concurrent"):
 			s.Reason = Concurrency
 		case contains(s.Scope, "day"):

@@ -64,7 +64,7 @@ func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
 		profile.Unknown: false, profile.Rate: true, profile.Quota: true, profile.Concurrency: true, profile.Overload: false, profile.Lock: false,
 	} {
 		says := func(wait time.Duration) *profile.Profile {
-			return &profile.Profile{Judge: func(_ *profile.Answer, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
+			return &profile.Profile{Judge: func(_ *profile.Response, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
 		}
 		resp := &http.Response{StatusCode: 429, Header: http.Header{}}
 		require.Equal(t, told, classify(says(0), resp).told, reason)
