@@ -32,6 +32,30 @@ func gather(b *testing.B, q *Queue, ctx context.Context, n int, then func(error)
 	return &wg
 }
 
+// A call that is admitted at once, and how many times the bucket's own decision it takes.
+func BenchmarkAtOnce(b *testing.B) {
+	const round = 10_000
+	paced := bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})
+	q := New(paced, Config{})
+	took := func(l outbound.Limiter) time.Duration {
+		begin := time.Now()
+		for range round {
+			p, err := l.Acquire(context.Background(), outbound.Cost{1})
+			if err != nil {
+				b.Fatal(err)
+			}
+			p.Done()
+		}
+		return time.Since(begin)
+	}
+	var alone, queued time.Duration
+	for b.Loop() {
+		alone, queued = alone+took(paced), queued+took(q)
+	}
+	b.ReportMetric(float64(queued)/float64(b.N*round), "ns/call")
+	b.ReportMetric(float64(queued)/float64(alone), "x-bucket")
+}
+
 // 100 000 waiters: bytes each, goroutine included, and the time to cancel them.
 func BenchmarkWaiters(b *testing.B) {
 	var bytes, cancelled float64

@@ -4,8 +4,9 @@
 //	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
 //	permit, err := q.Acquire(ctx, outbound.Cost{1})
 //
-// A call that is admitted at once costs no more than the bucket. One that
-// waits costs a goroutine, which the caller brings, and about 250 bytes, and
+// A call that comes while nobody waits asks the bucket itself. If the bucket is in this
+// process, that allocates nothing more than the bucket does and takes one and a half times
+// as long. A call that waits costs a goroutine, which the caller brings, and about 250 bytes, and
 // uses no CPU until its turn. The queue has one timer, and each time that
 // fires all calls go that are due.
 //

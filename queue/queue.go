@@ -27,7 +27,6 @@ type Queue struct {
 	latest  time.Duration     // and by how much
 	clock   outbound.Clock    // as of the last trip
 	busy    bool              // somebody is away on a trip
-	away    outbound.Cost     // what who goes straight is away to book
 	moved   outbound.Ticket   // the one that is away to be booked anew
 	dirty   bool              // something has changed: listen, and plan anew
 	noSlot  bool              // the next call waits for one at once to end
@@ -39,13 +38,11 @@ type Queue struct {
 	run     func()            // pump; set with stop
 	called  bool              // a goroutine is about to run pump
 	closed  bool              // to newcomers
-	cut     bool              // to those who wait as well
 	empty   chan struct{}     // closed when nobody waits any more; nil: not asked for
 	stats   Stats
 
 	// These belong to whoever is busy.
 	booking outbound.Booking
-	one     [1]outbound.Cost
 	claim   float64       // what it has booked with a backlog; 0: it had none
 	granted int           // places that the last booking got
 	heard   time.Time     // when the last trip ended
@@ -124,18 +121,37 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// A trip to a store takes time, and who waits for it may give up.
-	if q.list.n > 0 || q.busy || q.shared {
+	// A trip to a store takes time, and the caller may give up meanwhile. What goes
+	// back must be back before the bucket is asked, or it would refuse the call for that.
+	if q.shared || q.busy || q.list.n > 0 || len(q.back) > 0 {
 		w, err := q.join(ctx, c)
 		q.mu.Unlock()
 		return w, err
 	}
-	// Nobody waits: straight to the bucket, with the others behind.
-	q.busy, q.away = true, *c
-	// What nobody uses goes back first, or this call would be behind it.
-	q.load()
+	// Nobody waits. The lock is held until the call has gone or stands first in line,
+	// so that no other call comes in between.
+	var err error
+	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
+		q.stats.Admitted++
+		q.mu.Unlock()
+		return nil, nil
+	}
+	w := q.newWaiter(ctx, c)
+	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
+		q.stats.Refused++
+		q.mu.Unlock()
+		return nil, reason(err, w.deadline, w.byCtx)
+	}
+	q.list.pushBack(w)
 	q.mu.Unlock()
-	return q.straight(ctx, c, p)
+	q.pump() // it books a place, by which those who come next are told when they can go
+	return w, nil
+}
+
+func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
+	w := &waiter{cost: *c, ready: make(chan struct{})}
+	w.deadline, w.byCtx = q.deadline(ctx)
+	return w
 }
 
 // load has the booking give back what nobody uses, and hear the clock on. mu is held.
@@ -159,17 +175,12 @@ func (q *Queue) ready(ctx context.Context) error {
 
 // join puts a call at the end of the list, or refuses it. mu is held.
 func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
-	w := &waiter{cost: *c, alone: q.shared && q.list.n == 0}
-	w.deadline, w.byCtx = q.deadline(ctx)
-	earliest, err := q.earliest(w)
-	if err == nil {
-		err = q.admissible(w, earliest)
-	}
-	if err != nil {
+	w := q.newWaiter(ctx, c)
+	w.alone = q.shared && q.list.n == 0
+	if err := q.admissible(w); err != nil {
 		q.stats.Refused++
 		return nil, err
 	}
-	w.ready = make(chan struct{})
 	first := q.list.rest == nil
 	q.list.pushBack(w)
 	if first && !q.busy {
@@ -178,31 +189,16 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 	return w, nil
 }
 
-// earliest is a lower bound of the time at which a newcomer can go; the zero
-// time if nothing is known yet.
-func (q *Queue) earliest(w *waiter) (time.Time, error) {
-	if !q.clock.Known() {
-		return time.Time{}, nil
-	}
-	if q.away == (outbound.Cost{}) {
-		return q.clock.Earliest(&q.list.ahead, &w.cost)
-	}
-	return q.earliestBehind(w)
-}
-
-// earliestBehind is earliest while the first is away to book.
-func (q *Queue) earliestBehind(w *waiter) (time.Time, error) {
-	ahead := q.list.ahead
-	for i, c := range q.away {
-		if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
-			ahead[i] += c
+// admissible says why w is not even to wait.
+func (q *Queue) admissible(w *waiter) error {
+	var earliest time.Time // at least; zero: nothing is known yet
+	// The clock does not know yet of what is about to go back. It tells the first that.
+	if q.clock.Known() && (q.list.n > 0 || len(q.back) == 0) {
+		var err error
+		if earliest, err = q.clock.Earliest(&q.list.ahead, &w.cost); err != nil {
+			return err
 		}
 	}
-	return q.clock.Earliest(&ahead, &w.cost)
-}
-
-// admissible says why w is not even to wait.
-func (q *Queue) admissible(w *waiter, earliest time.Time) error {
 	switch {
 	case q.list.n >= q.config.MaxLen:
 		return q.refusal(earliest, ErrFull)
@@ -210,55 +206,6 @@ func (q *Queue) admissible(w *waiter, earliest time.Time) error {
 		return q.refusal(earliest, because(w.byCtx))
 	}
 	return nil
-}
-
-// straight asks the bucket for a place now, or for the next one. The caller
-// has set busy.
-func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
-	deadline, byCtx := q.deadline(ctx)
-	q.one[0] = *c
-	q.booking.Costs = q.one[:]
-	q.booking.Wait, q.booking.Horizon, q.booking.Claim = within(deadline, time.Now()), 0, 0
-	q.claim = 0
-	err := q.book()
-
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	before := q.clock
-	q.clock, q.busy, q.away = q.booking.Clock, false, outbound.Cost{}
-	defer q.arm()
-	if !q.clock.Same(&before) {
-		defer q.replan()
-	}
-	switch {
-	case err == nil:
-		t := q.booking.Tickets[0]
-		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
-		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance(&q.clock) && !q.cut {
-			q.stats.Admitted++
-			*p = t.Permit()
-			return nil, nil
-		}
-		q.tickets = append(q.tickets, t)
-	case slotless(err):
-		q.noSlot, q.full = true, err
-	case !denied(err):
-		q.stats.Refused++
-		q.fail(err)
-		return nil, err
-	default:
-		q.stats.Refused++
-		return nil, reason(err, deadline, byCtx)
-	}
-	w := &waiter{cost: *c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
-	q.list.pushFront(w)
-	if len(q.tickets) > 0 {
-		q.list.place()
-	}
-	if q.cut {
-		q.refuseAll(ErrClosed)
-	}
-	return w, nil
 }
 
 // deadline is when a call gives up, and whether that is by its ctx.
@@ -382,7 +329,7 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed, q.cut = true, true
+	q.closed = true
 	q.refuseAll(ErrClosed)
 	if !q.busy {
 		q.arm()

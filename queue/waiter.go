@@ -60,23 +60,6 @@ func (l *list) pushBack(w *waiter) {
 	l.add(w, 1)
 }
 
-// pushFront puts w before all others: it came before them, and was away to
-// book. It has no place yet.
-func (l *list) pushFront(w *waiter) {
-	if w.next = l.first; w.next != nil {
-		w.seq = w.next.seq - 1
-		w.next.prev = w
-	} else {
-		l.seq++
-		w.seq = l.seq
-		l.last = w
-	}
-	l.first = w
-	l.n++
-	l.rest = w // nobody has a place while someone is away to book the first
-	l.add(w, 1)
-}
-
 // remove takes w out. It reports whether w had a place, which now is that of
 // the one behind it.
 func (l *list) remove(w *waiter) (placed bool) {
