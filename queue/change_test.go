@@ -177,7 +177,7 @@ func unitsThatComeBackAreUsed(t *testing.T, estimate float64) {
 }
 
 // A place that was booked by the old limits and is far away binds nobody: those
-// who wait go by the new ones, at once in this process and within news elsewhere.
+// who wait go by the new ones, at once in this process and within newsCheck elsewhere.
 func TestARaisedLimitStrandsNobody(t *testing.T) {
 	for name, elsewhere := range map[string]bool{"here": false, "elsewhere": true} {
 		for _, shares := range []bool{false, true} {
@@ -211,7 +211,7 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 				pass(3 * time.Hour)
 				most := time.Second + 500*ms // the places of the next second stand
 				if elsewhere {
-					most += news
+					most += newsCheck
 				}
 				if took := h.Total().End.Sub(changed); h.Len() != 4 || took > most {
 					t.Errorf("%s, in a store %v: %d went, the last %v after the change", name, shares, h.Len(), took)
@@ -236,7 +236,7 @@ func TestAResumeElsewhereIsHeard(t *testing.T) {
 		}
 		begin := time.Now()
 		time.AfterFunc(time.Minute+time.Second, func() { _ = other.Resume(bg) })
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+news+2*time.Second {
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+newsCheck+2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 	})

@@ -45,11 +45,3 @@ func (c Config) check() error {
 	}
 	return nil
 }
-
-// tolerance is how late a call may leave, by this clock.
-func (q *Queue) tolerance(k *outbound.Clock) time.Duration {
-	if q.config.Tolerance > 0 {
-		return q.config.Tolerance
-	}
-	return k.Tolerance()
-}

@@ -14,20 +14,20 @@ import (
 func pause(q *Queue, d time.Duration) {
 	synctest.Wait() // or a pump that has been called may set the timer again
 	q.mu.Lock()
-	for q.busy {
+	for q.pumping {
 		q.mu.Unlock()
 		time.Sleep(50 * time.Microsecond) // its trip may take time
 		q.mu.Lock()
 	}
-	q.busy = true
+	q.pumping = true
 	if q.timer != nil {
 		q.timer.Stop()
 	}
 	q.mu.Unlock()
 	time.Sleep(d)
 	q.mu.Lock()
-	q.busy = false
-	q.arm()
+	q.pumping = false
+	q.setTimerLocked()
 	q.mu.Unlock()
 }
 
@@ -176,16 +176,16 @@ func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
 		go q.Acquire(ctx, outbound.Cost{1})
 		pass(time.Millisecond)
 		q.mu.Lock()
-		q.busy = true // as on a trip
+		q.pumping = true // as on a trip
 		q.timer.Stop()
 		q.mu.Unlock()
 		cancel()
 		pass(11 * time.Millisecond)
 		q.pump() // 2 ms after the place, within the tolerance
 		q.mu.Lock()
-		back := len(q.back)
-		q.busy = false
-		q.arm()
+		back := len(q.line.unused)
+		q.pumping = false
+		q.setTimerLocked()
 		q.mu.Unlock()
 		pass(time.Second)
 		if late := q.Stats().Late; back != 1 || told != 0 || late != 0 {

@@ -92,7 +92,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 			}
 			a.expect(1, 0)
 			s.away.Store(true)
-			q.kick() // something has changed, and nobody can tell what
+			q.onChange() // something has changed, and nobody can tell what
 			pass(outage)
 			if outage < 2*time.Second {
 				a.expect(1, 2)

@@ -109,8 +109,8 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
-			if len(q.tickets)+len(q.back) != 0 || q.list.rest != nil {
-				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.tickets), len(q.back), q.list.rest)
+			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != nil {
+				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
 			}
 			q.Close() // or who is forgotten waits for ever
 		})
@@ -239,7 +239,7 @@ func TestAPermitThatWasDroppedFreesItsPlaceForWhoWaits(t *testing.T) {
 		synctest.Wait()
 		for range 2000 { // the collector is not of this bubble
 			runtime.GC()
-			pass(recheck)
+			pass(slotCheck)
 			if len(went) > 0 {
 				break
 			}

@@ -15,40 +15,19 @@ import (
 // Close to be collected.
 type Queue struct {
 	bucket *outbound.Bucket
-	config Config
-	err    error // what is wrong with the two
-	shared bool  // the bucket is in a store
+	err    error // what is wrong with the bucket or the Config
 
-	mu      sync.Mutex // protects what follows; never held over a trip to the bucket
-	list    list
-	tickets []outbound.Ticket // places booked, in order; the i-th is the i-th waiter's
-	back    []outbound.Ticket // to give back with the next trip
-	lost    int               // of these, those that were late
-	latest  time.Duration     // and by how much
-	clock   outbound.Clock    // as of the last trip
-	busy    bool              // somebody is away on a trip
-	moved   outbound.Ticket   // the one that is away to be booked anew
-	dirty   bool              // something has changed: listen, and plan anew
-	noSlot  bool              // the next call waits for one at once to end
-	full    error             // the refusal that has told of it
-	vain    int               // trips for nothing since a call has gone last
-	calm    time.Time         // not to book before, because of those; zero: there is no need
-	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
-	stop    func()            // ends what the bucket tells; nil: nobody waits
-	run     func()            // pump; set with stop
-	called  bool              // a goroutine is about to run pump
-	closed  bool              // to newcomers
-	empty   chan struct{}     // closed when nobody waits any more; nil: not asked for
+	mu sync.Mutex // protects what follows; nobody holds it during a trip to a store
+	state
 	stats   Stats
-
-	// These belong to whoever is busy.
-	booking outbound.Booking
-	claim   float64       // what it has booked with a backlog; 0: it had none
-	granted int           // places that the last booking got
-	heard   time.Time     // when the last trip ended
-	trip    time.Duration // how long a trip takes, mean
-	spread  time.Duration // and its deviation
-	after   time.Duration // how far ahead a place is to be, or its reply comes too late
+	booking outbound.Booking // what a trip carries; it belongs to the goroutine that is pumping
+	pumping bool             // a goroutine is in pump: only one makes trips
+	called  bool             // a goroutine that runs pump has been started
+	timer   *time.Timer      // of the next thing to do; nil: there was none yet
+	ignore  func()           // ends the bucket's OnChange; nil: nobody waits
+	run     func()           // pump; nil: nobody waits
+	closed  bool             // to newcomers
+	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 }
 
 // Stats counts what has become of calls.
@@ -71,12 +50,11 @@ type Stats struct {
 // like a worker of its own. What is wrong with b or c, Acquire returns: an
 // error that is [outbound.ErrNil] or [outbound.ErrInvalidLimit].
 func New(b *outbound.Bucket, c Config) *Queue {
-	q := &Queue{bucket: b, config: c, err: c.check()}
+	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
 	if b == nil {
 		q.err = fmt.Errorf("queue: %w: Bucket", outbound.ErrNil)
 	}
-	q.shared = b != nil && b.Shared()
-	if q.config.MaxLen == 0 {
+	if c.MaxLen == 0 {
 		q.config.MaxLen = defaultLen
 	}
 	return q
@@ -121,15 +99,16 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// A trip to a store takes time, and the caller may give up meanwhile. What goes
-	// back must be back before the bucket is asked, or it would refuse the call for that.
-	if q.shared || q.busy || q.list.n > 0 || len(q.back) > 0 {
-		w, err := q.join(ctx, c)
+	// A call to a store is not away itself: a trip takes time, and the caller may give up
+	// meanwhile. Unused places must be back before the bucket is asked, or they would be in
+	// the call's way.
+	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 {
+		w, err := q.joinLocked(ctx, c)
 		q.mu.Unlock()
 		return w, err
 	}
-	// Nobody waits. The lock is held until the call has gone or stands first in line,
-	// so that no other call comes in between.
+	// Nobody waits. No other call comes in between before this one has gone or is first in
+	// line, because it holds the lock.
 	var err error
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
@@ -140,26 +119,12 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
 		q.stats.Refused++
 		q.mu.Unlock()
-		return nil, reason(err, w.deadline, w.byCtx)
+		return nil, refusedBy(err, w)
 	}
-	q.list.pushBack(w)
+	q.line.add(w)
 	q.mu.Unlock()
-	q.pump() // it books a place, by which those who come next are told when they can go
+	q.pump() // it books a place, so that the next calls can be told when they could go
 	return w, nil
-}
-
-func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
-	w := &waiter{cost: *c, ready: make(chan struct{})}
-	w.deadline, w.byCtx = q.deadline(ctx)
-	return w
-}
-
-// load has the booking give back what nobody uses, and hear the clock on. mu is held.
-func (q *Queue) load() {
-	k := &q.booking
-	k.Back, q.back = q.back, k.Back[:0]
-	k.Lost, k.Late, q.lost, q.latest = q.lost, q.latest, 0, 0
-	k.Clock = q.clock
 }
 
 // ready is what every call asks first.
@@ -173,115 +138,55 @@ func (q *Queue) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// join puts a call at the end of the list, or refuses it. mu is held.
-func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
+// newWaiter returns the call as one that would wait.
+func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
+	w := &waiter{cost: *c}
+	if q.config.MaxWait > 0 {
+		w.deadline = time.Now().Add(q.config.MaxWait)
+	}
+	if d, ok := ctx.Deadline(); ok && (w.deadline.IsZero() || d.Before(w.deadline)) {
+		w.deadline, w.byCtx = d, true
+	}
+	return w
+}
+
+// joinLocked puts a call at the end of the line, or refuses it.
+func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 	w := q.newWaiter(ctx, c)
-	w.alone = q.shared && q.list.n == 0
-	if err := q.admissible(w); err != nil {
+	w.onlyTrip = q.shared && q.line.n == 0
+	if err := q.admit(w, time.Now()); err != nil {
 		q.stats.Refused++
 		return nil, err
 	}
-	first := q.list.rest == nil
-	q.list.pushBack(w)
-	if first && !q.busy {
-		q.arm()
+	q.line.add(w)
+	if q.line.unplaced == w && !q.pumping {
+		q.setTimerLocked()
 	}
 	return w, nil
 }
 
-// admissible says why w is not even to wait.
-func (q *Queue) admissible(w *waiter) error {
-	var earliest time.Time // at least; zero: nothing is known yet
-	// The clock does not know yet of what is about to go back. It tells the first that.
-	if q.clock.Known() && (q.list.n > 0 || len(q.back) == 0) {
-		var err error
-		if earliest, err = q.clock.Earliest(&q.list.ahead, &w.cost); err != nil {
-			return err
-		}
+// cancel takes a call whose ctx has ended out of the line. It reports whether the call
+// was still waiting.
+func (q *Queue) cancel(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.gone {
+		return false
 	}
-	switch {
-	case q.list.n >= q.config.MaxLen:
-		return q.refusal(earliest, ErrFull)
-	case w.misses(earliest):
-		return q.refusal(earliest, because(w.byCtx))
+	q.stats.Cancelled++
+	first := w == q.line.first
+	if (q.line.remove(w) || first) && !q.pumping {
+		q.line.fit()
+		q.setTimerLocked()
 	}
-	return nil
-}
-
-// deadline is when a call gives up, and whether that is by its ctx.
-func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
-	if q.config.MaxWait > 0 {
-		at = time.Now().Add(q.config.MaxWait)
-	}
-	if d, ok := ctx.Deadline(); ok && (at.IsZero() || d.Before(at)) {
-		return d, true
-	}
-	return at, false
-}
-
-// within is the longest wait that ends by the deadline.
-func within(deadline, now time.Time) time.Duration {
-	if deadline.IsZero() {
-		return farthest
-	}
-	return min(max(0, deadline.Sub(now)), 1<<63-1-rounding) + rounding
-}
-
-// rounding is how much later than its deadline a call may go: waits are rounded up,
-// to the microsecond in some stores, and each place counts from the one before.
-const rounding = 10 * time.Microsecond
-
-func because(byCtx bool) error {
-	if byCtx {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
-// refusal says that a call is not even to wait. The zero time: it is not known
-// when it could go.
-func (q *Queue) refusal(earliest time.Time, why error) *outbound.ThrottledError {
-	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: why}
-	if !earliest.IsZero() {
-		e.RetryAfter = max(0, time.Until(earliest))
-	}
-	return e
-}
-
-// reason completes the bucket's refusal of a call that was ready to wait until the
-// deadline.
-func reason(err error, deadline time.Time, byCtx bool) error {
-	var full *outbound.ThrottledError
-	switch {
-	case !errors.As(err, &full):
-	case deadline.IsZero():
-		full.Err = ErrFar
-	default:
-		full.Err = because(byCtx)
-	}
-	return err
-}
-
-// slotless reports whether the bucket has refused for want of a place among
-// the calls at once, whose end nobody knows.
-func slotless(err error) bool {
-	var full *outbound.ThrottledError
-	return errors.As(err, &full) && full.RetryAfter == 0
-}
-
-// denied reports whether the bucket has refused, and knows why: any other error
-// is the store's.
-func denied(err error) bool {
-	var full *outbound.ThrottledError
-	var cost *outbound.CostError
-	return errors.As(err, &full) || errors.As(err, &cost)
+	return true
 }
 
 // Len returns the number of calls that wait.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.list.n
+	return q.line.n
 }
 
 // Stats returns what has become of calls so far.
@@ -289,7 +194,7 @@ func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.stats
-	s.Waiting = q.list.n
+	s.Waiting = q.line.n
 	return s
 }
 
@@ -297,7 +202,7 @@ func (q *Queue) Stats() Stats {
 // [outbound.Keyed] asks before it drops a queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
-	busy := q.list.n > 0 || q.busy || len(q.tickets)+len(q.back) > 0
+	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
 	q.mu.Unlock()
 	return !busy && (q.bucket == nil || q.bucket.Idle())
 }
@@ -307,7 +212,7 @@ func (q *Queue) Idle() bool {
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
-	if q.list.n == 0 && !q.busy {
+	if q.line.n == 0 && !q.pumping {
 		q.mu.Unlock()
 		return nil
 	}
@@ -330,9 +235,12 @@ func (q *Queue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.refuseAll(ErrClosed)
-	if !q.busy {
-		q.arm()
+	for q.line.first != nil {
+		q.refuseLocked(q.line.first, ErrClosed)
+	}
+	q.line.fit()
+	if !q.pumping {
+		q.setTimerLocked()
 	}
 	return nil
 }
