@@ -64,6 +64,7 @@ func TestWhenATripIsNeeded(t *testing.T) {
 		{moment{name: "a place goes back", edit: func(s *state, _ *outbound.Bucket) {
 			s.line.unused = append(s.line.unused, outbound.Ticket{})
 		}}, true, false},
+		{moment{name: "the place is due", calls: []float64{1}, places: 1, at: 100 * ms}, true, false},
 		{moment{name: "the place is due, and the clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, true, false},
 		{moment{name: "there was no news for long", store: true, calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) {
 			s.trips.ended = time.Now().Add(-newsCheck)

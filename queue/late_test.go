@@ -9,14 +9,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// pause keeps the queue from doing anything for d, as a process that is
-// stopped, or short of CPU, would.
+// pause keeps the queue from doing anything for d, as if its process were stopped or short
+// of CPU.
 func pause(q *Queue, d time.Duration) {
-	synctest.Wait() // or a pump that has been called may set the timer again
+	synctest.Wait() // or a pump that was called before may set the timer again
 	q.mu.Lock()
 	for q.pumping {
 		q.mu.Unlock()
-		time.Sleep(50 * time.Microsecond) // its trip may take time
+		time.Sleep(50 * time.Microsecond) // a trip is under way
 		q.mu.Lock()
 	}
 	q.pumping = true
@@ -119,8 +119,8 @@ func TestToleranceCanBeSet(t *testing.T) {
 	})
 }
 
-// PerMinute promises what the API sees in any minute, with 10 ms to spare: a
-// call that leaves later than that must not have those after it on time.
+// PerMinute promises what the API sees in any minute, with 10 ms to spare. If a call leaves
+// later than that, the calls after it must not be on time.
 func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.PerMinute(10)), Config{})
@@ -141,7 +141,7 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 	})
 }
 
-// Neither more nor less is told than Stats.Late counts.
+// The bucket tells of as many late places as Stats.Late counts.
 func TestLateIsToldWhateverTheTolerance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tolerance = 100 * time.Microsecond

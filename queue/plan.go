@@ -17,26 +17,31 @@ const (
 	span     = 10 * time.Millisecond // from the low mark to the high one
 	maxBatch = 4096                  // calls in one trip
 
-	slotCheck = time.Second      // how often a call that waits for a slot asks: a permit may have been dropped without Done
-	newsCheck = 10 * time.Second // how often the queue asks a store while its first place is far away: other workers may have changed limits or ended a hold
+	// slotCheck is how often the queue asks while its first call waits for a slot. A permit
+	// may have been dropped without Done.
+	slotCheck = time.Second
 
-	// inVain is how many trips in a row may bring no place in time before the queue pauses
-	// between them. Until then a trip is pause enough.
-	inVain = 3
+	// newsCheck is how often the queue asks a store while its first place is far away.
+	// Another worker may have changed the limits or ended a hold.
+	newsCheck = 10 * time.Second
 
-	// farthest is how far away a place may be for a call that has no deadline. A level
-	// that is wrong, by whatever fault, would let the queue stand still for years.
+	// mostWasted is how many trips in a row may bring no place in time before the queue pauses
+	// between them. Fewer pause it enough by themselves.
+	mostWasted = 3
+
+	// farthest is how far away a place may be for a call without a deadline. If some fault
+	// made a level wrong, the queue would stand still for years.
 	farthest = 24 * time.Hour
 
-	// rounding is how much later than its deadline a call may go: stores round waits up, to
-	// the microsecond in some, and each place counts from the one before.
+	// rounding is how much later than its deadline a call may go. Stores round waits up, some
+	// to the microsecond, and each place counts from the one before.
 	rounding = 10 * time.Microsecond
 
 	forever = time.Duration(math.MaxInt64)
 )
 
-// state is all that the queue's decisions depend on, but for the time. Its methods
-// decide and change nothing.
+// state is all that the queue decides by, besides the time. Its methods decide and change
+// nothing.
 type state struct {
 	key    string // of the bucket
 	shared bool   // the bucket is in a store
@@ -46,12 +51,12 @@ type state struct {
 	clock   outbound.Clock // as of the last trip
 	trips   trips
 	moving  outbound.Ticket          // the place that the trip under way books anew
-	changed bool                     // the bucket has told of a change that no trip has heard of yet
-	noSlot  *outbound.ThrottledError // why the next call waits for one in progress to end; nil: it does not
-	wasted  int                      // trips that brought no place in time, since a call has gone last
-	pause   time.Time                // no booking before this time, because of those; zero: there is no need
-	granted int                      // places that the last booking got
-	booked  float64                  // units booked while there was a backlog; 0: there is none
+	changed bool                     // the bucket has told of a change, and no trip was made since
+	noSlot  *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
+	wasted  int                      // trips that brought no place in time, since the last call went
+	pause   time.Time                // book nothing before, because of those; zero: none was needed
+	granted int                      // how many places the last booking got
+	booked  float64                  // units booked since the backlog began; 0: there is none
 }
 
 // tolerance is how late a call may leave.
@@ -73,21 +78,21 @@ func (s *state) lastIn(now time.Time) time.Duration {
 	return 0
 }
 
-// toBook decides what to book. It sets what k is to book and for which wait, and returns
-// the first of the calls that get a place, or nil if there is nothing to book.
+// toBook decides what to book and fills in the booking. It returns the first call to book
+// for, or nil if there is nothing to book.
 func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
 	l := &s.line
 	lowMark, last := s.trips.lowMark(), s.lastIn(now)
 	switch {
 	case s.changed && len(l.tickets) == 1 && l.first != nil && last > lowMark:
-		// Units may have come back: the only place, far away, may be nearer now.
+		// Units may have come back, and bring the only place nearer.
 		first, k.Move = l.first, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
 	case l.unplaced == nil || s.noSlot != nil || now.Before(s.pause):
 		return nil
-	case len(l.tickets) > 0 && last > lowMark && (last > lowMark+s.trips.wayBack || s.hearIn(now) > 0):
-		// It is early yet. But if there is a trip now anyway, the next may be too late.
+	case last > lowMark && (last > lowMark+s.trips.wayBack || s.hearIn(now) > 0):
+		// It is too early. If there is a trip now anyway, though, the next may be too late.
 		return nil
 	default:
 		first = l.unplaced
@@ -97,26 +102,25 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 		}
 	}
 	k.Wait, k.Horizon, k.After = within(s.givesUp(first, now), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
-	if s.wasted > 1 && s.shared { // replies take longer than the store tells, but no longer than a trip
+	if s.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
 	k.Claim = s.claim(k)
 	return first
 }
 
-// mostCalls is for how many calls to ask: as many as got places the last time and half
-// as many more, because asking in vain costs time as well.
+// mostCalls is for how many calls the queue books: for half as many again as got places the
+// last time, because asking in vain costs time as well.
 func (s *state) mostCalls() int {
 	if s.shared && s.trips.mean == 0 {
-		return 1 // a place may go back, because nobody knows yet how far away the store is
+		return 1 // the store may be far away, and the place go back for that
 	}
 	return min(maxBatch, 16+s.granted*3/2)
 }
 
-// claim is what the booking claims: as large a share as that of any other worker with a
-// backlog, which is more calls without a place than the one that certainly gets one.
-// Without claims the workers close to the store would have most of a busy bucket. A
-// place that is booked anew was counted before.
+// claim is the booking's Claim, by which workers with a backlog have equal shares. Without
+// it the workers close to the store would have most of a busy bucket. One call is no
+// backlog, and a place that is booked anew was counted before.
 func (s *state) claim(k *outbound.Booking) float64 {
 	switch {
 	case k.Move != outbound.Ticket{} || len(k.Costs) == 1:
@@ -127,9 +131,9 @@ func (s *state) claim(k *outbound.Booking) float64 {
 	return s.booked
 }
 
-// hearIn is how long until the calls that have a place need the queue: until the first
-// place is due, or until a trip is needed because the clock will be too old for a later
-// one. With a store that is far away that later one is hardly ever the first.
+// hearIn is how long until the first place is due, or until the queue must hear the clock
+// again because it will be too old when a later place is due. With a store that is far away
+// the first place that needs that is hardly ever the first of all.
 func (s *state) hearIn(now time.Time) time.Duration {
 	t := s.line.tickets
 	if len(t) == 0 {
@@ -142,8 +146,8 @@ func (s *state) hearIn(now time.Time) time.Duration {
 	return in
 }
 
-// newsIn is how long until the queue asks for news although its first place is far away.
-// What happens in this process the bucket tells by itself.
+// newsIn is how long until the queue asks for news because its first place is far away. A
+// bucket in this process tells of changes by itself.
 func (s *state) newsIn(now time.Time) time.Duration {
 	if !s.shared || len(s.line.tickets) == 0 {
 		return forever
@@ -151,8 +155,8 @@ func (s *state) newsIn(now time.Time) time.Duration {
 	return s.trips.ended.Add(newsCheck).Sub(now)
 }
 
-// needsTrip reports whether there is a reason for a trip that books for the call first,
-// or for none if that is nil. onlyNews: nobody who waits depends on it.
+// needsTrip reports whether the queue needs a trip now, and whether that is only for news:
+// then it may fail. first is what toBook has returned.
 func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) {
 	if first != nil || s.changed || len(s.line.unused) > 0 || s.hearIn(now) <= 0 {
 		return true, false
@@ -161,7 +165,7 @@ func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) 
 	return needed, needed
 }
 
-// nextIn is how long until there is something to do. Nobody is on a trip.
+// nextIn is how long until there is something to do, if no trip is under way.
 func (s *state) nextIn(now time.Time) time.Duration {
 	l := &s.line
 	if s.changed || len(l.unused) > 0 || len(l.tickets) > l.n {
@@ -181,8 +185,8 @@ func (s *state) nextIn(now time.Time) time.Duration {
 	return next
 }
 
-// nextOnTrip is how long until the first call may go while a trip is under way; ok is
-// false if it needs what that trip brings.
+// nextOnTrip is how long until the first call may go during a trip. ok is false if the call
+// needs what the trip brings.
 func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
 	if len(s.line.tickets) == 0 {
 		return 0, false
@@ -200,16 +204,16 @@ func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
 type fate uint8
 
 const (
-	placeStays    fate = iota // it is not due, or has to wait for a trip
-	placeUsed                 // the first call goes
-	placeLate                 // its time has passed: the first call books anew
-	placeUnwanted             // it is due, and nobody waits
+	placeStays    fate = iota // it is not due, or needs a trip
+	placeUsed                 // it lets the first call go
+	placeLate                 // it goes back, and the first call books anew
+	placeUnwanted             // it goes back, because nobody waits
 )
 
-// fate decides what becomes of t, the first place, and tells how late it is.
+// fate decides what becomes of t, the first place, and returns how late it is.
 func (s *state) fate(t outbound.Ticket, now time.Time) (fate, time.Duration) {
-	// If t was booked for another cost, its call has cancelled during the trip that is
-	// under way. It goes back after that, with all behind it.
+	// If t was booked for another cost, its call has cancelled during a trip. When that is
+	// over, t goes back with all places behind it.
 	if t == s.moving || s.line.misfits(t) {
 		return placeStays, 0
 	}
@@ -220,20 +224,20 @@ func (s *state) fate(t outbound.Ticket, now time.Time) (fate, time.Duration) {
 	case s.line.first == nil:
 		return placeUnwanted, 0
 	case by > s.tolerance():
-		return placeLate, by // the call would go beside those that others have booked since
+		return placeLate, by // others have booked the places since, and would go together with this call
 	}
 	return placeUsed, by
 }
 
-// failsWith reports whether the call that has place t fails when a trip fails: it cannot
-// go before another trip.
+// failsWith reports whether a call with the place t fails when a trip fails, because it
+// would need another one to go.
 func (s *state) failsWith(t outbound.Ticket, now time.Time) bool {
 	in := s.dueIn(t, now)
 	return in <= s.trips.lowMark() && (in <= 0 || s.clock.Stale(t))
 }
 
-// givesUp is when a call gives up. MaxWait bounds the wait for room and not the distance
-// of the store: one that is shorter than a trip and a reply's way back counts as that.
+// givesUp is when a call gives up. A MaxWait bounds the wait for room and not the store's
+// distance: it counts as a trip and a reply's way back if it is shorter.
 func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	soonest := now.Add(s.trips.lowMark() + s.trips.wayBack)
 	if s.trips.wayBack > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
@@ -242,17 +246,17 @@ func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	return w.deadline
 }
 
-// tooLate reports whether t is too late for the call.
+// tooLate reports whether the call gives up before t.
 func (s *state) tooLate(w *waiter, t, now time.Time) bool {
 	return w.misses(t) && t.After(s.givesUp(w, now))
 }
 
-// pauseAfter is how long the queue asks the store for nothing after so many trips in vain.
+// pauseAfter is how long the queue books nothing after so many wasted trips.
 func pauseAfter(wasted int) time.Duration {
-	if wasted <= inVain {
+	if wasted <= mostWasted {
 		return 0
 	}
-	return span << min(wasted-inVain, 6)
+	return span << min(wasted-mostWasted, 6)
 }
 
 // within is the longest wait that ends by the deadline.

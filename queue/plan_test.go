@@ -79,6 +79,12 @@ func TestWhatIsBooked(t *testing.T) {
 	inf := math.Inf(1)
 	day := 24 * time.Hour
 	changed := func(s *state, _ *outbound.Bucket) { s.changed = true }
+	wayBack := func(d time.Duration) func(*state, *outbound.Bucket) {
+		return func(s *state, b *outbound.Bucket) {
+			hear(s, b)
+			s.trips = trips{mean: 1, wayBack: d}
+		}
+	}
 	for _, c := range []struct {
 		moment
 		first   int // the call that gets a place for certain; -1: nothing is booked
@@ -111,13 +117,10 @@ func TestWhatIsBooked(t *testing.T) {
 		{moment{name: "a change, one place, due soon", calls: []float64{1, 1}, places: 1, at: 95 * ms, edit: changed}, 1, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a change, two places", calls: []float64{1, 1}, places: 2, edit: changed}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "a change, a place that nobody wants", places: 1, edit: changed}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a reply's way back ahead, no trip is needed", store: true, calls: []float64{1, 1}, places: 1, at: 60 * ms, edit: func(s *state, b *outbound.Bucket) {
-			s.trips = trips{mean: 1, wayBack: 50 * ms}
-			hear(s, b)
-		}}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a reply's way back ahead, the clock gets old", store: true, calls: []float64{1, 1}, places: 1, at: 60 * ms, edit: func(s *state, _ *outbound.Bucket) {
-			s.trips = trips{mean: 36 * ms, wayBack: 50 * ms}
-		}}, 1, 1, false, day, 101 * ms, 50 * ms, 0},
+		{moment{name: "a trip is needed, and the last place is due within a way back", store: true, calls: []float64{1, 1, 1}, places: 2, at: 100 * ms, edit: wayBack(95*ms - 1)},
+			2, 1, false, day, 110 * ms, 95*ms - 1, 0},
+		{moment{name: "the last place is due later", store: true, calls: []float64{1, 1, 1}, places: 2, at: 100 * ms, edit: wayBack(94 * ms)}, -1, 0, false, 0, 0, 0, 0},
+		{moment{name: "no trip is needed yet", store: true, calls: []float64{1, 1, 1}, places: 2, at: 99 * ms, edit: wayBack(95 * ms)}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "two trips in vain to a store", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.wasted, s.trips.mean = 2, 30*ms }},
 			0, 1, false, day, 45 * ms, 30 * ms, 0},
 		{moment{name: "one trip in vain", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.wasted, s.trips.mean = 1, 30*ms }},

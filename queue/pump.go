@@ -9,19 +9,19 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// pump does all that is to be done now, and sets the timer for what is next.
+// pump does what there is to do now, and sets the timer for what is next.
 func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
 	if q.pumping {
-		// Another goroutine is on a trip, and sets the timer when it is back.
+		// Another goroutine is on a trip, and will set the timer after it.
 		q.letGoLocked(time.Now())
 		q.setTimerOnTripLocked()
 		return
 	}
 	q.refuseAllLocked(q.expired(time.Now()))
-	q.noSlot = nil // ask again: a permit may have been dropped without Done
+	q.noSlot = nil // ask again
 	q.pumping = true
 	for q.stepLocked() {
 	}
@@ -29,14 +29,14 @@ func (q *Queue) pump() {
 	q.setTimerLocked()
 }
 
-// stepLocked lets the calls go that are due, and makes a trip to the bucket if one is
-// needed. It reports whether there may be more to do at once. It unlocks for the trip.
+// stepLocked lets the calls go that are due, and makes a trip to the bucket if it needs one.
+// It reports whether there may be more to do at once. During the trip it unlocks mu.
 func (q *Queue) stepLocked() bool {
 	now := time.Now()
 	q.line.fit()
 	q.letGoLocked(now)
 	if q.changed {
-		q.noSlot = nil // the call that has ended may have done so during the trip that found no slot
+		q.noSlot = nil // a call may have ended during the trip that found no slot
 	}
 	first := q.toBook(now, &q.booking)
 	needed, onlyNews := q.needsTrip(first, now)
@@ -56,7 +56,7 @@ func (q *Queue) stepLocked() bool {
 	default:
 		q.refusedLocked(first, onlyNews, err)
 	}
-	if !q.clock.Same(&before) { // which includes the calls that have a place only now
+	if !q.clock.Same(&before) { // checked only now, when the new places are in line
 		q.line.void(&q.clock)
 		q.refuseAllLocked(q.hopeless(time.Now()))
 	}
@@ -68,7 +68,7 @@ func (q *Queue) stepLocked() bool {
 		q.granted, q.booked = max(n, q.granted/2), q.booking.Claim
 	}
 	nothing := first != nil && !first.gone && err == nil && !moving && len(q.booking.Tickets) == 0
-	clear(q.booking.Tickets) // or a permit that nobody uses any more would be kept
+	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	q.line.fit()             // calls may have cancelled during the trip
 	now = time.Now()
 	q.letGoLocked(now)
@@ -84,7 +84,8 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// tripLocked carries the booking out, gives back what is unused, and measures the trip.
+// tripLocked carries the booking out, gives the unused places back, and measures the trip. It
+// unlocks mu meanwhile.
 func (q *Queue) tripLocked() error {
 	k := &q.booking
 	k.Back, q.line.unused = q.line.unused, k.Back[:0]
@@ -95,24 +96,24 @@ func (q *Queue) tripLocked() error {
 	q.setTimerOnTripLocked()
 	q.mu.Unlock()
 	sent := time.Now()
-	// The ctx of a call does not end the trip: what it books would be lost.
+	// The ctx of no call may end the trip, or the places that it books would be lost.
 	err := q.bucket.Book(context.Background(), k)
 	ended := time.Now()
 	clear(k.Back)
 	k.Move = outbound.Ticket{}
 	q.mu.Lock()
 	q.clock, q.moving, q.trips.ended = k.Clock, outbound.Ticket{}, ended
-	if err == nil { // else there may have been no trip
+	if err == nil { // after an error there may have been no trip
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
 	if told && q.clock.Known() && !q.clock.Changed() {
-		q.changed = false // the trip itself has caused it, and its reply counts it
+		q.changed = false // only the trip itself has changed something, and its reply counts that
 	}
 	return err
 }
 
-// refusedLocked answers the calls that a trip's error concerns. The trip was to book for
-// the call first, and onlyNews says that nobody needed it.
+// refusedLocked answers the calls that the error of a trip concerns. first is the call that
+// the trip was to book for; onlyNews says that no call needed the trip.
 func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 	var full *outbound.ThrottledError
 	var cost *outbound.CostError
@@ -131,7 +132,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 	}
 }
 
-// letGoLocked lets the calls go whose places are due, in order.
+// letGoLocked lets the calls go whose places are due.
 func (q *Queue) letGoLocked(now time.Time) {
 	l := &q.line
 	n := 0
@@ -164,12 +165,11 @@ func (q *Queue) letGoLocked(now time.Time) {
 	l.tickets = slices.Delete(l.tickets, 0, n)
 }
 
-// failLocked refuses the calls that the store's error concerns: those without a place,
-// and those that need another trip before they go. Their places are lost. A call that
-// comes later asks again.
+// failLocked refuses the calls without a place, and those that need another trip before they
+// go, with the store's error. Their places are lost.
 func (q *Queue) failLocked(err error) {
 	now := time.Now()
-	q.letGoLocked(now) // what the queue has heard is enough for these
+	q.letGoLocked(now) // these need no further trip
 	for q.line.unplaced != nil {
 		q.refuseLocked(q.line.unplaced, err)
 	}
@@ -202,7 +202,7 @@ func (q *Queue) refuseAllLocked(all []refusal) {
 	}
 }
 
-// setTimerLocked sets the timer for the next thing to do. Nobody is pumping.
+// setTimerLocked sets the timer for the next thing to do, while nobody is pumping.
 func (q *Queue) setTimerLocked() {
 	if q.line.n == 0 && len(q.line.tickets)+len(q.line.unused) == 0 {
 		q.restLocked()
@@ -210,7 +210,7 @@ func (q *Queue) setTimerLocked() {
 	}
 	if q.ignore == nil {
 		q.ignore, q.run = q.bucket.OnChange(q.onChange), q.pump
-		if q.clock.Known() && q.clock.Changed() { // before the queue listened
+		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
 			q.changed, q.noSlot = true, nil
 		}
 	}
@@ -224,11 +224,11 @@ func (q *Queue) setTimerOnTripLocked() {
 	}
 }
 
-// pumpInLocked has pump called after d, and not before.
+// pumpInLocked makes pump run after d, and not before.
 //
-// At once, a goroutine calls it and not a timer: under the race detector, timers
-// of no time at all in several goroutines of a testing/synctest bubble crash the
-// program, up to Go 1.26 at least, and our users test in such bubbles.
+// If d is 0 a goroutine calls it, and not a timer. Our users test in testing/synctest
+// bubbles, where timers of no time in several goroutines crash the program under the race
+// detector, up to Go 1.26 at least.
 func (q *Queue) pumpInLocked(d time.Duration) {
 	switch {
 	case d > 0 && q.timer == nil:
@@ -246,8 +246,8 @@ func (q *Queue) pumpInLocked(d time.Duration) {
 	}
 }
 
-// restLocked stops the timer and forgets what will be out of date, because nobody waits
-// and the queue does not listen any more.
+// restLocked stops the timer and stops listening to the bucket, because nobody waits. It
+// forgets what will be out of date when the next call comes.
 func (q *Queue) restLocked() {
 	if q.timer != nil {
 		q.timer.Stop()
@@ -265,7 +265,7 @@ func (q *Queue) restLocked() {
 	}
 }
 
-// onChange is what the bucket calls when something has changed.
+// onChange hears from the bucket that something has changed.
 func (q *Queue) onChange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -37,18 +37,17 @@ type Stats struct {
 	Waited    uint64 // of the admitted, those that had to wait
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
 	Cancelled uint64 // by their ctx, while they waited
-	// Late is how often a place was given back because its time had passed by
-	// more than the tolerance when the process came to use it, or when the store's
-	// reply told of it. Each costs up to a unit's time of throughput: a process in
-	// which it keeps growing is short of CPU, and wants a larger Tolerance, or has
-	// a store whose replies are often much later than usual. [outbound.Bucket.Changes]
-	// tells of each, as outbound.ChangeLate, with how late it was.
+	// Late counts places that went back because the process came to use them, or the
+	// store's reply told of them, later than the tolerance allows. Each costs up to a
+	// unit's time of throughput. If it keeps growing, the process is short of CPU and
+	// wants a larger Tolerance, or the store's replies are often much later than usual.
+	// [outbound.Bucket.Changes] tells how late each was, as outbound.ChangeLate.
 	Late uint64
 }
 
-// New returns a queue around a bucket. Several queues may share one; each is
-// like a worker of its own. What is wrong with b or c, Acquire returns: an
-// error that is [outbound.ErrNil] or [outbound.ErrInvalidLimit].
+// New returns a queue around a bucket. Several queues may share one; each is like a
+// worker of its own. If b or c is invalid, each Acquire returns an error that is
+// [outbound.ErrNil] or [outbound.ErrInvalidLimit].
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
 	if b == nil {
@@ -60,18 +59,16 @@ func New(b *outbound.Bucket, c Config) *Queue {
 	return q
 }
 
-// Acquire admits the call when its turn comes and the bucket has room. It
-// returns at once, without sleeping in vain, when the call would have to wait
-// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: an
-// [*outbound.ThrottledError] with the time until the call could go. A cost that
-// can never go is an [*outbound.CostError], and a store that fails makes it an
-// [*outbound.StoreError]. When ctx ends during the wait, the
-// error is ctx.Err() itself, and the place is the next one's: it costs nobody
-// anything. On every error nothing was charged, but for a store's whose reply was
-// lost.
+// Acquire admits the call when its turn comes and the bucket has room. If the call
+// would have to wait longer than MaxWait or ctx's deadline, or MaxLen others wait,
+// Acquire returns at once: an [*outbound.ThrottledError] with the time until the call
+// could go. For a cost that can never go it returns an [*outbound.CostError], and if the
+// store fails an [*outbound.StoreError]. If ctx ends during the wait it returns ctx.Err()
+// itself, and the next call gets the place. No error leaves a charge behind, except a
+// StoreError whose reply was lost.
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-	// What waits, waits in this frame: it is kept small, and what is needed
-	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
+	// The call waits in this frame. It is small, and all that comes before is in other
+	// frames, so that the first 2 KiB of a goroutine's stack are enough.
 	var w *waiter
 	if w, err = q.enter(ctx, &c, &p); w == nil {
 		return
@@ -83,13 +80,13 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 			err = ctx.Err()
 			return
 		}
-		<-w.ready // admitted or refused at the same moment: that stands
+		<-w.ready // the queue has admitted or refused it at the same moment
 	}
 	err = w.result(&p)
 	return
 }
 
-// enter admits the call at once, or refuses it, or returns it as one that waits.
+// enter admits the call at once, refuses it, or puts it in line and returns it.
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	if err := q.ready(ctx); err != nil {
 		return nil, err
@@ -99,16 +96,16 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// A call to a store is not away itself: a trip takes time, and the caller may give up
-	// meanwhile. Unused places must be back before the bucket is asked, or they would be in
-	// the call's way.
+	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
+	// go back before the bucket is asked, or it would refuse the call for their sake.
 	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 {
 		w, err := q.joinLocked(ctx, c)
 		q.mu.Unlock()
 		return w, err
 	}
-	// Nobody waits. No other call comes in between before this one has gone or is first in
-	// line, because it holds the lock.
+	// Nobody waits. The call keeps the lock until it has gone or is first in line, so that no
+	// other call comes in between. Inside, the bucket may tell other queues of a change; none
+	// of those can be waiting for this one, which does not listen.
 	var err error
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
@@ -123,16 +120,16 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	}
 	q.line.add(w)
 	q.mu.Unlock()
-	q.pump() // it books a place, so that the next calls can be told when they could go
+	q.pump() // book a place, so that there is a forecast for the next call
 	return w, nil
 }
 
-// ready is what every call asks first.
+// ready returns what makes waiting needless from the start.
 func (q *Queue) ready(ctx context.Context) error {
-	if q == nil {
+	switch {
+	case q == nil:
 		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
-	}
-	if q.err != nil {
+	case q.err != nil:
 		return q.err
 	}
 	return ctx.Err()
@@ -198,8 +195,8 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// Idle reports whether nobody waits and the bucket is idle: what an
-// [outbound.Keyed] asks before it drops a queue.
+// Idle reports whether nobody waits and the bucket is idle. An [outbound.Keyed] asks this
+// before it drops a queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
@@ -207,8 +204,8 @@ func (q *Queue) Idle() bool {
 	return !busy && (q.bucket == nil || q.bucket.Idle())
 }
 
-// Shutdown refuses newcomers with [ErrClosed] and returns when all who wait
-// have gone, or with ctx's error when that ends first; they still go then.
+// Shutdown refuses new calls with [ErrClosed] and returns when all calls that wait have
+// gone. If ctx ends first it returns ctx's error, and the calls still go.
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
@@ -229,8 +226,8 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close refuses newcomers and all who wait with [ErrClosed]. Calls that were
-// admitted are not touched. It always returns nil, and can be called again.
+// Close refuses new calls and all calls that wait with [ErrClosed]. It does not touch calls
+// that were admitted. It always returns nil, and can be called again.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// refusal is a call that is refused, and why.
+// refusal is a call to refuse, and why.
 type refusal struct {
 	w   *waiter
 	err error
 }
 
-// admit returns why a call that has come is not even to wait, or nil.
+// admit returns why a new call must not wait, or nil.
 func (s *state) admit(w *waiter, now time.Time) error {
 	var earliest time.Time // zero: nothing is known
-	// The clock counts places that go back soon. It tells nothing to a call that would be
-	// the first.
+	// The clock still counts the places that are about to go back, so it is wrong for a call
+	// that would be the first.
 	if s.clock.Known() && (s.line.n > 0 || len(s.line.unused) == 0) {
 		var err error
 		if earliest, err = s.clock.Earliest(&s.line.unplacedCost, &w.cost); err != nil {
@@ -51,7 +51,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		switch {
 		case err != nil:
 			all = append(all, refusal{w, err})
-		case s.tooLate(w, at, now): // its place is the next one's
+		case s.tooLate(w, at, now): // the next call gets its place
 			all = append(all, refusal{w, s.throttled(at, now, because(w.byCtx))})
 		case placed:
 			i++
@@ -64,15 +64,15 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 	return all
 }
 
-// expired returns the calls whose time is over, while they wait for a slot or for a store
-// that brings no place in time. All others are refused before they have waited in vain.
+// expired returns the calls whose deadlines have passed while the queue waits for a slot, or
+// for a store that brings no place in time. Otherwise the queue refuses calls beforehand.
 func (s *state) expired(now time.Time) (all []refusal) {
 	if s.noSlot == nil && s.pause.IsZero() || s.line.first != s.line.unplaced {
 		return nil
 	}
 	for w := s.line.first; w != nil && !w.deadline.IsZero() && !w.deadline.After(now); w = w.next {
 		e := s.throttled(time.Time{}, now, because(w.byCtx))
-		if s.noSlot != nil { // as of the last trip: the bucket would have told if a call had ended since
+		if s.noSlot != nil { // still true: the bucket tells when a call ends
 			e.Limit, e.InProgress, e.Oldest = s.noSlot.Limit, s.noSlot.InProgress, s.noSlot.Oldest+now.Sub(s.trips.ended)
 		}
 		all = append(all, refusal{w, e})
@@ -80,15 +80,14 @@ func (s *state) expired(now time.Time) (all []refusal) {
 	return all
 }
 
-// asFar returns the calls that would wait for ever behind one of cost c that was refused
-// because its place is too far away: those without a deadline that take no less of
-// anything. The others have their turn.
+// asFar returns the calls that are too far away as well when one of cost c was: those without
+// a deadline that take no less of anything.
 func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Time) (all []refusal) {
 	for w := s.line.unplaced; w != nil; w = w.next {
 		if !w.deadline.IsZero() || !covers(w.cost, c) {
 			continue
 		}
-		e := *far // who gets it may change it
+		e := *far // the caller may change it
 		if at, err := s.clock.Earliest(&outbound.Cost{}, &w.cost); err == nil {
 			e.RetryAfter = max(e.RetryAfter, at.Sub(now))
 		}
@@ -107,7 +106,7 @@ func covers(c, d outbound.Cost) bool {
 	return true
 }
 
-// throttled returns the error of a call that could go at earliest; zero: nobody knows.
+// throttled returns the error of a call that could go at earliest; zero: at no known time.
 func (s *state) throttled(earliest, now time.Time, why error) *outbound.ThrottledError {
 	e := &outbound.ThrottledError{Key: s.key, Err: why}
 	if !earliest.IsZero() {
@@ -123,8 +122,7 @@ func because(byCtx bool) error {
 	return nil
 }
 
-// refusedBy completes the bucket's refusal of a call that would have waited until its
-// deadline.
+// refusedBy adds to the bucket's refusal of a call why the call does not wait longer.
 func refusedBy(err error, w *waiter) error {
 	var full *outbound.ThrottledError
 	switch {

@@ -54,7 +54,7 @@ func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
 	t.Error("the slot did not come back")
 }
 
-func TestAHoldRefusesOneWithAPlaceWhoCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesACallWithAPlaceThatCannotMakeItAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{MaxWait: 2 * time.Second})
@@ -101,7 +101,7 @@ func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
 	})
 }
 
-// between is a store that has something done while a reply is on its way.
+// between is a store that does something once, while a reply is on its way.
 type between struct {
 	outbound.Store
 	then func()
@@ -116,7 +116,7 @@ func (s *between) Update(ctx context.Context, key string, op *outbound.Op) (outb
 	return r, err
 }
 
-// What happens between the bucket's answer and the queue's listening counts.
+// The bucket has answered, and the queue does not listen to it yet.
 func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &between{Store: outbound.NewMemory()}
@@ -134,7 +134,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	})
 }
 
-// While nobody waits the queue does not listen, and then knows nothing.
+// While nobody waits the queue does not listen to the bucket, and forgets what it knew.
 func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: outbound.NewMemory(), way: 10 * time.Millisecond}
@@ -150,7 +150,7 @@ func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1000, LeakRate: 1000}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // one is away to book when the other comes
+		for range 2 { // the second comes during the trip of the first
 			go func() {
 				if _, err := q.Acquire(bg, outbound.Cost{50}); err != nil {
 					t.Error(err)

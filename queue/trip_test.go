@@ -10,9 +10,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Also who comes when nobody waits can give up while its trip is under way; what that
-// books is given back.
-func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
+// A call that comes while nobody waits can give up during its trip. The place that the trip
+// books goes back.
+func TestACallHeedsItsCtxDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := outbound.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
@@ -43,7 +43,7 @@ func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
 	})
 }
 
-// Nor does it wait longer than for its trip, nor make more than one.
+// It waits for one trip and no longer.
 func TestACallAloneTakesOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: outbound.NewMemory(), way: 10 * ms}

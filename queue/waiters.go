@@ -36,8 +36,8 @@ func (w *waiter) misses(t time.Time) bool {
 	return !w.deadline.IsZero() && t.After(w.deadline.Add(rounding))
 }
 
-// waiters is the line: the calls that wait, in order of arrival, and the places that
-// are booked for them. The i-th place is that of the i-th call.
+// waiters is the line: the calls that wait, in order of arrival, and the places booked for
+// them. The i-th call has the i-th place.
 type waiters struct {
 	first, last  *waiter
 	unplaced     *waiter // the first call without a place; nil: there is none
@@ -46,9 +46,9 @@ type waiters struct {
 	unplacedCost outbound.Cost // of all calls without a place
 
 	tickets []outbound.Ticket // the places
-	unused  []outbound.Ticket // places that no call will use: the next trip gives them back
-	late    int               // of these, the ones whose time had passed when the queue came to use them
-	latest  time.Duration     // how late the latest of those was
+	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
+	late    int               // how many of the unused were late
+	latest  time.Duration     // and by how much at most
 }
 
 // add puts w at the end of the line.
@@ -68,8 +68,8 @@ func (l *waiters) add(w *waiter) {
 	l.count(w, 1)
 }
 
-// remove takes w out of the line and reports whether w had a place. The place is then
-// that of the call behind w.
+// remove takes w out of the line and reports whether w had a place. The calls behind w move
+// up by one place.
 func (l *waiters) remove(w *waiter) (hadPlace bool) {
 	hadPlace = l.hasPlace(w)
 	if hadPlace {
@@ -102,7 +102,7 @@ func (l *waiters) unlink(w *waiter) {
 // hasPlace reports whether a place is booked for w.
 func (l *waiters) hasPlace(w *waiter) bool { return l.unplaced == nil || w.seq < l.unplaced.seq }
 
-// onePlaceMore gives a place to the first call that has none.
+// onePlaceMore notes that the first call without a place has one now.
 func (l *waiters) onePlaceMore() {
 	if w := l.unplaced; w != nil {
 		l.unplaced = w.next
@@ -110,7 +110,7 @@ func (l *waiters) onePlaceMore() {
 	}
 }
 
-// onePlaceLess takes the place of the last call that has one.
+// onePlaceLess notes that the last call with a place has none now.
 func (l *waiters) onePlaceLess() {
 	w := l.last
 	if l.unplaced != nil {
@@ -122,7 +122,7 @@ func (l *waiters) onePlaceLess() {
 	}
 }
 
-// count adds the cost of w to what waits without a place, or takes it off.
+// count adds the cost of w, times sign, to what waits without a place.
 func (l *waiters) count(w *waiter, sign float64) {
 	if l.unplaced == nil {
 		l.unplacedCost = outbound.Cost{} // no rounding error is left behind
@@ -133,19 +133,18 @@ func (l *waiters) count(w *waiter, sign float64) {
 	}
 }
 
-// book adds a place behind those that are booked already.
+// book adds a place behind the others.
 func (l *waiters) book(t outbound.Ticket) {
 	l.tickets = append(l.tickets, t)
 	l.onePlaceMore()
 }
 
-// misfits reports whether t, the first place, was booked for another cost than that of
-// the first call.
+// misfits reports whether the first call has another cost than t, the first place.
 func (l *waiters) misfits(t outbound.Ticket) bool { return l.first != nil && l.first.cost != t.Cost() }
 
-// fitting returns how many places can be used: all before the first that has no call, or
-// a call of another cost than it was booked for. The calls behind a place in the middle
-// that goes back book anew as well: what comes back of it would come too late for them.
+// fitting returns how many places, from the first on, have a call of their cost. A place
+// behind one that does not fit goes back as well, and its call books anew: what comes back
+// of the misfit would come too late for it.
 func (l *waiters) fitting() (n int) {
 	for w := l.first; w != nil && n < len(l.tickets) && l.tickets[n].Cost() == w.cost; w = w.next {
 		n++
@@ -153,7 +152,7 @@ func (l *waiters) fitting() (n int) {
 	return n
 }
 
-// fit makes all places unused that cannot be used.
+// fit makes all places unused that do not fit.
 func (l *waiters) fit() {
 	fitting := l.fitting()
 	for n := min(len(l.tickets), l.n); n > fitting; n-- {
@@ -163,7 +162,7 @@ func (l *waiters) fit() {
 	l.tickets = slices.Delete(l.tickets, fitting, len(l.tickets))
 }
 
-// void makes all places unused that the clock does not know any more.
+// void makes all places unused that the clock does not hold any more.
 func (l *waiters) void(clock *outbound.Clock) {
 	l.tickets = slices.DeleteFunc(l.tickets, func(t outbound.Ticket) bool {
 		if clock.Holds(t) {
