@@ -43,8 +43,7 @@ func (q *Queue) stepLocked() bool {
 	if !needed {
 		return false
 	}
-	before, admitted, late := q.clock, q.stats.Admitted, q.stats.Late
-	moving := q.booking.Move != outbound.Ticket{}
+	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
 	err := q.tripLocked()
 	switch {
 	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
@@ -70,6 +69,7 @@ func (q *Queue) stepLocked() bool {
 	nothing := first != nil && !first.gone && err == nil && !moving && len(q.booking.Tickets) == 0
 	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	q.line.fit()             // calls may have cancelled during the trip
+	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)
 	if first != nil {
