@@ -103,16 +103,20 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return w, err
 	}
-	// Nobody waits. The call keeps the lock until it has gone or is first in line, so that no
-	// other call comes in between. Inside, the bucket may tell other queues of a change; none
-	// of those can be waiting for this one, which does not listen.
-	var err error
+	return q.askLocked(ctx, c, p)
+}
+
+// askLocked asks the bucket for a call that comes while nobody waits, and unlocks mu when the
+// call has gone or is first in line, so that no other call comes in between. Inside, the
+// bucket may tell other queues of a change. None of them can be waiting for this queue,
+// which does not listen now.
+func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (w *waiter, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
 		q.mu.Unlock()
 		return nil, nil
 	}
-	w := q.newWaiter(ctx, c)
+	w = q.newWaiter(ctx, c)
 	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
 		q.stats.Refused++
 		q.mu.Unlock()
