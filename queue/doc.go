@@ -6,8 +6,8 @@
 //
 // A call that waits costs a goroutine, which the caller brings, and about 250 bytes. It
 // uses no CPU until its turn. A call that comes while nobody waits, for a bucket in this
-// process, takes one and a half times as long as the bucket's own decision, and allocates
-// nothing more.
+// process, takes up to twice as long as the bucket's own decision, and allocates nothing
+// more.
 //
 // # How a call gets its place
 //

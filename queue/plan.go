@@ -246,11 +246,6 @@ func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	return w.deadline
 }
 
-// tooLate reports whether the call gives up before t.
-func (s *state) tooLate(w *waiter, t, now time.Time) bool {
-	return w.misses(t) && t.After(s.givesUp(w, now))
-}
-
 // pauseAfter is how long the queue books nothing after so many wasted trips.
 func pauseAfter(wasted int) time.Duration {
 	if wasted <= mostWasted {

@@ -51,7 +51,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		switch {
 		case err != nil:
 			all = append(all, refusal{w, err})
-		case s.tooLate(w, at, now): // the next call gets its place
+		case w.misses(at) && at.After(s.givesUp(w, now)): // the next call gets its place
 			all = append(all, refusal{w, s.throttled(at, now, because(w.byCtx))})
 		case placed:
 			i++
