@@ -13,11 +13,11 @@
 //
 // Acquire first asks the bucket itself, if nobody waits and the bucket is in this process.
 // If the bucket refuses, the call stands in line. Each call in line needs a place, which is
-// a time of the bucket's clock at which it may go. The queue books places for the calls at
-// its head in one trip to the bucket, a few milliseconds before they are due, and sets its
-// only timer for the first. When that fires, all calls go whose places are due, in order of
-// arrival, and the queue books again if the next places are due soon. No queue has a
-// goroutine of its own: the timer starts one for each trip.
+// a time of the bucket's clock at which it may go. The queue books a place for its first
+// call at once. For the calls behind it the queue books when its last place is due within a
+// few milliseconds and a trip, and then as many as are due soon. Its only timer is set for
+// the next thing to do. When that fires, all calls go whose places are due, in order of
+// arrival. A queue has no goroutine of its own: the timer starts one for each trip.
 //
 //	queue.go      Acquire, Shutdown and all else that callers use
 //	pump.go       does what is due: trips to the bucket, the timer, the lock
