@@ -6,7 +6,8 @@ import "context"
 // whenever something in this process has changed what those who wait for the
 // bucket have planned: a Hold, Resume, SetLimits, a call at once that ended, or
 // units that came back. It is for packages that wait, as [Bucket.Book] is. f
-// must not block. stop ends it.
+// must not block: the call that has changed something may return only after f, and its
+// caller may hold locks. stop ends it.
 func (b *Bucket) OnChange(f func()) (stop func()) {
 	if b.unmade() {
 		return func() {}

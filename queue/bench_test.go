@@ -32,7 +32,33 @@ func gather(b *testing.B, q *Queue, ctx context.Context, n int, then func(error)
 	return &wg
 }
 
-// 100 000 waiters: bytes each, goroutine included, and the time to cancel them.
+// AtOnce measures a call that comes while nobody waits, also as a multiple of the bucket's
+// own decision.
+func BenchmarkAtOnce(b *testing.B) {
+	const round = 10_000
+	paced := bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})
+	q := New(paced, Config{})
+	took := func(l outbound.Limiter) time.Duration {
+		begin := time.Now()
+		for range round {
+			p, err := l.Acquire(context.Background(), outbound.Cost{1})
+			if err != nil {
+				b.Fatal(err)
+			}
+			p.Done()
+		}
+		return time.Since(begin)
+	}
+	var alone, queued time.Duration
+	for b.Loop() {
+		alone, queued = alone+took(paced), queued+took(q)
+	}
+	b.ReportMetric(float64(queued)/float64(b.N*round), "ns/call")
+	b.ReportMetric(float64(queued)/float64(alone), "x-bucket")
+}
+
+// Waiters measures 100 000 calls that wait: bytes each, goroutine included, and the time to
+// cancel all.
 func BenchmarkWaiters(b *testing.B) {
 	var bytes, cancelled float64
 	for b.Loop() {
@@ -55,21 +81,21 @@ func BenchmarkWaiters(b *testing.B) {
 	b.ReportMetric(cancelled/float64(b.N)*1000, "ms/cancel-all")
 }
 
-// 100 000 waiters let go at 100 000 per second: the ideal is one second.
+// LetGo lets 100 000 calls go at 100 000 per second. The ideal is one second.
 func BenchmarkLetGo(b *testing.B) {
 	const rate = 100_000
 	var took, late, over float64
 	for b.Loop() {
 		paced := bucket(b, outbound.Limit{Capacity: 1, LeakRate: rate})
 		q := New(paced, Config{MaxLen: crowd})
-		// They gather in a hold, and drip afterwards.
+		// The calls gather during a hold, and drip afterwards.
 		if err := paced.Hold(context.Background(), 2*time.Second); err != nil {
 			b.Fatal(err)
 		}
 		var h outboundtest.History
 		gather(b, q, context.Background(), crowd, func(error) { h.Add(time.Now(), 1) }).Wait()
-		// Seen after Acquire has returned, so what the scheduler does to 100 000
-		// goroutines is in it.
+		// The history notes a call after Acquire has returned, so this includes what the
+		// scheduler does to 100 000 goroutines.
 		var excess *outboundtest.Excess
 		if err := h.Check(1, rate, 0); errors.As(err, &excess) {
 			over = max(over, excess.Over/rate*1000)
@@ -82,9 +108,9 @@ func BenchmarkLetGo(b *testing.B) {
 	b.ReportMetric(over, "ms-over-limit")
 }
 
-// 64 waiters in a row: how many neighbours leave in another order than that in
-// which they came. They are seen after Acquire has returned, where the
-// scheduler may have swapped two that were due at one instant.
+// Inversions counts the neighbours in a line of 64 that leave in another order than they
+// came. It looks after Acquire has returned, when the scheduler may have swapped two calls
+// that were due at one instant.
 func BenchmarkInversions(b *testing.B) {
 	for _, rate := range []float64{1000, 20_000, 200_000} {
 		b.Run(strconv.Itoa(int(rate)), func(b *testing.B) {

@@ -40,7 +40,7 @@ func TestNobodyGoesDuringAHoldAndThenTheyDrip(t *testing.T) {
 	})
 }
 
-func TestAHoldRefusesWhoCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesCallsThatCannotMakeItAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{})
@@ -60,7 +60,7 @@ func TestAHoldRefusesWhoCannotMakeItAnyMore(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		b.Hold(bg, time.Hour)
 		synctest.Wait()
-		// The second's place was booked: it is refused when it is looked at, or by its ctx.
+		// The second call has a place: the queue refuses it when it looks at the place, or its ctx ends.
 		if len(results) < 9 {
 			t.Errorf("%d answered at the hold, want all who cannot make it", len(results))
 		}
@@ -74,7 +74,7 @@ func TestAHoldRefusesWhoCannotMakeItAnyMore(t *testing.T) {
 	})
 }
 
-func TestAfterResumeWhoWaitsBooksAnewInOrder(t *testing.T) {
+func TestAfterResumeCallsThatWaitBookAnewInOrder(t *testing.T) {
 	for _, rate := range []float64{1, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate})
@@ -89,7 +89,7 @@ func TestAfterResumeWhoWaitsBooksAnewInOrder(t *testing.T) {
 				t.Errorf("%d went, want 1", l.went())
 			}
 			b.Resume(bg)
-			// A gate beside them: the places that were booked before are void.
+			// Calls that do not wait come as well: the places booked before are void.
 			for range 100 {
 				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
 					h.Add(time.Now(), 1)
@@ -137,9 +137,8 @@ func TestLoweredLimitsRefuseWhatNoLongerFits(t *testing.T) {
 	})
 }
 
-// Tokens: calls are acquired by their estimate and settled to less when they
-// end. The queue books its next place again when units come back, or the
-// units would come too late for it.
+// Calls acquire tokens by an estimate and settle to less when they end. When units come
+// back the queue books its next place anew, or they would come too late for it.
 func TestUnitsThatComeBackAreUsed(t *testing.T) {
 	for _, largest := range []float64{500, 1000} {
 		unitsThatComeBackAreUsed(t, largest)
@@ -177,8 +176,8 @@ func unitsThatComeBackAreUsed(t *testing.T, estimate float64) {
 	})
 }
 
-// A place that was booked by the old limits and is far away binds nobody: those
-// who wait go by the new ones, at once in this process and within news elsewhere.
+// A place far away that was booked under the old limits binds no call. Calls that wait go by
+// the new limits, at once if this process has set them, else within newsCheck.
 func TestARaisedLimitStrandsNobody(t *testing.T) {
 	for name, elsewhere := range map[string]bool{"here": false, "elsewhere": true} {
 		for _, shares := range []bool{false, true} {
@@ -210,9 +209,9 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 					t.Fatal(err)
 				}
 				pass(3 * time.Hour)
-				most := time.Second + 500*ms // the places of the next second stand
+				most := time.Second + 500*ms // places within the next second stay as they are
 				if elsewhere {
-					most += news
+					most += newsCheck
 				}
 				if took := h.Total().End.Sub(changed); h.Len() != 4 || took > most {
 					t.Errorf("%s, in a store %v: %d went, the last %v after the change", name, shares, h.Len(), took)
@@ -225,8 +224,8 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 	}
 }
 
-// Nor a hold that somebody else ends.
-func TestAResumeElsewhereIsHeard(t *testing.T) {
+// The queue hears of it when another worker ends a hold.
+func TestAQueueHearsOfAResumeElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
@@ -237,13 +236,13 @@ func TestAResumeElsewhereIsHeard(t *testing.T) {
 		}
 		begin := time.Now()
 		time.AfterFunc(time.Minute+time.Second, func() { _ = other.Resume(bg) })
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+news+2*time.Second {
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+newsCheck+2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 	})
 }
 
-// Who only asks for news, and gets none, has lost nothing.
+// A trip that only asks for news may fail without harm.
 func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: ms}
@@ -265,8 +264,8 @@ func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
 	})
 }
 
-// The longest MaxWait that there is means what it says.
-func TestTheLongestMaxWaitAdmitsWhoWaits(t *testing.T) {
+// The longest possible MaxWait does not overflow.
+func TestTheLongestMaxWaitAdmitsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.PerSecond(10)), Config{MaxWait: 1<<63 - 1})
 		for range 3 {

@@ -9,28 +9,26 @@ import (
 
 const (
 	defaultLen   = 100_000
-	maxTolerance = 100 * time.Millisecond // the bucket forgets a booking that is later
+	maxTolerance = 100 * time.Millisecond // the bucket forgets a booking whose time passed longer ago
 )
 
 // Config is optional: its zero value works.
 type Config struct {
-	// MaxLen is the largest number of calls that wait. One more is refused
-	// with an [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which
-	// with their goroutines take some 300 MB.
+	// MaxLen is the largest number of calls that wait. The queue refuses one more with an
+	// [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which take some 300 MB with
+	// their goroutines.
 	MaxLen int
-	// MaxWait is the longest that a call waits. One that would have to wait
-	// longer is refused at once. 0: as long as its ctx allows; and if that has no
-	// deadline, no place is booked that is more than a day away: see [ErrFar]. With a store that
-	// is far away it is at least a trip and a reply's way back.
+	// MaxWait is the longest that a call waits. The queue refuses a call at once that would
+	// have to wait longer. A MaxWait that is shorter than a trip to a store that is far away
+	// and a reply's way back counts as that. 0: as long as the call's ctx allows, and if
+	// that has no deadline a day: see [ErrFar].
 	MaxWait time.Duration
-	// Tolerance is how late a call may leave after the time that was booked for
-	// it; a later one gives its place back and books anew, so that a process
-	// that was paused does not let go in a bunch what came due meanwhile.
-	// Up to LeakRate*Tolerance units above the limit may leave by it, and a
-	// process whose timers are later than it loses throughput (see Stats.Late).
-	// At most 100 ms. 0: 5 ms with limits made by outbound.Per and its kin;
-	// else a tenth of the time that a unit takes to leak, at least 5 ms and at
-	// most 50 ms.
+	// Tolerance is how late a call may leave after its place. A later one gives the place
+	// back and books anew, so that a process that was paused does not let all calls go
+	// together that came due meanwhile. Up to LeakRate*Tolerance units above the limit may
+	// leave by it, and a process whose timers are later loses throughput (see Stats.Late).
+	// At most 100 ms. 0: 5 ms with limits made by outbound.Per and its kin; else a tenth of
+	// the time that a unit takes to leak, at least 5 ms and at most 50 ms.
 	Tolerance time.Duration
 }
 
@@ -44,12 +42,4 @@ func (c Config) check() error {
 		return fmt.Errorf("queue: Tolerance %v is not between 0 and %v: %w", c.Tolerance, maxTolerance, outbound.ErrInvalidLimit)
 	}
 	return nil
-}
-
-// tolerance is how late a call may leave, by this clock.
-func (q *Queue) tolerance(k *outbound.Clock) time.Duration {
-	if q.config.Tolerance > 0 {
-		return q.config.Tolerance
-	}
-	return k.Tolerance()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A level that is wrong, by whatever fault, or a limit that takes months: who has not
-// said how long to wait hears of it, and does not wait for ever.
+// A level that is wrong by some fault, or a limit that takes months, lets no call without a
+// deadline wait for ever: it is refused.
 func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 	const day = 24 * time.Hour
 	month := outbound.Limit{Capacity: 10, LeakRate: 10 / (30 * day).Seconds()}
@@ -44,7 +44,7 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 			if s, err := b.State(bg); err != nil || s.Level > 10 || q.Len() != 0 {
 				t.Errorf("%s: level %v (%v), %d wait", name, s.Level, err, q.Len())
 			}
-			// One that fits within a day waits for it.
+			// A call that fits within a day waits.
 			if p, err := q.Acquire(bg, outbound.Cost{0.3}); err != nil || time.Since(begin) < day/2 {
 				t.Errorf("%s: within a day: %v after %v", name, err, time.Since(begin))
 			} else {
@@ -65,8 +65,8 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 	}
 }
 
-// Only who takes no less than the call that is refused is as far away as that.
-func TestACallThatIsTooFarAwayRefusesNobodyThatCouldGo(t *testing.T) {
+// Only calls that take as much as the refused one are as far away.
+func TestACallThatIsTooFarAwayTakesNobodyWithItThatCouldGo(t *testing.T) {
 	const day = 24 * time.Hour
 	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
 	for name, of := range map[string]func() *outbound.Bucket{

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// delayed lets two workers share a bucket. Each n-th reply to the second is late.
-// It returns what has left, and the share of the rate that was used.
+// delayed lets two workers share a bucket. Each n-th reply to the second worker is late.
+// It returns the calls that have left and the share of the rate that they used.
 func delayed(t *testing.T, limit outbound.Limit, waiters, n int, late time.Duration, silent bool) (*outboundtest.History, float64) {
 	h := new(outboundtest.History)
 	use := 0.0
@@ -67,21 +67,21 @@ func TestADelayedReplyShiftsNoTicket(t *testing.T) {
 				if err := h.Check(1, rate, rate*(5*ms).Seconds()); err != nil {
 					t.Errorf("each %dth reply late by %v: %v", n, late, err)
 				}
-				// A place that cannot be used in time is lost.
+				// The queue loses a place that it cannot use in time.
 				if use < 0.7 || n == 100 && use < 0.98 {
 					t.Errorf("each %dth reply late by %v: %v of %v/s used", n, late, use, rate)
 				}
 			}
 		}
 	}
-	// Counted from the reply's arrival a place would come together with others'.
+	// If a place counted from its reply's arrival it would fall together with those of others.
 	h, _ := delayed(t, outbound.Limit{Capacity: 1, LeakRate: 50}, 20, 7, 100*ms, true)
 	if h.Check(1, 50, 50*(5*ms).Seconds()) == nil {
 		t.Error("no excess when the store does not tell when its replies were true: the test proves nothing")
 	}
 }
 
-// What was late for a reason of this process is late, however far the store.
+// A call that is late because its process was paused is late, however far the store.
 func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
 	for _, way := range []time.Duration{ms / 10, ms} {
 		synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
 	}
 }
 
-func TestAHoldIsHeardBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
+func TestAQueueHearsOfAHoldBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 	for rate, way := range map[float64]time.Duration{10: ms, 100: ms, 101: 10 * ms, 1000: ms, 50: 25 * ms} {
 		synctest.Test(t, func(t *testing.T) {
 			limit := outbound.Limit{Capacity: 1, LeakRate: rate}
@@ -140,7 +140,7 @@ func TestAHoldIsHeardBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 					}()
 				}
 			}
-			b := shared(t, m, limit) // of a third worker
+			b := shared(t, m, limit) // a third worker's
 			for range 50 {
 				time.Sleep(487*ms + 100*time.Microsecond)
 				mu.Lock()
@@ -156,7 +156,7 @@ func TestAHoldIsHeardBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 				mu.Unlock()
 			}
 			pass(time.Until(end.Add(10 * time.Second)))
-			// What was heard is as old as the way back is long, and counts for as long as a trip if that is longer than 25 ms.
+			// A reply is as old as its way back is long. It counts for 25 ms, or for a trip if that takes longer.
 			if most := 1 + int(rate*(max(25*ms, 2*way)+way).Seconds()); worst > most || rate <= 100 && way == ms && worst > 1 {
 				t.Errorf("%v/s: %d calls went into a hold, want at most %d", rate, worst, most)
 			} else {

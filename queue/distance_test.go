@@ -20,15 +20,15 @@ type apart struct {
 	trips   []time.Duration // there and back, of the workers in turn
 	workers int
 	limit   outbound.Limit
-	waiters int           // calls of each that wait all the time; 0: single calls, now and then
-	work    time.Duration // and then as much as they have left, and 2 s of nothing
+	waiters int           // of each worker, all the time; 0: single calls come now and then
+	work    time.Duration // then the calls that wait go, and 2 s nothing happens
 	times   int
 }
 
-// shares is what came of it.
+// shares is how the workers have used the rate.
 type shares struct {
 	sent outboundtest.History
-	use  float64 // share of the leak rate while they work, of the first time the latter half
+	use  float64 // share of the leak rate while they work; the first half of the first time does not count
 	jain float64
 	late uint64
 }
@@ -51,7 +51,7 @@ func (a apart) run(t *testing.T) (o *shares) {
 				from = from.Add(a.work / 2)
 			}
 			seconds += to.Sub(from).Seconds()
-			// What serves too few fails, and does not go on until the test's time is over.
+			// A queue that serves too few calls fails here, and not when the test's time is over.
 			ctx, cancel := context.WithCancel(bg)
 			stuck := time.AfterFunc(a.work+10*time.Second, cancel)
 			call := func(i int) {
@@ -105,8 +105,8 @@ func (a apart) run(t *testing.T) (o *shares) {
 	return o
 }
 
-// lawful checks that nothing left later than by the tolerance, and that an API that
-// counts the calls of any second refuses none.
+// lawful checks that no call left later than by the tolerance, and that an API that counts
+// the calls of any second would have refused none.
 func (a apart) lawful(t *testing.T, o *shares, second float64) {
 	t.Helper()
 	if err := o.sent.Check(a.limit.Capacity, a.limit.LeakRate, a.limit.LeakRate*(5*ms).Seconds()*1.01); err != nil {
@@ -117,8 +117,8 @@ func (a apart) lawful(t *testing.T, o *shares, second float64) {
 	}
 }
 
-// From the first call on, and after each pause: a place that was due before its reply
-// came used to be taken when that was there, beside those after it.
+// This holds from the first call on and after each pause. A call whose place was due before
+// the reply came used to go when the reply was there, beside the calls after it.
 func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 	for _, c := range []struct {
 		trips     []time.Duration
@@ -145,7 +145,7 @@ func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 			a.trips, a.times, a.work = c.trips, 2, 6*time.Second
 			o := a.run(t)
 			a.lawful(t, o, a.limit.LeakRate*1.011)
-			// Only its first reply tells a worker how far away it is.
+			// A worker learns its distance from its first reply.
 			if most := uint64(a.workers + 5 + o.sent.Len()/200); o.use < c.use || o.jain < c.jain || o.late > most {
 				t.Errorf("%v away, %d workers, %v: %.3f of the rate, Jain %.3f, %d late", c.trips, a.workers, a.limit, o.use, o.jain, o.late)
 			} else {
@@ -164,8 +164,7 @@ func TestSingleCallsToAFarStoreKeepTheLaw(t *testing.T) {
 	}
 }
 
-// A call that comes when nobody waits has its place when its reply comes, and not
-// long after.
+// A call that comes while nobody waits goes when its reply arrives, and not long after.
 func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 	for _, trip := range []time.Duration{ms, 20 * ms, 200 * ms} {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,7 +176,7 @@ func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 					t.Error(err)
 				}
 				most := trip + trip/10
-				if i == 0 && trip > 10*ms { // it does not know how far away it is
+				if i == 0 && trip > 10*ms { // the worker does not know its distance yet
 					most *= 2
 				}
 				if took := time.Since(begin); took > most {
@@ -192,9 +191,9 @@ func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 	}
 }
 
-// MaxWait is how long a call waits for room: the store's distance is not counted. A
-// deadline is a deadline.
-func TestAMaxWaitShorterThanATripRefusesNobodyWhoHasRoom(t *testing.T) {
+// MaxWait bounds the wait for room and does not count the store's distance. The deadline of
+// a ctx counts all.
+func TestAMaxWaitShorterThanATripRefusesNoCallThatHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: leak.NewMemory(), way: 50 * ms}, outbound.PerSecond(100)), Config{MaxWait: 10 * ms})
 		for range 5 {

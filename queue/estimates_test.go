@@ -10,8 +10,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// Twelve workers that acquire by an estimate and settle to 0.4 of it use all of the
-// token rate, whatever limit on calls stands beside it.
+// Twelve callers acquire by an estimate and settle to 0.4 of it. They use all of the token
+// rate, whatever limit on calls stands beside it.
 func TestEstimatesThatAreSettledUseTheTokenRateBesideAnyOtherLimit(t *testing.T) {
 	tokens := outbound.Limit{Capacity: 500, LeakRate: 1000, Unit: 1, Name: "tokens"}
 	for _, limits := range [][]outbound.Limit{

@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// A worker that is told to end takes no more jobs and lets those that it has go, for ten
-// seconds. What has not gone by then goes back to where the jobs come from.
+// A worker that is told to end takes no more jobs. For ten seconds it goes on with those that
+// it has. Then it gives the rest back to where they came from.
 func Example_drain() {
 	stopped, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -50,8 +50,8 @@ func Example_drain() {
 	// no job is left
 }
 
-// A server has stopped to listen. Calls that its handlers wait for may go for ten
-// seconds; those that would have to wait longer fail then, and the program ends.
+// A server has stopped listening. For ten seconds the calls of its handlers may go. Then
+// those that still wait fail, and the program ends.
 func ExampleQueue_Shutdown_timeout() {
 	const patience = 10 * time.Millisecond // 10 * time.Second
 	q := queue.New(outbound.Must(outbound.NewBucket("reports", outbound.PerHour(1))), queue.Config{})

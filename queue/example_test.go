@@ -32,7 +32,7 @@ func ExampleNew() {
 	// call the API
 }
 
-// Who would wait too long is refused without waiting.
+// A call that would wait too long is refused at once.
 func ExampleQueue_Acquire_refused() {
 	bucket := outbound.Must(outbound.NewBucket("reports", outbound.PerHour(1)))
 	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
@@ -50,7 +50,7 @@ func ExampleQueue_Acquire_refused() {
 	// second: put the job back for 1h0m0s
 }
 
-// Shutdown lets those who wait go before the program ends.
+// Shutdown lets the calls that wait go before the program ends.
 func ExampleQueue_Shutdown() {
 	bucket := outbound.Must(outbound.NewBucket("mail", outbound.PerSecond(100)))
 	q := queue.New(bucket, queue.Config{})

@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// Four workers who always have calls waiting lose their store and find it again.
+// Four workers, whose calls wait all the time, lose their store and find it again.
 func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 	for _, limit := range []outbound.Limit{{Capacity: 8, LeakRate: 100}, {Capacity: 40, LeakRate: 4}, outbound.PerSecond(20)} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 				time.Sleep(time.Minute)
 				stop.Store(true)
 				time.Sleep(time.Minute)
-				// Tickets of the store for 25 ms after the switch, calls that are late
-				// by 5 ms, and a unit each where the share of the capacity is less.
+				// The slack: places of the store for 25 ms after the switch, calls that are
+				// late by 5 ms, and a unit for each worker whose share of the capacity is less.
 				slack := limit.LeakRate*0.05 + max(0, 4-limit.Capacity)
 				if err := all.Check(limit.Capacity, limit.LeakRate, slack); err != nil {
 					t.Error(err)
@@ -78,7 +78,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 	}
 }
 
-// Nobody waits for a store that hangs.
+// No call waits for a store that hangs.
 func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hung{Store: leak.NewMemory()}
@@ -100,11 +100,11 @@ func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 			t.Errorf("1000 calls took %v", took)
 		}
 		s.hangs.Store(false)
-		time.Sleep(3 * time.Second) // the last try
+		time.Sleep(3 * time.Second) // the last attempt to reach the store
 	})
 }
 
-// hung answers nothing for a second.
+// hung is a store that takes a second to fail.
 type hung struct {
 	leak.Store
 	hangs atomic.Bool

@@ -12,21 +12,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// far is a store that is some way off, and sometimes away. It knows when its
-// replies were true, and how long they normally take.
+// far is a store at a distance that sometimes cannot be reached. It tells when its replies
+// were true, and how long they normally take.
 type far struct {
 	leak.Store
 	way      time.Duration             // there, and back
 	jitter   float64                   // of each way, a share of it
-	first    int                       // trips that the first takes, as one does that opens a connection
-	late     func(n int) time.Duration // what comes on top of the way back of the n-th reply; nil: nothing
-	silent   bool                      // it does not tell what it knows
-	unheard  bool                      // it tells when its replies were true, and not how long they take
+	first    int                       // the first trip takes as long as so many, because it opens a connection
+	late     func(n int) time.Duration // added to the way back of the n-th reply; nil: nothing
+	silent   bool                      // it tells neither
+	unheard  bool                      // it does not tell how long replies take
 	unclaims bool                      // it does not know of claims
-	unafter  bool                      // nor of After
+	unafter  bool                      // it does not know of After
 	trips    atomic.Int64
 	away     atomic.Bool
-	hangs    time.Duration // before it fails, when it is away
+	hangs    time.Duration // how long it takes to fail
 }
 
 var errAway = fmt.Errorf("%w: connection refused", outbound.ErrAway)

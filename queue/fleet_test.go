@@ -20,8 +20,8 @@ var all = flag.Bool("fleets", false, "simulate all fleets, which takes a minute"
 
 const ms = time.Millisecond
 
-// fleet is a number of workers, each with a queue of its own, on one bucket in a
-// store. Their calls wait all the time: each comes back as soon as it has gone.
+// fleet is a number of workers, each with a queue of its own, on one bucket in a store.
+// Each has so many calls that wait: when one has gone, the next comes.
 type fleet struct {
 	workers        int
 	rate, capacity float64
@@ -35,9 +35,9 @@ func (f fleet) String() string {
 		f.workers, f.rate, f.capacity, f.waiters, f.near, f.far)
 }
 
-// outcome is what has become of it.
+// outcome is how a fleet did.
 type outcome struct {
-	jain  float64 // 1: all have gone equally often; 1/n: one of n has had all
+	jain  float64 // 1: all workers have equal shares; 1/n: one of n has all
 	use   float64 // share of the leak rate
 	trips float64 // for each call
 	late  uint64
@@ -106,7 +106,7 @@ func (f fleet) run(t *testing.T, length time.Duration) (o outcome) {
 		o.use = sum / (f.rate * to.Sub(from).Seconds())
 		o.trips = (trips() - before) / sum
 		pass(time.Duration(float64(f.workers*f.waiters)/f.rate*1.2*float64(time.Second)) + 300*time.Second)
-		// A call leaves late by its tolerance, which is 5 ms at these rates.
+		// A call may leave late by the tolerance, which is 5 ms at these rates.
 		o.law = h.Check(f.capacity, f.rate, (5*ms).Seconds()*1.05*f.rate)
 	})
 	return o
@@ -156,7 +156,7 @@ func TestAFleetSharesABucketEqually(t *testing.T) {
 	}
 }
 
-// Without claims those close to the store have most of it.
+// Without claims the workers close to the store have most of the rate.
 func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 	f := fleet{workers: 2, rate: 1000, capacity: 1, waiters: 200, near: 2 * ms, far: 20 * ms, unclaims: true}
 	if o := f.run(t, 6*time.Second); o.jain > 0.7 || o.law != nil {
@@ -164,13 +164,13 @@ func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 	}
 }
 
-// A worker without a backlog claims nothing: it would raise the lead, and others
-// would catch up with what it does not want.
+// A worker without a backlog claims nothing. Its claim would raise the lead, and the others
+// would catch up with what it does not use.
 func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &claimed{Store: leak.NewMemory()}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
-		for _, waiters := range []int{2, 5, 1, 4} { // besides the one that goes at once, or books
+		for _, waiters := range []int{2, 5, 1, 4} { // besides the call that goes at once
 			for range waiters + 1 {
 				go q.Acquire(bg, outbound.Cost{1})
 				synctest.Wait()
@@ -179,10 +179,10 @@ func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 		}
 		inf := math.Inf(1)
 		want := []float64{
-			0, 0, 0, // one goes at once, one after the other has a place booked
-			0, 0, inf, 1, 2, 0, // of six, as long as more than one waits for a place
-			0, 0, // they have a place each
-			0, 0, inf, 3, 0, // the lead is what it was
+			0, 0, 0, // one goes at once, the others get their places one by one
+			0, 0, inf, 1, 2, 0, // of six, the backlog is while more than one has no place
+			0, 0, // two, without a backlog
+			0, 0, inf, 3, 0, // of five: it goes on from what it had booked
 		}
 		if !slices.Equal(s.claims, want) {
 			t.Errorf("claims %v, want %v", s.claims, want)
@@ -190,7 +190,7 @@ func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 	})
 }
 
-// claimed is a store that notes what bookings claim.
+// claimed is a store that notes the claims of bookings.
 type claimed struct {
 	leak.Store
 	claims []float64
@@ -203,8 +203,8 @@ func (s *claimed) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 	return s.Store.Update(ctx, key, op)
 }
 
-// A settle rides on a trip of its own at most: that it has arrived is no news to
-// the queue that has carried it.
+// A settle takes one trip of its own at most. The queue whose trip has carried it does not
+// take its arrival for a change.
 func TestASettleCostsAtMostOneTrip(t *testing.T) {
 	for _, rate := range []float64{5, 50, 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestAllFleets(t *testing.T) {
 							length = 3 * time.Minute
 						}
 						o := f.run(t, length)
-						// Who has not enough calls to use the rate has no share to claim.
+						// A fleet with too few calls to use the rate has no shares to claim.
 						if few := float64(workers*waiters) < 2*rate*f.far.Seconds(); few {
 							t.Logf("%v: %v (few calls)", f, o)
 						} else {

@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// A job system that looks every 5 s at what is to be done, with 1 000 jobs for
-// an API of 10 per second. Each job tries, and is put back when it is refused.
+// A job system polls every 5 s. It has 1 000 jobs for an API of 10 per second, and puts a
+// job back when it is refused.
 func TestAQueueAsLongAsThePollIntervalSavesJobsTheirAttempts(t *testing.T) {
 	const jobs, poll = 1000, 5 * time.Second
 	synctest.Test(t, func(t *testing.T) {

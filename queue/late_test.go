@@ -10,25 +10,25 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// pause keeps the queue from doing anything for d, as a process that is
-// stopped, or short of CPU, would.
+// pause keeps the queue from doing anything for d, as if its process were stopped or short
+// of CPU.
 func pause(q *Queue, d time.Duration) {
-	synctest.Wait() // or a pump that has been called may set the timer again
+	synctest.Wait() // or a pump that was called before may set the timer again
 	q.mu.Lock()
-	for q.busy {
+	for q.pumping {
 		q.mu.Unlock()
-		time.Sleep(50 * time.Microsecond) // its trip may take time
+		time.Sleep(50 * time.Microsecond) // a trip is under way
 		q.mu.Lock()
 	}
-	q.busy = true
+	q.pumping = true
 	if q.timer != nil {
 		q.timer.Stop()
 	}
 	q.mu.Unlock()
 	time.Sleep(d)
 	q.mu.Lock()
-	q.busy = false
-	q.arm()
+	q.pumping = false
+	q.setTimerLocked()
 	q.mu.Unlock()
 }
 
@@ -120,8 +120,8 @@ func TestToleranceCanBeSet(t *testing.T) {
 	})
 }
 
-// PerMinute promises what the API sees in any minute, with 10 ms to spare: a
-// call that leaves later than that must not have those after it on time.
+// PerMinute promises what the API sees in any minute, with 10 ms to spare. If a call leaves
+// later than that, the calls after it must not be on time.
 func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.PerMinute(10)), Config{})
@@ -142,7 +142,7 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 	})
 }
 
-// Neither more nor less is told than Stats.Late counts.
+// The bucket tells of as many late places as Stats.Late counts.
 func TestLateIsToldWhateverTheTolerance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tolerance = 100 * time.Microsecond
@@ -177,16 +177,16 @@ func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
 		go q.Acquire(ctx, outbound.Cost{1})
 		pass(time.Millisecond)
 		q.mu.Lock()
-		q.busy = true // as on a trip
+		q.pumping = true // as on a trip
 		q.timer.Stop()
 		q.mu.Unlock()
 		cancel()
 		pass(11 * time.Millisecond)
 		q.pump() // 2 ms after the place, within the tolerance
 		q.mu.Lock()
-		back := len(q.back)
-		q.busy = false
-		q.arm()
+		back := len(q.line.unused)
+		q.pumping = false
+		q.setTimerLocked()
 		q.mu.Unlock()
 		pass(time.Second)
 		if late := q.Stats().Late; back != 1 || told != 0 || late != 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A MaxWait of a whole number of intervals admits the call that goes exactly then,
+// A MaxWait of a whole number of intervals admits the call that goes exactly at its end,
 // however the intervals are rounded.
-func TestMaxWaitAdmitsWhoGoesExactlyThen(t *testing.T) {
+func TestMaxWaitAdmitsACallThatGoesExactlyAtItsEnd(t *testing.T) {
 	for _, l := range []outbound.Limit{{Capacity: 1, LeakRate: 10}, {Capacity: 1, LeakRate: 3}, {Capacity: 2, LeakRate: 0.7}, {Capacity: 1, LeakRate: 1e4 / 7}, outbound.PerMinute(17)} {
 		for _, memory := range []bool{true, false} {
 			for _, intervals := range []float64{1, 3, 70} {

@@ -44,8 +44,8 @@ func (l *line) went() int {
 	return len(l.order)
 }
 
-// sorted reports whether they went in order. Those that went at one instant may
-// be seen swapped.
+// sorted reports whether the calls went in order. It ignores swaps of calls that went at
+// one instant.
 func (l *line) sorted() bool {
 	for i := range l.order[1:] {
 		if l.order[i] > l.order[i+1] && l.at[i] != l.at[i+1] {
@@ -72,7 +72,7 @@ func TestNobodyIsOvertakenAtAnyRate(t *testing.T) {
 	}
 }
 
-// However much others cost, and whoever cancels in between.
+// This holds whatever the others cost and whichever of them cancel.
 func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestALargeCallIsNotStarved(t *testing.T) {
 	})
 }
 
-// The place of a call that cancels serves the next; one that was booked for
-// another cost is given back, and the next books its own.
+// The next call uses the place of a call that cancels. If that was booked for another cost
+// it goes back, and the next call books its own.
 func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
 	for _, next := range []float64{3, 1, 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
 	}
 }
 
-// Several places are booked ahead, and one in the middle loses its call: those
-// behind it go with places of their own cost only.
+// Several places are booked ahead, and a call in the middle cancels. The calls behind it
+// only use places that were booked for their cost.
 func TestAPlaceIsOnlyUsedByACallOfItsCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 10, LeakRate: 2000}
@@ -211,8 +211,8 @@ func TestSeveralQueuesShareABucket(t *testing.T) {
 	})
 }
 
-// One that waits cancels, and the places booked for those behind it go back with
-// its own: each then waits no longer than without it, and the queue comes to rest.
+// When a call cancels, the places of the calls behind it go back with its own. Each of them
+// waits no longer than if it had never come, and the queue comes to rest.
 func TestPlacesOfOtherCostsBehindACancelledCallAreBookedAnew(t *testing.T) {
 	for _, costs := range [][]float64{{5, 3, 2}, {5, 5, 2}, {2, 5, 2}, {1, 2, 3, 4}, {4, 1, 1, 1}} {
 		synctest.Test(t, func(t *testing.T) {

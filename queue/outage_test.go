@@ -12,7 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// answers counts what calls were told, and when the last of them was.
+// answers counts the calls that went and failed, and notes when the last one did.
 type answers struct {
 	t            *testing.T
 	mu           sync.Mutex
@@ -45,8 +45,8 @@ func (a *answers) expect(went, failed int) {
 	}
 }
 
-// A store that is away costs whoever waits one trip, not one trip each.
-func TestAllWhoHaveNoPlaceHearOfOneError(t *testing.T) {
+// The first trip to a store that is away answers all calls.
+func TestOneErrorAnswersAllCallsWithoutAPlace(t *testing.T) {
 	for _, rate := range []float64{0.5, 10, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: leak.NewMemory(), way: ms, hangs: time.Second}
@@ -62,7 +62,7 @@ func TestAllWhoHaveNoPlaceHearOfOneError(t *testing.T) {
 			if a.went+a.failed != 10_000 || q.Len() != 0 {
 				t.Errorf("%v/s: %d went, %d failed, %d wait; want all answered", rate, a.went, a.failed, q.Len())
 			}
-			// The next place is due in 1/rate; nobody asks before.
+			// The next place is due in 1/rate. The queue makes no trip before.
 			if took, most := a.last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms; took > most {
 				t.Errorf("%v/s: the last one heard of it after %v, want at most %v", rate, took, most)
 			}
@@ -93,7 +93,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 			}
 			a.expect(1, 0)
 			s.away.Store(true)
-			q.kick() // something has changed, and nobody can tell what
+			q.onChange() // the queue has to ask what has changed, and cannot
 			pass(outage)
 			if outage < 2*time.Second {
 				a.expect(1, 2)
@@ -103,13 +103,13 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 			if outage < 2*time.Second {
 				a.expect(2, 2)
 			} else {
-				a.expect(1, 3) // its clock could not be heard
+				a.expect(1, 3) // the queue could not hear the clock
 			}
 		})
 	}
 }
 
-// A place is used if its clock was heard lately enough, whatever has failed since.
+// A call uses its place if the queue has heard the clock lately, whatever has failed since.
 func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: ms}
@@ -118,8 +118,8 @@ func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 		for range 100 {
 			go a.call(bg, q)
 		}
-		// Places are 10 ms apart. The one after the last that went was booked
-		// 7 ms before that, and so is the next.
+		// Places are 10 ms apart. The queue books each 7 ms before the one ahead of it is
+		// due, so the next call has its place.
 		pass(502 * ms)
 		went := a.went
 		s.away.Store(true)
@@ -128,7 +128,7 @@ func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 	})
 }
 
-func TestWhoCameWhileTheFirstWasAwayHearsOfItsErrorAtOnce(t *testing.T) {
+func TestAnErrorAnswersTheCallsThatCameDuringTheTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 500 * ms}
 		s.away.Store(true)

@@ -34,7 +34,7 @@ func TestThePlaceOfACancelledCallIsTheNextOnes(t *testing.T) {
 	})
 }
 
-// booked is a store that sums up the costs of what is booked and not given back.
+// booked is a store that sums up the costs of the places that did not go back.
 type booked struct {
 	leak.Store
 	mu  sync.Mutex
@@ -58,8 +58,8 @@ func (s *booked) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	return r, err
 }
 
-// Whoever cancels, and whenever, on a trip or not: nobody is forgotten, who goes
-// has a place of its own cost, and at the end nothing is booked.
+// Calls cancel at any time, during trips as well. The queue forgets none of the others, each
+// goes by a place of its own cost, and at the end nothing is booked.
 func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
@@ -110,16 +110,16 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
-			if len(q.tickets)+len(q.back) != 0 || q.list.rest != nil {
-				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.tickets), len(q.back), q.list.rest)
+			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != nil {
+				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
 			}
-			q.Close() // or who is forgotten waits for ever
+			q.Close() // or a call that was forgotten waits for ever
 		})
 	}
 }
 
-// What ends a call and what admits it may come at one instant: it is then either
-// cancelled, and has used nothing, or admitted.
+// A call's ctx may end at the instant of its place. Then the call is either cancelled, and
+// has used nothing, or admitted.
 func TestACallThatIsAdmittedAtTheInstantOfItsCancelIsAdmitted(t *testing.T) {
 	var outcomes [2]int
 	for range 1000 {
@@ -151,8 +151,8 @@ func TestACallThatIsAdmittedAtTheInstantOfItsCancelIsAdmitted(t *testing.T) {
 	}
 }
 
-// Those who have cancelled are not ahead of anybody any more.
-func TestAForecastDoesNotCountThoseWhoHaveCancelled(t *testing.T) {
+// A call that has cancelled is not ahead of anybody.
+func TestAForecastDoesNotCountCallsThatHaveCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		for range 4 { // one goes, one has a place, two stay in the line
@@ -174,8 +174,8 @@ func TestAForecastDoesNotCountThoseWhoHaveCancelled(t *testing.T) {
 	})
 }
 
-// Who comes knows that nobody goes before the last that is booked, whatever it is
-// booked for.
+// No call goes before the last one that is booked, whatever that takes. The forecast for a
+// newcomer counts that.
 func TestAForecastKnowsOfTheLastBooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
@@ -195,8 +195,8 @@ func TestAForecastKnowsOfTheLastBooking(t *testing.T) {
 	})
 }
 
-// A place that is booked anew brings its own place among the calls at once.
-func TestAPlaceIsBookedAnewWhileAllCallsAtOnceAreTaken(t *testing.T) {
+// A place that is booked anew keeps its slot.
+func TestAPlaceIsBookedAnewWhileAllSlotsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
 		begin := time.Now()
@@ -222,9 +222,9 @@ func TestAPlaceIsBookedAnewWhileAllCallsAtOnceAreTaken(t *testing.T) {
 	})
 }
 
-// A permit that was dropped without Done frees its place when the collector finds
-// it, and the queue looks for that by itself.
-func TestAPermitThatWasDroppedFreesItsPlaceForWhoWaits(t *testing.T) {
+// The garbage collector frees the slot of a permit that was dropped without Done. The queue
+// asks for that by itself.
+func TestAPermitThatWasDroppedFreesItsSlotForACallThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.AtOnce(1)), Config{})
 		func() {
@@ -238,9 +238,9 @@ func TestAPermitThatWasDroppedFreesItsPlaceForWhoWaits(t *testing.T) {
 			went <- err
 		}()
 		synctest.Wait()
-		for range 2000 { // the collector is not of this bubble
+		for range 2000 { // the collector does not run in the bubble
 			runtime.GC()
-			pass(recheck)
+			pass(slotCheck)
 			if len(went) > 0 {
 				break
 			}
@@ -275,8 +275,8 @@ func TestALateCallIsOnTimeForFiftyMillisecondsAtMost(t *testing.T) {
 	}
 }
 
-// The head may cancel while a trip is under way, and its place become due before
-// that is back: it is none for a call that costs more.
+// The first call cancels during a trip, and its place is due before the trip ends. A call that
+// costs more must not use it.
 func TestAPlaceOfAnotherCostIsNotUsedDuringATrip(t *testing.T) {
 	for way := ms; way <= 16*ms; way += 5 * ms {
 		for at := 50 * ms; at < 130*ms; at += ms {

@@ -15,43 +15,19 @@ import (
 // Close to be collected.
 type Queue struct {
 	bucket *outbound.Bucket
-	config Config
-	err    error // what is wrong with the two
-	shared bool  // the bucket is in a store
+	err    error // what is wrong with the bucket or the Config
 
-	mu      sync.Mutex // protects what follows; never held over a trip to the bucket
-	list    list
-	tickets []outbound.Ticket // places booked, in order; the i-th is the i-th waiter's
-	back    []outbound.Ticket // to give back with the next trip
-	lost    int               // of these, those that were late
-	latest  time.Duration     // and by how much
-	clock   outbound.Clock    // as of the last trip
-	busy    bool              // somebody is away on a trip
-	away    outbound.Cost     // what who goes straight is away to book
-	moved   outbound.Ticket   // the one that is away to be booked anew
-	dirty   bool              // something has changed: listen, and plan anew
-	noSlot  bool              // the next call waits for one at once to end
-	full    error             // the refusal that has told of it
-	vain    int               // trips for nothing since a call has gone last
-	calm    time.Time         // not to book before, because of those; zero: there is no need
-	timer   *time.Timer       // of the next thing to do; nil: none was needed yet
-	stop    func()            // ends what the bucket tells; nil: nobody waits
-	run     func()            // pump; set with stop
-	called  bool              // a goroutine is about to run pump
-	closed  bool              // to newcomers
-	cut     bool              // to those who wait as well
-	empty   chan struct{}     // closed when nobody waits any more; nil: not asked for
+	mu sync.Mutex // protects what follows; nobody holds it during a trip to a store
+	state
 	stats   Stats
-
-	// These belong to whoever is busy.
-	booking outbound.Booking
-	one     [1]outbound.Cost
-	claim   float64       // what it has booked with a backlog; 0: it had none
-	granted int           // places that the last booking got
-	heard   time.Time     // when the last trip ended
-	trip    time.Duration // how long a trip takes, mean
-	spread  time.Duration // and its deviation
-	after   time.Duration // how far ahead a place is to be, or its reply comes too late
+	booking outbound.Booking // what a trip carries; it belongs to the goroutine that is pumping
+	pumping bool             // a goroutine is in pump: only one makes trips
+	called  bool             // a goroutine that runs pump has been started
+	timer   *time.Timer      // of the next thing to do; nil: there was none yet
+	ignore  func()           // ends the bucket's OnChange; nil: nobody waits
+	run     func()           // pump; nil: nobody waits
+	closed  bool             // to newcomers
+	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 }
 
 // Stats counts what has become of calls.
@@ -61,42 +37,38 @@ type Stats struct {
 	Waited    uint64 // of the admitted, those that had to wait
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
 	Cancelled uint64 // by their ctx, while they waited
-	// Late is how often a place was given back because its time had passed by
-	// more than the tolerance when the process came to use it, or when the store's
-	// reply told of it. Each costs up to a unit's time of throughput: a process in
-	// which it keeps growing is short of CPU, and wants a larger Tolerance, or has
-	// a store whose replies are often much later than usual. [outbound.Bucket.Changes]
-	// tells of each, as outbound.ChangeLate, with how late it was.
+	// Late counts places that went back because the process came to use them, or the
+	// store's reply told of them, later than the tolerance allows. Each costs up to a
+	// unit's time of throughput. If it keeps growing, the process is short of CPU and
+	// wants a larger Tolerance, or the store's replies are often much later than usual.
+	// [outbound.Bucket.Changes] tells how late each was, as outbound.ChangeLate.
 	Late uint64
 }
 
-// New returns a queue around a bucket. Several queues may share one; each is
-// like a worker of its own. What is wrong with b or c, Acquire returns: an
-// error that is [outbound.ErrNil] or [outbound.ErrInvalidLimit].
+// New returns a queue around a bucket. Several queues may share one; each is like a
+// worker of its own. If b or c is invalid, each Acquire returns an error that is
+// [outbound.ErrNil] or [outbound.ErrInvalidLimit].
 func New(b *outbound.Bucket, c Config) *Queue {
-	q := &Queue{bucket: b, config: c, err: c.check()}
+	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
 	if b == nil {
 		q.err = fmt.Errorf("queue: %w: Bucket", outbound.ErrNil)
 	}
-	q.shared = b != nil && b.Shared()
-	if q.config.MaxLen == 0 {
+	if c.MaxLen == 0 {
 		q.config.MaxLen = defaultLen
 	}
 	return q
 }
 
-// Acquire admits the call when its turn comes and the bucket has room. It
-// returns at once, without sleeping in vain, when the call would have to wait
-// longer than MaxWait or beyond ctx's deadline, or when MaxLen others wait: an
-// [*outbound.ThrottledError] with the time until the call could go. A cost that
-// can never go is an [*outbound.CostError], and a store that fails makes it an
-// [*outbound.StoreError]. When ctx ends during the wait, the
-// error is ctx.Err() itself, and the place is the next one's: it costs nobody
-// anything. On every error nothing was charged, but for a store's whose reply was
-// lost.
+// Acquire admits the call when its turn comes and the bucket has room. If the call
+// would have to wait longer than MaxWait or ctx's deadline, or MaxLen others wait,
+// Acquire returns at once: an [*outbound.ThrottledError] with the time until the call
+// could go. For a cost that can never go it returns an [*outbound.CostError], and if the
+// store fails an [*outbound.StoreError]. If ctx ends during the wait it returns ctx.Err()
+// itself, and the next call gets the place. No error leaves a charge behind, except a
+// StoreError whose reply was lost.
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-	// What waits, waits in this frame: it is kept small, and what is needed
-	// before is in other frames, so that a goroutine's first 2 KiB of stack do.
+	// The call waits in this frame. It is small, and all that comes before is in other
+	// frames, so that the first 2 KiB of a goroutine's stack are enough.
 	var w *waiter
 	if w, err = q.enter(ctx, &c, &p); w == nil {
 		return
@@ -108,13 +80,13 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 			err = ctx.Err()
 			return
 		}
-		<-w.ready // admitted or refused at the same moment: that stands
+		<-w.ready // the queue has admitted or refused it at the same moment
 	}
 	err = w.result(&p)
 	return
 }
 
-// enter admits the call at once, or refuses it, or returns it as one that waits.
+// enter admits the call at once, refuses it, or puts it in line and returns it.
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	if err := q.ready(ctx); err != nil {
 		return nil, err
@@ -124,217 +96,98 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	// A trip to a store takes time, and who waits for it may give up.
-	if q.list.n > 0 || q.busy || q.shared {
-		w, err := q.join(ctx, c)
+	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
+	// go back before the bucket is asked, or it would refuse the call for their sake.
+	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 {
+		w, err := q.joinLocked(ctx, c)
 		q.mu.Unlock()
 		return w, err
 	}
-	// Nobody waits: straight to the bucket, with the others behind.
-	q.busy, q.away = true, *c
-	// What nobody uses goes back first, or this call would be behind it.
-	q.load()
-	q.mu.Unlock()
-	return q.straight(ctx, c, p)
+	return q.askLocked(ctx, c, p)
 }
 
-// load has the booking give back what nobody uses, and hear the clock on. mu is held.
-func (q *Queue) load() {
-	k := &q.booking
-	k.Back, q.back = q.back, k.Back[:0]
-	k.Lost, k.Late, q.lost, q.latest = q.lost, q.latest, 0, 0
-	k.Clock = q.clock
-}
-
-// ready is what every call asks first.
-func (q *Queue) ready(ctx context.Context) error {
-	if q == nil {
-		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+// askLocked asks the bucket for a call that comes while nobody waits, and unlocks mu when the
+// call has gone or is first in line, so that no other call comes in between. Inside, the
+// bucket may tell other queues of a change. None of them can be waiting for this queue,
+// which does not listen now.
+func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (w *waiter, err error) {
+	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
+		q.stats.Admitted++
+		q.mu.Unlock()
+		return nil, nil
 	}
-	if q.err != nil {
+	w = q.newWaiter(ctx, c)
+	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
+		q.stats.Refused++
+		q.mu.Unlock()
+		return nil, refusedBy(err, w)
+	}
+	q.line.add(w)
+	q.mu.Unlock()
+	q.pump() // book a place, so that there is a forecast for the next call
+	return w, nil
+}
+
+// ready returns what makes waiting needless from the start.
+func (q *Queue) ready(ctx context.Context) error {
+	switch {
+	case q == nil:
+		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+	case q.err != nil:
 		return q.err
 	}
 	return ctx.Err()
 }
 
-// join puts a call at the end of the list, or refuses it. mu is held.
-func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
-	w := &waiter{cost: *c, alone: q.shared && q.list.n == 0}
-	w.deadline, w.byCtx = q.deadline(ctx)
-	earliest, err := q.earliest(w)
-	if err == nil {
-		err = q.admissible(w, earliest)
+// newWaiter returns the call as one that would wait.
+func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
+	w := &waiter{cost: *c}
+	if q.config.MaxWait > 0 {
+		w.deadline = time.Now().Add(q.config.MaxWait)
 	}
-	if err != nil {
+	if d, ok := ctx.Deadline(); ok && (w.deadline.IsZero() || d.Before(w.deadline)) {
+		w.deadline, w.byCtx = d, true
+	}
+	return w
+}
+
+// joinLocked puts a call at the end of the line, or refuses it.
+func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, error) {
+	w := q.newWaiter(ctx, c)
+	w.onlyTrip = q.shared && q.line.n == 0
+	if err := q.admit(w, time.Now()); err != nil {
 		q.stats.Refused++
 		return nil, err
 	}
-	w.ready = make(chan struct{})
-	first := q.list.rest == nil
-	q.list.pushBack(w)
-	if first && !q.busy {
-		q.arm()
+	q.line.add(w)
+	if q.line.unplaced == w && !q.pumping {
+		q.setTimerLocked()
 	}
 	return w, nil
 }
 
-// earliest is a lower bound of the time at which a newcomer can go; the zero
-// time if nothing is known yet.
-func (q *Queue) earliest(w *waiter) (time.Time, error) {
-	if !q.clock.Known() {
-		return time.Time{}, nil
-	}
-	if q.away == (outbound.Cost{}) {
-		return q.clock.Earliest(&q.list.ahead, &w.cost)
-	}
-	return q.earliestBehind(w)
-}
-
-// earliestBehind is earliest while the first is away to book.
-func (q *Queue) earliestBehind(w *waiter) (time.Time, error) {
-	ahead := q.list.ahead
-	for i, c := range q.away {
-		if c > 0 && c <= 1e12 { // no bucket is larger: it will be refused
-			ahead[i] += c
-		}
-	}
-	return q.clock.Earliest(&ahead, &w.cost)
-}
-
-// admissible says why w is not even to wait.
-func (q *Queue) admissible(w *waiter, earliest time.Time) error {
-	switch {
-	case q.list.n >= q.config.MaxLen:
-		return q.refusal(earliest, ErrFull)
-	case w.misses(earliest):
-		return q.refusal(earliest, because(w.byCtx))
-	}
-	return nil
-}
-
-// straight asks the bucket for a place now, or for the next one. The caller
-// has set busy.
-func (q *Queue) straight(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
-	deadline, byCtx := q.deadline(ctx)
-	q.one[0] = *c
-	q.booking.Costs = q.one[:]
-	q.booking.Wait, q.booking.Horizon, q.booking.Claim = within(deadline, time.Now()), 0, 0
-	q.claim = 0
-	err := q.book()
-
+// cancel takes a call whose ctx has ended out of the line. It reports whether the call
+// was still waiting.
+func (q *Queue) cancel(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	before := q.clock
-	q.clock, q.busy, q.away = q.booking.Clock, false, outbound.Cost{}
-	defer q.arm()
-	if !q.clock.Same(&before) {
-		defer q.replan()
+	if w.gone {
+		return false
 	}
-	switch {
-	case err == nil:
-		t := q.booking.Tickets[0]
-		clear(q.booking.Tickets) // or a permit that is forgotten is kept here
-		if ready, late := q.clock.Ready(t, time.Now()); ready && late <= q.tolerance(&q.clock) && !q.cut {
-			q.stats.Admitted++
-			*p = t.Permit()
-			return nil, nil
-		}
-		q.tickets = append(q.tickets, t)
-	case slotless(err):
-		q.noSlot, q.full = true, err
-	case !denied(err):
-		q.stats.Refused++
-		q.fail(err)
-		return nil, err
-	default:
-		q.stats.Refused++
-		return nil, reason(err, deadline, byCtx)
+	q.stats.Cancelled++
+	first := w == q.line.first
+	if (q.line.remove(w) || first) && !q.pumping {
+		q.line.fit()
+		q.setTimerLocked()
 	}
-	w := &waiter{cost: *c, deadline: deadline, byCtx: byCtx, ready: make(chan struct{})}
-	q.list.pushFront(w)
-	if len(q.tickets) > 0 {
-		q.list.place()
-	}
-	if q.cut {
-		q.refuseAll(ErrClosed)
-	}
-	return w, nil
-}
-
-// deadline is when a call gives up, and whether that is by its ctx.
-func (q *Queue) deadline(ctx context.Context) (at time.Time, byCtx bool) {
-	if q.config.MaxWait > 0 {
-		at = time.Now().Add(q.config.MaxWait)
-	}
-	if d, ok := ctx.Deadline(); ok && (at.IsZero() || d.Before(at)) {
-		return d, true
-	}
-	return at, false
-}
-
-// within is the longest wait that ends by the deadline.
-func within(deadline, now time.Time) time.Duration {
-	if deadline.IsZero() {
-		return farthest
-	}
-	return min(max(0, deadline.Sub(now)), 1<<63-1-rounding) + rounding
-}
-
-// rounding is how much later than its deadline a call may go: waits are rounded up,
-// to the microsecond in some stores, and each place counts from the one before.
-const rounding = 10 * time.Microsecond
-
-func because(byCtx bool) error {
-	if byCtx {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
-// refusal says that a call is not even to wait. The zero time: it is not known
-// when it could go.
-func (q *Queue) refusal(earliest time.Time, why error) *outbound.ThrottledError {
-	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: why}
-	if !earliest.IsZero() {
-		e.RetryAfter = max(0, time.Until(earliest))
-	}
-	return e
-}
-
-// reason completes the bucket's refusal of a call that was ready to wait until the
-// deadline.
-func reason(err error, deadline time.Time, byCtx bool) error {
-	var full *outbound.ThrottledError
-	switch {
-	case !errors.As(err, &full):
-	case deadline.IsZero():
-		full.Err = ErrFar
-	default:
-		full.Err = because(byCtx)
-	}
-	return err
-}
-
-// slotless reports whether the bucket has refused for want of a place among
-// the calls at once, whose end nobody knows.
-func slotless(err error) bool {
-	var full *outbound.ThrottledError
-	return errors.As(err, &full) && full.RetryAfter == 0
-}
-
-// denied reports whether the bucket has refused, and knows why: any other error
-// is the store's.
-func denied(err error) bool {
-	var full *outbound.ThrottledError
-	var cost *outbound.CostError
-	return errors.As(err, &full) || errors.As(err, &cost)
+	return true
 }
 
 // Len returns the number of calls that wait.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.list.n
+	return q.line.n
 }
 
 // Stats returns what has become of calls so far.
@@ -342,25 +195,25 @@ func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.stats
-	s.Waiting = q.list.n
+	s.Waiting = q.line.n
 	return s
 }
 
-// Idle reports whether nobody waits and the bucket is idle: what an
-// [outbound.Keyed] asks before it drops a queue.
+// Idle reports whether nobody waits and the bucket is idle. An [outbound.Keyed] asks this
+// before it drops a queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
-	busy := q.list.n > 0 || q.busy || len(q.tickets)+len(q.back) > 0
+	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
 	q.mu.Unlock()
 	return !busy && (q.bucket == nil || q.bucket.Idle())
 }
 
-// Shutdown refuses newcomers with [ErrClosed] and returns when all who wait
-// have gone, or with ctx's error when that ends first; they still go then.
+// Shutdown refuses new calls with [ErrClosed] and returns when all calls that wait have
+// gone. If ctx ends first it returns ctx's error, and the calls still go.
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
-	if q.list.n == 0 && !q.busy {
+	if q.line.n == 0 && !q.pumping {
 		q.mu.Unlock()
 		return nil
 	}
@@ -377,15 +230,18 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close refuses newcomers and all who wait with [ErrClosed]. Calls that were
-// admitted are not touched. It always returns nil, and can be called again.
+// Close refuses new calls and all calls that wait with [ErrClosed]. It does not touch calls
+// that were admitted. It always returns nil, and can be called again.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed, q.cut = true, true
-	q.refuseAll(ErrClosed)
-	if !q.busy {
-		q.arm()
+	q.closed = true
+	for q.line.first != nil {
+		q.refuseLocked(q.line.first, ErrClosed)
+	}
+	q.line.fit()
+	if !q.pumping {
+		q.setTimerLocked()
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 var bg = context.Background()
 
-// pass lets time pass, and then all that it has woken run.
+// pass lets time pass, and returns when all goroutines that it has woken wait again.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -95,7 +95,7 @@ func TestCancelledCallsDelayTheNextByNothing(t *testing.T) {
 	})
 }
 
-// Nor when several of them had places, and all cancel at one instant in any order.
+// Several of them had places, and all cancel at one instant, in any order.
 func TestCallsCancelledTogetherGiveAllTheirPlacesBack(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestCallsCancelledTogetherGiveAllTheirPlacesBack(t *testing.T) {
 	}
 }
 
-func TestWhoCannotMakeItIsRefusedWithoutWaiting(t *testing.T) {
+func TestACallThatCannotMakeItIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: 3 * time.Second})
 		begin := time.Now()

@@ -2,5 +2,5 @@
 
 package queue
 
-// raced has simulations cut short: under the race detector they take five times as long.
+// raced cuts simulations short: they take five times as long under the race detector.
 const raced = true

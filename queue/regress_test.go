@@ -55,7 +55,7 @@ func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
 	t.Error("the slot did not come back")
 }
 
-func TestAHoldRefusesOneWithAPlaceWhoCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesACallWithAPlaceThatCannotMakeItAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{MaxWait: 2 * time.Second})
@@ -102,7 +102,7 @@ func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
 	})
 }
 
-// between is a store that has something done while a reply is on its way.
+// between is a store that does something once, while a reply is on its way.
 type between struct {
 	leak.Store
 	then func()
@@ -117,7 +117,7 @@ func (s *between) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 	return r, err
 }
 
-// What happens between the bucket's answer and the queue's listening counts.
+// The bucket has answered, and the queue does not listen to it yet.
 func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &between{Store: leak.NewMemory()}
@@ -135,7 +135,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	})
 }
 
-// While nobody waits the queue does not listen, and then knows nothing.
+// While nobody waits the queue does not listen to the bucket, and forgets what it knew.
 func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 10 * time.Millisecond}
@@ -151,7 +151,7 @@ func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1000, LeakRate: 1000}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // one is away to book when the other comes
+		for range 2 { // the second comes during the trip of the first
 			go func() {
 				if _, err := q.Acquire(bg, outbound.Cost{50}); err != nil {
 					t.Error(err)

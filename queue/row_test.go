@@ -41,9 +41,9 @@ func (e ends) Done() {
 	}
 }
 
-// flood sends 1 000 calls at once, which take a tenth of a second each. It returns how
-// many of them failed, the most that left within a second, the most that were in progress
-// together, and how long all took.
+// flood sends 1 000 calls at once that take a tenth of a second each. It returns how many
+// failed, the most that left within a second, the most in progress together, and how long
+// all took.
 func flood(l outbound.Limiter) (failed, window, together int, took time.Duration) {
 	var mu sync.Mutex
 	var left []time.Duration

@@ -14,16 +14,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// A simulation: random traffic through queues on one bucket, with cancels,
-// deadlines, settles, gates beside them, holds, refusals, pauses of the process
-// and new limits. Nothing exceeds the law, whatever happens.
+// simulation is random traffic through queues on one bucket, with cancels, deadlines,
+// settles, calls that do not wait, holds, refusals, pauses of the process and new limits.
+// Whatever happens, no more units go than the limits allow.
 type simulation struct {
 	t      *testing.T
 	rnd    *rand.Rand
 	b      *outbound.Bucket
 	queues []*Queue
 	limits []outbound.Limit
-	sent   [2]outboundtest.History // units that went, by unit
+	sent   [2]outboundtest.History // what went, by unit
 }
 
 func (s *simulation) call(ctx context.Context, l outbound.Limiter, c outbound.Cost, used outbound.Cost, hold time.Duration) {
@@ -82,7 +82,7 @@ func (s *simulation) disturb(q *Queue) {
 	case 1:
 		pause(q, time.Duration(s.rnd.IntN(int(2*time.Second))))
 	case 2:
-		go s.call(bg, s.b, outbound.Cost{1, 1}, outbound.Cost{1, 1}, 0) // a gate beside the queues
+		go s.call(bg, s.b, outbound.Cost{1, 1}, outbound.Cost{1, 1}, 0) // a call that does not wait
 	case 3:
 		if p, err := s.b.Acquire(bg, outbound.Cost{1}); err == nil {
 			s.sent[0].Add(time.Now(), 1)
@@ -143,7 +143,7 @@ func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 	}
 }
 
-// Whenever there is demand, and neither hold nor pause, the leak rate is used.
+// As long as calls wait, and there is neither hold nor pause, they use the leak rate.
 func TestDemandUsesTheLeakRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := outbound.Limit{Capacity: 3, LeakRate: 0.5}
@@ -167,7 +167,7 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 				}
 				p.Done()
 			}()
-			synctest.Wait() // or thousands are on their way before the first is counted
+			synctest.Wait() // or thousands come before q.Len counts the first
 			if rnd.IntN(3) == 0 {
 				time.AfterFunc(time.Duration(rnd.IntN(int(time.Minute))), cancel)
 			} else {

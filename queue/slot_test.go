@@ -21,7 +21,7 @@ func TestAHeadWithoutASlotWaitsForADone(t *testing.T) {
 		if n := l.went(); n != 2 {
 			t.Errorf("%d in progress, want 2", n)
 		}
-		// A head without a slot holds no place of the other limit.
+		// The first call has no slot, and takes nothing of the other limit.
 		if s, _ := b.States(bg); s[0].Level != 2 || s[1].Level != 0 {
 			t.Errorf("levels %v in progress, %v units, want 2, 0", s[0].Level, s[1].Level)
 		}

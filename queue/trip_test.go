@@ -11,9 +11,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Also who comes when nobody waits can give up while its trip is under way; what that
-// books is given back.
-func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
+// A call that comes while nobody waits can give up during its trip. The place that the trip
+// books goes back.
+func TestACallHeedsItsCtxDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
@@ -44,7 +44,7 @@ func TestACallThatIsAwayToBookHeedsItsCtx(t *testing.T) {
 	})
 }
 
-// Nor does it wait longer than for its trip, nor make more than one.
+// It waits for one trip and no longer.
 func TestACallAloneTakesOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 10 * ms}

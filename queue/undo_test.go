@@ -13,9 +13,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// When slowing down turns out not to help, the bucket's clock is at full speed again
-// in one step, and places come nearer than their workers have planned. Nobody goes
-// beside another; it costs each worker one place at most.
+// When slowing down turns out not to help, the bucket's clock is at full speed again in one
+// step, and places come nearer than their workers have planned. No two calls go together,
+// and each worker loses one place at most.
 func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 	const workers = 200
 	for _, rate := range []float64{1, 10} {
@@ -61,7 +61,7 @@ func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 					}()
 				}
 			}
-			// In windows of a hundred calls at full speed.
+			// A window is a hundred calls at full speed.
 			window := time.Duration(100/rate) * time.Second
 			undone, slowest, after := 0, 1.0, 0
 			for k := 0; k < 110 && (undone == 0 || k < undone+20); k++ {
@@ -88,7 +88,7 @@ func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 			}
 			use := float64(after) / 1900
 			t.Logf("%v/s: undone in window %d at speed %.3f, then %.3f of the rate; %d places were heard of too late", rate, undone, slowest, use, late)
-			// A worker hears of it only when it has planned to go: its place may be lost.
+			// A worker may hear of it only when its next place has passed, and then loses that.
 			if undone == 0 || use < 0.93-workers/1900. {
 				t.Errorf("%v/s: undone in window %d, then %.3f of the rate", rate, undone, use)
 			}

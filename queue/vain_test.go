@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A place that is due before its reply is there was asked for again and again, for
-// ever, where nothing the queue said made the store book a later one.
+// The queue used to ask for ever for places that were due before their replies came, if
+// nothing that it said made the store book later ones.
 func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	for name, s := range map[string]*far{
 		"it knows no After":                  {unafter: true},
@@ -53,7 +53,7 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	}
 }
 
-// vain is a store whose replies bring nothing that can be used.
+// vain is a store whose replies bring no place that can be used.
 type vain struct {
 	leak.Store
 	spoil func(*leak.Reply)
@@ -69,8 +69,8 @@ func (v *vain) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	return r, err
 }
 
-// A store that is broken is asked with pauses, that grow, and a call waits for it no
-// longer than for others.
+// The queue asks a store that is broken with pauses that grow. A call waits for it no longer
+// than MaxWait.
 func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
 	for name, spoil := range map[string]func(*leak.Reply){
 		"places that have passed": func(r *leak.Reply) {

@@ -12,19 +12,19 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// waits records what becomes of calls that arrive one by one at a queue, to find
-// those that have waited for nothing.
+// waits records what becomes of calls that arrive one by one, to find those that have waited
+// without need.
 type waits struct {
 	limits []outbound.Limit
 	mu     sync.Mutex
 	calls  []*waited // in order of arrival
 }
 
-// waited is a call, as the oracle sees it.
+// waited is one of these calls.
 type waited struct {
 	cost       outbound.Cost
 	came, left time.Time
-	went       bool // else it has cancelled
+	went       bool // false: it has cancelled
 }
 
 // arrive lets a call come, and returns when it waits or has gone.
@@ -41,10 +41,9 @@ func (s *waits) arrive(ctx context.Context, q *Queue, c outbound.Cost) {
 	synctest.Wait()
 }
 
-// needless replays what has gone through ideal buckets. Each call could have gone
-// when it had come, when all before it had gone or cancelled, and when there was
-// room beside those that had really gone by then. It returns the sum of what they
-// waited beyond that, and the longest of it.
+// needless replays the calls that went through ideal buckets. A call could have gone as soon
+// as it had come, all before it had gone or cancelled, and there was room beside those that
+// had really gone. needless returns the sum of all waits beyond that, and the longest.
 func (s *waits) needless() (sum, most time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,9 +80,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Whoever cancels, one by one or many at once, and whatever they would have cost:
-// those behind wait no longer than if they had never come.
-func TestNobodyWaitsForThoseWhoCancel(t *testing.T) {
+// Calls cancel one by one or many at once, whatever they cost. The calls behind wait no
+// longer than if those had never come.
+func TestNobodyWaitsForCallsThatCancel(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
 		seeds = 10

@@ -1,0 +1,263 @@
+package queue
+
+import (
+	"math"
+	"sort"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// The queue books places ahead for the calls at its head. Two marks say when: it books
+// when a call has no place and the last place is due within the low mark, and then books
+// places that are due within the high mark. With one mark every call would cost a trip.
+// Booking only when the call before has left would lose the timers' lateness each time.
+const (
+	low      = 5 * time.Millisecond  // the low mark, without the time of a trip
+	span     = 10 * time.Millisecond // from the low mark to the high one
+	maxBatch = 4096                  // calls in one trip
+
+	// slotCheck is how often the queue asks while its first call waits for a slot. A permit
+	// may have been dropped without Done.
+	slotCheck = time.Second
+
+	// newsCheck is how often the queue asks a store while its first place is far away.
+	// Another worker may have changed the limits or ended a hold.
+	newsCheck = 10 * time.Second
+
+	// mostWasted is how many trips in a row may bring no place in time before the queue pauses
+	// between them. Fewer pause it enough by themselves.
+	mostWasted = 3
+
+	// farthest is how far away a place may be for a call without a deadline. If some fault
+	// made a level wrong, the queue would stand still for years.
+	farthest = 24 * time.Hour
+
+	// rounding is how much later than its deadline a call may go. Stores round waits up, some
+	// to the microsecond, and each place counts from the one before.
+	rounding = 10 * time.Microsecond
+
+	forever = time.Duration(math.MaxInt64)
+)
+
+// state is all that the queue decides by, besides the time. Its methods decide and change
+// nothing.
+type state struct {
+	key    string // of the bucket
+	shared bool   // the bucket is in a store
+	config Config
+
+	line    waiters
+	clock   outbound.Clock // as of the last trip
+	trips   trips
+	moving  outbound.Ticket          // the place that the trip under way books anew
+	changed bool                     // the bucket has told of a change, and no trip was made since
+	noSlot  *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
+	wasted  int                      // trips that brought no place in time, since the last call went
+	pause   time.Time                // book nothing before, because of those; zero: none was needed
+	granted int                      // how many places the last booking got
+	booked  float64                  // units booked since the backlog began; 0: there is none
+}
+
+// tolerance is how late a call may leave.
+func (s *state) tolerance() time.Duration {
+	if s.config.Tolerance > 0 {
+		return s.config.Tolerance
+	}
+	return s.clock.Tolerance()
+}
+
+// dueIn is how long until the place is due.
+func (s *state) dueIn(t outbound.Ticket, now time.Time) time.Duration { return s.clock.Due(t).Sub(now) }
+
+// lastIn is how long until the last place is due; 0: there is none.
+func (s *state) lastIn(now time.Time) time.Duration {
+	if n := len(s.line.tickets); n > 0 {
+		return s.dueIn(s.line.tickets[n-1], now)
+	}
+	return 0
+}
+
+// toBook decides what to book and fills in the booking. It returns the first call to book
+// for, or nil if there is nothing to book.
+func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
+	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
+	l := &s.line
+	lowMark, last := s.trips.lowMark(), s.lastIn(now)
+	switch {
+	case s.changed && len(l.tickets) == 1 && l.first != nil && last > lowMark:
+		// Units may have come back, and bring the only place nearer.
+		first, k.Move = l.first, l.tickets[0]
+		k.Costs = append(k.Costs, first.cost)
+	case l.unplaced == nil || s.noSlot != nil || now.Before(s.pause):
+		return nil
+	case last > lowMark && (last > lowMark+s.trips.wayBack || s.hearIn(now) > 0):
+		// It is too early. If there is a trip now anyway, though, the next may be too late.
+		return nil
+	default:
+		first = l.unplaced
+		most := s.mostCalls()
+		for w := first; w != nil && len(k.Costs) < most; w = w.next {
+			k.Costs = append(k.Costs, w.cost)
+		}
+	}
+	k.Wait, k.Horizon, k.After = within(s.givesUp(first, now), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
+	if s.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
+		k.After = max(k.After, s.trips.mean)
+	}
+	k.Claim = s.claim(k)
+	return first
+}
+
+// mostCalls is for how many calls the queue books: for half as many again as got places the
+// last time, because asking in vain costs time as well.
+func (s *state) mostCalls() int {
+	if s.shared && s.trips.mean == 0 {
+		return 1 // the store may be far away, and the place go back for that
+	}
+	return min(maxBatch, 16+s.granted*3/2)
+}
+
+// claim is the booking's Claim, by which workers with a backlog have equal shares. Without
+// it the workers close to the store would have most of a busy bucket. One call is no
+// backlog, and a place that is booked anew was counted before.
+func (s *state) claim(k *outbound.Booking) float64 {
+	switch {
+	case k.Move != outbound.Ticket{} || len(k.Costs) == 1:
+		return 0
+	case s.booked == 0:
+		return math.Inf(1) // the backlog begins
+	}
+	return s.booked
+}
+
+// hearIn is how long until the first place is due, or until the queue must hear the clock
+// again because it will be too old when a later place is due. With a store that is far away
+// the first place that needs that is hardly ever the first of all.
+func (s *state) hearIn(now time.Time) time.Duration {
+	t := s.line.tickets
+	if len(t) == 0 {
+		return forever
+	}
+	in := s.dueIn(t[0], now)
+	if i := sort.Search(len(t), func(i int) bool { return s.clock.Stale(t[i]) }); i < len(t) {
+		in = min(in, s.dueIn(t[i], now)-s.trips.lowMark())
+	}
+	return in
+}
+
+// newsIn is how long until the queue asks for news because its first place is far away. A
+// bucket in this process tells of changes by itself.
+func (s *state) newsIn(now time.Time) time.Duration {
+	if !s.shared || len(s.line.tickets) == 0 {
+		return forever
+	}
+	return s.trips.ended.Add(newsCheck).Sub(now)
+}
+
+// needsTrip reports whether the queue needs a trip now, and whether that is only for news:
+// then it may fail. first is what toBook has returned.
+func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) {
+	if first != nil || s.changed || len(s.line.unused) > 0 || s.hearIn(now) <= 0 {
+		return true, false
+	}
+	needed = s.newsIn(now) <= 0
+	return needed, needed
+}
+
+// nextIn is how long until there is something to do, if no trip is under way.
+func (s *state) nextIn(now time.Time) time.Duration {
+	l := &s.line
+	if s.changed || len(l.unused) > 0 || len(l.tickets) > l.n {
+		return 0
+	}
+	next := min(s.hearIn(now), s.newsIn(now))
+	if s.noSlot == nil {
+		if l.unplaced != nil {
+			next = min(next, max(0, s.pause.Sub(now), s.lastIn(now)-s.trips.lowMark()))
+		}
+		return next
+	}
+	next = min(next, slotCheck)
+	if l.first != nil && !l.first.deadline.IsZero() {
+		next = min(next, l.first.deadline.Sub(now))
+	}
+	return next
+}
+
+// nextOnTrip is how long until the first call may go during a trip. ok is false if the call
+// needs what the trip brings.
+func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
+	if len(s.line.tickets) == 0 {
+		return 0, false
+	}
+	t := s.line.tickets[0]
+	if t == s.moving || s.line.misfits(t) {
+		return 0, false
+	}
+	in = s.dueIn(t, now)
+	ready, _ := s.clock.Ready(t, now)
+	return in, ready || in > 0
+}
+
+// fate is what becomes of the first place.
+type fate uint8
+
+const (
+	placeStays    fate = iota // it is not due, or needs a trip
+	placeUsed                 // it lets the first call go
+	placeLate                 // it goes back, and the first call books anew
+	placeUnwanted             // it goes back, because nobody waits
+)
+
+// fate decides what becomes of t, the first place, and returns how late it is.
+func (s *state) fate(t outbound.Ticket, now time.Time) (fate, time.Duration) {
+	// If t was booked for another cost, its call has cancelled during a trip. When that is
+	// over, t goes back with all places behind it.
+	if t == s.moving || s.line.misfits(t) {
+		return placeStays, 0
+	}
+	ready, by := s.clock.Ready(t, now)
+	switch {
+	case !ready:
+		return placeStays, 0
+	case s.line.first == nil:
+		return placeUnwanted, 0
+	case by > s.tolerance():
+		return placeLate, by // others have booked the places since, and would go together with this call
+	}
+	return placeUsed, by
+}
+
+// failsWith reports whether a call with the place t fails when a trip fails, because it
+// would need another one to go.
+func (s *state) failsWith(t outbound.Ticket, now time.Time) bool {
+	in := s.dueIn(t, now)
+	return in <= s.trips.lowMark() && (in <= 0 || s.clock.Stale(t))
+}
+
+// givesUp is when a call gives up. A MaxWait bounds the wait for room and not the store's
+// distance: it counts as a trip and a reply's way back if it is shorter.
+func (s *state) givesUp(w *waiter, now time.Time) time.Time {
+	soonest := now.Add(s.trips.lowMark() + s.trips.wayBack)
+	if s.trips.wayBack > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
+		return soonest
+	}
+	return w.deadline
+}
+
+// pauseAfter is how long the queue books nothing after so many wasted trips.
+func pauseAfter(wasted int) time.Duration {
+	if wasted <= mostWasted {
+		return 0
+	}
+	return span << min(wasted-mostWasted, 6)
+}
+
+// within is the longest wait that ends by the deadline.
+func within(deadline, now time.Time) time.Duration {
+	if deadline.IsZero() {
+		return farthest
+	}
+	return min(max(0, deadline.Sub(now)), forever-rounding) + rounding
+}

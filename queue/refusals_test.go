@@ -1,0 +1,188 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// refused is a refusal that is expected.
+type refused struct {
+	call  int // its index
+	after time.Duration
+	is    error // besides outbound.ErrThrottled; nil: nothing
+}
+
+// expect fails the test unless all are the calls that want says, in this order.
+func (m moment) expect(t *testing.T, calls []*waiter, all []refusal, want ...refused) {
+	t.Helper()
+	for i := range max(len(all), len(want)) {
+		if i >= len(all) || i >= len(want) {
+			t.Errorf("%s: %d are refused, want %d", m.name, len(all), len(want))
+			return
+		}
+		var full *outbound.ThrottledError
+		got, call := all[i], slices.Index(calls, all[i].w)
+		switch is := want[i].is; {
+		case call != want[i].call:
+			t.Errorf("%s: call %d is refused, want %d", m.name, call, want[i].call)
+		case errors.Is(is, outbound.ErrTooLarge):
+			if !errors.Is(got.err, is) {
+				t.Errorf("%s: call %d: %v, want %v", m.name, call, got.err, is)
+			}
+		case !errors.As(got.err, &full) || full.Err != is || full.RetryAfter != want[i].after || full.Key != "test" && full.Key != "k":
+			t.Errorf("%s: call %d: %v (%+v), want it after %v, %v", m.name, call, got.err, full, want[i].after, is)
+		}
+	}
+}
+
+func TestWhoIsNotEvenToWait(t *testing.T) {
+	five := []float64{1, 1, 1, 1, 1}
+	for _, c := range []struct {
+		moment // the last of calls is the one that comes
+		after  time.Duration
+		is     error
+		waits  bool
+	}{
+		{moment{name: "no deadline", calls: []float64{1, 1}}, 0, nil, true},
+		{moment{name: "the forecast is the deadline", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 200 * ms}}, 0, nil, true},
+		{moment{name: "the forecast is later by rounding", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 200*ms - rounding}}, 0, nil, true},
+		{moment{name: "the forecast is later", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 200*ms - rounding - 1}}, 200 * ms, nil, false},
+		{moment{name: "others without a place count", calls: []float64{1, 1, 1}, places: 1, at: 50 * ms, within: []time.Duration{0, 0, 250 * ms}}, 250 * ms, nil, false},
+		{moment{name: "later than its ctx", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 100 * ms}, edit: func(s *state, _ *outbound.Bucket) {
+			s.line.last.byCtx = true
+		}}, 200 * ms, context.DeadlineExceeded, false},
+		{moment{name: "no bucket is as large", calls: []float64{1, 2}}, 0, outbound.ErrTooLarge, false},
+		{moment{name: "the line is full", calls: append(five, 1), places: 0}, 600 * ms, ErrFull, false},
+		{moment{name: "one is left", calls: five}, 0, nil, true},
+		{moment{name: "nothing is known", calls: []float64{1, 2}, within: []time.Duration{0, ms}, edit: func(s *state, _ *outbound.Bucket) {
+			s.clock = outbound.Clock{}
+		}}, 0, nil, true},
+		{moment{name: "the line is full and nothing is known", calls: append(five, 1), edit: func(s *state, _ *outbound.Bucket) {
+			s.clock = outbound.Clock{}
+		}}, 0, ErrFull, false},
+		{moment{name: "the first, while a place goes back", calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) {
+			s.line.unused = append(s.line.unused, outbound.Ticket{})
+		}}, 0, nil, true},
+		{moment{name: "the first, while nothing goes back", calls: []float64{1}, within: []time.Duration{ms}}, 100 * ms, nil, false},
+	} {
+		c.run(t, func(s *state, calls []*waiter, now time.Time) {
+			last := len(calls) - 1
+			s.line.remove(calls[last])
+			err := s.admit(calls[last], now)
+			if c.waits {
+				if err != nil {
+					t.Errorf("%s: %v", c.name, err)
+				}
+				return
+			}
+			c.expect(t, calls, []refusal{{calls[last], err}}, refused{last, c.after, c.is})
+		})
+	}
+}
+
+func TestWhoIsHopelessAfterAChange(t *testing.T) {
+	hold := func(s *state, b *outbound.Bucket) {
+		if err := b.Hold(bg, time.Second); err != nil {
+			t.Error(err)
+		}
+		hear(s, b)
+	}
+	lower := func(s *state, b *outbound.Bucket) {
+		if err := b.SetLimits(bg, outbound.Limit{Capacity: 0.5, LeakRate: 10}); err != nil {
+			t.Error(err)
+		}
+		hear(s, b)
+	}
+	for _, c := range []struct {
+		moment
+		want []refused
+	}{
+		{moment{name: "nothing has changed", calls: []float64{1, 1, 1}, places: 1, within: []time.Duration{100 * ms, 200 * ms, 300 * ms}}, nil},
+		{moment{name: "a hold, no deadlines", calls: []float64{1, 1, 1}, places: 1, edit: hold}, nil},
+		{moment{name: "a hold, all in time", calls: []float64{1, 1}, places: 1, within: []time.Duration{1100 * ms, 1200 * ms}, edit: hold}, nil},
+		{moment{name: "a call with a place is too late, the next has it", calls: []float64{1, 1, 1}, places: 1,
+			within: []time.Duration{time.Second, 1100 * ms, 1200 * ms}, edit: hold}, []refused{{0, 1100 * ms, nil}}},
+		{moment{name: "so are all behind that need the others' places", calls: []float64{1, 1, 1}, places: 1,
+			within: []time.Duration{2 * time.Second, 1199 * ms, 1200 * ms}, edit: hold}, []refused{{1, 1200 * ms, nil}}},
+		{moment{name: "by a ctx", calls: []float64{1}, places: 1, within: []time.Duration{time.Second}, edit: func(s *state, b *outbound.Bucket) {
+			hold(s, b)
+			s.line.first.byCtx = true
+		}}, []refused{{0, 1100 * ms, context.DeadlineExceeded}}},
+		{moment{name: "a store as far away as MaxWait", store: true, calls: []float64{1}, within: []time.Duration{time.Second}, edit: func(s *state, b *outbound.Bucket) {
+			hold(s, b)
+			s.trips = trips{mean: 2 * time.Second, wayBack: time.Second}
+		}}, nil},
+		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
+	} {
+		c.run(t, func(s *state, calls []*waiter, now time.Time) { c.expect(t, calls, s.hopeless(now), c.want...) })
+	}
+}
+
+func TestWhoseTimeIsOver(t *testing.T) {
+	noSlot := func(s *state, _ *outbound.Bucket) {
+		s.noSlot = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
+	}
+	at := []time.Duration{100 * ms, 100 * ms, 101 * ms, 50 * ms}
+	four := []float64{1, 1, 1, 1}
+	for _, c := range []struct {
+		moment
+		want []refused
+	}{
+		{moment{name: "they wait for their places", calls: four, at: 100 * ms, within: at}, nil},
+		{moment{name: "they wait for a slot", calls: four, at: 100 * ms, within: at, edit: noSlot}, []refused{{0, 0, nil}, {1, 0, nil}}},
+		{moment{name: "the first has a place", calls: four, places: 1, at: 100 * ms, within: at, edit: noSlot}, nil},
+		{moment{name: "the first has no deadline", calls: four, at: 100 * ms, within: []time.Duration{0, ms}, edit: noSlot}, nil},
+		{moment{name: "a store brings no place in time", calls: four, at: 100 * ms, within: at, edit: func(s *state, _ *outbound.Bucket) {
+			s.pause = time.Now().Add(-ms)
+			s.line.first.byCtx = true
+		}}, []refused{{0, 0, context.DeadlineExceeded}, {1, 0, nil}}},
+	} {
+		c.run(t, func(s *state, calls []*waiter, now time.Time) {
+			all := s.expired(now)
+			c.expect(t, calls, all, c.want...)
+			for _, r := range all {
+				e := r.err.(*outbound.ThrottledError)
+				if s.noSlot != nil && (e.Limit != "slots" || e.InProgress != 3 || e.Oldest != time.Minute+100*ms) {
+					t.Errorf("%s: %+v does not tell of the calls in progress", c.name, e)
+				}
+			}
+		})
+	}
+}
+
+func TestWhoIsAsFarAway(t *testing.T) {
+	m := moment{name: "far", calls: []float64{0.5, 0.4, 1, 0.5, 1}, places: 1, within: []time.Duration{0, 0, time.Hour}}
+	m.run(t, func(s *state, calls []*waiter, now time.Time) {
+		far := &outbound.ThrottledError{Key: s.key, RetryAfter: 90 * ms, Err: ErrFar}
+		all := s.asFar(outbound.Cost{0.5}, far, now)
+		m.expect(t, calls, all, refused{3, 100 * ms, ErrFar}, refused{4, 150 * ms, ErrFar})
+		if all[0].err == all[1].err || far.RetryAfter != 90*ms {
+			t.Error("two calls have one error")
+		}
+	})
+}
+
+func TestWhyTheBucketRefusedACall(t *testing.T) {
+	soon := time.Now()
+	for _, c := range []struct {
+		w    waiter
+		want error
+	}{
+		{waiter{}, ErrFar},
+		{waiter{deadline: soon}, nil},
+		{waiter{deadline: soon, byCtx: true}, context.DeadlineExceeded},
+	} {
+		full := &outbound.ThrottledError{}
+		if err := refusedBy(full, &c.w); err != error(full) || full.Err != c.want {
+			t.Errorf("%v, want %v", err, c.want)
+		}
+		if err := refusedBy(errAway, &c.w); err != errAway {
+			t.Error(err)
+		}
+	}
+}
