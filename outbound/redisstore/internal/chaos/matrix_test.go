@@ -160,7 +160,7 @@ var matrix = []struct {
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
 		"TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing",
-		"TestWhoCannotMakeItIsRefusedWithoutWaiting",
+		"TestACallThatCannotMakeItIsRefusedAtOnce",
 	}},
 	{31, "a queue is closed while calls wait", "0", []string{
 		"TestCloseEndsAllWhoWaitForAStore",
