@@ -181,14 +181,13 @@ func (b *Bucket) book(ctx context.Context, s *step, r *reply) error {
 	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
 		return err
 	}
-	if r.noSlot && r.bad == nil { // nobody has looked yet whether it can ever go
-		r.bad = b.check(&r.force.limitSet, &s.costs[0])
-	}
 	switch {
-	case r.bad != nil:
-		return r.bad
+	case r.noSlot: // nobody has looked yet whether it can ever go
+		if err := b.check(&r.force.limitSet, &s.costs[0]); err != nil {
+			return err
+		}
 	case !r.Refused:
-		return nil
+		return r.bad
 	}
 	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
 	if refused.Held {

@@ -158,6 +158,7 @@ func (b *Bucket) shared(ctx context.Context, l *ledger, s *step, t *trip, r *rep
 		if r.Reported {
 			t.note()
 			s.reports, s.back = nil, nil
+			l.changed()
 		}
 		if err = l.stale(r.force, &r.Reply); err == nil && stale == mostStale {
 			err = errStale
@@ -321,15 +322,15 @@ func (b *Bucket) report(r report) (held bool) {
 	return result.extended && rem >= r.Wait-moved && rem <= later(r.Wait, moved)
 }
 
-// postpone keeps a settle for those who wait, if there are any. Units come back
-// only as far as they are not promised to the booked. Whoever waits hears of the
-// change, takes back what it has booked far ahead, and its booking anew carries
-// the settle: so the units come back to the one who waits for them.
 // stagger is the largest part by which a doubled hold of a bucket that nobody shares is
 // longer, by chance. Workers that were refused together come back one after the other
 // then, and not together, to be refused again.
 const stagger = 0.25
 
+// postpone keeps a settle for those who wait, if there are any. Units come back
+// only as far as they are not promised to the booked. Whoever waits hears of the
+// change, takes back what it has booked far ahead, and its booking anew carries
+// the settle: so the units come back to the one who waits for them.
 func (l *ledger) postpone(r report) bool {
 	l.watchMu.Lock()
 	wanted := len(l.watchers) > 0

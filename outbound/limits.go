@@ -120,9 +120,7 @@ func (l *ledger) heard(f *inForce, r *leak.Reply, set *limitSet) *inForce {
 	if set != nil {
 		next.limitSet = *set
 	}
-	if r.Version == f.version+1 {
-		next.before = &f.limitSet
-	}
+	next.follow(f)
 	l.force.CompareAndSwap(f, next) // or somebody has heard of others since
 	return next
 }
@@ -142,9 +140,15 @@ func (l *ledger) stale(f *inForce, r *leak.Reply) error {
 		set = newLimitSet(own)
 	}
 	next := &inForce{limitSet: set, stamp: r.Stamp, version: r.Version}
-	if r.Version == f.version+1 {
-		next.before = &f.limitSet
-	}
+	next.follow(f)
 	l.force.CompareAndSwap(f, next)
 	return nil
+}
+
+// follow keeps the limits of just before, for the charges that were booked under them.
+func (f *inForce) follow(was *inForce) {
+	if f.version == was.version+1 {
+		before := was.limitSet // and not what was before that
+		f.before = &before
+	}
 }

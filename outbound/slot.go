@@ -141,7 +141,11 @@ func (l *ledger) enter(s *slot) {
 func (l *ledger) crowded(e *ThrottledError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, limit := range l.force.Load().all {
+	limits := l.force.Load().all
+	if l.store != nil { // an AtOnce is this worker's own
+		limits = l.made.all
+	}
+	for _, limit := range limits {
 		if limit.atOnce {
 			e.Limit = limit.Name
 		}

@@ -106,13 +106,8 @@ func (t *trip) resolve(b *Bucket, s *step, f *inForce) (bad error) {
 		f.align(c, &Cost{})
 		t.back = append(t.back, *c)
 	}
-	if s.move != nil { // it may stay, and be settled
-		cost := &Cost{}
-		if len(s.costs) > 0 {
-			cost = &s.costs[0]
-		}
-		f.align(s.move, cost)
-	}
+	// A place to move stays what it is: under other limits its new place could be a later
+	// one, and so the store moves none.
 	t.op = leak.Op{
 		Limits: f.law, Stamp: f.stamp, Reports: t.reports, Action: s.action, Costs: t.costs,
 		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Back: t.back, Move: s.move, Into: s.into,

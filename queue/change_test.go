@@ -325,3 +325,26 @@ func TestAReloadEachSecondCostsNoCall(t *testing.T) {
 		})
 	}
 }
+
+// A limit that is lowered leaves the places of the next second as they are.
+func TestACallThatIsAboutToGoKeepsItsPlaceWhenTheLimitIsLowered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range map[string]*outbound.Bucket{
+			"of its own": bucket(t, outbound.Limit{Capacity: 1, LeakRate: 2}),
+			"shared":     outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", outbound.Limit{Capacity: 1, LeakRate: 2})),
+		} {
+			l := line{q: New(b, Config{MaxWait: time.Second})}
+			begin := time.Now()
+			l.arrive(bg, 0, outbound.Cost{1}, nil)
+			l.arrive(bg, 1, outbound.Cost{1}, nil)
+			pass(100 * time.Millisecond)
+			if err := b.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 0.1}); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute)
+			if len(l.at) != 2 || l.at[1].Sub(begin) != 500*time.Millisecond {
+				t.Errorf("%s: went at %v, from %v on, want the second 500ms later", kind, l.at, begin)
+			}
+		}
+	})
+}

@@ -58,6 +58,7 @@ func (q *Queue) stepLocked() bool {
 		q.refusedLocked(first, onlyNews, err)
 	}
 	if !q.clock.Same(&before) { // checked only now, when the new places are in line
+		q.line.fit() // calls may have cancelled during the trip
 		q.line.void(&q.clock)
 		q.refuseAllLocked(q.hopeless(time.Now()))
 	}

@@ -17,17 +17,15 @@ import "time"
 // store that cannot read what it has kept says so with a speed of less than 0, in
 // s.State.Speed.
 func (op *Op) Apply(s *Stored, now time.Duration) Reply {
-	r := Reply{Limit: -1}
+	r, old := Reply{Limit: -1}, *s
 	if s.missing() {
 		*s = Stored{State: New(now), Version: s.Version}
 	} else if r.Garbage = !s.sound(op.Limits, now); r.Garbage {
 		s.renew(now)
 	}
 	if op.Stamp != s.Stamp || s.Stamp != 0 && !Equal(op.Limits, s.Limits) {
-		r.Stale, r.Stamp, r.Version, r.State = true, s.Stamp, s.Version, s.State
-		if s.Stamp != 0 {
-			r.Limits = s.Limits
-		}
+		r = s.stale(now, r.Garbage)
+		*s = old
 		return r
 	}
 	if s.Limits == nil {
@@ -43,7 +41,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	}
 	ahead := s.State.Advance(limits, now)
 	// Before the reports: what they give back is then not promised to it.
-	lifted := op.Move != nil && op.Move.Version == s.Version && !op.adds() && s.State.unbook(limits, *op.Move)
+	lifted := op.Movable() && op.Move.Version == s.Version && s.State.unbook(limits, *op.Move)
 	for i := range op.Reports {
 		s.report(&op.Reports[i], limits)
 	}
@@ -74,9 +72,27 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	return r
 }
 
-// adds reports whether a settle rides along that adds units. Then a place that is
-// booked anew could be a later one.
-func (op *Op) adds() bool {
+// stale is the reply to a step that counts by other limits than are in force. What is
+// kept stays as it was: garbage, too, which the next step finds once more.
+func (s Stored) stale(now time.Duration, garbage bool) Reply {
+	r := Reply{Limit: -1, Stale: true, Stamp: s.Stamp, Version: s.Version, State: s.State}
+	if s.Stamp != 0 {
+		r.Limits = s.Limits
+	}
+	r.Expire = add(s.State.Advance(s.Limits, now), s.expire(s.Limits))
+	if garbage {
+		r.Expire = max(r.Expire, Remember)
+	}
+	return r
+}
+
+// Movable reports whether there is a place to move, and what may be booked in its
+// stead: not if a settle rides along that adds units, because a place that is booked
+// anew could then be a later one, and not if the cost can never go.
+func (op *Op) Movable() bool {
+	if op.Move == nil || len(op.Costs) == 0 {
+		return false
+	}
 	for i := range op.Reports {
 		r := &op.Reports[i]
 		if r.Kind != Settled {
@@ -84,11 +100,16 @@ func (op *Op) adds() bool {
 		}
 		for j := range op.Limits {
 			if r.Used[j] > r.Charge.N[j] {
-				return true
+				return false
 			}
 		}
 	}
-	return false
+	for j := range op.Limits {
+		if op.Costs[0][j] > op.Limits[j].Capacity {
+			return false
+		}
+	}
+	return true
 }
 
 // unbook is Unbook with a charge that stays as it is.

@@ -54,7 +54,7 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) 
 	return r, nil
 }
 
-// sweep looks at a few keys and drops the idle ones: looking at two for each
+// sweep looks at a few keys and drops the idle ones: looking at four for each
 // new one is enough to keep up, and no call pays for many.
 func (m *Memory) sweep(t time.Duration) {
 	looked := 0

@@ -155,6 +155,7 @@ const (
 type Reply struct {
 	// Stale is set if other limits are in force than the Op counts by: nothing was
 	// done. Limits are those that are set, and Stamp theirs; none: each worker's own count.
+	// Expire counts as always.
 	Stale  bool
 	Limits []Limit
 	// Reported is set, with Stale, if the reports, and what was to be given back, have

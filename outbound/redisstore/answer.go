@@ -138,8 +138,8 @@ func (a *answer) read(set string) error {
 		return &unreadable{float64(stamp), fmt.Errorf("%d limits", n)}
 	}
 	for i := range a.set {
-		if !a.set[i].Sound() {
-			return &unreadable{float64(stamp), fmt.Errorf("limit %+v", a.set[i])}
+		if l := &a.set[i]; !l.Sound() || leak.Find(a.set[:i], l) >= 0 {
+			return &unreadable{float64(stamp), fmt.Errorf("limit %+v", *l)}
 		}
 	}
 	return nil
@@ -171,7 +171,7 @@ type outcome struct {
 // of it is handed out without the shard's lock, which is held here.
 func (sh *shard) deliver(r *request, a *answer, sent, arrived time.Time) outcome {
 	ln := r.line
-	ln.unreadable = 0
+	ln.badStamp = 0
 	if a.stale {
 		return sh.stale(r, a)
 	}
@@ -236,7 +236,7 @@ func (o *outcome) divide(sh *shard) {
 }
 
 // refusal is what a call of this cost is told that has no room in the state that the
-// answer tells of, or nil if it has, or can never have any.
+// answer tells of, or nil if it has.
 func (o *outcome) refusal(cost *leak.Units) *leak.Reply {
 	if o.answer.why == 0 {
 		return nil
@@ -302,8 +302,12 @@ func (sh *shard) stale(r *request, a *answer) outcome {
 	r.line.fence = r.fenced
 	o := outcome{request: r, answer: a, over: r.waits}
 	o.base = leak.Reply{Limit: -1, Stale: true, Stamp: a.stamp, Version: a.version, Limits: a.set}
+	r.line.refusal = refusal{}
 	for _, w := range r.waits {
 		w.place = -1
+		if w.gone && w.tells && !w.reported {
+			sh.lose(r.line, errUntold)
+		}
 		if w.reported {
 			w.result = new(leak.Reply)
 			*w.result = o.base
@@ -315,65 +319,14 @@ func (sh *shard) stale(r *request, a *answer) outcome {
 	return o
 }
 
-// places are what was taken for each of a request's costs, in their order, as the
-// script has taken it.
-type places struct {
-	*answer
-	*request
-	// From the first place on, which is the zero of this dial, it is computed again.
-	dial leak.State
-	next int
-}
-
-func (a *answer) places(r *request) places {
-	p := places{answer: a, request: r, dial: leak.State{Speed: 1, Rem: -leak.HoldMemory}}
-	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
-		p.dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
-	}
-	for i := range a.n {
-		p.dial.Level[i].Level = a.full[i]
-	}
-	return p
-}
-
-// book appends the charges of the next n costs.
-func (p *places) book(to []leak.Charge, n int) []leak.Charge {
-	a := p.answer
-	for range n {
-		to = append(to, leak.Charge{})
-		c := &to[len(to)-1]
-		units := &p.costs[p.next]
-		if p.next == 0 {
-			c.N, c.Y, c.Up = *units, a.full, a.up
-			c.Before = a.before - a.place
-			c.Free = c.Freed(p.limits)
-		} else {
-			p.dial.Fill(p.limits, units, maxWait, c)
-		}
-		p.next++
-		c.Place += a.place
-		c.Before += a.place
-		c.Free += a.place
-		c.Born, c.Epoch = a.state.Born, a.state.Epoch
-		for i := range a.n {
-			if a.repeated { // what has come back since is no part of it
-				c.Y[i] += a.y[i] - p.full[i]
-			} else {
-				c.Y[i] += a.state.Level[i].Ret
-			}
-		}
-		c.Seq, c.Version = p.seq, a.version
-	}
-	return to
-}
-
-const maxWait = time.Duration(math.MaxInt64)
+// errUntold is why the report of a caller that has gone was lost.
+var errUntold = errors.New("redisstore: limits were set meanwhile, and nobody was left to report again")
 
 // unread has a request made again whose answer is limits that nobody can have set: the
 // next one says so, and the script takes them for garbage.
 func (sh *shard) unread(r *request, u *unreadable) outcome {
 	ln := r.line
-	ln.unreadable = u.stamp
+	ln.badStamp = u.stamp
 	if r.stamp != 0 { // then none are in force
 		return sh.stale(r, &answer{stale: true})
 	}

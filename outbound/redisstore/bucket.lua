@@ -1,4 +1,4 @@
--- One step of a bucket, as Op.Apply of package outbound computes it. Times are
+-- One step of a bucket, as Op.Apply of package leak computes it. Times are
 -- microseconds, with the nanoseconds behind the point; rates are units per second.
 --
 -- KEYS[1] is a hash:
@@ -95,7 +95,7 @@ end
 local arg = 3 + n -- the next step
 local got = redis.pcall('HMGET', key, unpack(fields))
 
-local stamp, set, garbage = 0, false, false
+local stamp, set, kept, garbage = 0, false, nil, false
 if got.err then -- it is no hash: whoever may not read it is not told that it is empty
   if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
   got, garbage = {}, true
@@ -106,6 +106,7 @@ if got[3] then
   stamp, blob = tonumber(stamp or string.match(got[3], '^%d+$')), blob or ''
   if stamp and stamp > 0 and stamp < 9007199254740992 and stamp ~= -known then
     set = blob ~= ''
+    kept = set and got[3] or nil
   else
     stamp, garbage = 0, true
   end
@@ -113,8 +114,13 @@ end
 known = max(known, 0)
 if (set and stamp or 0) ~= known then
   -- Other limits are in force than the worker counts by. What it has asked for before they
-  -- were set, and was carried out, it is answered once more.
-  if not (got[4] and #got[4] >= 24 and unpacked('d', got[4]) == seq) then return {'stale', not garbage and got[3] or ''} end
+  -- were set, and was carried out, it is answered once more: by those limits, of which the
+  -- version is known if they were set.
+  if not (got[4] and #got[4] >= 24 and unpacked('d', got[4]) == seq) then
+    -- A server that cannot write is not to be taken for one that is well.
+    if fence == 1 and got[3] and not garbage then redis.call('HSET', key, 'v', got[3]) end
+    return {'stale', not garbage and got[3] or ''}
+  end
   stamp, set = known, known > 0
 end
 
@@ -265,7 +271,7 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
   redis.call('DEL', key)
-  if set then redis.call('HSET', key, 'v', got[3]) else stamp, version = 0, 0 end
+  if kept then redis.call('HSET', key, 'v', kept) else stamp, version = 0, 0 end
   for i = 1, n do
     local l = limits[i]
     l.level, l.ret, l.top = l.cap, 0, 0

@@ -123,6 +123,10 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			before := outbound.Must(outbound.NewSharedBucket(plain, key, limit))
 			_, err := before.Acquire(t.Context(), outbound.Cost{10})
 			require.NoError(t, err)
+			for i := 3; i < 6; i++ { // others have set the limits of some keys
+				set := outbound.Must(outbound.NewSharedBucket(plain, fmt.Sprint(key, i), limit))
+				require.NoError(t, set.SetLimits(t.Context(), outbound.Limit{Capacity: 50, LeakRate: 1e-6}))
+			}
 
 			o := &redis.Options{Addr: s.Addr(), DialerRetries: 1}
 			cure := c.cause(t, s, o, plain.Key(key))
@@ -157,7 +161,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			} else {
 				require.Empty(t, told.of(redisstore.EventAway))
 			}
-			for i := range 3 { // who only looks at another key hears the same, and ends no outage
+			for i := range 6 { // who only looks at another key hears the same, and ends no outage
 				other := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint(key, i), limit))
 				_, err := other.State(t.Context())
 				require.Equal(t, c.away, isAway(err), "%v", err)

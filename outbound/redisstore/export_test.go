@@ -11,6 +11,17 @@ func (s *Store) Forget(key string) {
 	}
 }
 
+// Pending returns how many operations of a key wait for a trip.
+func (s *Store) Pending(key string) int {
+	sh := s.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if ln := sh.lines[key]; ln != nil {
+		return len(ln.pending)
+	}
+	return 0
+}
+
 // Lines returns how many keys are remembered.
 func (s *Store) Lines() (n int) {
 	for i := range s.shards {

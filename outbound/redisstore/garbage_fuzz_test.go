@@ -54,6 +54,7 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 		"", "x", "5", "5 x", "5 {}", "5 []", "5 [1]", "5 [null]", `5 [{}]`, `5 [{"Capacity":"x","Rate":1}]`, `5 [{"Capacity":-1,"Rate":1}]`,
 		`5 [{"Capacity":1,"Rate":0}]`, `5 [{"Capacity":1e13,"Rate":1}]`, `5 [{"Capacity":1,"Rate":1,"Unit":7}]`, `5 [{"Capacity":1,"Rate":1,"Name":[]}]`,
 		`5 [{"Capacity":1,"Rate":null}]`, strings.Repeat("9", 400) + " ", "-1 ", "1e5 ", `5 ` + strings.Repeat("[", 500), "5 [" + strings.Repeat(`{"Capacity":1,"Rate":1},`, 8) + `{"Capacity":1,"Rate":1}]`,
+		`5 [{"Capacity":1,"Rate":1},{"Capacity":1,"Rate":1}]`,
 	} {
 		t.Run(fmt.Sprintf("%.40s", bad), func(t *testing.T) {
 			var told events
@@ -78,20 +79,24 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 	}
 }
 
-// What no bucket takes is no garbage: its limits are sound, each for itself.
-func TestLimitsThatOnlyThisSideCanReadAreAnError(t *testing.T) {
+// Who counts by limits that were set finds garbage in their place as any other does.
+func TestLimitsThatCannotBeReadAnyMoreAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
-	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
-	b, _ := used(t, s, store, "limits")
-	require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", `5 [{"Capacity":1,"Rate":1},{"Capacity":1,"Rate":1}]`).Err())
-	_, err := b.Acquire(t.Context(), outbound.Cost{1})
-	var failed *outbound.StoreError
-	require.ErrorAs(t, err, &failed)
-	require.ErrorIs(t, err, outbound.ErrInvalidLimit)
-	require.NoError(t, s.rdb.Del(t.Context(), store.Key(b.Key())).Err())
-	_, err = b.Acquire(t.Context(), outbound.Cost{1})
-	require.NoError(t, err)
+	for _, bad := range []string{"x", `9 [{"Capacity":-1}]`, `9 {}`} {
+		var told events
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+		b := outbound.Must(outbound.NewSharedBucket(punctual(store), "set:"+bad, outbound.Limit{Capacity: 10, LeakRate: 1}))
+		require.NoError(t, b.SetLimits(t.Context(), outbound.Limit{Capacity: 20, LeakRate: 1}))
+		_, err := b.Acquire(t.Context(), outbound.Cost{15})
+		require.NoError(t, err)
+		require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", bad).Err())
+		require.Zero(t, drain(t, b, 10), bad)
+		told.await(t, redisstore.EventGarbage)
+		s.forward(10*time.Second + time.Millisecond)
+		store.Forget(b.Key())
+		require.Equal(t, 10, drain(t, b, 20), bad)
+	}
 }
 
 func TestAClockWithoutAStateIsGarbage(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 )
 
 // format is the version of what is kept in a key, and of its script. A change of
-// either is another format, whose keys the older one never reads.
+// either is another format, whose keys the older one never reads. Nothing is released
+// yet: until then it stays 1.
 const format = "1"
 
 // name returns the server's key of a bucket.

@@ -34,11 +34,11 @@ type line struct {
 	heard   int64 // the last request that is known to be on record; -1: not known
 	used    time.Time
 
-	header     header
-	unreadable float64 // the stamp of limits that were set and cannot be read; 0: there are none
-	refusal    refusal
-	offset     offset
-	differ     time.Time // when it was last told
+	header   header
+	badStamp float64 // of limits that were set and cannot be read; 0: there are none
+	refusal  refusal
+	offset   offset
+	differ   time.Time // when it was last told
 	memory
 }
 
@@ -88,7 +88,7 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*wait, error) {
 	if ln.refusal.answer(op, now, r) {
 		return nil, nil
 	}
-	if ln.unreadable > 0 && op.Stamp != 0 { // taken for garbage, none are in force
+	if ln.badStamp > 0 && op.Stamp != 0 { // taken for garbage, none are in force
 		*r = leak.Reply{Stale: true}
 		return nil, nil
 	}

@@ -56,7 +56,11 @@ func (ln *line) learn(r *request, a *answer) (loss error) {
 func (ln *line) lives(r *request, a *answer) time.Duration {
 	s := &a.state
 	need := s.Last + leak.BookingGrace
-	for i, l := range r.limits {
+	limits := r.limits
+	if r.main != nil && r.main.op != nil && r.main.op.Action == leak.Replace {
+		limits = r.main.op.Replacement
+	}
+	for i, l := range limits {
 		if i < a.n {
 			const years = 1e9
 			need = max(need, time.Duration(min(s.Level[i].Level/l.Rate, years)*1e9))

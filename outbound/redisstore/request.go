@@ -56,7 +56,7 @@ func (sh *shard) compose(ln *line) *request {
 			}
 			w.gate = true
 			gates++
-		} else if !plain1(op) {
+		} else if !onlyLooks(op) {
 			if r.main != nil || gates > 0 {
 				break
 			}
@@ -89,8 +89,8 @@ func (sh *shard) compose(ln *line) *request {
 	return r
 }
 
-// plain1 reports whether an operation only looks, beside its reports.
-func plain1(op *leak.Op) bool {
+// onlyLooks reports whether an operation only looks, beside its reports.
+func onlyLooks(op *leak.Op) bool {
 	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
 }
 
@@ -175,8 +175,8 @@ func (r *request) encode(worker any) {
 		heard = r.seq // nothing comes back of what was before
 	}
 	known := float64(r.stamp)
-	if ln.unreadable > 0 && r.stamp == 0 {
-		known = -ln.unreadable
+	if ln.badStamp > 0 && r.stamp == 0 {
+		known = -ln.badStamp
 	}
 	b = appendNumbers(b, float64(r.seq), float64(heard), fence, known, h.print)
 	b = append(b, h.shapes...)
@@ -185,7 +185,7 @@ func (r *request) encode(worker any) {
 	r.args = append(r.args, h.fields...)
 	r.buf = b[len(b):]
 	if w := r.main; w != nil && w.op.Move != nil {
-		if adds(w.op) {
+		if !w.op.Movable() {
 			r.step('N')
 		} else {
 			r.step('V')
@@ -336,23 +336,6 @@ func (r *request) charge(c *leak.Charge) {
 		}
 		r.add(c.N[i], y, c.Up[i])
 	}
-}
-
-// adds reports whether a settle rides along that adds units: a place that is booked
-// anew could then be a later one.
-func adds(op *leak.Op) bool {
-	for i := range op.Reports {
-		p := &op.Reports[i]
-		if p.Kind != leak.Settled {
-			continue
-		}
-		for j := range op.Limits {
-			if p.Used[j] > p.Charge.N[j] {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // micros makes microseconds of a time, and loses nothing: neither of a large time's

@@ -92,8 +92,7 @@ func (t *trace) refuse(worker int) error {
 	return nil
 }
 
-// setLimits sets other limits for all, or none. The other workers hear of it at
-// once: what they charge before they do is not known to come back.
+// setLimits sets other limits for all, or none.
 func (t *trace) setLimits(worker int) error {
 	t.events--
 	var limits []outbound.Limit
@@ -121,15 +120,20 @@ func (t *trace) setLimits(worker int) error {
 	if err == nil {
 		err = t.both(worker, func(side int, b *outbound.Bucket) error {
 			all, err := b.States(background)
-			t.limits = nil
+			limits := make([]outbound.Limit, len(all))
 			for i := range all {
-				t.limits = append(t.limits, all[i].Limit)
+				limits[i] = all[i].Limit
 			}
+			if side == 1 && err == nil && !slices.Equal(limits, t.limits) {
+				return fmt.Errorf("the limits are %v, want %v", t.limits, limits)
+			}
+			t.limits = limits
 			return err
 		})
 	}
+	// The other workers mostly hear of it with whatever they do next.
 	for other := range t.left {
-		if err == nil && other != worker {
+		if err == nil && other != worker && t.r.IntN(4) == 0 {
 			err = t.both(other, func(_ int, b *outbound.Bucket) error { _, err := b.State(background); return err })
 		}
 	}

@@ -150,7 +150,7 @@ func (w *twins) stale(op *leak.Op) leak.Reply {
 	if m.Stamp != 0 {
 		want.Limits = m.Limits
 	}
-	if got.Stamp != want.Stamp || got.Version != want.Version || !leak.Equal(got.Limits, want.Limits) {
+	if got.Stamp != want.Stamp || got.Version != want.Version || !slices.Equal(got.Limits, want.Limits) {
 		w.differ("stale: stamp %d, version %d, limits %v; want %d, %d, %v", got.Stamp, got.Version, got.Limits, want.Stamp, want.Version, want.Limits)
 	}
 	return want

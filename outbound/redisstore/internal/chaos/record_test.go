@@ -131,7 +131,6 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if key != w.key {
 		return w.Store.Update(ctx, key, op)
 	}
-	// Afterwards they may have changed.
 	var back []spot
 	for _, c := range op.Back {
 		back = append(back, spot{c.Born, c.Place})
@@ -143,6 +142,9 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	r, err := w.Store.Update(ctx, key, op)
 	if op.Move != nil && len(r.Charges) > 0 {
 		back = append(back, moved)
+	}
+	if r.Stale && !r.Reported { // nothing was done
+		back = nil
 	}
 	for _, s := range back {
 		w.ledger.giveBack(s)

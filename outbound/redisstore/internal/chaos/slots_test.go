@@ -26,8 +26,11 @@ type returns struct {
 }
 
 func (r returns) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	r.n.Add(int64(len(op.Back)))
-	return r.Store.Update(ctx, key, op)
+	reply, err := r.Store.Update(ctx, key, op)
+	if !reply.Stale || reply.Reported {
+		r.n.Add(int64(len(op.Back)))
+	}
+	return reply, err
 }
 
 // The slot of several buckets moves from master to master while they are used: each

@@ -1,0 +1,284 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// level returns that of the limit at an index, as a bucket sees it.
+func level(t *testing.T, b *Bucket, i int) float64 {
+	t.Helper()
+	return states(t, b)[i].Level
+}
+
+// What a call has cost beyond its cost counts in limits that it was not booked
+// under, too, and nothing comes back from them.
+func TestACallThatCostMoreIsChargedUnderLimitsThatItDoesNotKnow(t *testing.T) {
+	calls, tokens := Limit{Capacity: 100, LeakRate: 1e-6}, Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
+	for name, c := range map[string]struct{ used, want float64 }{"more": {35, 50}, "the same": {20, 35}, "less": {5, 35}} {
+		for _, changes := range []int{1, 2, 3} {
+			for _, hears := range []bool{true, false} { // the worker, of each change
+				store := leak.NewMemory()
+				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", tokens))
+				p := mustAcquireCost(t, mine, Cost{10, 20})
+				mustAcquireCost(t, other, Cost{30, 35})
+				for i := range changes {
+					to := tokens
+					to.Capacity += float64(changes - 1 - i) // the last is it
+					if err := other.SetLimits(ctx, to); err != nil {
+						t.Fatal(err)
+					}
+					if hears {
+						states(t, mine)
+					}
+				}
+				p.Settle(Cost{10, c.used})
+				if got := level(t, mine, 0); math.Abs(got-c.want) > 1e-3 {
+					t.Errorf("%s, %d changes, heard of %v: level %v, want %v", name, changes, hears, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+func mustAcquireCost(t *testing.T, b *Bucket, c Cost) *Permit {
+	t.Helper()
+	p, err := b.Acquire(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+func TestAChargeFollowsTheLimitsOfOneChangeAndNoMore(t *testing.T) {
+	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 2}
+	first := &inForce{limitSet: newLimitSet([]Limit{a})}
+	set := func(was *inForce, limits ...Limit) *inForce {
+		f := &inForce{limitSet: newLimitSet(limits), version: was.version + 1}
+		f.follow(was)
+		return f
+	}
+	second := set(first, b, a.Of(1, "new"))
+	third := set(second, b)
+	charge := leak.Charge{N: leak.Units{10}, Y: leak.Units{40}, Up: leak.Units{1}, Place: 3 * time.Second}
+	follows, lags := charge, charge
+	second.align(&follows, &Cost{10, 7})
+	if follows.N != (leak.Units{10, 7}) || follows.Lost != 2 || follows.Version != 1 || follows.Y[0] != 40-3 || follows.Up[0] != 1 {
+		t.Errorf("after one change: %+v", follows)
+	}
+	third.align(&follows, &Cost{10, 7})
+	if follows.N != (leak.Units{10}) || follows.Lost != 0 || follows.Version != 2 {
+		t.Errorf("after one more: %+v", follows)
+	}
+	third.align(&lags, &Cost{12})
+	if lags.N != (leak.Units{12}) || lags.Lost != 1 || lags.Version != 2 {
+		t.Errorf("after two at once: %+v", lags)
+	}
+}
+
+func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
+	for _, tried := range []bool{false, true} {
+		calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
+		b := Must(NewSharedBucket(leak.NewMemory(), "k", calls))
+		k := Booking{Costs: []Cost{{1, 4}}, Wait: time.Hour}
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		ticket := k.Tickets[0]
+		if err := b.SetLimits(ctx, calls, tokens); err != nil {
+			t.Fatal(err)
+		}
+		if tried {
+			move := Booking{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour}
+			if err := b.Book(ctx, &move); err != nil || len(move.Tickets) > 0 {
+				t.Fatalf("moved under limits that do not know of it: %v", err)
+			}
+		}
+		p := ticket.Permit()
+		p.Settle(Cost{1, 5})
+		if got := level(t, b, 1); math.Abs(got-1) > 1e-3 { // what is beyond the cost
+			t.Errorf("tried %v: level %v, want 1", tried, got)
+		}
+	}
+}
+
+// Under other limits the new place could be a later one, and the call had one already.
+func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range map[string]*Bucket{
+			"of its own": Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 2})),
+			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 1, LeakRate: 2})),
+		} {
+			mustAcquireCost(t, b, Cost{1})
+			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			if err := b.Book(ctx, &k); err != nil {
+				t.Fatal(err)
+			}
+			ticket := k.Tickets[0]
+			if err := b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}); err != nil {
+				t.Fatal(err)
+			}
+			move := Booking{Move: ticket, Costs: []Cost{{1}}, Wait: time.Hour}
+			if err := b.Book(ctx, &move); err != nil || len(move.Tickets) != 0 {
+				t.Errorf("%s: moved to %v, %v", kind, move.Clock.Due(move.Tickets[0]), err)
+			}
+			if in := time.Until(move.Clock.Due(ticket)); in != 500*time.Millisecond {
+				t.Errorf("%s: it is due in %v", kind, in)
+			}
+		}
+	})
+}
+
+func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range map[string]*Bucket{
+			"of its own": Must(NewBucket("api", Limit{Capacity: 5, LeakRate: 10})),
+			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 5, LeakRate: 10})),
+		} {
+			mustAcquireCost(t, b, Cost{5})
+			k := Booking{Costs: []Cost{{5}}, Wait: time.Minute}
+			if err := b.Book(ctx, &k); err != nil {
+				t.Fatal(err)
+			}
+			ticket := k.Tickets[0]
+			if err := b.SetLimits(ctx, Limit{Capacity: 3, LeakRate: 10}); err != nil {
+				t.Fatal(err)
+			}
+			move := Booking{Move: ticket, Costs: []Cost{{5}}, Wait: time.Minute}
+			if err := b.Book(ctx, &move); !errors.Is(err, ErrTooLarge) {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			if got := level(t, b, 0); got != 10 {
+				t.Errorf("%s: level %v after the try, want 10", kind, got)
+			}
+			back := Booking{Back: []Ticket{ticket}}
+			if err := b.Book(ctx, &back); err != nil {
+				t.Fatal(err)
+			}
+			if got := level(t, b, 0); got != 5 {
+				t.Errorf("%s: level %v after it was given back, want 5", kind, got)
+			}
+		}
+	})
+}
+
+func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
+	for _, b := range []*Bucket{
+		Must(NewBucket("api", Limit{Capacity: 2, LeakRate: 1e-3})),
+		Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 2, LeakRate: 1e-3})),
+	} {
+		mustAcquireCost(t, b, Cost{2})
+		k := Booking{Costs: []Cost{{1}, {5}}}
+		if err := b.Book(ctx, &k); !errors.Is(err, ErrThrottled) {
+			t.Errorf("full: %v", err)
+		}
+		k = Booking{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour}
+		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+			t.Errorf("%d tickets, %v", len(k.Tickets), err)
+		}
+		k = Booking{Costs: []Cost{{5}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("too large: %v", err)
+		}
+	}
+}
+
+func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
+	for _, b := range []*Bucket{Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1})), Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 1, LeakRate: 1}))} {
+		heap := func() uint64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		const changes = 20_000
+		for i := range changes {
+			if err := b.SetLimits(ctx, Limit{Capacity: 2 + float64(i%2), LeakRate: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if grown := int64(heap()) - int64(before); grown > changes*50 {
+			t.Errorf("%d bytes are kept of %d changes", grown, changes)
+		}
+		runtime.KeepAlive(b)
+	}
+}
+
+func TestASharedBucketNamesItsCallsAtOnceAlsoUnderLimitsThatWereSet(t *testing.T) {
+	slots := AtOnce(1)
+	slots.Name = "slots"
+	b := Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, slots))
+	if err := b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 1}); err != nil {
+		t.Fatal(err)
+	}
+	mustAcquireCost(t, b, Cost{1})
+	var full *ThrottledError
+	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "slots" || full.InProgress != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
+// flipping is a store in which others set limits before each operation.
+type flipping struct {
+	leak.Store
+	other *Bucket
+	n     int
+	busy  bool
+}
+
+func TestLimitsThatChangeFasterThanTheyAreHeardOfAreAnError(t *testing.T) {
+	memory := leak.NewMemory()
+	f := &flipping{Store: memory, other: Must(NewSharedBucket(memory, "k", Limit{Capacity: 10, LeakRate: 1}))}
+	b := Must(NewSharedBucket(f, "k", Limit{Capacity: 10, LeakRate: 1}))
+	var failed *StoreError
+	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, errStale) {
+		t.Errorf("%v", err)
+	}
+	if f.n != mostStale+1 {
+		t.Errorf("%d trips", f.n)
+	}
+	f.busy = true
+	if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+		t.Errorf("once they stay: %v", err)
+	}
+}
+
+func (f *flipping) Update(c context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if !f.busy {
+		f.n++
+		if err := f.other.SetLimits(c, Limit{Capacity: 10 + float64(f.n), LeakRate: 1}); err != nil {
+			return leak.Reply{}, err
+		}
+	}
+	return f.Store.Update(c, key, op)
+}
+
+func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
+	for name, limits := range map[string][]leak.Limit{
+		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
+		"no capacity":    {{Rate: 1}},
+		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
+		"nine":           make([]leak.Limit, 9),
+	} {
+		b := Must(NewSharedBucket(liar{limits}, "k", Limit{Capacity: 10, LeakRate: 1}))
+		var failed *StoreError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// liar is a store in which limits are said to be set.
+type liar struct{ limits []leak.Limit }
+
+func (l liar) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
+	return leak.Reply{Stale: true, Stamp: 5, Limits: l.limits}, nil
+}
