@@ -43,7 +43,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		s.brim(limits)
 	}
 	ahead := s.State.Advance(limits, now)
-	// Undo the moved booking before the reports: they may give back what was promised to it.
+	// Before the reports: what they give back is then not promised to it.
 	lifted := op.Move != nil && op.Move.Version == s.Version && !op.adds() && s.State.unbook(limits, *op.Move)
 	for i := range op.Reports {
 		s.report(&op.Reports[i], limits)
@@ -75,8 +75,8 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	return r
 }
 
-// adds reports whether one of the reports adds units. Then a booking that is moved could get
-// a later place than it had.
+// adds reports whether a settle rides along that adds units. Then a place that is
+// booked anew could be a later one.
 func (op *Op) adds() bool {
 	for i := range op.Reports {
 		r := &op.Reports[i]

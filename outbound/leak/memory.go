@@ -54,8 +54,8 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) 
 	return r, nil
 }
 
-// sweep looks at four keys and drops the idle ones. Two for each new key would be enough to
-// keep up, and no call pays for many.
+// sweep looks at a few keys and drops the idle ones: looking at two for each
+// new one is enough to keep up, and no call pays for many.
 func (m *Memory) sweep(t time.Duration) {
 	looked := 0
 	for key, k := range m.keys {

@@ -153,9 +153,8 @@ const (
 
 // Reply is what a store answers to an [Op].
 type Reply struct {
-	// Stale says that other limits are in force than those by which the Op counts, and
-	// that the step has done nothing. Limits are those in force, and Stamp names them; no
-	// Limits: each worker's own count.
+	// Stale is set if other limits are in force than the Op counts by: nothing was
+	// done. Limits are those that are set, and Stamp theirs; none: each worker's own count.
 	Stale  bool
 	Limits []Limit
 	// Reported says, with Stale, that the reports and Back have been carried out all the
