@@ -121,7 +121,7 @@
 //
 //	left_i         Y_i - Ret_i + Rate_i (Place - dial)
 //	unbook(c):     only if c is the last booking (Place - dial = Last, Level_i = left_i for
-//	               each limit), in its life, under its limits, and not settled:
+//	               each limit, but for rounding), in its life, under its limits, not settled:
 //	               Level_i = max(0, Level_i - N_i - Up_i);  Last = max(-100 ms, Before - dial)
 //	settle(c, u):  u_i > N_i:  Level_i += u_i - N_i             // even above the brim
 //	               u_i < N_i:  back = left_i - Rate_i max(0, Last), at least 0,
@@ -189,7 +189,7 @@
 //	steer(v):  cut = v * (the last hold ended within 10 s ? 0.7 : 0.9), at least 0.01
 //	           Fast = max(Fast, v)
 //	  Trust <= 0:            v = cut, not below max(Top/2, Fast*min(0.4, m/150))
-//	                         m is that of the row before while this one is not full
+//	                         while the row is not full, Per is taken for m, if it is known
 //	  row full, and then a new one begins:
 //	    the first            Per = m: compare with this
 //	    m >= 2 Per           slowing down helps: Per = m, Fast = Top
@@ -203,8 +203,9 @@
 //	    row full             Trust--;  m > 3 Per: Trust = 0.  At 0 all begins anew from v
 //
 // The clock speeds up by 10 % a minute meanwhile. A row is forgotten an hour after its last
-// refusal. While Trust lasts, a refusal holds all for what the API has asked, and one that
-// asked nothing holds nobody: the call that got it waits by itself.
+// refusal. While Trust lasts, a refusal holds all for as long as the API has asked. One that
+// asked nothing holds nobody, unless no call has succeeded since the one before: the call that
+// got it waits by itself.
 //
 // # Limits that change, and workers that differ
 //
@@ -217,8 +218,8 @@
 //	               a raised rate:  Level_i += (Rate_i - old Rate_i) min(max(0, Last), Level_i/old Rate_i)
 //
 // Places of the next second (Deaf) stand, because a worker may use them before it hears of
-// the change. Later ones are void, and who waits books anew. What is booked leaks as it was
-// booked: so nobody overtakes it. Equal limits are no change.
+// the change. Later ones are void, and callers that wait book anew; the version then goes on by
+// two. What is booked leaks as it was booked, so nobody overtakes it. Equal limits are no change.
 //
 // Workers with limits of their own, as while a new release rolls out, send them with each Op.
 // The clock is common to all, and so are the levels of limits that match; each worker is held
@@ -254,7 +255,7 @@
 //
 // "A fill adds its units to each level" (no joint rule). {1, 0.5/s} and {3, 1/s}, calls of 1
 // and 1, 1 and 3, 1 and 3 units: they go at 0, 2 and 4 s, and at 4 s the second limit has
-// held 4 units. The third goes at 5 s.
+// 4 units in it. The third goes at 5 s.
 //
 // "The k-th of a batch is due k/Rate after the first." The same calls show it: the other
 // limits move the places. Fills are replayed one by one.
@@ -311,12 +312,12 @@
 // limits once a second stops: a level of 1 in {500, 500/h} becomes 500, empty after an hour.
 //
 // "New limits leave all places as they are." {1, 1/h}, three wait, the limit becomes 10/s: they
-// wait for hours. "New limits make all places void": who has not heard uses one beside those
-// who book anew.
+// wait for hours. "New limits make all places void": a worker that has not heard of it uses one
+// beside a call that was booked anew.
 //
-// "Levels leak by the rate of who looks." {2, 1/s} and {2, 2/s} of two workers, the first has
-// booked 2 for 0 and 2 for 2 s: by 2/s the second worker's 2 go at 2 s, too: 4 units in 2. They
-// go at 3 s.
+// "Levels leak by the rate of the worker that looks." {2, 1/s} and {2, 2/s} of two workers. The
+// first has booked 2 units for 0 and 2 for 2 s. By 2/s the second worker's 2 would go at 2 s,
+// too: 4 units in 2. They go at 3 s.
 //
 // "The time of a key is whatever stamp comes." Workers' clocks 1 ms apart: the stamp goes back
 // and forth, each step forward counts as time, and 2.95 times the quota goes.
@@ -325,7 +326,8 @@
 // for 1 ns, for ever: 98 000 attempts in 50 ms. [Limit.Above] counts those bits as nothing.
 //
 // "A look may be kept." Each look at a slowed clock rounds bucket time down by part of a
-// nanosecond: who looks often enough stops it. [Op.Apply] keeps nothing where nothing happened.
+// nanosecond: a caller that looks often enough stops it. [Op.Apply] keeps nothing if nothing
+// has happened.
 //
 // # What it guarantees
 //
@@ -340,8 +342,8 @@
 // was given back while others were booked behind it, and among workers that differ: there the
 // law keeps the limit and lets calls wait longer.
 //
-// This holds at the times for which calls are admitted. Who lets a call go late by up to τ adds
-// Rate*τ. Loss of room is allowed and bounded; excess is not.
+// This holds at the times for which calls are admitted. A user that lets calls go up to τ late
+// adds Rate*τ. Loss of room is allowed and bounded; excess is not.
 //
 // Not covered: a store's clock that steps forward, which looks like idleness (Rate times the
 // step, at most a Capacity); units beyond what a call acquired; a store that loses state (a
