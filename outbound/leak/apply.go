@@ -2,20 +2,21 @@ package leak
 
 import "time"
 
-// Apply computes the step: it changes s from what it was to what it is at the
-// store's time now, in nanoseconds from any fixed moment on. It is a pure
-// function, with no clock and no lock, and leaves op as it is.
+// Apply carries op out on a key: it changes s to what it is at the store's time now, and
+// returns the reply. now is in nanoseconds since any fixed moment. Apply is a pure function,
+// with no clock and no lock. It changes nothing of op, so that a store which has lost a race
+// can call it again with the state that it finds then.
 //
-// The times of a key must not go back. One that is behind the time before by a
-// second or less is taken for that: what is kept stands until time has caught up,
-// so that clocks which differ a little, or a stamp that was taken before another and
-// is used after it, count no time twice. A larger step back is a clock that was
-// set: the step is lost, and nothing else. A step forward is time that has passed.
+// The times of a key must not go back. Apply takes a time that is behind the one before by a
+// second or less for the one before: the key stands until time has caught up. So clocks
+// which differ a little, or a time that was taken before another and comes after it, count
+// no time twice. A larger step back is a clock that was set: the key loses the step, and
+// nothing else. A step forward is time that has passed.
 //
-// What Apply cannot have left in s, such as a level that is no number, is garbage:
-// a new life begins, with every limit at its brim, and [Reply.Garbage] is set. A
-// store that cannot read what it has kept says so with a speed of less than 0, in
-// s.State.Speed.
+// If Apply cannot have left s as it is, for instance with a level that is no number, s is
+// garbage: a new life begins with every limit full to the brim, and [Reply.Garbage] is set. A
+// store that cannot read what it has kept sets s.State.Speed to less than 0, which is garbage
+// too.
 func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	r, old := Reply{Limit: -1}, *s
 	if s.missing() {
@@ -65,8 +66,8 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	}
 	s.State.Keep(ahead)
 	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && (op.Action <= Book || op.Action == Replace) {
-		// Nothing has changed. Every look at a slowed clock that is kept loses
-		// part of a nanosecond, and who looks often enough would stop it.
+		// Nothing has happened, so keep nothing. Each look at a slow clock rounds the dial
+		// down by part of a nanosecond: callers that look often enough would stop it.
 		*s = was
 	}
 	return r
@@ -112,11 +113,11 @@ func (op *Op) Movable() bool {
 	return true
 }
 
-// unbook is Unbook with a charge that stays as it is.
+// unbook is Unbook, but leaves the charge as it is: that is the caller's.
 func (s *State) unbook(limits []Limit, c Charge) bool { return s.Unbook(limits, &c) }
 
-// known returns the charge as this state knows it: of one that was booked under
-// limits which have been replaced since, nothing comes back.
+// known returns a copy of the charge as the key knows it. If the limits were replaced since
+// it was booked, nothing of it comes back.
 func (s *Stored) known(c *Charge) Charge {
 	k := *c
 	if k.Version != s.Version {
@@ -136,7 +137,7 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 	r.Charges = op.Into
 	most := op.Wait
 	if lifted {
-		most = farthest // it had a place, and this one is no later
+		most = farthest // the moved booking had a place, and the new one is no later
 	} else if op.Move != nil {
 		return
 	}
@@ -144,11 +145,11 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 	if begins {
 		claim = 0
 	}
-	var until time.Duration // for who catches up
+	var until time.Duration // how far away a worker that is behind the lead may book
 	for i := range op.Costs {
 		n := &op.Costs[i]
 		for j := range limits {
-			if n[j] > limits[j].Capacity { // it would go above the brim
+			if n[j] > limits[j].Capacity { // it can never go
 				r.Refused, r.Wait, r.Limit = true, farthest, j
 				return
 			}
@@ -160,7 +161,7 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 		}
 		moved := s.State.Last - last
 		wait, which, ok := s.State.Fill(limits, n, most, &c)
-		c.Before -= moved // what was the last booking is still that
+		c.Before -= moved // After has moved no booking
 		if !ok {
 			s.State.Last = last
 			r.Refused, r.Wait, r.Limit = true, wait, which
@@ -185,15 +186,15 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 	}
 }
 
-// passes returns how far the dial gets in real time x.
+// passes returns how far the dial advances in real time x.
 func passes(s State, x time.Duration) time.Duration {
 	s.At, s.Born, s.Skip = 0, 0, 0
 	s.Advance(nil, x)
 	return s.Dial()
 }
 
-// catchUp is how much further away than its first place who is behind the lead
-// may book. It bounds what others wait for, and what a crash takes with it.
+// catchUp is how much further away than its first place a worker that is behind the lead may
+// book. It bounds how long others wait for it, and what its crash loses.
 const catchUp = 100 * time.Millisecond
 
 func (s *Stored) report(r *Report, limits []Limit) {
@@ -208,7 +209,7 @@ func (s *Stored) report(r *Report, limits []Limit) {
 		s.State.Settle(limits, c, &r.Used)
 	case Refused:
 		s.State.Refused(limits, r.Epoch, r.Wait, r.MaxWait, c)
-		if held := s.State.Rem; r.Stagger > 0 && s.State.Fails > 0 && held > max(before, r.Wait) { // never shorter
+		if held := s.State.Rem; r.Stagger > 0 && s.State.Fails > 0 && held > max(before, r.Wait) { // the law has doubled the hold
 			most := MaxBack
 			if r.MaxWait > 0 {
 				most = min(most, r.MaxWait)

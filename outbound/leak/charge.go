@@ -5,44 +5,44 @@ import (
 	"time"
 )
 
-// Charge is what a fill has taken, and what it takes to give back from it, or
-// to act on how its call ended.
+// Charge is what a fill has taken of the limits, and all that is needed to give it back, or
+// to act on what the API answers to its call. Whoever booked the call keeps it; the key does
+// not.
 type Charge struct {
-	N      Units         // what it has cost of each limit, as far as is known
-	Y      Units         // the level when the call goes, plus Ret, as its own fill left them
-	Up     Units         // what the joint rule raised each limit by, beside N, when it was filled
+	N      Units         // what the call has cost of each limit, as far as is known
+	Y      Units         // the level at the call's place, plus Ret, as its own fill left them
+	Up     Units         // by how much the joint rule raised each limit, beside N
 	Place  time.Duration // dial time at which the call may go
 	Before time.Duration // the place of the booking before
-	Free   time.Duration // dial time at which the first limit has rid itself of N, as it was booked
+	Free   time.Duration // dial time at which N, as it was booked, has run out of the first limit
 	Born   time.Duration // the life of the key
-	Epoch  int64         // the holds that counted when it was booked
-	// Settled is set once something was given back or added.
+	Epoch  int64         // the key's, when the call was booked
+	// Settled is set once units were given back or added.
 	Settled bool
-	// Lost has a bit for each limit that knows nothing of this charge,
-	// because it is newer.
+	// Lost has a bit for each limit that knows nothing of this charge, because it is newer.
 	Lost    uint8
-	Version int64 // of the limits it was booked under
-	Seq     int64 // for the store: of the request that booked it
+	Version int64 // of the limits under which the call was booked
+	Seq     int64 // the store's number of the request that booked it
 }
 
 func (c *Charge) lost(i int) bool { return c.Lost&(1<<i) != 0 }
 
-// left returns what of limit i's level was there when c had been filled: its
-// own fill's level, less what has run past or come back since.
+// left returns how much of the level that c's own fill left in limit i is still there: less
+// what has run past since, and less what has come back.
 func (s *State) left(limits []Limit, c *Charge, i int) float64 {
 	return c.Y[i] - s.Level[i].Ret + limits[i].Rate*(c.Place-s.Dial()).Seconds()
 }
 
-// latest reports whether c is the last booking, with nothing filled, settled
-// or written off since.
+// latest reports whether c is the last booking, and nobody has filled, settled or written
+// off anything since.
 func (s *State) latest(limits []Limit, c *Charge) bool {
 	if c.Settled || c.Lost != 0 || c.Born != s.Born || c.Place-s.Dial() != s.Last {
 		return false
 	}
 	for i := range limits {
-		// Rounding, not a cost: those are at least a billionth of the capacity.
+		// A smaller difference is rounding: a cost is at least a billionth of the capacity.
 		level, left := s.Level[i].Level, s.left(limits, c, i)
-		if c.N[i] == 0 { // it still tells of a booking for the same place
+		if c.N[i] == 0 { // this limit may still tell of another booking for the same place
 			left = max(0, left)
 		}
 		if math.Abs(level-left) > 1e-10*max(level, limits[i].Capacity) {
@@ -52,8 +52,8 @@ func (s *State) latest(limits []Limit, c *Charge) bool {
 	return true
 }
 
-// Unbook takes c back as if it had never been, if it is the last booking. It
-// reports whether it was.
+// Unbook undoes c as if it had never been, if it is the last booking. It reports whether it
+// was.
 func (s *State) Unbook(limits []Limit, c *Charge) bool {
 	if !s.latest(limits, c) {
 		return false
@@ -66,11 +66,10 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 	return true
 }
 
-// Settle says that the call has really cost used. More than was charged is
-// added, even above the brim. Less comes back only as far as that is safe:
-// what its own fill left, less what has run past since, less what has still
-// to run until the last booking goes. Of a limit that knows nothing of the call
-// nothing does.
+// Settle says that the call has really cost used. It adds what is more than was charged,
+// even above the brim. Of what is less it gives back only what is safe: what is left of the
+// call's own fill, less what must still run until the last booking goes. A limit that knows
+// nothing of the call gives nothing back. Only the first Settle of a charge counts.
 func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	if c.Settled {
 		return
@@ -94,9 +93,10 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	}
 }
 
-// Since returns how many units of limit i were filled since c, those aside that are
-// booked for later. What leaks of an empty limit counts as well. 0: nobody knows, as
-// where a hold has written off what was there (or as much has come back).
+// Since returns how many units of limit i calls have taken since c and gone; units that are
+// booked for later do not count. What an empty limit has leaked counts as well, so the true
+// number may be smaller. 0 where nobody knows: c is of another life, or the limit does not
+// know it, or a hold has written off what was there.
 func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
 	if c == nil || c.lost(i) || c.Born != s.Born || c.Y[i]-s.Level[i].Ret < -1e-8*limits[i].Capacity {
 		return 0
@@ -105,10 +105,11 @@ func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
 	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + rounding
 }
 
-// Hold lets nothing leave for d. c is the call that was told so; nil: nobody's.
-// If bookings are out the clock stands, but for the time in which c's own
-// units run out; else the leak runs on. Afterwards the shortest limit has room
-// for one such call. A hold that ends before the one in force changes nothing.
+// Hold lets nothing leave for d from now on. c is the call to which the API said so; nil: it
+// was no call. If bookings are out, the clock stands, except for the time in which c's own
+// units run out. If none are, the leak runs on. After the hold the limit that drains in the
+// shortest time has room for one such call. A hold that ends before the one in force changes
+// nothing.
 func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	d = min(d, farthest)
 	if d <= max(0, s.Rem) {
@@ -143,14 +144,14 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	}
 	l := &s.Level[i]
 	l.Level = max(l.Level, brim)
-	l.Ret += l.Level // what was there before does not come back to it
+	l.Ret += l.Level // no call from before gives anything back to it
 }
 
-// Follow brings a charge to new limits, as [State.Change] brings the state.
+// Follow brings a charge to new limits, as [State.Change] brings the state to them.
 func (c *Charge) Follow(old, limits []Limit, from []int) {
 	was := *c
 	c.N, c.Y, c.Up, c.Lost = Units{}, Units{}, Units{}, 0
-	// A limit that is no longer there might have told of a booking beside c.
+	// A limit that has gone might have told of a booking beside c.
 	c.Before = c.Place
 	for i := range limits {
 		j := from[i]
@@ -158,7 +159,7 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 			c.N[i], c.Up[i] = was.N[j], was.Up[j]
 		}
 		if j >= 0 && !was.lost(j) {
-			// Y counts from the place on, at the limit's rate until then.
+			// Y counts on the limit's rate until the place.
 			c.Y[i] = was.Y[j] + (old[j].Rate-limits[i].Rate)*c.Place.Seconds()
 		} else {
 			c.Lost |= 1 << i
@@ -166,10 +167,10 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 	}
 }
 
-// free returns the dial time at which the first limit has rid itself of c: as it was
-// booked, or as it stands today, whichever is sooner. With more than was booked, or at
-// a rate that was lowered since, the dial would run through a hold past the places of
-// those who are booked behind it, and they would leave together.
+// free returns the dial time at which c's units have run out of the first limit: as c was
+// booked, or as it stands today, whichever is sooner. If c has cost more than was booked, or
+// the rate was lowered, today's time is later. In a hold the dial would run up to it, past the
+// places of the calls behind c, and those would leave together.
 func (s *State) free(limits []Limit, c *Charge) time.Duration {
 	if c == nil || c.Born != s.Born {
 		return s.Dial()
@@ -177,7 +178,7 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 	return min(c.Free, c.Freed(limits))
 }
 
-// Freed returns the dial time at which the first of limits has rid itself of N.
+// Freed returns the dial time at which N has run out of the first of limits.
 func (c *Charge) Freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
@@ -186,13 +187,13 @@ func (c *Charge) Freed(limits []Limit) time.Duration {
 	return add(c.Place, w)
 }
 
-// Refused says that the API has refused c, a call that knew of epoch when it
-// left, and asked to wait d (0: it did not say). A refusal that is news begins
-// an episode: the clock slows if a call had succeeded since the last hold, unless
-// slowing down has been found not to help, and else the hold was too short and is at
-// least doubled, up to most (0, or more than that: MaxBack). One that is not only
-// extends the hold. Where slowing down does not help and the API has not asked to wait,
-// only a second refusal with no success between holds.
+// Refused says that the API has refused c, a call that knew of epoch when it left, and has
+// asked to wait d; 0: it did not say. A call that knew of an older epoch belongs to an episode
+// that is known: its refusal only extends the hold. Another begins a new episode. If a call
+// had succeeded since the last hold, the clock slows down, unless slowing down was found not
+// to help; then the key is held only if the API has asked to wait. If none had succeeded, the
+// last hold was too short, and this one is at least twice as long, up to most; 0, or more than
+// MaxBack: up to MaxBack.
 func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
 	if epoch == s.Epoch || s.Row.Top > 0 {
 		s.Row.refused(s.At, s.Speed)
@@ -225,7 +226,7 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 	s.Hold(limits, d, c)
 }
 
-// Succeeded says that a call which knew of epoch has succeeded.
+// Succeeded says that a call which knew of epoch has succeeded. Only the newest epoch counts.
 func (s *State) Succeeded(epoch int64) {
 	if epoch == s.Epoch {
 		s.Fails = HasSucceeded

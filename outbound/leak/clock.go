@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// growth is the rate per second at which a slowed clock speeds up: 10 % a minute.
+// growth is the rate per second at which a slow clock speeds up: 10 % a minute.
 var growth = math.Log(1.1) / 60
 
-// dialOf returns the dial's advance in real time x from speed v, and the speed
-// after it. The advance is rounded down: the dial is never ahead.
+// dialOf returns how far the dial advances in real time x from speed v, and the speed after
+// that. It rounds the advance down, so that the dial is never ahead.
 func dialOf(v float64, x time.Duration) (time.Duration, float64) {
 	if v >= 1 || x <= 0 {
 		return x, min(v, 1)
@@ -22,8 +22,8 @@ func dialOf(v float64, x time.Duration) (time.Duration, float64) {
 	return max(0, x-ceil(lost)), 1
 }
 
-// realOf is dialOf's inverse: the real time in which the dial advances by y,
-// rounded up.
+// realOf is the inverse of dialOf: the real time in which the dial advances by y from speed
+// v, rounded up.
 func realOf(v float64, y time.Duration) time.Duration {
 	if v >= 1 || y <= 0 {
 		return y
@@ -36,7 +36,7 @@ func realOf(v float64, y time.Duration) time.Duration {
 	return add(max(y, ceil(math.Log1p(growth*sec/v)/growth)), 1)
 }
 
-// recovery returns the real time until a clock of speed v is back at 1.
+// recovery returns the real time in which a clock of speed v speeds up to 1.
 func recovery(v float64) time.Duration {
 	if v >= 1 {
 		return 0
@@ -44,8 +44,8 @@ func recovery(v float64) time.Duration {
 	return ceil(math.Log(1/v) / growth)
 }
 
-// lasts returns how long n units take to run out at this rate, rounded up; 0
-// below a nanosecond, which is rounding.
+// lasts returns how long n units take to run out at this rate, rounded up. Less than a
+// nanosecond is rounding, and counts as 0.
 func lasts(n, rate float64) time.Duration {
 	if ns := n / rate * 1e9; ns >= 1 {
 		return ceil(n / rate)
@@ -53,7 +53,7 @@ func lasts(n, rate float64) time.Duration {
 	return 0
 }
 
-// ceil and floor make a duration of seconds, and saturate.
+// ceil and floor make a duration of seconds. They saturate instead of overflowing.
 func ceil(sec float64) time.Duration {
 	if ns := math.Ceil(sec * 1e9); ns < math.MaxInt64 {
 		return time.Duration(ns)
@@ -68,7 +68,7 @@ func floor(sec float64) time.Duration {
 	return math.MaxInt64
 }
 
-// add and sub saturate.
+// add and sub saturate instead of overflowing.
 func add(a, b time.Duration) time.Duration {
 	c := a + b
 	switch {

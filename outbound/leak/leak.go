@@ -1,11 +1,3 @@
-// Package leak is the arithmetic of leaky buckets that share a clock: pure
-// functions of a state and a time. It reads no clock, takes no lock and
-// allocates nothing. Every store of this module computes with it, or is
-// tested against it.
-//
-// Times are in nanoseconds of the store's clock, rates in units per second.
-// Waits are rounded up and the dial down, so that nothing goes a nanosecond
-// early.
 package leak
 
 import (
@@ -17,70 +9,71 @@ import (
 const Max = 8
 
 const (
-	// BookingGrace is how long a booked call may still be on its way out after its
-	// place, so how long a booking counts as out.
+	// BookingGrace is how long a booking counts as out after its place: its call may
+	// leave late.
 	BookingGrace = 100 * time.Millisecond
-	// Deaf is the longest that a worker uses a clock of which it has not heard anew.
+	// Deaf is the longest time for which a worker relies on a reply. After that it hears
+	// the clock again before it lets a call go.
 	Deaf = time.Second
-	// HoldMemory is how long the end of a hold is remembered.
+	// HoldMemory is how long a key remembers when its last hold ended.
 	HoldMemory = 10 * time.Second
-	// farthest is the longest wait that is booked: beyond it sums overflow.
+	// farthest is the longest wait that Fill books: beyond it sums overflow.
 	farthest = math.MaxInt64 / 2
-	// Wobble is how far a stamp may be behind the one before and still be taken
-	// for no step of the clock.
+	// Wobble is how far a time of the store may be behind the one before without counting
+	// as a step of the clock.
 	Wobble = time.Second
-	// MinSpeed is the slowest that a clock runs.
+	// MinSpeed is the lowest speed of a clock.
 	MinSpeed = 0.01
-	// MaxBack is the longest hold by repeated refusals alone.
+	// MaxBack is the longest hold to which refusals in a row are doubled.
 	MaxBack = time.Hour
-	// NoRefusalYet is the value of Fails in a life in which nothing was refused yet.
+	// NoRefusalYet is the value of Fails while the API has refused no call of this life.
 	NoRefusalYet = -2
 	// HasSucceeded is the value of Fails when a call has succeeded since the last hold.
 	HasSucceeded = -1
 )
 
-// Level is what a limit has to remember.
+// Level is what a key keeps of a limit.
 type Level struct {
-	Level float64 // units in it, booked ones included
-	// Ret is the units that were given back or written off. What has run past
-	// the limit, wanted or not, is Rate*dial + Ret: keeping the two apart loses
-	// no digits however long a life is.
+	Level float64 // the units in it, those of booked calls included
+	// Ret is the units that were given back or written off. What has run past the
+	// limit in this life is Rate*dial + Ret. To keep the two apart loses no digits
+	// however long a life is.
 	Ret float64
-	// Top is the capacity from before it was lowered: so much may really be in
-	// it, while nothing above it has left yet. 0: that is today's. Below 0: the
-	// level counts on bookings, or on the rest of a hold, at a higher rate, which the
-	// limit had then; without them -Top may be in it.
+	// Top is the larger capacity from before the limit was lowered: so much may still
+	// be in it. 0: no more than today's capacity. Below 0 the level counts on
+	// bookings, or on the rest of a hold, at a higher rate that the limit had then. A
+	// Resume ends those, and then -Top may be in it.
 	Top float64
 }
 
-// brim returns what may really be in a limit of that capacity.
+// brim returns the most that may be in a limit of that capacity without a booking.
 func (l *Level) brim(capacity float64) float64 { return max(capacity, math.Abs(l.Top)) }
 
-// State is what a bucket keeps between two looks at it. Levels drain by the
-// dial, which shows At - Born - Skip: real time, less what was lost to holds,
-// slow-downs and steps back of the store's clock. The dial never runs faster
-// than real time, and in one life it never goes back.
+// State is the clock of a key and its levels. Levels leak by the key's bucket time, the
+// dial, which shows At - Born - Skip: real time, less what was lost to holds, slow-downs and
+// steps back of the store's clock. The dial never runs faster than real time, and in one
+// life it never goes back.
 type State struct {
-	At   time.Duration // the store's time of this state
-	Born time.Duration // its creation, or the last Resume: it names this life of the key
-	Skip time.Duration
-	Rem  time.Duration // above 0: hold still to serve; else real time since the last one ended, to -HoldMemory
-	Last time.Duration // dial time from now until the last booking goes, to -BookingGrace
+	At   time.Duration // the store's time at which this is true
+	Born time.Duration // when this life of the key began, which names it
+	Skip time.Duration // the real time of this life that the dial has not run
+	Rem  time.Duration // above 0: what is left of a hold; else minus the time since the last one ended, to -HoldMemory
+	Last time.Duration // the place of the last booking, as dial time from now, to -BookingGrace
 	// Speed of the dial, MinSpeed to 1.
 	Speed float64
-	Epoch int64 // holds that counted; starts at Born, so that another life never matches
+	Epoch int64 // episodes of refusals; it starts at Born, so that another life never matches
 	Fails int   // refusals in a row with no success between, from 0; or HasSucceeded, or NoRefusalYet
-	Why   uint8 // of the last hold, for its user
+	Why   uint8 // the reason of the last hold, for the key's user
 	Row   Row   `json:",omitzero"` // what the latest refusals have taught
 	Level [Max]Level
 }
 
-// New returns the state of a bucket that nobody has used.
+// New returns the state of a key that nobody has used.
 func New(now time.Duration) State {
 	return State{At: now, Born: now, Rem: -HoldMemory, Last: -BookingGrace, Speed: 1, Epoch: int64(now), Fails: NoRefusalYet}
 }
 
-// Dial returns what the bucket's clock shows.
+// Dial returns the bucket time: what the key's clock shows.
 func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
 
 // Units is one number per limit, in the order of the limits.
@@ -98,10 +91,10 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 	s.Last = max(-BookingGrace, s.Last-min(x, math.MaxInt64/2))
 }
 
-// Advance brings the state to the store's time now. A clock that has stepped
-// back loses the step and nothing else. If it is no further back than Wobble, it
-// may come forward as much with the next stamp, and that must not count again:
-// ahead is then what [State.Keep] is to be told before the state is kept.
+// Advance brings the state to the store's time now. A clock that has stepped back loses
+// the step and nothing else. If the step is no longer than Wobble, the next time may come
+// forward as much, and must not count again: the caller passes ahead to [State.Keep] before
+// it keeps the state.
 func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
 	ahead = s.advance(limits, now)
 	if !s.ahead() {
@@ -131,19 +124,19 @@ func (s *State) advance(limits []Limit, now time.Duration) (ahead time.Duration)
 	return 0
 }
 
-// Keep makes a state what is to be kept of it: as of the latest stamp that it has
-// seen, from which Advance has found it to be that far ahead.
+// Keep moves the state to the latest time that it has seen, which is ahead of At by what
+// Advance has returned. What is kept stands until the store's time has caught up.
 func (s *State) Keep(ahead time.Duration) {
 	s.At = add(s.At, ahead)
 	s.Skip = add(s.Skip, ahead)
 }
 
-// Wait returns the dial time until a call of n could go, after all that are
-// booked, and which limit it would wait for (-1: for the order only).
+// Wait returns the dial time until a call of n could go, after all that are booked, and
+// the index of the limit that it would wait for; -1: only for those who are booked.
 func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 	w, which := max(0, s.Last), -1
 	for i := range limits {
-		// A limit that the call does not fill cannot be broken by it.
+		// The call cannot break a limit that it does not fill.
 		if n[i] == 0 {
 			continue
 		}
@@ -154,7 +147,7 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 	return w, which
 }
 
-// Real returns the real time until the dial has advanced by w, from now on.
+// Real returns the real time in which the dial advances by w from now on.
 func (s *State) Real(w time.Duration) time.Duration {
 	if s.Speed < 1 {
 		w = realOf(s.Speed, w)
@@ -162,10 +155,9 @@ func (s *State) Real(w time.Duration) time.Duration {
 	return add(max(0, s.Rem), w)
 }
 
-// Fill books the next place for a call of n, if that is no further away in
-// real time than most, and notes in c what was charged. It returns the real
-// time until the place, or until what would have been one, and the limit that
-// the call waits for.
+// Fill books the next place for a call of n, if that is at most so far away in real time,
+// and writes what it has charged to c. If not, it changes nothing. It returns the real time
+// until the place in both cases, and the limit that the call waits for, as Wait does.
 func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
 	w, which := s.Wait(limits, n)
 	real = s.Real(w)
@@ -194,9 +186,9 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 	return real, which, true
 }
 
-// Meter fills every limit by n, up to the brim but never below what is booked,
-// and reports which of them this fill brought to the brim. What is missing of half
-// the least cost is rounding: ten fills of 0.1 bring one unit to the brim.
+// Meter fills every limit by n, up to the brim but never below what is booked, and reports
+// which of them it has brought to the brim. A level that misses the brim by half of the
+// least cost has reached it: ten fills of 0.1 bring one unit to the brim.
 func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	for i := range limits {
 		l, c := &s.Level[i], limits[i].Capacity
@@ -206,8 +198,8 @@ func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	return full
 }
 
-// Due returns the real time from this state until the dial shows place and no
-// hold is left to serve, and how far the dial is past place already.
+// Due returns the real time from this state until the dial shows place and no hold is left
+// to serve, and how far the dial is past place already. A call may go when in is 0.
 func (s *State) Due(place time.Duration) (in, late time.Duration) {
 	w := sub(place, s.Dial())
 	return s.Real(max(0, w)), max(0, sub(0, w))
@@ -216,8 +208,8 @@ func (s *State) Due(place time.Duration) (in, late time.Duration) {
 // Idle reports whether a new state would behave like this one.
 func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 
-// Expire returns the real time until the state is idle, if it is left alone:
-// drained, with no booking out, unheld, at full speed, and with nothing refused lately.
+// Expire returns the real time until the state is idle, if nobody uses the key: the levels
+// are 0, no booking is out, nothing holds or slows it, and no refusal is remembered.
 func (s *State) Expire(limits []Limit) time.Duration {
 	w := s.Last + BookingGrace
 	for i := range limits {
@@ -226,11 +218,11 @@ func (s *State) Expire(limits []Limit) time.Duration {
 	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))
 }
 
-// Void makes void what is booked for later than Deaf from now, and reports whether
-// there may be any: before limits are replaced, so that nobody waits by the old
-// ones. Nothing comes back to the calls of before. A place that is nearer may be
-// used before its worker hears of it, and stands. Without the others no limit is
-// fuller than those fill it.
+// Void makes the places void that are later than Deaf from now, and reports whether there
+// may be any. It comes before a change of limits, so that nobody waits by the old ones.
+// Nothing comes back to calls from before. A nearer place stands, because its worker may use
+// it before it hears of the change. Without the void places no limit is fuller than the
+// nearer ones can fill it.
 func (s *State) Void(limits []Limit) bool {
 	if s.Last <= Deaf {
 		return false
@@ -247,12 +239,11 @@ func (s *State) Void(limits []Limit) bool {
 	return true
 }
 
-// Change replaces the limits. from[i] is the index among the old limits of the
-// i-th new one, or -1 for one that was not there: it starts empty. unknown[i] is the
-// most that may be booked, and has not gone, of a limit that was not in force until
-// now, and so does not count it; +Inf: nobody knows. Nothing refills, and nobody
-// overtakes the booked, who go at their places: at the last of them no limit is less
-// full than they leave it.
+// Change replaces the limits. from[i] is the index of the i-th new limit among the old
+// ones; -1: it is new, and starts empty. A new limit knows nothing of the calls that are
+// booked and have not gone: unknown[i] is the most that they may take of it; +Inf: nobody
+// knows. Nothing refills. The booked go at their places and nobody overtakes them: when the
+// last of them goes, each limit is at least as full as they leave it.
 func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 	dial, last := s.Dial().Seconds(), max(0, s.Last).Seconds()
 	was := s.Level
@@ -261,7 +252,7 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 		l, rate := &s.Level[i], limits[i].Rate
 		if j := from[i]; j >= 0 {
 			*l = was[j]
-			// What has run past so far stays what it was.
+			// Rate*dial + Ret, what has run past so far, stays what it was.
 			l.Ret += (old[j].Rate - rate) * dial
 			top := l.brim(old[j].Capacity)
 			switch {
@@ -283,11 +274,12 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 	}
 }
 
-// Load returns a level as of now, under the shape that its limit has now. It
-// was left at dial time at, under the shape that the limit had then. It leaks since
-// by the lower of both rates, as nobody knows when what was booked then has gone; but
-// up to the last booking that is known nothing new can go, and so long it leaks as it
-// was booked. A dial that a Resume has set back since has taken the leak back.
+// Load brings a level from one worker's shape of its limit to another's. The level l was
+// true when the dial showed at, for a worker whose limit was was; the result is true now, for
+// a worker whose limit is is. Up to the last booking that is known nothing new can go, and
+// the level leaks as it was booked. Since then it leaks by the lower of both rates, because
+// nobody knows when the calls that were booked then have gone. If a Resume has set the dial
+// back to before at, Load takes the leak back.
 func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 	dial, top := s.Dial(), l.brim(was.Capacity)
 	ahead := s.ahead() && (l.Top < 0 || is.Rate < was.Rate)
@@ -301,7 +293,7 @@ func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 		}
 		x := min(sub(until, at).Seconds(), l.Level/was.Rate)
 		l.Level += (is.Rate - was.Rate) * x
-		// What has run past until then stays what it was.
+		// Rate*dial + Ret, what has run past until then, stays what it was.
 		l.Ret += (was.Rate - is.Rate) * until.Seconds()
 	}
 	if run := is.Rate * sub(dial, at).Seconds(); run >= 0 {
@@ -320,12 +312,13 @@ func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 	return l
 }
 
-// ahead reports whether levels count on what a Resume ends.
+// ahead reports whether levels count on bookings or on the rest of a hold, which a Resume
+// ends.
 func (s *State) ahead() bool { return s.Last > 0 || s.Rem > 0 }
 
-// Turn notes that limits of which others were in use until now have come to be
-// used. The last booking may then be one of which they know nothing: those that
-// they know can no longer be undone, as the last one can.
+// Turn notes that the key was used with other limits until now. The last booking may then
+// be one of which these limits know nothing, so Turn makes their levels differ by a billionth
+// from what any charge expects: Unbook takes none of those for the last one.
 func (s *State) Turn(limits []Limit) {
 	for i := range limits {
 		l := &s.Level[i]
@@ -333,14 +326,15 @@ func (s *State) Turn(limits []Limit) {
 	}
 }
 
-// Resume ends a hold and a slow-down, and begins a new life: what was booked
-// is void, and what has been charged does not come back. The dial goes on, for
-// levels that are kept elsewhere, but back by what the hold may have let leak
-// ahead. A limit whose level counts on either at another rate is full.
+// Resume ends a hold and a slow-down, and begins a new life: the booked places are void, and
+// nothing comes back of what calls were charged. The dial does not begin anew, because
+// levels in Stored.Others count by it; it goes back by what the hold may have let leak ahead
+// of real time. A limit whose level counts on bookings, or on the hold, at another rate is
+// full.
 func (s *State) Resume(limits []Limit) {
 	held := max(0, s.Rem)
 	for i := range limits {
-		// A hold without bookings let the limits leak ahead: take that back.
+		// A hold without bookings has let the limits leak ahead: take that back.
 		l := s.Level[i]
 		brim := l.brim(limits[i].Capacity)
 		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.ahead() {

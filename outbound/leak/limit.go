@@ -11,24 +11,25 @@ const (
 	maxDrain    = 100 * 365.25 * 86_400 // seconds: capacity / rate
 )
 
-// Limit is one leaky bucket of a key: what it holds, how fast that leaks, and what
-// finds its level among those of the key.
+// Limit is one leaky bucket of a key: what it holds, how fast that leaks, and the name and
+// unit by which its level is found among those of the key.
 type Limit struct {
-	// Name and Unit find the level: of limits with the same name and unit a key has one.
+	// Name and Unit find the level. A key has one level for each name and unit.
 	Name string
-	// Unit is what the limit counts, as a number from 0 to MaxUnit that only its user understands. What is
-	// booked of a unit bounds what a limit of that unit can have missed that comes later.
+	// Unit is what the limit counts, as a number from 0 to MaxUnit that only its user
+	// understands. A limit that is set later has missed what was booked of its unit: the
+	// levels of other limits of that unit bound how much that is.
 	Unit     int
 	Capacity float64 // units
 	Rate     float64 // units per second
-	// Window is what the limit was made for, if it was made for a window: any of that
-	// length sees no more than its user has promised. The law does not need it.
+	// Window is the API's window that the limit was made for; 0: for none. The law does
+	// not need it. It comes back to the user with the other fields.
 	Window time.Duration `json:",omitzero"`
 }
 
-// Takes returns what a call of n units takes of the limit. The least is a billionth
-// of the capacity, or 0; and what is above the capacity by no more than half of
-// that is rounding: such a call takes all of it.
+// Takes returns what a call of n units takes of the limit: 0, or at least a billionth of the
+// capacity. A call of more than the capacity by at most half of that billionth, which is
+// rounding, takes all of it.
 func (l *Limit) Takes(n float64) float64 {
 	switch {
 	case n <= 0:
@@ -41,10 +42,10 @@ func (l *Limit) Takes(n float64) float64 {
 	return n
 }
 
-// Above returns the dial time until a level has run down to another. What the
-// last bits of the levels may be wrong by counts as nothing: with a limit that
-// takes weeks to drain those are nanoseconds, and who came back in time would be
-// told to wait for them, again and again.
+// Above returns the dial time in which a level runs down to another. The error of the last
+// bits of the levels counts as nothing. In a limit that takes weeks to drain it is
+// nanoseconds, and a caller that came back in time would be told to wait for them, again and
+// again.
 func (l *Limit) Above(level, to float64) time.Duration {
 	if level-to <= 2e-15*level {
 		return 0
@@ -55,8 +56,8 @@ func (l *Limit) Above(level, to float64) time.Duration {
 // same reports whether both have one level.
 func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Name == m.Name }
 
-// Sound reports whether l can be a limit that a key was used with. What was kept
-// elsewhere may come back as anything.
+// Sound reports whether a key can have been used with this limit. A store may read back
+// anything.
 func (l *Limit) Sound() bool {
 	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Rate > 0 && l.Rate <= maxRate &&
 		l.Capacity/l.Rate < 1.01*maxDrain && l.Capacity/l.Rate > 0.99e-9 && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// start is the zero of this process's clock, which is monotonic: it neither
-// steps nor knows the time of day.
+// start is the zero of this process's clock. The clock is monotonic: it does not step, and
+// does not know the time of day.
 var start = time.Now()
 
-// keepSet is how long limits that were set at run time outlive their level.
+// keepSet is how long limits that were set outlive their levels.
 const keepSet = 30 * 24 * time.Hour
 
-// Memory is a [Store] in this process, for several buckets that share keys. A
-// key costs about 700 bytes and is dropped some time after it has become idle,
-// which loses nothing; there is no goroutine and nothing to close.
+// Memory is a [Store] in this process, for several buckets that share keys. A key costs
+// about 700 bytes. Memory drops it some time after it has become idle, which loses nothing.
+// It has no goroutine and needs no Close.
 type Memory struct {
 	mu   sync.Mutex // protects keys
 	keys map[string]*kept
@@ -23,7 +23,7 @@ type Memory struct {
 
 type kept struct {
 	Stored
-	until time.Duration // when it may be forgotten
+	until time.Duration // when Memory may drop it
 }
 
 // NewMemory returns an empty store.
@@ -68,7 +68,7 @@ func (m *Memory) sweep(t time.Duration) {
 	}
 }
 
-// Len returns the number of keys that are kept.
+// Len returns the number of keys that Memory keeps.
 func (m *Memory) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -4,43 +4,43 @@ import "time"
 
 // How steering judges: see [State.Refused].
 const (
-	// full is how many refusals fill a row: enough to tell twice as many calls for
-	// each of them from chance.
+	// full is how many refusals fill a row. So many tell twice as many calls for each
+	// refusal from chance.
 	full = 16
-	// trusted is how many rows a verdict lasts that slowing down does not help.
+	// trusted is for how many rows the verdict stands that slowing down does not help.
 	trusted = 128
-	// Remember is how long after the last refusal its row is remembered.
+	// Remember is how long after its last refusal a key remembers a row.
 	Remember = time.Hour
-	// The most that is counted in one row: a store may pack the counts into one number.
+	// The most that a row counts, so that a store can pack both counts into one number.
 	mostCalls, mostRefused = 1<<32 - 1, 1<<12 - 1
 )
 
-// Row is what the latest refusals have taught. Those that come because the calls are
-// too fast become fewer when the clock slows down; those that come at random do not,
-// and to slow down for them costs speed for nothing. So refusals are counted in rows,
-// and from one row to the next the calls for each refusal must double before slowing
-// down has cost too much of the speed. The zero Row: nothing was refused lately.
+// Row is what the latest refusals have taught. Refusals that come because the calls are too
+// fast become fewer when the clock slows down. Those that come at random do not, and to slow
+// down for them costs speed for nothing. So the law counts refusals in rows of sixteen: from
+// row to row the calls for each refusal must double before slowing down has cost too much of
+// the speed. The zero Row says that nothing was refused lately.
 type Row struct {
 	Calls   int64   // filled in this row
 	Refused int64   // refusals in this row
-	Top     float64 // the speed when it began; 0: there is no row
-	Per     float64 // the calls for each refusal that a slow-down is compared with; 0: none yet
+	Top     float64 // the speed when the row began; 0: there is no row
+	Per     float64 // calls for each refusal, with which later rows are compared; 0: none yet
 	Fast    float64 // the speed that a slow-down is compared with
-	// Trust is, above 0, the rows left in which refusals are not taken for a sign of
-	// our pace; else, below 0, the full rows one after the other in which slowing
-	// down has not helped, to -3.
+	// Trust above 0 is for how many more rows refusals say nothing about our pace. Below 0
+	// it is minus the number of full rows in a row, at most 3, in which slowing down has
+	// not helped.
 	Trust int64
-	Until time.Duration // the store's time at which all of this is forgotten
+	Until time.Duration // the store's time at which the key forgets all of this
 }
 
-// call counts a call that was filled.
+// call counts a fill.
 func (r *Row) call() {
 	if r.Top > 0 && r.Calls < mostCalls {
 		r.Calls++
 	}
 }
 
-// refused counts a refusal at a time and a speed.
+// refused counts a refusal at the time now, while the clock has speed v.
 func (r *Row) refused(now time.Duration, v float64) {
 	if r.Top == 0 {
 		r.Top = v
@@ -49,8 +49,8 @@ func (r *Row) refused(now time.Duration, v float64) {
 	r.Until = add(now, Remember)
 }
 
-// pass forgets the row when its time has come. A clock that has stepped back does not
-// make it last longer.
+// pass forgets the row when its time has come. If the store's clock has stepped back, the
+// row lasts no longer for that.
 func (r *Row) pass(now time.Duration) {
 	if r.Top == 0 {
 		return
@@ -60,7 +60,7 @@ func (r *Row) pass(now time.Duration) {
 	}
 }
 
-// left returns how long the row is still remembered.
+// left returns for how much longer the key remembers the row.
 func (r *Row) left(now time.Duration) time.Duration {
 	if r.Top == 0 {
 		return 0
@@ -68,8 +68,8 @@ func (r *Row) left(now time.Duration) time.Duration {
 	return sub(r.Until, now)
 }
 
-// steer returns the speed after a refusal that is counted already, of a clock of speed
-// v; soon: the last hold ended less than HoldMemory ago.
+// steer returns the speed of a clock of speed v after a refusal, which the row has counted
+// already. soon says that the last hold ended less than HoldMemory ago.
 func (r *Row) steer(v float64, soon bool) float64 {
 	cut := 0.9
 	if soon {
@@ -93,11 +93,11 @@ func (r *Row) steer(v float64, soon bool) float64 {
 		r.Per, none = m, 0
 	case m >= 2*r.Per: // slowing down pays
 		r.Per, r.Fast, none = m, r.Top, 0
-	case cut <= r.Fast*deepest(m) || none >= 3 && v <= 0.6*r.Fast: // it does not
+	case cut <= r.Fast*deepest(m) || none >= 3 && v <= 0.6*r.Fast: // slowing down does not pay: undo it
 		r.Per, r.Trust = min(m, r.Per), trusted
 		r.begin(r.Fast)
 		return r.Fast
-	case m < r.Per/2: // worse than what it is compared with
+	case m < r.Per/2: // more are refused than before: compare with this row
 		r.Per, none = m, 0
 	default:
 		none = min(none+1, 3)
@@ -107,8 +107,8 @@ func (r *Row) steer(v float64, soon bool) float64 {
 	return max(cut, min(v, r.floor(m)))
 }
 
-// trust is steer while refusals only hold: the clock slows down if they are clearly
-// more than those that slowing down has not changed.
+// trust is steer while refusals do not slow the clock down. It still slows down if they
+// become clearly more than those which slowing down has not changed.
 func (r *Row) trust(v, m float64) float64 {
 	if r.Refused < full && (r.Refused < 5 || m >= r.Per/5) {
 		return v
@@ -121,10 +121,10 @@ func (r *Row) trust(v, m float64) float64 {
 		next = max(MinSpeed, 0.8*v)
 	}
 	if r.Refused >= full {
-		if r.Trust--; m > 3*r.Per { // they have stopped
+		if r.Trust--; m > 3*r.Per { // the random refusals have stopped
 			r.Trust = 0
 		}
-		if r.Trust == 0 { // try again whether slowing down helps
+		if r.Trust == 0 { // find out again whether slowing down helps
 			r.Per, r.Fast = 0, v
 		}
 	}
@@ -132,13 +132,13 @@ func (r *Row) trust(v, m float64) float64 {
 	return next
 }
 
-// begin begins a row at speed v.
+// begin begins a new row at speed v.
 func (r *Row) begin(v float64) { r.Calls, r.Refused, r.Top = 0, 0, v }
 
-// floor is the lowest speed to which the clock may slow down in this row, where m
-// calls come for each refusal.
+// floor is the lowest speed to which the clock may slow down in this row, if m calls come
+// for each refusal.
 func (r *Row) floor(m float64) float64 { return max(0.5*r.Top, r.Fast*deepest(m)) }
 
-// deepest is the share of the speed that slowing down may leave before it must have
-// helped: the more calls are refused, the less.
+// deepest is the share of the speed down to which the clock may slow before that must have
+// helped: the more of the calls are refused, the lower.
 func deepest(m float64) float64 { return min(0.4, m/150) }

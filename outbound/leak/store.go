@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// Store keeps the state of keys, so that several buckets of one key, in one process
-// or in many, are one. [NewMemory] is the store of one process.
+// Store keeps the state of keys, so that all buckets of a key, in one process or in many, are
+// one. [NewMemory] is the store of one process.
 //
-// Update changes the state of one key atomically, by the store's own clock, in
-// one round trip: what [Op.Apply] computes from the state and the time is what
-// the store must do, in whatever language it does it. A store that computes in
-// Go calls Apply itself, between reading and writing. An error says that it
-// could not, or that nobody knows whether it has; then it must not try again
-// by itself in a way that could charge twice. Update changes nothing of op, and keeps
-// nothing of it when it has returned, but for the limits, which nobody changes.
+// Update changes the state of one key atomically, by the store's own clock, in one round
+// trip. A store must do what [Op.Apply] computes from the state and the time, in whatever
+// language. A store that computes in Go calls Apply between reading and writing.
 //
-// A key has one clock. Its times do not go back, or by no more than a clock's
-// wavering: Apply is told the time at which it has the key for itself, such as the
-// database server's once the row is locked, and not that at which a transaction
-// began, nor the time of whichever worker calls. Two keys are the same if all
-// their bytes are: no case, no blank and no composition of letters makes two one.
+// An error says that Update has done nothing, or that nobody knows whether it has. In the
+// second case the store must not try again in a way that could charge twice. Update changes
+// nothing of op. When it has returned it keeps nothing of op except the limits, which nobody
+// changes.
 //
-// Update ends by itself, within a second or a few, even if ctx never does: what a call
-// has cost is told with no other end. If ctx ends first, Update returns its error without
-// delay. ctx is not for the driver where its end would close a connection that
-// others use, or end a trip that carries their operations as well.
+// A key has one clock, and its times do not go back by more than a clock wavers. The time for
+// Apply is taken while the store has the key for itself: from the database's server once the
+// row is locked, for example, and neither when the transaction began nor from the worker that
+// happens to call. Two keys are the same if all their bytes are: different case, blanks or
+// compositions of letters make different keys.
 //
-// An error that a wait can cure, whatever the key, is [ErrAway] as well, as
-// fmt.Errorf("%w: %w", ErrAway, err) is: the store is down, hangs, only reads, or
-// has no memory or no connection left. One that no wait cures is not, such as a
-// wrong password, a missing permission or a missing table: it is for who runs the
-// program to hear of.
+// Update ends by itself, within a second or a few, even if ctx has no end: a report of what a
+// call has cost comes with such a ctx. If ctx ends first, Update returns its error without
+// delay. A store does not pass ctx on to a driver that would then close a connection which
+// others use, or end a trip that carries their operations too.
+//
+// If a wait can cure an error, whatever the key, it matches [ErrAway], as
+// fmt.Errorf("%w: %w", ErrAway, err) does: the store is down, hangs, only reads, or has no
+// memory or no connection left. If no wait cures it, as with a wrong password, a missing
+// permission or a missing table, it does not: whoever runs the program must hear of it.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
@@ -45,72 +45,71 @@ type sentinel string
 func (s sentinel) Error() string        { return string(s) }
 func (s sentinel) RetryableError() bool { return false }
 
-// ErrAway is what a [Store] answers, among other errors, while it can serve no
-// key at all and a wait may cure that.
+// ErrAway is the error of a [Store], beside its cause, while it can serve no key and a wait
+// may cure that.
 const ErrAway = sentinel("outbound: the store is away")
 
-// Op is one step of a key: reports first, in their order, then the action. It is to
-// be valid: one to [Max] limits, costs and durations that are finite and not negative,
-// no cost above a capacity.
+// Op is one step of a key: the reports in their order, then the action. Its user makes it
+// valid: one to [Max] limits, costs and durations that are finite and not negative, no cost
+// above a capacity.
 type Op struct {
-	// Limits are those that costs, charges and reports count by: the worker's own, or
-	// those that were set for all. Where workers have different limits of their own,
-	// each is held to its own; the clock is common to all, and so are the levels of
-	// limits with the same name and unit.
+	// Limits are the limits by which the costs, charges and reports of the Op count, in
+	// their order: those that were set for all, or the worker's own. Where workers have
+	// different limits of their own, each is held to its own; the clock is common to all,
+	// and so are the levels of limits with the same name and unit.
 	Limits []Limit
-	// Stamp is that of the limits that were set, if Limits are those; else 0. If
-	// others are in force, the step does nothing, and the reply is Stale.
+	// Stamp names Limits if they were set for all; 0: they are the worker's own. If others
+	// are in force, the step does nothing, and the reply is Stale.
 	Stamp int64
-	// Reports are what earlier calls have to say.
+	// Reports are what earlier calls say about themselves.
 	Reports []Report
-	// Action is what to do then.
+	// Action is what to do after the reports.
 	Action Action
-	// Costs is what to book, one place for each, in this order. With Meter, the first
-	// is what to fill by.
+	// Costs is what to book, one place for each, in this order. Meter fills by the first.
 	Costs []Units
 	// Wait is the longest real time until the first place; 0: only a place that is due now.
 	Wait time.Duration
-	// Horizon is the same for the places after the first.
+	// Horizon is the longest real time until the places after the first.
 	Horizon time.Duration
-	// After is the shortest real time until the first place: a worker asks for as
-	// long as a reply takes to come back, because it would hear of a sooner place
-	// too late. What leaks until the place, if nobody is booked before it, is
-	// lost. 0 or less: as soon as there is room.
+	// After is the shortest real time until the first place; 0 or less: as soon as there
+	// is room. A worker far from the store sets it to the time that a reply takes to come
+	// back, because it would hear of a sooner place too late. What leaks until the place
+	// is lost if no other call is booked before it.
 	After time.Duration
-	// Claim is for workers that share a key and book ahead: the units of the
-	// first limit that this one has booked while it had a backlog. Below
-	// [Stored.Lead] it catches up: places after the first are booked until it is
-	// level, whatever Horizon says, if they are due at most 100 ms after the first,
-	// or as long after it as the first is ahead of now. So a worker that asks less
-	// often, because it is further away, has its share. Above the lead, as with
-	// +Inf, the worker begins: it is level with the lead after this booking, and
-	// raises it by nothing. Not above 0, or NaN: the booking neither claims nor
-	// leads, as that of a caller that does not wait.
+	// Claim gives workers that share a key and book ahead equal shares. It is the units of
+	// the first limit that this worker has booked while it had a backlog. A worker below
+	// [Stored.Lead] catches up: whatever Horizon says, it books places after the first
+	// until it is level with the lead, if they are due at most 100 ms after the first, or
+	// at most as long after it as the first is away. So a worker that asks less often,
+	// because it is further from the store, has its share. With a Claim above the lead, as
+	// +Inf is, a backlog begins: the worker is level with the lead after this booking, and
+	// does not raise it. With one that is not above 0, or NaN, the booking does not count,
+	// as that of a caller that does not wait.
 	Claim float64
-	// Back are bookings to give back, in the order in which they were booked:
-	// the latest ones are undone, of others comes back what is safe.
+	// Back are bookings to give back, in the order in which they were booked. The step
+	// undoes the latest, and settles others to nothing, which gives back what is safe.
 	Back []Charge
-	// Move, if not nil, is a booking to undo so that Costs can be booked
-	// instead, if it is the latest of all. If it is not, nothing is booked.
+	// Move is a booking to undo, so that Costs are booked instead. If it is not the latest
+	// of all bookings, it stays, and the step books nothing. nil: there is none.
 	Move *Charge
-	// Replacement are the limits to set, with Replace; with Unset, nobody's are set any
-	// more, each worker's own count, and Replacement are this one's.
+	// Replacement are the limits that Replace sets for all. With Unset no limits are set
+	// for all any more, each worker's own count, and Replacement are this worker's.
 	Replacement []Limit
 	Unset       bool
-	// Into is room for Reply.Charges, which may be appended to it.
+	// Into is where a store may append Reply.Charges, to save an allocation.
 	Into []Charge
 }
 
-// Action is what an [Op] does, after its reports.
+// Action is what an [Op] does after its reports.
 type Action uint8
 
 // The actions.
 const (
-	Peek    Action = iota // look, and leave everything as it is
+	Peek    Action = iota // only look
 	Book                  // give Back back, then book the next places for Costs
 	Meter                 // fill by Costs[0] whatever the level, up to the brim
-	Resume                // end a hold, a slow-down and all bookings
-	Replace               // replace the limits, for all who share the key
+	Resume                // end a hold and a slow-down, and make all places void
+	Replace               // replace the limits for all who share the key
 )
 
 var actions = [...]string{"peek", "book", "meter", "resume", "replace"}
@@ -126,17 +125,18 @@ func (a Action) String() string {
 // Report is what a call says about itself once it has gone.
 type Report struct {
 	Kind   ReportKind
-	Charge *Charge       // of the call; nil where nobody's call is meant
-	Used   Units         // Settled: what it really cost; Left: what remains of each limit, or below 0
-	Wait   time.Duration // Refused, Held: what the API asked for; 0: it did not say. Left: until the reset
-	// MaxWait is the longest that the hold is doubled to, with Refused; 0: an hour, and
-	// never longer.
+	Charge *Charge       // of the call; nil: no call is meant
+	Used   Units         // Settled: the real cost. Left: what remains of each limit; below 0: the API did not say
+	Wait   time.Duration // Refused, Held: how long the API asks to wait; 0: it did not say. Left: until the reset
+	// MaxWait is the longest hold to which refusals in a row are doubled, with Refused; 0,
+	// or more than an hour: an hour.
 	MaxWait time.Duration
-	// Stagger is the part by which a hold that was doubled is longer, with Refused, of a
-	// key that nobody else uses. Where workers share a key one hold is for all, and it is 0.
+	// Stagger is the share by which a doubled hold is longer, with Refused. It keeps
+	// workers apart that have a key each. Where workers share the key it is 0, because one
+	// hold is for all.
 	Stagger float64
-	Epoch   int64 // Refused, Succeeded: the newest epoch that the call knew of when it left
-	Reason  uint8 // Refused, Held, Left: kept for the key's user
+	Epoch   int64 // Refused, Succeeded: the newest epoch of which the call knew when it left
+	Reason  uint8 // Refused, Held, Left: State.Why keeps it for the key's user
 }
 
 // ReportKind is the kind of a [Report].
@@ -145,58 +145,59 @@ type ReportKind uint8
 // The kinds of reports.
 const (
 	Settled   ReportKind = iota // the call has really cost Used
-	Refused                     // the API has refused the call and asked to wait
+	Refused                     // the API has refused the call
 	Held                        // the API, or an operator, asks to wait before the next call
 	Succeeded                   // the call has succeeded
-	Left                        // the API has told what remains until a reset
+	Left                        // the API has said what remains until a reset
 )
 
-// Reply is what a store says to an [Op].
+// Reply is what a store answers to an [Op].
 type Reply struct {
 	// Stale is set if other limits are in force than the Op counts by: nothing was
 	// done. Limits are those that are set, and Stamp theirs; none: each worker's own count.
 	// Expire counts as always.
 	Stale  bool
 	Limits []Limit
-	// Reported is set, with Stale, if the reports, and what was to be given back, have
-	// been carried out all the same: a store may have taken them on an earlier trip.
+	// Reported says, with Stale, that the reports and Back have been carried out all the
+	// same: a store may have sent them on an earlier trip.
 	Reported bool
-	// Stamp names the limits that are set; 0: none are.
+	// Stamp names the limits that are set for all; 0: none are.
 	Stamp int64
-	// Version changes when the limits do for all: by one when they were replaced, and by
-	// two when that has made places void, or levels were lost, so that nothing comes back
-	// to calls from before.
+	// Version counts changes of the limits for all. It goes on by one when they are
+	// replaced. If that made places void, or the key has lost a level, it goes on by two:
+	// nothing comes back to calls from before.
 	Version int64
-	// Charges are the bookings made, in order: as many of Costs as went.
+	// Charges are the bookings made, one for each of Costs from the first on.
 	Charges []Charge
-	// Refused is set if the next of Costs was refused, Wait is the real
-	// time until it could go, and Limit the index of the limit that has no room for it,
-	// or -1.
+	// Refused says that the next of Costs found no place. Wait is the real time until it
+	// could go, and Limit the index of the limit that it waits for; -1: only for those who
+	// are booked.
 	Refused bool
 	Wait    time.Duration
 	Limit   int
-	// Claim is what the next booking claims: the Op's, with what was booked
-	// now; 0 if that was nothing, or claimed nothing.
+	// Claim is the Op.Claim of the worker's next booking; 0 if this one booked nothing or
+	// claimed nothing.
 	Claim float64
-	// Full tells which limits a Meter has brought to the brim.
+	// Full says which limits a Meter has brought to the brim.
 	Full [Max]bool
 	// State is the key's clock and its levels after the action.
 	State State
-	// When is the local time at which State was true, as the store estimates
-	// it, and Heard that by which such a reply is normally here. What is due is
-	// laid on When, or a delayed reply would shift it, and who waits asks for
-	// places that are not due before such a reply is here. Heard has to follow
-	// the network: if many replies come later than that, their places are lost.
-	// Without a Heard each reply is taken for a normal one. The zero times, as of a
-	// store in this process, mean the reply's arrival.
+	// When is the local time at which State was true, as the store estimates it. A user
+	// counts the time until a place from When: counted from the reply's arrival, a delayed
+	// reply would shift the place. Heard is the local time by which such a reply normally
+	// arrives; zero: this reply took the normal time. A user that waits asks for no place
+	// that is due before. Heard has to follow the network: the places of replies that
+	// come later are lost. A store in this process leaves both zero: State is true when the
+	// reply arrives.
 	When, Heard time.Time
-	// Differ is set if the worker's own limits count, and are not those that
-	// the key was last used with, by another worker.
+	// Differ says that each worker's own limits count, and that another worker, with
+	// other limits than these, has used the key last.
 	Differ bool
-	// Garbage is set if what was kept of the key could not be read, or made no
-	// sense, and was taken as full to the brim. The store tells whoever runs it.
+	// Garbage says that the store could not read what it had kept of the key, or that it
+	// made no sense, and that every limit was taken as full to the brim. The store tells
+	// whoever runs it.
 	Garbage bool
-	// Expire is after how long the store may forget the key, if nothing comes
-	// between. Limits that were set by Replace are kept for 30 days beyond.
+	// Expire is how long the store must keep the key if nobody uses it. A key whose Stamp
+	// is not 0 it keeps for 30 days more.
 	Expire time.Duration
 }

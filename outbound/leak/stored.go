@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Stored is what a store keeps of one key. The zero value is a key that does
-// not exist. It survives encoding/json.
+// Stored is all that a store keeps of one key. The zero value is a key that does not exist.
+// encoding/json keeps it whole.
 type Stored struct {
 	State State
-	// Limits are those that the levels of State are of: those of the worker
-	// that has used the key last.
+	// Limits are the limits of the levels in State: those that were set for all, or those
+	// of the worker that has used the key last.
 	Limits []Limit
-	// Stamp is not 0 if they were set by Replace, and win over every worker's own: it
-	// names them.
+	// Stamp names the limits that were set for all, by Replace: they win over every
+	// worker's own. 0: none were.
 	Stamp   int64 `json:",omitzero"`
-	Version int64
+	Version int64 // as in Reply
 	// Lead is the largest claim of any worker in this life of the key.
 	Lead float64
-	// Others are the limits that others have and the last one had not, at most
-	// eight.
+	// Others are limits with a level that are not among Limits, at most eight: other
+	// workers have them.
 	Others []Other `json:",omitempty"`
 }
 
-// Other is a limit of a [Stored] that is not in use.
+// Other is a limit of a [Stored] that the worker who has used the key last does not have.
 type Other struct {
 	Limit Limit
 	Level Level
-	Dial  time.Duration // as of which the level is
+	Dial  time.Duration // what the dial showed when the level was so
 }
 
 // missing reports whether there is no such key.
@@ -36,20 +36,20 @@ func (s *Stored) missing() bool {
 	return s.State == State{} && s.Stamp == 0 && len(s.Limits) == 0 && len(s.Others) == 0
 }
 
-// use makes own the limits that the levels are of. Workers that share a key may have
-// different limits, as they have while a new release rolls out: each is held
-// to its own, and the clock and the levels of limits with the same name and unit
-// are common to them. differ tells of such a worker.
+// use makes own the limits in use. Workers that share a key may have different limits, as
+// while a new release rolls out. Each is held to its own; the clock is common to all, and so
+// are the levels of limits with the same name and unit. differ reports whether another worker
+// with other limits has used the key last.
 func (s *Stored) use(own []Limit) (differ bool) {
 	return !Equal(s.Limits, own) && s.load(own)
 }
 
-// load takes the levels of these limits from those in use or from the others.
-// One that is in neither starts empty. It reports whether they are not those
-// that were in use.
+// load makes these the limits in use, with their levels from those in use until now or from
+// Others. A limit that is in neither starts empty. It reports whether the limits differ from
+// those in use until now.
 func (s *Stored) load(limits []Limit) (differ bool) {
 	old, levels, dial := s.Limits, s.State.Level, s.State.Dial()
-	others := slices.Clone(s.Others) // a store may have the old ones yet
+	others := slices.Clone(s.Others) // the store may still hold the old ones
 	s.State.Level = [Max]Level{}
 	for i := range limits {
 		l := &limits[i]
@@ -80,8 +80,9 @@ func (s *Stored) load(limits []Limit) (differ bool) {
 	return differ
 }
 
-// drop forgets the one of the others that would be empty first. If it comes
-// again it is empty, and knows nothing of the calls that had filled it.
+// drop forgets the limit of Others that would be empty first. If it comes again it starts
+// empty, and knows nothing of the calls that had filled it: so the version goes on by two, and
+// nothing comes back to calls from before.
 func (s *Stored) drop() {
 	least, at := 0, time.Duration(math.MaxInt64)
 	for i := range s.Others {
@@ -96,7 +97,7 @@ func (s *Stored) drop() {
 // empty returns the dial time at which the limit has run empty.
 func (o *Other) empty() time.Duration { return add(o.Dial, o.Limit.Above(o.Level.Level, 0)) }
 
-// find returns the limit as the levels know it, or nil.
+// find returns the key's own limit of the name and unit of l, or nil.
 func (s *Stored) find(l *Limit) *Limit {
 	if i := Find(s.Limits, l); i >= 0 {
 		return &s.Limits[i]
@@ -109,16 +110,16 @@ func (s *Stored) find(l *Limit) *Limit {
 	return nil
 }
 
-// replace sets limits for all, or makes own count again, and reports whether it has
-// changed any. Where those count already nothing happens: a program may set what it has
-// read as often as it likes.
+// replace sets limits for all, or, if unset, makes each worker's own count again. It reports
+// whether that has changed anything. Limits that are in force already are no change: a
+// program may set what it reads as often as it reads it.
 func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	same := Equal(limits, s.Limits)
 	if same && unset == (s.Stamp == 0) {
 		return false
 	}
 	if !same && s.State.Void(s.Limits) {
-		s.Version++ // and once more below: so nothing comes back
+		s.Version++ // and once more below: nothing comes back to calls from before
 	}
 	was := make([]Limit, 0, len(limits))
 	from := make([]int, len(limits))
@@ -143,16 +144,16 @@ func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	return true
 }
 
-// stamp names limits that are set, by their version and, in case the key is lost and
-// others are set, by the time. Any store's numbers can hold it.
+// stamp names limits that are set, by their version and by the time, so that no others get
+// the same stamp if the key is lost. It is below 2^53, which any store's numbers can hold.
 func stamp(version int64, now time.Duration) int64 {
 	const versions, times = 1 << 20, 1 << 32
 	ms := (now.Milliseconds()%times + times) % times
 	return max(1, ms*versions+version%versions)
 }
 
-// booked returns the most that may be booked of a unit and has not gone, as the limits
-// in force tell; +Inf: none of them counts it, or its level does not tell.
+// booked returns the most that calls which have not gone may have booked of a unit, by the
+// levels of the limits in force that count it; +Inf: no level tells.
 func (s *Stored) booked(unit int) float64 {
 	most := math.Inf(1)
 	for i := range s.Limits {
@@ -163,7 +164,7 @@ func (s *Stored) booked(unit int) float64 {
 	return most
 }
 
-// expire returns the real time until all of it may be forgotten.
+// expire returns the real time until a store may forget the key.
 func (s *Stored) expire(limits []Limit) time.Duration {
 	t := s.State.Expire(limits)
 	for i := range s.Others {
@@ -173,8 +174,7 @@ func (s *Stored) expire(limits []Limit) time.Duration {
 	return t
 }
 
-// sound reports whether Apply can have left s so. own are limits that are known
-// to be valid.
+// sound reports whether Apply can have left s so. own are limits that are known to be valid.
 func (s *Stored) sound(own []Limit, now time.Duration) bool {
 	if len(s.Limits) > Max || len(s.Others) > Max || s.Stamp != 0 && len(s.Limits) == 0 || !(s.Lead >= 0 && s.Lead < 1e300) {
 		return false
@@ -195,8 +195,8 @@ func (s *Stored) sound(own []Limit, now time.Duration) bool {
 // tooOld is longer than a limit takes to drain.
 const tooOld = maxDrain * 1.01 * 1e9
 
-// renew begins a new life where nobody knows what was: every limit that is known
-// is at its brim. So the key is neither open nor shut for ever.
+// renew begins a new life of a key whose past nobody knows. Every limit that is known is full
+// to the brim, so that the key is neither open nor shut for ever.
 func (s *Stored) renew(now time.Duration) {
 	old := *s
 	*s = Stored{State: New(now), Version: old.Version}
@@ -213,7 +213,7 @@ func (s *Stored) renew(now time.Duration) {
 	}
 }
 
-// brim fills these limits, which are those of the levels.
+// brim fills these limits, which are those in use, to the brim.
 func (s *Stored) brim(limits []Limit) {
 	for i := range limits {
 		s.State.Level[i] = Level{Level: limits[i].Capacity}
