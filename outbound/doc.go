@@ -15,18 +15,28 @@
 //
 // # The guarantee
 //
-// In any interval of length W at most Capacity + LeakRate*W units go out, for
-// each limit of a bucket: through concurrency, returns, holds, slow-downs,
-// changes of limits, and clocks that step back. Calls that waited in a queue may
-// leave late by its tolerance τ, which adds at most LeakRate*τ. What is not
-// covered: units beyond what a call acquired ([Permit.Settle]), and a shared
-// store whose clock jumps forward, which looks like idleness.
+// In any interval of length W at most Capacity + LeakRate*W units leave, for each limit of
+// a bucket: through concurrency, cancels, settles, holds, slow-downs, changes of limits, and
+// clocks that step back. A call may leave late, which adds at most LeakRate times its delay:
 //
-// APIs that allow "n per window" count what they see in windows of their own. A
-// bucket of capacity n that leaks n per window lets 2n through in one of them:
-// n that had saved up, and n that leak meanwhile. [Per] and its kin therefore
-// have capacity 1 and leave the API never more than n in any window; [Limit.Burst]
-// buys a burst with some of the rate.
+//   - From a queue by the queue's tolerance, which is 5 ms under [Per] and its kin and up to
+//     50 ms under other limits, however far away a shared store is.
+//   - From a shared bucket alone, which cannot wait, by the way back of the store's reply and
+//     100 ms.
+//   - From both by half of the difference between a route's way there and its way back.
+//
+// The guarantee does not cover units beyond what a call acquired ([Permit.Settle]), and a
+// shared store whose clock jumps forward, which looks like idleness.
+//
+// "10 per second" is less simple than it looks. A bucket that holds 10 and leaks 10 per
+// second lets nearly 20 through within one second: 10 that it had saved, and 10 that leak
+// meanwhile. An API that counts the calls of any second refuses almost half of those. So
+// [Per] and its kin have capacity 1 and space calls evenly: those of PerSecond(10) leave
+// 101 ms apart. Whichever second the API looks at, it sees at most 10, with 10 ms to spare
+// for a network that moves calls closer together. That costs 1 % of the quota. [Limit.Burst]
+// lets some go at once, at a lower rate, so that the promise still holds. A literal [Limit]
+// spares nothing for the network: there the API's own capacity has to be above the bucket's
+// by what leaks in 10 ms.
 //
 // # Limits, units, costs
 //
@@ -50,6 +60,25 @@
 // down does not make fewer soon slow down no more. [Permit.Hold] pauses without
 // slowing down. [Permit.Answered] says all that an API can say: what remains of a quota,
 // why a call was refused, or that no answer came. Package transport does this for HTTP.
+//
+// # Errors
+//
+// Every error is a value to compare with [errors.Is] or to find with [errors.As], also inside
+// the *url.Error of an http.Client:
+//
+//   - [*ThrottledError], which is [ErrThrottled]: the call has no room now, or not before its
+//     deadline or its queue's MaxWait, and is told so at once. It is also
+//     [context.DeadlineExceeded], queue.ErrFull or [ErrFull] where that is why. Come back after
+//     its RetryAfter; 0 means that nobody knows the time.
+//   - [ErrTooLarge]: the cost is above a limit's capacity. Never retry it. Its text says which
+//     Burst the cost needs.
+//   - [ErrInvalidCost], [ErrInvalidLimit], [ErrInvalidDuration], [ErrInvalidKey], [ErrNil]: a
+//     mistake in the program.
+//   - The ctx's own error: the context ended while the call waited. The call was charged
+//     nothing, and holds nobody up.
+//   - queue.ErrClosed: the program closed the queue, because it is shutting down.
+//   - [*StoreError]: a shared store failed. The call was not admitted. Room may be lost, and
+//     none is gained.
 //
 // # Jobs
 //

@@ -27,6 +27,9 @@ import (
 
 const readme = "../README.md"
 
+// pages are all that tell what there is: their links and tables are checked.
+var pages = []string{readme, "../examples/README.md"}
+
 // goBlock is one ```go block: its text and the lines of its fences, from 1.
 type goBlock struct {
 	text       string
@@ -210,18 +213,18 @@ func TestGoBlocksOfTheReadmeCompile(t *testing.T) {
 	}
 }
 
-// The reader who has a minute sees what it is like, and how to try it.
+// The reader who has a minute sees a program, and how to try it.
 func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
 	page, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(page)
-	if n := strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1; n > 150 {
-		t.Errorf("it has %d lines, more than 150", n)
+	if n := strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1; n > 100 {
+		t.Errorf("it has %d lines, more than 100", n)
 	}
-	if blocks := goBlocks(t, text); len(blocks) == 0 || blocks[0].end > 25 {
-		t.Error("no Go block ends within the first 25 lines")
+	if blocks := goBlocks(t, text); len(blocks) == 0 || blocks[0].begin > 10 || blocks[0].end > 40 {
+		t.Error("no Go block begins within the first 10 lines and ends within the first 40")
 	}
 	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
 		if !strings.Contains(text, command) {
@@ -230,26 +233,29 @@ func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
 	}
 }
 
-// What the page links is there, and it links every example.
-func TestLinksOfTheReadmeLeadSomewhere(t *testing.T) {
-	page, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	linked := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(page), -1) {
-		linked[m[1]] = true
-		if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
-			t.Error(err)
-		}
-	}
+// What the pages link is there, and each links every example.
+func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	examples, err := filepath.Glob("../examples/*/main.go")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
-	for _, e := range examples {
-		if name := filepath.ToSlash(filepath.Dir(e))[len("../"):]; !linked[name] {
-			t.Errorf("%s is not linked", name)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		linked := map[string]bool{}
+		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			to := filepath.Join(filepath.Dir(page), m[1])
+			linked[to] = true
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+		for _, e := range examples {
+			if !linked[filepath.Dir(e)] {
+				t.Errorf("%s does not link %s", page, filepath.Dir(e))
+			}
 		}
 	}
 }

@@ -7,7 +7,8 @@
 // The calls come at 20 per second: more than it allows. Look at the rows of the
 // table: a plain client is refused by the API, a bucket refuses by itself and at
 // once what the API would refuse, and a queue lets every call wait for its turn,
-// so that none is refused and all are answered as soon as the API allows.
+// so that none is refused and all are answered as soon as the API allows. The file
+// quickstart.svg is a picture of the same, which a test draws.
 //
 // It can call any other server in two of the ways, too, first by a queue and then
 // by a bucket, which take turns under one limit:

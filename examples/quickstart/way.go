@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,10 +34,11 @@ type way struct {
 	url    string
 	client *http.Client
 
-	mu      sync.Mutex  // protects the fields below
-	cells   [calls]byte // what became of each call
-	took    time.Duration
-	failure error // of the first call that failed
+	mu      sync.Mutex           // protects the fields below
+	cells   [calls]byte          // what became of each call
+	began   [calls]time.Duration // when each call was made
+	ended   [calls]time.Duration // when it was answered or refused, or failed
+	failure error                // of the first call that failed
 }
 
 func newWay(name, shows, url string, client *http.Client) *way {
@@ -97,10 +99,13 @@ func (w *way) call(ctx context.Context) (outcome byte, err error) {
 func (w *way) set(i int, outcome byte, at time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.cells[i] = outcome
-	if outcome != waiting {
-		w.took = max(w.took, at)
+	if w.cells[i] == unmade {
+		w.began[i] = at
 	}
+	if outcome != waiting {
+		w.ended[i] = at
+	}
+	w.cells[i] = outcome
 	if w.failure == nil {
 		w.failure = err
 	}
@@ -131,7 +136,7 @@ func (w *way) tally() tally {
 		refusedByAPI: count(refusedByAPI),
 		refusedByUs:  count(refusedByUs),
 		failed:       count(failed),
-		took:         w.took,
+		took:         slices.Max(w.ended[:]),
 		failure:      w.failure,
 	}
 }
