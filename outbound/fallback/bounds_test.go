@@ -1,35 +1,42 @@
-package outbound
+package fallback
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
+var (
+	ctx = context.Background()
+	// badShares are no part of a limit, 0 would be.
+	badShares = []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, -math.SmallestNonzeroFloat64, -1e308, 1.000001, 1e12 + 1, 1e300, math.MaxFloat64}
+)
+
 func TestABadFallbackIsRefusedAtEachUpdate(t *testing.T) {
-	shares := append(append([]float64{1.000001}, noNumbers...), huge...)
-	for _, share := range shares {
-		f := &Fallback{Store: leak.NewMemory(), Share: share}
-		if _, err := Must(NewSharedBucket(f, "key", PerSecond(1))).Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalidLimit) {
+	for _, share := range badShares {
+		f := &Store{Store: leak.NewMemory(), Share: share}
+		if _, err := outbound.Must(outbound.NewSharedBucket(f, "key", outbound.PerSecond(1))).Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalidLimit) {
 			t.Errorf("a share of %v: %v", share, err)
 		}
 	}
-	for want, f := range map[error]*Fallback{ErrNil: {}, ErrInvalidLimit: {Store: leak.NewMemory(), Share: 0.5, Unlimited: true}} {
-		b := Must(NewSharedBucket(f, "key", PerSecond(1)))
+	for want, f := range map[error]*Store{outbound.ErrNil: {}, outbound.ErrInvalidLimit: {Store: leak.NewMemory(), Share: 0.5, Unlimited: true}} {
+		b := outbound.Must(outbound.NewSharedBucket(f, "key", outbound.PerSecond(1)))
 		for _, err := range []error{b.Hold(ctx, 1), b.Resume(ctx), b.SetLimits(ctx)} {
 			if !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
 			}
 		}
 	}
-	var none *Fallback
-	if _, err := Must(NewSharedBucket(none, "key", PerSecond(1))).Acquire(ctx, Cost{1}); !errors.Is(err, ErrNil) {
+	var none *Store
+	if _, err := outbound.Must(outbound.NewSharedBucket(none, "key", outbound.PerSecond(1))).Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
 		t.Errorf("no fallback: %v", err)
 	}
 }
@@ -37,8 +44,10 @@ func TestABadFallbackIsRefusedAtEachUpdate(t *testing.T) {
 func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &switched{Store: leak.NewMemory()}
-		f := &Fallback{Store: s, Share: 0.5}
-		bucket := func(i int) *Bucket { return Must(NewSharedBucket(f, fmt.Sprint(i), Limit{Capacity: 2, LeakRate: 1})) }
+		f := &Store{Store: s, Share: 0.5}
+		bucket := func(i int) *outbound.Bucket {
+			return outbound.Must(outbound.NewSharedBucket(f, fmt.Sprint(i), outbound.Limit{Capacity: 2, LeakRate: 1}))
+		}
 		for i := range maxRefuges + 100 {
 			if err := bucket(i).Hold(ctx, time.Minute); err != nil {
 				t.Fatal(err)
@@ -50,7 +59,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		s.away.Store(true)
 		failed := 0
 		for i := range maxRefuges + 100 {
-			if _, err := bucket(i).Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			if _, err := bucket(i).Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 				failed++
 			}
 		}
@@ -73,8 +82,10 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &switched{Store: leak.NewMemory()}
-		f := &Fallback{Store: s, Unlimited: true}
-		bucket := func(key string) *Bucket { return Must(NewSharedBucket(f, key, Limit{Capacity: 2, LeakRate: 1})) }
+		f := &Store{Store: s, Unlimited: true}
+		bucket := func(key string) *outbound.Bucket {
+			return outbound.Must(outbound.NewSharedBucket(f, key, outbound.Limit{Capacity: 2, LeakRate: 1}))
+		}
 		held := bucket("held")
 		if err := held.Hold(ctx, time.Minute); err != nil {
 			t.Fatal(err)
@@ -83,21 +94,21 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 		for i := range maxRefuges + 100 {
 			b := bucket(fmt.Sprint(i))
 			for range 3 {
-				p, err := b.Acquire(ctx, Cost{1})
+				p, err := b.Acquire(ctx, outbound.Cost{1})
 				if err != nil {
 					t.Fatal(i, err)
 				}
-				p.Settle(Cost{})
+				p.Settle(outbound.Cost{})
 			}
 		}
-		if _, err := held.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+		if _, err := held.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Errorf("in a hold: %v", err)
 		}
 		if len(f.keys) != maxRefuges {
 			t.Errorf("%d keys are remembered", len(f.keys))
 		}
 		time.Sleep(time.Minute)
-		if _, err := held.Acquire(ctx, Cost{1}); err != nil {
+		if _, err := held.Acquire(ctx, outbound.Cost{1}); err != nil {
 			t.Errorf("after the hold: %v", err)
 		}
 	})
@@ -111,7 +122,7 @@ type switched struct {
 
 func (s *switched) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if s.away.Load() {
-		return leak.Reply{}, ErrAway
+		return leak.Reply{}, leak.ErrAway
 	}
 	return s.Store.Update(ctx, key, op)
 }

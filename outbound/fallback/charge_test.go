@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
@@ -73,7 +74,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
 			s := newToll(m)
-			w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+			w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
 			other := w.other()
 			w.outage(s, w.b)
 			w.set(true)
@@ -105,7 +106,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
 		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
 		for _, b := range []*outbound.Bucket{w.b, w.other()} {
 			begin := time.Now()
@@ -126,7 +127,7 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
 		w.set(true)
@@ -149,7 +150,7 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 
 func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -184,7 +185,7 @@ func (m *cuttable) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		f := &outbound.Fallback{Store: &cuttable{Store: m}, Share: 0.5}
+		f := &fallback.Store{Store: &cuttable{Store: m}, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "key", slow))
 		p, err := b.Acquire(background, outbound.Cost{10})
 		if err != nil {

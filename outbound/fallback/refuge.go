@@ -1,4 +1,4 @@
-package outbound
+package fallback
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// refuge is a key of a [Fallback] while its store is away.
+// refuge is a key of a [Store] while its store is away.
 type refuge struct {
 	leak.Stored
 	real, own []leak.Limit  // those that who has asked last counts by, and what is left of them
@@ -54,7 +54,7 @@ type charging struct {
 	err  error // what the store has against the key, once done
 }
 
-// note is what a [Fallback] remembers of a key while its store is there: what is
+// note is what a [Store] remembers of a key while its store is there: what is
 // to go on without it.
 type note struct {
 	limits []leak.Limit // that were set for all; nil: none were
@@ -67,11 +67,20 @@ type note struct {
 // lives names the lives of refuges. No store's clock is so far back.
 var lives atomic.Int64
 
+// unlimited is the largest capacity, and the highest rate, that a limit may have.
+const unlimited = 1e12
+
+// mostStale is how often the store may answer that other limits are in force before a
+// charge is given up.
+const mostStale = 8
+
+var errStale = errors.New("the limits change faster than they can be heard of")
+
 // noVersion is the version of limits that no store has.
 const noVersion = -1 << 62
 
 // note remembers what the reply tells.
-func (f *Fallback) note(key string, op *leak.Op, r *leak.Reply) {
+func (f *Store) note(key string, op *leak.Op, r *leak.Reply) {
 	if r.Stale {
 		return
 	}
@@ -109,7 +118,7 @@ func (f *Fallback) note(key string, op *leak.Op, r *leak.Reply) {
 }
 
 // serve is Update without the store, which is away because of err. mu is held.
-func (f *Fallback) serve(key string, op *leak.Op, err error) (leak.Reply, error) {
+func (f *Store) serve(key string, op *leak.Op, err error) (leak.Reply, error) {
 	if f.fails() || op.Action == leak.Resume || op.Action == leak.Replace {
 		return leak.Reply{}, err
 	}
@@ -153,7 +162,7 @@ func (f *Fallback) serve(key string, op *leak.Op, err error) (leak.Reply, error)
 
 // shelter makes a refuge of a key, as of the time when the store was found away.
 // mu is held.
-func (f *Fallback) shelter(key string) *refuge {
+func (f *Store) shelter(key string) *refuge {
 	k := &refuge{Stored: leak.Stored{State: leak.New(f.since), Limits: []leak.Limit{}, Version: noVersion}, since: f.since, spent: spent{}}
 	s := &k.State
 	s.Born = -1<<62 + time.Duration(lives.Add(1))
@@ -171,7 +180,7 @@ func (f *Fallback) shelter(key string) *refuge {
 
 // share returns what this worker may use of the limits in force. One that is new
 // begins full, as of the time when the store was found away. mu is held.
-func (f *Fallback) share(k *refuge, op *leak.Op) []leak.Limit {
+func (f *Store) share(k *refuge, op *leak.Op) []leak.Limit {
 	k.stamp = op.Stamp
 	if k.own != nil && leak.Equal(op.Limits, k.real) {
 		return k.own
@@ -182,7 +191,7 @@ func (f *Fallback) share(k *refuge, op *leak.Op) []leak.Limit {
 		l := &k.own[i]
 		level := 0.0
 		if f.Unlimited {
-			l.Capacity, l.Rate = maxCapacity, maxLeakRate
+			l.Capacity, l.Rate = unlimited, unlimited
 		} else {
 			l.Capacity = max(f.Share*l.Capacity, min(1, l.Capacity))
 			l.Rate *= f.Share
@@ -196,7 +205,7 @@ func (f *Fallback) share(k *refuge, op *leak.Op) []leak.Limit {
 }
 
 // fill brings what is left of the limits to the brim.
-func (f *Fallback) fill(k *refuge, t time.Duration) {
+func (f *Store) fill(k *refuge, t time.Duration) {
 	if !f.Unlimited {
 		op := leak.Op{Limits: k.own, Action: leak.Meter, Costs: make([]leak.Units, 1)}
 		for i := range k.own {
@@ -208,7 +217,7 @@ func (f *Fallback) fill(k *refuge, t time.Duration) {
 
 // hear returns the reports as they count here. Refusals of calls of the store
 // are news once for each of its episodes.
-func (k *refuge) hear(f *Fallback, key string, reports []leak.Report) []leak.Report {
+func (k *refuge) hear(f *Store, key string, reports []leak.Report) []leak.Report {
 	var own []leak.Report
 	if n, ok := f.notes[key]; ok && n.held != k.held && n.held > now() {
 		k.held = n.held
@@ -289,7 +298,7 @@ func (k *refuge) owed(t time.Duration) (n leak.Units) {
 // charge waits until the store is charged with what was spent under a key, or ctx
 // ends. After that either the key is no refuge any more or the store is away, or
 // it is what the store has against this key: then who comes next tries again.
-func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
+func (f *Store) charge(ctx context.Context, key string, k *refuge) error {
 	f.mu.Lock()
 	if f.keys[key] != k || f.away {
 		f.mu.Unlock()
@@ -312,7 +321,7 @@ func (f *Fallback) charge(ctx context.Context, key string, k *refuge) error {
 
 // collect charges the store with all that was spent under a key. If the store is
 // away again meanwhile, more may be.
-func (f *Fallback) collect(key string, k *refuge) {
+func (f *Store) collect(key string, k *refuge) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
@@ -345,7 +354,7 @@ func (f *Fallback) collect(key string, k *refuge) {
 			delete(f.keys, key)
 		}
 	}
-	if !errors.Is(err, ErrAway) {
+	if !errors.Is(err, leak.ErrAway) {
 		k.charging.err = err
 	}
 	close(k.charging.done)
@@ -354,12 +363,12 @@ func (f *Fallback) collect(key string, k *refuge) {
 }
 
 // pay is one trip of collect.
-func (f *Fallback) pay(key string, op *leak.Op) (r leak.Reply, err error) {
+func (f *Store) pay(key string, op *leak.Op) (r leak.Reply, err error) {
 	r, err = f.Store.Update(context.Background(), key, op)
 	switch {
 	case err == nil:
 		f.note(key, op, &r)
-	case errors.Is(err, ErrAway):
+	case errors.Is(err, leak.ErrAway):
 		f.leave(err)
 	}
 	return r, err

@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -35,7 +36,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 	for spent, want := range map[int]float64{0: 5, 4: 9, 20: 25, 45: 50} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			w := newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
 			w.set(true)
 			if n := w.take(outbound.Cost{1}); n != 0 {
 				t.Errorf("%d went at first", n)
@@ -67,7 +68,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		w := newRefugee(t, m, &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
+		w := newRefugee(t, m, &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
 		w.set(true)
 		for range 300 { // 120 calls
 			w.take(outbound.Cost{1})
@@ -94,7 +95,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 
 func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		before, err := w.b.Acquire(background, outbound.Cost{30})
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +126,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 
 func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +151,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			w := newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
 			other := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			var calls [4]outbound.Permit
 			for i := range calls {
@@ -186,7 +187,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 
 func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.SetLimits(background, outbound.Limit{Capacity: 10, LeakRate: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +207,7 @@ func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 
 func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		for _, limits := range [][]outbound.Limit{{{Capacity: 10, LeakRate: 1}}, nil} {
 			w.set(false)
 			if err := w.b.SetLimits(background, limits...); err != nil {
@@ -229,7 +230,7 @@ func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 
 func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Unlimited: true}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, slow)
 		w.set(true)
 		if n := w.take(outbound.Cost{1}); n != 1000 {
 			t.Errorf("%d of 1000 went", n)
@@ -249,7 +250,7 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 
 func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 1}, slow)
 		w.set(true)
 		w.take(outbound.Cost{1})
 		time.Sleep(20000 * time.Second)
@@ -291,7 +292,7 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 					var workers [4]*refugee
 					begin := time.Now()
 					for n := range workers {
-						w := newRefugee(t, m, &outbound.Fallback{Share: 0.25}, limit)
+						w := newRefugee(t, m, &fallback.Store{Share: 0.25}, limit)
 						w.hangs = time.Duration(n) * 600 * time.Millisecond
 						workers[n] = w
 						r := rand.New(rand.NewPCG(uint64(round), uint64(10*i+n)))
@@ -348,7 +349,7 @@ func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 		var all outboundtest.History
 		var workers [2]*refugee
 		for i := range workers {
-			workers[i] = newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			workers[i] = newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
 			workers[i].set(true)
 			workers[i].take(outbound.Cost{1})
 		}

@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -32,7 +33,7 @@ func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 }
 
 func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
-	for _, f := range []*outbound.Fallback{{}, {Share: 0.5}, {Unlimited: true}} {
+	for _, f := range []*fallback.Store{{}, {Share: 0.5}, {Unlimited: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
 			f.Store = &picky{Store: m, bad: "bad"}
@@ -70,7 +71,7 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &picky{Store: leak.NewMemory(), bad: "bad"}
-		w := newRefugee(t, p, &outbound.Fallback{Share: 0.5}, slow)
+		w := newRefugee(t, p, &fallback.Store{Share: 0.5}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -98,7 +99,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 // A call that finds the store there has found it, though it gets an error.
 func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &outbound.Fallback{}, slow)
+		w := newRefugee(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &fallback.Store{}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		if _, err := w.b.State(background); !errors.Is(err, errCut) {
@@ -115,7 +116,7 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 
 func TestSwitchesAreToldInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, slow)
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{}, slow)
 		var told []bool // one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {

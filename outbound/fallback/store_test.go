@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -62,12 +63,12 @@ var background = context.Background()
 type refugee struct {
 	*testing.T
 	*link
-	f   *outbound.Fallback
+	f   *fallback.Store
 	b   *outbound.Bucket
 	out outboundtest.History
 }
 
-func newRefugee(t *testing.T, s leak.Store, f *outbound.Fallback, limits ...outbound.Limit) *refugee {
+func newRefugee(t *testing.T, s leak.Store, f *fallback.Store, limits ...outbound.Limit) *refugee {
 	w := &refugee{T: t, link: &link{Store: s}, f: f}
 	f.Store = w.link
 	w.b = outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
@@ -102,7 +103,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				check(t, &outbound.Fallback{Store: leak.NewMemory(), Share: 0.5})
+				check(t, &fallback.Store{Store: leak.NewMemory(), Share: 0.5})
 			})
 		})
 	}
@@ -110,7 +111,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 
 func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.take(outbound.Cost{1})
 		w.set(true)
 		w.hangs = time.Second
@@ -143,7 +144,7 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 
 func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
 		w.set(true)
 		w.hangs = time.Second
@@ -161,7 +162,7 @@ func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 
 func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.25},
+		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
 		var mu sync.Mutex // protects told
 		var told []string
@@ -254,7 +255,7 @@ func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		way := &link{Store: leak.NewMemory(), cut: true}
 		store := &asked{Store: way, keys: map[string]int{}}
-		f := &outbound.Fallback{Store: store, Share: 0.5}
+		f := &fallback.Store{Store: store, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "tenant", outbound.PerSecond(1)))
 		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatal(err) // it begins full

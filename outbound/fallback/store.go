@@ -1,24 +1,27 @@
-package outbound
+// Package fallback says what calls do while the store of their limits is away.
+package fallback
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Fallback is a [leak.Store] around a store that may be away, such as one across a
+// Store is a [leak.Store] around a store that may be away, such as one across a
 // network. It says what happens then, for all buckets that use it:
 //
-//	store := &outbound.Fallback{Store: redis, Share: 0.25} // one of four workers
+//	store := &fallback.Store{Store: redis, Share: 0.25} // one of four workers
 //
-// An error of Store that is [ErrAway] takes it for away, for all keys. Any other,
+// An error of Store that is [outbound.ErrAway] takes it for away, for all keys. Any other,
 // ctx's own, that of one key, or one that no wait cures, such as a wrong password,
 // goes to who has asked and changes nothing. No call waits for a store that is away:
 // it is tried again, in the background or by one call, after 100 ms, and after twice
@@ -39,7 +42,7 @@ import (
 // first of them has noticed, because the last one may not have before, if its store
 // takes up to 2 s to fail. They agree on that in the store, under a key of their
 // own, "\x00fallback"; the key of a bucket that begins so has one more zero byte
-// there. Then what each key has spent here is charged there, as [Bucket.Fillup] does
+// there. Then what each key has spent here is charged there, as [outbound.Bucket.Fillup] does
 // it: up to the brim and no further, and no limit that has had the time to drain
 // since. So one who has spent more than a capacity leaves a full
 // bucket and no debt. Holds still in force are told as well. Permits of calls that
@@ -51,19 +54,19 @@ import (
 // So the sum of the shares of all workers must not be above 1, and then they
 // stay within the limit together, but for the tickets that a queue may still use
 // for 25 ms after the switch, so LeakRate*25 ms, and for limits of less than a
-// unit per share, who are given a unit each: ten workers with [PerSecond] may go
+// unit per share, who are given a unit each: ten workers with [outbound.PerSecond] may go
 // all at once, each as seldom as its share says. What it does not cover: workers
 // who reach the store all the while when others do not, so that the others'
 // shares come on top until they have charged them.
 //
-// A Fallback must not be copied or changed after its first use.
-type Fallback struct {
-	// Store is the store that may be away, and says so by [ErrAway]: one that does
-	// not know of it is never taken for away. Nil is [ErrNil] at each Update.
+// A Store must not be copied or changed after its first use.
+type Store struct {
+	// Store is the store that may be away, and says so by [outbound.ErrAway]: one that does
+	// not know of it is never taken for away. Nil is [outbound.ErrNil] at each Update.
 	Store leak.Store
 	// Share is the share of every limit that this worker may use by itself
 	// while the store is away, up to 1: 1 divided by the number of workers. 0:
-	// none. Of anything else each Update is a [*LimitError]. At most 10 000 keys
+	// none. Of anything else each Update is a [*outbound.LimitError]. At most 10 000 keys
 	// have one in an outage; calls of others get the error. A worker that alone
 	// does not reach the store, or has no connection to it left, has its share on top
 	// of what the others use, who have all of the limit: while two of five workers
@@ -71,7 +74,7 @@ type Fallback struct {
 	Share float64
 	// Unlimited lets all calls go while the store is away, however many. Holds
 	// are still heeded. Beyond 10 000 keys, only those that were in force before,
-	// and what goes is not charged on return. With a Share it is a [*LimitError].
+	// and what goes is not charged on return. With a Share it is a [*outbound.LimitError].
 	Unlimited bool
 	// OnSwitch, if not nil, is called when the store is found to be away, with
 	// its error, and when it is used again, in any goroutine, one call after the
@@ -120,7 +123,7 @@ func apart(key string) string {
 }
 
 // Update implements [leak.Store].
-func (f *Fallback) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if err := f.check(key); err != nil {
 		return leak.Reply{}, err
 	}
@@ -137,13 +140,13 @@ func (f *Fallback) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 }
 
 // straight asks the store, and falls back if it is away.
-func (f *Fallback) straight(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *Store) straight(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	r, err := f.Store.Update(ctx, key, op)
 	if err == nil {
 		f.note(key, op, &r)
 		return r, nil
 	}
-	if ctx.Err() != nil || !errors.Is(err, ErrAway) {
+	if ctx.Err() != nil || !errors.Is(err, leak.ErrAway) {
 		return r, err
 	}
 	f.leave(err)
@@ -156,23 +159,23 @@ func (f *Fallback) straight(ctx context.Context, key string, op *leak.Op) (leak.
 }
 
 // fails reports whether there is nothing to fall back on.
-func (f *Fallback) fails() bool { return f.Share == 0 && !f.Unlimited }
+func (f *Store) fails() bool { return f.Share == 0 && !f.Unlimited }
 
-func (f *Fallback) check(key string) error {
+func (f *Store) check(key string) error {
 	switch {
 	case f == nil || f.Store == nil:
-		return fmt.Errorf("%w: Store of a Fallback", ErrNil)
+		return fmt.Errorf("fallback: %w: Store", outbound.ErrNil)
 	case !(f.Share >= 0 && f.Share <= 1):
-		return &LimitError{Key: key, Reason: "the Share of a Fallback is 0 to 1, not " + number(f.Share)}
+		return &outbound.LimitError{Key: key, Reason: "the Share of a fallback.Store is 0 to 1, not " + strconv.FormatFloat(f.Share, 'g', 6, 64)}
 	case f.Share > 0 && f.Unlimited:
-		return &LimitError{Key: key, Reason: "a Fallback has a Share or is Unlimited, not both"}
+		return &outbound.LimitError{Key: key, Reason: "a fallback.Store has a Share or is Unlimited, not both"}
 	}
 	return nil
 }
 
 // detour does what is to be done when the way is not straight to the store. It
 // reports whether that was all.
-func (f *Fallback) detour(ctx context.Context, key string, op *leak.Op) (r leak.Reply, done bool, err error) {
+func (f *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Reply, done bool, err error) {
 	f.mu.Lock()
 	if !f.away {
 		k, wait := f.keys[key], f.opens-now()
@@ -207,7 +210,7 @@ func (f *Fallback) detour(ctx context.Context, key string, op *leak.Op) (r leak.
 }
 
 // leave takes the store for away.
-func (f *Fallback) leave(err error) {
+func (f *Store) leave(err error) {
 	f.mu.Lock()
 	if f.away {
 		f.mu.Unlock()
@@ -228,7 +231,7 @@ func (f *Fallback) leave(err error) {
 // space sets the time of the next try, which is made by one call, or, where calls
 // go on, whether one comes or not: the share of a worker that comes back long after
 // the others would be on top of what they use. mu is held.
-func (f *Fallback) space(t time.Duration) {
+func (f *Store) space(t time.Duration) {
 	f.spacing = min(2*f.spacing, lastTry)
 	in := f.spacing/2 + rand.N(f.spacing/2)
 	f.next = t + in
@@ -245,7 +248,7 @@ type news struct {
 
 // tell tells of the switches in their order: whoever has begun with it tells of
 // those that come meanwhile as well.
-func (f *Fallback) tell() {
+func (f *Store) tell() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !f.telling && len(f.news) > 0 {
@@ -260,7 +263,7 @@ func (f *Fallback) tell() {
 }
 
 // call calls OnSwitch, and comes back with mu held.
-func (f *Fallback) call(n news) {
+func (f *Store) call(n news) {
 	defer func() { // it may panic
 		f.mu.Lock()
 		f.telling = false
@@ -270,7 +273,7 @@ func (f *Fallback) call(n news) {
 
 // try asks the store for the time of the return. A unit that the first worker
 // books takes as long to leak as all of them need to notice.
-func (f *Fallback) try() {
+func (f *Store) try() {
 	op := leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1 / gather.Seconds()}}}
 	if !f.Unlimited {
 		op.Action, op.Costs = leak.Book, []leak.Units{{1}}
@@ -285,8 +288,8 @@ func (f *Fallback) try() {
 
 // tried takes note of how a try went. If the store is there, though it may have
 // refused the try, it is used after a wait.
-func (f *Fallback) tried(err error, wait time.Duration) {
-	if errors.Is(err, ErrAway) {
+func (f *Store) tried(err error, wait time.Duration) {
+	if errors.Is(err, leak.ErrAway) {
 		f.mu.Lock()
 		f.cause, f.trying = err, false
 		f.space(now())
@@ -301,7 +304,7 @@ func (f *Fallback) tried(err error, wait time.Duration) {
 }
 
 // come uses the store again, and charges it with what was spent meanwhile.
-func (f *Fallback) come() {
+func (f *Store) come() {
 	f.mu.Lock()
 	t := now()
 	f.away, f.cause, f.trying, f.back, f.opens = false, nil, false, t, t
@@ -330,7 +333,7 @@ func (f *Fallback) come() {
 }
 
 // settled notes whether the way is straight again. mu is held.
-func (f *Fallback) settled() { f.aside.Store(f.away || len(f.keys) > 0 || now() < f.opens) }
+func (f *Store) settled() { f.aside.Store(f.away || len(f.keys) > 0 || now() < f.opens) }
 
 // sleep sleeps for d or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
