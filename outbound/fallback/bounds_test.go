@@ -48,22 +48,22 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 		bucket := func(i int) *outbound.Bucket {
 			return outbound.Must(outbound.NewSharedBucket(f, fmt.Sprint(i), outbound.Limit{Capacity: 2, LeakRate: 1}))
 		}
-		for i := range maxRefuges + 100 {
+		for i := range maxKeys + 100 {
 			if err := bucket(i).Hold(ctx, time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := len(f.notes); n != maxRefuges {
+		if n := len(f.seen); n != maxKeys {
 			t.Errorf("%d holds are remembered", n)
 		}
 		s.away.Store(true)
 		failed := 0
-		for i := range maxRefuges + 100 {
+		for i := range maxKeys + 100 {
 			if _, err := bucket(i).Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 				failed++
 			}
 		}
-		if failed != 100 || len(f.keys) != maxRefuges {
+		if failed != 100 || len(f.keys) != maxKeys {
 			t.Errorf("%d calls failed, %d keys", failed, len(f.keys))
 		}
 		s.away.Store(false)
@@ -72,7 +72,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 			_, _ = bucket(0).State(ctx)
 		}
 		synctest.Wait()
-		if len(f.keys) != 0 || f.aside.Load() {
+		if len(f.keys) != 0 || !f.breaker.in(there) {
 			t.Errorf("%d keys after the return", len(f.keys))
 		}
 	})
@@ -91,7 +91,7 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.away.Store(true)
-		for i := range maxRefuges + 100 {
+		for i := range maxKeys + 100 {
 			b := bucket(fmt.Sprint(i))
 			for range 3 {
 				p, err := b.Acquire(ctx, outbound.Cost{1})
@@ -104,7 +104,7 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 		if _, err := held.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Errorf("in a hold: %v", err)
 		}
-		if len(f.keys) != maxRefuges {
+		if len(f.keys) != maxKeys {
 			t.Errorf("%d keys are remembered", len(f.keys))
 		}
 		time.Sleep(time.Minute)

@@ -37,7 +37,7 @@ func (s *toll) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 
 // outage has the shares of some buckets of w's store spend 20 units each, and
 // brings the store back until it is about to be charged with the first of them.
-func (w *refugee) outage(s *toll, buckets ...*outbound.Bucket) {
+func (w *worker) outage(s *toll, buckets ...*outbound.Bucket) {
 	w.Helper()
 	w.set(true)
 	w.take(outbound.Cost{1})
@@ -65,7 +65,7 @@ func (w *refugee) outage(s *toll, buckets ...*outbound.Bucket) {
 	<-s.kept
 }
 
-func (w *refugee) other() *outbound.Bucket {
+func (w *worker) other() *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(w.f, "other", slow))
 }
 
@@ -74,7 +74,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
 			s := newToll(m)
-			w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 			other := w.other()
 			w.outage(s, w.b)
 			w.set(true)
@@ -94,7 +94,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 			if passes > 0 {
 				close(s.open)
 			}
-			w.home()
+			w.reconnect()
 			direct := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			if s, err := direct.State(background); err != nil || math.Abs(s.Level-35) > 1 {
 				t.Errorf("level %v, %v; want the 20 and the 15 that were spent", s.Level, err)
@@ -106,7 +106,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
 		for _, b := range []*outbound.Bucket{w.b, w.other()} {
 			begin := time.Now()
@@ -127,7 +127,7 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
 		w.set(true)
@@ -144,13 +144,13 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		if s, err := w.b.State(background); err != nil || s.HeldFor != time.Hour {
 			t.Errorf("held for %v, %v", s.HeldFor, err)
 		}
-		w.home()
+		w.reconnect()
 	})
 }
 
 func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.set(true)
 		w.take(outbound.Cost{1})

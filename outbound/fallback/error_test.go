@@ -71,7 +71,7 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &picky{Store: leak.NewMemory(), bad: "bad"}
-		w := newRefugee(t, p, &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, p, &fallback.Store{Share: 0.5}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -80,7 +80,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 		if _, err := bad.Acquire(background, outbound.Cost{20}); err != nil {
 			t.Error(err)
 		}
-		w.home()
+		w.reconnect()
 		for range 3 {
 			if _, err := bad.Acquire(background, outbound.Cost{1}); !errors.Is(err, errKind) {
 				t.Error(err)
@@ -99,7 +99,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 // A call that finds the store there has found it, though it gets an error.
 func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &fallback.Store{}, slow)
+		w := newWorker(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &fallback.Store{}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		if _, err := w.b.State(background); !errors.Is(err, errCut) {
@@ -116,7 +116,7 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 
 func TestSwitchesAreToldInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, slow)
 		var told []bool // one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {

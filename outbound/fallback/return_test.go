@@ -18,9 +18,9 @@ import (
 // slow leaks 36 units in an hour.
 var slow = outbound.Limit{Capacity: 100, LeakRate: 0.01}
 
-// home mends the link and waits until the store is used again, one call a
+// reconnect mends the link and waits until the store is used again, one call a
 // second asking.
-func (w *refugee) home() {
+func (w *worker) reconnect() {
 	w.Helper()
 	w.set(false)
 	for range 6 {
@@ -36,7 +36,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 	for spent, want := range map[int]float64{0: 5, 4: 9, 20: 25, 45: 50} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
+			w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			w.set(true)
 			if n := w.take(outbound.Cost{1}); n != 0 {
 				t.Errorf("%d went at first", n)
@@ -55,7 +55,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 			if _, err := other.Fillup(background, outbound.Cost{5}); err != nil {
 				t.Fatal(err)
 			}
-			w.home()
+			w.reconnect()
 			s, err := other.State(background)
 			if err != nil || math.Abs(s.Level-want) > 0.5 {
 				t.Errorf("spent %d: level %v, %v; want %v", spent, s.Level, err, want)
@@ -68,13 +68,13 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		w := newRefugee(t, m, &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
+		w := newWorker(t, m, &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
 		w.set(true)
 		for range 300 { // 120 calls
 			w.take(outbound.Cost{1})
 			time.Sleep(time.Second)
 		}
-		w.home()
+		w.reconnect()
 		all, err := w.b.States(background)
 		if err != nil || all[0].Level < 6 || all[0].Level > 10 || math.Abs(all[1].Level-117) > 3 {
 			t.Errorf("%+v, %v", all, err)
@@ -86,7 +86,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 			t.Errorf("%d went, want 4", n)
 		}
 		time.Sleep(2e5 * time.Second)
-		w.home()
+		w.reconnect()
 		if all, err = w.b.States(background); err != nil || all[0].Level+all[1].Level != 0 {
 			t.Errorf("after more than the time to drain: %+v, %v", all, err)
 		}
@@ -95,7 +95,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 
 func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		before, err := w.b.Acquire(background, outbound.Cost{30})
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 		}
 		early.Settle(outbound.Cost{2})
 		w.level(92)
-		w.home()
+		w.reconnect()
 		s, err := w.b.State(background)
 		if err != nil || math.Abs(s.Level-42) > 0.2 {
 			t.Errorf("on return %+v, %v; want 42", s, err)
@@ -126,7 +126,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 
 func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
+			w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			other := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			var calls [4]outbound.Permit
 			for i := range calls {
@@ -176,7 +176,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 				t.Errorf("the store knows of it: %+v, %v", s, err)
 			}
 			begin := time.Now()
-			w.home()
+			w.reconnect()
 			s, err := other.State(background)
 			if left := max(0, want-time.Since(begin)); err != nil || s.HeldFor != left || math.Abs(s.Speed-0.9) > 0.01 {
 				t.Errorf("on return held for %v at speed %v, %v; want %v, 0.9", s.HeldFor, s.Speed, err, left)
@@ -187,7 +187,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 
 func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.SetLimits(background, outbound.Limit{Capacity: 10, LeakRate: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 
 func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		for _, limits := range [][]outbound.Limit{{{Capacity: 10, LeakRate: 1}}, nil} {
 			w.set(false)
 			if err := w.b.SetLimits(background, limits...); err != nil {
@@ -223,14 +223,14 @@ func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 			if n := w.take(outbound.Cost{1}); n != want {
 				t.Errorf("%v: %d went, want %d", limits, n, want)
 			}
-			w.home()
+			w.reconnect()
 		}
 	})
 }
 
 func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, slow)
 		w.set(true)
 		if n := w.take(outbound.Cost{1}); n != 1000 {
 			t.Errorf("%d of 1000 went", n)
@@ -241,7 +241,7 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went in a hold", n)
 		}
-		w.home()
+		w.reconnect()
 		if s, err := w.b.State(background); err != nil || s.Level < 99 || s.HeldFor < 40*time.Second {
 			t.Errorf("on return %+v, %v", s, err)
 		}
@@ -250,7 +250,7 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 
 func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 1}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 1}, slow)
 		w.set(true)
 		w.take(outbound.Cost{1})
 		time.Sleep(20000 * time.Second)
@@ -272,8 +272,8 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went: the level is lost", n)
 		}
-		w.home()
-		w.home()
+		w.reconnect()
+		w.reconnect()
 		if s, err := w.b.State(background); err != nil || s.Level < 99 {
 			t.Errorf("on return %+v, %v", s, err)
 		}
@@ -289,10 +289,10 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := leak.NewMemory()
 					var all outboundtest.History
-					var workers [4]*refugee
+					var workers [4]*worker
 					begin := time.Now()
 					for n := range workers {
-						w := newRefugee(t, m, &fallback.Store{Share: 0.25}, limit)
+						w := newWorker(t, m, &fallback.Store{Share: 0.25}, limit)
 						w.hangs = time.Duration(n) * 600 * time.Millisecond
 						workers[n] = w
 						r := rand.New(rand.NewPCG(uint64(round), uint64(10*i+n)))
@@ -347,15 +347,15 @@ func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		var all outboundtest.History
-		var workers [2]*refugee
+		var workers [2]*worker
 		for i := range workers {
-			workers[i] = newRefugee(t, m, &fallback.Store{Share: 0.5}, slow)
+			workers[i] = newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			workers[i].set(true)
 			workers[i].take(outbound.Cost{1})
 		}
 		time.Sleep(3 * time.Hour)
 		workers[1].set(false)
-		workers[0].home()
+		workers[0].reconnect()
 		for _, w := range workers {
 			for range w.take(outbound.Cost{1}) {
 				all.Add(time.Now(), 1)

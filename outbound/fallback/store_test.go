@@ -59,8 +59,8 @@ func (l *link) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 
 var background = context.Background()
 
-// refugee is a worker with a fallback in a bubble.
-type refugee struct {
+// worker is a worker with a fallback in a bubble.
+type worker struct {
 	*testing.T
 	*link
 	f   *fallback.Store
@@ -68,15 +68,15 @@ type refugee struct {
 	out outboundtest.History
 }
 
-func newRefugee(t *testing.T, s leak.Store, f *fallback.Store, limits ...outbound.Limit) *refugee {
-	w := &refugee{T: t, link: &link{Store: s}, f: f}
+func newWorker(t *testing.T, s leak.Store, f *fallback.Store, limits ...outbound.Limit) *worker {
+	w := &worker{T: t, link: &link{Store: s}, f: f}
 	f.Store = w.link
 	w.b = outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
 	return w
 }
 
 // take acquires as often as there is room, at most 1000 times.
-func (w *refugee) take(c outbound.Cost) (n int) {
+func (w *worker) take(c outbound.Cost) (n int) {
 	w.Helper()
 	for ; n < 1000; n++ {
 		p, err := w.b.Acquire(background, c)
@@ -92,7 +92,7 @@ func (w *refugee) take(c outbound.Cost) (n int) {
 	return n
 }
 
-func (w *refugee) level(want float64) {
+func (w *worker) level(want float64) {
 	w.Helper()
 	if s, err := w.b.State(background); err != nil || math.Abs(s.Level-want) > 1e-5 {
 		w.Errorf("level %v, %v; want %v", s.Level, err, want)
@@ -111,7 +111,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 
 func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.take(outbound.Cost{1})
 		w.set(true)
 		w.hangs = time.Second
@@ -144,7 +144,7 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 
 func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
 		w.set(true)
 		w.hangs = time.Second
@@ -162,7 +162,7 @@ func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 
 func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &fallback.Store{Share: 0.25},
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
 		var mu sync.Mutex // protects told
 		var told []string
