@@ -148,6 +148,37 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	})
 }
 
+// Whichever limits a call counts by: those of another bucket of this process, or those
+// that the key counted by before others were set.
+func TestAShareThatWasNotChargedBeginsFullAgainUnderEveryLimit(t *testing.T) {
+	for _, set := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newToll(leak.NewMemory())
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
+			named := slow
+			named.Name = "named"
+			buckets := []*outbound.Bucket{outbound.Must(outbound.NewSharedBucket(w.f, "key", named)), w.b}
+			w.outage(s, buckets...)
+			if set {
+				direct := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow))
+				if err := direct.SetLimits(background, outbound.Limit{Capacity: 60, LeakRate: 0.01}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.set(true)
+			_, _ = w.other().State(background)
+			close(s.open)
+			synctest.Wait()
+			for i, b := range buckets {
+				if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+					t.Errorf("bucket %d, limits set %v: %v", i, set, err)
+				}
+			}
+			w.reconnect()
+		})
+	}
+}
+
 func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)

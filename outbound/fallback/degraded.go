@@ -45,12 +45,12 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if k == nil {
 		return leak.Reply{}, cause
 	}
+	s.countBy(k, op)
 	if k.since != s.breaker.since {
 		// The last return has not charged it. Other workers may have used the store since.
 		k.since = s.breaker.since
 		s.fill(k)
 	}
-	s.countBy(k, op)
 	k.used = true
 	here := *op
 	here.Limits, here.Stamp = k.share, 0
@@ -137,7 +137,7 @@ func (s *Store) countBy(k *degradedKey, op *leak.Op) {
 	}
 }
 
-// fill fills the share to the brim, as of the beginning of the outage.
+// fill fills every limit that a key knows to the brim, as of the beginning of the outage.
 func (s *Store) fill(k *degradedKey) {
 	if s.Unlimited {
 		return
@@ -147,6 +147,11 @@ func (s *Store) fill(k *degradedKey) {
 		op.Costs[0][i] = k.share[i].Capacity
 	}
 	op.Apply(&k.stored, k.since)
+	for i := range k.stored.Others {
+		o := &k.stored.Others[i]
+		o.Level.Level = max(o.Level.Level, o.Limit.Capacity)
+		o.Dial = k.stored.State.Dial()
+	}
 }
 
 // localReportsLocked returns reports as they count without the store. A hold of lastSeen
