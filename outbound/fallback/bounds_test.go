@@ -16,7 +16,7 @@ import (
 
 var (
 	ctx = context.Background()
-	// badShares are no part of a limit, 0 would be.
+	// badShares are neither 0 nor a part of a limit.
 	badShares = []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, -math.SmallestNonzeroFloat64, -1e308, 1.000001, 1e12 + 1, 1e300, math.MaxFloat64}
 )
 
@@ -78,7 +78,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 	})
 }
 
-// Beyond the bound nothing is remembered of a key, but what was known of it before.
+// Beyond the bound the Store keeps nothing new of a key.
 func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &switched{Store: leak.NewMemory()}
@@ -114,7 +114,7 @@ func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
 	})
 }
 
-// switched is a store that fails if told so.
+// switched is a store that fails while away is set.
 type switched struct {
 	leak.Store
 	away atomic.Bool

@@ -27,9 +27,8 @@ const (
 	never = time.Duration(math.MaxInt64)
 )
 
-// breaker is the circuit breaker of a [Store]: it keeps the state, and when the store is
-// to be tried again. The lock of the Store protects all of it; calls read the state
-// without the lock as well.
+// breaker is the circuit breaker of a [Store]: it keeps the state and the time of the next
+// try. The Store's lock protects all of it; calls read the state without the lock as well.
 //
 //	there     -> away       a trip found the store away
 //	away      -> returning  a try reached the store, and the wait for the other workers is over
@@ -49,8 +48,8 @@ func (b *breaker) in(s state) bool { return state(b.state.Load()) == s }
 
 func (b *breaker) set(s state) { b.state.Store(int32(s)) }
 
-// leave marks the store away since t and reports whether it was in use. An outage that
-// follows another within 2 s goes on with the times between tries of that one.
+// leave marks the store away since t and reports whether it was in use. If the last outage
+// ended no more than 2 s ago, the time between tries goes on growing.
 func (b *breaker) leave(err error, t time.Duration) bool {
 	if b.in(away) {
 		return false
@@ -63,7 +62,7 @@ func (b *breaker) leave(err error, t time.Duration) bool {
 	return true
 }
 
-// postpone sets the next try and returns how long it is until then.
+// postpone sets the time of the next try and returns how far away it is.
 func (b *breaker) postpone(t time.Duration) time.Duration {
 	b.retryIn = min(2*b.retryIn, maxRetry)
 	in := b.retryIn/2 + rand.N(b.retryIn/2)
@@ -71,7 +70,7 @@ func (b *breaker) postpone(t time.Duration) time.Duration {
 	return in
 }
 
-// comeBack has the store used again, after a pause.
+// comeBack begins the return, in which no call goes before the pause is over.
 func (b *breaker) comeBack(t, pause time.Duration) {
 	b.set(returning)
 	b.cause, b.back, b.opens = nil, t, t+pause

@@ -8,17 +8,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// mostStale is how often the store may answer that other limits are in force before a
-// charge is given up.
+// mostStale is how often the store may answer that other limits are in force before charge
+// gives up.
 const mostStale = 8
 
 var errStale = errors.New("the limits change faster than they can be heard of")
 
-// perUnit is a number of units for each unit that limits count.
+// perUnit has an amount for each unit that limits can count.
 type perUnit [leak.MaxUnit + 1]float64
 
-// add adds n, or with a sign of -1 subtracts it. Of the limits that count one unit, the
-// one that was charged most tells how much it was.
+// add adds n, or with a sign of -1 subtracts it. Where several limits count one unit, the
+// largest number counts.
 func (p *perUnit) add(limits []leak.Limit, n *leak.Units, sign float64) {
 	var most perUnit
 	for i := range limits {
@@ -86,7 +86,8 @@ func (k *degradedKey) settle(s *leak.Report) {
 
 // debt returns what the store is to be charged with at time t: of each limit at most its
 // capacity, and nothing if the limit has had the time to drain since the last units were
-// spent. To subtract what has leaked sooner would be wrong: the store's level has leaked as well.
+// spent. Otherwise debt subtracts nothing that has leaked: the store's level has leaked in
+// the same time, which must not count twice.
 func (k *degradedKey) debt(t time.Duration) (n leak.Units) {
 	for i := range k.limits {
 		l := &k.limits[i]
@@ -123,10 +124,10 @@ type charging struct {
 	err  error // after done: why the store refused this key
 }
 
-// awaitCharge waits until the store is charged with the debt of a key, or ctx ends. The
-// first caller begins the try. After it the key is degraded no more, or the store is away
-// again; otherwise awaitCharge returns the store's error for this key, and the key's next
-// call tries again.
+// awaitCharge waits for the try that charges the store with the debt of a key, or until ctx
+// ends. The first caller begins the try. If the store refuses this key, awaitCharge
+// returns its error, and the key's next call tries again. Otherwise the key is no longer
+// degraded, or the store is away again.
 func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) error {
 	s.mu.Lock()
 	if s.keys[key] != k || s.breaker.in(away) {
@@ -148,8 +149,8 @@ func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) err
 	}
 }
 
-// charge charges the store with the debt of a key, and again with what is spent
-// meanwhile, if the store is away and back during a trip.
+// charge charges the store with the debt of a key. If the store goes away and comes back
+// during a trip, calls may have spent more, and charge makes another trip.
 func (s *Store) charge(key string, k *degradedKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,13 +14,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// toll is a store that keeps what it is charged with for a while, if told so,
-// before it carries it out.
+// toll is a store that, while shut, stops each charge until it opens.
 type toll struct {
 	leak.Store
 	shut atomic.Bool
-	open chan struct{} // closed when what is kept may pass
-	kept chan struct{} // has one for each charge that is
+	open chan struct{} // closed to let the charges pass
+	kept chan struct{} // has one for each charge that was stopped
 }
 
 func newToll(s leak.Store) *toll {
@@ -35,8 +34,8 @@ func (s *toll) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	return s.Store.Update(ctx, key, op)
 }
 
-// outage has the shares of some buckets of w's store spend 20 units each, and
-// brings the store back until it is about to be charged with the first of them.
+// outage has the buckets spend 20 units each without the store, brings the store back, and
+// returns when the toll stops the first charge.
 func (w *worker) outage(s *toll, buckets ...*outbound.Bucket) {
 	w.Helper()
 	w.set(true)
@@ -107,7 +106,7 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
 		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
-		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
+		w.outage(s, w.b, w.other()) // the toll stops the charge of the first, so the second waits
 		for _, b := range []*outbound.Bucket{w.b, w.other()} {
 			begin := time.Now()
 			short, cancel := context.WithTimeout(background, 50*time.Millisecond)
@@ -122,8 +121,7 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	})
 }
 
-// A worker cannot know what the others have taken out of the store between two
-// outages.
+// A worker cannot know what the others have used between two outages.
 func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
@@ -135,7 +133,7 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went at the second switch", n)
 		}
-		// Others hold it, and the charge that was under way hears of that.
+		// Another worker holds the key, and the reply to the charge tells of it.
 		if err := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow)).Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +222,7 @@ func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *
 		}
 		f.Store.(*cuttable).cut.Store(true)
 		p.Settle(outbound.Cost{40})
-		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // that of others is full
+		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // the share of others is full
 			t.Errorf("level %v, %v; want 130", s.Level, err)
 		}
 	})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// start is the zero of this process's clock, which is monotonic: it neither
-// steps nor knows the time of day.
+// start is the zero of this process's clock. That is monotonic: it neither steps nor knows
+// the time of day.
 var start = time.Now()
 
 func now() time.Duration { return time.Since(start) }

@@ -10,7 +10,7 @@ import (
 // unlimited is the largest capacity, and the highest rate, that a limit may have.
 const unlimited = 1e12
 
-// noVersion is the version of limits that no store has.
+// noVersion is a version of limits that no store has.
 const noVersion = -1 << 62
 
 // births tells the lives of degraded keys apart: each is born at a time of its own, so far
@@ -20,16 +20,16 @@ var births atomic.Int64
 // degradedKey is a key while the store is away: a bucket of this process.
 type degradedKey struct {
 	stored    leak.Stored
-	limits    []leak.Limit  // by which the latest call counts
+	limits    []leak.Limit  // the latest call counts by these
 	stamp     int64         // of limits
 	share     []leak.Limit  // what this worker may use of them
 	since     time.Duration // when the outage began, as of which the bucket began full
 	heldUntil time.Duration // the end of the last hold that was taken over from lastSeen
 	refused   *leak.Report  // the newest refusal of a call that the store admitted
-	reported  *leak.Report  // the latest of these that the store knows of
+	reported  *leak.Report  // the one of these that the store was last told of
 	spent     perUnit       // what the store is not charged with yet
 	spentAt   time.Duration // when spent last changed
-	used      bool          // since the last try to charge the store
+	used      bool          // a call came since the last try to charge the store
 	charging  *charging     // the try that is under way; nil: none is
 }
 
@@ -63,7 +63,7 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > k.share[i].Capacity {
 		return leak.Reply{}, cause // no wait makes room for it in the share
 	}
-	// To its bucket the shares of the others look full.
+	// The bucket sees levels of the whole limit, in which the shares of others are full.
 	for i := range k.limits {
 		l := &r.State.Level[i]
 		l.Level = max(0, l.Level+k.limits[i].Capacity-k.share[i].Capacity)
@@ -112,8 +112,7 @@ func (s *Store) newKeyLocked(key string) *degradedKey {
 }
 
 // countBy has a key count by the limits of a call, and computes this worker's share of
-// them. The level of a limit that is new to the key begins full, so that the switch
-// causes no burst.
+// them. A limit that is new to the key begins full, so that the switch causes no burst.
 func (s *Store) countBy(k *degradedKey, op *leak.Op) {
 	k.stamp = op.Stamp
 	if k.share != nil && leak.Equal(op.Limits, k.limits) {
@@ -154,9 +153,9 @@ func (s *Store) fill(k *degradedKey) {
 	}
 }
 
-// localReportsLocked returns reports as they count without the store. A hold of lastSeen
-// comes first. A refusal of a call that the store admitted is news once for each of
-// the store's epochs.
+// localReportsLocked returns reports as they count without the store, a hold of lastSeen
+// first. Of the refusals of calls that the store admitted, the first of each of the
+// store's epochs counts.
 func (s *Store) localReportsLocked(k *degradedKey, key string, reports []leak.Report) []leak.Report {
 	var local []leak.Report
 	if seen, ok := s.seen[key]; ok && seen.heldUntil != k.heldUntil && seen.heldUntil > now() {

@@ -18,11 +18,11 @@ import (
 
 var errKind = errors.New("WRONGTYPE")
 
-// picky is a store that has something against one key.
+// picky is a store that refuses one key.
 type picky struct {
 	leak.Store
 	bad  string
-	mild atomic.Bool // not any more
+	mild atomic.Bool // it refuses it no more
 }
 
 func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -66,8 +66,7 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 	}
 }
 
-// What a key has spent is kept until the store takes it, and meanwhile the others
-// go on.
+// The Store keeps what a key has spent until the store takes it. Meanwhile other keys go on.
 func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &picky{Store: leak.NewMemory(), bad: "bad"}
@@ -96,7 +95,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	})
 }
 
-// A call that finds the store there has found it, though it gets an error.
+// A call that gets an error of its key has reached the store.
 func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &fallback.Store{}, slow)
@@ -120,9 +119,9 @@ func TestSwitchesAreToldInTheirOrder(t *testing.T) {
 		var told []bool // one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {
-				time.Sleep(time.Minute) // who is told may be slow
+				time.Sleep(time.Minute) // OnSwitch may be slow
 				if len(told) == 0 {
-					_, _ = w.b.State(background) // and ask itself
+					_, _ = w.b.State(background) // and use the store itself
 				}
 			}
 			told = append(told, away)

@@ -31,7 +31,7 @@ func (s *Store) scheduleLocked(t time.Duration) {
 	}
 }
 
-// tryWith tries the store with a call.
+// tryWith has a call make the try. cause is why the store was away before.
 func (s *Store) tryWith(ctx context.Context, key string, op *leak.Op, cause error) (leak.Reply, error) {
 	r, err := s.Store.Update(ctx, key, op)
 	if err != nil && ctx.Err() != nil {
@@ -43,7 +43,8 @@ func (s *Store) tryWith(ctx context.Context, key string, op *leak.Op, cause erro
 }
 
 // try asks the store when this worker is to return. The first worker books a unit that
-// takes returnWait to leak; those after it are told how much of that is left.
+// takes returnWait to leak. The store refuses the others and tells them how much of that
+// time is left.
 func (s *Store) try() {
 	op := leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1 / returnWait.Seconds()}}}
 	if !s.Unlimited {
@@ -103,7 +104,7 @@ func (s *Store) comeBack() {
 	}
 }
 
-// settleLocked ends the return if that is all done.
+// settleLocked ends the return if nothing is left to do.
 func (s *Store) settleLocked() { s.breaker.settle(now(), len(s.keys)) }
 
 // notice is one call of OnSwitch.
@@ -112,8 +113,8 @@ type notice struct {
 	err  error
 }
 
-// announce calls OnSwitch with the notices in their order. A goroutine that already does
-// so takes those that come meanwhile along.
+// announce calls OnSwitch with the notices in their order. If another goroutine is doing
+// so, it takes the new ones along.
 func (s *Store) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A caller that gives up the try it was to make has found out nothing: the store stays
-// away, and another call tries it.
+// A caller that gives up during its try has found out nothing. The store stays away, and
+// another call tries it.
 func TestATryThatIsGivenUpFindsOutNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, slow)
@@ -74,7 +74,7 @@ func TestOneCallMakesATryAndTheOthersFailAtOnce(t *testing.T) {
 	})
 }
 
-// Others may not have charged yet what they have spent of a key that this worker has not
+// Another worker may still have to charge what it has spent of a key that this one has not
 // used.
 func TestNoCallGoesFor100msAtTheReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestABucketHearsOfLimitsThatWereSetBeforeTheOutage(t *testing.T) {
 	})
 }
 
-// A call that has found the store away goes by its error, if the store is back before the
-// call is served without it: what it spent here nobody would charge.
+// A call finds the store away, and the store is back before the Store serves the call without
+// it. The call gets the error: nobody would charge what it spends here.
 func TestACallIsNotServedWithoutAStoreThatIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)

@@ -18,8 +18,7 @@ import (
 // slow leaks 36 units in an hour.
 var slow = outbound.Limit{Capacity: 100, LeakRate: 0.01}
 
-// reconnect mends the link and waits until the store is used again, one call a
-// second asking.
+// reconnect mends the link and waits, with a call each second, until the store is used again.
 func (w *worker) reconnect() {
 	w.Helper()
 	w.set(false)
@@ -103,7 +102,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 		w.set(true)
 		before.Settle(outbound.Cost{})
 		time.Sleep(24 * time.Hour)
-		w.level(50) // that of others, none of its own
+		w.level(50) // the share of others is full, its own is empty
 		during, err := w.b.Acquire(background, outbound.Cost{40})
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +145,7 @@ func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	})
 }
 
-// Three refusals by one burst of calls that the store had admitted: one episode.
+// Three refusals of one burst that the store had admitted count once.
 func TestARefusalCountsHereAndThere(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -256,7 +255,7 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 		time.Sleep(20000 * time.Second)
 		w.take(outbound.Cost{20})
 		w.set(false)
-		for range 3 { // until it has been found, and not longer
+		for range 3 { // until the store is found, and no longer
 			if s, err := w.b.State(background); err != nil || s.Level < 99 {
 				t.Errorf("%+v, %v", s, err)
 			}
@@ -280,7 +279,7 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 	})
 }
 
-// Workers that each lose the store and find it again, at times of their own.
+// Each worker loses the store and finds it again at times of its own.
 func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 	limits := []outbound.Limit{{Capacity: 40, LeakRate: 20}, {Capacity: 8, LeakRate: 1}, {Capacity: 200, LeakRate: 5}}
 	for i, limit := range limits {
@@ -341,8 +340,8 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 	}
 }
 
-// One that has nothing to do finds its store again as the others do: later its share
-// would come on top of what they take from the store.
+// A worker that has nothing to do finds its store again when the others do: later its
+// share would come on top of what they use.
 func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()

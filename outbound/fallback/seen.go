@@ -6,14 +6,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// lastSeen is what the store's last reply said of a key: what stays in force when the
-// store goes away. It is kept only of keys of which there is something to say.
+// lastSeen is what the store's last reply said of a key: a hold, a slow-down, or limits set
+// for all. They stay in force when the store goes away. A key with none of them has no
+// lastSeen.
 type lastSeen struct {
 	limits    []leak.Limit // set for all workers; nil: none are
 	stamp     int64        // of limits
 	heldUntil time.Duration
 	speed     float64
-	at        time.Duration // when the speed was so
+	at        time.Duration // as of when the speed is
 }
 
 // remember keeps what a reply says of its key.

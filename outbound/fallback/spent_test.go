@@ -22,8 +22,8 @@ func (w *worker) book(b *outbound.Bucket, k outbound.Booking) []outbound.Ticket 
 	return k.Tickets
 }
 
-// The store is charged with what went without it: however it went, once, and not with
-// what was given back.
+// However units went without the store, it is charged with them once, less those that
+// were given back.
 func TestTheStoreIsChargedOnceWithWhatWentWithoutIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(w *worker)
@@ -75,8 +75,7 @@ func TestTheStoreIsChargedOnceWithWhatWentWithoutIt(t *testing.T) {
 	}
 }
 
-// Another worker, which reached the store all the while, has set limits that are new to
-// the one that comes back.
+// Another worker reached the store all the while and has set other limits.
 func TestADebtIsChargedUnderTheLimitsThatWereSetMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()

@@ -15,14 +15,14 @@ import (
 )
 
 // Store is a [leak.Store] around a store that may be away, such as one across a
-// network. It says what calls do meanwhile, for every bucket that uses it; the package
-// documentation says how.
+// network. It decides what calls do meanwhile, for every bucket that uses it. The package's
+// introduction says how an outage begins and ends.
 //
 // A Store must not be copied or changed after its first use.
 type Store struct {
-	// Store is the store that may be away. It says so by [outbound.ErrAway]: the
-	// Store around it never takes one for away that does not know this error. If Store
-	// is nil, each Update fails with [outbound.ErrNil].
+	// Store is the store that may be away. It says so by [outbound.ErrAway]; a store
+	// that does not know this error is never marked away. If Store is nil, each Update
+	// fails with [outbound.ErrNil].
 	Store leak.Store
 	// Share is the part of every limit that this worker may use by itself while the
 	// store is away: 1 divided by the number of workers. 0 is none. If Share is not 0 to
@@ -44,7 +44,7 @@ type Store struct {
 	breaker    breaker
 	keys       map[string]*degradedKey
 	seen       map[string]lastSeen
-	notices    []notice // that OnSwitch has not been called with yet
+	notices    []notice // OnSwitch has not been called with these yet
 	announcing bool     // a goroutine calls OnSwitch with them
 }
 
@@ -56,13 +56,13 @@ const (
 	// chargePause is how long no call goes at the return, so that every worker charges
 	// what it has spent before the first call goes.
 	chargePause = 100 * time.Millisecond
-	// maxKeys bounds the keys that have a share, and those that are remembered.
+	// maxKeys bounds the degraded keys, and the keys in seen.
 	maxKeys = 10_000
 	// meetingKey is the key under which workers agree on their return.
 	meetingKey = "\x00fallback"
 )
 
-// storeKey returns the key of a bucket in the store. No bucket's is the meetingKey.
+// storeKey returns the store's key for a bucket's key. It is never the meetingKey.
 func storeKey(key string) string {
 	if rest, ok := strings.CutPrefix(key, meetingKey); ok {
 		return meetingKey + "\x00" + rest
@@ -121,8 +121,8 @@ func (s *Store) ask(ctx context.Context, key string, op *leak.Op) (leak.Reply, e
 	return s.serveLocked(key, op, err)
 }
 
-// detour serves a call while the store is away or the workers return. It reports false
-// if the call is to look at the state again.
+// detour serves a call while the store is away, or has it wait during the return. If it
+// reports false, the caller looks at the state again.
 func (s *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Reply, done bool, err error) {
 	s.mu.Lock()
 	if s.breaker.in(away) {

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// link is the way to a store: it can be cut, and then each trip fails after a while.
+// link is the way to a store. While it is cut, each trip fails after a while.
 type link struct {
 	leak.Store
 	mu    sync.Mutex // protects what follows
@@ -59,7 +59,7 @@ func (l *link) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 
 var background = context.Background()
 
-// worker is a worker with a fallback in a bubble.
+// worker is a worker of a fleet, with a bucket of a fallback.Store.
 type worker struct {
 	*testing.T
 	*link
@@ -194,7 +194,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 8 {
 			t.Errorf("%d went after a pause, want the rest of 10", n)
 		}
-		// What fits under the limit, and not under the share of it, is not for ever.
+		// A cost above the share, but not above the limit, can go later.
 		_, err := w.b.Acquire(background, outbound.Cost{11})
 		if errors.Is(err, outbound.ErrTooLarge) || !errors.Is(err, errCut) {
 			t.Errorf("11 units: %v", err)
@@ -226,7 +226,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	})
 }
 
-// asked is a store that notes which keys it is asked for.
+// asked is a store that counts how often it is asked for each key.
 type asked struct {
 	leak.Store
 	mu   sync.Mutex // protects keys
@@ -240,7 +240,7 @@ func (a *asked) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 	return a.Store.Update(ctx, key, op)
 }
 
-// take returns what was asked since it was called last.
+// take returns the counts since its last call.
 func (a *asked) take() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,7 +249,7 @@ func (a *asked) take() map[string]int {
 	return keys
 }
 
-// Workers agree on their return under a key that no bucket has, whatever tenants call
+// No bucket has the key under which workers agree on their return, whatever tenants call
 // themselves.
 func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
