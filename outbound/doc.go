@@ -108,7 +108,8 @@
 // [NewBucket] makes a bucket of this process; a decision is one compare-and-swap.
 // [NewSharedBucket] keeps the state in a [leak.Store], where all buckets of a key are
 // one. What every store does is [leak.Op.Apply], a pure function. Package leak tells how to
-// write a store, and package outboundtest examines stores.
+// write a store, and package outboundtest examines stores. Package fallback has one around
+// another that may be away.
 //
 // # The files
 //
@@ -146,8 +147,6 @@
 //	lodger.go      what a Keyed asks of a limiter before it drops it
 //	table.go       the tables of a Keyed
 //	keyed.go       Keyed: a set of limiters
-//	refuge.go      a key of a Fallback while its store is away
-//	fallback.go    Fallback: a store around a store
 //
 // # The path of a decision
 //

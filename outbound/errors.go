@@ -36,7 +36,7 @@ const (
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
 	ErrInvalidKey = sentinel("outbound: invalid key")
 	// ErrAway is what a [leak.Store] answers, among other errors, while it can serve no
-	// key at all and a wait may cure that. A [Fallback] goes by it.
+	// key at all and a wait may cure that. Package fallback goes by it.
 	ErrAway = leak.ErrAway
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = sentinel("outbound: too many keys")

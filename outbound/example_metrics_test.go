@@ -48,3 +48,12 @@ func ExampleObserve_metrics() {
 	// weather refused 1
 	// weather held 1
 }
+
+// withoutTime leaves the time out of a line of the log, which here would be another one
+// in each run.
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}

@@ -11,9 +11,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
+var background = context.Background()
+
+var errCut = fmt.Errorf("%w: connection refused", outbound.ErrAway)
+
+// cutOff is a store that nobody reaches.
+type cutOff struct{}
+
+func (cutOff) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
+	return leak.Reply{}, errCut
+}
+
 func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
-	away := &link{Store: leak.NewMemory(), cut: true}
+	away := cutOff{}
 	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
 	for name, c := range map[string]struct {
 		store  leak.Store
@@ -71,7 +82,7 @@ func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
 	hour := outbound.PerHour(1)
-	away := &link{Store: leak.NewMemory(), cut: true}
+	away := cutOff{}
 	made := func(l outbound.Limiter, err error) (outbound.Limiter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errTenant, err)

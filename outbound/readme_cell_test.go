@@ -116,7 +116,7 @@ func missing(t *testing.T, code []string) []string {
 	for _, c := range code {
 		pkg, name, ok := strings.Cut(strings.TrimLeft(c, "*"), ".")
 		dir, ours := map[string]string{
-			"outbound": ".", "outboundtest": "outboundtest", "queue": "../queue", "transport": "../transport",
+			"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "leak": "leak", "queue": "../queue", "transport": "../transport",
 		}[pkg]
 		name, _, _ = strings.Cut(name, "(")
 		if ok && ours && !exported(t, dir)[name] {

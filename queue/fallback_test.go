@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -26,7 +27,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 				var links [4]*far
 				for i := range links {
 					links[i] = &far{Store: m, way: time.Duration(1+i) * time.Millisecond}
-					b, err := outbound.NewSharedBucket(&outbound.Fallback{Store: links[i], Share: 0.25}, "k", limit)
+					b, err := outbound.NewSharedBucket(&fallback.Store{Store: links[i], Share: 0.25}, "k", limit)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -82,7 +83,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hung{Store: leak.NewMemory()}
-		b, err := outbound.NewSharedBucket(&outbound.Fallback{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})
+		b, err := outbound.NewSharedBucket(&fallback.Store{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,8 +104,8 @@
 // client is told to look for its nodes anew. Then all who wait hear of it, in an
 // [*outbound.StoreError] that is [outbound.ErrAway], and for a moment, 20 ms to 250 ms, all
 // that comes is answered so at once, while one request finds out whether the
-// server is back. An [outbound.Fallback] around the store says what calls do
-// meanwhile.
+// server is back. A fallback.Store, of the package
+// outbound/fallback, around this one says what calls do meanwhile.
 //
 // While a Cluster's master hangs, its replicas are asked too, some ten times a second: calls
 // go on within half a second after one is promoted, and do not wait for the client to
@@ -117,11 +117,11 @@
 // cluster, and a client or a server without a connection left. [EventAway] tells of it,
 // and [EventBack] of its end. What no wait cures is not away: a password that is missing
 // or wrong, and a missing permission. Operations then fail at once with the
-// server's words, [EventDenied] tells of it once, and no Fallback takes over.
+// server's words, [EventDenied] tells of it once, and no fallback takes over.
 //
 // A client whose own connections are used up says so, as redis.ErrPoolTimeout, where its
 // PoolTimeout is shorter than Config.Timeout. The other workers go on meanwhile, and the
-// share that a Fallback gives this one comes on top of the whole rate: give the store a
+// share that a fallback gives this one comes on top of the whole rate: give the store a
 // client of its own, or a PoolSize that is enough for all who use it.
 //
 // The client logs by itself while it cannot connect, to the standard error, however often

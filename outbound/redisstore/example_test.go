@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -16,7 +17,7 @@ import (
 // newWorker returns the client of one of four workers. While Redis is away it goes on
 // with a quarter of the limit, and the log tells when it is away and when it is back.
 func newWorker(rdb *redis.Client, log *slog.Logger) (*http.Client, error) {
-	store := &outbound.Fallback{
+	store := &fallback.Store{
 		Store: redisstore.New(rdb, redisstore.Config{
 			Observe: func(e redisstore.Event) { log.Warn("redis", "event", e.Kind, "error", e.Err) },
 		}),

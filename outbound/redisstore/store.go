@@ -29,7 +29,7 @@ type Config struct {
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, whatever
 	// the client's own settings say. Each outage costs the calls that meet it so much. With
-	// an [outbound.Fallback] around the store they go on with its share then, and so a
+	// a fallback.Store around the store they go on with its share then, and so a
 	// shorter one does: eight round trips to the server, as the package says, and 100 ms
 	// at least for a machine that is busy. 0 or less: 1 s.
 	Timeout time.Duration

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
@@ -68,7 +69,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
 	var away atomic.Bool
 	alone := f.add(behind(t, server, way), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
-		return &outbound.Fallback{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
+		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
 	}})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
 	f.goesOn(20)
@@ -106,7 +107,7 @@ func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 	for i := range ways {
 		ways[i] = redistest.NewProxy(t, server.Addr())
 		f.add(behind(t, server, ways[i]), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
-			return &outbound.Fallback{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
+			return &fallback.Store{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
 				if yes {
 					away.Add(1)
 				}

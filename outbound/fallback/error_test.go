@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -11,17 +11,18 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 var errKind = errors.New("WRONGTYPE")
 
-// picky is a store that has something against one key.
+// picky is a store that refuses one key.
 type picky struct {
 	leak.Store
 	bad  string
-	mild atomic.Bool // not any more
+	mild atomic.Bool // it refuses it no more
 }
 
 func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -32,7 +33,7 @@ func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 }
 
 func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
-	for _, f := range []*outbound.Fallback{{}, {Share: 0.5}, {Unlimited: true}} {
+	for _, f := range []*fallback.Store{{}, {Share: 0.5}, {Unlimited: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
 			f.Store = &picky{Store: m, bad: "bad"}
@@ -65,12 +66,11 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 	}
 }
 
-// What a key has spent is kept until the store takes it, and meanwhile the others
-// go on.
+// The Store keeps what a key has spent until the store takes it. Meanwhile other keys go on.
 func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &picky{Store: leak.NewMemory(), bad: "bad"}
-		w := newRefugee(t, p, &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, p, &fallback.Store{Share: 0.5}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -79,7 +79,7 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 		if _, err := bad.Acquire(background, outbound.Cost{20}); err != nil {
 			t.Error(err)
 		}
-		w.home()
+		w.reconnect()
 		for range 3 {
 			if _, err := bad.Acquire(background, outbound.Cost{1}); !errors.Is(err, errKind) {
 				t.Error(err)
@@ -95,10 +95,10 @@ func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
 	})
 }
 
-// A call that finds the store there has found it, though it gets an error.
+// A call that gets an error of its key has reached the store.
 func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &outbound.Fallback{}, slow)
+		w := newWorker(t, &picky{Store: leak.NewMemory(), bad: "bad"}, &fallback.Store{}, slow)
 		bad := outbound.Must(outbound.NewSharedBucket(w.f, "bad", slow))
 		w.set(true)
 		if _, err := w.b.State(background); !errors.Is(err, errCut) {
@@ -115,13 +115,13 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 
 func TestSwitchesAreToldInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, slow)
 		var told []bool // one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {
-				time.Sleep(time.Minute) // who is told may be slow
+				time.Sleep(time.Minute) // OnSwitch may be slow
 				if len(told) == 0 {
-					_, _ = w.b.State(background) // and ask itself
+					_, _ = w.b.State(background) // and use the store itself
 				}
 			}
 			told = append(told, away)

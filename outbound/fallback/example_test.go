@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
@@ -22,9 +23,9 @@ func (redis) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
 
 // One of four workers goes on with a quarter of the limit while the store is away, and
 // tells of it in a line of the log.
-func ExampleFallback() {
+func Example() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
-	store := &outbound.Fallback{
+	store := &fallback.Store{
 		Store: redis{},
 		Share: 0.25,
 		OnSwitch: func(away bool, err error) {

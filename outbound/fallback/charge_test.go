@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -10,16 +10,16 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// toll is a store that keeps what it is charged with for a while, if told so,
-// before it carries it out.
+// toll is a store that, while shut, stops each charge until it opens.
 type toll struct {
 	leak.Store
 	shut atomic.Bool
-	open chan struct{} // closed when what is kept may pass
-	kept chan struct{} // has one for each charge that is
+	open chan struct{} // closed to let the charges pass
+	kept chan struct{} // has one for each charge that was stopped
 }
 
 func newToll(s leak.Store) *toll {
@@ -34,9 +34,9 @@ func (s *toll) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	return s.Store.Update(ctx, key, op)
 }
 
-// outage has the shares of some buckets of w's store spend 20 units each, and
-// brings the store back until it is about to be charged with the first of them.
-func (w *refugee) outage(s *toll, buckets ...*outbound.Bucket) {
+// outage has the buckets spend 20 units each without the store, brings the store back, and
+// returns when the toll stops the first charge.
+func (w *worker) outage(s *toll, buckets ...*outbound.Bucket) {
 	w.Helper()
 	w.set(true)
 	w.take(outbound.Cost{1})
@@ -64,7 +64,7 @@ func (w *refugee) outage(s *toll, buckets ...*outbound.Bucket) {
 	<-s.kept
 }
 
-func (w *refugee) other() *outbound.Bucket {
+func (w *worker) other() *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(w.f, "other", slow))
 }
 
@@ -73,7 +73,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
 			s := newToll(m)
-			w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 			other := w.other()
 			w.outage(s, w.b)
 			w.set(true)
@@ -93,7 +93,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 			if passes > 0 {
 				close(s.open)
 			}
-			w.home()
+			w.reconnect()
 			direct := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			if s, err := direct.State(background); err != nil || math.Abs(s.Level-35) > 1 {
 				t.Errorf("level %v, %v; want the 20 and the 15 that were spent", s.Level, err)
@@ -105,8 +105,8 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
-		w.outage(s, w.b, w.other()) // one of them is charged, and one would be
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
+		w.outage(s, w.b, w.other()) // the toll stops the charge of the first, so the second waits
 		for _, b := range []*outbound.Bucket{w.b, w.other()} {
 			begin := time.Now()
 			short, cancel := context.WithTimeout(background, 50*time.Millisecond)
@@ -121,12 +121,11 @@ func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
 	})
 }
 
-// A worker cannot know what the others have taken out of the store between two
-// outages.
+// A worker cannot know what the others have used between two outages.
 func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
-		w := newRefugee(t, s, &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
 		w.set(true)
@@ -134,7 +133,7 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went at the second switch", n)
 		}
-		// Others hold it, and the charge that was under way hears of that.
+		// Another worker holds the key, and the reply to the charge tells of it.
 		if err := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow)).Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -143,13 +142,44 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		if s, err := w.b.State(background); err != nil || s.HeldFor != time.Hour {
 			t.Errorf("held for %v, %v", s.HeldFor, err)
 		}
-		w.home()
+		w.reconnect()
 	})
+}
+
+// Whichever limits a call counts by: those of another bucket of this process, or those
+// that the key counted by before others were set.
+func TestAShareThatWasNotChargedBeginsFullAgainUnderEveryLimit(t *testing.T) {
+	for _, set := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newToll(leak.NewMemory())
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
+			named := slow
+			named.Name = "named"
+			buckets := []*outbound.Bucket{outbound.Must(outbound.NewSharedBucket(w.f, "key", named)), w.b}
+			w.outage(s, buckets...)
+			if set {
+				direct := outbound.Must(outbound.NewSharedBucket(s.Store, "key", slow))
+				if err := direct.SetLimits(background, outbound.Limit{Capacity: 60, LeakRate: 0.01}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.set(true)
+			_, _ = w.other().State(background)
+			close(s.open)
+			synctest.Wait()
+			for i, b := range buckets {
+				if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+					t.Errorf("bucket %d, limits set %v: %v", i, set, err)
+				}
+			}
+			w.reconnect()
+		})
+	}
 }
 
 func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.set(true)
 		w.take(outbound.Cost{1})
@@ -184,7 +214,7 @@ func (m *cuttable) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		f := &outbound.Fallback{Store: &cuttable{Store: m}, Share: 0.5}
+		f := &fallback.Store{Store: &cuttable{Store: m}, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "key", slow))
 		p, err := b.Acquire(background, outbound.Cost{10})
 		if err != nil {
@@ -192,7 +222,7 @@ func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *
 		}
 		f.Store.(*cuttable).cut.Store(true)
 		p.Settle(outbound.Cost{40})
-		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // that of others is full
+		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // the share of others is full
 			t.Errorf("level %v, %v; want 130", s.Level, err)
 		}
 	})

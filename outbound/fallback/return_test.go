@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -17,9 +18,8 @@ import (
 // slow leaks 36 units in an hour.
 var slow = outbound.Limit{Capacity: 100, LeakRate: 0.01}
 
-// home mends the link and waits until the store is used again, one call a
-// second asking.
-func (w *refugee) home() {
+// reconnect mends the link and waits, with a call each second, until the store is used again.
+func (w *worker) reconnect() {
 	w.Helper()
 	w.set(false)
 	for range 6 {
@@ -35,7 +35,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 	for spent, want := range map[int]float64{0: 5, 4: 9, 20: 25, 45: 50} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			w.set(true)
 			if n := w.take(outbound.Cost{1}); n != 0 {
 				t.Errorf("%d went at first", n)
@@ -54,7 +54,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 			if _, err := other.Fillup(background, outbound.Cost{5}); err != nil {
 				t.Fatal(err)
 			}
-			w.home()
+			w.reconnect()
 			s, err := other.State(background)
 			if err != nil || math.Abs(s.Level-want) > 0.5 {
 				t.Errorf("spent %d: level %v, %v; want %v", spent, s.Level, err, want)
@@ -67,13 +67,13 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		w := newRefugee(t, m, &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
+		w := newWorker(t, m, &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
 		w.set(true)
 		for range 300 { // 120 calls
 			w.take(outbound.Cost{1})
 			time.Sleep(time.Second)
 		}
-		w.home()
+		w.reconnect()
 		all, err := w.b.States(background)
 		if err != nil || all[0].Level < 6 || all[0].Level > 10 || math.Abs(all[1].Level-117) > 3 {
 			t.Errorf("%+v, %v", all, err)
@@ -85,7 +85,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 			t.Errorf("%d went, want 4", n)
 		}
 		time.Sleep(2e5 * time.Second)
-		w.home()
+		w.reconnect()
 		if all, err = w.b.States(background); err != nil || all[0].Level+all[1].Level != 0 {
 			t.Errorf("after more than the time to drain: %+v, %v", all, err)
 		}
@@ -94,7 +94,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 
 func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		before, err := w.b.Acquire(background, outbound.Cost{30})
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 		w.set(true)
 		before.Settle(outbound.Cost{})
 		time.Sleep(24 * time.Hour)
-		w.level(50) // that of others, none of its own
+		w.level(50) // the share of others is full, its own is empty
 		during, err := w.b.Acquire(background, outbound.Cost{40})
 		if err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 		}
 		early.Settle(outbound.Cost{2})
 		w.level(92)
-		w.home()
+		w.reconnect()
 		s, err := w.b.State(background)
 		if err != nil || math.Abs(s.Level-42) > 0.2 {
 			t.Errorf("on return %+v, %v; want 42", s, err)
@@ -125,7 +125,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 
 func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.Hold(background, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -145,12 +145,12 @@ func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	})
 }
 
-// Three refusals by one burst of calls that the store had admitted: one episode.
+// Three refusals of one burst that the store had admitted count once.
 func TestARefusalCountsHereAndThere(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			other := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
 			var calls [4]outbound.Permit
 			for i := range calls {
@@ -175,7 +175,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 				t.Errorf("the store knows of it: %+v, %v", s, err)
 			}
 			begin := time.Now()
-			w.home()
+			w.reconnect()
 			s, err := other.State(background)
 			if left := max(0, want-time.Since(begin)); err != nil || s.HeldFor != left || math.Abs(s.Speed-0.9) > 0.01 {
 				t.Errorf("on return held for %v at speed %v, %v; want %v, 0.9", s.HeldFor, s.Speed, err, left)
@@ -186,7 +186,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 
 func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		if err := w.b.SetLimits(background, outbound.Limit{Capacity: 10, LeakRate: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestLimitsThatWereSetForAllAreShared(t *testing.T) {
 
 func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.5}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		for _, limits := range [][]outbound.Limit{{{Capacity: 10, LeakRate: 1}}, nil} {
 			w.set(false)
 			if err := w.b.SetLimits(background, limits...); err != nil {
@@ -222,14 +222,14 @@ func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 			if n := w.take(outbound.Cost{1}); n != want {
 				t.Errorf("%v: %d went, want %d", limits, n, want)
 			}
-			w.home()
+			w.reconnect()
 		}
 	})
 }
 
 func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Unlimited: true}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, slow)
 		w.set(true)
 		if n := w.take(outbound.Cost{1}); n != 1000 {
 			t.Errorf("%d of 1000 went", n)
@@ -240,7 +240,7 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went in a hold", n)
 		}
-		w.home()
+		w.reconnect()
 		if s, err := w.b.State(background); err != nil || s.Level < 99 || s.HeldFor < 40*time.Second {
 			t.Errorf("on return %+v, %v", s, err)
 		}
@@ -249,13 +249,13 @@ func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
 
 func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, slow)
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 1}, slow)
 		w.set(true)
 		w.take(outbound.Cost{1})
 		time.Sleep(20000 * time.Second)
 		w.take(outbound.Cost{20})
 		w.set(false)
-		for range 3 { // until it has been found, and not longer
+		for range 3 { // until the store is found, and no longer
 			if s, err := w.b.State(background); err != nil || s.Level < 99 {
 				t.Errorf("%+v, %v", s, err)
 			}
@@ -271,15 +271,15 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 0 {
 			t.Errorf("%d went: the level is lost", n)
 		}
-		w.home()
-		w.home()
+		w.reconnect()
+		w.reconnect()
 		if s, err := w.b.State(background); err != nil || s.Level < 99 {
 			t.Errorf("on return %+v, %v", s, err)
 		}
 	})
 }
 
-// Workers that each lose the store and find it again, at times of their own.
+// Each worker loses the store and finds it again at times of its own.
 func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 	limits := []outbound.Limit{{Capacity: 40, LeakRate: 20}, {Capacity: 8, LeakRate: 1}, {Capacity: 200, LeakRate: 5}}
 	for i, limit := range limits {
@@ -288,10 +288,10 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := leak.NewMemory()
 					var all outboundtest.History
-					var workers [4]*refugee
+					var workers [4]*worker
 					begin := time.Now()
 					for n := range workers {
-						w := newRefugee(t, m, &outbound.Fallback{Share: 0.25}, limit)
+						w := newWorker(t, m, &fallback.Store{Share: 0.25}, limit)
 						w.hangs = time.Duration(n) * 600 * time.Millisecond
 						workers[n] = w
 						r := rand.New(rand.NewPCG(uint64(round), uint64(10*i+n)))
@@ -340,21 +340,21 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 	}
 }
 
-// One that has nothing to do finds its store again as the others do: later its share
-// would come on top of what they take from the store.
+// A worker that has nothing to do finds its store again when the others do: later its
+// share would come on top of what they use.
 func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		var all outboundtest.History
-		var workers [2]*refugee
+		var workers [2]*worker
 		for i := range workers {
-			workers[i] = newRefugee(t, m, &outbound.Fallback{Share: 0.5}, slow)
+			workers[i] = newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
 			workers[i].set(true)
 			workers[i].take(outbound.Cost{1})
 		}
 		time.Sleep(3 * time.Hour)
 		workers[1].set(false)
-		workers[0].home()
+		workers[0].reconnect()
 		for _, w := range workers {
 			for range w.take(outbound.Cost{1}) {
 				all.Add(time.Now(), 1)

@@ -1,4 +1,4 @@
-package outbound_test
+package fallback_test
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// link is the way to a store: it can be cut, and then each trip fails after a while.
+// link is the way to a store. While it is cut, each trip fails after a while.
 type link struct {
 	leak.Store
 	mu    sync.Mutex // protects what follows
@@ -58,24 +59,24 @@ func (l *link) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 
 var background = context.Background()
 
-// refugee is a worker with a fallback in a bubble.
-type refugee struct {
+// worker is a worker of a fleet, with a bucket of a fallback.Store.
+type worker struct {
 	*testing.T
 	*link
-	f   *outbound.Fallback
+	f   *fallback.Store
 	b   *outbound.Bucket
 	out outboundtest.History
 }
 
-func newRefugee(t *testing.T, s leak.Store, f *outbound.Fallback, limits ...outbound.Limit) *refugee {
-	w := &refugee{T: t, link: &link{Store: s}, f: f}
+func newWorker(t *testing.T, s leak.Store, f *fallback.Store, limits ...outbound.Limit) *worker {
+	w := &worker{T: t, link: &link{Store: s}, f: f}
 	f.Store = w.link
 	w.b = outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
 	return w
 }
 
 // take acquires as often as there is room, at most 1000 times.
-func (w *refugee) take(c outbound.Cost) (n int) {
+func (w *worker) take(c outbound.Cost) (n int) {
 	w.Helper()
 	for ; n < 1000; n++ {
 		p, err := w.b.Acquire(background, c)
@@ -91,7 +92,7 @@ func (w *refugee) take(c outbound.Cost) (n int) {
 	return n
 }
 
-func (w *refugee) level(want float64) {
+func (w *worker) level(want float64) {
 	w.Helper()
 	if s, err := w.b.State(background); err != nil || math.Abs(s.Level-want) > 1e-5 {
 		w.Errorf("level %v, %v; want %v", s.Level, err, want)
@@ -102,7 +103,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				check(t, &outbound.Fallback{Store: leak.NewMemory(), Share: 0.5})
+				check(t, &fallback.Store{Store: leak.NewMemory(), Share: 0.5})
 			})
 		})
 	}
@@ -110,7 +111,7 @@ func TestAFallbackPassesTheExamWhileItsStoreIsThere(t *testing.T) {
 
 func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.take(outbound.Cost{1})
 		w.set(true)
 		w.hangs = time.Second
@@ -143,7 +144,7 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 
 func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		w.f.OnSwitch = func(away bool, err error) { t.Errorf("away %v: %v", away, err) }
 		w.set(true)
 		w.hangs = time.Second
@@ -161,7 +162,7 @@ func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 
 func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRefugee(t, leak.NewMemory(), &outbound.Fallback{Share: 0.25},
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
 		var mu sync.Mutex // protects told
 		var told []string
@@ -193,7 +194,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 		if n := w.take(outbound.Cost{1}); n != 8 {
 			t.Errorf("%d went after a pause, want the rest of 10", n)
 		}
-		// What fits under the limit, and not under the share of it, is not for ever.
+		// A cost above the share, but not above the limit, can go later.
 		_, err := w.b.Acquire(background, outbound.Cost{11})
 		if errors.Is(err, outbound.ErrTooLarge) || !errors.Is(err, errCut) {
 			t.Errorf("11 units: %v", err)
@@ -225,7 +226,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	})
 }
 
-// asked is a store that notes which keys it is asked for.
+// asked is a store that counts how often it is asked for each key.
 type asked struct {
 	leak.Store
 	mu   sync.Mutex // protects keys
@@ -239,7 +240,7 @@ func (a *asked) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 	return a.Store.Update(ctx, key, op)
 }
 
-// take returns what was asked since it was called last.
+// take returns the counts since its last call.
 func (a *asked) take() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -248,13 +249,13 @@ func (a *asked) take() map[string]int {
 	return keys
 }
 
-// Workers agree on their return under a key that no bucket has, whatever tenants call
+// No bucket has the key under which workers agree on their return, whatever tenants call
 // themselves.
 func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		way := &link{Store: leak.NewMemory(), cut: true}
 		store := &asked{Store: way, keys: map[string]int{}}
-		f := &outbound.Fallback{Store: store, Share: 0.5}
+		f := &fallback.Store{Store: store, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "tenant", outbound.PerSecond(1)))
 		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatal(err) // it begins full

@@ -1,0 +1,60 @@
+package fallback
+
+import (
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// lastSeen is what the store's last reply said of a key: a hold, a slow-down, or limits set
+// for all. They stay in force when the store goes away. A key with none of them has no
+// lastSeen.
+type lastSeen struct {
+	limits    []leak.Limit // set for all workers; nil: none are
+	stamp     int64        // of limits
+	heldUntil time.Duration
+	speed     float64
+	at        time.Duration // as of when the speed is
+}
+
+// remember keeps what a reply says of its key.
+func (s *Store) remember(key string, op *leak.Op, r *leak.Reply) {
+	if r.Stale {
+		return
+	}
+	set := r.Stamp != 0
+	worth := r.State.Rem > 0 || r.State.Speed < 1 || set
+	if s.fails() || !worth && !s.anySeen.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if worth {
+		s.makeRoomLocked()
+		t := now()
+		seen := lastSeen{heldUntil: later(t, max(0, r.State.Rem)), speed: r.State.Speed, at: t}
+		if set {
+			seen.limits, seen.stamp = op.Limits, r.Stamp
+			if op.Action == leak.Replace {
+				seen.limits = op.Replacement
+			}
+		}
+		s.seen[key] = seen
+	} else {
+		delete(s.seen, key)
+	}
+	s.anySeen.Store(len(s.seen) > 0)
+}
+
+// makeRoomLocked makes room in seen for one key more. Any other may go.
+func (s *Store) makeRoomLocked() {
+	if s.seen == nil {
+		s.seen = make(map[string]lastSeen)
+	}
+	for old := range s.seen {
+		if len(s.seen) < maxKeys {
+			return
+		}
+		delete(s.seen, old)
+	}
+}
