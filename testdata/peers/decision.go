@@ -25,7 +25,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				return sample{}, err
 			}
 			var outcome tally
-			ns, _ := timed(o.benchtime, manyTurns, func(n int) {
+			ns, _ := timed(o.Benchtime, manyTurns, func(n int) {
 				fan(goroutines, n, func(_, n int) {
 					wrong := 0
 					for range n {

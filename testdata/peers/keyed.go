@@ -73,7 +73,7 @@ func keyed(o options, keys, goroutines int) scenario {
 			values = append(values, float64(int64(liveHeap())-int64(before))/float64(keys))
 		}
 		var outcome tally
-		values[0], _ = timed(o.benchtime, manyTurns, func(n int) {
+		values[0], _ = timed(o.Benchtime, manyTurns, func(n int) {
 			fan(goroutines, n, func(goroutine, n int) {
 				wrong, at := 0, goroutine*len(order)/goroutines
 				for i := range n {

@@ -17,11 +17,11 @@ func main() {
 	if childMain() {
 		return
 	}
-	o := options{idle: time.Second}
-	flag.IntVar(&o.rounds, "rounds", 5, "turns that each contender takes; the tables show medians")
-	flag.DurationVar(&o.benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
-	flag.IntVar(&o.keys, "keys", 1_000_000, "most keys, up to a million")
-	flag.IntVar(&o.waiters, "waiters", 100_000, "goroutines that wait")
+	o := options{Idle: time.Second}
+	flag.IntVar(&o.Rounds, "rounds", 5, "turns that each contender takes; the tables show medians")
+	flag.DurationVar(&o.Benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
+	flag.IntVar(&o.Keys, "keys", 1_000_000, "most keys, up to a million")
+	flag.IntVar(&o.Waiters, "waiters", 100_000, "goroutines that wait")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
 	flag.Parse()
 
@@ -37,8 +37,8 @@ func main() {
 
 // run measures and prints: tables to w, what is being done to progress.
 func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
-	if o.rounds < 1 || o.keys < 1 || o.keys > 1_000_000 || o.waiters < 2 {
-		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.rounds, o.keys, o.waiters)
+	if o.Rounds < 1 || o.Keys < 1 || o.Keys > 1_000_000 || o.Waiters < 2 {
+		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.Rounds, o.Keys, o.Waiters)
 	}
 	redis := new(server)
 	defer redis.stop()
@@ -53,7 +53,7 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 	var columns []*column
 	for _, c := range contests(o, redis) {
 		for _, s := range c.scenarios {
-			added, err := measure(progress, s, o.rounds, c.list, only)
+			added, err := measure(progress, s, o, c.list, only)
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 		}
 	}
 	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.rounds)
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
 	writeTables(w, columns)
 	writeSubject(w, columns)
 	if lack != nil {
@@ -72,12 +72,16 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 
 // measure lets all who can take their turns at one scenario and returns its
 // columns, none if nobody was asked for.
-func measure(progress io.Writer, s scenario, rounds int, list []contender, only *regexp.Regexp) ([]*column, error) {
+func measure(progress io.Writer, s scenario, o options, list []contender, only *regexp.Regexp) ([]*column, error) {
 	columns := make([]*column, len(s.metrics))
 	for i, m := range s.metrics {
 		columns[i] = &column{section: s.section, metric: m, list: list, cells: map[string]*cell{}}
 	}
-	for round := range rounds {
+	turn := s.measure
+	if s.apart {
+		turn = func(c contender) (sample, error) { return errand{o, s.name, c.name}.ownProgram() }
+	}
+	for round := range o.Rounds {
 		for _, c := range list {
 			name := s.name + "/" + c.name
 			if !s.offered(c) || !only.MatchString(name) {
@@ -85,15 +89,15 @@ func measure(progress io.Writer, s scenario, rounds int, list []contender, only 
 			}
 			fmt.Fprintf(progress, "round %d: %s\n", round+1, name)
 			runtime.GC()
-			got, err := s.measure(c)
+			got, err := turn(c)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			if len(got.values) != len(columns) {
-				return nil, fmt.Errorf("%s: %d values for %d columns", name, len(got.values), len(columns))
+			if len(got.Values) != len(columns) {
+				return nil, fmt.Errorf("%s: %d values for %d columns", name, len(got.Values), len(columns))
 			}
-			for i, v := range got.values {
-				columns[i].add(c.name, v, got.wrong)
+			for i, v := range got.Values {
+				columns[i].add(c.name, v, got.Wrong)
 			}
 		}
 	}

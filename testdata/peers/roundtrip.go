@@ -54,7 +54,7 @@ func calls(o options, t http.RoundTripper) (ns, allocs, wrong float64, err error
 		return 0, 0, 0, err
 	}
 	var outcome tally
-	ns, allocs = timed(o.benchtime, manyTurns, func(n int) {
+	ns, allocs = timed(o.Benchtime, manyTurns, func(n int) {
 		failed := 0
 		for range n {
 			response, err := t.RoundTrip(request)

@@ -4,11 +4,11 @@ import "time"
 
 // options are the flags of a run.
 type options struct {
-	rounds    int
-	benchtime time.Duration
-	keys      int
-	waiters   int
-	idle      time.Duration // how long waiters are watched while nothing happens
+	Rounds    int
+	Benchtime time.Duration
+	Keys      int
+	Waiters   int
+	Idle      time.Duration // how long waiters are watched while nothing happens
 }
 
 // A scenario measures one thing that some of the contenders can do.
@@ -20,6 +20,9 @@ type scenario struct {
 	offered func(contender) bool
 	// measure takes one turn.
 	measure func(contender) (sample, error)
+	// apart is true where each turn has a process of its own: goroutines that
+	// have ended leave memory to those that come after.
+	apart bool
 }
 
 // A metric is a column of a table. Less is better.
@@ -32,8 +35,8 @@ type metric struct {
 
 // A sample is what one turn measured.
 type sample struct {
-	values []float64 // one for each metric
-	wrong  float64   // the share of decisions that went wrong
+	Values []float64 // one for each metric
+	Wrong  float64   // the share of decisions that went wrong
 }
 
 // A contest is who is measured beside each other, in what.
@@ -62,9 +65,9 @@ func scenarios(o options) []scenario {
 	}
 	list = append(list,
 		keyed(o, 1, 1),
-		keyed(o, min(1000, o.keys), 1),
-		keyed(o, min(1000, o.keys), 64),
-		keyed(o, o.keys, 1),
+		keyed(o, min(1000, o.Keys), 1),
+		keyed(o, min(1000, o.Keys), 64),
+		keyed(o, o.Keys, 1),
 		parked(o),
 		released(o),
 		roundTrip(o))

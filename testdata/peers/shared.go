@@ -57,7 +57,7 @@ func sharedDecision(o options, s *server, goroutines, keys int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			_, ns, wrong, err := drive(o.benchtime, c, rdb, goroutines, keys)
+			_, ns, wrong, err := drive(o.Benchtime, c, rdb, goroutines, keys)
 			return sample{[]float64{ns / 1e3}, wrong}, err
 		},
 	}
@@ -84,7 +84,7 @@ func sharedRefusal(o options, s *server) scenario {
 				return sample{}, err
 			}
 			var outcome tally
-			ns, _ := timed(o.benchtime, 10, func(n int) {
+			ns, _ := timed(o.Benchtime, 10, func(n int) {
 				wrong := 0
 				for range n {
 					if take() {
@@ -118,7 +118,7 @@ func serverTime(o options, s *server, goroutines int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			decisions, _, wrong, err := drive(o.benchtime, c, rdb, goroutines, 1)
+			decisions, _, wrong, err := drive(o.Benchtime, c, rdb, goroutines, 1)
 			if err != nil {
 				return sample{}, err
 			}
