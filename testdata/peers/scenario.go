@@ -64,6 +64,7 @@ func scenarios(o options) []scenario {
 		list = append(list, decision(o, false, g))
 	}
 	list = append(list,
+		limitSize(),
 		keyed(o, 1, 1),
 		keyed(o, min(1000, o.Keys), 1),
 		keyed(o, min(1000, o.Keys), 64),

@@ -19,6 +19,7 @@ func sharers() []contender {
 		minimalScript(),
 		ping(),
 		dripfeedShared(),
+		dripfeedSharedLimits(),
 		redisRate(),
 		throttledRedis(),
 	}

@@ -42,7 +42,10 @@ func released(o options) scenario {
 	return scenario{
 		section: waitingSection(o),
 		name:    "released waiters",
-		metrics: []metric{{name: fmt.Sprintf("let go at %d/s, times the ideal", releaseRate), digits: 3}},
+		metrics: []metric{
+			{name: fmt.Sprintf("let go at %d/s, times the ideal", releaseRate), digits: 3},
+			{name: "µs of CPU each", digits: 2, ratio: true},
+		},
 		offered: waits,
 		measure: func(c contender) (sample, error) { return release(o, c) },
 		apart:   true,
@@ -106,7 +109,7 @@ func release(o options, c contender) (sample, error) {
 	}
 	var ended sync.WaitGroup
 	var failed atomic.Int64
-	began := time.Now()
+	began, cpu := time.Now(), processTime()
 	for range o.Waiters {
 		ended.Go(func() {
 			if wait(ctx) != nil {
@@ -116,10 +119,14 @@ func release(o options, c contender) (sample, error) {
 	}
 	ended.Wait()
 	took := time.Since(began)
+	cpu = processTime() - cpu
 	if failed.Load() > 0 {
 		return sample{}, fmt.Errorf("%d of %d waiters failed", failed.Load(), o.Waiters)
 	}
-	return sample{Values: []float64{float64(took) / float64(idealRelease(o.Waiters))}}, nil
+	return sample{Values: []float64{
+		float64(took) / float64(idealRelease(o.Waiters)),
+		1000 * milliseconds(cpu) / float64(o.Waiters),
+	}}, nil
 }
 
 // allParked returns when so many goroutines wait and no other is ready to run.
