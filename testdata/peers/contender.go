@@ -20,6 +20,8 @@ type contender struct {
 	admit func() (func() bool, error)
 	// refuse returns a decision on a limit of one unit per hour.
 	refuse func() (func() bool, error)
+	// alone is true where such a limit is an object of its own, not a key in a store.
+	alone bool
 	// keyed returns a decision per key, each with room at every call, and what
 	// ends the set of keys.
 	keyed func() (take func(key string) bool, stop func(), err error)
@@ -49,6 +51,8 @@ func contenders() []contender {
 		floor(),
 		floorMutex(),
 		dripfeed(),
+		dripfeedLimits(),
+		dripfeedQueue(),
 		dripfeedAcquire(),
 		xtime(),
 		uber(),

@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"runtime"
+)
 
 // decision measures one call on one limit that admits or refuses all of them.
 func decision(o options, admitted bool, goroutines int) scenario {
@@ -25,7 +28,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				return sample{}, err
 			}
 			var outcome tally
-			ns, _ := timed(o.benchtime, manyTurns, func(n int) {
+			ns, allocated := timed(o.Benchtime, manyTurns, func(n int) {
 				fan(goroutines, n, func(_, n int) {
 					wrong := 0
 					for range n {
@@ -37,7 +40,34 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				})
 			})
 			wrong, err := outcome.share()
-			return sample{[]float64{ns}, wrong}, err
+			return sample{[]float64{ns}, wrong, &allocated}, err
+		},
+	}
+}
+
+// limitSize measures what a limit takes that has admitted a call.
+func limitSize() scenario {
+	return scenario{
+		section: "A limit in memory, bytes",
+		name:    "bytes per limit",
+		metrics: []metric{{name: "each", digits: 0, ratio: true, size: true}},
+		offered: func(c contender) bool { return c.admit != nil && c.alone },
+		measure: func(c contender) (sample, error) {
+			limits := make([]func() bool, 10_000)
+			before := liveHeap()
+			for i := range limits {
+				take, err := c.admit()
+				if err != nil {
+					return sample{}, err
+				}
+				if !take() {
+					return sample{}, fmt.Errorf("limit %d refuses", i+1)
+				}
+				limits[i] = take
+			}
+			bytes := float64(int64(liveHeap())-int64(before)) / float64(len(limits))
+			runtime.KeepAlive(limits)
+			return sample{Values: []float64{bytes}}, nil
 		},
 	}
 }

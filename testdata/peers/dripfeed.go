@@ -16,26 +16,28 @@ var (
 	oneAnHour = outbound.Limit{Capacity: 1, LeakRate: 1.0 / 3600}
 )
 
-// dripfeed ends every permit, as its users must.
-func dripfeed() contender {
-	single := func(limit outbound.Limit) func() (func() bool, error) {
-		return func() (func() bool, error) {
-			b, err := outbound.NewBucket("peers", limit)
-			ctx := context.Background()
-			return func() bool {
-				permit, err := b.Acquire(ctx, one)
-				if err != nil {
-					return false
-				}
-				permit.Done()
-				return true
-			}, err
-		}
+// bucketOf ends every permit, as dripfeed's users must.
+func bucketOf(limits ...outbound.Limit) func() (func() bool, error) {
+	return func() (func() bool, error) {
+		b, err := outbound.NewBucket("peers", limits...)
+		ctx := context.Background()
+		return func() bool {
+			permit, err := b.Acquire(ctx, one)
+			if err != nil {
+				return false
+			}
+			permit.Done()
+			return true
+		}, err
 	}
+}
+
+func dripfeed() contender {
 	return contender{
 		name:   subject,
-		admit:  single(endless),
-		refuse: single(oneAnHour),
+		admit:  bucketOf(endless),
+		refuse: bucketOf(oneAnHour),
+		alone:  true,
 		keyed: func() (func(string) bool, func(), error) {
 			k := &outbound.Keyed[string]{
 				New: func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, endless) },
@@ -71,6 +73,40 @@ func dripfeed() contender {
 			b, err := outbound.NewBucket("peers", endless)
 			return &transport.Transport{Base: base, Limiter: b}, err
 		},
+	}
+}
+
+// dripfeedLimits has three limits in a bucket, of which the last may refuse.
+func dripfeedLimits() contender {
+	return contender{
+		name:   subject + ", three limits",
+		admit:  bucketOf(endless, endless.Of(0, "second"), endless.Of(0, "third")),
+		refuse: bucketOf(endless, endless.Of(0, "second"), oneAnHour.Of(0, "third")),
+		alone:  true,
+	}
+}
+
+// dripfeedQueue has a queue before the bucket, in which nobody waits.
+func dripfeedQueue() contender {
+	return contender{
+		name: subject + ", through a queue",
+		admit: func() (func() bool, error) {
+			b, err := outbound.NewBucket("peers", endless)
+			if err != nil {
+				return nil, err
+			}
+			q := queue.New(b, queue.Config{})
+			ctx := context.Background()
+			return func() bool {
+				permit, err := q.Acquire(ctx, one)
+				if err != nil {
+					return false
+				}
+				permit.Done()
+				return true
+			}, nil
+		},
+		alone: true,
 	}
 }
 

@@ -9,14 +9,27 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
+var endlessShared = outbound.Limit{Capacity: plentyShared, LeakRate: plentyShared}
+
 func dripfeedShared() contender {
+	return sharedBuckets(subject, []outbound.Limit{endlessShared}, []outbound.Limit{oneAnHour})
+}
+
+// dripfeedSharedLimits has three limits in a bucket, of which the last may refuse.
+func dripfeedSharedLimits() contender {
+	two := []outbound.Limit{endlessShared, endlessShared.Of(0, "second")}
+	return sharedBuckets(subject+", three limits",
+		append(two[:2:2], endlessShared.Of(0, "third")),
+		append(two[:2:2], oneAnHour.Of(0, "third")))
+}
+
+func sharedBuckets(name string, admit, refuse []outbound.Limit) contender {
 	return contender{
-		name: subject,
+		name: name,
 		shared: func(rdb redis.UniversalClient) (func(string) bool, error) {
 			store := redisstore.New(rdb, redisstore.Config{})
-			limit := outbound.Limit{Capacity: plentyShared, LeakRate: plentyShared}
 			k := &outbound.Keyed[string]{
-				New: func(key string) (outbound.Limiter, error) { return outbound.NewSharedBucket(store, key, limit) },
+				New: func(key string) (outbound.Limiter, error) { return outbound.NewSharedBucket(store, key, admit...) },
 			}
 			ctx := context.Background()
 			return func(key string) bool {
@@ -29,7 +42,7 @@ func dripfeedShared() contender {
 			}, nil
 		},
 		sharedRefuse: func(rdb redis.UniversalClient) (func() bool, error) {
-			b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", oneAnHour)
+			b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", refuse...)
 			ctx := context.Background()
 			return func() bool {
 				permit, err := b.Acquire(ctx, one)

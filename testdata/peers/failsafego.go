@@ -19,6 +19,7 @@ func failsafego() contender {
 		refuse: func() (func() bool, error) {
 			return ratelimiter.NewSmooth[any](1, time.Hour).TryAcquirePermit, nil
 		},
+		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
 			var m keyedMap[ratelimiter.RateLimiter[any]]
 			create := func() ratelimiter.RateLimiter[any] {

@@ -66,6 +66,7 @@ func floor() contender {
 			l := &casLimit{interval: int64(time.Hour), tolerance: int64(time.Hour)}
 			return l.take, nil
 		},
+		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
 			// Without the padding of casLimit: a million keys do not share a
 			// few cache lines, but they do share the memory.
@@ -110,6 +111,7 @@ func floorMutex() contender {
 			l := &mutexLimit{interval: int64(time.Hour), tolerance: int64(time.Hour)}
 			return l.take, nil
 		},
+		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
 			// One mutex for the map and all that is in it.
 			var mu sync.Mutex

@@ -1,9 +1,11 @@
 // Command peers measures dripfeed beside other rate limiters for Go, in one
 // run, and prints the medians and their ratios as Markdown tables. Contenders
 // take turns, round by round, so that what disturbs the machine disturbs all.
+// With -against, the contenders are dripfeed here and dripfeed in another tree.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,13 +19,20 @@ func main() {
 	if childMain() {
 		return
 	}
-	o := options{idle: time.Second}
-	flag.IntVar(&o.rounds, "rounds", 5, "turns that each contender takes; the tables show medians")
-	flag.DurationVar(&o.benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
-	flag.IntVar(&o.keys, "keys", 1_000_000, "most keys, up to a million")
-	flag.IntVar(&o.waiters, "waiters", 100_000, "goroutines that wait")
+	o := options{Idle: time.Second}
+	flag.IntVar(&o.Rounds, "rounds", 0, "turns that each contender takes, of which the tables show the medians (default 5, with -against 10)")
+	flag.DurationVar(&o.Benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
+	flag.IntVar(&o.Keys, "keys", 1_000_000, "most keys, up to a million")
+	flag.IntVar(&o.Waiters, "waiters", 100_000, "goroutines that wait")
+	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with others")
+	flag.BoolVar(&o.Strict, "strict", false, "with -against: fail if a row of this tree is worse")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
 	flag.Parse()
+	if o.Rounds == 0 {
+		if o.Rounds = 5; o.Against != "" {
+			o.Rounds = 10
+		}
+	}
 
 	match, err := regexp.Compile(*only)
 	if err == nil {
@@ -37,8 +46,14 @@ func main() {
 
 // run measures and prints: tables to w, what is being done to progress.
 func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
-	if o.rounds < 1 || o.keys < 1 || o.keys > 1_000_000 || o.waiters < 2 {
-		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.rounds, o.keys, o.waiters)
+	if o.Rounds < 1 || o.Keys < 1 || o.Keys > 1_000_000 || o.Waiters < 2 {
+		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.Rounds, o.Keys, o.Waiters)
+	}
+	if o.Against == "" && o.Strict {
+		return errors.New("-strict is for -against")
+	}
+	if o.Against != "" && o.Rounds < fewestRounds {
+		return fmt.Errorf("-against needs %d rounds, to tell the trees from chance", fewestRounds)
 	}
 	redis := new(server)
 	defer redis.stop()
@@ -50,34 +65,54 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 		fmt.Fprintln(progress, lack)
 		redis = nil
 	}
-	var columns []*column
-	for _, c := range contests(o, redis) {
-		for _, s := range c.scenarios {
-			added, err := measure(progress, s, o.rounds, c.list, only)
-			if err != nil {
-				return err
-			}
-			columns = append(columns, added...)
-		}
+	compare := besideOthers
+	if o.Against != "" {
+		compare = againstTree
 	}
-	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.rounds)
-	writeTables(w, columns)
-	writeSubject(w, columns)
+	if err := compare(w, progress, contests(o, redis), o, only); err != nil {
+		return err
+	}
 	if lack != nil {
 		fmt.Fprintf(w, "\n%v\n", lack)
 	}
 	return nil
 }
 
+// besideOthers measures dripfeed and the other libraries.
+func besideOthers(w, progress io.Writer, contests []contest, o options, only *regexp.Regexp) error {
+	var columns []*column
+	for _, c := range contests {
+		for _, s := range c.scenarios {
+			added, err := measure(progress, s, o, c.list, only)
+			if err != nil {
+				return err
+			}
+			columns = append(columns, added...)
+		}
+	}
+	writeMachine(w, o)
+	writeTables(w, columns)
+	writeSubject(w, columns)
+	return nil
+}
+
+func writeMachine(w io.Writer, o options) {
+	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
+}
+
 // measure lets all who can take their turns at one scenario and returns its
 // columns, none if nobody was asked for.
-func measure(progress io.Writer, s scenario, rounds int, list []contender, only *regexp.Regexp) ([]*column, error) {
+func measure(progress io.Writer, s scenario, o options, list []contender, only *regexp.Regexp) ([]*column, error) {
 	columns := make([]*column, len(s.metrics))
 	for i, m := range s.metrics {
 		columns[i] = &column{section: s.section, metric: m, list: list, cells: map[string]*cell{}}
 	}
-	for round := range rounds {
+	turn := s.measure
+	if s.apart {
+		turn = func(c contender) (sample, error) { return errand{o, s.name, c.name}.ownProgram() }
+	}
+	for round := range o.Rounds {
 		for _, c := range list {
 			name := s.name + "/" + c.name
 			if !s.offered(c) || !only.MatchString(name) {
@@ -85,15 +120,15 @@ func measure(progress io.Writer, s scenario, rounds int, list []contender, only 
 			}
 			fmt.Fprintf(progress, "round %d: %s\n", round+1, name)
 			runtime.GC()
-			got, err := s.measure(c)
+			got, err := turn(c)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			if len(got.values) != len(columns) {
-				return nil, fmt.Errorf("%s: %d values for %d columns", name, len(got.values), len(columns))
+			if len(got.Values) != len(columns) {
+				return nil, fmt.Errorf("%s: %d values for %d columns", name, len(got.Values), len(columns))
 			}
-			for i, v := range got.values {
-				columns[i].add(c.name, v, got.wrong)
+			for i, v := range got.Values {
+				columns[i].add(c.name, v, got.Wrong)
 			}
 		}
 	}

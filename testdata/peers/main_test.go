@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 
 var (
 	anything = regexp.MustCompile("")
-	small    = options{rounds: 1, benchtime: time.Millisecond, keys: 2000, waiters: 1000, idle: time.Millisecond}
+	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Idle: time.Millisecond}
 )
 
 func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
@@ -65,7 +65,7 @@ func section(tables, heading string) string {
 func TestOnlyWhatWasAskedForIsMeasured(t *testing.T) {
 	var out, progress bytes.Buffer
 	twice := small
-	twice.rounds = 2
+	twice.Rounds = 2
 	if err := run(&out, &progress, twice, regexp.MustCompile("^admitted, 2 .*/x/time")); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
 	fickle := contender{name: "fickle", admit: func() (func() bool, error) {
 		return func() bool { left--; return left > 0 }, nil
 	}}
-	_, err := measure(io.Discard, decision(small, true, 1), 1, []contender{fickle}, anything)
+	_, err := measure(io.Discard, decision(small, true, 1), small, []contender{fickle}, anything)
 	if err == nil || !strings.Contains(err.Error(), "came out wrong") {
 		t.Errorf("got error %v", err)
 	}
@@ -88,7 +88,7 @@ func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
 	stingy := contender{name: "stingy", admit: func() (func() bool, error) {
 		return func() bool { return false }, nil
 	}}
-	_, err = measure(io.Discard, decision(small, true, 1), 1, []contender{stingy}, anything)
+	_, err = measure(io.Discard, decision(small, true, 1), small, []contender{stingy}, anything)
 	if err == nil || !strings.Contains(err.Error(), "decision 1 is not true") {
 		t.Errorf("got error %v", err)
 	}

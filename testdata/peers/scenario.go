@@ -4,11 +4,14 @@ import "time"
 
 // options are the flags of a run.
 type options struct {
-	rounds    int
-	benchtime time.Duration
-	keys      int
-	waiters   int
-	idle      time.Duration // how long waiters are watched while nothing happens
+	Rounds    int
+	Benchtime time.Duration
+	Keys      int
+	Waiters   int
+	Idle      time.Duration // how long waiters are watched while nothing happens
+
+	Against string // the other tree, if trees are compared
+	Strict  bool   // a worse row is an error then
 }
 
 // A scenario measures one thing that some of the contenders can do.
@@ -20,6 +23,9 @@ type scenario struct {
 	offered func(contender) bool
 	// measure takes one turn.
 	measure func(contender) (sample, error)
+	// apart is true where each turn has a process of its own: goroutines that
+	// have ended leave memory to those that come after.
+	apart bool
 }
 
 // A metric is a column of a table. Less is better.
@@ -28,12 +34,17 @@ type metric struct {
 	digits int
 	// ratio is false where a ratio to the first contender says nothing.
 	ratio bool
+	// size is true where it is bytes that are kept.
+	size bool
 }
 
 // A sample is what one turn measured.
 type sample struct {
-	values []float64 // one for each metric
-	wrong  float64   // the share of decisions that went wrong
+	Values []float64 // one for each metric
+	Wrong  float64   // the share of decisions that went wrong
+	// Allocated is what the decisions of the first metric allocate, nil where
+	// nobody has counted.
+	Allocated *allocated
 }
 
 // A contest is who is measured beside each other, in what.
@@ -61,10 +72,11 @@ func scenarios(o options) []scenario {
 		list = append(list, decision(o, false, g))
 	}
 	list = append(list,
+		limitSize(),
 		keyed(o, 1, 1),
-		keyed(o, min(1000, o.keys), 1),
-		keyed(o, min(1000, o.keys), 64),
-		keyed(o, o.keys, 1),
+		keyed(o, min(1000, o.Keys), 1),
+		keyed(o, min(1000, o.Keys), 64),
+		keyed(o, o.Keys, 1),
 		parked(o),
 		released(o),
 		roundTrip(o))

@@ -14,8 +14,10 @@ type cell struct {
 	wrong  float64
 }
 
-func (c *cell) median() float64 {
-	v := slices.Sorted(slices.Values(c.values))
+func (c *cell) median() float64 { return median(slices.Sorted(slices.Values(c.values))) }
+
+// median returns the median of sorted values.
+func median(v []float64) float64 {
 	if n := len(v); n%2 == 0 {
 		return (v[n/2-1] + v[n/2]) / 2
 	}

@@ -17,6 +17,7 @@ func uber() contender {
 			l := ratelimit.New(plenty, ratelimit.WithSlack(plenty))
 			return func() bool { l.Take(); return true }, nil
 		},
+		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
 			var m keyedMap[ratelimit.Limiter]
 			create := func() ratelimit.Limiter { return ratelimit.New(plenty, ratelimit.WithSlack(plenty)) }

@@ -18,6 +18,7 @@ func xtime() contender {
 		refuse: func() (func() bool, error) {
 			return rate.NewLimiter(rate.Every(time.Hour), 1).Allow, nil
 		},
+		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
 			var m keyedMap[*rate.Limiter]
 			create := func() *rate.Limiter { return rate.NewLimiter(plenty, plenty) }

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"time"
+)
+
+// childEnv tells a copy of this program which turn it has to take.
+const childEnv = "PEERS_CHILD"
+
+// An errand is what that variable holds, as JSON: one turn.
+type errand struct {
+	Options   options
+	Scenario  string
+	Contender string
+}
+
+// ownProgram takes the turn in a new process of this program.
+func (e errand) ownProgram() (sample, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return sample{}, err
+	}
+	return e.in(context.Background(), self)
+}
+
+// in takes the turn in a process of a program that begins with childMain.
+func (e errand) in(ctx context.Context, program string) (s sample, err error) {
+	order, err := json.Marshal(e)
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	child := exec.CommandContext(ctx, program)
+	child.Env = append(os.Environ(), childEnv+"="+string(order))
+	child.Stderr = os.Stderr
+	out, err := child.Output()
+	if err != nil {
+		return s, fmt.Errorf("in its own process: %w", err)
+	}
+	err = json.Unmarshal(out, &s)
+	return s, err
+}
+
+// childMain runs the errand that the environment asks for, if there is one, and
+// says whether there was.
+func childMain() bool {
+	order := os.Getenv(childEnv)
+	if order == "" {
+		return false
+	}
+	var e errand
+	err := json.Unmarshal([]byte(order), &e)
+	if err == nil {
+		err = e.run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return true
+}
+
+// run takes the turn here. A server that it needs is its own.
+func (e errand) run() error {
+	redis := new(server)
+	defer redis.stop()
+	for _, contest := range contests(e.Options, redis) {
+		s := slices.IndexFunc(contest.scenarios, func(s scenario) bool { return s.name == e.Scenario })
+		c := slices.IndexFunc(contest.list, func(c contender) bool { return c.name == e.Contender })
+		if s < 0 || c < 0 || !contest.scenarios[s].offered(contest.list[c]) {
+			continue
+		}
+		got, err := contest.scenarios[s].measure(contest.list[c])
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(got)
+	}
+	return fmt.Errorf("nobody called %q offers %q", e.Contender, e.Scenario)
+}
