@@ -150,12 +150,13 @@ func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) err
 }
 
 // charge charges the store with the debt of a key. If the store goes away and comes back
-// during a trip, calls may have spent more, and charge makes another trip.
+// during a trip, calls may have spent more, and charge makes another trip. If limits that
+// were set are set no longer, the key waits for a call that counts by a bucket's own.
 func (s *Store) charge(key string, k *degradedKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
-	for stale := 0; err == nil && !s.breaker.in(away) && s.keys[key] == k; {
+	for stale := 0; err == nil && !s.breaker.in(away) && s.keys[key] == k && k.limits != nil; {
 		k.used = false
 		spent, refused := k.spent, k.refused
 		if op, ok := k.debtOp(now()); ok {
@@ -164,10 +165,8 @@ func (s *Store) charge(key string, k *degradedKey) {
 				break
 			}
 			if r.Stale {
-				k.stamp = r.Stamp
-				if len(r.Limits) > 0 {
-					k.limits, k.share = r.Limits, nil
-				}
+				// None: each bucket's own count, and those its next call tells.
+				k.stamp, k.limits, k.share = r.Stamp, r.Limits, nil
 				if stale++; stale > mostStale {
 					err = errStale
 				}

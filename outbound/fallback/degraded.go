@@ -20,7 +20,7 @@ var births atomic.Int64
 // degradedKey is a key while the store is away: a bucket of this process.
 type degradedKey struct {
 	stored    leak.Stored
-	limits    []leak.Limit  // the latest call counts by these
+	limits    []leak.Limit  // the latest call counts by these; nil: by a bucket's own, not known yet
 	stamp     int64         // of limits
 	share     []leak.Limit  // what this worker may use of them
 	since     time.Duration // when the outage began, as of which the bucket began full
@@ -114,6 +114,9 @@ func (s *Store) newKeyLocked(key string) *degradedKey {
 // countBy has a key count by the limits of a call, and computes this worker's share of
 // them. A limit that is new to the key begins full, so that the switch causes no burst.
 func (s *Store) countBy(k *degradedKey, op *leak.Op) {
+	if k.share != nil && k.stamp != op.Stamp {
+		k.stored.Version += 2 // other limits were set: nothing comes back to calls from before
+	}
 	k.stamp = op.Stamp
 	if k.share != nil && leak.Equal(op.Limits, k.limits) {
 		return

@@ -101,6 +101,35 @@ func TestADebtIsChargedUnderTheLimitsThatWereSetMeanwhile(t *testing.T) {
 	})
 }
 
+func TestADebtIsChargedUnderABucketsOwnLimitsWhenNoneAreSetAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := leak.NewMemory()
+		w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
+		other := outbound.Must(outbound.NewSharedBucket(m, "key", slow))
+		if err := other.SetLimits(background, outbound.Limit{Capacity: 50, LeakRate: 0.01, Name: "set"}); err != nil {
+			t.Fatal(err)
+		}
+		w.take(outbound.Cost{1}) // which hears of them
+		w.set(true)
+		w.take(outbound.Cost{1})
+		time.Sleep(3 * time.Hour)
+		for range 20 {
+			if _, err := w.b.Acquire(background, outbound.Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := other.SetLimits(background); err != nil {
+			t.Fatal(err)
+		}
+		w.reconnect()
+		for _, b := range []*outbound.Bucket{w.b, other} {
+			if s, err := b.State(background); err != nil || s.Limit.Capacity != slow.Capacity || s.Level < 19 || s.Level > 20 {
+				t.Errorf("%+v, %v; want a level of 20 in %v", s, err, slow.Capacity)
+			}
+		}
+	})
+}
+
 func TestLimitsThatChangeAllTheTimeAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &fickle{Store: leak.NewMemory()}

@@ -138,6 +138,13 @@ func (s *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Rep
 		return r, true, err
 	}
 	k, pause := s.keys[key], s.breaker.opens-now()
+	if k != nil && k.limits == nil {
+		if op.Stamp != 0 {
+			s.mu.Unlock()
+			return leak.Reply{Stale: true, Version: noVersion}, true, nil
+		}
+		k.limits = op.Limits
+	}
 	s.settleLocked()
 	s.mu.Unlock()
 	switch {
