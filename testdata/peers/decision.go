@@ -28,7 +28,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				return sample{}, err
 			}
 			var outcome tally
-			ns, _ := timed(o.Benchtime, manyTurns, func(n int) {
+			ns, allocated := timed(o.Benchtime, manyTurns, func(n int) {
 				fan(goroutines, n, func(_, n int) {
 					wrong := 0
 					for range n {
@@ -40,7 +40,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				})
 			})
 			wrong, err := outcome.share()
-			return sample{[]float64{ns}, wrong}, err
+			return sample{[]float64{ns}, wrong, &allocated}, err
 		},
 	}
 }
@@ -50,7 +50,7 @@ func limitSize() scenario {
 	return scenario{
 		section: "A limit in memory, bytes",
 		name:    "bytes per limit",
-		metrics: []metric{{name: "each", digits: 0, ratio: true}},
+		metrics: []metric{{name: "each", digits: 0, ratio: true, size: true}},
 		offered: func(c contender) bool { return c.admit != nil && c.alone },
 		measure: func(c contender) (sample, error) {
 			limits := make([]func() bool, 10_000)

@@ -53,7 +53,7 @@ func keyed(o options, keys, goroutines int) scenario {
 	}
 	weigh := keys > 1000 // with fewer the fixed cost hides it
 	if weigh {
-		s.metrics = append(s.metrics, metric{name: "bytes per key", digits: 0, ratio: true})
+		s.metrics = append(s.metrics, metric{name: "bytes per key", digits: 0, ratio: true, size: true})
 	}
 	s.measure = func(c contender) (sample, error) {
 		names, order := keyTable(keys), keyOrder()
@@ -73,7 +73,8 @@ func keyed(o options, keys, goroutines int) scenario {
 			values = append(values, float64(int64(liveHeap())-int64(before))/float64(keys))
 		}
 		var outcome tally
-		values[0], _ = timed(o.Benchtime, manyTurns, func(n int) {
+		var allocated allocated
+		values[0], allocated = timed(o.Benchtime, manyTurns, func(n int) {
 			fan(goroutines, n, func(goroutine, n int) {
 				wrong, at := 0, goroutine*len(order)/goroutines
 				for i := range n {
@@ -85,7 +86,7 @@ func keyed(o options, keys, goroutines int) scenario {
 			})
 		})
 		wrong, err := outcome.share()
-		return sample{values, wrong}, err
+		return sample{values, wrong, &allocated}, err
 	}
 	return s
 }

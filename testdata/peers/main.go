@@ -1,9 +1,11 @@
 // Command peers measures dripfeed beside other rate limiters for Go, in one
 // run, and prints the medians and their ratios as Markdown tables. Contenders
 // take turns, round by round, so that what disturbs the machine disturbs all.
+// With -against, the contenders are dripfeed here and dripfeed in another tree.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,12 +20,19 @@ func main() {
 		return
 	}
 	o := options{Idle: time.Second}
-	flag.IntVar(&o.Rounds, "rounds", 5, "turns that each contender takes; the tables show medians")
+	flag.IntVar(&o.Rounds, "rounds", 0, "turns that each contender takes, of which the tables show the medians (default 5, with -against 10)")
 	flag.DurationVar(&o.Benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
 	flag.IntVar(&o.Keys, "keys", 1_000_000, "most keys, up to a million")
 	flag.IntVar(&o.Waiters, "waiters", 100_000, "goroutines that wait")
+	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with others")
+	flag.BoolVar(&o.Strict, "strict", false, "with -against: fail if a row of this tree is worse")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
 	flag.Parse()
+	if o.Rounds == 0 {
+		if o.Rounds = 5; o.Against != "" {
+			o.Rounds = 10
+		}
+	}
 
 	match, err := regexp.Compile(*only)
 	if err == nil {
@@ -40,6 +49,12 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 	if o.Rounds < 1 || o.Keys < 1 || o.Keys > 1_000_000 || o.Waiters < 2 {
 		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.Rounds, o.Keys, o.Waiters)
 	}
+	if o.Against == "" && o.Strict {
+		return errors.New("-strict is for -against")
+	}
+	if o.Against != "" && o.Rounds < fewestRounds {
+		return fmt.Errorf("-against needs %d rounds, to tell the trees from chance", fewestRounds)
+	}
 	redis := new(server)
 	defer redis.stop()
 	lack := missing()
@@ -50,8 +65,23 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 		fmt.Fprintln(progress, lack)
 		redis = nil
 	}
+	compare := besideOthers
+	if o.Against != "" {
+		compare = againstTree
+	}
+	if err := compare(w, progress, contests(o, redis), o, only); err != nil {
+		return err
+	}
+	if lack != nil {
+		fmt.Fprintf(w, "\n%v\n", lack)
+	}
+	return nil
+}
+
+// besideOthers measures dripfeed and the other libraries.
+func besideOthers(w, progress io.Writer, contests []contest, o options, only *regexp.Regexp) error {
 	var columns []*column
-	for _, c := range contests(o, redis) {
+	for _, c := range contests {
 		for _, s := range c.scenarios {
 			added, err := measure(progress, s, o, c.list, only)
 			if err != nil {
@@ -60,14 +90,15 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 			columns = append(columns, added...)
 		}
 	}
-	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
+	writeMachine(w, o)
 	writeTables(w, columns)
 	writeSubject(w, columns)
-	if lack != nil {
-		fmt.Fprintf(w, "\n%v\n", lack)
-	}
 	return nil
+}
+
+func writeMachine(w io.Writer, o options) {
+	fmt.Fprintf(w, "%s %s/%s, %d CPUs, GOMAXPROCS %d; medians of %d rounds\n\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
 }
 
 // measure lets all who can take their turns at one scenario and returns its

@@ -16,9 +16,12 @@ const mostWrong = 0.01
 // manyTurns is the count to begin with where a turn takes less than a microsecond.
 const manyTurns = 1000
 
+// allocated is what a decision leaves to the collector.
+type allocated struct{ Objects, Bytes float64 }
+
 // timed runs work with counts that grow from the first until it takes at least as
-// long as asked, and returns the nanoseconds and allocations per count of the last run.
-func timed(least time.Duration, first int, work func(n int)) (ns, allocs float64) {
+// long as asked, and returns what the last run took per count.
+func timed(least time.Duration, first int, work func(n int)) (ns float64, a allocated) {
 	var before, after runtime.MemStats
 	for n := first; ; {
 		runtime.ReadMemStats(&before)
@@ -27,7 +30,9 @@ func timed(least time.Duration, first int, work func(n int)) (ns, allocs float64
 		took := time.Since(began)
 		if took >= least {
 			runtime.ReadMemStats(&after)
-			return float64(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)
+			a.Objects = float64(after.Mallocs-before.Mallocs) / float64(n)
+			a.Bytes = float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
+			return float64(took) / float64(n), a
 		}
 		grow := 1.2 * float64(least) / float64(max(took, time.Microsecond))
 		n = int(math.Ceil(float64(n) * min(grow, 100)))

@@ -37,24 +37,25 @@ func roundTrip(o options) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			baseNS, baseAllocs, _, err := calls(o, newInstant())
+			baseNS, base, _, err := calls(o, newInstant())
 			if err != nil {
 				return sample{}, err
 			}
-			ns, allocs, wrong, err := calls(o, wrapped)
-			return sample{[]float64{ns - baseNS, allocs - baseAllocs}, wrong}, err
+			ns, all, wrong, err := calls(o, wrapped)
+			added := allocated{all.Objects - base.Objects, all.Bytes - base.Bytes}
+			return sample{[]float64{ns - baseNS, added.Objects}, wrong, &added}, err
 		},
 	}
 }
 
 // calls times requests through t.
-func calls(o options, t http.RoundTripper) (ns, allocs, wrong float64, err error) {
+func calls(o options, t http.RoundTripper) (ns float64, a allocated, wrong float64, err error) {
 	request, err := http.NewRequest(http.MethodGet, "http://api.example/v1/items", nil)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, a, 0, err
 	}
 	var outcome tally
-	ns, allocs = timed(o.Benchtime, manyTurns, func(n int) {
+	ns, a = timed(o.Benchtime, manyTurns, func(n int) {
 		failed := 0
 		for range n {
 			response, err := t.RoundTrip(request)
@@ -67,5 +68,5 @@ func calls(o options, t http.RoundTripper) (ns, allocs, wrong float64, err error
 	if wrong, err = outcome.share(); err != nil {
 		err = errors.Join(errors.New("round trips"), err)
 	}
-	return ns, allocs, wrong, err
+	return ns, a, wrong, err
 }

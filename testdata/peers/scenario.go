@@ -9,6 +9,9 @@ type options struct {
 	Keys      int
 	Waiters   int
 	Idle      time.Duration // how long waiters are watched while nothing happens
+
+	Against string // the other tree, if trees are compared
+	Strict  bool   // a worse row is an error then
 }
 
 // A scenario measures one thing that some of the contenders can do.
@@ -31,12 +34,17 @@ type metric struct {
 	digits int
 	// ratio is false where a ratio to the first contender says nothing.
 	ratio bool
+	// size is true where it is bytes that are kept.
+	size bool
 }
 
 // A sample is what one turn measured.
 type sample struct {
 	Values []float64 // one for each metric
 	Wrong  float64   // the share of decisions that went wrong
+	// Allocated is what the decisions of the first metric allocate, nil where
+	// nobody has counted.
+	Allocated *allocated
 }
 
 // A contest is who is measured beside each other, in what.

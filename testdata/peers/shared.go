@@ -58,8 +58,8 @@ func sharedDecision(o options, s *server, goroutines, keys int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			_, ns, wrong, err := drive(o.Benchtime, c, rdb, goroutines, keys)
-			return sample{[]float64{ns / 1e3}, wrong}, err
+			_, ns, allocated, wrong, err := drive(o.Benchtime, c, rdb, goroutines, keys)
+			return sample{[]float64{ns / 1e3}, wrong, &allocated}, err
 		},
 	}
 }
@@ -85,7 +85,7 @@ func sharedRefusal(o options, s *server) scenario {
 				return sample{}, err
 			}
 			var outcome tally
-			ns, _ := timed(o.Benchtime, 10, func(n int) {
+			ns, allocated := timed(o.Benchtime, 10, func(n int) {
 				wrong := 0
 				for range n {
 					if take() {
@@ -95,7 +95,7 @@ func sharedRefusal(o options, s *server) scenario {
 				outcome.add(n, wrong)
 			})
 			wrong, err := outcome.share()
-			return sample{[]float64{ns / 1e3}, wrong}, err
+			return sample{[]float64{ns / 1e3}, wrong, &allocated}, err
 		},
 	}
 }
@@ -119,7 +119,7 @@ func serverTime(o options, s *server, goroutines int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			decisions, _, wrong, err := drive(o.Benchtime, c, rdb, goroutines, 1)
+			decisions, _, _, wrong, err := drive(o.Benchtime, c, rdb, goroutines, 1)
 			if err != nil {
 				return sample{}, err
 			}
@@ -128,7 +128,7 @@ func serverTime(o options, s *server, goroutines int) scenario {
 				return sample{}, err
 			}
 			n := float64(decisions)
-			return sample{[]float64{after.command / n, (after.all - before.all) / n}, wrong}, nil
+			return sample{[]float64{after.command / n, (after.all - before.all) / n}, wrong, nil}, nil
 		},
 	}
 }
@@ -139,7 +139,7 @@ func weight(s *server, workers int) scenario {
 	return scenario{
 		section: "Bytes in Redis per bucket",
 		name:    "bytes in Redis, " + column,
-		metrics: []metric{{name: column, digits: 0, ratio: true}},
+		metrics: []metric{{name: column, digits: 0, ratio: true, size: true}},
 		offered: func(c contender) bool { return c.keeps },
 		measure: func(c contender) (sample, error) {
 			rdb, err := s.empty()
@@ -170,7 +170,7 @@ func weight(s *server, workers int) scenario {
 				}
 				bytes += n
 			}
-			return sample{[]float64{float64(bytes)}, 0}, nil
+			return sample{Values: []float64{float64(bytes)}}, nil
 		},
 	}
 }
@@ -178,20 +178,20 @@ func weight(s *server, workers int) scenario {
 // drive has goroutines decide about keys in random order, all of which have been
 // seen before. It returns the number of decisions, those before included, and the
 // time of one.
-func drive(least time.Duration, c contender, rdb redis.UniversalClient, goroutines, keys int) (decisions int64, ns, wrong float64, err error) {
+func drive(least time.Duration, c contender, rdb redis.UniversalClient, goroutines, keys int) (decisions int64, ns float64, a allocated, wrong float64, err error) {
 	take, err := c.shared(rdb)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, a, 0, err
 	}
 	names, order := keyTable(keys), keyOrder()
 	for _, name := range names {
 		if !take(name) {
-			return 0, 0, 0, fmt.Errorf("%s is refused", name)
+			return 0, 0, a, 0, fmt.Errorf("%s is refused", name)
 		}
 	}
 	var outcome tally
 	// The first turns, one of each goroutine, open the client's connections.
-	ns, _ = timed(least, goroutines, func(n int) {
+	ns, a = timed(least, goroutines, func(n int) {
 		fan(goroutines, n, func(goroutine, n int) {
 			wrong, at := 0, goroutine*len(order)/goroutines
 			for i := range n {
@@ -203,5 +203,5 @@ func drive(least time.Duration, c contender, rdb redis.UniversalClient, goroutin
 		})
 	})
 	wrong, err = outcome.share()
-	return outcome.all.Load() + int64(keys), ns, wrong, err
+	return outcome.all.Load() + int64(keys), ns, a, wrong, err
 }

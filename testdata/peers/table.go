@@ -14,8 +14,10 @@ type cell struct {
 	wrong  float64
 }
 
-func (c *cell) median() float64 {
-	v := slices.Sorted(slices.Values(c.values))
+func (c *cell) median() float64 { return median(slices.Sorted(slices.Values(c.values))) }
+
+// median returns the median of sorted values.
+func median(v []float64) float64 {
 	if n := len(v); n%2 == 0 {
 		return (v[n/2-1] + v[n/2]) / 2
 	}
@@ -76,10 +78,15 @@ func writeSection(w io.Writer, columns []*column) {
 			writeRow(w, row)
 		}
 	}
+	writeWrong(w, wrong)
+	fmt.Fprintln(w)
+}
+
+// writeWrong explains the asterisks, if there are any.
+func writeWrong(w io.Writer, wrong float64) {
 	if wrong > 0 {
 		fmt.Fprintf(w, "\n\\* some of these decisions went wrong, at most %.2g %%\n", wrong*100)
 	}
-	fmt.Fprintln(w)
 }
 
 // text returns the median and, where both are known, how many times the first

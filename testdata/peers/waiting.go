@@ -27,7 +27,7 @@ func parked(o options) scenario {
 		section: waitingSection(o),
 		name:    "parked waiters",
 		metrics: []metric{
-			{name: "bytes each, goroutine included", digits: 0, ratio: true},
+			{name: "bytes each, goroutine included", digits: 0, ratio: true, size: true},
 			{name: "ms of CPU in a second of waiting", digits: 1},
 			{name: "ms to cancel all", digits: 0, ratio: true},
 		},

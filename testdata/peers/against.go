@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+const (
+	module   = "github.com/dripfeed/dripfeed"
+	thisTree = "../.." // from where this program's source is
+)
+
+// againstTree measures dripfeed as it stands in this tree and in another one. Both
+// take turns at each row, in a process of its own each, and who is first changes
+// from round to round.
+func againstTree(w, progress io.Writer, contests []contest, o options, only *regexp.Regexp) error {
+	// An interrupt ends the turn, so that what was built is removed.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	tmp, err := os.MkdirTemp("", "peers")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	this, other := filepath.Join(tmp, "this"), filepath.Join(tmp, "other")
+	if err := errors.Join(build(ctx, thisTree, this), build(ctx, o.Against, other)); err != nil {
+		return err
+	}
+
+	var rows []*row
+	for _, contest := range contests {
+		for _, s := range contest.scenarios {
+			for _, c := range contest.list {
+				if !strings.HasPrefix(c.name, subject) || !s.offered(c) || !only.MatchString(s.name+"/"+c.name) {
+					continue
+				}
+				added, err := duel(ctx, progress, s, c, o, this, other)
+				if err != nil {
+					return err
+				}
+				rows = append(rows, added...)
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return errors.New("-only matches no row of dripfeed")
+	}
+	writeMachine(w, o)
+	worse := writeRows(w, rows)
+	fmt.Fprintf(w, "\n%d of %d rows are worse than in %s\n", worse, len(rows), o.Against)
+	if o.Strict && worse > 0 {
+		return errors.New("this tree is worse")
+	}
+	return nil
+}
+
+// duel lets both programs take their turns at one scenario.
+func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o options, this, other string) ([]*row, error) {
+	rows := make([]*row, len(s.metrics))
+	for i, m := range s.metrics {
+		rows[i] = &row{name: s.section + ": " + m.name + strings.TrimPrefix(c.name, subject), metric: m}
+	}
+	for round := range o.Rounds {
+		fmt.Fprintf(progress, "round %d: %s/%s\n", round+1, s.name, c.name)
+		for turn := range 2 {
+			own := (round+turn)%2 == 0
+			program := other
+			if own {
+				program = this
+			}
+			e := errand{o, s.name, c.name}
+			got, err := e.in(ctx, program)
+			// A server that is starved for a second fails a turn, which says nothing
+			// of the trees and need not cost all the turns before.
+			for again := 0; err != nil && again < 2 && ctx.Err() == nil; again++ {
+				fmt.Fprintf(progress, "once more: %v\n", err)
+				got, err = e.in(ctx, program)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s/%s: %w", s.name, c.name, err)
+			}
+			for i, v := range got.Values {
+				rows[i].add(own, v, got.Allocated)
+				rows[i].wrong = max(rows[i].wrong, got.Wrong)
+				got.Allocated = nil // it belongs to the first
+			}
+		}
+	}
+	return rows, nil
+}
+
+// build compiles this program's own source with the dripfeed of a tree.
+func build(ctx context.Context, tree, program string) error {
+	tree, err := filepath.Abs(tree)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"mod", "sum"} {
+		text, err := os.ReadFile("go." + name)
+		if err != nil {
+			return fmt.Errorf("-against compiles the source of this program, so run it there: %w", err)
+		}
+		if err := os.WriteFile(program+"."+name, text, 0o600); err != nil {
+			return err
+		}
+	}
+	for _, arguments := range [][]string{
+		{"mod", "edit", "-replace=" + module + "=" + tree, program + ".mod"},
+		{"build", "-mod=mod", "-modfile=" + program + ".mod", "-buildvcs=false", "-o", program, "."},
+	} {
+		if out, err := exec.CommandContext(ctx, "go", arguments...).CombinedOutput(); err != nil {
+			return fmt.Errorf("with the tree %s: %w\n%s", tree, err, out)
+		}
+	}
+	return nil
+}
