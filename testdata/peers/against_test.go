@@ -37,19 +37,22 @@ func TestBothTreesTakeTheirTurnsAtEachRow(t *testing.T) {
 	}
 }
 
-func TestWhoIsFirstChangesFromRoundToRound(t *testing.T) {
-	dir := t.TempDir()
-	turns := filepath.Join(dir, "turns")
-	script := func(name, sample string) string {
-		path := filepath.Join(dir, name)
-		text := "#!/bin/sh\necho " + name + " >>" + turns + "\necho '" + sample + "'\n"
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		return path
+// script writes a program of the shell.
+func script(t *testing.T, name, text string) string {
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	this := script("this", `{"Values": [1, 10], "Allocated": {"Objects": 3, "Bytes": 64}}`)
-	other := script("other", `{"Values": [2, 20], "Allocated": {"Objects": 4, "Bytes": 96}}`)
+	return path
+}
+
+func TestWhoIsFirstChangesFromRoundToRound(t *testing.T) {
+	turns := filepath.Join(t.TempDir(), "turns")
+	program := func(name, sample string) string {
+		return script(t, name, "echo "+name+" >>"+turns+"\necho '"+sample+"'\n")
+	}
+	this := program("this", `{"Values": [1, 10], "Allocated": {"Objects": 3, "Bytes": 64}}`)
+	other := program("other", `{"Values": [2, 20], "Wrong": 0.004, "Allocated": {"Objects": 4, "Bytes": 96}}`)
 	o := small
 	o.Rounds = 3
 	rows, err := duel(t.Context(), io.Discard, roundTrip(o), dripfeed(), o, this, other)
@@ -71,9 +74,30 @@ func TestWhoIsFirstChangesFromRoundToRound(t *testing.T) {
 	if !first.counted || second.counted {
 		t.Error("what is allocated belongs to the first metric alone")
 	}
+	if first.wrong != 0.004 {
+		t.Errorf("%v went wrong, want 0.004", first.wrong)
+	}
 	order, err := os.ReadFile(turns)
 	if want := "this\nother\nother\nthis\nthis\nother\n"; string(order) != want || err != nil {
 		t.Errorf("the order is\n%s\n%v, want\n%s", order, err, want)
+	}
+}
+
+func TestATurnThatFailsIsTakenAgainButNotForever(t *testing.T) {
+	failed := filepath.Join(t.TempDir(), "failed")
+	good := `echo '{"Values": [1, 10]}'`
+	once := script(t, "once", "[ -e "+failed+" ] && "+good+" && exit; touch "+failed+"; exit 1")
+	o := small
+	var progress bytes.Buffer
+	rows, err := duel(t.Context(), &progress, roundTrip(o), dripfeed(), o, once, script(t, "good", good))
+	if err != nil || len(rows) != 2 || len(rows[0].values.this.values) != 1 {
+		t.Errorf("%+v, error %v, want one turn", rows, err)
+	}
+	if !strings.Contains(progress.String(), "once more: in its own process") {
+		t.Errorf("nothing is said of the turn that failed in %q", progress.String())
+	}
+	if _, err := duel(t.Context(), io.Discard, roundTrip(o), dripfeed(), o, script(t, "bad", "exit 1"), once); err == nil {
+		t.Error("a program that always fails is no error")
 	}
 }
 

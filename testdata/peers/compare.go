@@ -47,6 +47,7 @@ type row struct {
 	name   string
 	metric metric
 	values pair
+	wrong  float64 // the largest share of decisions that went wrong in a turn
 	// counted is true if the turns have counted what they allocate.
 	counted        bool
 	objects, bytes pair
@@ -93,6 +94,7 @@ func (r *row) verdict() (text string, worse bool) {
 func writeRows(w io.Writer, rows []*row) (worse int) {
 	writeHead(w, []string{subject, "this tree", "the other", "ratio", "spread",
 		"allocations, this / other", "bytes, this / other", "verdict"})
+	wrong := 0.0
 	for _, r := range rows {
 		digits, other := r.metric.digits, r.values.other.median()
 		cells := []string{r.name, number(r.values.this.median(), digits), number(other, digits), "–", "–", "–", "–"}
@@ -104,12 +106,17 @@ func writeRows(w io.Writer, rows []*row) (worse int) {
 			cells[5] = number(r.objects.this.median(), 1) + " / " + number(r.objects.other.median(), 1)
 			cells[6] = number(r.bytes.this.median(), 0) + " / " + number(r.bytes.other.median(), 0)
 		}
+		if r.wrong > 0 {
+			cells[0] += " \\*"
+			wrong = max(wrong, r.wrong)
+		}
 		text, bad := r.verdict()
 		if bad {
 			worse++
 		}
 		writeRow(w, append(cells, text))
 	}
+	writeWrong(w, wrong)
 	return worse
 }
 

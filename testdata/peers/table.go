@@ -78,10 +78,15 @@ func writeSection(w io.Writer, columns []*column) {
 			writeRow(w, row)
 		}
 	}
+	writeWrong(w, wrong)
+	fmt.Fprintln(w)
+}
+
+// writeWrong explains the asterisks, if there are any.
+func writeWrong(w io.Writer, wrong float64) {
 	if wrong > 0 {
 		fmt.Fprintf(w, "\n\\* some of these decisions went wrong, at most %.2g %%\n", wrong*100)
 	}
-	fmt.Fprintln(w)
 }
 
 // text returns the median and, where both are known, how many times the first
