@@ -115,7 +115,7 @@ func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error)
 	b.word.Store(busy)
 	b.unit = 0
 	l := newLedger(b, own)
-	l.store = s
+	l.store, l.made = s, &l.force.Load().limitSet
 	b.slow.Store(l)
 	return b, nil
 }

@@ -19,7 +19,7 @@ const lag = leak.BookingGrace
 // holds, calls at once, a store. It is made when it is first needed.
 type ledger struct {
 	store leak.Store              // nil: stored, below
-	made  limitSet                // what the bucket was made with
+	made  *limitSet               // what a bucket in a store was made with
 	force atomic.Pointer[inForce] // the limits in force, as far as is known here
 
 	success  atomic.Int64 // the newest epoch in which a call has succeeded
@@ -61,15 +61,16 @@ type ledger struct {
 }
 
 func newLedger(b *Bucket, limits []Limit) *ledger {
-	l := &ledger{random: rand.Float64, made: newLimitSet(limits)}
+	l := &ledger{random: rand.Float64}
 	l.success.Store(never)
 	l.reported.Store(never)
 	l.unconfirmed.Store(never)
 	l.stored.State = leak.New(b.born)
 	l.born, l.base = b.born, int64(b.born)
-	l.force.Store(&inForce{limitSet: l.made})
-	l.slots.Store(int64(l.made.slots()))
-	l.stored.Limits = l.made.law
+	f := &inForce{limitSet: newLimitSet(limits)}
+	l.force.Store(f)
+	l.slots.Store(int64(f.slots()))
+	l.stored.Limits = f.law
 	return l
 }
 
@@ -190,7 +191,7 @@ func (b *Bucket) shared(ctx context.Context, l *ledger, s *step, t *trip, r *rep
 
 // replace has the trip set limits.
 func (t *trip) replace(s *step, l *ledger, f *inForce) {
-	set := l.made
+	set := *l.made
 	if len(s.limits) > 0 {
 		limits := slices.Clone(s.limits)
 		inherit(limits, f.own)

@@ -127,7 +127,7 @@ func (l *ledger) heard(f *inForce, r *leak.Reply, set *limitSet) *inForce {
 
 // stale takes in the limits of which a store says that they are in force.
 func (l *ledger) stale(f *inForce, r *leak.Reply) error {
-	set := l.made
+	set := *l.made
 	if len(r.Limits) > 0 {
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
