@@ -70,7 +70,7 @@ func decode(value any) (a answer, err error) {
 	case []any:
 		if len(v) == 2 && v[0] == "stale" {
 			if set, ok := v[1].(string); ok {
-				return a, a.read(set)
+				return decodeStale(set)
 			}
 		}
 	}
@@ -115,34 +115,35 @@ func decode(value any) (a answer, err error) {
 // versions is the number of versions that a stamp tells apart.
 const versions = 1 << 20
 
-// read reads the limits that are in force, as the server keeps them: a stamp, and JSON.
-func (a *answer) read(set string) error {
+// decodeStale reads the limits that are in force, as the server keeps them: a stamp, and
+// JSON. By itself: what JSON is read into is on the heap.
+func decodeStale(set string) (a answer, err error) {
 	a.stale = true
 	text, blob, _ := strings.Cut(set, " ")
 	if text == "" {
-		return nil
+		return a, nil
 	}
 	stamp, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%w: limits %.80q", errReply, text)
+		return a, fmt.Errorf("%w: limits %.80q", errReply, text)
 	}
 	a.version = stamp % versions
 	if blob == "" {
-		return nil
+		return a, nil
 	}
 	a.stamp = stamp
 	if err := json.Unmarshal([]byte(blob), &a.set); err != nil {
-		return &unreadable{float64(stamp), err}
+		return a, &unreadable{float64(stamp), err}
 	}
 	if n := len(a.set); n == 0 || n > leak.Max {
-		return &unreadable{float64(stamp), fmt.Errorf("%d limits", n)}
+		return a, &unreadable{float64(stamp), fmt.Errorf("%d limits", n)}
 	}
 	for i := range a.set {
 		if l := &a.set[i]; !l.Sound() || leak.Find(a.set[:i], l) >= 0 {
-			return &unreadable{float64(stamp), fmt.Errorf("limit %+v", *l)}
+			return a, &unreadable{float64(stamp), fmt.Errorf("limit %+v", *l)}
 		}
 	}
-	return nil
+	return a, nil
 }
 
 // numbers reads what the script has packed.
