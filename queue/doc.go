@@ -19,6 +19,8 @@
 // the next thing to do. When that fires, all calls go whose places are due, in order of
 // arrival. A queue has no goroutine of its own: the timer starts one for each trip.
 //
+//	config.go     Config and what is wrong with one
+//	errors.go     the errors to compare with
 //	queue.go      Acquire, Shutdown and all else that callers use
 //	pump.go       does what is due: trips to the bucket, the timer, the lock
 //	plan.go       decides what to book and when, and what becomes of a place

@@ -99,3 +99,24 @@ func TestOnlyWhatAWorkerMayNotYetUseBecomesVoid(t *testing.T) {
 	l.level(1, 4) // it is no fuller than that may be
 	l.book(Units{1}, 1.5)
 }
+
+func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
+	l := newLife(t, Limit{Capacity: 2, Rate: 1})
+	a := l.book(Units{1}, 0)
+	b := l.book(Units{1}, 0)
+	l.Settle(l.limits, a, &Units{})
+	l.book(Units{1}, 0)
+	l.Settle(l.limits, b, &Units{})
+	l.level(0, 1)
+	l.book(Units{2}, 1)
+
+	// Without what has come back since, the second settle would take what was booked.
+	l = newLife(t, Limit{Capacity: 2, Rate: 1})
+	a = l.book(Units{1}, 0)
+	b = l.book(Units{1}, 0)
+	l.Settle(l.limits, a, &Units{})
+	l.book(Units{2}, 1)
+	l.Settle(l.limits, b, &Units{})
+	l.level(0, 3)
+	l.book(Units{1}, 2)
+}

@@ -65,17 +65,6 @@ func TestNothingComesBackWhileALaterCallIsBooked(t *testing.T) {
 
 // What came back to one call does not come back to another: this takes six
 // operations to show.
-func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 1})
-	a := l.book(Units{1}, 0)
-	b := l.book(Units{1}, 0)
-	l.Settle(l.limits, a, &Units{})
-	l.book(Units{1}, 0)
-	l.Settle(l.limits, b, &Units{})
-	l.level(0, 1)
-	l.book(Units{2}, 1)
-}
-
 func TestACallThatWaitsForOneLimitFillsTheOthersWhenItGoes(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 0.5}, Limit{Capacity: 3, Rate: 1})
 	l.book(Units{1, 1}, 0)
