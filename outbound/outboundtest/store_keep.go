@@ -34,6 +34,24 @@ func (e *exam) expires() {
 	}
 }
 
+// expiresStale is expires, where the last who has asked counted by limits that are not
+// in force.
+func (e *exam) expiresStale() {
+	key, limit := e.key(), outbound.Limit{Capacity: 100, LeakRate: 250}
+	b := e.share(key, limit)
+	before := time.Now()
+	e.admit(b, outbound.Cost{100})
+	e.ask(key, &leak.Op{Limits: []leak.Limit{law(limit)}, Stamp: 1})
+	for range 3 {
+		time.Sleep(60 * time.Millisecond)
+		e.crowd()
+	}
+	s, err := b.State(bg)
+	if least := 100 - 250*time.Since(before).Seconds(); err != nil || s.Level < least-0.2 {
+		e.failf("level %v after %v, %v; want at least %v", s.Level, time.Since(before), err, least)
+	}
+}
+
 // keepsLimits waits until there is nothing to be kept but the limits.
 func (e *exam) keepsLimits() {
 	key, own := e.key(), outbound.Limit{Capacity: 10, LeakRate: 1000}

@@ -56,6 +56,7 @@ type mutant struct {
 	save   func(*leak.Stored)
 	forget func(s *leak.Stored, r *leak.Reply) time.Duration
 	result func(*leak.Reply)
+	asked  func(op *leak.Op, row *leak.Stored) *leak.Op // what it carries out
 
 	// What it does while it is broken.
 	hangs, halfway bool
@@ -100,6 +101,9 @@ func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if m.naive && row.State.Speed > 0 && now < row.State.At {
 		row.State.Skip -= row.State.At - now
 		row.State.At = now
+	}
+	if m.asked != nil {
+		op = m.asked(op, &row)
 	}
 	r := op.Apply(&row, now)
 	if broken := m.broken; broken != nil {
@@ -218,6 +222,34 @@ func TestStoresThatAreWrongFailTheExam(t *testing.T) {
 				return time.Hour
 			}
 			return r.Expire / 2
+		}},
+		"it forgets after a step that does nothing": {fails: "a key is not forgotten before Expire of a step", forget: func(_ *leak.Stored, r *leak.Reply) time.Duration {
+			if r.Stale {
+				return 0
+			}
+			return time.Hour
+		}},
+		"stamps are not looked at": {fails: "a step by other limits", asked: func(op *leak.Op, row *leak.Stored) *leak.Op {
+			as := *op
+			as.Stamp = row.Stamp
+			if row.Stamp != 0 {
+				as.Limits = row.Limits
+			}
+			return &as
+		}},
+		"charges are changed": {fails: "Update changes nothing", asked: func(op *leak.Op, _ *leak.Stored) *leak.Op {
+			for i := range op.Reports {
+				if c := op.Reports[i].Charge; c != nil {
+					c.Settled = true
+				}
+			}
+			return op
+		}},
+		"what is given back is marked": {fails: "Update changes nothing", asked: func(op *leak.Op, _ *leak.Stored) *leak.Op {
+			for i := range op.Back {
+				op.Back[i].Settled = true
+			}
+			return op
 		}},
 		"When is 90 ms old": {fails: "When is", result: func(r *leak.Reply) { r.When = time.Now().Add(-90 * time.Millisecond) }},
 		"When is to come":   {fails: "When is", result: func(r *leak.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},

@@ -50,8 +50,11 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 		return r
 	}
 	pending := func(n int) {
-		for store.Pending("key") != n {
-			time.Sleep(time.Millisecond)
+		for until := time.Now().Add(time.Minute); store.Pending("key") != n; time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Errorf("%d operations wait, want %d", store.Pending("key"), n)
+				return
+			}
 		}
 	}
 	require.Len(t, ask(&leak.Op{Action: leak.Book, Costs: []leak.Units{{20}}}).Charges, 1)
@@ -98,4 +101,38 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.Acquire(t.Context(), outbound.Cost{1})
 	require.ErrorIs(t, err, outbound.ErrThrottled)
+}
+
+// What a caller who has gone had to say is lost where limits were set meanwhile, and the
+// store tells of it.
+func TestAReportOfNobodyThatFindsOtherLimitsIsToldAsLost(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.rdb.Options().Addr})
+	t.Cleanup(func() { _ = rdb.Close() })
+	var told events
+	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+	other := outbound.Must(outbound.NewSharedBucket(redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), "key", outbound.Limit{Capacity: 30, LeakRate: 1}))
+	limits := []leak.Limit{{Capacity: 30, Rate: 1}}
+	_, err := store.Update(t.Context(), "key", &leak.Op{Limits: limits}) // so that the server knows the script
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	rdb.AddHook(before(func(n int64) {
+		if n > 1 {
+			return
+		}
+		if err := other.SetLimits(context.Background(), outbound.Limit{Capacity: 40, LeakRate: 1}); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-gone
+	}))
+	_, err = store.Update(ctx, "key", &leak.Op{Limits: limits, Reports: []leak.Report{{Kind: leak.Held, Wait: time.Hour}}})
+	close(gone)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, "key", told.await(t, redisstore.EventLost).Key)
+	state, err := other.State(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, state.HeldFor)
 }
