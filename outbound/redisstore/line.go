@@ -88,10 +88,6 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*wait, error) {
 	if ln.refusal.answer(op, now, r) {
 		return nil, nil
 	}
-	if ln.badStamp > 0 && op.Stamp != 0 { // taken for garbage, none are in force
-		*r = leak.Reply{Stale: true}
-		return nil, nil
-	}
 	if err := ln.lane.refuses(now); err != nil {
 		if len(op.Reports) > 0 {
 			sh.lose(ln, err)
