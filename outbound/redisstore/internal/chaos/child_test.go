@@ -79,7 +79,9 @@ func (d *diary) write(word string, numbers ...int64) {
 	}
 }
 
-func (d *diary) grant(g grant)   { d.write("grant", int64(g.born), int64(g.place), int64(g.at)) }
+func (d *diary) grant(g grant) {
+	d.write("grant", int64(g.born), int64(g.place), int64(g.at), int64(g.due))
+}
 func (d *diary) giveBack(s spot) { d.write("back", int64(s.born), int64(s.place)) }
 
 // children are workers in processes of their own.
@@ -163,15 +165,15 @@ func (c *children) listen(one *child, out io.Reader) {
 			return
 		}
 		word, rest, _ := strings.Cut(line, " ")
-		var n [3]int64
-		_, _ = fmt.Sscanf(rest, "[%d %d %d", &n[0], &n[1], &n[2]) // as many as there are
+		var n [4]int64
+		_, _ = fmt.Sscanf(rest, "[%d %d %d %d", &n[0], &n[1], &n[2], &n[3]) // as many as there are
 		switch word {
 		case "call":
 			at := time.Unix(0, n[0])
 			one.calls.Add(at, 1)
 			c.calls.Add(at, 1)
 		case "grant":
-			g := grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2])}
+			g := grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2]), time.Duration(n[3])}
 			c.grant(g)
 			one.record.grant(g)
 		case "back":
@@ -207,9 +209,11 @@ func (c *children) pause(one *child, d time.Duration) {
 	one.pauses = append(one.pauses, delay{wall(from), wall(to)})
 }
 
-// beyond returns by how many a child's calls after a time are more than what it was
-// granted after it: so many went with places that were booked before.
-func (one *child) beyond(from time.Time) int {
+// beyond returns by how many a child's calls after a time are more than the places it
+// has for then, with a tolerance: so many went with places that were due before. A
+// worker books ahead, further the longer its trips last: a short pause can end before
+// what was booked before it is due.
+func (one *child) beyond(from time.Time, tolerance time.Duration) int {
 	one.record.mu.Lock()
 	defer one.record.mu.Unlock()
 	var changes []change
@@ -217,8 +221,8 @@ func (one *child) beyond(from time.Time) int {
 	for _, g := range one.record.grants {
 		if left[g.spot] > 0 {
 			left[g.spot]--
-		} else if at := time.Unix(0, int64(g.at)); !at.Before(from) {
-			changes = append(changes, change{at, -1})
+		} else if at := time.Unix(0, int64(g.due)); !at.Add(tolerance).Before(from) {
+			changes = append(changes, change{at.Add(-tolerance), -1})
 		}
 	}
 	for at := range one.calls.All() {

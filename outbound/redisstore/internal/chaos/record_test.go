@@ -23,7 +23,8 @@ type spot struct{ born, place time.Duration }
 // grant is a call that the store has admitted.
 type grant struct {
 	spot
-	at time.Duration // the server's time of the reply
+	at  time.Duration // the server's time of the reply
+	due time.Duration // the server's time at which the call may go
 }
 
 // record is what the workers of a test were granted.
@@ -150,7 +151,8 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 		w.ledger.giveBack(s)
 	}
 	for _, c := range r.Charges {
-		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At})
+		in, late := r.State.Due(c.Place)
+		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late})
 	}
 	return r, err
 }
