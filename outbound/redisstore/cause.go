@@ -7,7 +7,24 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 )
+
+// judge returns what comes of a trip after an error.
+func judge(err error) engine.Verdict {
+	switch {
+	case redirects(err):
+		return engine.Elsewhere
+	case transient(err):
+		return engine.Later
+	case errors.Is(err, redis.ErrClosed):
+		return engine.Unasked
+	case denied(err):
+		return engine.Denied
+	}
+	return engine.Failed
+}
 
 // redirects reports whether an error says that the key is elsewhere.
 func redirects(err error) bool { return hasPrefix(err, "MOVED ", "ASK ", "TRYAGAIN") }

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"hash/maphash"
 	"strings"
 )
 
@@ -43,11 +42,4 @@ func plain(bucket string) string {
 		}
 	}
 	return b.String()
-}
-
-var seed = maphash.MakeSeed()
-
-// shard returns where the lines of a bucket's key are.
-func (s *Store) shard(key string) *shard {
-	return &s.shards[maphash.String(seed, key)%shardCount]
 }

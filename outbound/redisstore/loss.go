@@ -4,14 +4,14 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// memory is what a line remembers of its key, to notice that the server does not.
-type memory struct {
-	born  time.Duration // the key's life, by the server's clock
+// life is what is known of a key's life, to notice that the server knows less.
+type life struct {
+	born  time.Duration // when it began, by the server's clock
 	until time.Duration // before which the key does not expire, by the server's clock
-	told  time.Time     // when a loss was last told
 }
 
 // What a server has lost, as the script tells it.
@@ -28,46 +28,45 @@ var (
 		" a replica that had not heard of them was promoted, or an older copy restored")
 )
 
-// learn takes in what an answer says of requests on record. It returns why the server
+// learn takes in what a reply says of trips on record. It returns why the server
 // knows less than it has said before, or nil.
-func (ln *line) learn(r *request, a *answer) (loss error) {
+func (k *key) learn(a *engine.Attempt) (loss error) {
+	s, n := &a.Reply.State, a.Note.(*note)
 	switch {
-	case a.lost == lostLatest:
+	case n.lost == lostLatest:
 		loss = errOlder
 	// Without a new life only the record has gone: a key has room for so many. And a key
 	// that nobody has used for long has expired with nothing in it.
-	case a.lost == lostRecord && a.state.Born != ln.born && a.state.At < ln.until:
+	case n.lost == lostRecord && s.Born != k.born && s.At < k.until:
 		loss = errGone
 	}
-	if a.lost != 0 {
-		ln.heard = -1 // nothing comes back of that; and it is told once
+	if n.lost != 0 {
+		k.heard = -1 // nothing comes back of that; and it is told once
 	}
-	if a.recorded >= 0 {
-		ln.heard = a.recorded
+	if n.recorded >= 0 {
+		k.heard = n.recorded
 	}
-	ln.born = a.state.Born
-	if a.recorded == r.seq && !a.repeated {
-		ln.until = a.state.At + ln.lives(r, a)
+	k.born = s.Born
+	if n.recorded == a.Seq && !n.repeated {
+		k.until = s.At + lasts(a)
 	}
 	return loss
 }
 
-// lives is how long a key that was just written is there at least.
-func (ln *line) lives(r *request, a *answer) time.Duration {
-	s := &a.state
+// lasts is how long a key that was just written is there at least.
+func lasts(a *engine.Attempt) time.Duration {
+	s := &a.Reply.State
 	need := s.Last + leak.BookingGrace
-	limits := r.limits
-	if r.main != nil && r.main.op != nil && r.main.op.Action == leak.Replace {
-		limits = r.main.op.Replacement
+	limits := a.Op.Limits
+	if a.Op.Action == leak.Replace {
+		limits = a.Op.Replacement
 	}
 	for i, l := range limits {
-		if i < a.n {
-			const years = 1e9
-			need = max(need, time.Duration(min(s.Level[i].Level/l.Rate, years)*1e9))
-		}
+		const years = 1e9
+		need = max(need, time.Duration(min(s.Level[i].Level/l.Rate, years)*1e9))
 	}
 	keep := 30 * time.Second // half of what the script gives it
-	if a.stamp > 0 {
+	if a.Reply.Stamp > 0 {
 		keep = 15 * 24 * time.Hour
 	}
 	return max(0, s.Rem) + need + keep

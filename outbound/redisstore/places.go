@@ -4,59 +4,46 @@ import (
 	"math"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// places are what was taken for each of a request's costs, in their order, as the
-// script has taken it.
-type places struct {
-	*answer
-	*request
-	// From the first place on, which is the zero of this dial, it is computed again.
-	dial leak.State
-	next int
-}
-
-func (a *answer) places(r *request) places {
-	p := places{answer: a, request: r, dial: leak.State{Speed: 1, Rem: -leak.HoldMemory}}
-	if a.state.Rem > 0 { // then the last of the booked is a microsecond ahead, at least
-		p.dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
+// charges returns what was taken for each of a trip's costs, as the script has taken it. The
+// script tells of the first place, and those after it are computed again.
+func (a *answer) charges(to *engine.Attempt) []leak.Charge {
+	limits, costs := to.Op.Limits, to.Op.Costs
+	dial := leak.State{Speed: 1, Rem: -leak.HoldMemory} // whose zero is the first place
+	if a.state.Rem > 0 {                                // then the last of the booked is a microsecond ahead, at least
+		dial.Last = max(0, time.Microsecond-(a.place-a.state.Dial()))
 	}
 	for i := range a.n {
-		p.dial.Level[i].Level = a.full[i]
+		dial.Level[i].Level = a.full[i]
 	}
-	return p
-}
-
-// book appends the charges of the next n costs.
-func (p *places) book(to []leak.Charge, n int) []leak.Charge {
-	a := p.answer
-	for range n {
-		to = append(to, leak.Charge{})
-		c := &to[len(to)-1]
-		units := &p.costs[p.next]
-		if p.next == 0 {
-			c.N, c.Y, c.Up = *units, a.full, a.up
+	booked := to.Into
+	for i := range min(max(0, a.booked), len(costs)) {
+		booked = append(booked, leak.Charge{})
+		c := &booked[i]
+		if i == 0 {
+			c.N, c.Y, c.Up = costs[0], a.full, a.up
 			c.Before = a.before - a.place
-			c.Free = c.Freed(p.limits)
+			c.Free = c.Freed(limits)
 		} else {
-			p.dial.Fill(p.limits, units, maxWait, c)
+			dial.Fill(limits, &costs[i], maxWait, c)
 		}
-		p.next++
 		c.Place += a.place
 		c.Before += a.place
 		c.Free += a.place
 		c.Born, c.Epoch = a.state.Born, a.state.Epoch
-		for i := range a.n {
+		for j := range a.n {
 			if a.repeated { // what has come back since is no part of it
-				c.Y[i] += a.y[i] - p.full[i]
+				c.Y[j] += a.y[j] - a.full[j]
 			} else {
-				c.Y[i] += a.state.Level[i].Ret
+				c.Y[j] += a.state.Level[j].Ret
 			}
 		}
-		c.Seq, c.Version = p.seq, a.version
+		c.Seq, c.Version = to.Seq, a.version
 	}
-	return to
+	return booked
 }
 
 const maxWait = time.Duration(math.MaxInt64)

@@ -6,92 +6,19 @@ import (
 	"hash/fnv"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// request is one run of the script: the operations of one key that go together.
+// request is a trip as the script reads it.
 type request struct {
-	line   *line
-	waits  []*wait
-	gates  []*wait      // those of them that ask for one of costs each
-	main   *wait        // the one that asks for all of costs, or for something else
-	costs  []leak.Units // copied: a caller may go before the answer comes
-	limits []leak.Limit
-	stamp  int64 // of the limits
-	fenced bool
-	seq    int64
-	args   []any
-	buf    []byte // of the argument that is being written
-	known  bool   // the server is taken to know the script
-	alone  bool   // not to be sent in a pipeline
-	done   bool   // the shard's lock protects it
-	acts   bool   // it may change what a refusal has said
-}
-
-// maxGates is the most operations that go in one request, and the most places that
-// are booked with it: a record tells of no more than 7679.
-const maxGates = 4096
-
-// compose makes a request of what is first in a line, or nil of nothing. The
-// shard's lock is held, so that no caller goes while its operation is read.
-func (sh *shard) compose(ln *line) *request {
-	r := &request{line: ln, known: true, waits: make([]*wait, 0, min(len(ln.pending), maxGates))}
-	taken, gates := 0, 0
-	for _, w := range ln.pending {
-		if w.op == nil {
-			taken++
-			continue
-		}
-		op := w.op
-		if len(r.waits) == 0 {
-			r.limits, r.stamp = op.Limits, op.Stamp
-		} else if !same(r.limits, op.Limits) || r.stamp != op.Stamp || taken == maxGates {
-			break
-		}
-		if isGate(op) {
-			if r.main != nil {
-				break
-			}
-			w.gate = true
-			gates++
-		} else if !onlyLooks(op) {
-			if r.main != nil || gates > 0 {
-				break
-			}
-			r.main = w
-		}
-		taken++
-		r.waits = append(r.waits, w)
-	}
-	rest := copy(ln.pending, ln.pending[taken:])
-	clear(ln.pending[rest:])
-	ln.pending = ln.pending[:rest]
-	if len(r.waits) == 0 {
-		return nil
-	}
-	if r.gates = r.waits; gates < len(r.waits) {
-		r.gates = make([]*wait, 0, gates)
-		for _, w := range r.waits {
-			if w.gate {
-				r.gates = append(r.gates, w)
-			}
-		}
-	}
-	r.seq = sh.store.seq.Add(1)
-	if ln.lane.server.ill.Load() {
-		ln.fence = true // so that it writes: a server that only reads is not back
-	}
-	r.fenced = ln.fence
-	r.encode(sh.store.worker.Load())
-	ln.fence = false
-	return r
-}
-
-// onlyLooks reports whether an operation only looks, beside its reports.
-func onlyLooks(op *leak.Op) bool {
-	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
+	*engine.Trip
+	args    []any
+	buf     []byte      // of the argument that is being written
+	unknown atomic.Bool // the server does not know the script
 }
 
 // header is what every request of a bucket carries of its limits.
@@ -104,7 +31,7 @@ type header struct {
 
 // of makes the header that of these limits.
 func (h *header) of(limits []leak.Limit) *header {
-	if h.fields == nil || !same(h.limits, limits) {
+	if h.fields == nil || !leak.Equal(h.limits, limits) {
 		*h = header{limits: limits, print: print(limits), fields: fields(limits)}
 		h.shapes = appendShapes(nil, limits)
 	}
@@ -151,73 +78,56 @@ func appendNumbers(b []byte, numbers ...float64) []byte {
 	return b
 }
 
-// command returns the words to send to a server that knows the script, or does not.
-func (r *request) command(known bool) []any {
-	args := r.args
-	if !known {
-		args = append([]any(nil), args...)
-		args[0], args[1] = "EVAL", script
+// command returns the words to send.
+func (r *request) command() []any {
+	if !r.unknown.Load() {
+		return r.args
 	}
+	args := append([]any(nil), r.args...)
+	args[0], args[1] = "EVAL", script
 	return args
 }
 
-// encode writes the request down.
-func (r *request) encode(worker any) {
-	ln := r.line
-	h := ln.header.of(r.limits)
+// encode writes a trip down.
+func encode(t *engine.Trip, k *key, worker any) *request {
+	r := &request{Trip: t}
+	op := &t.Op
+	h := k.header.of(op.Limits)
 	fence := 0.
-	if ln.fence {
+	if t.Fence {
 		fence = 1
 	}
 	b := make([]byte, 0, 256) // all arguments are slices of it, unless there are many
-	heard := ln.heard
+	heard := k.heard
 	if heard < 0 {
-		heard = r.seq // nothing comes back of what was before
+		heard = t.Seq // nothing comes back of what was before
 	}
-	known := float64(r.stamp)
-	if ln.badStamp > 0 && r.stamp == 0 {
-		known = -ln.badStamp
+	stamp := float64(op.Stamp)
+	if k.badStamp > 0 && op.Stamp == 0 {
+		stamp = -k.badStamp
 	}
-	b = appendNumbers(b, float64(r.seq), float64(heard), fence, known, h.print)
+	b = appendNumbers(b, float64(t.Seq), float64(heard), fence, stamp, h.print)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
-	r.args = append(r.args, "EVALSHA", digest, 1, ln.name, worker, b)
+	r.args = append(r.args, "EVALSHA", digest, 1, k.name, worker, b)
 	r.args = append(r.args, h.fields...)
 	r.buf = b[len(b):]
-	if w := r.main; w != nil && w.op.Move != nil {
-		if !w.op.Movable() {
-			r.step('N')
-		} else {
-			r.step('V')
-			r.charge(w.op.Move)
-		}
+	if op.Movable() {
+		r.step('V')
+		r.charge(op.Move)
+	} else if op.Move != nil {
+		r.step('N')
 	}
-	for _, w := range r.waits {
-		if w.told { // it was in a request before that did not come to its booking
-			w.reported = true
-			continue
-		}
-		w.told = true
-		for i := range w.op.Reports {
-			r.report(&w.op.Reports[i])
-		}
-		for i := len(w.op.Back) - 1; i >= 0; i-- {
-			r.step('U')
-			r.charge(&w.op.Back[i])
-		}
-		r.acts = r.acts || len(w.op.Reports)+len(w.op.Back) > 0
+	for i := range op.Reports {
+		r.report(&op.Reports[i])
 	}
-	switch {
-	case r.main != nil:
-		r.action(r.main.op)
-	case len(r.gates) > 0:
-		r.costs = make([]leak.Units, 0, len(r.gates))
-		for _, w := range r.gates {
-			r.costs = append(r.costs, w.op.Costs[0])
-		}
-		r.book(0, 0, 0, 0)
+	for i := len(op.Back) - 1; i >= 0; i-- {
+		r.step('U')
+		r.charge(&op.Back[i])
 	}
+	r.action()
 	r.end()
+	return r
 }
 
 // step begins a step of the script.
@@ -235,16 +145,16 @@ func (r *request) end() {
 }
 
 // units adds one number for each limit.
-func (r *request) units(n *leak.Units) { r.add(n[:len(r.limits)]...) }
+func (r *request) units(n *leak.Units) { r.add(n[:len(r.Op.Limits)]...) }
 
 func (r *request) add(numbers ...float64) { r.buf = appendNumbers(r.buf, numbers...) }
 
-func (r *request) action(op *leak.Op) {
-	r.acts = true
-	switch op.Action {
+func (r *request) action() {
+	switch op := &r.Op; op.Action {
 	case leak.Book:
-		r.costs = append(r.costs, op.Costs[:min(len(op.Costs), maxGates)]...)
-		r.book(op.Wait, op.Horizon, op.After, op.Claim)
+		if len(op.Costs) > 0 {
+			r.book()
+		}
 	case leak.Meter:
 		r.step('M')
 		r.units(&op.Costs[0])
@@ -264,29 +174,27 @@ func (r *request) action(op *leak.Op) {
 }
 
 // book adds the places to book, equal costs in a row as one and its count.
-func (r *request) book(wait, horizon, after time.Duration, claim float64) {
-	if len(r.costs) == 0 {
-		return
-	}
+func (r *request) book() {
+	op := &r.Op
 	runs := 1.
-	for i := range r.costs[1:] {
-		if r.costs[i] != r.costs[i+1] {
+	for i := range op.Costs[1:] {
+		if op.Costs[i] != op.Costs[i+1] {
 			runs++
 		}
 	}
 	r.step('B')
-	r.add(micros(wait), micros(horizon), claim, runs)
-	for i := 0; i < len(r.costs); {
+	r.add(micros(op.Wait), micros(op.Horizon), op.Claim, runs)
+	for i := 0; i < len(op.Costs); {
 		j := i + 1
-		for j < len(r.costs) && r.costs[j] == r.costs[i] {
+		for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {
 			j++
 		}
 		r.add(float64(j - i))
-		r.units(&r.costs[i])
+		r.units(&op.Costs[i])
 		i = j
 	}
-	if after > 0 {
-		r.add(micros(after))
+	if op.After > 0 {
+		r.add(micros(op.After))
 	}
 }
 
@@ -327,7 +235,7 @@ func (r *request) charge(c *leak.Charge) {
 	if c.Settled {
 		settled = 1
 	}
-	n := len(r.limits)
+	n := len(r.Op.Limits)
 	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), micros(c.Free), settled, float64(n))
 	for i := range n {
 		y := c.Y[i]

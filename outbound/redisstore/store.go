@@ -2,16 +2,13 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
@@ -38,39 +35,13 @@ type Config struct {
 	Observe func(Event)
 }
 
-// forTrips is how long trips are made: then the time is up for those who wait, and
-// all of them are to hear why.
-func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
-
 // Store keeps buckets in Redis. It is safe for concurrent use; it has no
 // goroutine while nothing is asked of it, forgets a key that was not used for 10
 // minutes, and needs no Close.
 type Store struct {
-	rdb     redis.UniversalClient
-	config  Config
-	cluster reloader     // nil: not a Cluster
-	seeks   bool         // its replicas say that they are none, and so may be asked
-	worker  atomic.Value // this Store's field in the buckets' hashes, a string
-	seq     atomic.Int64
-	shards  [shardCount]shard
-	waits   sync.Pool
-	news    news
-	mu      sync.Mutex         // protects servers
-	servers map[string]*server // by address, as the lanes
-	ill     atomic.Int64       // how many of them are
+	engine  *engine.Engine // nil: there is no client
+	carrier *carrier
 }
-
-// reloader is what a Cluster's client can do.
-type reloader interface {
-	ReloadState(context.Context)
-	MasterForKey(context.Context, string) (*redis.Client, error)
-	SlaveForKey(context.Context, string) (*redis.Client, error)
-	Options() *redis.ClusterOptions
-}
-
-// shardCount is the number of lanes to a server: each has at most one pipeline
-// under way, so that those of other keys do not wait for it.
-const shardCount = 4
 
 // errNoClient is what a Store without a client answers.
 var errNoClient = fmt.Errorf("redisstore: %w: client", outbound.ErrNil)
@@ -98,79 +69,26 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 			rdb = nil
 		}
 	}
-	s := &Store{rdb: rdb, config: c, servers: make(map[string]*server)}
-	s.rename()
-	if s.cluster, _ = rdb.(reloader); s.cluster != nil {
-		o := s.cluster.Options()
-		s.seeks = !o.ReadOnly && o.ClusterSlots == nil
+	if rdb == nil {
+		return &Store{carrier: &carrier{config: c}}
 	}
-	for i := range s.shards {
-		s.shards[i].store = s
-		s.shards[i].lines = make(map[string]*line)
-		s.shards[i].lanes = make(map[string]*lane)
+	carrier := &carrier{rdb: rdb, config: c}
+	carrier.rename()
+	config := engine.Config{Carrier: carrier, Timeout: c.Timeout, Nodes: nodes(carrier)}
+	if c.Observe != nil {
+		config.Observe = func(e engine.Event) { c.Observe(Event{Kind: EventKind(e.Kind), Key: e.Key, Err: e.Err}) }
 	}
-	return s
-}
-
-// rename gives the Store another field in the hashes. It begins with no record there.
-func (s *Store) rename() {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	s.worker.Store("w" + string(id[:]))
+	return &Store{engine: engine.New(config), carrier: carrier}
 }
 
 // Update implements [leak.Store]. Its errors are ctx's own, those of the
 // client, and [outbound.ErrAway] while the server does not answer.
-func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
-	if s == nil || s.rdb == nil {
-		return r, errNoClient
+func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if s == nil || s.engine == nil {
+		return leak.Reply{}, errNoClient
 	}
-	if err := ctx.Err(); err != nil {
-		return r, err
-	}
-	sh := s.shard(key)
-	w, err := sh.enter(key, op, &r)
-	if w == nil {
-		return r, err
-	}
-	if done := ctx.Done(); done == nil {
-		<-w.ready
-	} else {
-		select {
-		case <-w.ready:
-		case <-done:
-			if err := ctx.Err(); sh.abandon(w, err) {
-				return r, err
-			}
-			<-w.ready
-		}
-	}
-	if w.lapsed { // others may still have it in their hands
-		return r, w.err
-	}
-	if err = w.err; err == nil {
-		r = *w.result
-		r.Charges = w.booked
-	}
-	s.free(w)
-	return r, err
+	return s.engine.Update(ctx, key, op)
 }
 
 // Key returns the name under which the server keeps a bucket.
-func (s *Store) Key(bucket string) string { return s.config.name(bucket) }
-
-// awayError is outbound.ErrAway with its cause.
-type awayError struct{ cause error }
-
-// silent is the error of a server that has not answered in time.
-func (s *Store) silent() error { return fmt.Errorf("no answer within %v", s.config.Timeout) }
-
-func (e *awayError) Error() string {
-	if errors.Is(e.cause, redis.ErrPoolTimeout) || errors.Is(e.cause, redis.ErrPoolExhausted) {
-		return "redisstore: the client has no connection left, as PoolSize allows: " + e.cause.Error()
-	}
-	return "redisstore: the server is away: " + e.cause.Error()
-}
-
-func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }
+func (s *Store) Key(bucket string) string { return s.carrier.config.name(bucket) }

@@ -1,13 +1,13 @@
-package redisstore
+package engine
 
 import "time"
 
-// offset estimates how far the server's clock is ahead of this process's. Each trip
+// clockOffset estimates how far the store's clock is ahead of this process's. Each trip
 // bounds it: the reply was written after the request was sent and before it arrived.
 // The bounds of many trips together are narrow, and their middle is the estimate.
 // A slow reply is then still laid on the time at which it was written.
-type offset struct {
-	low, high time.Duration // server - local
+type clockOffset struct {
+	low, high time.Duration // store - local
 	when      time.Time     // of these bounds; zero: none yet
 	back      time.Duration // a reply's way back, mean
 	spread    time.Duration // and its deviation
@@ -17,10 +17,10 @@ type offset struct {
 const drift = 5000
 
 // lay takes a trip's bounds in, and returns the local time at which the reply was
-// written, and the one by which such a reply is normally here. server is the
-// server's time as the reply tells it.
-func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard time.Time) {
-	low, high := server-local(arrived), server-local(sent)
+// written, and the one by which such a reply is normally here. store is the
+// store's time as the reply tells it.
+func (o *clockOffset) lay(store time.Duration, sent, arrived time.Time) (when, heard time.Time) {
+	low, high := store-local(arrived), store-local(sent)
 	if !o.when.IsZero() {
 		apart := arrived.Sub(o.when) / drift
 		if l, h := max(low, o.low-apart), min(high, o.high+apart); l <= h {
@@ -30,7 +30,7 @@ func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard
 		}
 	}
 	o.low, o.high, o.when = low, high, arrived
-	when = start.Add(server - (low + (high-low)/2))
+	when = start.Add(store - (low + (high-low)/2))
 	back := arrived.Sub(when)
 	if o.back == 0 || back < o.back/2 { // the first trip may open a connection
 		o.back, o.spread = back, back/8
@@ -40,6 +40,14 @@ func (o *offset) lay(server time.Duration, sent, arrived time.Time) (when, heard
 	o.spread += (max(back-o.back, o.back-back) - o.spread) / 4
 	o.back += (back - o.back) / 8
 	return when, when.Add(most)
+}
+
+// least returns what the store's clock shows now at least; 0: that is not known.
+func (o *clockOffset) least(now time.Time) time.Duration {
+	if o.when.IsZero() {
+		return 0
+	}
+	return max(0, local(now)+o.low-now.Sub(o.when)/drift)
 }
 
 // start is the zero of the local times here.

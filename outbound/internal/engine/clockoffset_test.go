@@ -1,4 +1,4 @@
-package redisstore
+package engine
 
 import (
 	"math/rand/v2"
@@ -11,7 +11,7 @@ import (
 // trips lets n replies come, each a while after the one before, and tells of each how
 // far the estimate is behind the time at which it was written, how long its way back
 // was, and how long that normally is.
-func (o *offset) trips(n int, way func(i int) (there, back time.Duration), tell func(i int, behind, back, normal time.Duration)) {
+func (o *clockOffset) trips(n int, way func(i int) (there, back time.Duration), tell func(i int, behind, back, normal time.Duration)) {
 	now := start
 	for i := range n {
 		there, back := way(i)
@@ -26,7 +26,7 @@ func (o *offset) trips(n int, way func(i int) (there, back time.Duration), tell 
 const ms = time.Millisecond
 
 func TestTheFirstTripMayOpenAConnection(t *testing.T) {
-	new(offset).trips(20, func(i int) (there, back time.Duration) {
+	new(clockOffset).trips(20, func(i int) (there, back time.Duration) {
 		if i == 0 {
 			return 700 * ms, 100 * ms
 		}
@@ -47,7 +47,7 @@ func TestAReplyIsNormallyHereInTime(t *testing.T) {
 	for _, way := range []time.Duration{ms / 20, ms, 10 * ms, 100 * ms} {
 		late := 0
 		jitter := func() time.Duration { return way + time.Duration(r.Float64()*float64(way/5)) }
-		new(offset).trips(1000, func(i int) (there, back time.Duration) {
+		new(clockOffset).trips(1000, func(i int) (there, back time.Duration) {
 			there, back = jitter(), jitter()
 			if r.IntN(20) == 0 {
 				back += 300 * ms
@@ -69,7 +69,7 @@ func TestAReplyIsNormallyHereInTime(t *testing.T) {
 
 // A route that has become longer for good is learned.
 func TestALongerWayIsLearned(t *testing.T) {
-	o := new(offset)
+	o := new(clockOffset)
 	o.trips(200, func(i int) (there, back time.Duration) {
 		if i < 100 { // the bounds are not narrow yet
 			return ms, ms

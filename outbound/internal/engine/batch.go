@@ -1,0 +1,248 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// batch is trips that go together, and are tried until all of them have an answer or the
+// time is up. A trip without an answer goes once more with the same number, which the
+// store answers from its record. So an attempt can be given up, and another one made,
+// whatever has become of the first.
+type batch struct {
+	pipe     *pipeline
+	trips    []*Trip
+	began    time.Time
+	deadline time.Time
+
+	// The shard's lock protects these.
+	timer *time.Timer
+	left  int   // trips without an answer
+	aside bool  // another node is asked as well
+	over  bool  // none is left, or the time is up
+	last  error // why there was no answer
+}
+
+const (
+	attemptsAtOnce = 4 // of one pipeline: a client that hangs does not hang with all its connections
+	retryPause     = 5 * time.Millisecond
+	maxRetryPause  = 100 * time.Millisecond
+)
+
+// patience is how long an attempt takes before another one is begun beside it.
+func (b *batch) patience() time.Duration { return max(1, b.pipe.shard.config.Timeout/4) }
+
+// carryOut sends the batch. work is what the caller can wait on for more; nil: it
+// cannot.
+func (b *batch) carryOut(work chan struct{}) successor {
+	p := b.pipe
+	p.shard.mu.Lock() // it may be late at once
+	in := b.patience()
+	if p.cause != nil && p.other() != "" {
+		in = 0 // the node is known to hang, and another may have been promoted
+	}
+	b.timer = time.AfterFunc(in, b.late)
+	p.shard.mu.Unlock()
+	return b.attempt(work, false)
+}
+
+// attempt sends what has no answer yet until all have one. aside: to another node, if
+// there is one that may have the keys by now.
+func (b *batch) attempt(work chan struct{}, aside bool) successor {
+	pause := retryPause
+	for {
+		todo, to := b.begin(aside)
+		if todo == nil {
+			return handedOver
+		}
+		ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
+		sent := time.Now()
+		b.pipe.shard.config.Carrier.Send(ctx, to.node, todo)
+		arrived := time.Now()
+		cancel()
+		next, calm := b.take(todo, to, work, sent, arrived)
+		if next != handedOver {
+			return next
+		}
+		if calm {
+			time.Sleep(pause/2 + rand.N(pause))
+			pause = min(2*pause, maxRetryPause)
+		}
+	}
+}
+
+// begin returns what is to be sent, if anything is, and to which node.
+func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
+	p := b.pipe
+	sh := p.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if b.over {
+		return nil, to
+	}
+	if to = p.recipient(aside); to.aside {
+		b.aside = true
+	} else if aside && p.out >= attemptsAtOnce {
+		return nil, to // not even more that hang
+	}
+	p.count(to, 1)
+	todo = make([]Attempt, 0, b.left)
+	now := time.Now()
+	for _, t := range b.trips {
+		if !t.done {
+			buffer := sh.buffer()
+			todo = append(todo, Attempt{
+				Trip: t, Alone: t.alone, Clock: t.queue.offset.least(now), Into: (*buffer)[:0], buffer: buffer,
+			})
+		}
+	}
+	return todo, to
+}
+
+// buffer returns room for charges.
+func (e *Engine) buffer() *[]leak.Charge {
+	if b, _ := e.buffers.Get().(*[]leak.Charge); b != nil {
+		return b
+	}
+	return new([]leak.Charge)
+}
+
+// take hands the answers on. It reports who goes on with the pipeline if they were the last,
+// and whether it is better to wait before asking for the rest again.
+func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arrived time.Time) (next successor, calm bool) {
+	p := b.pipe
+	sh := p.shard
+	out := make([]outcome, 0, len(todo))
+	defer func() {
+		for i := range out {
+			out[i].hand(sh)
+		}
+		for i := range todo { // what is in them has been copied
+			sh.buffers.Put(todo[i].buffer)
+		}
+	}()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	p.count(to, -1)
+	failed, answered := false, false
+	for i := range todo {
+		a := &todo[i]
+		if a.done {
+			continue
+		}
+		if cap(a.Reply.Charges) > cap(*a.buffer) {
+			*a.buffer = a.Reply.Charges
+		}
+		switch v := sh.config.Carrier.Take(a); {
+		case v == Done:
+			if !answered {
+				if to.aside {
+					sh.replace(p, to.node)
+				}
+				p.up(sent)
+				sh.inPlace(p, sent)
+			}
+			answered, a.done = true, true
+			b.left--
+			out = append(out, sh.deliver(a, sent, arrived))
+		case v == Again:
+		case to.aside: // it has not been promoted
+			p.seek(b)
+			failed, calm = true, true
+		case to.node != "" && (v == Elsewhere || v == Unasked): // it is no master any more
+			p.direct, p.after, failed, calm = false, nil, true, true
+			b.note(a.Err)
+		case v == Elsewhere:
+			a.alone, failed, calm = true, true, true
+			b.note(a.Err)
+		case v == Later:
+			failed, calm = true, true
+			b.note(a.Err)
+		default:
+			p.refused(v, a.Err, sent)
+			a.done = true
+			b.left--
+			out = append(out, sh.giveUp(v, a))
+		}
+	}
+	if failed {
+		sh.refresh()
+	}
+	if b.over || b.left > 0 {
+		return handedOver, calm && !b.over
+	}
+	b.over = true
+	b.timer.Stop()
+	return p.end(work), false
+}
+
+// giveUp ends a trip whose attempt no wait cures.
+func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
+	if v == Anew {
+		return sh.anew(a.Trip)
+	}
+	sh.tellOf(a)
+	return sh.refuse(a.Trip, a.Err)
+}
+
+// late is called when an attempt takes long: it begins another one, or gives up.
+func (b *batch) late() {
+	p := b.pipe
+	sh := p.shard
+	sh.mu.Lock()
+	if b.over {
+		sh.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	if now.Before(b.deadline) {
+		p.seek(b)
+		aside := !b.aside && p.other() != ""
+		another := aside || p.out < attemptsAtOnce
+		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
+		sh.mu.Unlock()
+		sh.refresh()
+		if another && b.attempt(nil, aside) != handedOver {
+			p.run()
+		}
+		return
+	}
+	b.over = true
+	err := sh.config.Carrier.Away(b.cause())
+	var out []outcome
+	for _, t := range b.trips {
+		if !t.done {
+			t.done = true
+			t.queue.fence = true
+			out = append(out, sh.refuse(t, err))
+			sh.fail(t.queue, err)
+		}
+	}
+	p.busy = false
+	p.down(err, b.began, now)
+	sh.leave(p)
+	sh.mu.Unlock()
+	for i := range out {
+		out[i].hand(sh)
+	}
+}
+
+// note notes why there was no answer. That the time was up says less than what has
+// happened before.
+func (b *batch) note(err error) {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		b.last = err
+	}
+}
+
+// cause is why there was no answer.
+func (b *batch) cause() error {
+	if b.last == nil {
+		return b.pipe.shard.config.silent()
+	}
+	return b.last
+}

@@ -1,0 +1,301 @@
+package engine_test
+
+import (
+	"context"
+	crand "crypto/rand"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// ages is a limit of which nothing leaks in a test.
+var ages = []leak.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
+
+// calls asks for n calls of one unit, now.
+func calls(n int) *leak.Op {
+	op := &leak.Op{Limits: ages, Action: leak.Book}
+	for range n {
+		op.Costs = append(op.Costs, leak.Units{1})
+	}
+	return op
+}
+
+// bubble runs a test in virtual time, and lets what has no more to do end.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Minute)
+		f(t)
+	})
+}
+
+// each lets n goroutines work, and waits for them.
+func each(n int, work func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { work(i) })
+	}
+	wg.Wait()
+}
+
+func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
+	kinds := map[string]func() (engine.Carrier, func() float64){
+		"map": func() (engine.Carrier, func() float64) {
+			s := newShelf()
+			return &porter{s}, func() float64 { return s.level("key") }
+		},
+		"rows": func() (engine.Carrier, func() float64) {
+			rows := newTable()
+			return rowCarrier{rows, crand.Text()}, func() float64 { return read(rows.rows["key"]).Bucket.State.Level[0].Level }
+		},
+	}
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			for range 10 {
+				bubble(t, func(t *testing.T) {
+					carrier, level := kind()
+					line := &badLine{Carrier: carrier, dice: dice(t), lost: 0.3, repeated: 0.3, delay: 10 * time.Millisecond}
+					e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+					each(8, func(i int) {
+						for range 20 {
+							r, err := e.Update(context.Background(), "key", calls(1+i%2))
+							if err != nil || len(r.Charges) != 1+i%2 {
+								t.Errorf("got %d places and %v", len(r.Charges), err)
+							}
+						}
+					})
+					line.wait()
+					require.InDelta(t, 8*20*1.5, level(), 0.1)
+				})
+			}
+		})
+	}
+}
+
+func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
+	vain, kept := 0., 0. // calls that nobody made, and those of them that did not come back
+	for range 20 {
+		bubble(t, func(t *testing.T) {
+			s := newShelf()
+			line := &badLine{Carrier: &porter{s}, dice: dice(t), lost: 0.1, delay: 10 * time.Millisecond}
+			e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+			var got atomic.Int64
+			each(8, func(int) {
+				for range 20 {
+					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+					r, _ := e.Update(ctx, "key", calls(1))
+					got.Add(int64(len(r.Charges)))
+					cancel()
+				}
+			})
+			time.Sleep(time.Minute)
+			line.wait()
+			vain += float64(s.booked) - float64(got.Load())
+			kept += s.level("key") - float64(got.Load())
+			require.GreaterOrEqual(t, s.level("key"), float64(got.Load())-0.1)
+		})
+	}
+	require.Greater(t, vain, 100.)
+	require.Less(t, kept, 0.2*vain, "more than could be others' by now: see State.Settle")
+}
+
+// hanging is a carrier that hangs while it is told to, whatever its context.
+type hanging struct {
+	engine.Carrier
+	mu    sync.Mutex
+	until chan struct{}
+	sent  int
+}
+
+func (h *hanging) hang() (free func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until := make(chan struct{})
+	h.until = until
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.until = nil
+		close(until)
+	}
+}
+
+func (h *hanging) Send(ctx context.Context, to string, todo []engine.Attempt) {
+	h.mu.Lock()
+	h.sent++
+	until := h.until
+	h.mu.Unlock()
+	if until != nil {
+		<-until
+	}
+	h.Carrier.Send(ctx, to, todo)
+}
+
+func TestEveryOperationEndsInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		h := &hanging{Carrier: &porter{s}}
+		var kinds []engine.Kind
+		e := engine.New(engine.Config{
+			Carrier: h, Timeout: time.Second, Observe: func(ev engine.Event) { kinds = append(kinds, ev.Kind) },
+		})
+		free := h.hang()
+		start := time.Now()
+		each(100, func(int) {
+			_, err := e.Update(context.Background(), "key", calls(1))
+			require.ErrorIs(t, err, leak.ErrAway)
+			require.LessOrEqual(t, time.Since(start), time.Second)
+		})
+		start = time.Now()
+		_, err := e.Update(context.Background(), "key", calls(1))
+		require.ErrorIs(t, err, leak.ErrAway)
+		require.Zero(t, time.Since(start), "it is known to be away")
+		free()
+		time.Sleep(time.Minute)
+		_, err = e.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, []engine.Kind{engine.Away, engine.Back}, kinds)
+	})
+}
+
+// first is a carrier that holds the attempts at the first trip until it is told to let them
+// go.
+type first struct {
+	engine.Carrier
+	free chan struct{}
+}
+
+func (f *first) Send(ctx context.Context, to string, todo []engine.Attempt) {
+	if todo[0].Seq == 1 {
+		<-f.free
+	}
+	f.Carrier.Send(ctx, to, todo)
+}
+
+func TestWhatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		f := &first{&porter{s}, make(chan struct{})}
+		e := engine.New(engine.Config{Carrier: f, Timeout: time.Second})
+		_, err := e.Update(context.Background(), "key", calls(1))
+		require.ErrorIs(t, err, leak.ErrAway)
+		for err != nil {
+			time.Sleep(time.Second)
+			_, err = e.Update(context.Background(), "key", calls(0))
+		}
+		close(f.free)
+		time.Sleep(time.Second)
+		require.Zero(t, s.booked)
+		require.Zero(t, s.level("key"))
+	})
+}
+
+func TestCallersOfAKeyGoTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		h := &hanging{Carrier: &porter{s}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
+		free := h.hang()
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() {
+				r, err := e.Update(context.Background(), "key", calls(1))
+				require.NoError(t, err)
+				require.Len(t, r.Charges, 1)
+			})
+		}
+		synctest.Wait()
+		free()
+		wg.Wait()
+		require.LessOrEqual(t, h.sent, 3)
+		require.InDelta(t, 1000, s.level("key"), 0.1)
+	})
+}
+
+func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		h := &hanging{Carrier: &porter{s}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
+		small := []leak.Limit{{Name: "calls", Capacity: 1, Rate: 1. / 60}}
+		ask := func() leak.Reply {
+			op := calls(1)
+			op.Limits = small
+			r, err := e.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		require.False(t, ask().Refused)
+		require.True(t, ask().Refused)
+		h.sent = 0
+		for i := range 100 {
+			r := ask()
+			require.True(t, r.Refused)
+			require.Equal(t, time.Minute-time.Duration(i)*time.Millisecond, r.Wait)
+			time.Sleep(time.Millisecond)
+		}
+		require.Zero(t, h.sent)
+		time.Sleep(time.Second)
+		require.True(t, ask().Refused)
+		require.Equal(t, 1, h.sent, "others may have given something back")
+	})
+}
+
+// settle reports that the call of a charge has cost as much.
+func settle(c *leak.Charge, used float64) []leak.Report {
+	return []leak.Report{{Kind: leak.Settled, Charge: c, Used: leak.Units{used}}}
+}
+
+func TestAReportGoesOnceThoughItsCallGoesWithTheNextTrip(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		h := &hanging{Carrier: &porter{s}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
+		ask := func(n float64, reports []leak.Report) leak.Reply {
+			op := calls(1)
+			op.Limits, op.Costs[0][0], op.Reports = []leak.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, n, reports
+			r, err := e.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		earlier := ask(7, nil).Charges[0]
+		free := h.hang()
+		var wg sync.WaitGroup
+		wg.Go(func() { require.Len(t, ask(0, nil).Charges, 1) })
+		synctest.Wait()
+		wg.Go(func() { require.True(t, ask(5, nil).Refused) })
+		synctest.Wait()
+		wg.Go(func() { require.Len(t, ask(1, settle(&earlier, 7.5)).Charges, 1) })
+		synctest.Wait()
+		free()
+		wg.Wait()
+		require.InDelta(t, 8.5, s.level("key"), 0.1)
+	})
+}
+
+func TestACallerWhoHasGoneMayUseItsMemoryAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		h := &hanging{Carrier: &porter{s}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
+		r, err := e.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+		free := h.hang()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		op := &leak.Op{Limits: ages, Reports: settle(&r.Charges[0], 3)}
+		_, err = e.Update(ctx, "key", op)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		op.Reports[0].Used[0], r.Charges[0].N[0] = 1000, 500
+		free()
+		time.Sleep(time.Second)
+		require.InDelta(t, 3, s.level("key"), 0.1)
+	})
+}

@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// keyQueue is what an engine knows of one key, and the operations that gather while a trip
+// is under way.
+type keyQueue struct {
+	Key
+	pipe    *pipeline
+	pending []*pendingOp
+	away    bool // a trip is under way
+	queued  bool // in pipe.ready
+	fence   bool // what became of the last trip is not known
+	used    time.Time
+
+	refusal refusal
+	offset  clockOffset
+	differ  time.Time // when it was last told
+	loss    time.Time // when it was last told
+}
+
+// enter has an operation carried out, or answers it at once: then it returns no pendingOp,
+// but an error, or writes the reply.
+func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, error) {
+	now := time.Now()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	q := sh.key(key, now)
+	if q.refusal.answer(op, now, r) {
+		return nil, nil
+	}
+	if err := q.pipe.refuses(now); err != nil {
+		if len(op.Reports) > 0 {
+			sh.lose(q, err)
+		}
+		if q.pipe.hangs(now) {
+			sh.probe(q, op)
+		}
+		return nil, err
+	}
+	w, _ := sh.ops.Get().(*pendingOp)
+	if w == nil {
+		w = &pendingOp{ready: make(chan struct{}, 1)}
+	}
+	w.op, w.queue, w.tells = op, q, len(op.Reports) > 0
+	sh.list(w, now)
+	sh.push(q, w)
+	return w, nil
+}
+
+// probe asks something of the store that nobody waits for.
+func (sh *shard) probe(q *keyQueue, op *leak.Op) {
+	sh.push(q, &pendingOp{op: &leak.Op{Limits: op.Limits, Stamp: op.Stamp}, queue: q, gone: true})
+}
+
+func (sh *shard) push(q *keyQueue, w *pendingOp) {
+	q.pending = append(q.pending, w)
+	if !q.away && !q.queued {
+		q.pipe.push(q)
+	}
+}
+
+// arrived lets the next trip of a key go.
+func (sh *shard) arrived(q *keyQueue) {
+	q.away = false
+	if len(q.pending) > 0 && !q.queued {
+		q.pipe.push(q)
+	}
+}
+
+// fail answers all that gather for a key.
+func (sh *shard) fail(q *keyQueue, err error) {
+	for _, w := range q.pending {
+		if w.tells && !w.gone {
+			sh.lose(q, err)
+		}
+		sh.end(w)
+		w.fail(err)
+	}
+	q.pending = nil
+}
+
+// key returns the queue of a key, and makes one if there is none.
+func (sh *shard) key(key string, now time.Time) *keyQueue {
+	q := sh.keys[key]
+	if q == nil {
+		sh.sweep(now)
+		q = &keyQueue{Key: Key{Bucket: key}, pipe: sh.pipe("")}
+		sh.keys[key] = q
+		if sh.broom == nil {
+			sh.broom = time.AfterFunc(unused, sh.clear)
+		}
+	}
+	q.used = now
+	return q
+}
+
+// A key that nobody uses is remembered for so long, while others come and while none do.
+// The engine numbers trips, and not the key, so nothing is charged twice. What calls from
+// before would give back is lost.
+const (
+	idle   = time.Minute
+	unused = 10 * time.Minute
+)
+
+// idles reports whether nobody has used a key for so long.
+func (q *keyQueue) idles(d time.Duration, now time.Time) bool {
+	return !q.away && !q.queued && len(q.pending) == 0 && now.Sub(q.used) > d
+}
+
+// clear drops the keys that nobody uses, and comes again while there are others.
+func (sh *shard) clear() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := time.Now()
+	for key, q := range sh.keys {
+		if q.idles(unused, now) {
+			delete(sh.keys, key)
+		}
+	}
+	if len(sh.keys) > 0 {
+		sh.broom.Reset(unused)
+		return
+	}
+	sh.keys = make(map[string]*keyQueue) // one that was large stays so
+	sh.broom = nil
+}
+
+// sweep looks at a few keys and drops the idle ones, which keeps up with new ones.
+func (sh *shard) sweep(now time.Time) {
+	looked := 0
+	for key, q := range sh.keys {
+		if q.idles(idle, now) {
+			delete(sh.keys, key)
+		}
+		if looked++; looked == 4 {
+			return
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// outcome is what comes of a trip's operations.
+type outcome struct {
+	*Trip
+	reply   *leak.Reply   // of those who got what they asked
+	refusal *leak.Reply   // of those who were refused; nil: nobody was
+	charges []leak.Charge // of all gates, or of main
+	err     error         // of all
+	over    []*pendingOp  // their callers wait for it
+}
+
+// errUntold is why the report of a caller that has gone was lost.
+var errUntold = errors.New("limits were set meanwhile, and no caller was left to report again")
+
+// deliver notes what a reply says, and lets the key's next trip go. The callers hear of it
+// by hand, without the shard's lock, which is held here.
+func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
+	t, q, r := a.Trip, a.queue, &a.Reply
+	if r.Stale {
+		return sh.stale(t, r)
+	}
+	charges := r.Charges[:min(len(r.Charges), len(t.Op.Costs))]
+	o := outcome{Trip: t, reply: r, charges: charges}
+	r.Charges = nil
+	r.When, r.Heard = q.offset.lay(r.State.At, sent, arrived)
+	if t.acts || len(charges) > 0 {
+		q.refusal = refusal{}
+	}
+	if r.Refused {
+		o.refusal = r
+		if len(t.ops) > 1 { // perhaps not all are
+			o.reply = new(leak.Reply)
+			*o.reply = *r
+			o.reply.Refused, o.reply.Limit, o.reply.Wait = false, -1, 0
+		}
+		if len(t.gates) > len(charges) {
+			q.refusal.remember(t.Op.Costs[len(charges)], t, r, arrived)
+		}
+	}
+	o.divide(sh)
+	sh.tellOf(a)
+	sh.arrived(q)
+	return o
+}
+
+// divide says who is answered. The first gates have a charge each. The next one is refused,
+// and with it those who ask for as much, and all others who have no room in the state that
+// the reply tells. The rest goes with the next trip.
+func (o *outcome) divide(sh *shard) {
+	booked := len(o.charges)
+	var again []*pendingOp
+	for i, w := range o.gates {
+		w.place = i
+		if i < booked {
+			continue
+		}
+		next, cost := o.Op.Costs[booked], o.Op.Costs[i]
+		if o.refusal != nil && (cost == next || covers(&cost, &next)) {
+			w.place = refused
+		} else if w.reply = o.refuses(&cost); w.reply != nil {
+			w.place = refused
+		} else {
+			w.place = requeued
+			again = append(again, w)
+		}
+	}
+	if o.over = o.ops; again != nil {
+		o.over = make([]*pendingOp, 0, len(o.ops)-len(again))
+		for _, w := range o.ops {
+			if !w.gate || w.place != requeued {
+				o.over = append(o.over, w)
+			}
+		}
+		o.queue.pending = append(again, o.queue.pending...)
+	}
+	for _, w := range o.over {
+		sh.end(w)
+	}
+}
+
+// refuses returns what a call of this cost is told if it has no room in the state that the
+// reply tells, and nil if it has.
+func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
+	if o.refusal == nil {
+		return nil
+	}
+	s := o.refusal.State
+	var c leak.Charge
+	wait, which, ok := s.Fill(o.Op.Limits, cost, 0, &c)
+	if ok {
+		return nil
+	}
+	r := *o.refusal
+	r.Limit, r.Wait = which, wait
+	return &r
+}
+
+// hand lets the callers go. From then on their operations are theirs.
+func (o *outcome) hand(sh *shard) {
+	if o.err != nil {
+		for _, w := range o.over {
+			w.fail(o.err)
+		}
+		return
+	}
+	var back []leak.Charge
+	left := o.charges
+	for _, w := range o.over {
+		n, r := 0, o.reply
+		switch {
+		case w == o.main:
+			n = len(left)
+		case w.gate && w.place >= 0:
+			n = 1
+		}
+		if o.refusal != nil && (w == o.main || w.gate && w.place < 0) {
+			r = o.refusal
+		}
+		mine := left[:n]
+		left = left[n:]
+		if w.gone {
+			back = append(back, mine...)
+			continue
+		}
+		if w.reply == nil {
+			w.reply = r
+		}
+		w.charges = append(w.op.Into[:0], mine...)
+		w.ready <- struct{}{}
+	}
+	if len(back) > 0 {
+		sh.giveBack(o.Trip, back)
+	}
+}
+
+// giveBack returns places whose callers have gone.
+func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
+	op := &leak.Op{Limits: t.Op.Limits, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.push(t.queue, &pendingOp{op: op, queue: t.queue, gone: true})
+}
+
+// stale answers a trip that counts by limits which are not in force. Nothing was done, and
+// the callers who are still there ask again.
+func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
+	q := t.queue
+	q.fence = t.Fence
+	q.refusal = refusal{}
+	for _, w := range t.ops {
+		w.place = refused
+		if w.gone && w.tells && !w.reported {
+			sh.lose(q, errUntold)
+		}
+		if w.reported {
+			w.reply = new(leak.Reply)
+			*w.reply = *r
+			w.reply.Reported = true
+		}
+		sh.end(w)
+	}
+	sh.arrived(q)
+	return outcome{Trip: t, reply: r, over: t.ops}
+}
+
+// anew has the operations of a trip go with the next one: nothing was done.
+func (sh *shard) anew(t *Trip) outcome {
+	q := t.queue
+	for _, w := range t.ops {
+		w.packed = w.reported
+	}
+	q.pending = append(t.ops, q.pending...)
+	q.fence = t.Fence
+	sh.arrived(q)
+	return outcome{Trip: t}
+}
+
+// refuse notes that a trip has failed. The shard's lock is held.
+func (sh *shard) refuse(t *Trip, err error) outcome {
+	for _, w := range t.ops {
+		if w.tells {
+			sh.lose(t.queue, err)
+		}
+		sh.end(w)
+	}
+	sh.arrived(t.queue)
+	return outcome{Trip: t, err: err, over: t.ops}
+}

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// pendingOp is an operation whose caller waits.
+type pendingOp struct {
+	op      *leak.Op // nil: the caller has gone
+	queue   *keyQueue
+	ready   chan struct{}
+	reply   *leak.Reply // but for the charges; operations with the same answer share it
+	charges []leak.Charge
+	err     error
+
+	until  time.Time // when its caller has waited for too long
+	before *pendingOp
+	after  *pendingOp // in the shard's list
+
+	place    int  // of its charge among the trip's, as one of its gates; below 0: none
+	gate     bool // it is one of its trip's gates
+	tells    bool // it has reports
+	packed   bool // they are in a trip, and go with that
+	reported bool // they went with a trip before the one under way
+	lapsed   bool // its time has come
+	gone     bool // nobody wants the answer
+	over     bool // the answer is there
+}
+
+// Where a gate has no charge.
+const (
+	refused  = -1
+	requeued = -2 // it goes with the next trip
+)
+
+// free lets a pendingOp be used again, by the same engine: in a testing bubble, its channel
+// belongs to that.
+func (e *Engine) free(w *pendingOp) {
+	*w = pendingOp{ready: w.ready}
+	e.ops.Put(w)
+}
+
+// fail lets the caller go with an error.
+func (w *pendingOp) fail(err error) {
+	if !w.gone {
+		w.err = err
+		w.ready <- struct{}{}
+	}
+}
+
+// list has the caller of an operation wait from now on for Config.Timeout at most,
+// whatever its operation waits for: other trips, a repetition, a client that hangs.
+// The shard's lock is held, here and in what follows.
+func (sh *shard) list(w *pendingOp, now time.Time) {
+	w.until = now.Add(sh.config.Timeout)
+	if w.before = sh.last; w.before != nil {
+		w.before.after = w
+	} else {
+		sh.first = w
+	}
+	sh.last = w
+	if sh.clock == nil {
+		sh.clock = time.AfterFunc(sh.config.Timeout, sh.lapse)
+	}
+}
+
+// unlist takes an operation from the list, if it is there.
+func (sh *shard) unlist(w *pendingOp) {
+	if w.before != nil {
+		w.before.after = w.after
+	} else if sh.first == w {
+		sh.first = w.after
+	}
+	if w.after != nil {
+		w.after.before = w.before
+	} else if sh.last == w {
+		sh.last = w.before
+	}
+	w.before, w.after = nil, nil
+}
+
+// end notes that an operation has its answer.
+func (sh *shard) end(w *pendingOp) {
+	sh.unlist(w)
+	w.over = true
+}
+
+// lapse lets those callers go who have waited for too long.
+func (sh *shard) lapse() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := time.Now()
+	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
+		w.err = sh.config.Carrier.Away(sh.config.silent())
+		sh.drop(w, w.err)
+		w.lapsed = true
+		w.ready <- struct{}{}
+	}
+	if sh.first == nil {
+		sh.clock = nil
+		return
+	}
+	sh.clock.Reset(sh.first.until.Sub(now))
+}
+
+// abandon gives up an operation. It reports whether that was in time; what it may
+// book all the same is given back.
+func (sh *shard) abandon(w *pendingOp, err error) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if w.over || w.lapsed {
+		return false
+	}
+	sh.drop(w, err)
+	return true
+}
+
+// drop lets go of an operation whose caller goes. The shard's lock is held.
+func (sh *shard) drop(w *pendingOp, err error) {
+	sh.unlist(w)
+	w.gone, w.op = true, nil
+	if w.tells && !w.packed {
+		sh.lose(w.queue, err)
+	}
+}

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// server is what was told of one, by all the pipelines to it.
+type server struct {
+	ill atomic.Bool // away or denies
+
+	mu     sync.Mutex // protects what follows
+	away   bool
+	key    string // one that it had, among several nodes, when it was last found away
+	since  time.Time
+	back   time.Time // when it was last told that it is back
+	denies bool
+	told   time.Time // when it was last told that it denies
+}
+
+// server returns what is known of the server at an address.
+func (e *Engine) server(addr string) *server {
+	e.serversMu.Lock()
+	defer e.serversMu.Unlock()
+	sv := e.servers[addr]
+	if sv == nil {
+		sv = new(server)
+		e.servers[addr] = sv
+	}
+	return sv
+}
+
+// down notes that a pipeline's server is away, as what was tried from began on has found. If
+// another pipeline has found it back since, that is no news.
+func (sv *server) down(p *pipeline, err error, began, now time.Time) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if !sv.away && !began.After(sv.back) {
+		return
+	}
+	sv.since, sv.key = now, p.key
+	if !sv.away {
+		sv.away = true
+		sv.note(p.shard.Engine)
+		p.shard.tell(Away, "", err)
+	}
+}
+
+// up notes that it has done what was sent at this time.
+func (sv *server) up(e *Engine, sent time.Time) {
+	if !sv.ill.Load() {
+		return
+	}
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.denies = false
+	sv.answered(e, sent)
+}
+
+// answered notes that it has answered what was sent at this time: before it was found
+// away, that says nothing. mu is held.
+func (sv *server) answered(e *Engine, sent time.Time) {
+	if sv.away && sent.After(sv.since) {
+		sv.away, sv.back = false, time.Now()
+		e.tell(Back, "", nil)
+	}
+	sv.note(e)
+}
+
+// note notes whether it is ill. mu is held.
+func (sv *server) note(e *Engine) {
+	ill := sv.away || sv.denies
+	if sv.ill.Swap(ill) == ill {
+		return
+	}
+	if ill {
+		e.ill.Add(1)
+	} else {
+		e.ill.Add(-1)
+	}
+}
+
+// refused notes an error with which the server has answered what was sent at this time.
+func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
+	if v == Unasked {
+		return
+	}
+	p.outage = outage{}
+	sv := p.server
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if now := time.Now(); v == Denied && !sv.denies {
+		sv.denies = true
+		if sv.told.IsZero() || now.Sub(sv.told) > time.Minute {
+			sv.told = now
+			p.shard.tell(Denial, "", err)
+		}
+	}
+	sv.answered(p.shard.Engine, sent)
+}
+
+// inPlace notes that a pipeline's server has done what was sent at this time: that ends the
+// outages of those whose keys it has now.
+func (e *Engine) inPlace(p *pipeline, sent time.Time) {
+	if e.config.Nodes == nil || e.ill.Load() == 0 {
+		return
+	}
+	if p.after != nil {
+		p.after.up(e, sent)
+	}
+	e.serversMu.Lock()
+	defer e.serversMu.Unlock()
+	for _, sv := range e.servers {
+		if sv == p.server || !sv.ill.Load() {
+			continue
+		}
+		sv.mu.Lock()
+		key := sv.key
+		sv.mu.Unlock()
+		if key != "" && e.config.Nodes.Known(key) == p.node {
+			sv.up(e, sent)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// maxOps is the most operations that go in one trip, and the most calls that one books.
+const maxOps = 4096
+
+// compose makes a trip of the first operations that have gathered for a key, or nil of
+// nothing. The shard's lock is held, so that no caller goes while its operation is read.
+//
+// Operations go together if they count by the same limits, and if what each asks beside its
+// reports can be told apart in one reply: any number of gates, or one other action, and any
+// number that only look.
+func (sh *shard) compose(q *keyQueue) *Trip {
+	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), maxOps))}
+	taken, gates := 0, 0
+	for _, w := range q.pending {
+		if w.op == nil { // its caller has gone
+			taken++
+			continue
+		}
+		op := w.op
+		if len(t.ops) == 0 {
+			t.Op.Limits, t.Op.Stamp = op.Limits, op.Stamp
+		} else if !leak.Equal(t.Op.Limits, op.Limits) || t.Op.Stamp != op.Stamp || taken == maxOps {
+			break
+		}
+		if isGate(op) {
+			if t.main != nil {
+				break
+			}
+			w.gate = true
+			gates++
+		} else if !onlyLooks(op) {
+			if t.main != nil || gates > 0 {
+				break
+			}
+			t.main = w
+		}
+		taken++
+		t.ops = append(t.ops, w)
+	}
+	rest := copy(q.pending, q.pending[taken:])
+	clear(q.pending[rest:])
+	q.pending = q.pending[:rest]
+	if len(t.ops) == 0 {
+		return nil
+	}
+	if t.gates = t.ops; gates < len(t.ops) {
+		t.gates = make([]*pendingOp, 0, gates)
+		for _, w := range t.ops {
+			if w.gate {
+				t.gates = append(t.gates, w)
+			}
+		}
+	}
+	t.join()
+	t.Seq = sh.seq.Add(1)
+	t.Fence = q.fence || q.pipe.server.ill.Load() // so that it writes: a server that only reads is not back
+	q.fence = false
+	sh.config.Carrier.Compose(t)
+	return t
+}
+
+// join makes one operation of the trip's, and copies all that callers may change once they
+// have gone.
+func (t *Trip) join() {
+	op := &t.Op
+	op.Action = leak.Book
+	if t.main != nil {
+		*op = *t.main.op
+		op.Costs = slices.Clone(op.Costs[:min(len(op.Costs), maxOps)])
+		op.Replacement = slices.Clone(op.Replacement)
+		op.Reports, op.Back, op.Into = nil, nil, nil
+		if op.Move != nil {
+			c := *op.Move
+			op.Move = &c
+		}
+	} else if len(t.gates) > 0 {
+		op.Costs = make([]leak.Units, 0, len(t.gates))
+		for _, w := range t.gates {
+			op.Costs = append(op.Costs, w.op.Costs[0])
+		}
+	}
+	for _, w := range t.ops {
+		if w.packed { // they were in a trip before that did not come to its booking
+			w.reported = true
+			continue
+		}
+		w.packed = true
+		for _, r := range w.op.Reports {
+			if r.Charge != nil {
+				c := *r.Charge
+				r.Charge = &c
+			}
+			op.Reports = append(op.Reports, r)
+		}
+		op.Back = append(op.Back, w.op.Back...)
+	}
+	t.acts = t.main != nil || len(op.Reports)+len(op.Back) > 0
+}
+
+// isGate reports whether an operation asks for one call now, and nothing else.
+func isGate(op *leak.Op) bool {
+	return op.Action == leak.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
+}
+
+// onlyLooks reports whether an operation only looks, beside its reports.
+func onlyLooks(op *leak.Op) bool {
+	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
+}
+
+// covers reports whether a call of cost c waits at least as long as one of d.
+func covers(c, d *leak.Units) bool {
+	for i := range c {
+		if !(c[i] >= d[i]) {
+			return false
+		}
+	}
+	return true
+}
