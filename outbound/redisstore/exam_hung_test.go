@@ -7,10 +7,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
 // The exam with a server that a store cannot hear of when told so.

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
 // tally is a limit of which next to nothing runs out, so that a key counts.

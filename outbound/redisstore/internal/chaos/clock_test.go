@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
 // The server's clock jumps ahead: to the bucket that looks like a rest, and it is empty.

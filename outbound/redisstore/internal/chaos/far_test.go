@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
 // distant returns a client that is a round trip of so long away from its server: for

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
 // Of ten worker processes one after the other is killed, wherever it is, and started

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
 // A server that keeps nothing is restarted while four workers use it: each time the

@@ -42,7 +42,7 @@ func lingering() string {
 		stacks := make([]byte, 4<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-			for _, part := range []string{"/dripfeed/outbound.", "/dripfeed/queue.", "/outbound/redisstore."} {
+			for _, part := range []string{"/dripfeed/outbound.", "/dripfeed/queue.", "/outbound/redisstore.", "/outbound/internal/engine."} {
 				if strings.Contains(stack, part) {
 					left += stack + "\n\n"
 					break

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
 // steady is a fleet's limit and its queues' tolerance where a test measures the rate:

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
 // returns is a store that counts what callers give back because its answer came too late

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/outbound/redisstore/internal/redistest"
 )
 
 // counter is a limit that counts: nothing leaks that would matter, and so the level

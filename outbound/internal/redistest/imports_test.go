@@ -11,7 +11,7 @@ import (
 // What it imports is for tests, and not for users' binaries.
 func TestOnlyTestsImportThisPackage(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "./...")
-	cmd.Dir = "../../../.."
+	cmd.Dir = "../../.."
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	packages := 0
