@@ -73,10 +73,11 @@ func (a *answer) reply(to *engine.Attempt) leak.Reply {
 	return r
 }
 
-// errReply is a reply that the script does not make.
+// errReply is the error of a reply that the script does not make.
 var errReply = errors.New("redisstore: not a reply of this package's script")
 
-// errAhead is a record of this worker with the number of a request that it has not made.
+// errAhead is the error of a key whose record of this worker has a number that the worker has
+// not used yet.
 var errAhead = fmt.Errorf("%w: the record is ahead of its worker", errReply)
 
 // unreadable are limits that cannot have been set by this package.
@@ -90,8 +91,8 @@ func (e *unreadable) Error() string {
 }
 func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
 
-// A reply has head numbers and perLimit for each limit. Then, only if any differs from
-// what it mostly is, unusual ones; and for calls booked before, one for each limit.
+// A reply has head numbers and perLimit for each limit. Then it has unusual ones, but only
+// if any of them differs from its usual value, and for a repeated booking one for each limit.
 const head, perLimit, unusual = 11, 5, 16
 
 // decode reads a reply.

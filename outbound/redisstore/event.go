@@ -21,36 +21,36 @@ type EventKind uint8
 
 // The kinds of events.
 const (
-	// EventAway is a server that does not answer, or refuses whatever it is asked
-	// until it is in order again, as one without memory: operations fail at once
-	// until then. It is told once for each time, of each server of a Cluster.
+	// EventAway is a server that does not answer, or that refuses every request until
+	// it is in order again, as one without memory does. Operations fail at once until
+	// then. The store tells it once for each outage, and of each server of a Cluster.
 	EventAway = EventKind(engine.Away)
 	// EventBack is a server that answers again, or another that answers in its
-	// place. It follows each EventAway once something is asked again.
+	// place. It follows each EventAway once the program asks something again.
 	EventBack = EventKind(engine.Back)
 	// EventDiffer is a bucket that another worker uses with other limits, as
 	// it may be while a new release rolls out. Each worker is held to its own.
-	// It is told at most once a minute for each key.
+	// The store tells it at most once a minute for each key.
 	EventDiffer = EventKind(engine.Differ)
 	// EventGarbage is a key that held what this package has not written, or was
-	// of another type. It was deleted, and begins anew as full to the brim.
+	// of another type. The store has deleted it, and it begins anew, full to the brim.
 	EventGarbage = EventKind(engine.Garbage)
-	// EventLost is a report of a call, such as a Settle or a Hold, that did not
-	// reach the server: it costs room, and a hold is not heeded by others. What a
-	// call has cost beyond its cost is told again.
+	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach
+	// the server. Other workers do not heed such a hold, and a cost that was lower than
+	// booked gives nothing back. The bucket reports a cost that was higher once more.
 	EventLost = EventKind(engine.Lost)
-	// EventDenied is a server that does not let this program in, or not do what it
-	// needs: a password that is missing or wrong, or a permission that is missing.
-	// No wait cures that, so it is not EventAway, and each operation fails with the
-	// server's words. It is told at once, and again only if operations have gone
-	// well since, at most once a minute.
+	// EventDenied is a server that does not let this program in, or does not let it do
+	// what it needs: a password is missing or wrong, or a permission is missing. No wait
+	// cures that, so it is not EventAway, and each operation fails with the server's
+	// words. The store tells it at once, and again only after an operation has gone well,
+	// at most once a minute.
 	EventDenied = EventKind(engine.Denial)
-	// EventDataLoss is a server that has lost a bucket, or the latest of what was
-	// charged to it: it was flushed, restarted without its data, evicts keys, or a
-	// replica was promoted that was behind. Each time, up to one Capacity more than
-	// the limits allow may go out. Err says which it was. Each worker that has used
-	// the bucket since its key would have lasted tells it, at most once a minute for
-	// each key. A key that has expired, with nothing in it, is no loss.
+	// EventDataLoss is a server that has lost a bucket, or the latest charges to it: it
+	// was flushed, restarted without its data, evicts keys, or a replica was promoted that
+	// was behind. Each loss may let up to one Capacity more out than the limits allow. Err
+	// says which of these it was. Each worker that has used the bucket while its key
+	// should have lasted tells it, at most once a minute for each key. A key that has
+	// expired, with nothing in it, is no loss.
 	EventDataLoss = EventKind(engine.DataLoss)
 )
 

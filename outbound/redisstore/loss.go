@@ -14,7 +14,7 @@ type life struct {
 	until time.Duration // before which the key does not expire, by the server's clock
 }
 
-// What a server has lost, as the script tells it.
+// What a server has lost, in the script's words.
 const (
 	lostRecord = 2 // there is no record of this worker, or no key at all
 	lostLatest = 3 // the record is older than what this worker has had an answer to
@@ -35,8 +35,8 @@ func (k *key) learn(a *engine.Attempt) (loss error) {
 	switch {
 	case n.lost == lostLatest:
 		loss = errOlder
-	// Without a new life only the record has gone: a key has room for so many. And a key
-	// that nobody has used for long has expired with nothing in it.
+	// Without a new life only the record has gone, because a key has room for so many. A
+	// key that nobody has used for long has expired with nothing in it.
 	case n.lost == lostRecord && s.Born != k.born && s.At < k.until:
 		loss = errGone
 	}

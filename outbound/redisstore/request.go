@@ -23,23 +23,23 @@ type request struct {
 
 // header is what every request of a bucket carries of its limits.
 type header struct {
-	limits []leak.Limit
-	print  float64
-	shapes []byte
-	fields []any
+	limits      []leak.Limit
+	fingerprint float64
+	shapes      []byte
+	fields      []any
 }
 
 // of makes the header that of these limits.
 func (h *header) of(limits []leak.Limit) *header {
 	if h.fields == nil || !leak.Equal(h.limits, limits) {
-		*h = header{limits: limits, print: print(limits), fields: fields(limits)}
+		*h = header{limits: limits, fingerprint: fingerprint(limits), fields: fields(limits)}
 		h.shapes = appendShapes(nil, limits)
 	}
 	return h
 }
 
-// print is a number by which workers notice that their limits differ.
-func print(limits []leak.Limit) float64 {
+// fingerprint is a number by which workers notice that their limits differ.
+func fingerprint(limits []leak.Limit) float64 {
 	h := fnv.New64a()
 	for i := range limits {
 		l := &limits[i]
@@ -106,7 +106,7 @@ func encode(t *engine.Trip, k *key, worker any) *request {
 	if k.badStamp > 0 && op.Stamp == 0 {
 		stamp = -k.badStamp
 	}
-	b = appendNumbers(b, float64(t.Seq), float64(heard), fence, stamp, h.print)
+	b = appendNumbers(b, float64(t.Seq), float64(heard), fence, stamp, h.fingerprint)
 	b = append(b, h.shapes...)
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, k.name, worker, b)
@@ -166,7 +166,7 @@ func (r *request) action() {
 			blob, _ = json.Marshal(op.Replacement) // checked: it has no NaN
 		}
 		r.step('L')
-		r.add(print(op.Replacement))
+		r.add(fingerprint(op.Replacement))
 		r.buf = appendShapes(r.buf, op.Replacement)
 		r.end()
 		r.args = append(append(r.args, blob), fields(op.Replacement)...)
@@ -246,8 +246,8 @@ func (r *request) charge(c *leak.Charge) {
 	}
 }
 
-// micros makes microseconds of a time, and loses nothing: neither of a large time's
-// microseconds nor of a small one's nanoseconds.
+// micros makes microseconds of a time. It keeps the microseconds of a large time and the
+// nanoseconds of a small one.
 func micros(d time.Duration) float64 {
 	return float64(d/1000) + float64(d%1000)/1000
 }

@@ -18,28 +18,27 @@ type Config struct {
 	// server. It is used as it is, in keys and nothing else; "{…}" in it makes all
 	// of them live in one slot of a Cluster. "": "dripfeed".
 	Prefix string
-	// PlainKeys keeps the buckets' keys readable in the server, with what is
-	// not a letter, a digit or one of "-_.:/@" written as %XX, and so the second colon of
-	// ":1:". By default they are
-	// hashed, because whoever can read the server's slow log or monitor it, or a
-	// client's traces, reads keys as well, and some have tokens in them.
+	// PlainKeys keeps the buckets' keys readable in the server. A byte that is not a letter,
+	// a digit or one of "-_.:/@" is written as %XX, and so is the second colon of ":1:". By
+	// default the store hashes keys, because a server's slow log and monitor and a client's
+	// traces show them, and some keys hold tokens.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, whatever
-	// the client's own settings say. Each outage costs the calls that meet it so much. With
-	// a fallback.Store around the store they go on with its share then, and so a
-	// shorter one does: eight round trips to the server, as the package says, and 100 ms
-	// at least for a machine that is busy. 0 or less: 1 s.
+	// the client's own settings say. The calls that meet an outage wait for so long. With
+	// a fallback.Store around the store they then go on with its share, so a shorter one
+	// serves: eight round trips to the server, as the package says, and 100 ms at least for
+	// a machine that is busy. 0 or less: 1 s.
 	Timeout time.Duration
-	// Observe is called with what no call returns, in any goroutine, one call after
-	// the other. It must not block. nil: nothing is told.
+	// Observe is called with each [Event], in any goroutine, one call after the other. It
+	// must not block. nil: the store tells nothing.
 	Observe func(Event)
 }
 
-// Store keeps buckets in Redis. It is safe for concurrent use; it has no
-// goroutine while nothing is asked of it, forgets a key that was not used for 10
-// minutes, and needs no Close.
+// Store keeps buckets in Redis. It is safe for concurrent use. It has no goroutine while
+// nobody asks it anything, forgets a key that nobody has used for 10 minutes, and needs no
+// Close.
 type Store struct {
-	engine  *engine.Engine // nil: there is no client
+	engine  *engine.Engine // nil: the Store has no client
 	carrier *carrier
 }
 
@@ -51,7 +50,7 @@ var errNoClient = fmt.Errorf("redisstore: %w: client", outbound.ErrNil)
 // first use.
 //
 // The client's own timeouts and retries do not matter: operations end by
-// Config.Timeout, and the client is told to leave retries to the store.
+// Config.Timeout, and the store tells the client to retry nothing.
 func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix == "" {
 		c.Prefix = "dripfeed"
