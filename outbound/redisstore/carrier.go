@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,10 +16,9 @@ import (
 
 // carrier is an [engine.Carrier]: a trip is one run of the script.
 type carrier struct {
-	rdb     redis.UniversalClient
-	config  Config
-	cluster *cluster     // nil: not a Cluster
-	worker  atomic.Value // this Store's field in the buckets' hashes, a string
+	rdb    redis.UniversalClient
+	config Config
+	worker atomic.Value // this Store's field in the buckets' hashes, a string
 }
 
 // rename gives the Store another field in the hashes. It begins with no record there.
@@ -48,13 +48,13 @@ func (c *carrier) Compose(t *engine.Trip) {
 }
 
 // Send implements [engine.Carrier].
-func (c *carrier) Send(ctx context.Context, to string, todo []engine.Attempt) {
+func (c *carrier) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
 	var rdb interface {
 		redis.Cmdable
 		Process(context.Context, redis.Cmder) error
 	} = c.rdb
-	if to != "" {
-		rdb = c.cluster.client(to)
+	if to != nil {
+		rdb = to.(node)
 	}
 	cmds := make([]*redis.Cmd, len(todo))
 	var pipe redis.Pipeliner
@@ -73,10 +73,11 @@ func (c *carrier) Send(ctx context.Context, to string, todo []engine.Attempt) {
 	if pipe != nil {
 		_, _ = pipe.Exec(ctx)
 	}
+	arrived := time.Now()
 	notes := make([]note, len(todo))
 	for i := range todo {
 		a := &todo[i]
-		a.Note = &notes[i]
+		a.Note, a.Arrived = &notes[i], arrived
 		value, err := cmds[i].Result()
 		if err == nil {
 			err = notes[i].read(a, value)
@@ -100,6 +101,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	case redis.HasErrorPrefix(a.Err, "NOSCRIPT"):
 		a.State.(*request).unknown.Store(true)
 		return engine.Again
+	case a.Aside:
 	case errors.Is(a.Err, errAhead):
 		c.rename()
 		a.Reply.Garbage = true

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,7 +20,20 @@ type clusterClient interface {
 type cluster struct {
 	clusterClient
 	config *Config
-	nodes  sync.Map // of what the client has named: its own *redis.Client, by address
+}
+
+// node is one of its nodes.
+type node struct{ *redis.Client }
+
+// Addr implements [engine.Node].
+func (n node) Addr() string { return n.Options().Addr }
+
+// of returns the node of a client, or nil if there is none.
+func of(rdb *redis.Client, err error) engine.Node {
+	if err != nil {
+		return nil
+	}
+	return node{rdb}
 }
 
 // nodes returns how the engine finds the nodes of a Cluster, or nil if it is none.
@@ -30,51 +42,33 @@ func nodes(c *carrier) *engine.Nodes {
 	if !is {
 		return nil
 	}
-	c.cluster = &cluster{clusterClient: client, config: &c.config}
-	n := &engine.Nodes{Owner: c.cluster.owner, Known: c.cluster.known, Refresh: c.cluster.refresh}
+	cl := &cluster{clusterClient: client, config: &c.config}
+	n := &engine.Nodes{Owner: cl.owner, Known: cl.known, Refresh: cl.refresh}
 	if o := client.Options(); !o.ReadOnly && o.ClusterSlots == nil { // its replicas say that they are none
-		n.Heir = c.cluster.heir
+		n.Heir = cl.heir
 	}
 	return n
 }
 
-// client returns the client of a node that was named before.
-func (c *cluster) client(node string) *redis.Client {
-	rdb, _ := c.nodes.Load(node)
-	return rdb.(*redis.Client)
-}
-
-// address returns the address of a node, and remembers its client.
-func (c *cluster) address(rdb *redis.Client, err error) string {
-	if err != nil {
-		return ""
-	}
-	addr := rdb.Options().Addr
-	if old, _ := c.nodes.Load(addr); old != rdb {
-		c.nodes.Store(addr, rdb)
-	}
-	return addr
-}
-
 // owner asks the client for the master of a bucket's key. The client heeds no deadline
 // while it asks the nodes for it.
-func (c *cluster) owner(ctx context.Context, key string) (string, engine.Verdict, error) {
+func (c *cluster) owner(ctx context.Context, key string) (engine.Node, engine.Verdict, error) {
 	rdb, err := c.MasterForKey(ctx, c.config.name(key))
 	if err != nil {
-		return "", judge(err), err
+		return nil, judge(err), err
 	}
-	return c.address(rdb, nil), engine.Done, nil
+	return node{rdb}, engine.Done, nil
 }
 
 // known is owner once the client knows any node. It asks nobody then.
-func (c *cluster) known(key string) string {
-	return c.address(c.MasterForKey(context.Background(), c.config.name(key)))
+func (c *cluster) known(key string) engine.Node {
+	return of(c.MasterForKey(context.Background(), c.config.name(key)))
 }
 
 // heir asks the client for a replica. The first time that it is asked for one it sends that
 // a PING, and heeds no deadline.
-func (c *cluster) heir(key string) string {
-	return c.address(c.SlaveForKey(context.Background(), c.config.name(key)))
+func (c *cluster) heir(key string) engine.Node {
+	return of(c.SlaveForKey(context.Background(), c.config.name(key)))
 }
 
 // refresh has the client look for the nodes again: by itself it goes on dialing one that

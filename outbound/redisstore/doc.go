@@ -110,8 +110,9 @@
 //
 // While a Cluster's master hangs, the store asks its replicas too, some ten times a second:
 // calls go on within half a second after one is promoted, and do not wait for the client to
-// give the old one up. Only a client that has reached no node yet, reads from replicas or
-// has a ClusterSlots of its own finds the new master by its own timeouts.
+// give the old one up. Only a client that has reached no node yet, has not heard of the
+// replica yet, reads from replicas or has a ClusterSlots of its own finds the new master by
+// its own timeouts.
 //
 // A server is away if a wait can cure its state: it is down, hangs, loads its data, has no
 // memory left, only reads, cannot save, or misses its replicas or its cluster, or it or the

@@ -21,6 +21,9 @@ type request struct {
 	unknown atomic.Bool // the server does not know the script
 }
 
+// A record holds so many places at most, because it counts them beside other things.
+const _ = uint(7679 - engine.MaxOps)
+
 // header is what every request of a bucket carries of its limits.
 type header struct {
 	limits      []leak.Limit

@@ -17,7 +17,8 @@ import (
 // delays all.
 type badLine struct {
 	engine.Carrier
-	lost     float64       // share of the requests that are lost, and of the replies
+	lost     float64       // share of the requests that are lost
+	unheard  float64       // share of the replies that are
 	repeated float64       // share of the requests that arrive a second time
 	delay    time.Duration // of each way, at most; a tenth of all take 100 times as long
 
@@ -57,7 +58,7 @@ func (b *badLine) way() {
 // wait waits until nothing is on its way.
 func (b *badLine) wait() { b.wg.Wait() }
 
-func (b *badLine) Send(ctx context.Context, to string, todo []engine.Attempt) {
+func (b *badLine) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
 	b.way()
 	for i := range todo {
 		if b.roll(b.lost) {
@@ -72,7 +73,7 @@ func (b *badLine) Send(ctx context.Context, to string, todo []engine.Attempt) {
 				b.Carrier.Send(context.Background(), to, again)
 			})
 		}
-		if b.roll(b.lost) {
+		if b.roll(b.unheard) {
 			todo[i].Err = errLost
 		}
 	}

@@ -42,7 +42,7 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	p := b.pipe
 	p.shard.mu.Lock() // it may be late at once
 	in := b.patience()
-	if p.cause != nil && p.other() != "" {
+	if p.cause != nil && p.other() != nil {
 		in = 0 // the node is known to hang, and another may have been promoted
 	}
 	b.timer = time.AfterFunc(in, b.late)
@@ -96,7 +96,7 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 		if !t.done {
 			buffer := sh.buffer()
 			todo = append(todo, Attempt{
-				Trip: t, Alone: t.alone, Clock: t.queue.offset.least(now), Into: (*buffer)[:0], buffer: buffer,
+				Trip: t, Alone: t.alone, Aside: to.aside, Clock: t.queue.offset.least(now), Into: (*buffer)[:0], buffer: buffer,
 			})
 		}
 	}
@@ -148,13 +148,16 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			}
 			answered, a.done = true, true
 			b.left--
+			if !a.Arrived.IsZero() {
+				arrived = a.Arrived
+			}
 			out = append(out, sh.deliver(a, sent, arrived))
 		case v == Again:
 		case to.aside: // it has not been promoted
 			p.seek(b)
 			failed, calm = true, true
-		case to.node != "" && (v == Elsewhere || v == Unasked): // it is no master any more
-			p.direct, p.after, failed, calm = false, nil, true, true
+		case to.node != nil && (v == Elsewhere || v == Unasked): // it is no master any more
+			p.direct, p.after, failed, calm = nil, nil, true, true
 			b.note(a.Err)
 		case v == Elsewhere:
 			a.alone, failed, calm = true, true, true
@@ -186,6 +189,8 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
 		return sh.anew(a.Trip)
 	}
 	sh.tellOf(a)
+	p := a.queue.pipe
+	a.queue.fence = a.queue.fence || a.Fence || p.out+p.aside > 0 // an attempt that hangs may still be carried out
 	return sh.refuse(a.Trip, a.Err)
 }
 
@@ -201,7 +206,7 @@ func (b *batch) late() {
 	now := time.Now()
 	if now.Before(b.deadline) {
 		p.seek(b)
-		aside := !b.aside && p.other() != ""
+		aside := !b.aside && p.other() != nil
 		another := aside || p.out < attemptsAtOnce
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()

@@ -7,17 +7,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Carrier is what the author of a store writes: it carries trips out. The engine calls
-// Compose and Take with a lock held that other keys need, too, so neither may block.
+// Carrier is what the author of a store writes: it carries trips out, for one engine. The
+// store knows the carrier as one worker, by a name that is new for each, such as a random
+// number, because each engine numbers its trips from 1. The engine calls Compose and Take of
+// one key one at a time, with a lock held that other keys need, too: neither may block. For
+// other keys they may run at the same time.
 type Carrier interface {
 	// Compose prepares a trip before its first attempt. Of each key one trip at most is
 	// under way.
 	Compose(t *Trip)
 	// Send makes one attempt at each trip, and writes its Reply or its Err. It returns when
-	// each has one, or soon after ctx has ended. to is the address of the node to ask; "":
-	// the carrier knows. Several attempts at one trip may run at the same time, in any
-	// goroutine.
-	Send(ctx context.Context, to string, todo []Attempt)
+	// each has one, or soon after ctx has ended. to is the node to ask; nil: the carrier
+	// knows. Several attempts at one trip may run at the same time, in any goroutine. At most
+	// 16 for a node do, 4 for a trip, unless the store hangs.
+	Send(ctx context.Context, to Node, todo []Attempt)
 	// Take looks at what an attempt has brought, and says what comes of its trip. After Done
 	// the engine takes Reply for the trip's.
 	Take(a *Attempt) Verdict
@@ -35,12 +38,14 @@ type Key struct {
 // carrier has to carry it out exactly once, however many attempts that takes.
 type Trip struct {
 	Key *Key
-	// Op is all that the operations ask, in one. It is a copy, which nobody changes.
+	// Op is all that the operations ask, in one, with at most [MaxOps] costs. It is a copy,
+	// which nobody changes.
 	Op leak.Op
 	// Seq is the trip's number. Later trips have higher numbers, in the whole engine. A store
-	// keeps the number of the last trip that each worker has made of a key, and what became
-	// of it. It answers a number that comes again from that record, and carries out none
-	// that is lower: nobody waits for that any more.
+	// keeps the number of the last trip that each worker has made of a key, and what it
+	// booked. It answers a number that comes again with that, and carries out none that is
+	// lower: nobody waits for that any more. A record has to last for as long as an attempt
+	// may be under way.
 	Seq int64
 	// Fence says that what became of the key's last trip is not known. The store has to record
 	// this one even if it changes nothing else: then the other can no longer be carried out.
@@ -66,10 +71,19 @@ type Attempt struct {
 	Alone bool
 	// Clock is no more than what the store's clock shows when the attempt begins; 0: not known.
 	Clock time.Duration
-	// Into is where Send appends Reply.Charges.
+	// Aside says that the node which is asked is not known to have the key: only its Reply
+	// says that it has.
+	Aside bool
+	// Into is where Send appends Reply.Charges, which are the engine's from then on.
 	Into []leak.Charge
-	// Reply is what the store has answered. When and Heard are the engine's to write.
+	// Reply is what the store has answered, when it carried the trip out first. When and Heard
+	// are the engine's to write.
 	Reply leak.Reply
+	// Now is what the store's clock has shown at a time between the attempt's beginning and
+	// its end; 0: Reply.State.At is such a time.
+	Now time.Duration
+	// Arrived is when the answer was here; zero: when Send returns.
+	Arrived time.Time
 	// Loss says what the store must have lost, because it knows less of the key than it has
 	// said before; nil: nothing.
 	Loss error
@@ -96,17 +110,19 @@ const (
 	Unasked                  // Failed, and no store was asked
 )
 
+// Node is a server that a carrier knows. Two with the same address are the same.
+type Node interface{ Addr() string }
+
 // Nodes is how an engine finds the nodes of a store that spreads its keys over several.
-// Nodes are told apart by their addresses.
 type Nodes struct {
 	// Owner returns the node that has a key, with Done, or another verdict and its error. It
 	// may ask the nodes, and take longer than ctx.
-	Owner func(ctx context.Context, key string) (node string, v Verdict, err error)
-	// Known is Owner by what is known already. It must not block. "": nothing is known.
-	Known func(key string) (node string)
+	Owner func(ctx context.Context, key string) (n Node, v Verdict, err error)
+	// Known is Owner by what is known already. It must not block. nil: nothing is known.
+	Known func(key string) Node
 	// Heir returns a node that has a copy of a key, and refuses it until it is promoted. It
-	// may take any time. "": there is none. A nil Heir: no node but the owner may be asked.
-	Heir func(key string) (node string)
+	// may take any time. nil: there is none. A nil Heir: no node but the owner may be asked.
+	Heir func(key string) Node
 	// Refresh has the nodes looked for again, by and by. It must not block.
 	Refresh func()
 }

@@ -16,11 +16,11 @@ type clockOffset struct {
 // drift is how much two clocks may go apart, at most: one part of so many.
 const drift = 5000
 
-// lay takes a trip's bounds in, and returns the local time at which the reply was
-// written, and the one by which such a reply is normally here. store is the
-// store's time as the reply tells it.
-func (o *clockOffset) lay(store time.Duration, sent, arrived time.Time) (when, heard time.Time) {
-	low, high := store-local(arrived), store-local(sent)
+// lay takes a trip's bounds in, and returns the local time at which the store's clock
+// showed at, and the one by which such a reply is normally here. now is what that clock
+// showed between sent and arrived.
+func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when, heard time.Time) {
+	low, high := now-local(arrived), now-local(sent)
 	if !o.when.IsZero() {
 		apart := arrived.Sub(o.when) / drift
 		if l, h := max(low, o.low-apart), min(high, o.high+apart); l <= h {
@@ -30,7 +30,7 @@ func (o *clockOffset) lay(store time.Duration, sent, arrived time.Time) (when, h
 		}
 	}
 	o.low, o.high, o.when = low, high, arrived
-	when = start.Add(store - (low + (high-low)/2))
+	when = start.Add(at - (low + (high-low)/2))
 	back := arrived.Sub(when)
 	if o.back == 0 || back < o.back/2 { // the first trip may open a connection
 		o.back, o.spread = back, back/8

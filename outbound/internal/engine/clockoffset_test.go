@@ -17,7 +17,7 @@ func (o *clockOffset) trips(n int, way func(i int) (there, back time.Duration), 
 		there, back := way(i)
 		wrote := now.Add(there)
 		arrived := wrote.Add(back)
-		when, heard := o.lay(time.Hour+wrote.Sub(start), now, arrived)
+		when, heard := o.lay(time.Hour+wrote.Sub(start), time.Hour+wrote.Sub(start), now, arrived)
 		tell(i, wrote.Sub(when), back, heard.Sub(when))
 		now = arrived.Add(10 * time.Millisecond)
 	}

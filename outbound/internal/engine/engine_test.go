@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	crand "crypto/rand"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,34 +45,42 @@ func each(n int, work func(i int)) {
 	wg.Wait()
 }
 
+// kinds are stores, each with how to make a carrier for another worker, and the level of a
+// key.
+var kinds = map[string]func() (worker func() engine.Carrier, level func() float64){
+	"map": func() (func() engine.Carrier, func() float64) {
+		s := newShelf()
+		return func() engine.Carrier { return &porter{s} }, func() float64 { return s.level("key") }
+	},
+	"rows": func() (func() engine.Carrier, func() float64) {
+		rows := newTable()
+		return func() engine.Carrier { return rowCarrier{rows, crand.Text()} },
+			func() float64 { return read(rows.rows["key"]).Bucket.State.Level[0].Level }
+	},
+}
+
 func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
-	kinds := map[string]func() (engine.Carrier, func() float64){
-		"map": func() (engine.Carrier, func() float64) {
-			s := newShelf()
-			return &porter{s}, func() float64 { return s.level("key") }
-		},
-		"rows": func() (engine.Carrier, func() float64) {
-			rows := newTable()
-			return rowCarrier{rows, crand.Text()}, func() float64 { return read(rows.rows["key"]).Bucket.State.Level[0].Level }
-		},
-	}
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for range 10 {
 				bubble(t, func(t *testing.T) {
 					carrier, level := kind()
-					line := &badLine{Carrier: carrier, dice: dice(t), lost: 0.3, repeated: 0.3, delay: 10 * time.Millisecond}
-					e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
-					each(8, func(i int) {
-						for range 20 {
-							r, err := e.Update(context.Background(), "key", calls(1+i%2))
-							if err != nil || len(r.Charges) != 1+i%2 {
-								t.Errorf("got %d places and %v", len(r.Charges), err)
+					seed := dice(t).Uint64()
+					each(3, func(i int) {
+						line := &badLine{Carrier: carrier(), lost: 0.2, unheard: 0.2, repeated: 0.3, delay: 10 * time.Millisecond}
+						line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
+						e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+						each(4, func(i int) {
+							for range 20 {
+								r, err := e.Update(context.Background(), "key", calls(1+i%2))
+								if err != nil || len(r.Charges) != 1+i%2 {
+									t.Errorf("got %d places and %v", len(r.Charges), err)
+								}
 							}
-						}
+						})
+						line.wait()
 					})
-					line.wait()
-					require.InDelta(t, 8*20*1.5, level(), 0.1)
+					require.InDelta(t, 3*4*20*1.5, level(), 0.1)
 				})
 			}
 		})
@@ -83,7 +92,7 @@ func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
 	for range 20 {
 		bubble(t, func(t *testing.T) {
 			s := newShelf()
-			line := &badLine{Carrier: &porter{s}, dice: dice(t), lost: 0.1, delay: 10 * time.Millisecond}
+			line := &badLine{Carrier: &porter{s}, dice: dice(t), lost: 0.1, unheard: 0.1, delay: 10 * time.Millisecond}
 			e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
 			var got atomic.Int64
 			each(8, func(int) {
@@ -96,7 +105,7 @@ func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
 			})
 			time.Sleep(time.Minute)
 			line.wait()
-			vain += float64(s.booked) - float64(got.Load())
+			vain += s.calls() - float64(got.Load())
 			kept += s.level("key") - float64(got.Load())
 			require.GreaterOrEqual(t, s.level("key"), float64(got.Load())-0.1)
 		})
@@ -126,7 +135,7 @@ func (h *hanging) hang() (free func()) {
 	}
 }
 
-func (h *hanging) Send(ctx context.Context, to string, todo []engine.Attempt) {
+func (h *hanging) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
 	h.mu.Lock()
 	h.sent++
 	until := h.until
@@ -172,7 +181,7 @@ type first struct {
 	free chan struct{}
 }
 
-func (f *first) Send(ctx context.Context, to string, todo []engine.Attempt) {
+func (f *first) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
 	if todo[0].Seq == 1 {
 		<-f.free
 	}
@@ -186,13 +195,14 @@ func TestWhatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
 		e := engine.New(engine.Config{Carrier: f, Timeout: time.Second})
 		_, err := e.Update(context.Background(), "key", calls(1))
 		require.ErrorIs(t, err, leak.ErrAway)
-		for err != nil {
-			time.Sleep(time.Second)
-			_, err = e.Update(context.Background(), "key", calls(0))
+		for _, key := range []string{"another", "key"} { // after the first the server is back
+			for err = leak.ErrAway; err != nil; time.Sleep(time.Second) {
+				_, err = e.Update(context.Background(), key, calls(0))
+			}
 		}
 		close(f.free)
 		time.Sleep(time.Second)
-		require.Zero(t, s.booked)
+		require.Zero(t, s.calls())
 		require.Zero(t, s.level("key"))
 	})
 }
@@ -204,11 +214,14 @@ func TestCallersOfAKeyGoTogether(t *testing.T) {
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
 		free := h.hang()
 		var wg sync.WaitGroup
+		var places sync.Map // by how full the bucket is there
 		for range 1000 {
 			wg.Go(func() {
 				r, err := e.Update(context.Background(), "key", calls(1))
 				require.NoError(t, err)
 				require.Len(t, r.Charges, 1)
+				_, had := places.LoadOrStore(r.Charges[0].Y[0], true)
+				require.False(t, had, "two callers have one place")
 			})
 		}
 		synctest.Wait()
@@ -297,5 +310,33 @@ func TestACallerWhoHasGoneMayUseItsMemoryAgain(t *testing.T) {
 		free()
 		time.Sleep(time.Second)
 		require.InDelta(t, 3, s.level("key"), 0.1)
+	})
+}
+
+func TestALookIsNotToldTheLimitsThatAnotherCallerSets(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := &hanging{Carrier: &porter{newShelf()}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
+		ask := func(op *leak.Op) leak.Reply {
+			op.Limits = ages
+			r, err := e.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		free := h.hang()
+		var wg sync.WaitGroup
+		wg.Go(func() { ask(calls(1)) })
+		synctest.Wait()
+		wg.Go(func() { require.Zero(t, ask(&leak.Op{}).Stamp) })
+		synctest.Wait()
+		wg.Go(func() {
+			lower := []leak.Limit{{Name: "calls", Capacity: 1, Rate: 1}}
+			require.NotZero(t, ask(&leak.Op{Action: leak.Replace, Replacement: lower}).Stamp)
+		})
+		synctest.Wait()
+		wg.Go(func() { require.True(t, ask(&leak.Op{}).Stale) })
+		synctest.Wait()
+		free()
+		wg.Wait()
 	})
 }

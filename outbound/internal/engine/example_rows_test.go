@@ -2,10 +2,11 @@ package engine_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	mrand "math/rand/v2"
 	"sync"
 	"time"
 
@@ -13,36 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// table is the database: rows of bytes, and a compare-and-swap, as one UPDATE … WHERE key =
-// $1 AND token = $2 makes it. It has a clock of its own.
-type table struct {
-	mu    sync.Mutex
-	rows  map[string]row
-	swaps int
-}
-
-type row struct {
-	token uint64 // another one for each write, at random: 0: there is no row
-	bytes []byte
-}
-
-func newTable() *table { return &table{rows: make(map[string]row)} }
-
-// swap writes a row if the old one is as it was, and if it was computed for a time that is
-// not after the clock's nor long ago. It returns the row as it is then, and the clock. A new
-// row without a token: only look.
-func (t *table) swap(key string, old uint64, new row, at time.Duration) (done bool, is row, clock time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.swaps++
-	clock = time.Duration(time.Now().UnixNano())
-	if t.rows[key].token == old && new.token != 0 && at <= clock && clock-at <= 100*time.Millisecond {
-		t.rows[key], done = new, true
-	}
-	return done, t.rows[key], clock
-}
-
-// content is what a row holds: the bucket, and the last trip of each worker.
+// content is what a row holds: the bucket, and the last trip of each worker. A store that
+// runs for long keeps the last few workers only.
 type content struct {
 	Bucket leak.Stored
 	Last   map[string]int64
@@ -57,7 +30,7 @@ type rowCarrier struct {
 // newRowStore returns a store on the rows of a table. It makes one trip for a step, makes it
 // exactly once, and ends within timeout.
 func newRowStore(t *table, timeout time.Duration) leak.Store {
-	c := rowCarrier{table: t, worker: fmt.Sprint(rand.Uint64())}
+	c := rowCarrier{table: t, worker: rand.Text()}
 	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
 }
 
@@ -65,7 +38,8 @@ func newRowStore(t *table, timeout time.Duration) leak.Store {
 // that these were not written and will not be.
 type write struct {
 	mu    sync.Mutex
-	is    row // as last seen
+	is    row           // as last seen
+	clock time.Duration // as last seen in this trip
 	ready bool
 	old   uint64
 	new   row
@@ -78,23 +52,22 @@ func (c rowCarrier) Compose(t *engine.Trip) {
 	t.State = &write{is: is}
 }
 
-func (c rowCarrier) Send(ctx context.Context, _ string, todo []engine.Attempt) {
+func (c rowCarrier) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
 	for i := range todo {
-		a := &todo[i]
-		for a.Err = c.carryOut(a); errors.Is(a.Err, errRace) && ctx.Err() == nil; {
-			a.Err = c.carryOut(a)
-		}
+		todo[i].Err = c.attempt(&todo[i])
 	}
 }
 
-// errRace says that another worker has written the row meanwhile.
-var errRace = errors.New("another worker was first")
+var (
+	errRace   = errors.New("another worker has written the row meanwhile")
+	errPassed = errors.New("a later trip of this worker has been made")
+)
 
-func (c rowCarrier) carryOut(a *engine.Attempt) error {
+func (c rowCarrier) attempt(a *engine.Attempt) error {
 	w := a.State.(*write)
 	w.mu.Lock()
-	if !w.ready && a.Clock > 0 {
-		w.compute(a, c.worker)
+	if at := max(a.Clock, w.clock); !w.ready && at > 0 {
+		w.compute(a, at, c.worker)
 	}
 	old, new, at := w.old, w.new, w.at
 	w.mu.Unlock()
@@ -108,24 +81,23 @@ func (c rowCarrier) carryOut(a *engine.Attempt) error {
 	// Or another attempt has written it, whose reply is not here yet, or was lost.
 	if done || w.ready && last == a.Seq {
 		w.is = is
-		a.Reply = w.reply
+		a.Now, a.Reply = clock, w.reply
 		a.Reply.Charges = append(a.Into, w.reply.Charges...)
 		return nil
 	}
 	if new.token == w.new.token { // its time has passed
-		w.ready, w.is, a.Clock = false, is, clock
+		w.ready, w.is, w.clock = false, is, clock
 	}
 	return errRace
 }
 
 // compute computes what the trip makes of the row.
-func (w *write) compute(a *engine.Attempt, worker string) {
+func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
 	is := read(w.is)
-	w.at = max(a.Clock, is.Bucket.State.At)
-	w.reply = a.Op.Apply(&is.Bucket, w.at)
+	w.reply = a.Op.Apply(&is.Bucket, at)
 	is.Last[worker] = a.Seq
 	bytes, _ := json.Marshal(is) // a level is finite
-	w.ready, w.old, w.new = true, w.is.token, row{rand.Uint64() | 1, bytes}
+	w.ready, w.old, w.new, w.at = true, w.is.token, row{mrand.Uint64() | 1, bytes}, at
 }
 
 // read reads a row. What cannot be read is garbage: full to the brim.
@@ -140,14 +112,17 @@ func read(r row) (c content) {
 }
 
 func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {
-	if a.Err != nil {
+	switch w := a.State.(*write); {
+	case errors.Is(a.Err, errRace):
+		return engine.Again
+	case a.Err != nil:
 		return engine.Later
+	default:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		a.Key.State = w.is
+		return engine.Done
 	}
-	w := a.State.(*write)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	a.Key.State = w.is
-	return engine.Done
 }
 
 func (c rowCarrier) Away(cause error) error { return fmt.Errorf("%w: %w", leak.ErrAway, cause) }

@@ -10,19 +10,19 @@ import (
 // recipient is where an attempt goes. While a node hangs, the carrier may hear of the one
 // that was promoted only after timeouts of its own: such an attempt has a node.
 type recipient struct {
-	node  string // "": the carrier knows
-	aside bool   // it is asked in place of the pipeline's: if it answers, it was promoted
+	node  Node // nil: the carrier knows
+	aside bool // it is asked in place of the pipeline's: if it answers, it was promoted
 }
 
-// other returns another node that may have the pipeline's keys by now, or "": the one that
+// other returns another node that may have the pipeline's keys by now, or nil: the one that
 // the carrier takes for their owner, or the heir that seek has found. An heir says that it
 // does not have them yet. The shard's lock is held, here and in what follows.
-func (p *pipeline) other() string {
+func (p *pipeline) other() Node {
 	nodes := p.shard.config.Nodes
-	if nodes == nil || nodes.Heir == nil || p.key == "" || p.aside >= attemptsAtOnce {
-		return ""
+	if nodes == nil || nodes.Heir == nil || p.key == nil || p.aside >= attemptsAtOnce {
+		return nil
 	}
-	if known := nodes.Known(p.key); known != p.node {
+	if known := nodes.Known(p.key.Bucket); address(known) != p.node {
 		return known
 	}
 	return p.heir
@@ -32,21 +32,21 @@ func (p *pipeline) other() string {
 // any time, and nobody who holds a lock may wait for that.
 func (p *pipeline) seek(b *batch) {
 	nodes := p.shard.config.Nodes
-	if nodes == nil || nodes.Heir == nil || p.key == "" || p.seeking {
+	if nodes == nil || nodes.Heir == nil || p.key == nil || p.seeking {
 		return
 	}
 	p.seeking = true
-	key := p.key
+	key := p.key.Bucket
 	go func() {
 		heir := nodes.Heir(key)
-		if heir == p.node {
-			heir = ""
+		if address(heir) == p.node {
+			heir = nil
 		}
 		p.shard.mu.Lock()
 		defer p.shard.mu.Unlock()
-		first := p.heir == ""
+		first := p.heir == nil
 		p.seeking, p.heir = false, heir
-		if first && !b.over && !b.aside && p.other() != "" {
+		if first && !b.over && !b.aside && p.other() != nil {
 			b.timer.Reset(0)
 		}
 	}()
@@ -55,17 +55,22 @@ func (p *pipeline) seek(b *batch) {
 // recipient returns where an attempt goes.
 func (p *pipeline) recipient(aside bool) recipient {
 	if aside || p.out >= attemptsAtOnce {
-		if node := p.other(); node != "" {
+		if node := p.other(); node != nil {
 			return recipient{node, true}
 		}
 	}
-	if p.direct && p.shard.config.Nodes.Known(p.key) == p.node {
-		p.direct, p.after = false, nil
+	if p.direct != nil && address(p.shard.config.Nodes.Known(p.key.Bucket)) == p.node {
+		p.direct, p.after = nil, nil
 	}
-	if p.direct {
-		return recipient{node: p.node}
+	return recipient{node: p.direct}
+}
+
+// address returns the address of a node, or "" of none.
+func address(n Node) string {
+	if n == nil {
+		return ""
 	}
-	return recipient{}
+	return n.Addr()
 }
 
 // count notes that an attempt begins, by 1, or has ended, by -1.
@@ -81,9 +86,9 @@ func (p *pipeline) count(to recipient, by int) {
 }
 
 // replace moves the keys of a pipeline to that of the node which has answered in its place.
-func (sh *shard) replace(p *pipeline, by string) {
-	to := sh.pipe(by)
-	to.key, to.direct, to.after, to.outage = p.key, true, p.server, outage{}
+func (sh *shard) replace(p *pipeline, by Node) {
+	to := sh.pipe(by.Addr())
+	to.key, to.direct, to.after, to.outage = p.key, by, p.server, outage{}
 	for _, q := range sh.keys {
 		if q.pipe == p {
 			q.pipe = to
@@ -138,7 +143,7 @@ func (p *pipeline) find() {
 		q.queued = false
 		if f.verdict == Done {
 			p.up(sent)
-			sh.settle(q, sh.pipe(f.node))
+			sh.settle(q, sh.pipe(f.node.Addr()))
 		} else {
 			p.refused(f.verdict, f.err, sent)
 			sh.fail(q, f.err)
@@ -149,7 +154,7 @@ func (p *pipeline) find() {
 
 // found is what the carrier says of a key's node.
 type found struct {
-	node    string
+	node    Node
 	verdict Verdict
 	err     error
 }
@@ -176,7 +181,7 @@ func (p *pipeline) ownerOf(key string) found {
 	case f := <-done:
 		return f
 	case <-limit.C:
-		return found{"", Later, sh.config.silent()}
+		return found{nil, Later, sh.config.silent()}
 	}
 }
 
@@ -184,7 +189,7 @@ func (p *pipeline) ownerOf(key string) found {
 // soon be another's.
 func (sh *shard) settle(q *keyQueue, to *pipeline) {
 	now := time.Now()
-	to.key = q.Bucket
+	to.key = &q.Key
 	err := to.refuses(now)
 	if err == nil {
 		q.pipe = to

@@ -18,7 +18,7 @@ type outcome struct {
 }
 
 // errUntold is why the report of a caller that has gone was lost.
-var errUntold = errors.New("limits were set meanwhile, and no caller was left to report again")
+var errUntold = errors.New("the step was not made, and no caller was left to report again")
 
 // deliver notes what a reply says, and lets the key's next trip go. The callers hear of it
 // by hand, without the shard's lock, which is held here.
@@ -30,7 +30,11 @@ func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
 	charges := r.Charges[:min(len(r.Charges), len(t.Op.Costs))]
 	o := outcome{Trip: t, reply: r, charges: charges}
 	r.Charges = nil
-	r.When, r.Heard = q.offset.lay(r.State.At, sent, arrived)
+	now := a.Now
+	if now == 0 {
+		now = r.State.At
+	}
+	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, arrived)
 	if t.acts || len(charges) > 0 {
 		q.refusal = refusal{}
 	}
@@ -175,6 +179,9 @@ func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 func (sh *shard) anew(t *Trip) outcome {
 	q := t.queue
 	for _, w := range t.ops {
+		if w.gone && w.tells && !w.reported {
+			sh.lose(q, errUntold)
+		}
 		w.packed = w.reported
 	}
 	q.pending = append(t.ops, q.pending...)

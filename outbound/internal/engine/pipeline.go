@@ -10,7 +10,7 @@ import (
 type pipeline struct {
 	shard  *shard
 	node   string // the node's address; "" if the store has one node
-	key    string // one of the keys that it has there
+	key    *Key   // one of those that it has there; nil: there was none yet
 	server *server
 	ready  []*keyQueue // with something pending, and no trip away
 	busy   bool
@@ -21,10 +21,10 @@ type pipeline struct {
 	began time.Time // the last of them
 	aside int       // attempts at other nodes that it is busy with
 
-	direct  bool    // the node has the keys, and the carrier does not know yet
+	direct  Node    // the node, if the carrier does not know yet that it has the keys
 	after   *server // whose keys they were
 	seeking bool    // a goroutine asks for an heir of the node
-	heir    string  // that it has found; "": none
+	heir    Node    // that it has found; nil: none
 	outage
 }
 
@@ -59,7 +59,7 @@ func (sh *shard) pipe(node string) *pipeline {
 
 // refuses returns why an operation is not even to be tried.
 func (p *pipeline) refuses(now time.Time) error {
-	if p.cause == nil || !p.busy && !now.Before(p.until) && (p.out < attemptsAtOnce || p.other() != "") {
+	if p.cause == nil || !p.busy && !now.Before(p.until) && (p.out < attemptsAtOnce || p.other() != nil) {
 		return nil
 	}
 	return p.cause
@@ -184,7 +184,7 @@ func (p *pipeline) down(err error, began, now time.Time) {
 	} else {
 		p.pause = min(2*p.pause, lastPause)
 	}
-	p.cause, p.direct, p.after = err, false, nil
+	p.cause, p.direct, p.after = err, nil, nil
 	p.until = now.Add(p.pause/2 + rand.N(p.pause/2))
 	for _, q := range p.ready {
 		q.queued = false
@@ -196,6 +196,6 @@ func (p *pipeline) down(err error, began, now time.Time) {
 // up ends an outage: the server has answered what was sent at this time.
 func (p *pipeline) up(sent time.Time) {
 	p.outage = outage{}
-	p.heir = "" // another outage may find another one
+	p.heir = nil // another outage may find another one
 	p.server.up(p.shard.Engine, sent)
 }

@@ -12,7 +12,7 @@ type server struct {
 
 	mu     sync.Mutex // protects what follows
 	away   bool
-	key    string // one that it had, among several nodes, when it was last found away
+	key    *Key // one that it had when it was last found away; nil: not known
 	since  time.Time
 	back   time.Time // when it was last told that it is back
 	denies bool
@@ -118,7 +118,7 @@ func (e *Engine) inPlace(p *pipeline, sent time.Time) {
 		sv.mu.Lock()
 		key := sv.key
 		sv.mu.Unlock()
-		if key != "" && e.config.Nodes.Known(key) == p.node {
+		if key != nil && address(e.config.Nodes.Known(key.Bucket)) == p.node {
 			sv.up(e, sent)
 		}
 	}

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -49,9 +48,6 @@ type errAway struct{ error }
 
 func (errAway) Is(target error) bool { return target == leak.ErrAway }
 
-// errPassed is the answer to a trip that was overtaken by a later one of the same worker.
-var errPassed = errors.New("a later trip has been carried out")
-
 func (p *porter) Compose(*engine.Trip)   {}
 func (p *porter) Away(cause error) error { return errAway{cause} }
 func (p *porter) Take(a *engine.Attempt) engine.Verdict {
@@ -61,15 +57,16 @@ func (p *porter) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Done
 }
 
-func (p *porter) Send(_ context.Context, _ string, todo []engine.Attempt) {
+func (p *porter) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
 	for i := range todo {
 		a := &todo[i]
-		a.Reply, a.Err = p.carryOut(a.Trip, a.Into)
+		a.Now = time.Duration(time.Now().UnixNano())
+		a.Reply, a.Err = p.carryOut(a.Trip, a.Into, a.Now)
 	}
 }
 
 // carryOut carries a trip out unless that has been done.
-func (p *porter) carryOut(t *engine.Trip, into []leak.Charge) (leak.Reply, error) {
+func (p *porter) carryOut(t *engine.Trip, into []leak.Charge, now time.Duration) (leak.Reply, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.keys[t.Key.Bucket]
@@ -81,11 +78,13 @@ func (p *porter) carryOut(t *engine.Trip, into []leak.Charge) (leak.Reply, error
 	case t.Seq < last.seq:
 		return leak.Reply{}, errPassed
 	case t.Seq == last.seq:
-		return last.reply, nil
+		r := last.reply
+		r.Charges = append(into, r.Charges...)
+		return r, nil
 	}
 	op := t.Op
 	op.Into = into
-	r := op.Apply(&k.Stored, time.Duration(time.Now().UnixNano()))
+	r := op.Apply(&k.Stored, now)
 	if op.Action == leak.Book && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && !t.Fence {
 		return r, nil // a look, which needs no record
 	}
@@ -94,6 +93,13 @@ func (p *porter) carryOut(t *engine.Trip, into []leak.Charge) (leak.Reply, error
 	copied.Charges = append([]leak.Charge(nil), r.Charges...)
 	k.last[p] = recorded{t.Seq, copied}
 	return r, nil
+}
+
+// calls returns how many were booked.
+func (s *shelf) calls() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(s.booked)
 }
 
 // level returns the level of a key's first limit.

@@ -1,22 +1,24 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// maxOps is the most operations that go in one trip, and the most calls that one books.
-const maxOps = 4096
+// MaxOps is the most operations that go in one trip, and the most costs that one books.
+const MaxOps = 4096
 
 // compose makes a trip of the first operations that have gathered for a key, or nil of
 // nothing. The shard's lock is held, so that no caller goes while its operation is read.
 //
-// Operations go together if they count by the same limits, and if what each asks beside its
-// reports can be told apart in one reply: any number of gates, or one other action, and any
-// number that only look.
+// Operations go together if they count by the same limits, and if one reply answers all of
+// them: any number of gates, or one other booking, and any number that only look. What
+// meters, resumes or replaces goes by itself: a look that went with a Replace would be told
+// the new limits' stamp.
 func (sh *shard) compose(q *keyQueue) *Trip {
-	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), maxOps))}
+	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps))}
 	taken, gates := 0, 0
 	for _, w := range q.pending {
 		if w.op == nil { // its caller has gone
@@ -26,7 +28,8 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 		op := w.op
 		if len(t.ops) == 0 {
 			t.Op.Limits, t.Op.Stamp = op.Limits, op.Stamp
-		} else if !leak.Equal(t.Op.Limits, op.Limits) || t.Op.Stamp != op.Stamp || taken == maxOps {
+		} else if !leak.Equal(t.Op.Limits, op.Limits) || t.Op.Stamp != op.Stamp || taken == MaxOps ||
+			op.Action > leak.Book || t.main != nil && t.main.op.Action > leak.Book {
 			break
 		}
 		if isGate(op) {
@@ -73,7 +76,7 @@ func (t *Trip) join() {
 	op.Action = leak.Book
 	if t.main != nil {
 		*op = *t.main.op
-		op.Costs = slices.Clone(op.Costs[:min(len(op.Costs), maxOps)])
+		op.Costs = slices.Clone(op.Costs[:min(len(op.Costs), MaxOps)])
 		op.Replacement = slices.Clone(op.Replacement)
 		op.Reports, op.Back, op.Into = nil, nil, nil
 		if op.Move != nil {
@@ -101,6 +104,7 @@ func (t *Trip) join() {
 		}
 		op.Back = append(op.Back, w.op.Back...)
 	}
+	slices.SortStableFunc(op.Back, func(a, b leak.Charge) int { return cmp.Compare(a.Place, b.Place) })
 	t.acts = t.main != nil || len(op.Reports)+len(op.Back) > 0
 }
 

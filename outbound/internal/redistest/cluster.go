@@ -136,12 +136,34 @@ func (c *Cluster) join() error {
 			return err
 		}
 	}
-	if err := poll(c.agree); err != nil {
+	return poll(c.whole)
+}
+
+// whole tells whether all nodes agree that every slot has a master and a replica, and the
+// replicas have what the masters have. On a busy machine one may be promoted meanwhile.
+func (c *Cluster) whole() error {
+	if err := c.agree(); err != nil {
 		return err
 	}
-	for _, n := range c.Nodes[:masters] {
-		if err := poll(func() error { return online(n, 1) }); err != nil {
+	view, err := c.Nodes[0].do("CLUSTER", "SLOTS")
+	if err != nil {
+		return err
+	}
+	ranges, _ := view.([]any)
+	for _, r := range ranges {
+		if fields, _ := r.([]any); len(fields) != 4 { // from, to, master, replica
+			return fmt.Errorf("slots without a replica: %v", r)
+		}
+	}
+	for _, n := range c.Nodes {
+		is, err := n.self()
+		if err != nil {
 			return err
+		}
+		if is.master {
+			if err := online(n, 1); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

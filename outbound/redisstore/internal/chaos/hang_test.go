@@ -18,13 +18,24 @@ func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.StartCluster(t)
+	var clients []*redis.ClusterClient
 	f, before := newSteady(t, func() redis.UniversalClient {
-		return c.Client(t, func(o *redis.ClusterOptions) {
+		client := c.Client(t, func(o *redis.ClusterOptions) {
 			o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 2*patience, 2*patience, 2*patience
 		})
+		clients = append(clients, client)
+		return client
 	})
-	master := c.Owner(t, f.members[0].store.Key(f.key))
+	key := f.members[0].store.Key(f.key)
+	master := c.Owner(t, key)
 	replica := c.Replica(t, master)
+	for _, client := range clients {
+		eventually(t, "the client has heard of the replica", func() bool {
+			client.ReloadState(t.Context())
+			known, err := client.SlaveForKey(t.Context(), key)
+			return err == nil && known.Options().Addr == replica.Addr()
+		})
+	}
 	f.run(d.between(0, 200*time.Millisecond))
 	master.Stop(t)
 	for _, m := range f.members {

@@ -1,0 +1,87 @@
+package engine_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// An answer that is late, because the reply before it was lost or the line is slow, tells of
+// a place at which others have followed long since. Its call must not leave beside theirs.
+func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
+	limit := outbound.Limit{Capacity: 50, LeakRate: 50}
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				carrier, _ := kind()
+				var left outboundtest.History
+				seed := dice(t).Uint64()
+				each(4, func(i int) {
+					line := &badLine{Carrier: carrier(), lost: 0.05, unheard: 0.3, delay: 10 * time.Millisecond}
+					line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
+					bucket := outbound.Must(outbound.NewSharedBucket(engine.New(engine.Config{Carrier: line, Timeout: time.Minute}), "key", limit))
+					each(6, func(j int) {
+						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+							if _, err := bucket.Acquire(context.Background(), outbound.Cost{1}); err == nil {
+								left.Add(time.Now(), 1)
+							}
+							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
+						}
+					})
+					line.wait()
+				})
+				require.Greater(t, left.Len(), 600)
+				late := 150 * time.Millisecond // the bound of what is late, and a normal way back
+				require.NoError(t, left.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*late.Seconds()))
+			})
+		})
+	}
+}
+
+// unheard is a carrier whose next reply is lost, and that hears so after a while.
+type unheard struct {
+	engine.Carrier
+	after time.Duration // 0: the reply arrives
+}
+
+func (u *unheard) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+	time.Sleep(time.Millisecond)
+	u.Carrier.Send(ctx, to, todo)
+	time.Sleep(time.Millisecond)
+	if u.after > 0 {
+		time.Sleep(u.after)
+		u.after, todo[0].Err = 0, errLost
+	}
+}
+
+func TestARepeatedReplyIsLaidOnTheTimeOfTheFirst(t *testing.T) {
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				carrier, _ := kind()
+				u := &unheard{Carrier: carrier()}
+				e := engine.New(engine.Config{Carrier: u, Timeout: time.Minute})
+				for i := range 20 {
+					if i == 10 {
+						u.after = time.Second
+					}
+					start := time.Now()
+					r, err := e.Update(context.Background(), "key", calls(1))
+					require.NoError(t, err)
+					require.Len(t, r.Charges, 1)
+					if i > 0 { // the first may take two trips
+						require.WithinDuration(t, start, r.When, 3*time.Millisecond, "trip %d", i)
+						require.WithinDuration(t, start, r.Heard, 10*time.Millisecond, "trip %d", i)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,33 @@
+package engine_test
+
+import (
+	"sync"
+	"time"
+)
+
+// table is the database: rows of bytes, and a compare-and-swap, as one UPDATE … WHERE key =
+// $1 AND token = $2 makes it. It has a clock of its own.
+type table struct {
+	mu   sync.Mutex
+	rows map[string]row
+}
+
+type row struct {
+	token uint64 // another one for each write, at random: 0: there is no row
+	bytes []byte
+}
+
+func newTable() *table { return &table{rows: make(map[string]row)} }
+
+// swap writes a row if the old one is as it was, and if it was computed for a time that is
+// not after the clock's nor long ago. It returns the row as it is then, and the clock. A new
+// row without a token: only look.
+func (t *table) swap(key string, old uint64, new row, at time.Duration) (done bool, is row, clock time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clock = time.Duration(time.Now().UnixNano())
+	if t.rows[key].token == old && new.token != 0 && at <= clock && clock-at <= time.Second {
+		t.rows[key], done = new, true
+	}
+	return done, t.rows[key], clock
+}
