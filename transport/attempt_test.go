@@ -308,5 +308,7 @@ func TestUpgradedBodyThatFailsEndsTheCall(t *testing.T) {
 }
 
 func slotless(rc io.ReadCloser) io.ReadCloser {
-	return new(attempt).until(context.Background(), &http.Response{StatusCode: 101, Body: rc})
+	resp := &http.Response{StatusCode: 101, Body: rc}
+	new(attempt).endWithBody(context.Background(), resp)
+	return resp.Body
 }

@@ -175,7 +175,7 @@ func TestWhatWasTriedStaysCharged(t *testing.T) {
 		"bare DNS error":    {&net.DNSError{}, false},
 		"ctx":               {context.DeadlineExceeded, false},
 		"throttled further": {&outbound.ThrottledError{}, false},
-		"too early":         {fmt.Errorf("door: %w", early.Err), true},
+		"too early":         {fmt.Errorf("gate: %w", early.Err), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
