@@ -68,9 +68,9 @@ const (
 	// prompt is how long a body may take before the headers count without it. Most bodies
 	// come together with them, and some say that the refusal is no matter of pace: what
 	// was told too early cannot be taken back.
-	prompt = 10 * time.Millisecond
+	promptTimeout = 10 * time.Millisecond
 	// patience is how long anybody waits for a body, from the headers on.
-	patience = 2 * time.Second
+	bodyTimeout = 2 * time.Second
 )
 
 // peek begins to look at the response's body, which reads as before; nil: it is not to
@@ -89,7 +89,7 @@ func (p *Profile) peek(resp *http.Response) *body {
 	} else {
 		resp.Body = b
 	}
-	go b.ahead()
+	go b.readAhead()
 	return b
 }
 
@@ -101,16 +101,16 @@ type body struct {
 	gzip bool
 	done chan struct{} // closed when nobody reads ahead any more
 
-	mu     sync.Mutex // protects what follows
-	seen   []byte     // what was read ahead
-	off    int        // how much of it has been read again
-	err    error      // how the reading ended, if it did
-	broken any        // what it panicked with
-	enough bool       // nobody waits for more
+	mu      sync.Mutex // protects what follows
+	seen    []byte     // what was read ahead
+	off     int        // how much of it has been read again
+	err     error      // how the reading ended, if it did
+	broken  any        // what it panicked with
+	stopped bool       // nobody waits for more
 }
 
 // ahead reads until there is enough.
-func (b *body) ahead() {
+func (b *body) readAhead() {
 	defer close(b.done)
 	defer func() {
 		if v := recover(); v != nil { // it is the reader's, who is told
@@ -120,26 +120,26 @@ func (b *body) ahead() {
 		}
 	}()
 	for idle := 0; idle < 100; idle++ { // reads in a row that brought nothing
-		room := b.room()
-		if len(room) == 0 {
+		buffer := b.buffer()
+		if len(buffer) == 0 {
 			return
 		}
-		n, err := b.old.Read(room)
-		if n < 0 || n > len(room) {
+		n, err := b.old.Read(buffer)
+		if n < 0 || n > len(buffer) {
 			n = 0 // a reader that breaks its contract
 		}
-		if b.add(n, err); n > 0 {
+		if b.added(n, err); n > 0 {
 			idle = -1
 		}
 	}
 }
 
 // room returns where the next bytes go; none: there is enough.
-func (b *body) room() []byte {
+func (b *body) buffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.seen)
-	if b.enough || b.err != nil || n >= maxPeek {
+	if b.stopped || b.err != nil || n >= maxPeek {
 		return nil
 	}
 	if n == cap(b.seen) {
@@ -148,7 +148,7 @@ func (b *body) room() []byte {
 	return b.seen[n:min(cap(b.seen), maxPeek)]
 }
 
-func (b *body) add(n int, err error) {
+func (b *body) added(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen, b.err = b.seen[:len(b.seen)+n], err
@@ -184,22 +184,22 @@ func (b *body) look() []byte {
 func (b *body) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.enough = true
+	b.stopped = true
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	if n, err := b.again(p); n > 0 || err != nil {
+	if n, err := b.replay(p); n > 0 || err != nil {
 		return n, err
 	}
 	<-b.done // what is being read comes first
-	if n, err := b.again(p); n > 0 || err != nil {
+	if n, err := b.replay(p); n > 0 || err != nil {
 		return n, err
 	}
 	return b.old.Read(p)
 }
 
 // again reads what was read ahead, and then how that ended.
-func (b *body) again(p []byte) (int, error) {
+func (b *body) replay(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -226,7 +226,7 @@ func (b *body) Close() error {
 		defer func() { _ = recover() }() // as nobody else could
 		closed <- b.old.Close()
 	}()
-	t := time.NewTimer(prompt)
+	t := time.NewTimer(promptTimeout)
 	defer t.Stop()
 	select {
 	case err := <-closed:

@@ -43,7 +43,7 @@ func (r *reader) profile(p *Profile) (custom bool) {
 		custom = r.wild(p, from) || custom
 	}
 	for i := r.s.n - 1; i >= from; i-- {
-		if !r.s.Policies()[i].settle() {
+		if !r.s.Policies()[i].normalize() {
 			r.s.drop(i)
 		}
 	}
@@ -150,7 +150,7 @@ func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
 			if unit <= 0 {
 				unit = time.Second
 			}
-			p.Window = max(p.Window, span(n, unit))
+			p.Window = max(p.Window, duration(n, unit))
 		} else if d, ok := goDuration(v); ok {
 			p.Window = max(p.Window, d)
 		}

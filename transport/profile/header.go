@@ -150,14 +150,14 @@ func scan(h http.Header) (seen uint32) {
 
 // reader reads one response into a Signal.
 type reader struct {
-	header http.Header
-	seen   uint32 // the known headers that are there
-	left   int    // bytes that may still be read
-	now    time.Time
-	date   time.Time
-	dated  bool
-	asked  bool   // whether there is a date
-	s      Signal // by value: a pointer to it would cost an allocation
+	header   http.Header
+	seen     uint32 // the known headers that are there
+	left     int    // bytes that may still be read
+	now      time.Time
+	date     time.Time
+	dated    bool
+	dateRead bool   // whether there is a date
+	s        Signal // by value: a pointer to it would cost an allocation
 
 	quotas  [8]quota // RateLimit-Policy of the drafts 04 to 07
 	nQuotas int
@@ -209,11 +209,11 @@ func (r *reader) cached() bool {
 // clock returns what the API's clock showed when it answered, or else the local
 // time.
 func (r *reader) clock() time.Time {
-	if !r.asked {
-		r.asked = true
+	if !r.dateRead {
+		r.dateRead = true
 		// Another Date would be a proxy's.
 		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
-			r.date, r.dated = stamp(strings.Trim(v[0], " \t"))
+			r.date, r.dated = timestamp(strings.Trim(v[0], " \t"))
 		}
 	}
 	if r.dated {

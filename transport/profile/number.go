@@ -14,8 +14,8 @@ const (
 	forever = (1 << 31) * time.Second
 	// believable is the longest reset that is believed. APIs count by the month
 	// at most.
-	believable = 40 * 24 * time.Hour
-	maxDigits  = 20
+	maxReset  = 40 * 24 * time.Hour
+	maxDigits = 20
 )
 
 // number reads digits, and decimals. It is no strconv.ParseFloat, which takes
@@ -47,7 +47,7 @@ func allDigits(s string) bool {
 
 // span returns n times the unit, which is not negative. A part of a nanosecond
 // counts as a whole one: who comes early is refused again.
-func span(n float64, unit time.Duration) time.Duration {
+func duration(n float64, unit time.Duration) time.Duration {
 	d := math.Ceil(n * float64(unit))
 	if !(d < float64(forever)) {
 		return forever

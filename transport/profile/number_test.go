@@ -37,7 +37,7 @@ func TestSpansAreRoundedUpAndSaturate(t *testing.T) {
 		{2147483647, time.Second, 2147483647 * time.Second}, {2147483648, time.Second, forever}, {9223372037, time.Second, forever},
 		{1e20, time.Hour, forever}, {math.Inf(1), 1, forever}, {math.NaN(), 1, forever},
 	} {
-		if got := span(c.n, c.unit); got != c.want {
+		if got := duration(c.n, c.unit); got != c.want {
 			t.Errorf("%v times %v: %v, want %v", c.n, c.unit, got, c.want)
 		}
 	}
@@ -82,7 +82,7 @@ func FuzzStamp(f *testing.F) {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, v string) {
-		at, ok := stamp(v)
+		at, ok := timestamp(v)
 		if want, err := http.ParseTime(v); err == nil && strings.HasSuffix(v, "GMT") && len(v) == len(http.TimeFormat) && v[3] == ',' {
 			if !ok || !at.Equal(want) {
 				t.Errorf("%q: %v %v, want %v", v, at, ok, want)
@@ -114,8 +114,8 @@ func FuzzStamp(f *testing.F) {
 			// Never too short: a call that comes early is refused again.
 			if want, _, err := big.ParseFloat(v, 10, 200, big.ToNegativeInf); err == nil && n < 1e6 {
 				want.Mul(want, big.NewFloat(1e9))
-				if got := new(big.Float).SetInt64(int64(span(n, time.Second)) + 1); got.Cmp(want) < 0 {
-					t.Errorf("%q: %v is too short", v, span(n, time.Second))
+				if got := new(big.Float).SetInt64(int64(duration(n, time.Second)) + 1); got.Cmp(want) < 0 {
+					t.Errorf("%q: %v is too short", v, duration(n, time.Second))
 				}
 			}
 		}

@@ -146,7 +146,7 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 	}
 	seen := scan(resp.Header)
 	// Age says nothing by itself, and Date is none of those that are seen.
-	if seen&^(1<<hAge) != 0 || p.minds(resp.StatusCode) {
+	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode) {
 		return p.read(resp, now, seen, early)
 	}
 	return s
@@ -154,15 +154,17 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 
 // minds reports whether a response can say something although no header that
 // is generally known does.
-func (p *Profile) minds(status int) bool {
-	return refusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksAt(status)
+func (p *Profile) mayRead(status int) bool {
+	return isRefusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksStatus(status)
 }
 
 // refusal reports whether a status is one by itself.
-func refusal(status int) bool { return status == http.StatusTooManyRequests || status == overloaded }
+func isRefusal(status int) bool {
+	return status == http.StatusTooManyRequests || status == statusOverloaded
+}
 
 // overloaded is what several vendors answer when they are.
-const overloaded = 529
+const statusOverloaded = 529
 
 func (p *Profile) refuses(status int) bool {
 	for _, s := range p.Refusals {
@@ -173,7 +175,7 @@ func (p *Profile) refuses(status int) bool {
 	return false
 }
 
-func (p *Profile) peeksAt(status int) bool {
+func (p *Profile) peeksStatus(status int) bool {
 	for i := range p.Peeks {
 		if p.Peeks[i].Status == status {
 			return true
@@ -201,11 +203,11 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	r.retryAfter()
 	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	r.trio(hLimit, hRemaining, hReset)
+	r.limitHeaders(hLimit, hRemaining, hReset)
 	custom := r.profile(p)
-	r.trio(hXLimit, hXRemaining, hXReset)
-	r.trio(hYLimit, hYRemaining, hYReset)
-	r.conclude()
+	r.limitHeaders(hXLimit, hXRemaining, hXReset)
+	r.limitHeaders(hYLimit, hYRemaining, hYReset)
+	r.mergePolicies()
 
 	status := resp.StatusCode
 	switch {
@@ -214,7 +216,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 		if p.Reason != Unknown {
 			s.Reason = p.Reason
 		}
-	case status == overloaded:
+	case status == statusOverloaded:
 		s.Throttled, s.Reason = true, Overload
 	case status == http.StatusServiceUnavailable && s.HasRetryAfter:
 		s.Throttled = true
@@ -228,7 +230,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 		if b == nil {
 			r.judge(p, status, nil)
 		} else {
-			if !b.wait(prompt) {
+			if !b.wait(promptTimeout) {
 				if early != nil {
 					first := r
 					first.judge(p, status, b.look())
@@ -236,7 +238,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 						early(first.s)
 					}
 				}
-				b.wait(patience - prompt)
+				b.wait(bodyTimeout - promptTimeout)
 			}
 			b.stop()
 			r.judge(p, status, b.look())
@@ -258,7 +260,7 @@ func (r *reader) judge(p *Profile, status int, body []byte) {
 // finish computes what follows from all that was read.
 func (r *reader) finish(p *Profile) {
 	s := &r.s
-	s.conclude(p.Penalty)
+	s.computeWait(p.Penalty)
 	if s.Throttled || s.n > 0 {
 		if r.clock(); r.dated {
 			s.Date, s.Skew = r.date, max(-forever, between(r.now, r.date))

@@ -24,8 +24,8 @@ func (r *reader) structured(limits, policies []string) {
 			r.limits(v, from)
 		}
 	}
-	if dict && good && one.settle() {
-		r.s.add(one)
+	if dict && good && one.normalize() {
+		r.s.push(one)
 	}
 }
 
@@ -84,7 +84,7 @@ func dictionary(v string, p *Policy) bool {
 		case "remaining":
 			p.Remaining = float64(it.value.n)
 		case "reset":
-			if d, _ := seconds(it.value); d <= believable {
+			if d, _ := seconds(it.value); d <= maxReset {
 				p.Reset = d
 			}
 		}
@@ -154,7 +154,7 @@ func (r *reader) limits(v string, from int) {
 		if reset.kind != none && !ok {
 			continue
 		}
-		if ok = ok && d <= believable; remaining.kind == none && !ok {
+		if ok = ok && d <= maxReset; remaining.kind == none && !ok {
 			continue
 		}
 		p := r.named(clean(name), it.pk.bytes(), from)
@@ -167,7 +167,7 @@ func (r *reader) limits(v string, from int) {
 		if ok {
 			p.Reset = max(p.Reset, d)
 		}
-		p.settle()
+		p.normalize()
 	}
 }
 
@@ -191,7 +191,7 @@ func (r *reader) named(name string, partition []byte, from int) *Policy {
 
 // conclude makes one of what the API has told twice, and gives the quotas of the
 // drafts 00 to 07 to the policies that they are about.
-func (r *reader) conclude() {
+func (r *reader) mergePolicies() {
 	r.merge()
 	all := r.s.Policies()
 	n := len(all)
@@ -213,7 +213,7 @@ func (r *reader) conclude() {
 		}
 		p := NewPolicy("")
 		p.Limit, p.Window = q.limit, q.window
-		r.s.add(p)
+		r.s.push(p)
 	}
 }
 

@@ -70,6 +70,6 @@ func (r *Response) Until(v string) (time.Duration, bool) {
 	if len(v) > maxValue {
 		return 0, false
 	}
-	at, ok := stamp(v)
+	at, ok := timestamp(v)
 	return max(0, between(r.clock, at)), ok
 }

@@ -28,7 +28,7 @@ func (r *reader) retryAfter() {
 				var one string
 				one, v, _ = strings.Cut(v, joined)
 				if n, numeric := number(one); numeric {
-					longest, found = max(longest, span(n, time.Millisecond)), true
+					longest, found = max(longest, duration(n, time.Millisecond)), true
 				}
 			}
 		}
@@ -89,9 +89,9 @@ func delay(v string, unit time.Duration, clock func() time.Time) (d time.Duratio
 		if unit <= 0 {
 			unit = time.Second
 		}
-		return span(n, unit), false, true
+		return duration(n, unit), false, true
 	}
-	at, ok := stamp(v)
+	at, ok := timestamp(v)
 	if !ok {
 		return 0, false, false
 	}

@@ -80,7 +80,7 @@ type Policy struct {
 	// seconds, so that it may be up to a second too short.
 	Absolute bool
 
-	low bool // Remaining was -1, which may stand for 0 or for unknown
+	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
 
 	// Window is the time in which Limit is allowed; 0: the API has not told.
 	Window time.Duration
@@ -115,11 +115,11 @@ func (p *Policy) exhausted() bool {
 
 // settle brings the policy into the shape that its fields promise. It reports
 // whether it says anything.
-func (p *Policy) settle() bool {
+func (p *Policy) normalize() bool {
 	switch {
-	case p.low && p.Limit >= 0:
+	case p.minusOne && p.Limit >= 0:
 		p.Remaining = 0
-	case p.low && p.Remaining < 0:
+	case p.minusOne && p.Remaining < 0:
 		return false // -1 of -1: the API does not know
 	}
 	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
@@ -194,7 +194,7 @@ func (s *Signal) Policies() []Policy {
 // fields say. Beyond 32 policies nothing is added.
 func (s *Signal) Add(p Policy) {
 	if p.bound() {
-		s.add(p)
+		s.push(p)
 	}
 }
 
@@ -216,11 +216,11 @@ func (s *Signal) bound() {
 func (p *Policy) bound() bool {
 	p.Name, p.Unit = clean(p.Name), clean(p.Unit)
 	p.Limit, p.Remaining, p.used = amount(p.Limit), amount(p.Remaining), amount(p.used)
-	if p.Reset < 0 || p.Reset > believable {
+	if p.Reset < 0 || p.Reset > maxReset {
 		p.Reset, p.Absolute = None, false
 	}
 	p.Window = max(0, min(p.Window, forever))
-	return p.settle()
+	return p.normalize()
 }
 
 func amount(f float64) float64 {
@@ -229,8 +229,6 @@ func amount(f float64) float64 {
 	}
 	return None
 }
-
-func (s *Signal) add(p Policy) { s.push(p) }
 
 // push adds a policy and returns it in its place; nil: there are too many.
 func (s *Signal) push(p Policy) *Policy {
@@ -284,7 +282,7 @@ func (p *Policy) binds(q *Policy) bool {
 	case a && p.Reset != q.Reset:
 		return p.Reset > q.Reset
 	}
-	x, y := p.left(), q.left()
+	x, y := p.fraction(), q.fraction()
 	switch {
 	case x != y:
 		return x < y
@@ -298,7 +296,7 @@ func (p *Policy) binds(q *Policy) bool {
 
 // left is the part of the limit that remains, 0 to 1; above that, it is not
 // known: 2, how many remain is told; 3, that is not.
-func (p *Policy) left() float64 {
+func (p *Policy) fraction() float64 {
 	switch {
 	case p.Remaining < 0 || p.Kind == PerSecond:
 		return 3
@@ -311,7 +309,7 @@ func (p *Policy) left() float64 {
 }
 
 // conclude computes how long to wait.
-func (s *Signal) conclude(penalty time.Duration) {
+func (s *Signal) computeWait(penalty time.Duration) {
 	all := s.Policies()
 	longest, only, counted := time.Duration(0), time.Duration(0), 0
 	busy := false // too many calls at once

@@ -80,8 +80,8 @@ func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
 	for i := range inOrder {
 		for j := range inOrder {
 			var s Signal
-			s.add(inOrder[j])
-			s.add(inOrder[i])
+			s.push(inOrder[j])
+			s.push(inOrder[i])
 			if want := inOrder[min(i, j)].Name; s.Binding().Name != want {
 				t.Errorf("of %q and %q binds %q", inOrder[i].Name, inOrder[j].Name, s.Binding().Name)
 			}

@@ -130,7 +130,7 @@ func plain(name string) string {
 
 // trio returns the fields for a limit, what remains and a reset whose headers
 // begin alike.
-func trio(prefix string, f Field) []Field {
+func limitFields(prefix string, f Field) []Field {
 	return suffixed(f, prefix+"Limit", prefix+"Remaining", prefix+"Reset")
 }
 
@@ -159,7 +159,7 @@ func (s *Signal) ask(d time.Duration, ok bool) {
 // askText counts a wait in seconds, or as Go writes a duration.
 func (s *Signal) askText(v string) {
 	if n, ok := number(v); ok {
-		s.ask(span(n, time.Second), true)
+		s.ask(duration(n, time.Second), true)
 		return
 	}
 	s.ask(goDuration(v))

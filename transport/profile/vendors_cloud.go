@@ -111,7 +111,7 @@ func windowOf(name string) time.Duration {
 	}{{"Sec", time.Second}, {"Min", time.Minute}, {"Hour", time.Hour}, {"Day", day}} {
 		if rest, ok := strings.CutSuffix(name, w.suffix); ok {
 			n, _ := number(rest[len(strings.TrimRight(rest, "0123456789")):])
-			return span(n, w.unit)
+			return duration(n, w.unit)
 		}
 	}
 	return 0
@@ -192,7 +192,7 @@ var Okta *Profile = okta
 
 var okta = &Profile{
 	Name:   "okta",
-	Fields: trio("X-Rate-Limit-", Field{}),
+	Fields: limitFields("X-Rate-Limit-", Field{}),
 	Judge: func(r *Response, s *Signal) {
 		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency

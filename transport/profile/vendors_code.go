@@ -24,7 +24,7 @@ var GitHub *Profile = gitHub
 
 var gitHub = &Profile{
 	Name: "github",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
@@ -77,9 +77,9 @@ var Linear *Profile = linear
 var linear = &Profile{
 	Name: "linear",
 	Fields: slices.Concat(
-		trio("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
-		trio("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
-		trio("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
+		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
+		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
+		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Peeks: []Peek{{Status: 400}},
 	Judge: func(r *Response, s *Signal) {
 		r.each(func(path []byte, value func() string) {
@@ -121,7 +121,7 @@ func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 	if p.Limit <= 0 || p.Remaining < 0 || missing <= 0 {
 		return 0
 	}
-	return span(missing/p.Limit, period)
+	return duration(missing/p.Limit, period)
 }
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which
@@ -217,7 +217,7 @@ var Zoom *Profile = zoom
 
 var zoom = &Profile{
 	Name: "zoom",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
 	Peeks: []Peek{{Status: 429}},
@@ -248,7 +248,7 @@ var basecamp = &Profile{
 					p.remains(value())
 				case "period":
 					if period, ok := number(value()); ok {
-						p.Window = span(period, time.Second)
+						p.Window = duration(period, time.Second)
 					}
 				case "until":
 					if d, ok := r.Until(value()); ok {
@@ -302,7 +302,7 @@ var Confluence *Profile = confluence
 
 var confluence = &Profile{
 	Name: "confluence-dc",
-	Fields: append(trio("X-Ratelimit-", Field{Kind: Bucket}),
+	Fields: append(limitFields("X-Ratelimit-", Field{Kind: Bucket}),
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
 }
 

@@ -50,7 +50,7 @@ var discord = &Profile{
 // is named by the bucket, of which there are three: "general", "text" and "media".
 var turnIO = &Profile{
 	Name:   "turnio",
-	Fields: append(trio("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 }
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
@@ -60,9 +60,9 @@ var Twitter *Profile = twitter
 
 var twitter = &Profile{
 	Name: "twitter",
-	Fields: slices.Concat(trio("X-Rate-Limit-", Field{}),
-		trio("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
-		trio("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
+	Fields: slices.Concat(limitFields("X-Rate-Limit-", Field{}),
+		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
+		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
 }
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
@@ -71,7 +71,7 @@ var Reddit *Profile = reddit
 
 var reddit = &Profile{
 	Name:   "reddit",
-	Fields: trio("X-Ratelimit-", Field{In: time.Second}),
+	Fields: limitFields("X-Ratelimit-", Field{In: time.Second}),
 }
 
 // Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026).
@@ -152,16 +152,16 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 			}
 		case "estimated_time_to_regain_access":
 			if ok && n > 0 {
-				p.Reset, refused = span(n, time.Minute), true
+				p.Reset, refused = duration(n, time.Minute), true
 			}
 		case "reset_time_duration":
 			if ok && n > 0 {
-				p.Reset = span(n, time.Second)
+				p.Reset = duration(n, time.Second)
 			}
 		}
 	}
 	if p.bound() {
-		s.add(p)
+		s.push(p)
 	}
 	return p.Wait(), refused
 }
@@ -221,7 +221,7 @@ var riot = &Profile{
 			for one := range items(r.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
-					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
+					s.Add(usage(f.name+window, countOf(counts, window), limit, duration(seconds, time.Second)))
 				}
 			}
 		}

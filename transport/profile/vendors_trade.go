@@ -52,7 +52,7 @@ var shopifyGraphQL = &Profile{
 		if refused {
 			s.refuse(Rate)
 			if rate > 0 && asked > available {
-				s.ask(span((asked-available)/rate, time.Second), true)
+				s.ask(duration((asked-available)/rate, time.Second), true)
 			}
 		}
 	},
@@ -114,7 +114,7 @@ var Tiendanube *Profile = tiendanube
 
 var tiendanube = &Profile{
 	Name:   "tiendanube",
-	Fields: trio("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
+	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
 }
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026),
@@ -123,13 +123,13 @@ var Prisjakt *Profile = prisjakt
 
 var prisjakt = &Profile{
 	Name:   "prisjakt",
-	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
+	Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
 
 // skuVault is the API of SkuVault, whose reset is in milliseconds from now.
 var skuVault = &Profile{
 	Name:   "skuvault",
-	Fields: trio("X-Ratelimit-", Field{In: time.Millisecond}),
+	Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
 }
 
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
@@ -249,7 +249,7 @@ var Pipedrive *Profile = pipedrive
 
 var pipedrive = &Profile{
 	Name: "pipedrive",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Daily-Requests-Left", Is: IsRemaining, Policy: "daily-requests", Window: day},
 		Field{Header: "X-Daily-Ratelimit-Token-Limit", Is: IsLimit, Policy: "daily-tokens", Window: day},
 		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
@@ -287,7 +287,7 @@ var zendesk = &Profile{
 				case key == "remaining":
 					p.Remaining = n
 				case key == "resets":
-					p.Reset = span(n, time.Second)
+					p.Reset = duration(n, time.Second)
 				}
 			}
 			if s.Add(p); p.Remaining == 0 && p.binds(&endpoint) {

@@ -10,13 +10,13 @@ import (
 // 8601 with an offset, also without seconds, and what JavaScript writes. Which
 // one it can be shows in its shape, so that only one layout is tried: a layout
 // that does not fit costs an allocation.
-func stamp(v string) (time.Time, bool) {
+func timestamp(v string) (time.Time, bool) {
 	layout := ""
 	switch {
 	case len(v) < len("2006-01-02T15:04Z") || len(v) > 100:
 		return time.Time{}, false
 	case v[4] == '-' && (v[10] == 'T' || v[10] == 't' || v[10] == ' '):
-		return isoStamp(v)
+		return isoTimestamp(v)
 	case len(v) == len(http.TimeFormat) && v[3] == ',':
 		layout = http.TimeFormat
 	case len(v) == len(time.ANSIC) && v[3] == ' ':
@@ -43,7 +43,7 @@ const jsLayout = "Mon Jan 02 2006 15:04:05 GMT-0700"
 // isoStamp reads ISO 8601 as it is sent: RFC 3339, but without seconds, with a
 // blank instead of the T, or with an offset without a colon or minutes, too.
 // Without any offset it is no point in time.
-func isoStamp(v string) (time.Time, bool) {
+func isoTimestamp(v string) (time.Time, bool) {
 	const date = len("2006-01-02T15:04")
 	zone := strings.IndexAny(v[date:], "Zz+-")
 	if zone < 0 {

@@ -7,7 +7,7 @@ import (
 
 // trio reads a limit, what remains of it and its reset, as they stand in three
 // headers.
-func (r *reader) trio(limit, remaining, reset int) {
+func (r *reader) limitHeaders(limit, remaining, reset int) {
 	if r.seen&(1<<limit|1<<remaining|1<<reset|1<<hResetTime|1<<hXResetAfter) == 0 {
 		return
 	}
@@ -33,8 +33,8 @@ func (r *reader) trio(limit, remaining, reset int) {
 	default:
 		r.reset(&p, r.known(reset), 0)
 	}
-	if p.settle() {
-		r.s.add(p)
+	if p.normalize() {
+		r.s.push(p)
 	}
 }
 
@@ -53,7 +53,7 @@ func (r *reader) quota(limit int64, window bare) {
 
 // seconds returns the time that an integer is in seconds.
 func seconds(b bare) (time.Duration, bool) {
-	return span(float64(b.n), time.Second), b.kind == integer && b.n >= 0
+	return duration(float64(b.n), time.Second), b.kind == integer && b.n >= 0
 }
 
 // limit reads what is allowed. Of several, the least counts. The drafts 00 to 03
@@ -123,7 +123,7 @@ func (p *Policy) least(to *float64, n float64) {
 // below counts what remains as less than nothing.
 func (p *Policy) below(by float64) {
 	if by == 1 {
-		p.low = true
+		p.minusOne = true
 	} else {
 		p.Remaining = 0
 	}
@@ -169,7 +169,7 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 	if n, ok := number(v); ok {
 		switch {
 		case unit > 0:
-			d = span(n, unit)
+			d = duration(n, unit)
 		case n >= 1e14:
 			return true // microseconds, or no time at all
 		case n >= 1e11:
@@ -179,19 +179,19 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 		default:
 			// What is not believed to be a time from now is one since 1970 if the
 			// API's clock shows about the same, as a simulated one may.
-			if d = span(n, r.unit(n)); d > believable {
-				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= believable {
+			if d = duration(n, r.unit(n)); d > maxReset {
+				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= maxReset {
 					d, absolute = r.until(at)
 				}
 			}
 		}
 	} else if d, ok = goDuration(v); ok {
-	} else if at, ok := stamp(v); ok {
+	} else if at, ok := timestamp(v); ok {
 		d, absolute = r.until(at)
 	} else if _, ok := number(strings.TrimPrefix(v, "-")); !ok {
 		return false
 	}
-	if d <= believable && (d > p.Reset || d == p.Reset && absolute) {
+	if d <= maxReset && (d > p.Reset || d == p.Reset && absolute) {
 		p.Reset, p.Absolute = d, absolute
 	}
 	return true
