@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// go doc prints a declaration as it stands, and a profile has up to 40 lines: each has
-// them in a variable that is not exported.
+// go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
+// is in a variable that is not exported.
 func TestWhatIsExportedIsDeclaredInALine(t *testing.T) {
 	files, err := filepath.Glob("vendors*.go")
 	if err != nil {

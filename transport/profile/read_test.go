@@ -45,7 +45,7 @@ func TestNilProfileIsTheGenericOne(t *testing.T) {
 	}
 }
 
-func TestNothingIsSaidByNoResponse(t *testing.T) {
+func TestNoResponseSaysNothing(t *testing.T) {
 	for _, resp := range []*http.Response{nil, {}, {StatusCode: 200}, answer(200), answer(404), answer(503), answer(200, "Age", "7")} {
 		if s := profile.Generic.Read(resp, now); s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero() {
 			t.Errorf("%+v: %+v", resp, s)
@@ -53,7 +53,7 @@ func TestNothingIsSaidByNoResponse(t *testing.T) {
 	}
 }
 
-func TestClockOfTheAPIIsTold(t *testing.T) {
+func TestReadTellsTheClockOfTheAPI(t *testing.T) {
 	s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
 	if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
 		t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
@@ -65,8 +65,8 @@ func TestClockOfTheAPIIsTold(t *testing.T) {
 	}
 }
 
-// A vendor's header is found however the profile spells it, and what a profile
-// lists is not read as generally.
+// A profile finds a vendor's header in any spelling, and the header has only the meaning that
+// the profile lists.
 func TestFieldsOfOnesOwn(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
 		{Header: "x-mine-left", Is: profile.IsRemaining, Policy: "mine", Unit: "points", Window: time.Hour},
@@ -115,8 +115,8 @@ func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
 	}
 }
 
-// Who takes an overload for a limit slows the fleet down for nothing, and sends a
-// POST again that may have been done.
+// A profile that takes an overload for a limit slows the fleet down for nothing, and sends a
+// POST again that the API may have carried out.
 func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
 	for _, name := range names {
 		for _, status := range []int{503, 529} {
@@ -133,7 +133,7 @@ func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
 	}
 }
 
-func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
+func TestJudgeIsCalledOnlyWhereItIsNeeded(t *testing.T) {
 	asked := 0
 	p := &profile.Profile{
 		Name:   "mine",
@@ -157,7 +157,7 @@ func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
 	}
 }
 
-// Whatever a function Judge does, the Signal keeps what its fields promise.
+// Whatever Judge does, the Signal keeps what its fields promise.
 func TestJudgeCannotBreakThePromises(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Response, s *profile.Signal) {
 		s.Reason = 99
@@ -234,8 +234,8 @@ func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
-// A flood of headers costs a bounded number of allocations, says nothing that
-// is out of bounds, and is read the same each time.
+// A flood of headers costs a bounded number of allocations, says nothing that is out of
+// bounds, and is read the same each time.
 func TestFloodsOfHeadersAreBounded(t *testing.T) {
 	all := floods()
 	for _, what := range slices.Sorted(maps.Keys(all)) {
@@ -271,7 +271,7 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 	} {
 		for _, p := range []*profile.Profile{nil, profile.Generic, profile.OpenAI, profile.Jira} {
 			if p != nil && p.Judge != nil && resp.StatusCode == 429 {
-				continue // its function is asked
+				continue // its function allocates
 			}
 			if n := testing.AllocsPerRun(100, func() { sink = p.Read(resp, now) }); n > 0 {
 				t.Errorf("%s: %v allocations", name, n)
@@ -295,7 +295,7 @@ func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
 	})
 }
 
-// Simulated time begins in 2000, where a time since 1970 has a digit less.
+// Simulated time begins in 2000, when a time since 1970 has a digit less.
 func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
