@@ -67,8 +67,8 @@ var gitHub = &Profile{
 // buckets of requests and of complexity. Each refills at its limit per hour, with resets in
 // milliseconds since 1970 that a success does not wait for. A 400 with the code RATELIMITED
 // is a refusal. It waits until there is room for a request and for the complexity of the
-// query, and 10 s at least: Linear would refuse most calls that come back for every single
-// unit. Some queries have a limit of their own, the policy "endpoint-requests": a refusal by
+// query, and 10 s at least: it would refuse a program that comes back for every single unit
+// again with the next. Some queries have a limit of their own, the policy "endpoint-requests": a refusal by
 // that one alone is a Lock with the Scope "endpoint", whose Detail is the query.
 var Linear *Profile = linear
 

@@ -21,21 +21,21 @@ const (
 // empty.
 type rest struct {
 	io.ReadCloser
-	cut  func() // of its request
-	once sync.Once
-	err  error
+	cancel func() // of its request
+	once   sync.Once
+	err    error
 }
 
 func (b *rest) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (b *rest) Close() error {
-	b.once.Do(func() { b.err = drain(b.ReadCloser, b.cut) })
+	b.once.Do(func() { b.err = drain(b.ReadCloser, b.cancel) })
 	return b.err
 }
 
 // drain reads on and closes the body. If it stalls, cut ends that: the reader that unpacks
 // net/http's gzip cannot be closed while it waits for its first bytes.
-func drain(body io.ReadCloser, cut func()) error {
+func drain(body io.ReadCloser, cancel func()) error {
 	if body == nil {
 		return nil
 	}
@@ -50,29 +50,29 @@ func drain(body io.ReadCloser, cut func()) error {
 	select {
 	case <-end:
 	case <-timer.C:
-		if cut != nil {
-			cut()
+		if cancel != nil {
+			cancel()
 		}
 	}
 	return body.Close()
 }
 
 // ending is a body that ends its request's context when it ends.
-type ending struct {
+type cancelAtEnd struct {
 	io.ReadCloser
-	cut context.CancelFunc
+	cancel context.CancelFunc
 }
 
-func (b *ending) Read(p []byte) (int, error) {
+func (b *cancelAtEnd) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		b.cut()
+		b.cancel()
 	}
 	return n, err
 }
 
-func (b *ending) Close() error {
-	defer b.cut()
+func (b *cancelAtEnd) Close() error {
+	defer b.cancel()
 	return b.ReadCloser.Close()
 }
 
@@ -87,21 +87,21 @@ func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) 
 	if err == nil && resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil && r.oneHop {
 			if rounds > 1 { // RetryMax bounds them
-				spent(resp)
+				forbidRetry(resp)
 			}
 			return resp, nil
 		}
 	}
 	if resp != nil && resp.Body != nil {
-		var cut func()
+		var cancel func()
 		if resp.Request != nil {
 			if r := requestOf(resp.Request.Context()); r != nil {
-				cut = r.cutter()
+				cancel = r.cancelFunc()
 			}
 		}
-		_ = drain(resp.Body, cut)
+		_ = drain(resp.Body, cancel)
 	}
-	return nil, given(resp, err, rounds)
+	return nil, finalError(resp, err, rounds)
 }
 
 func statusOf(resp *http.Response) int {

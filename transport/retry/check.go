@@ -39,7 +39,7 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 	}
 	again, end := p.judge(ctx, r, resp, err)
 	r.judged, r.end = true, end
-	if again && resp != nil && p.hands(r) {
+	if again && resp != nil && p.returnsResponse(r) {
 		return true, nil
 	}
 	return again, end
@@ -56,28 +56,28 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 		return false, r.report(resp, err)
 	case ctx.Err() != nil:
 		return false, r.report(resp, ctx.Err())
-	case resp != nil && r.oneHop && r.limited == nil && announced(r.req):
+	case resp != nil && r.oneHop && r.limited == nil && announcesRetries(r.req):
 		return false, nil // its sender goes on
 	}
 	why := r.why(what, wait, resp, err)
-	r.given = r.report(resp, why)
-	ok, late := p.plan(ctx, r, what, wait)
+	r.endError = r.report(resp, why)
+	ok, pastDeadline := p.plan(ctx, r, what, wait)
 	if ok {
 		if resp != nil && !r.last {
-			resp.Body = &rest{ReadCloser: resp.Body, cut: r.cut}
+			resp.Body = &rest{ReadCloser: resp.Body, cancel: r.cancel}
 		}
 		return true, r.report(resp, why)
 	}
-	if resp != nil && p.hands(r) {
+	if resp != nil && p.returnsResponse(r) {
 		if what == limited || what == refused && p.MaxThrottled > 0 || what == failed && p.MaxFailures > 0 {
-			spent(resp)
+			forbidRetry(resp)
 		}
 		return false, nil
 	}
 	if resp != nil && r.limited != nil {
 		return false, nil // OnRefusal wants it so
 	}
-	if late {
+	if pastDeadline {
 		why = deadline(why)
 	}
 	return false, r.report(resp, why)
@@ -111,11 +111,11 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 			return final, 0
 		}
 		return failed, 0
-	case r.signal.hopeless:
+	case r.signal.permanent:
 		return final, 0
 	case r.signal.throttled:
-		if r.asked == 0 && !r.signal.told {
-			r.asked = r.backOff()
+		if r.asked == 0 && !r.signal.limiterHolds {
+			r.asked = r.unheldPause()
 		}
 		return refused, r.asked
 	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:
@@ -127,7 +127,7 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 // plan counts the attempt, and notes when the next one may begin. It reports
 // whether there is to be one, and if not, whether that is only because the
 // context ends before.
-func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, late bool) {
+func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, pastDeadline bool) {
 	now := time.Now()
 	left := forever
 	end, bounded := ctx.Deadline()
@@ -144,7 +144,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		if r.failures > p.MaxFailures {
 			return false, false
 		}
-		if r.out {
+		if r.sent {
 			r.since = time.Time{} // it had room
 		}
 		if pause > left {
@@ -172,14 +172,14 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	}
 	room := whole - now.Sub(r.since)
 	if what == limited && wait <= 0 {
-		r.blind++
-		pause = doubled(shortest, time.Second, r.blind)
+		r.unknownWaits++
+		pause = doubled(minPause, time.Second, r.unknownWaits)
 	}
 	if pause > min(room, left) {
 		return false, left <= room
 	}
 	switch {
-	case what == refused && r.signal.told:
+	case what == refused && r.signal.limiterHolds:
 		r.next = now // the limiter knows how long, and so does the door
 	case wait <= 0, what == refused && r.signal.wait <= 0: // nobody has asked for it
 		r.next = now.Add(jitter(pause, pause/2, min(room, left)))

@@ -86,7 +86,7 @@ func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	}
 	p := &policy{Config: c}
 	p.client = &retryablehttp.Client{
-		HTTPClient:     &http.Client{Transport: newHops(p, t), CheckRedirect: checkRedirect},
+		HTTPClient:     &http.Client{Transport: newRedirects(p, t), CheckRedirect: checkRedirect},
 		RetryWaitMin:   defaultWaitMin,
 		RetryWaitMax:   defaultWaitMax,
 		RetryMax:       math.MaxInt,

@@ -61,7 +61,7 @@ func (e *Error) RetryableError() bool { return false }
 func (r *request) report(resp *http.Response, why error) *Error {
 	e := &Error{
 		Method:    r.req.Method,
-		URL:       bare(r.req.URL),
+		URL:       redactedURL(r.req.URL),
 		Attempts:  r.attempts,
 		Throttled: r.throttled,
 		Failures:  r.failures,
@@ -81,7 +81,7 @@ func (r *request) report(resp *http.Response, why error) *Error {
 }
 
 // bare returns what of a URL is no secret.
-func bare(u *url.URL) string {
+func redactedURL(u *url.URL) string {
 	if u == nil {
 		return ""
 	}

@@ -108,5 +108,5 @@ func TestURLsInTextsAreCutDown(t *testing.T) {
 	} {
 		require.Equal(t, want, redacted(text), text)
 	}
-	require.Empty(t, bare(nil))
+	require.Empty(t, redactedURL(nil))
 }

@@ -24,7 +24,7 @@ type givenUp struct {
 	some atomic.Bool // it is not empty: else nobody needs the lock
 
 	mu   sync.Mutex
-	ends map[identity]gone
+	ends map[identity]abandoned
 }
 
 // identity tells a request that is sent again from one that was made anew and looks the
@@ -44,7 +44,7 @@ func identityOf(req *http.Request) identity {
 }
 
 // gone is a request that was given up.
-type gone struct {
+type abandoned struct {
 	header http.Header // held, so that its address is nobody else's
 	until  time.Time   // whoever sends it again before gets why
 	why    *Error
@@ -73,7 +73,7 @@ func (g *givenUp) sentAgain(req *http.Request) error {
 // tries each of them is such a request.
 func (g *givenUp) remember(req *http.Request, r *request, err error) {
 	r.mu.Lock()
-	until, why, attempts := r.until, r.given, r.attempts
+	until, why, attempts := r.until, r.endError, r.attempts
 	r.mu.Unlock()
 	if attempts < 2 || until.IsZero() || errors.Is(err, context.Canceled) {
 		return
@@ -82,7 +82,7 @@ func (g *givenUp) remember(req *http.Request, r *request, err error) {
 	defer g.mu.Unlock()
 	g.forget(time.Now())
 	if g.ends == nil {
-		g.ends = map[identity]gone{}
+		g.ends = map[identity]abandoned{}
 	}
 	for other := range g.ends {
 		if len(g.ends) < maxGivenUp {
@@ -91,7 +91,7 @@ func (g *givenUp) remember(req *http.Request, r *request, err error) {
 		delete(g.ends, other)
 	}
 	why.Attempts, why.Throttled, why.Failures = 0, 0, 0 // of the one that comes next
-	g.ends[identityOf(req)] = gone{req.Header, until, why}
+	g.ends[identityOf(req)] = abandoned{req.Header, until, why}
 	g.some.Store(true)
 }
 

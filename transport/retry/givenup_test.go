@@ -321,7 +321,7 @@ func TestAsManyRequestsAreRememberedAsThereIsRoomAndNoneForEver(t *testing.T) {
 		require.Len(t, rt.givenUp.ends, 1)
 
 		time.Sleep(30 * time.Second)
-		rt.Client.HTTPClient.Transport.(*hops).transport.Limiter = &refusing{errs: []error{outbound.ErrTooLarge}}
+		rt.Client.HTTPClient.Transport.(*redirects).transport.Limiter = &refusing{errs: []error{outbound.ErrTooLarge}}
 		_, err = send(t, rt, unnamed(t))
 		require.ErrorIs(t, err, outbound.ErrTooLarge)
 		require.Empty(t, rt.givenUp.ends)

@@ -12,7 +12,7 @@ const (
 	forever = time.Duration(math.MaxInt64)
 	// shortest is the first pause for a limiter that does not know when it has
 	// room: a call in progress ends sometime.
-	shortest = 10 * time.Millisecond
+	minPause = 10 * time.Millisecond
 )
 
 // backoff is the Backoff: what is left until the next attempt may begin. After
@@ -35,9 +35,9 @@ func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 func (p *policy) prepare(req *http.Request) error {
 	r := requestOf(req.Context())
 	if r == nil || !r.begun() {
-		return &Error{Method: req.Method, URL: bare(req.URL), Attempts: 1, Err: errHook}
+		return &Error{Method: req.Method, URL: redactedURL(req.URL), Attempts: 1, Err: errHook}
 	}
-	if err := p.foreign(req.Context(), r); err != nil {
+	if err := p.planUnchecked(req.Context(), r); err != nil {
 		return err
 	}
 	return r.pause(req.Context())
@@ -81,9 +81,9 @@ func doubled(first, most time.Duration, n int) time.Duration {
 
 // backOff returns how long to wait after a refusal where the API has not said so, and
 // the limiter holds nobody. r.mu is held.
-func (r *request) backOff() time.Duration {
-	r.alone++
-	return doubled(time.Second, defaultWaitMax, r.alone)
+func (r *request) unheldPause() time.Duration {
+	r.unheld++
+	return doubled(time.Second, defaultWaitMax, r.unheld)
 }
 
 // jitter returns d and up to more on top, so that those who were told the same

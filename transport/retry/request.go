@@ -26,21 +26,21 @@ type request struct {
 	req    *http.Request   // of this attempt
 	replay bool            // its body can be had again
 
-	attempts  int       // that went out
-	throttled int       // refusals by the API
-	failures  int       // of attempts
-	blind     int       // pauses whose length nobody said
-	alone     int       // refusals after which nobody but the request itself has waited
-	since     time.Time // of the first refusal
-	next      time.Time // when the next attempt may begin
-	cause     error     // of the last refusal
+	attempts     int       // that went out
+	throttled    int       // refusals by the API
+	failures     int       // of attempts
+	unknownWaits int       // pauses whose length nobody said
+	unheld       int       // refusals after which nobody but the request itself has waited
+	since        time.Time // of the first refusal
+	next         time.Time // when the next attempt may begin
+	cause        error     // of the last refusal
 
 	// What the API has asked for last.
 	refusedAt time.Time
 	asked     time.Duration
 
 	// This attempt.
-	out    bool  // something of it went out
+	sent   bool  // something of it went out
 	acted  bool  // the API may have done what it asks for
 	judged bool  // check or foreign has seen it
 	end    error // and said so
@@ -49,18 +49,18 @@ type request struct {
 	last   bool  // RetryMax allows no next one, and somebody may read its response
 
 	// If the request is given up after this attempt.
-	given *Error    // how it ends
-	until time.Time // when it may be sent again; zero: it is not given up
+	endError *Error    // how it ends
+	until    time.Time // when it may be sent again; zero: it is not given up
 
 	// This hop of it.
-	limited error         // by the limiter
-	early   time.Duration // the limiter has admitted it so much before its time
-	failed  error         // by Base
-	came    time.Time     // its response; zero: there is none
-	cut     func()        // ends it, also while its response is read; nil: nothing of it goes on
-	status  int           // of the response
-	signal  signal
-	heard   bool // the signal is that of the response
+	limited     error         // by the limiter
+	early       time.Duration // the limiter has admitted it so much before its time
+	failed      error         // by Base
+	respondedAt time.Time     // its response; zero: there is none
+	cancel      func()        // ends it, also while its response is read; nil: nothing of it goes on
+	status      int           // of the response
+	signal      signal
+	hasSignal   bool // the signal is that of the response
 }
 
 type requestKey struct{}
@@ -82,7 +82,7 @@ func (p *policy) begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
 		return
 	}
 	if attempt > 0 { // prepare has asked, unless somebody has a PrepareRetry of his own as well
-		if err := p.foreign(req.Context(), r); err != nil {
+		if err := p.planUnchecked(req.Context(), r); err != nil {
 			*req = *req.WithContext(stopped{req.Context(), err})
 			return
 		}
@@ -135,8 +135,8 @@ func (r *request) begin(req *http.Request) {
 		req.Body, r.noBody = req.GetBody()
 	}
 	r.req = req
-	r.out, r.acted, r.judged, r.end = false, false, false, nil
-	r.given, r.until = nil, time.Time{}
+	r.sent, r.acted, r.judged, r.end = false, false, false, nil
+	r.endError, r.until = nil, time.Time{}
 	r.clear()
 }
 
@@ -149,7 +149,7 @@ func same(a, b io.ReadCloser) bool {
 }
 
 // lost returns why the attempt cannot go: its bounds are over, or it has no body.
-func (r *request) lost() error {
+func (r *request) blocked() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.over != nil {
@@ -159,39 +159,39 @@ func (r *request) lost() error {
 }
 
 // hop begins a hop of an attempt.
-func (r *request) hop() {
+func (r *request) startHop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clear()
 }
 
 func (r *request) clear() {
-	r.limited, r.early, r.failed, r.came, r.cut, r.status, r.signal, r.heard = nil, 0, nil, time.Time{}, nil, 0, signal{}, false
+	r.limited, r.early, r.failed, r.respondedAt, r.cancel, r.status, r.signal, r.hasSignal = nil, 0, nil, time.Time{}, nil, 0, signal{}, false
 }
 
 // cuts notes what ends this hop.
-func (r *request) cuts(cut func()) {
+func (r *request) setCancel(cancel func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = cut
+	r.cancel = cancel
 }
 
 // cutter returns what ends this hop, or nil.
-func (r *request) cutter() func() {
+func (r *request) cancelFunc() func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cut
+	return r.cancel
 }
 
 // refuse notes that the limiter has not admitted this hop.
-func (r *request) refuse(reason error) {
+func (r *request) noteRefusal(reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.limited = reason
 }
 
 // answered notes how a hop that went out has ended.
-func (r *request) answered(resp *http.Response, err error) {
+func (r *request) noteResponse(resp *http.Response, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -201,36 +201,36 @@ func (r *request) answered(resp *http.Response, err error) {
 	case resp == nil:
 		r.acted = true
 	default:
-		r.came, r.status = time.Now(), resp.StatusCode
+		r.respondedAt, r.status = time.Now(), resp.StatusCode
 	}
 }
 
 // hear notes what the transport has read of the response, the last time it did.
-func (r *request) hear(status int, s *profile.Signal) {
+func (r *request) noteSignal(status int, s *profile.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.signal, r.heard = meaning(status, s), true
+	r.signal, r.hasSignal = signalOf(status, s), true
 }
 
 // conclude draws what follows from the response of a hop.
-func (r *request) conclude(p *profile.Profile, resp *http.Response) {
+func (r *request) readSignal(p *profile.Profile, resp *http.Response) {
 	r.mu.Lock()
-	came, heard := !r.came.IsZero(), r.heard
+	respondedAt, hasSignal := !r.respondedAt.IsZero(), r.hasSignal
 	r.mu.Unlock()
-	if !came {
+	if !respondedAt {
 		return
 	}
 	var s signal
-	if !heard && resp != nil { // OnResponse has judged it
+	if !hasSignal && resp != nil { // OnResponse has judged it
 		s = classify(p, resp) // which may have to wait
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !heard {
+	if !hasSignal {
 		r.signal = s
 	}
 	if r.signal.throttled {
-		r.refusedAt, r.asked = r.came, r.signal.wait
+		r.refusedAt, r.asked = r.respondedAt, r.signal.wait
 	}
 	r.acted = r.acted || !r.signal.refused
 }

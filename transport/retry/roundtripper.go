@@ -78,7 +78,7 @@ func (t *RoundTripper) CloseIdleConnections() {
 	if t.Client == nil || t.Client.HTTPClient == nil {
 		return
 	}
-	if h, ok := t.Client.HTTPClient.Transport.(*hops); ok {
+	if h, ok := t.Client.HTTPClient.Transport.(*redirects); ok {
 		h.transport.CloseIdleConnections()
 		return
 	}

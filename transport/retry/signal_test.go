@@ -53,7 +53,7 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
 			got := classify(c.profile, resp)
-			got.told = false // that has a test of its own
+			got.limiterHolds = false // that has a test of its own
 			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
 		}
 	})
@@ -67,8 +67,8 @@ func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
 			return &profile.Profile{Judge: func(_ *profile.Response, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
 		}
 		resp := &http.Response{StatusCode: 429, Header: http.Header{}}
-		require.Equal(t, told, classify(says(0), resp).told, reason)
-		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).told, reason)
+		require.Equal(t, told, classify(says(0), resp).limiterHolds, reason)
+		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).limiterHolds, reason)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestAnAccountWithoutCreditIsHopeless(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{"code":"` + code + `"}}`), ContentLength: -1}
 			resp.Header.Set("Content-Type", "application/json")
-			require.Equal(t, hopeless, classify(profile.OpenAI, resp).hopeless, "%s %v", code, header)
+			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", code, header)
 		}
 	}
 }

@@ -17,34 +17,34 @@ import (
 const (
 	// slack is how much before its time an attempt may be admitted and still go,
 	// late by that: a store's clock and ours differ.
-	slack = 5 * time.Millisecond
+	clockTolerance = 5 * time.Millisecond
 	// firstHold is how long a limiter that has heard of a refusal holds its calls at
 	// least, also if the API has not said how long; less if MaxHold is.
-	firstHold = time.Second
+	minHold = time.Second
 )
 
 // hops sends the requests of an attempt, one for each hop of a redirect. It has
 // no CloseIdleConnections on purpose: retryablehttp calls that for each request
 // that it gives up, and the connections are others' as well.
-type hops struct {
+type redirects struct {
 	policy    *policy
 	transport *transport.Transport
 }
 
-func newHops(p *policy, t *transport.Transport) *hops {
+func newRedirects(p *policy, t *transport.Transport) *redirects {
 	if t == nil {
 		t = &transport.Transport{Limiter: broken{}}
 	}
 	paced := *t
-	held := firstHold
+	held := minHold
 	if t.MaxHold > 0 {
 		held = min(held, t.MaxHold)
 	}
-	paced.Base = &door{base: t.Base, held: held}
+	paced.Base = &departGate{base: t.Base, held: held}
 	// The transport reads the response, and heeds its headers before a body that is late.
 	paced.OnSignal = func(resp *http.Response, s *profile.Signal) {
 		if r := requestOf(resp.Request.Context()); r != nil {
-			r.hear(resp.StatusCode, s)
+			r.noteSignal(resp.StatusCode, s)
 		}
 		if t.OnSignal != nil {
 			t.OnSignal(resp, s)
@@ -52,17 +52,17 @@ func newHops(p *policy, t *transport.Transport) *hops {
 	}
 	paced.OnRefusal = func(req *http.Request, reason error) (*http.Response, error) {
 		if r := requestOf(req.Context()); r != nil {
-			r.refuse(reason)
+			r.noteRefusal(reason)
 		}
 		if t.OnRefusal == nil {
 			return nil, nil // the reason itself
 		}
 		return t.OnRefusal(req, reason)
 	}
-	return &hops{p, &paced}
+	return &redirects{p, &paced}
 }
 
-func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
+func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := requestOf(req.Context())
 	if r == nil {
 		return h.transport.RoundTrip(req)
@@ -72,7 +72,7 @@ func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeBody(req.Body)
 		return nil, err
 	}
-	if err := r.lost(); err != nil {
+	if err := r.blocked(); err != nil {
 		closeBody(req.Body)
 		return nil, err
 	}
@@ -82,16 +82,16 @@ func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = &next
 	}
 	for {
-		r.hop()
+		r.startHop()
 		resp, err := h.transport.RoundTrip(req)
-		r.conclude(h.transport.Profile, resp)
-		if err == nil || req.Response == nil || r.oneHop || !h.policy.stays(r, req, err) {
+		r.readSignal(h.transport.Profile, resp)
+		if err == nil || req.Response == nil || r.oneHop || !h.policy.waitsHere(r, req, err) {
 			return resp, err
 		}
 		if err := r.pause(req.Context()); err != nil {
 			return nil, err
 		}
-		if req, err = once(req); err != nil {
+		if req, err = withNewBody(req); err != nil {
 			return nil, err
 		}
 	}
@@ -100,7 +100,7 @@ func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
 // stays reports whether a later hop of a redirect waits for the limiter here.
 // If the whole attempt began anew instead, the first hop would take the room of
 // the second one each time.
-func (p *policy) stays(r *request, req *http.Request, err error) bool {
+func (p *policy) waitsHere(r *request, req *http.Request, err error) bool {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) || !replayable(req) {
 		return false
@@ -112,7 +112,7 @@ func (p *policy) stays(r *request, req *http.Request, err error) bool {
 }
 
 // once returns the request with its body anew.
-func once(req *http.Request) (*http.Request, error) {
+func withNewBody(req *http.Request) (*http.Request, error) {
 	next := *req
 	if req.Body != nil && req.Body != http.NoBody {
 		var err error
@@ -128,36 +128,36 @@ func once(req *http.Request) (*http.Request, error) {
 // hears of refusals has held it that long anyway; one that does not, such as
 // outbound.Unlimited, none at all, and one that was told that a refusal had other
 // reasons than its quota have not.
-type door struct {
+type departGate struct {
 	base http.RoundTripper
 	held time.Duration // after a refusal, by a limiter that has heard of it
 }
 
-func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d *departGate) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := requestOf(req.Context())
 	if r == nil {
-		return d.to().RoundTrip(req)
+		return d.inner().RoundTrip(req)
 	}
 	if err := r.leave(req.Context(), d.held); err != nil {
 		closeBody(req.Body)
 		return nil, err
 	}
 	resp, err := d.send(r, req)
-	r.answered(resp, err)
+	r.noteResponse(resp, err)
 	return resp, err
 }
 
 // send sends a hop with a context of its own, so that a response that nobody wants can
 // be cut off without ending the request.
-func (d *door) send(r *request, req *http.Request) (*http.Response, error) {
-	ctx, cut := context.WithCancel(req.Context())
-	own, body := req.WithContext(ctx), &ending{cut: cut}
-	resp, err := d.to().RoundTrip(own)
+func (d *departGate) send(r *request, req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context())
+	own, body := req.WithContext(ctx), &cancelAtEnd{cancel: cancel}
+	resp, err := d.inner().RoundTrip(own)
 	if err != nil || resp == nil || resp.Body == nil || resp.Body == http.NoBody {
-		cut()
+		cancel()
 	} else if _, ok := resp.Body.(io.Writer); !ok { // a connection outlives its handshake
 		body.ReadCloser, resp.Body = resp.Body, body
-		r.cuts(cut)
+		r.setCancel(cancel)
 	}
 	if resp != nil && resp.Request == own {
 		resp.Request = req
@@ -165,15 +165,15 @@ func (d *door) send(r *request, req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (d *door) to() http.RoundTripper {
+func (d *departGate) inner() http.RoundTripper {
 	if d.base == nil {
 		return http.DefaultTransport
 	}
 	return d.base
 }
 
-func (d *door) CloseIdleConnections() {
-	if c, ok := d.to().(interface{ CloseIdleConnections() }); ok {
+func (d *departGate) CloseIdleConnections() {
+	if c, ok := d.inner().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
@@ -196,20 +196,20 @@ func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 		passed := time.Since(r.refusedAt)
 		switch {
 		case r.asked > 0:
-		case passed < held-slack: // nobody has held it
-			r.asked = r.backOff()
+		case passed < held-clockTolerance: // nobody has held it
+			r.asked = r.unheldPause()
 		default:
-			r.alone = 0
+			r.unheld = 0
 		}
 		left = max(0, r.asked-passed)
-		if left > slack {
+		if left > clockTolerance {
 			r.early = left
 			return 0, early.Err
 		}
 	}
-	r.blind = 0
-	if !r.out {
-		r.out = true
+	r.unknownWaits = 0
+	if !r.sent {
+		r.sent = true
 		r.attempts++
 	}
 	return left, nil

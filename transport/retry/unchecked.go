@@ -16,14 +16,14 @@ var errHook = errors.New("CheckRetry was replaced, and RequestLogHook does not c
 // foreign plans the next attempt where check has not: somebody has a CheckRetry of
 // his own. Whatever it wants, the bounds and pauses are those of the Config. It
 // returns why there is no next attempt.
-func (p *policy) foreign(ctx context.Context, r *request) error {
+func (p *policy) planUnchecked(ctx context.Context, r *request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.judged || r.over != nil {
 		return r.over
 	}
 	r.judged = true
-	resp, err := r.ending()
+	resp, err := r.lastResult()
 	what, wait := failed, time.Duration(0)
 	if resp != nil || err != nil || r.early > 0 {
 		what, wait = r.outcome(resp, err)
@@ -32,12 +32,12 @@ func (p *policy) foreign(ctx context.Context, r *request) error {
 		what, wait = failed, 0
 	}
 	why := r.why(what, wait, resp, err)
-	r.given = r.report(resp, why)
-	ok, late := p.plan(ctx, r, what, wait)
+	r.endError = r.report(resp, why)
+	ok, pastDeadline := p.plan(ctx, r, what, wait)
 	if ok && r.replay {
 		return nil
 	}
-	if late {
+	if pastDeadline {
 		why = deadline(why)
 	}
 	r.over = r.report(resp, why)
@@ -45,7 +45,7 @@ func (p *policy) foreign(ctx context.Context, r *request) error {
 }
 
 // ending returns what is known of the response or the error of the attempt. r.mu is held.
-func (r *request) ending() (*http.Response, error) {
+func (r *request) lastResult() (*http.Response, error) {
 	switch {
 	case r.failed != nil:
 		return nil, r.failed
@@ -71,7 +71,7 @@ func (s stopped) Err() error            { return s.why }
 
 // given returns the error for what a policy of somebody's own, or RetryMax, has ended
 // after so many rounds. The error of a PrepareRetry comes back as it is.
-func given(resp *http.Response, err error, rounds int) error {
+func finalError(resp *http.Response, err error, rounds int) error {
 	if resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil {
 			r.mu.Lock()
@@ -88,7 +88,7 @@ func given(resp *http.Response, err error, rounds int) error {
 	case u != nil:
 		e = &Error{Method: strings.ToUpper(u.Op), Attempts: rounds, StatusCode: statusOf(resp), Err: u.Err}
 		if address, bad := url.Parse(u.URL); bad == nil {
-			e.URL = bare(address)
+			e.URL = redactedURL(address)
 		}
 		return e
 	case err != nil:
@@ -96,7 +96,7 @@ func given(resp *http.Response, err error, rounds int) error {
 	}
 	e = &Error{Attempts: rounds, StatusCode: statusOf(resp)}
 	if resp != nil && resp.Request != nil {
-		e.Method, e.URL = resp.Request.Method, bare(resp.Request.URL)
+		e.Method, e.URL = resp.Request.Method, redactedURL(resp.Request.URL)
 	}
 	return e
 }
