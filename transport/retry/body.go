@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// maxDrain is how much of a response that nobody wants is read, so that its
-// connection can be used again. retryablehttp reads 4 KiB, which is less than
+// drain reads at most maxDrain bytes of a response that nobody wants, for at most drainFor,
+// so that its connection can be used again. retryablehttp reads 4 KiB, which is less than
 // many an error page, and for as long as that takes.
 const (
 	maxDrain = 64 << 10
 	drainFor = time.Second
 )
 
-// rest is the body of a response that nobody wants any more: Close reads on,
-// and closes it once, whoever calls it. To retryablehttp, which reads on before, it is
-// empty.
+// rest is the body of a response that nobody wants any more. Close reads on and closes it,
+// once. To retryablehttp, which reads before it closes, the body is empty.
 type rest struct {
 	io.ReadCloser
-	cancel func() // of its request
+	cancel func() // ends its request
 	once   sync.Once
 	err    error
 }
@@ -33,8 +32,8 @@ func (b *rest) Close() error {
 	return b.err
 }
 
-// drain reads on and closes the body. If it stalls, cut ends that: the reader that unpacks
-// net/http's gzip cannot be closed while it waits for its first bytes.
+// drain reads on and closes the body. If the body stalls, cancel ends that: the reader that
+// unpacks net/http's gzip cannot be closed while it waits for its first bytes.
 func drain(body io.ReadCloser, cancel func()) error {
 	if body == nil {
 		return nil
@@ -57,7 +56,7 @@ func drain(body io.ReadCloser, cancel func()) error {
 	return body.Close()
 }
 
-// ending is a body that ends its request's context when it ends.
+// cancelAtEnd is a body that cancels its request's context when it ends.
 type cancelAtEnd struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -82,7 +81,7 @@ func closeBody(body io.ReadCloser) {
 	}
 }
 
-// giveUp is the ErrorHandler: nobody gets both a response and an error.
+// giveUp is the ErrorHandler: the caller never gets both a response and an error.
 func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) {
 	if err == nil && resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil && r.oneHop {

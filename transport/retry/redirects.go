@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// slack is how much before its time an attempt may be admitted and still go,
-	// late by that: a store's clock and ours differ.
+	// clockTolerance is how much too early the limiter may admit an attempt that still goes,
+	// after a wait of that time: a store's clock and ours differ.
 	clockTolerance = 5 * time.Millisecond
-	// firstHold is how long a limiter that has heard of a refusal holds its calls at
-	// least, also if the API has not said how long; less if MaxHold is.
+	// minHold is how long a limiter that has heard of a refusal holds its calls at least,
+	// also if the API has not said how long; less if MaxHold is.
 	minHold = time.Second
 )
 
-// hops sends the requests of an attempt, one for each hop of a redirect. It has
-// no CloseIdleConnections on purpose: retryablehttp calls that for each request
-// that it gives up, and the connections are others' as well.
+// redirects sends the requests of an attempt, one for each hop. It has no
+// CloseIdleConnections on purpose: retryablehttp calls that for each request that it gives
+// up, but others use the connections as well.
 type redirects struct {
 	policy    *policy
 	transport *transport.Transport
@@ -41,7 +41,7 @@ func newRedirects(p *policy, t *transport.Transport) *redirects {
 		held = min(held, t.MaxHold)
 	}
 	paced.Base = &departGate{base: t.Base, held: held}
-	// The transport reads the response, and heeds its headers before a body that is late.
+	// The transport reads the response, and applies its headers before a body that is late.
 	paced.OnSignal = func(resp *http.Response, s *profile.Signal) {
 		if r := requestOf(resp.Request.Context()); r != nil {
 			r.noteSignal(resp.StatusCode, s)
@@ -55,7 +55,7 @@ func newRedirects(p *policy, t *transport.Transport) *redirects {
 			r.noteRefusal(reason)
 		}
 		if t.OnRefusal == nil {
-			return nil, nil // the reason itself
+			return nil, nil // stands for the reason
 		}
 		return t.OnRefusal(req, reason)
 	}
@@ -67,7 +67,7 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r == nil {
 		return h.transport.RoundTrip(req)
 	}
-	// Nothing is left to wait for, unless somebody has a PrepareRetry of his own.
+	// Nothing is left to wait for, unless the program has a PrepareRetry of its own.
 	if err := r.pause(req.Context()); err != nil {
 		closeBody(req.Body)
 		return nil, err
@@ -97,9 +97,8 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// stays reports whether a later hop of a redirect waits for the limiter here.
-// If the whole attempt began anew instead, the first hop would take the room of
-// the second one each time.
+// waitsHere reports whether a later hop of a redirect waits for the limiter here. If the
+// whole attempt began anew instead, the first hop would take the second hop's room each time.
 func (p *policy) waitsHere(r *request, req *http.Request, err error) bool {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) || !replayable(req) {
@@ -111,7 +110,7 @@ func (p *policy) waitsHere(r *request, req *http.Request, err error) bool {
 	return ok
 }
 
-// once returns the request with its body anew.
+// withNewBody returns the request with its body anew.
 func withNewBody(req *http.Request) (*http.Request, error) {
 	next := *req
 	if req.Body != nil && req.Body != http.NoBody {
@@ -123,11 +122,10 @@ func withNewBody(req *http.Request) (*http.Request, error) {
 	return &next, nil
 }
 
-// door stands between the transport and its Base. It sees what really goes
-// out, and lets no attempt go earlier than the API has asked for: a limiter that
-// hears of refusals has held it that long anyway; one that does not, such as
-// outbound.Unlimited, none at all, and one that was told that a refusal had other
-// reasons than its quota have not.
+// departGate stands between the transport and its Base. It sees what really goes out, and
+// lets no attempt go earlier than the API has asked for. A limiter that hears of refusals has
+// held the attempt that long anyway. One that does not, such as outbound.Unlimited, has not,
+// and neither has one that heard of another reason than its quota.
 type departGate struct {
 	base http.RoundTripper
 	held time.Duration // after a refusal, by a limiter that has heard of it
@@ -147,8 +145,8 @@ func (d *departGate) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// send sends a hop with a context of its own, so that a response that nobody wants can
-// be cut off without ending the request.
+// send sends a hop with a context of its own, so that a response that nobody wants can be
+// ended without ending the request.
 func (d *departGate) send(r *request, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
 	own, body := req.WithContext(ctx), &cancelAtEnd{cancel: cancel}
@@ -178,8 +176,8 @@ func (d *departGate) CloseIdleConnections() {
 	}
 }
 
-// leave lets a hop go out, or says that it is too early, by which the transport knows
-// that nothing has gone out and gives the units back.
+// leave lets a hop go out, or returns early.Err. By that the transport knows that nothing has
+// gone out, and gives the units back.
 func (r *request) leave(ctx context.Context, held time.Duration) error {
 	left, err := r.depart(held)
 	if err != nil {
@@ -188,7 +186,7 @@ func (r *request) leave(ctx context.Context, held time.Duration) error {
 	return sleep(ctx, left)
 }
 
-// depart is leave without the wait for what is left, up to the slack.
+// depart is leave without the wait for the rest of the time, up to clockTolerance.
 func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +194,7 @@ func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 		passed := time.Since(r.refusedAt)
 		switch {
 		case r.asked > 0:
-		case passed < held-clockTolerance: // nobody has held it
+		case passed < held-clockTolerance: // no limiter has held it
 			r.asked = r.unheldPause()
 		default:
 			r.unheld = 0
@@ -215,8 +213,8 @@ func (r *request) depart(held time.Duration) (left time.Duration, err error) {
 	return left, nil
 }
 
-// neverSent reports whether the API cannot have seen the request: dialing
-// failed, or the limiter of a transport below has not admitted it.
+// neverSent reports whether the API cannot have seen the request: dialing failed, or the
+// limiter of a transport below has not admitted it.
 func neverSent(err error) bool {
 	if errors.Is(err, outbound.ErrThrottled) {
 		return true
@@ -226,7 +224,7 @@ func neverSent(err error) bool {
 		if op.Op == "dial" {
 			return true
 		}
-		err = op.Err // a proxy's is around it
+		err = op.Err // a proxy's error is around it
 	}
 	return false
 }
