@@ -67,7 +67,7 @@ func TestReadTellsTheClockOfTheAPI(t *testing.T) {
 
 // A profile finds a vendor's header in any spelling, and the header has only the meaning that
 // the profile lists.
-func TestFieldsOfOnesOwn(t *testing.T) {
+func TestCustomFields(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
 		{Header: "x-mine-left", Is: profile.IsRemaining, Policy: "mine", Unit: "points", Window: time.Hour},
 		{Header: "X-MINE-MAX", Is: profile.IsLimit, Policy: "mine"},
@@ -93,7 +93,7 @@ func TestFieldsOfOnesOwn(t *testing.T) {
 	}
 }
 
-func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
+func TestCustomRefusalsAndReasons(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {
 		s := p.Read(answer(status), now)

@@ -15,7 +15,7 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 	const s = time.Second
 	rate := func(d time.Duration) signal { return signal{throttled: true, refused: true, wait: d} }
 	busy := func(d time.Duration) signal { return signal{throttled: true, wait: d} }
-	synctest.Test(t, func(t *testing.T) { // at 2000-01-01T00:00:00Z
+	synctest.Test(t, func(t *testing.T) { // the time is 2000-01-01T00:00:00Z
 		for _, c := range []struct {
 			profile *profile.Profile
 			answer  step
@@ -53,13 +53,13 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
 			got := classify(c.profile, resp)
-			got.limiterHolds = false // that has a test of its own
+			got.limiterHolds = false // this has a test of its own
 			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
 		}
 	})
 }
 
-func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
+func TestTheLimiterHearsOfRefusalsThatAreItsOwn(t *testing.T) {
 	for reason, told := range map[profile.Reason]bool{
 		profile.Unknown: false, profile.Rate: true, profile.Quota: true, profile.Concurrency: true, profile.Overload: false, profile.Lock: false,
 	} {
@@ -73,7 +73,7 @@ func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
 }
 
 // No wait brings an account credit, whatever else the response tells.
-func TestAnAccountWithoutCreditIsHopeless(t *testing.T) {
+func TestAnAccountWithoutCreditIsARefusalForGood(t *testing.T) {
 	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
 		for _, header := range [][]string{
 			nil,

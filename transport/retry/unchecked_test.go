@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// stubborn is a CheckRetry that is never content.
+// stubborn is a CheckRetry that always tries again.
 func stubborn(context.Context, *http.Response, error) (bool, error) { return true, nil }
 
 // foreign are the ways to replace the policy of a client.
@@ -34,7 +34,7 @@ var foreign = map[string]func(*retryablehttp.Client){
 	},
 }
 
-func TestAPolicyOfOnesOwnIsBoundedAndPaused(t *testing.T) {
+func TestACustomPolicyIsBoundedAndPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			for what, c := range map[string]struct {
@@ -74,7 +74,7 @@ func TestAPolicyOfOnesOwnIsBoundedAndPaused(t *testing.T) {
 	})
 }
 
-func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
+func TestACustomPolicyWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			wait := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
@@ -95,8 +95,8 @@ func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
 	})
 }
 
-// retryablehttp has closed the last response before anybody can tell that it is the last.
-func TestARoundTripperWithAPolicyOfOnesOwnEndsWithAnErrorAtABound(t *testing.T) {
+// retryablehttp closes the last response before it tells that it is the last.
+func TestARoundTripperWithACustomPolicyEndsWithAnErrorAtABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
@@ -115,8 +115,8 @@ func TestARoundTripperWithAPolicyOfOnesOwnEndsWithAnErrorAtABound(t *testing.T) 
 	})
 }
 
-// Its own word counts, and what it stops comes back as ever.
-func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
+// A custom policy may stop, and the response then comes back as from any other client.
+func TestACustomPolicyMayStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		enough := errors.New("enough")
 		for _, what := range []step{reset, status(503)} {
@@ -140,7 +140,7 @@ func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
 	})
 }
 
-func TestARetryMaxBoundsAPolicyOfOnesOwnToo(t *testing.T) {
+func TestARetryMaxBoundsACustomPolicyToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			for _, what := range []step{reset, status(503)} {
@@ -160,7 +160,7 @@ func TestARetryMaxBoundsAPolicyOfOnesOwnToo(t *testing.T) {
 	})
 }
 
-func TestTheContextEndsAPolicyOfOnesOwn(t *testing.T) {
+func TestTheContextEndsACustomPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			client := NewClient(over(play(reset)))
@@ -177,8 +177,8 @@ func TestTheContextEndsAPolicyOfOnesOwn(t *testing.T) {
 	})
 }
 
-// What it says does not bring a body back that was sent.
-func TestAPolicyOfOnesOwnSendsNoEmptyBody(t *testing.T) {
+// A custom policy cannot bring back a body that was sent.
+func TestACustomPolicySendsNoEmptyBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, replace := range foreign {
 			for _, what := range []step{reset, status(500), status(429)} {
@@ -193,8 +193,8 @@ func TestAPolicyOfOnesOwnSendsNoEmptyBody(t *testing.T) {
 	})
 }
 
-// Without the hook that counts, a policy of one's own would have neither bound nor pause.
-func TestWithoutTheHookAPolicyOfOnesOwnTriesNothingAgain(t *testing.T) {
+// Without the hook that counts, a custom policy would have neither bound nor pause.
+func TestWithoutTheHookACustomPolicyTriesNothingAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{reset, status(503)} {
 			for _, roundTripper := range []bool{false, true} {
@@ -211,7 +211,7 @@ func TestWithoutTheHookAPolicyOfOnesOwnTriesNothingAgain(t *testing.T) {
 				require.ErrorContains(t, ended(t, err), "RequestLogHook")
 			}
 		}
-		// Nor does one of our own, whoever asks.
+		// Neither does the client's own policy.
 		api := play(status(503))
 		client := NewClient(over(api))
 		client.RequestLogHook = nil
