@@ -16,7 +16,7 @@ import (
 
 func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
 	for wait, want := range map[time.Duration]string{
-		0:                       "1", // not known
+		0:                       "1", // the time is not known
 		1:                       "1",
 		time.Second:             "1",
 		time.Second + 1:         "2",

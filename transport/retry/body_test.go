@@ -35,7 +35,8 @@ func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
 				_, err := get(t, client)
 				require.NoError(t, err)
 				require.EqualValues(t, 1, first.closed.Load())
-				// io.Copy reads whole buffers, a little more than retryablehttp's 4 KiB and ours.
+				// io.Copy reads whole buffers, a little more than the 4 KiB of retryablehttp
+				// and the 64 KiB of this package.
 				require.InDelta(t, read, first.read.Load(), 4096)
 				require.GreaterOrEqual(t, int(first.read.Load()), read)
 			}

@@ -18,8 +18,8 @@ import (
 // stubborn is a CheckRetry that always tries again.
 func stubborn(context.Context, *http.Response, error) (bool, error) { return true, nil }
 
-// foreign are the ways to replace the policy of a client.
-var foreign = map[string]func(*retryablehttp.Client){
+// replacements are the ways to replace the policy of a client.
+var replacements = map[string]func(*retryablehttp.Client){
 	"DefaultRetryPolicy":         func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.DefaultRetryPolicy },
 	"ErrorPropagatedRetryPolicy": func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.ErrorPropagatedRetryPolicy },
 	"always":                     func(c *retryablehttp.Client) { c.CheckRetry = stubborn },
@@ -36,7 +36,7 @@ var foreign = map[string]func(*retryablehttp.Client){
 
 func TestACustomPolicyIsBoundedAndPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for what, c := range map[string]struct {
 				step   step
 				pauses []int // seconds
@@ -76,7 +76,7 @@ func TestACustomPolicyIsBoundedAndPaused(t *testing.T) {
 
 func TestACustomPolicyWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			wait := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
 			for cap, want := range map[time.Duration]int{time.Minute: 1, 10 * time.Second: 0} {
 				api := play(status(400))
@@ -98,7 +98,7 @@ func TestACustomPolicyWaitsForTheLimiter(t *testing.T) {
 // retryablehttp closes the last response before it tells that it is the last.
 func TestARoundTripperWithACustomPolicyEndsWithAnErrorAtABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
 				api := play(what)
 				client := Config{MaxThrottled: 2, MaxFailures: 2}.NewClient(over(api))
@@ -142,7 +142,7 @@ func TestACustomPolicyMayStop(t *testing.T) {
 
 func TestARetryMaxBoundsACustomPolicyToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{reset, status(503)} {
 				api := play(what)
 				client := NewClient(over(api))
@@ -162,7 +162,7 @@ func TestARetryMaxBoundsACustomPolicyToo(t *testing.T) {
 
 func TestTheContextEndsACustomPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			client := NewClient(over(play(reset)))
 			replace(client)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +180,7 @@ func TestTheContextEndsACustomPolicy(t *testing.T) {
 // A custom policy cannot bring back a body that was sent.
 func TestACustomPolicySendsNoEmptyBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{reset, status(500), status(429)} {
 				api := play(what)
 				client := NewClient(over(api))
