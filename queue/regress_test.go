@@ -55,7 +55,7 @@ func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
 	t.Error("the slot did not come back")
 }
 
-func TestAHoldRefusesACallWithAPlaceThatCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesACallWithAPlaceThatNowMissesItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{MaxWait: 2 * time.Second})
