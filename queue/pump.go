@@ -12,7 +12,6 @@ import (
 // pump does what there is to do now, and sets the timer for what is next.
 func (q *Queue) pump() {
 	deepen()
-	deepen()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
@@ -128,7 +127,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 			q.failLocked(err)
 		}
 	case first != nil && !first.gone:
-		q.refuseLocked(first, refusedBy(err, first))
+		q.refuseLocked(first, first.refusedBy(err))
 		if errors.Is(err, ErrFar) {
 			q.refuseAllLocked(q.asFar(first.cost, full, time.Now()))
 		}

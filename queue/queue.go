@@ -120,7 +120,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
 		q.stats.Refused++
 		q.mu.Unlock()
-		return nil, refusedBy(err, w)
+		return nil, w.refusedBy(err)
 	}
 	q.line.add(w)
 	q.mu.Unlock()
@@ -128,7 +128,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 	return w, nil
 }
 
-// ready returns what makes waiting needless from the start.
+// ready returns the error of a call that fails whether or not it would have to wait.
 func (q *Queue) ready(ctx context.Context) error {
 	switch {
 	case q == nil:

@@ -178,10 +178,10 @@ func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
 		{waiter{deadline: soon, byCtx: true}, context.DeadlineExceeded},
 	} {
 		full := &outbound.ThrottledError{}
-		if err := refusedBy(full, &c.w); err != error(full) || full.Err != c.want {
+		if err := c.w.refusedBy(full); err != error(full) || full.Err != c.want {
 			t.Errorf("%v, want %v", err, c.want)
 		}
-		if err := refusedBy(errAway, &c.w); err != errAway {
+		if err := c.w.refusedBy(errAway); err != errAway {
 			t.Error(err)
 		}
 	}
