@@ -11,7 +11,7 @@ import (
 
 // pump does what there is to do now, and sets the timer for what is next.
 func (q *Queue) pump() {
-	deepen()
+	growStack()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
@@ -277,12 +277,12 @@ func (q *Queue) onChange() {
 	}
 }
 
-// deepen makes room on the stack for all that a step calls. A timer's goroutine
+// growStack makes room on the stack for all that a step calls. A timer's goroutine
 // begins with a small stack, which would move three times on the way down: that
 // takes as long as half the step. Here it moves once, while hardly anything is on it.
 //
 //go:noinline
-func deepen() {
+func growStack() {
 	var room [12 << 10]byte
 	touch(&room)
 }

@@ -86,9 +86,9 @@ func (d *Discovered) For(req *http.Request) outbound.Limiter {
 }
 
 // Learn notes which bucket a request belonged to, for [Transport.OnResponse]. If the name
-// is new for the route, the transport tells this answer to three limiters: to the route's,
-// to the one that admitted the request, and to the one of the new name. It charges the
-// request to that one as well, if it has room at once.
+// is new for the route, this answer steers the route's own limiter as well as the one that
+// admitted the request. It steers the new name's limiter, too, if that has room at once:
+// then that one is charged for the request as well.
 func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if resp.Request == nil {
 		return

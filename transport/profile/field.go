@@ -10,7 +10,7 @@ import (
 // profile reads the fields that a profile lists. It reports whether there is one for Judge.
 func (r *reader) profile(p *Profile) (custom bool) {
 	var limits, policies []string
-	wild := false
+	wildcards := false
 	for i := range p.Fields {
 		switch f := &p.Fields[i]; f.Is {
 		case IsRateLimit:
@@ -24,7 +24,7 @@ func (r *reader) profile(p *Profile) (custom bool) {
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if strings.IndexByte(f.Header, '*') >= 0 {
-			wild = true
+			wildcards = true
 			continue
 		}
 		switch f.Is {
@@ -38,8 +38,8 @@ func (r *reader) profile(p *Profile) (custom bool) {
 			r.field(f, f.Policy, v, from)
 		}
 	}
-	if wild && len(r.header) <= maxNames {
-		custom = r.wild(p, from) || custom
+	if wildcards && len(r.header) <= maxNames {
+		custom = r.wildcards(p, from) || custom
 	}
 	for i := r.s.n - 1; i >= from; i-- {
 		if !r.s.Policies()[i].normalize() {
@@ -178,8 +178,8 @@ func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
 	}
 }
 
-// wild reads the headers with a name in them.
-func (r *reader) wild(p *Profile, from int) (custom bool) {
+// wildcards reads the headers with a name in them.
+func (r *reader) wildcards(p *Profile, from int) (custom bool) {
 	type pattern struct {
 		f              *Field
 		prefix, suffix string
