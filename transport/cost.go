@@ -2,7 +2,7 @@ package transport
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"weak"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -31,17 +31,13 @@ func (c *ctxCost) use(a *attempt) {
 		return
 	}
 	if l := c.permit.Value(); l != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.attempt = a
+		l.attempt.Store(a)
 	}
 }
 
 // lastAttempt is the permit of a context: that of its last request which was admitted.
-type lastAttempt struct {
-	mu      sync.Mutex // protects attempt: requests may share a context
-	attempt *attempt
-}
+// Requests may share a context.
+type lastAttempt struct{ attempt atomic.Pointer[attempt] }
 
 // WithCost returns a context with which a [Transport] takes this cost for a request,
 // whatever its field Cost says, and the permit of that request. It reaches through
@@ -59,22 +55,16 @@ func WithCost(ctx context.Context, c outbound.Cost) (context.Context, *outbound.
 	return context.WithValue(ctx, costKey{}, &ctxCost{c, weak.Make(l)}), &p
 }
 
-func (l *lastAttempt) get() *attempt {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.attempt
-}
-
 // Settle settles the last attempt.
 func (l *lastAttempt) Settle(used outbound.Cost) {
-	if a := l.get(); a != nil {
+	if a := l.attempt.Load(); a != nil {
 		a.Settle(used)
 	}
 }
 
 // Answered says what the API has answered the last attempt.
 func (l *lastAttempt) Answered(answer outbound.Answer) {
-	if a := l.get(); a != nil {
+	if a := l.attempt.Load(); a != nil {
 		a.Answered(answer)
 	}
 }

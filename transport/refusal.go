@@ -33,15 +33,11 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 		seconds++
 	}
 	seconds = max(1, seconds)
-	var body struct {
-		Message string `json:"message"`
-		Error   struct {
-			Message string `json:"message"`
-		} `json:"error"`
-		RetryAfter int64 `json:"retry_after"` // Discord's clients look only here
-	}
-	body.Message, body.Error.Message, body.RetryAfter = err.Error(), err.Error(), int64(seconds)
-	text, _ := json.Marshal(body) // cannot fail
+	text, _ := json.Marshal(map[string]any{ // cannot fail
+		"message":     err.Error(),
+		"error":       map[string]string{"message": err.Error()},
+		"retry_after": int64(seconds), // Discord's clients look only here
+	})
 	resp := &http.Response{
 		Status:     "429 Too Many Requests",
 		StatusCode: http.StatusTooManyRequests,
