@@ -143,7 +143,7 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 }
 
 // The bucket tells of as many late places as Stats.Late counts.
-func TestLateIsToldWhateverTheTolerance(t *testing.T) {
+func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tolerance = 100 * time.Microsecond
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: tolerance})

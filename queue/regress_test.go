@@ -136,7 +136,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 }
 
 // While nobody waits the queue does not listen to the bucket, and forgets what it knew.
-func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
+func TestAQueueDoesNotRefuseByAnOldClockAfterItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 10 * time.Millisecond}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})

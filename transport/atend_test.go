@@ -124,7 +124,7 @@ func TestAtEndLeavesAConnectionAsItIs(t *testing.T) {
 }
 
 // The settle comes before the end of the call frees anything, and counts once.
-func TestAtEndSettlesByWhatTheBodyTells(t *testing.T) {
+func TestAtEndSettlesByTheUsageInTheBody(t *testing.T) {
 	r := new(recorder)
 	rt := &Transport{Base: answer(200, io.NopCloser(strings.NewReader(`{"text": "…", "usage": 42}`))), Limiter: r,
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {

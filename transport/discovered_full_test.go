@@ -26,7 +26,7 @@ func (c *brimful) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Per
 // Overflow serves requests that find no room among the limiters, in the place of the host's
 // limiter. If Overflow has no room itself, the host's limiter serves them, and Overflow is
 // asked again for hosts that find no room for theirs.
-func TestOverflowServesWhatHasNoRoomAmongLimitersAndHosts(t *testing.T) {
+func TestOverflowServesRequestsThatFindNoLimiter(t *testing.T) {
 	for _, c := range []struct {
 		full int      // how many requests Overflow has no room for
 		want []string // the limiter without room, of each request after the first

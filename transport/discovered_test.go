@@ -204,7 +204,7 @@ func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
 
 // Discord counts each token, and each channel, apart, although their buckets have the same
 // names.
-func TestWhatIsCountedApartIsHeldApart(t *testing.T) {
+func TestLimitsThatTheAPICountsApartAreHeldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
 		d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }

@@ -157,7 +157,7 @@ func (a answer) RoundTrip(req *http.Request) (*http.Response, error) {
 // booked before the window's end do not count in the next one. A reset in 2 s or less holds
 // nobody, so that window's end may bring a refusal. There is one: with a limit that is
 // exactly the API's, two calls may meet there.
-func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
+func TestAQueueUsesASmallWindowWhoseRestTheAPITells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.Discord()
 		api.Latency = 50 * time.Millisecond

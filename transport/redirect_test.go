@@ -12,7 +12,7 @@ import (
 
 // The host that a redirect leads to does not steer the limiter of the API that was asked,
 // unless it is the same host. It steers a limiter of its own.
-func TestAHostToWhichARedirectLeadsHoldsNobodyElse(t *testing.T) {
+func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 	const api, evil = "https://api.test", "https://evil.test"
 	refusal := []string{"Retry-After", "1800"}
 	for name, c := range map[string]struct {

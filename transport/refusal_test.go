@@ -74,7 +74,7 @@ func TestTooManyRequestsReturnsOtherErrorsAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestOnRefusalDecidesWhatComesBack(t *testing.T) {
+func TestOnRefusalDecidesTheResult(t *testing.T) {
 	reason, other := errors.New("reason"), errors.New("other")
 	body := newBody("x")
 	made := &http.Response{StatusCode: 429, Body: body}

@@ -119,7 +119,7 @@ func TestByRouteOfConnectFindsASubtree(t *testing.T) {
 
 // RawPath is empty for ordinary paths, Opaque holds the path where a program has set it, and
 // the two may differ.
-func TestByRouteMatchesWhatIsSent(t *testing.T) {
+func TestByRouteMatchesThePathThatIsSent(t *testing.T) {
 	const search, any = "api.example.com/search/", "/"
 	route := routes(t, search, any)
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ func stateOf(t *testing.T, b *outbound.Bucket) outbound.State {
 
 // Each answer holds the bucket for some time, for a reason, and after a refusal that follows
 // a success the bucket goes on at some speed.
-func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
+func TestTheEffectOfAnAnswerOnTheBucket(t *testing.T) {
 	tokens := map[string]int{"requests": 0, "tokens": 1}
 	const slower = 0.9
 	for name, c := range map[string]struct {
@@ -178,7 +178,7 @@ func TestAWrongClockOfTheAPIDoesNotMatter(t *testing.T) {
 }
 
 // A 304 is free, and its units come back for other calls.
-func TestWhatACallHasUsedIsSettledByItsAnswer(t *testing.T) {
+func TestAnAnswerSettlesTheUnitsThatItsCallUsed(t *testing.T) {
 	used := func(resp *http.Response) (outbound.Cost, bool) {
 		return outbound.Cost{}, resp.StatusCode == http.StatusNotModified
 	}

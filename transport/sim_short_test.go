@@ -62,7 +62,7 @@ func windowed(t *testing.T, limit outbound.Limit, n float64, window time.Duratio
 
 // A program that keeps the API's limit sees only just before the reset that nothing remains.
 // A hold until then, in whole seconds, would cost a short window its beginning.
-func TestARightLimitLosesNothingByWhatTheAPISaysRemains(t *testing.T) {
+func TestARightLimitLosesNothingByTheRestThatTheAPITells(t *testing.T) {
 	for _, c := range []struct {
 		n      float64
 		window time.Duration
@@ -83,7 +83,7 @@ func TestARightLimitLosesNothingByWhatTheAPISaysRemains(t *testing.T) {
 
 // If our limit is twice the API's, refusals do in short windows what the hold does in long
 // ones.
-func TestWhatRemainsAndRefusalsFindALimitOfShortWindows(t *testing.T) {
+func TestTheRestAndRefusalsFindALimitOfShortWindows(t *testing.T) {
 	sampled(t)
 	for _, c := range []struct {
 		n      float64

@@ -10,7 +10,7 @@ import (
 
 // go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
 // is in a variable that is not exported.
-func TestWhatIsExportedIsDeclaredInALine(t *testing.T) {
+func TestExportedVariablesAreDeclaredInALine(t *testing.T) {
 	files, err := filepath.Glob("vendors*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -238,7 +238,7 @@ func TestABodyThatCannotBeReadAgainEndsTheRequest(t *testing.T) {
 }
 
 // retryablehttp keeps the body that it gets, and sends all of it each time.
-func TestBodiesOfTheClientsOwnAreSentWholeEachTime(t *testing.T) {
+func TestBodiesThatRetryablehttpKeepsAreSentWholeEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, body := range []any{
 			[]byte("text"),

@@ -257,7 +257,7 @@ func TestWhichRequestsAreNotRemembered(t *testing.T) {
 	})
 }
 
-func TestARequestIsRememberedWhateverHasBoundItsAttempts(t *testing.T) {
+func TestARequestIsRememberedUnderEveryBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(503), reset} {
 			for name, change := range map[string]func(*retryablehttp.Client){

@@ -192,7 +192,7 @@ func TestManyWorkersOnABareBucketAllGo(t *testing.T) {
 	})
 }
 
-func TestWhatCanNeverGoIsNotTriedAgain(t *testing.T) {
+func TestRequestsThatCanNeverGoAreNotTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := errors.New("own")
 		for _, reason := range []error{

@@ -130,7 +130,7 @@ func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t
 
 // The client does not begin such a pause either if it would end too late, and the error tells
 // its length.
-func TestAPauseThatNobodyAskedForIsBoundedByMaxWait(t *testing.T) {
+func TestThePauseOfARefusalWithoutATimeIsBoundedByMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := play(status(409), status(409), status(409), status(200))
 		lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}

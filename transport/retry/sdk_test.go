@@ -139,7 +139,7 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 }
 
 // If the client tries nothing again, it does not tell the SDK to stop.
-func TestAnSDKThatDoesAllOfItIsNotToldToStop(t *testing.T) {
+func TestAnSDKThatDoesAllRetriesIsNotStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
 			client := Config{MaxThrottled: -1, MaxFailures: -1}.NewClient(over(play(what)))

@@ -156,7 +156,7 @@ type lines []string
 
 func (l *lines) Printf(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
 
-func TestALoggerIsToldOfEachAttempt(t *testing.T) {
+func TestALoggerHearsOfEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
 		client := NewClient(over(play(status(500), reset, status(200))))
