@@ -263,7 +263,7 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 		"refused":     usual(429),
 		"seconds":     usual(429, "Retry-After", "30"),
 		"date":        usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT"),
-		"trio":        usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"),
+		"three":       usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"),
 		"structured":  usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`),
 		"two":         usual(200, "RateLimit", `"a";r=50;t=30, "b";r=9`, "RateLimit-Policy", `"a";q=100;w=60, "b";q=10;w=1`),
 		"dictionary":  usual(200, "RateLimit", `limit=10, remaining=5, reset=3`, "RateLimit-Policy", `10;w=60`),
