@@ -34,8 +34,8 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	return nil
 }
 
-// hopeless returns the calls that cannot make it any more, after a hold, a Resume or a
-// change of limits.
+// hopeless returns the calls that now miss their deadlines, after a hold, a Resume or a change
+// of limits.
 func (s *state) hopeless(now time.Time) (all []refusal) {
 	i := 0                  // of the next place
 	var ahead outbound.Cost // of the calls without a place that come before
@@ -80,8 +80,8 @@ func (s *state) expired(now time.Time) (all []refusal) {
 	return all
 }
 
-// asFar returns the calls that are too far away as well when one of cost c was: those without
-// a deadline that take no less of anything.
+// asFar returns the calls that are too far away because a call of cost c is: those without a
+// deadline whose costs are at least c in every unit.
 func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Time) (all []refusal) {
 	for w := s.line.unplaced; w != nil; w = w.next {
 		if !w.deadline.IsZero() || !covers(w.cost, c) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// AtEnd calls f with the last bytes of a response's body, at most so many, when the body has
-// been read to its end. That is where APIs say what a call has cost, as in the usage of a
+// AtEnd calls f with the last bytes of a response's body, n at most, when the body has been
+// read to its end. That is where APIs say what a call has cost, as in the usage of a
 // language model's answer, streamed or not. AtEnd is for [Transport.OnResponse], whose
 // permit f then settles:
 //
@@ -25,11 +25,11 @@ import (
 // f is called once, by the goroutine that reads or closes. It is not called if the end is
 // further away than that, if the body fails, or for the connection of a 101 Switching
 // Protocols. f must not keep the tail.
-func AtEnd(resp *http.Response, most int, f func(tail []byte)) {
-	if resp.Body == nil || most <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
+func AtEnd(resp *http.Response, n int, f func(tail []byte)) {
+	if resp.Body == nil || n <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return
 	}
-	resp.Body = &tail{ReadCloser: resp.Body, most: most, f: f}
+	resp.Body = &tail{ReadCloser: resp.Body, size: n, f: f}
 }
 
 const (
@@ -40,7 +40,7 @@ const (
 // tail is a body whose last bytes are kept.
 type tail struct {
 	io.ReadCloser
-	most int // bytes to keep
+	size int // bytes to keep at most
 
 	mu   sync.Mutex // held while the body is read; protects what follows
 	f    func([]byte)
@@ -72,11 +72,11 @@ func (t *tail) read(p []byte) (int, func([]byte), error) {
 
 // keep keeps the last bytes of what was kept and what was read.
 func (t *tail) keep(got []byte) {
-	if len(got) >= t.most {
-		t.kept = append(t.kept[:0], got[len(got)-t.most:]...)
+	if len(got) >= t.size {
+		t.kept = append(t.kept[:0], got[len(got)-t.size:]...)
 		return
 	}
-	if over := len(t.kept) + len(got) - t.most; over > 0 {
+	if over := len(t.kept) + len(got) - t.size; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)
 	}
 	t.kept = append(t.kept, got...)
