@@ -32,8 +32,8 @@
 // A store may keep op.Limits and op.Replacement, which nobody changes. It keeps nothing
 // else of op when Update has returned: the caller uses Costs, Reports, the charges to which
 // those point, Back, Move and Into again. Before that it writes to none of them, except
-// that it may append to Into. So a store that goes on after ctx has ended copies what it
-// still needs.
+// that it may append to Into. So a store that goes on after ctx has ended takes a copy
+// first, with [Op.Clone].
 //
 // A store across a network should also fill in [Reply.When] and [Reply.Heard], so that
 // places are due by its clock. It should tell a repeated request by a number of its own,

@@ -2,6 +2,7 @@ package leak
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -98,6 +99,45 @@ type Op struct {
 	Unset       bool
 	// Into is where a store may append Reply.Charges, to save an allocation.
 	Into []Charge
+}
+
+// Clone returns a copy of op for a store that goes on with it after Update has returned. It
+// copies Costs, Reports, Back, Move and the charges to which the reports point. It shares
+// Limits and Replacement, whose elements nobody changes. The copy has no Into, because its
+// memory belongs to the caller. Clone makes at most four allocations, and takes as many bytes
+// as what it copies: 256 for each charge.
+func (op *Op) Clone() *Op {
+	c := *op
+	c.Into = nil
+	c.Costs, c.Reports = slices.Clone(op.Costs), slices.Clone(op.Reports)
+	n := len(op.Back)
+	if op.Move != nil {
+		n++
+	}
+	for i := range op.Reports {
+		if op.Reports[i].Charge != nil {
+			n++
+		}
+	}
+	if n == 0 {
+		c.Back = nil
+		return &c
+	}
+	all := make([]Charge, 0, n) // for all charges one allocation
+	all = append(all, op.Back...)
+	c.Back = all[:len(op.Back):len(op.Back)]
+	keep := func(charge *Charge) *Charge {
+		if charge == nil {
+			return nil
+		}
+		all = append(all, *charge)
+		return &all[len(all)-1]
+	}
+	c.Move = keep(op.Move)
+	for i := range c.Reports {
+		c.Reports[i].Charge = keep(c.Reports[i].Charge)
+	}
+	return &c
 }
 
 // Action is what an [Op] does after its reports.
