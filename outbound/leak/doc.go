@@ -177,8 +177,8 @@
 // too short, and nothing about the pace: the hold is doubled instead. The first success after
 // a hold is therefore worth a report.
 //
-// A Resume is for operators. What was booked is void, and what was charged does not come
-// back. What the hold has let leak ahead of real time is taken back.
+// A Resume is for operators. Bookings become void, and charges do not come back. The units
+// that the hold has let leak ahead of real time are in the levels again.
 //
 // # Steering
 //
