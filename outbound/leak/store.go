@@ -108,7 +108,7 @@ type Op struct {
 // as what it copies: 256 for each charge.
 func (op *Op) Clone() *Op {
 	c := *op
-	c.Into = nil
+	c.Into, c.Back = nil, nil
 	c.Costs, c.Reports = slices.Clone(op.Costs), slices.Clone(op.Reports)
 	n := len(op.Back)
 	if op.Move != nil {
@@ -119,13 +119,10 @@ func (op *Op) Clone() *Op {
 			n++
 		}
 	}
-	if n == 0 {
-		c.Back = nil
-		return &c
-	}
 	all := make([]Charge, 0, n) // for all charges one allocation
-	all = append(all, op.Back...)
-	c.Back = all[:len(op.Back):len(op.Back)]
+	if all = append(all, op.Back...); len(all) > 0 {
+		c.Back = all[:len(all):len(all)]
+	}
 	keep := func(charge *Charge) *Charge {
 		if charge == nil {
 			return nil
