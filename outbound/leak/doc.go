@@ -23,7 +23,7 @@
 // A store must
 //   - change one key atomically, and take the time after it has the key for itself;
 //   - keep the whole of [Stored], at least for as long as [Reply.Expire] says, and for 30
-//     days beyond if Stamp is not 0;
+//     days beyond if Stamp is not 0. If [Reply.Changed] is false it need not write the key;
 //   - carry an Op out once or not at all. If nobody knows which, it returns an error, and
 //     does not try again in a way that could charge twice;
 //   - end by itself, within a second or a few, although ctx may have no end;

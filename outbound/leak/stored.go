@@ -7,7 +7,8 @@ import (
 )
 
 // Stored is all that a store keeps of one key. The zero value is a key that does not exist.
-// encoding/json keeps it whole.
+// encoding/json keeps it whole. A copy by assignment stays as it is, because Apply writes into
+// none of its slices.
 type Stored struct {
 	State State
 	// Limits are the limits of the levels in State: those that were set for all, or those
