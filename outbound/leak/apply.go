@@ -15,8 +15,8 @@ import "time"
 //
 // If Apply cannot have left s as it is, for instance with a level that is no number, s is
 // garbage: a new life begins with every limit full to the brim, and [Reply.Garbage] is set. A
-// store that cannot read what it has kept sets s.State.Speed to less than 0, which is garbage
-// too.
+// store that cannot read what it has kept leaves s as [Stored.UnmarshalBinary] leaves it, or
+// sets s.State.Speed to less than 0: that is garbage, too.
 //
 // A look, a refusal, a report that says nothing new and a step by limits that are not in
 // force change nothing. [Reply.Changed] is then false, s is what it was, bit for bit, and a

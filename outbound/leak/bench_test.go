@@ -1,6 +1,7 @@
 package leak
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 )
@@ -33,6 +34,41 @@ func BenchmarkApply(b *testing.B) {
 				now += 10
 				c.op.Apply(&s, now)
 			}
+		})
+	}
+}
+
+func BenchmarkStored(b *testing.B) {
+	one, two := keyInUse(b), fullKey(b)
+	one.Others = nil
+	one.State.Row = Row{}
+	var s Stored
+	var data []byte
+	for _, c := range []struct {
+		name string
+		key  *Stored
+	}{{"a limit", &one}, {"a limit, another's and a row", &two}} {
+		b.Run("append/"+c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				data, _ = c.key.AppendBinary(data[:0])
+			}
+			b.ReportMetric(float64(len(data)), "bytes")
+		})
+		b.Run("read/"+c.name, func(b *testing.B) {
+			data, _ = c.key.AppendBinary(nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = s.UnmarshalBinary(data)
+			}
+		})
+		b.Run("JSON/"+c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				data, _ = json.Marshal(c.key)
+				_ = json.Unmarshal(data, &s)
+			}
+			b.ReportMetric(float64(len(data)), "bytes")
 		})
 	}
 }

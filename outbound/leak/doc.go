@@ -35,6 +35,11 @@
 // that it may append to Into. So a store that goes on after ctx has ended takes a copy
 // first, with [Op.Clone].
 //
+// A store that keeps rows of bytes writes a key with [Stored.AppendBinary] and reads it with
+// [Stored.UnmarshalBinary]. That checks what it reads. If it fails the store has nothing to
+// do but to tell its operator: the Stored is then garbage, and Apply takes the key for full to
+// the brim, so that the key is neither open nor shut for ever.
+//
 // A store across a network should also fill in [Reply.When] and [Reply.Heard], so that
 // places are due by its clock. It should tell a repeated request by a number of its own,
 // and remember a refusal until that ends.
@@ -376,6 +381,7 @@
 //	charge.go   Charge: Unbook, Settle, Since, Hold, Follow; Refused and Succeeded
 //	sound.go    whether numbers can be those of a state
 //	stored.go   Stored: what is kept of a key, with limits that others have or that were set
+//	codec.go    a Stored as bytes
 //	store.go    Store, Op, Report, Reply: the contract
 //	apply.go    Op.Apply: the contract as one pure function
 //	memory.go   Memory: the store of one process
