@@ -1,4 +1,4 @@
-// Package examples has a test of what all examples have in common.
+// Package examples tests what all examples have in common.
 package examples
 
 import (
@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// secrets are what is exported on a developer's machine. They change nothing.
+// secrets are variables that developers export. They must not change anything.
 var secrets = []string{"GITHUB_TOKEN", "OPENAI_API_KEY", "SHOPIFY_TOKEN", "SHOPIFY_SHOP"}
 
 // short are arguments that make an example quicker, and of less work for a machine.
@@ -24,7 +24,7 @@ var short = map[string][]string{
 	"retry": {"-calls", "20"},
 }
 
-// needs says without which variable -real cannot begin.
+// needs says which variable -real needs to begin.
 var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY", "shopify": "SHOPIFY_SHOP"}
 
 // programs is where the examples are, once build has built them.
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// build builds the examples for the first test that wants them: go test -list wants none.
+// build builds the examples for the first test that needs them: go test -list needs none.
 var build = sync.OnceValue(func() error {
 	var err error
 	if programs, err = os.MkdirTemp("", "examples"); err != nil {
@@ -67,8 +67,8 @@ func names(t *testing.T) []string {
 	return all
 }
 
-// run runs a program without a PATH, where there is no redis-server, and with more in its
-// environment. It returns what it has written and its status.
+// run runs a program without a PATH, where there is no redis-server, and with more variables
+// in its environment. It returns the program's output and status.
 func run(t *testing.T, program string, env, args []string) (out, stderr string, status int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
@@ -116,7 +116,7 @@ func TestEveryExampleTakesH(t *testing.T) {
 	}
 }
 
-// The proxy is what any call to another machine would go to.
+// Any call to another machine would go to the proxy.
 func TestEveryExampleRunsOnThisMachineWhateverIsExported(t *testing.T) {
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -33,7 +33,7 @@ func TestNobodyOvertakesACallOnItsWayIntoTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 2, LeakRate: 0.001})
 		q := New(b, Config{})
-		// The first success after a hold makes the next call tell those who listen.
+		// The first success after a hold makes the next call tell the bucket's listeners.
 		if err := b.Hold(bg, time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestNobodyOvertakesACallOnItsWayIntoTheLine(t *testing.T) {
 				t.Error(err)
 			}
 			go call(1)
-			for range 10_000 { // so that it comes before the first is in line
+			for range 10_000 { // until the other call comes, before the first is in line
 				runtime.Gosched()
 			}
 		})()
@@ -84,7 +84,7 @@ func TestANewcomerIsNotRefusedForAPlaceThatGoesBack(t *testing.T) {
 		go q.Acquire(ctx, outbound.Cost{1})
 		synctest.Wait()
 		q.mu.Lock()
-		q.called = true // but it does not run yet
+		q.called = true // the pump does not run yet
 		q.mu.Unlock()
 		cancel()
 		synctest.Wait()
@@ -104,7 +104,8 @@ func TestANewcomerIsNotRefusedForAPlaceThatGoesBack(t *testing.T) {
 	})
 }
 
-// A call that was admitted at once settles, ends, and is one in use, as one that has waited.
+// The permit of a call that was admitted at once settles, ends and counts as in use, as the
+// permit of one that has waited.
 func TestAPermitIsTheSameWhetherTheCallHasWaited(t *testing.T) {
 	for _, limits := range [][]outbound.Limit{
 		{{Capacity: 10, LeakRate: 1}},

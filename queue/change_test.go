@@ -40,7 +40,7 @@ func TestNobodyGoesDuringAHoldAndThenTheyDrip(t *testing.T) {
 	})
 }
 
-func TestAHoldRefusesCallsThatCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesCallsThatNowMissTheirDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{})

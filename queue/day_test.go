@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A level that is wrong by some fault, or a limit that takes months, lets no call without a
-// deadline wait for ever: it is refused.
+// If a fault makes a level wrong, or a limit takes months, the queue refuses a call without a
+// deadline: it would wait for ever.
 func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 	const day = 24 * time.Hour
 	month := outbound.Limit{Capacity: 10, LeakRate: 10 / (30 * day).Seconds()}
@@ -66,7 +66,7 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 }
 
 // Only calls that take as much as the refused one are as far away.
-func TestACallThatIsTooFarAwayTakesNobodyWithItThatCouldGo(t *testing.T) {
+func TestACallThatIsTooFarAwayTakesNoCallWithItThatCouldGo(t *testing.T) {
 	const day = 24 * time.Hour
 	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
 	for name, of := range map[string]func() *outbound.Bucket{

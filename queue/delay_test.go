@@ -140,7 +140,7 @@ func TestAQueueHearsOfAHoldBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 					}()
 				}
 			}
-			b := shared(t, m, limit) // a third worker's
+			b := shared(t, m, limit) // of a third worker
 			for range 50 {
 				time.Sleep(487*ms + 100*time.Microsecond)
 				mu.Lock()

@@ -14,21 +14,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// apart is a number of workers at some distance from their store, each with a
-// queue of its own. They work for a while, and again after each of several pauses.
+// apart is a number of workers at some distance from their store, each with a queue of its
+// own. They work for a while, and again after each of several pauses.
 type apart struct {
 	trips   []time.Duration // there and back, of the workers in turn
 	workers int
 	limit   outbound.Limit
-	waiters int           // of each worker, all the time; 0: single calls come now and then
-	work    time.Duration // then the calls that wait go, and 2 s nothing happens
+	waiters int           // calls that wait, of each worker, all the time; 0: single calls come now and then
+	work    time.Duration // after that the calls that wait go, and 2 s nothing happens
 	times   int
 }
 
 // shares is how the workers have used the rate.
 type shares struct {
 	sent outboundtest.History
-	use  float64 // share of the leak rate while they work; the first half of the first time does not count
+	use  float64 // part of the leak rate while they work, without the first half of the first time
 	jain float64
 	late uint64
 }
@@ -117,8 +117,9 @@ func (a apart) lawful(t *testing.T, o *shares, second float64) {
 	}
 }
 
-// This holds from the first call on and after each pause. A call whose place was due before
-// the reply came used to go when the reply was there, beside the calls after it.
+// This holds from the first call on and after each pause. Before this rule, a call whose
+// place was due before the reply came went when the reply was there, beside the calls after
+// it.
 func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 	for _, c := range []struct {
 		trips     []time.Duration
@@ -130,7 +131,7 @@ func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 		{[]time.Duration{100 * ms}, 0.95, 0.95},
 		{[]time.Duration{200 * ms}, 0.90, 0.95},
 		{[]time.Duration{2 * ms, 200 * ms}, 0.90, 0.95},
-		{[]time.Duration{500 * ms}, 0.60, 0.90}, // of 60 calls by ten workers one more or less shows
+		{[]time.Duration{500 * ms}, 0.60, 0.90}, // of 60 calls by ten workers, one call more or less shows
 	} {
 		for _, a := range []apart{
 			{workers: 10, limit: outbound.PerSecond(10), waiters: 4},

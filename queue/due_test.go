@@ -7,7 +7,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestWhenThereIsSomethingToDo(t *testing.T) {
+func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
 	noSlot := func(s *state, _ *outbound.Bucket) { s.noSlot = new(outbound.ThrottledError) }
 	pause := func(s *state, _ *outbound.Bucket) { s.pause = time.Now().Add(40 * ms) }
 	trip := func(s *state, _ *outbound.Bucket) { s.trips.mean = 20 * ms }
@@ -53,7 +53,7 @@ func TestWhenThereIsSomethingToDo(t *testing.T) {
 	}
 }
 
-func TestWhenATripIsNeeded(t *testing.T) {
+func TestNeedsTripTellsWhenATripIsNeeded(t *testing.T) {
 	for _, c := range []struct {
 		moment
 		needed, onlyNews bool
@@ -82,13 +82,14 @@ func TestWhenATripIsNeeded(t *testing.T) {
 	}
 }
 
-// What becomes of the first place, and when it may be used while a trip is under way.
-func TestWhatBecomesOfAPlace(t *testing.T) {
+// fate decides what becomes of the first place, and nextOnTrip when a call may use it during
+// a trip.
+func TestTheFateOfAPlace(t *testing.T) {
 	for _, c := range []struct {
 		moment
 		fate fate
 		late time.Duration
-		in   time.Duration // until it may be used during a trip; below 0: not at all
+		in   time.Duration // until a call may use it during a trip; below 0: not at all
 	}{
 		{moment{name: "it is not due", calls: []float64{1}, places: 1, at: 99 * ms}, placeStays, 0, ms},
 		{moment{name: "it is due", calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, placeUsed, 0, 0},
@@ -127,7 +128,7 @@ func TestWhatBecomesOfAPlace(t *testing.T) {
 }
 
 // A call with a place outlasts an error of the store unless it needs another trip.
-func TestWhoFailsWithTheStore(t *testing.T) {
+func TestOnlyCallsThatNeedAnotherTripFailWithTheStore(t *testing.T) {
 	trip := func(s *state, _ *outbound.Bucket) { s.trips.mean = 30 * ms }
 	for _, c := range []struct {
 		moment

@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// A worker that is told to end takes no more jobs. For ten seconds it goes on with those that
-// it has. Then it gives the rest back to where they came from.
+// A worker that gets the signal to end takes no more jobs. For ten seconds it goes on with
+// the jobs that it has. Then it puts the rest back.
 func Example_drain() {
 	stopped, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -53,7 +53,7 @@ func Example_drain() {
 // A server has stopped listening. For ten seconds the calls of its handlers may go. Then
 // those that still wait fail, and the program ends.
 func ExampleQueue_Shutdown_timeout() {
-	const patience = 10 * time.Millisecond // 10 * time.Second
+	const grace = 10 * time.Millisecond // in a program 10 * time.Second
 	q := queue.New(outbound.Must(outbound.NewBucket("reports", outbound.PerHour(1))), queue.Config{})
 	report := func() {
 		permit, err := q.Acquire(context.Background(), outbound.Cost{1})
@@ -68,7 +68,7 @@ func ExampleQueue_Shutdown_timeout() {
 	var handlers sync.WaitGroup
 	handlers.Go(report)
 
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	if err := q.Shutdown(ctx); err != nil {
 		_ = q.Close() // it never fails

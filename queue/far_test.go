@@ -12,16 +12,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// far is a store at a distance that sometimes cannot be reached. It tells when its replies
-// were true, and how long they normally take.
+// far is a store at a distance that sometimes cannot be reached. Its replies tell when they
+// were true, and how long replies normally take.
 type far struct {
 	leak.Store
-	way      time.Duration             // there, and back
-	jitter   float64                   // of each way, a share of it
+	way      time.Duration             // there, and the same back
+	jitter   float64                   // a part of each way, added or taken at random
 	first    int                       // the first trip takes as long as so many, because it opens a connection
 	late     func(n int) time.Duration // added to the way back of the n-th reply; nil: nothing
-	silent   bool                      // it tells neither
-	unheard  bool                      // it does not tell how long replies take
+	silent   bool                      // its replies tell neither
+	unheard  bool                      // its replies do not tell how long they take
 	unclaims bool                      // it does not know of claims
 	unafter  bool                      // it does not know of After
 	trips    atomic.Int64

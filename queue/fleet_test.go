@@ -20,8 +20,8 @@ var all = flag.Bool("fleets", false, "simulate all fleets, which takes a minute"
 
 const ms = time.Millisecond
 
-// fleet is a number of workers, each with a queue of its own, on one bucket in a store.
-// Each has so many calls that wait: when one has gone, the next comes.
+// fleet is a number of workers, each with a queue of its own, on one bucket in a store. Each
+// worker has so many calls that wait: when one has gone, the next comes.
 type fleet struct {
 	workers        int
 	rate, capacity float64
@@ -35,10 +35,10 @@ func (f fleet) String() string {
 		f.workers, f.rate, f.capacity, f.waiters, f.near, f.far)
 }
 
-// outcome is how a fleet did.
+// outcome is how well a fleet did.
 type outcome struct {
 	jain  float64 // 1: all workers have equal shares; 1/n: one of n has all
-	use   float64 // share of the leak rate
+	use   float64 // part of the leak rate
 	trips float64 // for each call
 	late  uint64
 	law   error
@@ -112,12 +112,12 @@ func (f fleet) run(t *testing.T, length time.Duration) (o outcome) {
 	return o
 }
 
-// expect fails the test if the fleet did not do as well as is promised.
+// expect fails the test if the fleet did not do as well as the package promises.
 func (f fleet) expect(t *testing.T, o outcome) {
 	t.Helper()
 	jain, trips := 0.99, 1.2
 	if f.near != f.far {
-		jain = 0.98 // 0.95 is what is promised
+		jain = 0.98 // the package promises 0.95
 	}
 	switch {
 	case f.waiters == 1:
@@ -165,7 +165,7 @@ func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 }
 
 // A worker without a backlog claims nothing. Its claim would raise the lead, and the others
-// would catch up with what it does not use.
+// would book more than their shares to catch up with it.
 func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &claimed{Store: leak.NewMemory()}
@@ -204,7 +204,7 @@ func (s *claimed) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 }
 
 // A settle takes one trip of its own at most. The queue whose trip has carried it does not
-// take its arrival for a change.
+// take the news of it for a change.
 func TestASettleCostsAtMostOneTrip(t *testing.T) {
 	for _, rate := range []float64{5, 50, 1000} {
 		synctest.Test(t, func(t *testing.T) {

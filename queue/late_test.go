@@ -13,7 +13,7 @@ import (
 // pause keeps the queue from doing anything for d, as if its process were stopped or short
 // of CPU.
 func pause(q *Queue, d time.Duration) {
-	synctest.Wait() // or a pump that was called before may set the timer again
+	synctest.Wait() // a pump that was called before could set the timer again
 	q.mu.Lock()
 	for q.pumping {
 		q.mu.Unlock()
@@ -143,7 +143,7 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 }
 
 // The bucket tells of as many late places as Stats.Late counts.
-func TestLateIsToldWhateverTheTolerance(t *testing.T) {
+func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tolerance = 100 * time.Microsecond
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: tolerance})
@@ -165,7 +165,7 @@ func TestLateIsToldWhateverTheTolerance(t *testing.T) {
 	})
 }
 
-func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
+func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, leak.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
@@ -177,7 +177,7 @@ func TestAPlaceThatNobodyWantsAnyMoreIsNotLate(t *testing.T) {
 		go q.Acquire(ctx, outbound.Cost{1})
 		pass(time.Millisecond)
 		q.mu.Lock()
-		q.pumping = true // as on a trip
+		q.pumping = true // as during a trip
 		q.timer.Stop()
 		q.mu.Unlock()
 		cancel()

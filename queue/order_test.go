@@ -44,8 +44,8 @@ func (l *line) went() int {
 	return len(l.order)
 }
 
-// sorted reports whether the calls went in order. It ignores swaps of calls that went at
-// one instant.
+// sorted reports whether the calls went in order. It ignores swaps of calls that went at one
+// instant.
 func (l *line) sorted() bool {
 	for i := range l.order[1:] {
 		if l.order[i] > l.order[i+1] && l.at[i] != l.at[i+1] {

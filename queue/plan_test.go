@@ -10,20 +10,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// moment is a state to decide in. Ten calls of cost 1 may leave per second, and one has
-// left just now: places are due after 100 ms, 200 ms and so on.
+// moment is a state to decide in. Ten calls of cost 1 may leave per second, and one has left
+// just now: places are due after 100 ms, 200 ms and so on.
 type moment struct {
 	name   string
 	store  bool            // the bucket is in a store
-	calls  []float64       // what those who wait cost
-	places int             // that are booked, for the first of them unless costs say otherwise
-	costs  []float64       // what the places were booked for, where that is not what calls cost
+	calls  []float64       // the costs of the calls that wait
+	places int             // how many places are booked; costs tells for what, if not for the first calls
+	costs  []float64       // the costs that the places were booked for, if not those of the calls
 	at     time.Duration   // since they were booked
 	within []time.Duration // the calls' deadlines, since then; 0: none
 	edit   func(*state, *outbound.Bucket)
 }
 
-// run has f look at the moment. Times are told since the places were booked.
+// run calls f with the moment's state. Times count from when the places were booked.
 func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Time)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Tim
 	})
 }
 
-func TestWhatIsBooked(t *testing.T) {
+func TestToBookDecidesWhatToBook(t *testing.T) {
 	many := make([]float64, 5000)
 	for i := range many {
 		many[i] = 1
@@ -88,10 +88,10 @@ func TestWhatIsBooked(t *testing.T) {
 	}
 	for _, c := range []struct {
 		moment
-		first   int // the call that gets a place for certain; -1: nothing is booked
+		first   int // the first call to book for; -1: nothing is booked
 		n       int
 		moves   bool
-		wait    time.Duration // for that
+		wait    time.Duration // of the booking
 		horizon time.Duration
 		after   time.Duration
 		claim   float64
@@ -156,7 +156,7 @@ func TestWhatIsBooked(t *testing.T) {
 	}
 }
 
-// hear is an edit: the clock is that of now.
+// hear is an edit: the queue has heard the clock just now.
 func hear(s *state, b *outbound.Bucket) {
 	var k outbound.Booking
 	if err := b.Book(bg, &k); err != nil {

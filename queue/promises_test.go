@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// A has a place, B waits, A cancels: B goes in its place, and C after it.
+// A has a place, B waits, A cancels: B goes in A's place, and C after it.
 func TestThePlaceOfACancelledCallIsTheNextOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := line{q: New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})}
@@ -113,7 +113,7 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != nil {
 				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
 			}
-			q.Close() // or a call that was forgotten waits for ever
+			q.Close() // a call that was forgotten would wait for ever
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestACallThatIsAdmittedAtTheInstantOfItsCancelIsAdmitted(t *testing.T) {
 	}
 }
 
-// A call that has cancelled is not ahead of anybody.
+// A call that has cancelled counts no more in the forecast of those behind it.
 func TestAForecastDoesNotCountCallsThatHaveCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
@@ -174,8 +174,8 @@ func TestAForecastDoesNotCountCallsThatHaveCancelled(t *testing.T) {
 	})
 }
 
-// No call goes before the last one that is booked, whatever that takes. The forecast for a
-// newcomer counts that.
+// No call goes before the last one that is booked, whatever units that takes. The forecast
+// for a newcomer counts that.
 func TestAForecastKnowsOfTheLastBooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})

@@ -11,8 +11,7 @@ import (
 
 // pump does what there is to do now, and sets the timer for what is next.
 func (q *Queue) pump() {
-	deepen()
-	deepen()
+	growStack()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
@@ -128,7 +127,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 			q.failLocked(err)
 		}
 	case first != nil && !first.gone:
-		q.refuseLocked(first, refusedBy(err, first))
+		q.refuseLocked(first, first.refusedBy(err))
 		if errors.Is(err, ErrFar) {
 			q.refuseAllLocked(q.asFar(first.cost, full, time.Now()))
 		}
@@ -278,12 +277,12 @@ func (q *Queue) onChange() {
 	}
 }
 
-// deepen makes room on the stack for all that a step calls. A timer's goroutine
+// growStack makes room on the stack for all that a step calls. A timer's goroutine
 // begins with a small stack, which would move three times on the way down: that
 // takes as long as half the step. Here it moves once, while hardly anything is on it.
 //
 //go:noinline
-func deepen() {
+func growStack() {
 	var room [12 << 10]byte
 	touch(&room)
 }

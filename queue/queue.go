@@ -88,8 +88,13 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 
 // enter admits the call at once, refuses it, or puts it in line and returns it.
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
-	if err := q.ready(ctx); err != nil {
-		return nil, err
+	switch {
+	case q == nil:
+		return nil, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+	case q.err != nil:
+		return nil, q.err
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	}
 	q.mu.Lock()
 	if q.closed {
@@ -120,23 +125,12 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
 		q.stats.Refused++
 		q.mu.Unlock()
-		return nil, refusedBy(err, w)
+		return nil, w.refusedBy(err)
 	}
 	q.line.add(w)
 	q.mu.Unlock()
 	q.pump() // book a place, so that there is a forecast for the next call
 	return w, nil
-}
-
-// ready returns what makes waiting needless from the start.
-func (q *Queue) ready(ctx context.Context) error {
-	switch {
-	case q == nil:
-		return fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
-	case q.err != nil:
-		return q.err
-	}
-	return ctx.Err()
 }
 
 // newWaiter returns the call as one that would wait.

@@ -2,5 +2,5 @@
 
 package queue
 
-// raced cuts simulations short: they take five times as long under the race detector.
+// raced makes simulations shorter: they take five times as long under the race detector.
 const raced = true

@@ -29,13 +29,13 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	case s.line.n >= s.config.MaxLen:
 		return s.throttled(earliest, now, ErrFull)
 	case w.misses(earliest):
-		return s.throttled(earliest, now, because(w.byCtx))
+		return s.throttled(earliest, now, w.why())
 	}
 	return nil
 }
 
-// hopeless returns the calls that cannot make it any more, after a hold, a Resume or a
-// change of limits.
+// hopeless returns the calls that now miss their deadlines, after a hold, a Resume or a change
+// of limits.
 func (s *state) hopeless(now time.Time) (all []refusal) {
 	i := 0                  // of the next place
 	var ahead outbound.Cost // of the calls without a place that come before
@@ -52,7 +52,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		case err != nil:
 			all = append(all, refusal{w, err})
 		case w.misses(at) && at.After(s.givesUp(w, now)): // the next call gets its place
-			all = append(all, refusal{w, s.throttled(at, now, because(w.byCtx))})
+			all = append(all, refusal{w, s.throttled(at, now, w.why())})
 		case placed:
 			i++
 		default:
@@ -71,7 +71,7 @@ func (s *state) expired(now time.Time) (all []refusal) {
 		return nil
 	}
 	for w := s.line.first; w != nil && !w.deadline.IsZero() && !w.deadline.After(now); w = w.next {
-		e := s.throttled(time.Time{}, now, because(w.byCtx))
+		e := s.throttled(time.Time{}, now, w.why())
 		if s.noSlot != nil { // still true: the bucket tells when a call ends
 			e.Limit, e.InProgress, e.Oldest = s.noSlot.Limit, s.noSlot.InProgress, s.noSlot.Oldest+now.Sub(s.trips.ended)
 		}
@@ -80,8 +80,8 @@ func (s *state) expired(now time.Time) (all []refusal) {
 	return all
 }
 
-// asFar returns the calls that are too far away as well when one of cost c was: those without
-// a deadline that take no less of anything.
+// asFar returns the calls that are too far away because a call of cost c is: those without a
+// deadline whose costs are at least c in every unit.
 func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Time) (all []refusal) {
 	for w := s.line.unplaced; w != nil; w = w.next {
 		if !w.deadline.IsZero() || !covers(w.cost, c) {
@@ -115,22 +115,22 @@ func (s *state) throttled(earliest, now time.Time, why error) *outbound.Throttle
 	return e
 }
 
-func because(byCtx bool) error {
-	if byCtx {
+// why returns why the call does not wait longer: its ctx, MaxWait (nil), or neither of them.
+func (w *waiter) why() error {
+	switch {
+	case w.byCtx:
 		return context.DeadlineExceeded
+	case w.deadline.IsZero():
+		return ErrFar
 	}
 	return nil
 }
 
 // refusedBy adds to the bucket's refusal of a call why the call does not wait longer.
-func refusedBy(err error, w *waiter) error {
+func (w *waiter) refusedBy(err error) error {
 	var full *outbound.ThrottledError
-	switch {
-	case !errors.As(err, &full):
-	case w.deadline.IsZero():
-		full.Err = ErrFar
-	default:
-		full.Err = because(w.byCtx)
+	if errors.As(err, &full) {
+		full.Err = w.why()
 	}
 	return err
 }

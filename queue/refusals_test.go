@@ -10,14 +10,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// refused is a refusal that is expected.
+// refused is a refusal that a test expects.
 type refused struct {
 	call  int // its index
 	after time.Duration
 	is    error // besides outbound.ErrThrottled; nil: nothing
 }
 
-// expect fails the test unless all are the calls that want says, in this order.
+// expect fails the test unless all are the calls that want names, in this order.
 func (m moment) expect(t *testing.T, calls []*waiter, all []refusal, want ...refused) {
 	t.Helper()
 	for i := range max(len(all), len(want)) {
@@ -40,10 +40,10 @@ func (m moment) expect(t *testing.T, calls []*waiter, all []refusal, want ...ref
 	}
 }
 
-func TestWhoIsNotEvenToWait(t *testing.T) {
+func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 	five := []float64{1, 1, 1, 1, 1}
 	for _, c := range []struct {
-		moment // the last of calls is the one that comes
+		moment // the last of calls is the new one
 		after  time.Duration
 		is     error
 		waits  bool
@@ -85,7 +85,7 @@ func TestWhoIsNotEvenToWait(t *testing.T) {
 	}
 }
 
-func TestWhoIsHopelessAfterAChange(t *testing.T) {
+func TestHopelessCallsAfterAChange(t *testing.T) {
 	hold := func(s *state, b *outbound.Bucket) {
 		if err := b.Hold(bg, time.Second); err != nil {
 			t.Error(err)
@@ -123,7 +123,7 @@ func TestWhoIsHopelessAfterAChange(t *testing.T) {
 	}
 }
 
-func TestWhoseTimeIsOver(t *testing.T) {
+func TestExpiredCalls(t *testing.T) {
 	noSlot := func(s *state, _ *outbound.Bucket) {
 		s.noSlot = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
 	}
@@ -155,7 +155,7 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
-func TestWhoIsAsFarAway(t *testing.T) {
+func TestCallsThatAreAsFarAway(t *testing.T) {
 	m := moment{name: "far", calls: []float64{0.5, 0.4, 1, 0.5, 1}, places: 1, within: []time.Duration{0, 0, time.Hour}}
 	m.run(t, func(s *state, calls []*waiter, now time.Time) {
 		far := &outbound.ThrottledError{Key: s.key, RetryAfter: 90 * ms, Err: ErrFar}
@@ -167,7 +167,7 @@ func TestWhoIsAsFarAway(t *testing.T) {
 	})
 }
 
-func TestWhyTheBucketRefusedACall(t *testing.T) {
+func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
 	soon := time.Now()
 	for _, c := range []struct {
 		w    waiter
@@ -178,10 +178,10 @@ func TestWhyTheBucketRefusedACall(t *testing.T) {
 		{waiter{deadline: soon, byCtx: true}, context.DeadlineExceeded},
 	} {
 		full := &outbound.ThrottledError{}
-		if err := refusedBy(full, &c.w); err != error(full) || full.Err != c.want {
+		if err := c.w.refusedBy(full); err != error(full) || full.Err != c.want {
 			t.Errorf("%v, want %v", err, c.want)
 		}
-		if err := refusedBy(errAway, &c.w); err != errAway {
+		if err := c.w.refusedBy(errAway); err != errAway {
 			t.Error(err)
 		}
 	}

@@ -55,7 +55,7 @@ func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
 	t.Error("the slot did not come back")
 }
 
-func TestAHoldRefusesACallWithAPlaceThatCannotMakeItAnyMore(t *testing.T) {
+func TestAHoldRefusesACallWithAPlaceThatNowMissesItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{MaxWait: 2 * time.Second})
@@ -136,7 +136,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 }
 
 // While nobody waits the queue does not listen to the bucket, and forgets what it knew.
-func TestAQueueDoesNotRefuseByWhatItKnewBeforeItWasEmpty(t *testing.T) {
+func TestAQueueDoesNotRefuseByAnOldClockAfterItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 10 * time.Millisecond}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})

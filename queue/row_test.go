@@ -42,8 +42,8 @@ func (e ends) Done() {
 }
 
 // flood sends 1 000 calls at once that take a tenth of a second each. It returns how many
-// failed, the most that left within a second, the most in progress together, and how long
-// all took.
+// failed, the most that left within a second, the most in progress together, and how long all
+// took.
 func flood(l outbound.Limiter) (failed, window, together int, took time.Duration) {
 	var mu sync.Mutex
 	var left []time.Duration

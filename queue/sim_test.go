@@ -96,7 +96,7 @@ func (s *simulation) disturb(q *Queue) {
 	}
 }
 
-// long has simulations go on for longer than they do in CI.
+// long makes simulations longer than in CI.
 var long = os.Getenv("DRIPFEED_LONG") != ""
 
 func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
@@ -109,7 +109,7 @@ func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
-			rate := []float64{0.02, 2, 200}[seed%3] // from a hundred hours to half a minute
+			rate := []float64{0.02, 2, 200}[seed%3] // a test then lasts from a hundred hours to half a minute
 			limits := []outbound.Limit{
 				{Capacity: float64(1 + seed%4), LeakRate: rate, Name: "calls"},
 				{Capacity: 10, LeakRate: 2.5 * rate, Unit: 1, Name: "units"},
@@ -167,7 +167,7 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 				}
 				p.Done()
 			}()
-			synctest.Wait() // or thousands come before q.Len counts the first
+			synctest.Wait() // otherwise thousands come before q.Len counts the first
 			if rnd.IntN(3) == 0 {
 				time.AfterFunc(time.Duration(rnd.IntN(int(time.Minute))), cancel)
 			} else {

@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestAHeadWithoutASlotWaitsForADone(t *testing.T) {
+func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 100, LeakRate: 100})
 		l := line{q: New(b, Config{})}
@@ -71,7 +71,7 @@ func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 	})
 }
 
-func TestASlotOfATicketThatNobodyUsesComesBack(t *testing.T) {
+func TestTheSlotOfATicketThatNoCallUsesComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 1, LeakRate: 1})
 		l := line{q: New(b, Config{})}

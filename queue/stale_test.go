@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// generous is a store that books further ahead than it is asked to, as it does for a worker
-// that catches up, and then fails at once.
+// generous is a store that books further ahead than the booking asks, as a store does for a
+// worker that catches up, and then fails at once.
 type generous struct {
 	leak.Store
 	fails atomic.Bool
@@ -27,8 +27,8 @@ func (g *generous) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 	return g.Store.Update(ctx, key, op)
 }
 
-// A place that was too old to be used used to stay behind one that was not, and the queue
-// asked the store without a pause until that one was due.
+// A place that was too old to use stayed behind one that was not, and the queue asked the
+// store without a pause until that one was due.
 func TestAStoreThatFailsAtOnceIsNotAskedWithoutAPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Under the race detector, timers of no time in several goroutines of a bubble
-// crash the program.
+// Under the race detector, timers of no time in several goroutines of a bubble crash the
+// program.
 func TestQueuesOfOneBubbleMayAllActAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 1e6, LeakRate: 1e6}

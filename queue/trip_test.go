@@ -13,7 +13,7 @@ import (
 
 // A call that comes while nobody waits can give up during its trip. The place that the trip
 // books goes back.
-func TestACallHeedsItsCtxDuringItsTrip(t *testing.T) {
+func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
@@ -44,7 +44,7 @@ func TestACallHeedsItsCtxDuringItsTrip(t *testing.T) {
 	})
 }
 
-// It waits for one trip and no longer.
+// A call that comes alone waits for one trip and no longer.
 func TestACallAloneTakesOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory(), way: 10 * ms}

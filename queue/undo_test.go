@@ -14,8 +14,8 @@ import (
 )
 
 // When slowing down turns out not to help, the bucket's clock is at full speed again in one
-// step, and places come nearer than their workers have planned. No two calls go together,
-// and each worker loses one place at most.
+// step, and places come nearer than their workers have planned. No two calls go together, and
+// each worker loses one place at most.
 func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 	const workers = 200
 	for _, rate := range []float64{1, 10} {
@@ -88,7 +88,8 @@ func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 			}
 			use := float64(after) / 1900
 			t.Logf("%v/s: undone in window %d at speed %.3f, then %.3f of the rate; %d places were heard of too late", rate, undone, slowest, use, late)
-			// A worker may hear of it only when its next place has passed, and then loses that.
+			// A worker may hear of it only after its next place has passed, and then loses
+			// that place.
 			if undone == 0 || use < 0.93-workers/1900. {
 				t.Errorf("%v/s: undone in window %d, then %.3f of the rate", rate, undone, use)
 			}

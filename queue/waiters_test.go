@@ -8,8 +8,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// check fails the test unless the calls that wait, and those of them without a place,
-// are as many as wanted, and the sum of their costs is right.
+// check fails the test unless the numbers of calls that wait, and of those without a place,
+// are as wanted, and the sum of their costs is right.
 func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	t.Helper()
 	all, without, sum := 0, 0, outbound.Cost{}
@@ -28,7 +28,7 @@ func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	}
 }
 
-func TestWhoLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
+func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 	for i, unplaced := range []int{1, 1, 1, 1} {
 		m := moment{name: "four calls, two places", calls: []float64{1, 1, 1, 1}, places: 2}
 		m.run(t, func(s *state, calls []*waiter, _ time.Time) {
@@ -54,7 +54,7 @@ func TestWhoLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-func TestWhatPlacesGoBack(t *testing.T) {
+func TestPlacesThatDoNotFitGoBack(t *testing.T) {
 	for _, c := range []struct {
 		moment
 		unplaced, unused int
@@ -90,7 +90,7 @@ func TestWhatPlacesGoBack(t *testing.T) {
 	}
 }
 
-func TestHowLongTripsTake(t *testing.T) {
+func TestTripsAreMeasured(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
 		was                      trips
@@ -117,7 +117,7 @@ func TestHowLongTripsTake(t *testing.T) {
 	}
 }
 
-func TestPausesGrowWithTheTripsInVain(t *testing.T) {
+func TestPausesGrowWithWastedTrips(t *testing.T) {
 	for wasted, want := range map[int]time.Duration{0: 0, 3: 0, 4: 20 * ms, 5: 40 * ms, 9: 640 * ms, 1000: 640 * ms} {
 		if got := pauseAfter(wasted); got != want {
 			t.Errorf("after %d: %v, want %v", wasted, got, want)

@@ -12,19 +12,19 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// waits records what becomes of calls that arrive one by one, to find those that have waited
-// without need.
+// waits records what becomes of calls that arrive one by one, to find the calls that have
+// waited without need.
 type waits struct {
 	limits []outbound.Limit
 	mu     sync.Mutex
 	calls  []*waited // in order of arrival
 }
 
-// waited is one of these calls.
+// waited is a call that waits records.
 type waited struct {
 	cost       outbound.Cost
 	came, left time.Time
-	went       bool // false: it has cancelled
+	went       bool // false: the call has cancelled
 }
 
 // arrive lets a call come, and returns when it waits or has gone.
@@ -42,13 +42,13 @@ func (s *waits) arrive(ctx context.Context, q *Queue, c outbound.Cost) {
 }
 
 // needless replays the calls that went through ideal buckets. A call could have gone as soon
-// as it had come, all before it had gone or cancelled, and there was room beside those that
-// had really gone. needless returns the sum of all waits beyond that, and the longest.
+// as it had come, all calls before it had gone or cancelled, and there was room beside those
+// that had really gone. needless returns the sum of all waits beyond that, and the longest.
 func (s *waits) needless() (sum, most time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	level := make([]float64, len(s.limits))
-	var at, turn time.Time // of the levels; when all before have gone or cancelled
+	var at, turn time.Time // at is the time of the levels; at turn all calls before have gone or cancelled
 	for _, w := range s.calls {
 		if turn = later(turn, w.came); !w.went {
 			turn = later(turn, w.left)

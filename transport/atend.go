@@ -1,45 +1,46 @@
 package transport
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// AtEnd calls f with the last bytes of a response's body, at most so many, when it has
-// been read to its end: where APIs say what a call has cost, as in the usage of a
-// language model's answer, streamed or not. It is for [Transport.OnResponse], with a
-// permit to settle then:
+// AtEnd calls f with the last bytes of a response's body, n at most, when the body has been
+// read to its end. That is where APIs say what a call has cost, as in the usage of a
+// language model's answer, streamed or not. AtEnd is for [Transport.OnResponse], whose
+// permit f then settles:
 //
 //	OnResponse: func(resp *http.Response, p *outbound.Permit) {
 //		transport.AtEnd(resp, 4096, func(tail []byte) { p.Settle(usage(tail)) })
 //	}
 //
-// Nothing is read ahead and nothing kept but the tail. Whoever decodes a JSON value has
-// read all of that and often not the end behind it, which HTTP/2 sends apart. So Close
-// reads on where the end was not met: at most 4 KiB, and for at most 100 ms, also of a
-// stream that is given up.
+// AtEnd reads nothing ahead and keeps nothing but the tail. A program that decodes a JSON
+// value has read all of the value and often not the end behind it, which HTTP/2 sends apart.
+// So Close reads on if the reader has not met the end: at most 4 KiB, and for at most 100 ms,
+// also of a stream that the program gives up.
 //
-// f is called once, by whoever reads or closes; not if the end is further away than
-// that, or the body fails, and not for the connection of a 101 Switching Protocols. f
-// must not keep the tail.
-func AtEnd(resp *http.Response, most int, f func(tail []byte)) {
-	if resp.Body == nil || most <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
+// f is called once, by the goroutine that reads or closes. It is not called if the end is
+// further away than that, if the body fails, or for the connection of a 101 Switching
+// Protocols. f must not keep the tail.
+func AtEnd(resp *http.Response, n int, f func(tail []byte)) {
+	if resp.Body == nil || n <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return
 	}
-	resp.Body = &tail{ReadCloser: resp.Body, most: most, f: f}
+	resp.Body = &tail{ReadCloser: resp.Body, size: n, f: f}
 }
 
 const (
-	maxRest = 4 << 10                // bytes that Close reads on
-	atMost  = 100 * time.Millisecond // for how long
+	maxRest     = 4 << 10                // bytes that Close reads on
+	restTimeout = 100 * time.Millisecond // for how long
 )
 
-// tail is a body whose end is kept.
+// tail is a body whose last bytes are kept.
 type tail struct {
 	io.ReadCloser
-	most int
+	size int // bytes to keep at most
 
 	mu   sync.Mutex // held while the body is read; protects what follows
 	f    func([]byte)
@@ -54,7 +55,7 @@ func (t *tail) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read reads, and returns who is to hear of the end.
+// read reads, and returns the function to call at the end.
 func (t *tail) read(p []byte) (int, func([]byte), error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,18 +72,18 @@ func (t *tail) read(p []byte) (int, func([]byte), error) {
 
 // keep keeps the last bytes of what was kept and what was read.
 func (t *tail) keep(got []byte) {
-	if len(got) >= t.most {
-		t.kept = append(t.kept[:0], got[len(got)-t.most:]...)
+	if len(got) >= t.size {
+		t.kept = append(t.kept[:0], got[len(got)-t.size:]...)
 		return
 	}
-	if over := len(t.kept) + len(got) - t.most; over > 0 {
+	if over := len(t.kept) + len(got) - t.size; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)
 	}
 	t.kept = append(t.kept, got...)
 }
 
 func (t *tail) Close() error {
-	f := t.rest()
+	f := t.readRest()
 	err := t.ReadCloser.Close()
 	if f != nil {
 		f(t.kept)
@@ -90,54 +91,37 @@ func (t *tail) Close() error {
 	return err
 }
 
-// rest reads on to the body's end, if that is near, and returns who is to hear of it.
-func (t *tail) rest() func([]byte) {
+// readRest reads on to the body's end, and returns the function to call if that was near.
+func (t *tail) readRest() func([]byte) {
 	if !t.mu.TryLock() {
-		return nil // somebody is reading, which Close ends
+		return nil // another goroutine is reading, which Close ends
 	}
 	f := t.f
 	if t.f = nil; f == nil {
 		t.mu.Unlock()
 		return nil
 	}
-	// The body may stall, and only to close it ends that.
-	end := make(chan bool, 1)
+	// The body may stall, and only closing it ends that.
+	met := make(chan bool, 1)
 	go func() {
 		defer t.mu.Unlock()
-		met := false
+		atEnd := false
 		defer func() {
 			_ = recover() // a reader that panics has no end
-			end <- met
+			met <- atEnd
 		}()
-		met = t.finish()
+		rest, err := bufio.NewReaderSize(t.ReadCloser, maxRest).Peek(maxRest)
+		t.keep(rest)
+		atEnd = err == io.EOF
 	}()
-	timer := time.NewTimer(atMost)
+	timer := time.NewTimer(restTimeout)
 	defer timer.Stop()
 	select {
-	case met := <-end:
-		if met {
+	case atEnd := <-met:
+		if atEnd {
 			return f
 		}
 	case <-timer.C:
 	}
 	return nil
-}
-
-// finish reads on, and reports whether it has met the end.
-func (t *tail) finish() bool {
-	var p [512]byte
-	idle := 0 // reads in a row that brought nothing
-	for left := maxRest; left > 0 && idle < 100; {
-		n, err := t.ReadCloser.Read(p[:min(left, len(p))])
-		n = max(0, min(n, len(p)))
-		t.keep(p[:n])
-		if err != nil {
-			return err == io.EOF
-		}
-		left -= n
-		if idle++; n > 0 {
-			idle = 0
-		}
-	}
-	return false
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// usages is what a client of the API at this address hears of its calls' ends. It
+// usages returns what a client of the API at this address hears at its calls' ends. It
 // decodes each answer and closes it.
 func usages(t *testing.T, s *httptest.Server, decoded func()) (heard []string) {
 	t.Helper()
@@ -42,12 +42,12 @@ func usages(t *testing.T, s *httptest.Server, decoded func()) (heard []string) {
 	return heard
 }
 
-// In a bubble no time passes while anybody waits for the network, so that a machine
-// which is slow does not matter.
+// In a bubble no time passes while a goroutine waits for the network, so a slow machine does
+// not matter.
 func TestAtEndIsCalledWhenAJSONAnswerHasBeenDecodedAndClosed(t *testing.T) {
 	const text = `{"usage": 42}`
 	for name, c := range map[string]struct {
-		http2, apart bool // the end comes when the value has been decoded
+		http2, apart bool // the end comes after the value has been decoded
 	}{
 		"HTTP/1":        {},
 		"HTTP/1, apart": {apart: true},
@@ -116,7 +116,7 @@ func TestCloseWaitsForTheEndOfABodyNoLongerThanATenthOfASecond(t *testing.T) {
 	})
 }
 
-// A body may be closed while another goroutine reads it: that ends the reading.
+// If one goroutine closes a body while another reads it, the reading ends.
 func TestAtEndLeavesABodyThatIsBeingReadToItsReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := io.Pipe()
@@ -138,7 +138,7 @@ func TestAtEndLeavesABodyThatIsBeingReadToItsReader(t *testing.T) {
 	})
 }
 
-func TestAtEndIsCalledWithWhatCloseHasReadOn(t *testing.T) {
+func TestAtEndIsCalledWithTheBytesThatCloseReads(t *testing.T) {
 	for _, more := range []int{0, 1, 600, 4000} {
 		var tails []string
 		text := strings.Repeat("0123456789", 400)[:more] + "the end"

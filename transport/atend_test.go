@@ -28,7 +28,7 @@ func TestAtEndHasTheLastBytesHoweverTheyAreRead(t *testing.T) {
 			if err != nil || string(got) != text {
 				t.Fatalf("%s, %d: read %d bytes, %v", name, most, len(got), err)
 			}
-			_, _ = resp.Body.Read(make([]byte, 1)) // EOF again
+			_, _ = resp.Body.Read(make([]byte, 1)) // EOF once more
 			_ = resp.Body.Close()
 			if want := text[max(0, len(text)-most):]; len(tails) != 1 || tails[0] != want {
 				t.Errorf("%s, %d: %q", name, most, tails)
@@ -87,10 +87,10 @@ func TestAtEndIsNotCalledWithoutAnEnd(t *testing.T) {
 		AtEnd(none, most, never)
 		_, _ = io.ReadAll(none.Body)
 	}
-	AtEnd(&http.Response{StatusCode: 204}, 10, never) // as fakes have it
+	AtEnd(&http.Response{StatusCode: 204}, 10, never) // fakes leave the body out
 }
 
-// connection is the body of a 101, which the caller writes to.
+// connection is the body of a 101, to which the caller writes.
 type connection struct {
 	io.Reader
 	bytes.Buffer
@@ -124,7 +124,7 @@ func TestAtEndLeavesAConnectionAsItIs(t *testing.T) {
 }
 
 // The settle comes before the end of the call frees anything, and counts once.
-func TestAtEndSettlesByWhatTheBodyTells(t *testing.T) {
+func TestAtEndSettlesByTheUsageInTheBody(t *testing.T) {
 	r := new(recorder)
 	rt := &Transport{Base: answer(200, io.NopCloser(strings.NewReader(`{"text": "…", "usage": 42}`))), Limiter: r,
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {

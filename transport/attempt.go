@@ -12,18 +12,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// attempt is one request that was admitted, and the [outbound.Call] by which
-// users reach its permit. A permit is not safe for concurrent use, but the
-// body that ends it may be closed while it is read, or by another goroutine
-// than the one that settles.
+// attempt is one request that was admitted, and the [outbound.Call] by which users reach
+// its permit. A permit is not safe for concurrent use, but one goroutine may close the body,
+// which ends the permit, while another reads the body or settles the call.
 type attempt struct {
 	maxHold time.Duration
 
-	mu     sync.Mutex // protects what follows
-	permit outbound.Permit
-	said   bool            // a user has said how the API answered
-	stop   func() bool     // stops waiting for the end of the request's context; nil: nobody waits
-	lost   runtime.Cleanup // stops it if the garbage collector finds the attempt first
+	mu       sync.Mutex // protects what follows
+	permit   outbound.Permit
+	answered bool            // a user has said how the API answered, or the call is over
+	stop     func() bool     // stops waiting for the end of the request's context; nil: nobody waits
+	cleanup  runtime.Cleanup // calls stop if the garbage collector finds the attempt first
 }
 
 func (a *attempt) Settle(used outbound.Cost) {
@@ -35,7 +34,7 @@ func (a *attempt) Settle(used outbound.Cost) {
 func (a *attempt) Answered(answer outbound.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.said = a.said || answer.Kind != outbound.AnswerLeft
+	a.answered = a.answered || answer.Kind != outbound.AnswerLeft
 	answer.Wait = min(answer.Wait, a.maxHold)
 	if answer.MaxWait <= 0 || answer.MaxWait > a.maxHold {
 		answer.MaxWait = a.maxHold
@@ -46,43 +45,50 @@ func (a *attempt) Answered(answer outbound.Answer) {
 func (a *attempt) Done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.said = true
+	a.answered = true
 	if a.stop != nil {
 		a.stop()
 		a.stop = nil
-		a.lost.Stop()
+		a.cleanup.Stop()
 	}
 	a.permit.Done()
 }
 
+// fail ends an attempt of which RoundTrip returns no response. A nil resp means that there
+// was none.
+func (a *attempt) fail(resp *http.Response) {
+	if resp == nil {
+		a.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+	}
+	a.Done()
+}
+
+// judged reports whether the transport need not judge the response.
 func (a *attempt) judged() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.said
+	return a.answered
 }
 
-// until returns the response's body, which ends the attempt where it ends itself, or
+// endWithBody wraps the response's body, so that the attempt ends when the body does, or
 // when ctx is done. Without a body the attempt ends at once.
-func (a *attempt) until(ctx context.Context, resp *http.Response) io.ReadCloser {
-	rc := resp.Body
+func (a *attempt) endWithBody(ctx context.Context, resp *http.Response) {
 	if bodiless(resp) {
 		a.Done()
-		return rc
+		return
 	}
-	b := body{rc, a}
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		// Its context is that of the handshake. The connection outlives it.
-		if w, ok := rc.(io.Writer); ok {
-			return &upgraded{b, w}
-		}
+	b := body{resp.Body, a}
+	if w, ok := resp.Body.(io.Writer); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body = &upgraded{b, w} // ctx is that of the handshake, and the connection outlives it
+		return
 	}
-	a.endWith(ctx)
-	return &b
+	a.endWithContext(ctx)
+	resp.Body = &b
 }
 
-// bodiless reports whether a response has no body, so that nobody has to close any.
-// Over HTTP/2 such a response comes with a Body all the same. A length of 0 tells
-// nothing by itself: fakes leave it out.
+// bodiless reports whether a response has no body that anybody has to close. Over HTTP/2
+// such a response comes with a Body all the same. A length of 0 tells nothing by itself:
+// fakes leave it out.
 func bodiless(resp *http.Response) bool {
 	switch {
 	case resp.Body == nil || resp.Body == http.NoBody:
@@ -95,11 +101,11 @@ func bodiless(resp *http.Response) bool {
 	return resp.ProtoMajor > 1 && resp.ContentLength == 0
 }
 
-// endWith ends the attempt when ctx is done, so that a body that nobody closes keeps
-// its place no longer. The context refers to the attempt weakly: it may live much
-// longer, and must not keep a forgotten body's place from the garbage collector, which
-// leaves nothing with the context either.
-func (a *attempt) endWith(ctx context.Context) {
+// endWithContext ends the attempt when ctx is done, so that a body which nobody closes does
+// not keep its place any longer. The context refers to the attempt weakly: it may live much
+// longer, and must not keep the place of a forgotten body from the garbage collector. The
+// cleanup then leaves nothing behind in the context.
+func (a *attempt) endWithContext(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Done() == nil || !a.permit.Pending() {
@@ -111,10 +117,10 @@ func (a *attempt) endWith(ctx context.Context) {
 			a.Done()
 		}
 	})
-	a.lost = runtime.AddCleanup(a, func(stop func() bool) { stop() }, a.stop)
+	a.cleanup = runtime.AddCleanup(a, func(stop func() bool) { stop() }, a.stop)
 }
 
-// body ends an attempt at its end, at the first error or when it is closed.
+// body ends an attempt at the body's end, at the first error or when it is closed.
 type body struct {
 	io.ReadCloser
 	attempt *attempt
@@ -133,9 +139,8 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// upgraded is the body of a 101 Switching Protocols response, which is a
-// connection. An EOF does not end it: the other side has nothing more to say,
-// but this one may.
+// upgraded is the body of a 101 Switching Protocols response, which is a connection. An EOF
+// does not end it: the other side has nothing more to say, but this one may.
 type upgraded struct {
 	body
 	io.Writer

@@ -30,7 +30,7 @@ func full(t *testing.T, b *outbound.Bucket) bool {
 	return !ok
 }
 
-func TestCallEndsWhereItsBodyDoes(t *testing.T) {
+func TestACallEndsWithItsBody(t *testing.T) {
 	broken := errors.New("connection reset")
 	for name, c := range map[string]struct {
 		body io.ReadCloser
@@ -151,7 +151,7 @@ func TestBodyIsWrappedOnlyIfThePermitNeedsIt(t *testing.T) {
 	}
 }
 
-// A body may be closed while another goroutine reads it, and settled by a third.
+// One goroutine may close a body while another reads it and a third settles its call.
 func TestReadCloseAndSettleMayRace(t *testing.T) {
 	r := new(recorder)
 	fast := outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 1000, LeakRate: 1}))
@@ -274,7 +274,7 @@ func TestUpgradedBodyCanBeWrittenToAndEndsTheCallWhenItIsClosed(t *testing.T) {
 	}
 }
 
-// Such as a body that something below has made of a file or a buffer.
+// Something below may have made such a body of a file or a buffer.
 func TestABodyThatCanBeWrittenToIsNoUpgrade(t *testing.T) {
 	for _, status := range []int{200, 206, 426, 500} {
 		b := slots(1)
@@ -308,5 +308,7 @@ func TestUpgradedBodyThatFailsEndsTheCall(t *testing.T) {
 }
 
 func slotless(rc io.ReadCloser) io.ReadCloser {
-	return new(attempt).until(context.Background(), &http.Response{StatusCode: 101, Body: rc})
+	resp := &http.Response{StatusCode: 101, Body: rc}
+	new(attempt).endWithBody(context.Background(), resp)
+	return resp.Body
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// instant answers at once, with a response that has a body and is always the
-// same one, so that all that is measured is what a Transport adds.
+// instant answers at once, with a body and always the same response, so that the benchmark
+// measures only what a Transport adds.
 type instant struct{ resp *http.Response }
 
 func (b instant) RoundTrip(*http.Request) (*http.Response, error) { return b.resp, nil }
@@ -23,7 +23,7 @@ func (fullBody) Close() error               { return nil }
 func benchmark(b *testing.B, rt func(base http.RoundTripper) http.RoundTripper) {
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}, Body: fullBody{}}
 	transport := rt(instant{resp})
-	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as real ones, which are not empty
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as contexts of programs, which are not empty
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil)
 	if err != nil {
@@ -88,8 +88,8 @@ func BenchmarkByRoute(b *testing.B) {
 	benchmark(b, func(base http.RoundTripper) http.RoundTripper { return &Transport{Base: base, For: byRoute} })
 }
 
-// BenchmarkAcquireAndDone is what the bucket takes of BenchmarkBucket, where the API
-// says nothing; the floor is BenchmarkBase.
+// BenchmarkAcquireAndDone is the bucket's part of BenchmarkBucket, where the API says
+// nothing. The floor is BenchmarkBase.
 func BenchmarkAcquireAndDone(b *testing.B) {
 	l, ctx := wide(), context.Background()
 	b.ReportAllocs()

@@ -48,14 +48,14 @@ func TestAllSpellingsOfAHostAreOne(t *testing.T) {
 
 func TestHostsThatMakeNoSenseHaveAKeyToo(t *testing.T) {
 	for _, u := range []*url.URL{nil, {}, {Host: ":"}, {Host: "."}, {Host: "a b\r\nHost: c"}, {Host: "ü\r\nx"}, {Host: "[::1"}, {Host: "x:70000"}, {Host: "\xff"}} {
-		hostKey(u) // does not panic
+		hostKey(u) // it must not panic
 	}
 	if got := hostKey(&url.URL{Scheme: "http", Host: "x:70000"}); got != "x:70000" {
 		t.Errorf("a port beyond all ports: %q", got)
 	}
 }
 
-func TestByHostHeedsTheURLAndNotTheHostHeader(t *testing.T) {
+func TestByHostReadsTheURLAndNotTheHostHeader(t *testing.T) {
 	r := new(recorder)
 	asked := ""
 	byHost := ByHost(func(host string) outbound.Limiter { asked = host; return r })
@@ -155,7 +155,7 @@ func FuzzHostsAndRoutes(f *testing.F) {
 			t.Errorf("%q has the keys %q and %q", u.Host, key, again)
 		}
 		u.Opaque = opaque
-		byRoute(&http.Request{Method: method, URL: u}) // does not panic
+		byRoute(&http.Request{Method: method, URL: u}) // it must not panic
 	})
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
-// do makes a round trip under a context and reads the body, as a library does
-// that hides both.
+// do makes a round trip under a context and reads the body, as a library does that hides
+// both.
 func do(t *testing.T, ctx context.Context, rt http.RoundTripper) error {
 	t.Helper()
 	resp, err := rt.RoundTrip(newRequest(t, nil).WithContext(ctx))
@@ -45,7 +45,7 @@ func TestWithCostIsSettledWhenTheCallHasReturned(t *testing.T) {
 					t.Fatal("the cost was not taken")
 				}
 				permit.Settle(outbound.Cost{4})
-				permit.Settle(outbound.Cost{}) // the first counts
+				permit.Settle(outbound.Cost{}) // the first settle counts
 				if _, err := b.Acquire(t.Context(), outbound.Cost{6}); err != nil {
 					t.Errorf("what was not used has not come back: %v", err)
 				}
@@ -96,7 +96,7 @@ func TestWithCostStandsForTheLastAttempt(t *testing.T) {
 		t.Errorf("the second attempt heard %q", got)
 	}
 
-	// A hop that is not paced is the last one, too.
+	// A hop that is not paced can be the last one, too.
 	if err := do(t, ctx, &Transport{Base: answer(200, newBody("x"))}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestDoneOfWithCostLeavesTheCallInProgress(t *testing.T) {
 	}
 }
 
-func TestWithCostOfARequestThatWasTurnedAwayIsGivenBackByTheTransport(t *testing.T) {
+func TestTheTransportGivesBackTheCostOfARequestThatNeverLeft(t *testing.T) {
 	r := new(recorder)
 	ctx, permit := WithCost(t.Context(), outbound.Cost{3})
 	if err := do(t, ctx, &Transport{Base: base(func(*http.Request) (*http.Response, error) { return nil, early.Err }), Limiter: r}); err != early.Err {
@@ -145,8 +145,8 @@ func TestInnermostWithCostCounts(t *testing.T) {
 	}
 }
 
-// Requests that share a context, as hedged ones do, and a user who settles too
-// early: the race detector has nothing to say.
+// Requests that share a context, as hedged ones do, and a user who settles too early do not
+// race.
 func TestWithCostMayBeSharedByConcurrentRequests(t *testing.T) {
 	r := new(recorder)
 	ctx, permit := WithCost(t.Context(), outbound.Cost{1})

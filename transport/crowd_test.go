@@ -11,9 +11,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// A host that takes all limiters, each of which it has refused, leaves every other host
-// one: for the routes and the names that have none of their own yet. That hears what the
-// host answers, as any other.
+// A host that takes all limiters, and has refused a call of each, leaves every other host one
+// limiter: for the routes and names that have none of their own yet. That limiter hears what
+// the host answers, as any other.
 func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
@@ -41,19 +41,19 @@ func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
 			t.Fatalf("%d limiters, want all 10 to be taken", n)
 		}
 		name = "ab"
-		check("old", "", false) // has its own, and now a name that has none
+		check("old", "", false) // this route has a limiter of its own, and now a name that has none
 		check("new", "", false)
 		check("newer", "", false)
-		check("newer", "api.test", false) // two calls an hour, as each
+		check("newer", "api.test", false) // two calls an hour, as every limiter
 		time.Sleep(30 * time.Minute)
-		check("old", "", false) // is charged to both
+		check("old", "", false) // this call is charged to both
 		check("new", "api.test", false)
 		time.Sleep(30 * time.Minute)
 		status = 429
 		check("new", "", false)
 		check("old", "api.test", true)
 		check("newer", "api.test", true)
-		time.Sleep(3 * time.Hour) // nobody remembers anything
+		time.Sleep(3 * time.Hour) // all limiters are idle and forgotten
 		status = 200
 		check("new", "", false)
 		check("newer", "", false)

@@ -91,7 +91,7 @@ func TestAPortThatRefusesConnectionsIsDialedNoOftenerThanTheLimitAllows(t *testi
 	dialed := 0
 	for range 20 {
 		resp, err := client.Get("http://" + address)
-		if err == nil { // somebody else has taken the port
+		if err == nil { // another process has taken the port
 			resp.Body.Close()
 		}
 		if !errors.Is(err, outbound.ErrThrottled) {

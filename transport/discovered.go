@@ -11,58 +11,59 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Discovered finds the limiter of a request where the API itself says, in its
-// answers, which of its buckets a route belongs to, as Discord does with
-// X-RateLimit-Bucket and GitHub with X-RateLimit-Resource. Several routes then
-// share one limiter, and what the API says of it steers all of them:
+// Discovered finds the limiter of a request where the API itself says, in its answers,
+// which of its buckets a route belongs to, as Discord does with X-RateLimit-Bucket and
+// GitHub with X-RateLimit-Resource. Several routes then share one limiter, and what the API
+// says of it steers all of them:
 //
 //	d := &transport.Discovered{Route: route, Scope: scope, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
 //	client.Transport = &transport.Transport{For: d.For, OnResponse: d.Learn}
 //
-// Each route has a limiter of its own, and each name one that its routes share. A
-// request is admitted by its route's own, and then by that of the name which the
-// route's last answer had, if it had one: so no name, and no change of names, lets out
-// more than the routes' own limits do. Where the limiters are queues, both may wait;
-// the last one is the name's. Each host has its own routes and names, so that no
-// host's answers touch another's limiters. It is safe for concurrent use.
+// Each route has a limiter of its own, and each name has one that its routes share. The
+// route's own limiter admits a request first, and then the limiter of the name that the
+// route's last answer had, if it had one. So no name, and no change of names, lets out more
+// than the routes' own limits do. Where the limiters are queues, both may wait. Each host
+// has its own routes and names, so that no host's answers touch another's limiters. A
+// Discovered is safe for concurrent use.
 type Discovered struct {
-	// Route returns what stands for all requests of one kind, such as the method
-	// and the path without its ids; "": the request has no limiter here. It must
-	// not be made of what others choose freely: each is remembered, up to
-	// MaxRoutes.
+	// Route returns what stands for all requests of one kind, such as the method and the
+	// path without its ids; "": the request has no limiter here. Do not make it of what
+	// others choose freely: the Discovered remembers each route, up to MaxRoutes.
 	Route func(*http.Request) string
-	// Scope returns what else the API counts apart, under the same name and on the
-	// same route, such as the token, and at Discord also the channel, guild or webhook
-	// that the path is about. Only a hash of it is kept, as of [ByHeader]. nil, or "":
-	// nothing does.
+	// Scope returns what else the API counts apart, under the same name and on the same
+	// route, such as the token, and at Discord also the channel, guild or webhook that the
+	// path is about. The Discovered keeps only a hash of it, as [ByHeader] does. nil, or "":
+	// nothing else.
 	Scope func(*http.Request) string
-	// Name returns the API's name for the bucket that the request of a response
-	// belongs to; "": it has none. See [HeaderName].
+	// Name returns the API's name for the bucket that the request of a response belongs to;
+	// "": it has none. See [HeaderName].
 	Name func(*http.Response) string
-	// Limiters has the limiters, by keys that begin with the host: of a bucket that
-	// the API has named, "api.example.com=name", and of a route,
-	// "api.example.com route". What Scope has returned follows, if anything, as a space
-	// and 32 hexadecimal digits. Where there is no room for one, all that have none
-	// share one limiter of their host, "api.example.com", so that a host with many
-	// routes and names, all of them held, leaves others theirs. That one is for all
-	// scopes: a refusal of one token then holds the others, so give Max enough.
+	// Limiters has the limiters, by keys that begin with the host: "api.example.com=name"
+	// for a bucket that the API has named, and "api.example.com route" for a route. If Scope
+	// returns anything, the key goes on with a space and 32 hexadecimal digits. When Limiters
+	// is full, all requests of a host that find no room share one limiter of that host,
+	// "api.example.com". So a host with many routes and names in use leaves other hosts
+	// theirs. The host's limiter is for all scopes: a refusal of one token then holds the
+	// others, so give Max enough.
 	Limiters *outbound.Keyed[string]
-	// MaxRoutes is of how many routes the names are remembered; others keep to their
-	// own limiters. 0 or less: 10 000.
+	// MaxRoutes is how many routes' names the Discovered remembers. Further routes keep to
+	// their own limiters. 0 or less: 10 000.
 	MaxRoutes int
 
-	mu    sync.RWMutex
-	names map[string]string // of hosts and routes
+	mu    sync.RWMutex      // protects names
+	names map[string]string // by host and route
 
 	once  sync.Once
-	hosts outbound.Keyed[string] // limiters of hosts, for what has no room among Limiters
+	hosts outbound.Keyed[string] // one limiter per host, for what finds no room among Limiters
 }
 
-// maxName is the longest name of a bucket, in bytes, that is believed.
-const maxName = 128
+const (
+	defaultRoutes = 10_000
+	maxName       = 128 // bytes of a name; a longer one is ignored
+)
 
-// HeaderName returns a function for [Discovered.Name] that takes the name from a
-// header of the response.
+// HeaderName returns a function for [Discovered.Name] that takes the name from a header of
+// the response.
 func HeaderName(header string) func(*http.Response) string {
 	header = http.CanonicalHeaderKey(header)
 	return func(resp *http.Response) string { return resp.Header.Get(header) }
@@ -84,10 +85,10 @@ func (d *Discovered) For(req *http.Request) outbound.Limiter {
 	return l
 }
 
-// Learn notes which bucket a request has belonged to, for [Transport.OnResponse].
-// If that is news, what this very answer says is told to the limiter of the route, to
-// the one that the request was charged to, and, if that has room for it just then, to
-// the one that was found, which it is charged to as well.
+// Learn notes which bucket a request belonged to, for [Transport.OnResponse]. If the name
+// is new for the route, this answer steers the route's own limiter as well as the one that
+// admitted the request. It steers the new name's limiter, too, if that has room at once:
+// then that one is charged for the request as well.
 func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if resp.Request == nil {
 		return
@@ -103,16 +104,16 @@ func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if known && was == name {
 		return
 	}
-	most := d.MaxRoutes
-	if most <= 0 {
-		most = 10_000
+	limit := d.MaxRoutes
+	if limit <= 0 {
+		limit = defaultRoutes
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.names == nil {
 		d.names = make(map[string]string)
 	}
-	if known || len(d.names) < most {
+	if known || len(d.names) < limit {
 		d.names[route] = name
 	}
 }
@@ -130,12 +131,13 @@ func (l *routed) name() string {
 	return l.discovered.names[l.route]
 }
 
+// named asks the limiter of a name.
 func (l *routed) named(ctx context.Context, name string, c outbound.Cost) (outbound.Permit, error) {
 	return l.discovered.Limiters.Acquire(ctx, l.host+"="+name+l.scope, c)
 }
 
-// spare has the host's limiter admit what has no room for one of its own.
-func (l *routed) spare(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+// overflow asks the host's limiter, because Limiters is full.
+func (l *routed) overflow(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	d := l.discovered
 	d.once.Do(func() {
 		from := d.Limiters
@@ -147,62 +149,61 @@ func (l *routed) spare(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	own, err := l.discovered.Limiters.Acquire(ctx, l.route+l.scope, c)
 	if errors.Is(err, outbound.ErrFull) {
-		return l.spare(ctx, c)
+		return l.overflow(ctx, c)
 	}
 	if err != nil {
 		return outbound.Permit{}, err
 	}
 	k := &routedCall{limiter: l, name: l.name(), cost: c, own: own}
-	k.permit = &k.own
 	if k.name != "" {
-		named, err := l.named(ctx, k.name, c)
+		k.named, err = l.named(ctx, k.name, c)
 		if errors.Is(err, outbound.ErrFull) {
-			named, err = l.spare(ctx, c)
+			k.named, err = l.overflow(ctx, c)
 		}
 		if err != nil {
-			own.Settle(outbound.Cost{})
-			own.Done()
+			k.own.Settle(outbound.Cost{})
+			k.own.Done()
 			return outbound.Permit{}, err
 		}
-		k.permit = &named
 	}
 	return outbound.NewPermit(k), nil
 }
 
 // routedCall is the permit of a call by all limiters that it is charged to.
 type routedCall struct {
-	permit     *outbound.Permit // of what the API had named when the call left; before that the route's own
-	limiter    *routed
-	name       string
-	cost       outbound.Cost
-	own, found outbound.Permit
-	looked     bool // for what the API has named meanwhile
+	limiter  *routed
+	name     string // of the route when the call left; "": it had none
+	cost     outbound.Cost
+	own      outbound.Permit // of the route's limiter
+	named    outbound.Permit // of the name's limiter
+	found    outbound.Permit // of the limiter of a name that the API has told meanwhile
+	lookedUp bool            // found was looked for
 }
 
-// handOver is how long a limiter that was found may take to hear of the answer that
-// named it: longer than a trip to a store, and hardly a wait.
-const handOver = 100 * time.Millisecond
+// lookUpTimeout is how long the limiter of a new name may take to admit the call whose
+// answer named it: longer than a trip to a store, and hardly a wait.
+const lookUpTimeout = 100 * time.Millisecond
 
-// Answered tells the answer to the limiter that admitted the call. Where the API has
-// named another one meanwhile, Answered also tells the route's own, which then holds the
-// route whatever its next names are, and the one that was found. That no answer came, it
-// tells all.
+// Answered tells the answer to the limiter that admitted the call last. If the API has
+// named another bucket meanwhile, Answered also tells the route's own limiter, which then
+// holds the route whatever its next names are, and the new name's. An AnswerNone goes to all
+// of them.
 func (k *routedCall) Answered(a outbound.Answer) {
 	if a.Kind == outbound.AnswerNone {
-		k.all(func(p *outbound.Permit) { p.Answered(a) })
+		k.each(func(p *outbound.Permit) { p.Answered(a) })
 		return
 	}
-	k.permit.Answered(a)
+	k.named.Answered(a)
 	name := k.limiter.name()
+	if k.name == "" || name != k.name {
+		k.own.Answered(a)
+	}
 	if name == k.name {
 		return
 	}
-	if k.permit != &k.own {
-		k.own.Answered(a)
-	}
-	if !k.looked {
-		k.looked = true
-		ctx, cancel := context.WithTimeout(context.Background(), handOver)
+	if !k.lookedUp {
+		k.lookedUp = true
+		ctx, cancel := context.WithTimeout(context.Background(), lookUpTimeout)
 		defer cancel()
 		if p, err := k.limiter.named(ctx, name, k.cost); err == nil {
 			k.found = p
@@ -212,29 +213,28 @@ func (k *routedCall) Answered(a outbound.Answer) {
 }
 
 func (k *routedCall) Settle(used outbound.Cost) {
-	k.all(func(p *outbound.Permit) { p.Settle(used) })
+	k.each(func(p *outbound.Permit) { p.Settle(used) })
 }
 
 func (k *routedCall) Done() {
-	k.looked = true // what were found now, nobody would end
-	k.all((*outbound.Permit).Done)
+	k.lookedUp = true // nobody would end a permit that is found from now on
+	k.each((*outbound.Permit).Done)
 }
 
-func (k *routedCall) all(do func(*outbound.Permit)) {
-	do(k.permit)
-	if k.permit != &k.own {
-		do(&k.own)
-	}
+// each calls do for all permits. A zero Permit has nothing to do.
+func (k *routedCall) each(do func(*outbound.Permit)) {
+	do(&k.named)
+	do(&k.own)
 	do(&k.found)
 }
 
-// OnlyScope returns a function for [Transport.OnSignal] that heeds refusals of these
-// scopes only, as [profile.Signal] has them, and what has none. With limiters in a
-// row, one transport around the other, each heeds what is meant for it: the outer
-// one "global", and the inner one what is not.
-func OnlyScope(heed func(scope string) bool) func(*http.Response, *profile.Signal) {
+// OnlyScope returns a function for [Transport.OnSignal] that applies refusals of these
+// scopes only, as [profile.Signal] has them, and everything that is no refusal. With
+// limiters in a row, one transport around the other, each then applies what is meant for
+// it: the outer one "global", and the inner one everything else.
+func OnlyScope(applies func(scope string) bool) func(*http.Response, *profile.Signal) {
 	return func(_ *http.Response, s *profile.Signal) {
-		if s.Throttled && !heed(s.Scope) {
+		if s.Throttled && !applies(s.Scope) {
 			*s = profile.Signal{}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// brimful is a limiter that has no room itself for as many requests.
+// brimful is a limiter that has no room for the first so many requests.
 type brimful struct {
 	left int
 	outbound.Limiter
@@ -23,17 +23,17 @@ func (c *brimful) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Per
 	return c.Limiter.Acquire(ctx, cost)
 }
 
-// Overflow serves what has no room among the limiters, in the place of the host's
-// limiter. Where it has no room itself, the host's does, and it is asked again for
-// the hosts that have no room for theirs.
-func TestOverflowServesWhatHasNoRoomAmongLimitersAndHosts(t *testing.T) {
+// Overflow serves requests that find no room among the limiters, in the place of the host's
+// limiter. If Overflow has no room itself, the host's limiter serves them, and Overflow is
+// asked again for hosts that find no room for theirs.
+func TestOverflowServesRequestsThatFindNoLimiter(t *testing.T) {
 	for _, c := range []struct {
 		full int      // how many requests Overflow has no room for
 		want []string // the limiter without room, of each request after the first
 	}{
 		{0, []string{"", "", "overflow", "overflow"}},
-		{1, []string{"", "", "", "overflow"}}, // the first of them is the host's
-		{3, []string{"", "full", "", ""}},     // the host of the next has no room, either
+		{1, []string{"", "", "", "overflow"}}, // the first of them goes to the host's limiter
+		{3, []string{"", "full", "", ""}},     // the next request's host finds no room, either
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d, _ := hourly()

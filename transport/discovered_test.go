@@ -16,8 +16,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// hourly is a Discovered with two calls per hour for each limiter, and the keys of
-// those that were made.
+// hourly is a Discovered with two calls per hour for each limiter, and the keys of those that
+// were made.
 func hourly() (d *Discovered, keys func() []string) {
 	var mu sync.Mutex
 	var all []string
@@ -64,13 +64,13 @@ func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
 			full string // the limiter without room; "": all have some
 		}{
 			{"a", ""}, {"b", ""}, // each by its route
-			{"a", ""}, {"b", ""}, // and by the bucket's
+			{"a", ""}, {"b", ""}, // and by the bucket's name
 			{"a", "api.test a"},
-			{"d", ""}, {"d", "api.test=ab"}, // it is shared
+			{"d", ""}, {"d", "api.test=ab"}, // the name's limiter is shared
 			{"c", ""}, {"c", ""}, {"c", "api.test c"},
-			{"long", ""}, {"long", ""}, {"long", "api.test long"}, // not believed
-			{"other", ""}, {"other", ""}, {"other", "api.test other"}, // not named
-			{"", ""}, {"", ""}, {"", ""}, // not a route
+			{"long", ""}, {"long", ""}, {"long", "api.test long"}, // the name is too long
+			{"other", ""}, {"other", ""}, {"other", "api.test other"}, // the API tells no name
+			{"", ""}, {"", ""}, {"", ""}, // Route returns none
 		} {
 			err := fetch(t, rt, "https://api.test/"+c.path)
 			var full *outbound.ThrottledError
@@ -85,8 +85,8 @@ func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
 	})
 }
 
-// What is refused by the second limiter costs nothing of the first.
-func TestARequestThatItsNameHasNoRoomForIsNotChargedToItsRoute(t *testing.T) {
+// A request that the second limiter refuses costs the first one nothing.
+func TestARequestThatItsNamesLimiterRefusesIsNotChargedToItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
 		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: answer(200, nil, "X-Bucket", "ab")}
@@ -126,9 +126,9 @@ func TestNoNameMakesARouteFaster(t *testing.T) {
 	}
 }
 
-// The answer by which a route turns out to be another bucket's is heeded by whoever
-// has to do with it.
-func TestTheAnswerThatNamesABucketIsHeeded(t *testing.T) {
+// If an answer shows that a route belongs to another bucket, every limiter of the route hears
+// of that answer.
+func TestTheAnswerThatNamesABucketReachesItsLimiters(t *testing.T) {
 	for name, c := range map[string]struct {
 		header []string
 		status int
@@ -162,8 +162,8 @@ func TestTheAnswerThatNamesABucketIsHeeded(t *testing.T) {
 	}
 }
 
-// A refusal that comes with another name holds its route all the same, also where
-// the limiter of that name has no room and cannot be told.
+// A refusal that comes with another name holds its route all the same, also if the limiter of
+// that name has no room and cannot hear of it.
 func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
 	for name, second := range map[string]string{"room": "new", "none": "full"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -202,9 +202,9 @@ func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
 	}
 }
 
-// Discord counts each token, and each channel, apart, though their buckets have the
-// same names.
-func TestWhatIsCountedApartIsHeldApart(t *testing.T) {
+// Discord counts each token, and each channel, apart, although their buckets have the same
+// names.
+func TestLimitsThatTheAPICountsApartAreHeldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
 		d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }
@@ -246,7 +246,7 @@ func TestWhatIsCountedApartIsHeldApart(t *testing.T) {
 	})
 }
 
-// A host to which a redirect leads names the bucket of another, and refuses.
+// A redirect leads to a host that names the bucket of another, and refuses.
 func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
@@ -266,7 +266,7 @@ func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
 			}
 			return err
 		}
-		if err := follow("https://api.test/a"); err != nil { // so that its name is known
+		if err := follow("https://api.test/a"); err != nil { // after this its name is known
 			t.Fatal(err)
 		}
 		if err := follow("https://api.test/away"); err != nil {
@@ -312,11 +312,12 @@ func TestTheAPIMayChangeItsMindAndFloodWithNames(t *testing.T) {
 			t.Errorf("%q has the name %q", known, d.names[known])
 		}
 	}
-	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // as fakes have it
+	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // fakes leave the Request out
 }
 
-// Discord: a refusal is everybody's, this route's, or nobody's: that of something shared.
-func TestEachOfTwoTransportsInARowHeedsItsOwnScope(t *testing.T) {
+// A refusal of Discord is about the whole account, about this route, or about something
+// shared.
+func TestEachOfTwoTransportsInARowAppliesItsOwnScope(t *testing.T) {
 	for scope, want := range map[string]struct{ global, route bool }{
 		"global": {true, false}, "user": {false, true}, "shared": {false, false}, "": {false, true},
 	} {
@@ -339,9 +340,9 @@ func TestEachOfTwoTransportsInARowHeedsItsOwnScope(t *testing.T) {
 	}
 }
 
-// A refusal of another scope is no success of this limiter's: its hold, too short as
-// it was, is doubled by its next refusal.
-func TestARefusalThatIsNotHeededIsNoSuccess(t *testing.T) {
+// A refusal of another scope is no success of this limiter's. Its hold was too short, so its
+// next refusal doubles it.
+func TestARefusalOfAnotherScopeIsNoSuccess(t *testing.T) {
 	for name, between := range map[string]*Transport{
 		"zeroed":        {Base: answer(429, nil), OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }},
 		"cached 429":    {Base: answer(429, nil, "Age", "3")},

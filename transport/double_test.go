@@ -19,8 +19,8 @@ type base func(*http.Request) (*http.Response, error)
 
 func (b base) RoundTrip(req *http.Request) (*http.Response, error) { return b(req) }
 
-// answer returns a base that reads and closes the request's body, as it must,
-// and answers with this response.
+// answer returns a base that reads and closes the request's body, as it must, and answers
+// with this response.
 func answer(status int, body io.ReadCloser, header ...string) base {
 	return func(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
@@ -48,7 +48,7 @@ func (b *counted) Close() error {
 	return nil
 }
 
-// recorder is a limiter that admits everything and writes down what it hears.
+// recorder is a limiter that admits everything and records what it hears.
 type recorder struct {
 	mu    sync.Mutex
 	calls []string
@@ -60,7 +60,7 @@ func (r *recorder) note(format string, args ...any) {
 	r.calls = append(r.calls, fmt.Sprintf(format, args...))
 }
 
-// heard returns what was written down since the last time.
+// heard returns what was recorded since the last time.
 func (r *recorder) heard() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,8 +97,8 @@ func (l refusing) Acquire(context.Context, outbound.Cost) (outbound.Permit, erro
 	return outbound.Permit{}, l.err
 }
 
-// waiting is a limiter that makes every call wait, as a queue does, and
-// refuses at once the one whose deadline is earlier.
+// waiting is a limiter that makes every call wait, as a queue does, and refuses a call with
+// an earlier deadline at once.
 type waiting time.Duration
 
 func (l waiting) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {

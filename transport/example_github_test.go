@@ -9,11 +9,11 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// GitHub counts searches apart from other calls, and names in each answer which of the
-// two it was: a search that leaves nothing until the reset holds the searches, and no
-// other call. The hourly limit is left to what the answers say of it. The secondary limit,
-// of 900 calls a minute for all of them together, no answer tells: each limiter keeps to
-// 860, which leaves 40 to the searches, of which GitHub allows no more.
+// GitHub counts searches apart from other calls, and names in each answer which of the two it
+// was. So a search that leaves nothing until the reset holds the searches, and no other call.
+// The answers tell of the hourly limit, so no limiter counts it. No answer tells of the
+// secondary limit, 900 calls a minute for all of them together: the limiter of other calls
+// keeps to 860, which leaves 40 for the searches; GitHub allows no more of those anyway.
 func ExampleDiscovered_gitHub() {
 	left := map[string]string{"core": "4711", "search": "0"}
 	github := roundTripper(func(req *http.Request) (*http.Response, error) { // stands for the network
@@ -25,7 +25,7 @@ func ExampleDiscovered_gitHub() {
 			"X-RateLimit-Reset", "1798761660", "Date", "Fri, 01 Jan 2027 00:00:00 GMT").RoundTrip(req)
 	})
 	d := &transport.Discovered{
-		Route: func(req *http.Request) string { // as far as the answers may differ
+		Route: func(req *http.Request) string { // one route for all that the answers may tell apart
 			if strings.HasPrefix(req.URL.Path, "/search/") {
 				return req.URL.Path
 			}

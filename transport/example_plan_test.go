@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// A tenant's plan says how fast his calls may go: For finds the tenant in the request's
+// A tenant's plan says how fast his calls may go. For finds the tenant in the request's
 // context, where the program has put him, and not by his token.
 func ExampleTransport_plan() {
 	type tenant struct{}                                  // the key of the context

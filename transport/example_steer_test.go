@@ -46,8 +46,8 @@ func visit(client *http.Client, url string) {
 	fmt.Println(resp.StatusCode)
 }
 
-// GitHub's secondary limits answer 403, which only the text of the body tells from a
-// lack of permission.
+// GitHub's secondary limits answer 403. Only the text of the body tells that from a lack of
+// permission.
 func ExampleTransport_profile() {
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(403, `{"message": "You have exceeded a secondary rate limit."}`, "Retry-After", "60"),
@@ -65,8 +65,8 @@ func ExampleTransport_profile() {
 	// github held: true rate 1m0s
 }
 
-// Discord names the bucket of a route in its answers, and counts apart in it each
-// token and each channel: of channel 1 two routes turn out to share one.
+// Discord names the bucket of a route in its answers, and counts each token and each channel
+// apart in it. Two routes of channel 1 turn out to share a bucket.
 func ExampleDiscovered() {
 	ids := regexp.MustCompile("[0-9]+")
 	d := &transport.Discovered{
@@ -74,7 +74,7 @@ func ExampleDiscovered() {
 			return req.Method + " " + ids.ReplaceAllString(req.URL.Path, "{id}")
 		},
 		Scope: func(req *http.Request) string {
-			return req.Header.Get("Authorization") + " " + ids.FindString(req.URL.Path) // the first is the channel's
+			return req.Header.Get("Authorization") + " " + ids.FindString(req.URL.Path) // the first id is the channel's
 		},
 		Name: transport.HeaderName("X-RateLimit-Bucket"),
 		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
@@ -120,7 +120,7 @@ func ExampleTransport_used() {
 	// 10 remain
 }
 
-// What an answer has cost is told at its end; until then the call takes an estimate.
+// An answer tells at its end what it has cost; until then the call takes an estimate.
 func ExampleAtEnd() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.01}))
 	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{300}}

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// A language model streams its answer, and the last event but one tells how many tokens
-// it was. Until then the call takes its place among the calls at once.
+// A language model streams its answer, and the last event but one tells how many tokens that
+// took. Until then the call takes its place among the calls at once.
 func ExampleAtEnd_stream() {
 	bucket := outbound.Must(outbound.NewBucket("model",
 		outbound.AtOnce(20),
@@ -29,7 +29,7 @@ data: [DONE]
 
 `
 	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 1_000}}
-	known := outbound.Cost{calls: 1, tokens: 20} // what the question has
+	known := outbound.Cost{calls: 1, tokens: 20} // the tokens of the question
 	var charged outbound.Cost
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, events, "Content-Type", "text/event-stream"),
@@ -53,7 +53,7 @@ data: [DONE]
 		fmt.Println(err)
 		return
 	}
-	defer resp.Body.Close() // gives the place back where the stream is given up
+	defer resp.Body.Close() // gives the place back if the program stops reading
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {

@@ -57,7 +57,7 @@ func ExampleByHost() {
 			if b := buckets[host]; b != nil {
 				return b
 			}
-			return nil // the Transport's Limiter, or not paced
+			return nil // the Transport's Limiter; if that is nil, no pace
 		}),
 	}}
 	for _, url := range []string{"https://a.example.com/", "https://A.example.com:443/", "https://b.example.com/", "https://c.example.com/"} {
@@ -74,7 +74,7 @@ func ExampleByHost() {
 	// https://c.example.com/ true
 }
 
-// A search is limited more strictly than the rest of the API.
+// The API limits searches more strictly than the rest.
 func ExampleByRoute() {
 	byRoute, err := transport.ByRoute(map[string]outbound.Limiter{
 		"GET api.example.com/search/": outbound.Must(outbound.NewBucket("search", outbound.PerHour(1))),
@@ -104,7 +104,7 @@ func ExampleByRoute() {
 	// /health true
 }
 
-// Clients that retry by the status are told when to come back.
+// TooManyRequests tells clients that retry by the status when to come back.
 func ExampleTooManyRequests() {
 	client := &http.Client{Transport: &transport.Transport{
 		Base:      api("ok"),
@@ -131,8 +131,8 @@ const (
 	tokens
 )
 
-// The cost of a call that a library makes, with no way to reach its request,
-// is settled when the library has told what it was.
+// A library hides its requests. The program settles a call when the library has told what it
+// cost.
 func ExampleWithCost() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.PerHour(100).Burst(10),
 		outbound.Limit{Capacity: 1000, LeakRate: 0.01, Unit: tokens, Name: "tokens"}))
@@ -162,8 +162,7 @@ func ask(ctx context.Context, client *http.Client) (tokens float64) {
 	return 42
 }
 
-// The answer itself tells what it has cost, at its end: OnResponse wraps the
-// body.
+// The answer itself tells at its end what it has cost: OnResponse wraps the body.
 func ExampleTransport_onResponse() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.01}))
 	client := &http.Client{Transport: &transport.Transport{

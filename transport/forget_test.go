@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// send makes a round trip under ctx and returns the response, which nobody has closed.
+// send makes a round trip under ctx and returns the response without closing it.
 func send(t *testing.T, ctx context.Context, rt *Transport) *http.Response {
 	t.Helper()
 	resp, err := rt.RoundTrip(newRequest(t, nil).WithContext(ctx))
@@ -56,8 +56,8 @@ func TestABodyThatNobodyClosesKeepsItsPlaceUntilTheRequestsContextIsDone(t *test
 	}
 }
 
-// The context of an upgrade is that of the handshake: libraries cancel it when they
-// have the connection.
+// The context of an upgrade is that of the handshake: libraries cancel it when they have the
+// connection.
 func TestAnUpgradedConnectionOutlivesItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := slots(1)
@@ -142,7 +142,7 @@ func TestAForgottenBodyOfWithCostIsCollectedAlthoughItsContextIsKept(t *testing.
 	runtime.KeepAlive(ctx)
 }
 
-func TestAPermitOfWithCostSettlesWhateverWasCollected(t *testing.T) {
+func TestAPermitOfWithCostSettlesAfterACollection(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("api", outbound.AtOnce(9), outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
 	ctx, p := WithCost(t.Context(), outbound.Cost{1})
 	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})

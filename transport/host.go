@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// hostKey returns the one name that all spellings of a URL's host have.
+// hostKey returns the name that all spellings of a URL's host share.
 func hostKey(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -34,12 +34,12 @@ func hostKey(u *url.URL) string {
 func hostName(host string) string {
 	for i := range len(host) {
 		if host[i] >= 0x80 {
-			host = ascii(host)
+			host = toASCII(host)
 			break
 		}
 	}
 	host = strings.TrimRight(strings.ToLower(host), ".")
-	if strings.Contains(host, ":") { // IPv6, which has many spellings; IPv4 has one that dials
+	if strings.Contains(host, ":") { // IPv6 has many spellings; of IPv4 only one dials
 		if addr, err := netip.ParseAddr(host); err == nil {
 			return addr.Unmap().String()
 		}
@@ -47,18 +47,18 @@ func hostName(host string) string {
 	return host
 }
 
-// ascii returns the ASCII form of an international name, in which other letters
-// and dots have become the usual ones, or the name itself if it has none. The
-// rules are those by which net/http dials, which tells them only when it does.
-func ascii(host string) string {
+// toASCII returns the ASCII form of an international name, with other letters and dots in
+// their usual form, or the name itself if it has no such form. The rules are those by which
+// net/http dials. net/http shows its result only to a dialer.
+func toASCII(host string) string {
 	name := host
-	tell := &http.Transport{DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
+	dialer := &http.Transport{DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {
 		if dialed, _, err := net.SplitHostPort(addr); err == nil {
 			name = dialed
 		}
 		return nil, net.ErrClosed
 	}}
 	req := http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: host}, Header: http.Header{}}
-	_, _ = tell.RoundTrip(&req) // never a response
+	_, _ = dialer.RoundTrip(&req) // never a response
 	return name
 }

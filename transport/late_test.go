@@ -14,14 +14,14 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// part is what comes of a body, so long after its headers.
+// part is a part of a body that comes so long after the headers.
 type part struct {
 	after time.Duration
 	text  string
 }
 
-// late is a body whose parts come when they do, on the fake clock. Without an end it
-// stalls until it is closed.
+// late is a body whose parts come at their times, on the fake clock. Without an end it stalls
+// until it is closed.
 type late struct {
 	*io.PipeReader
 	gone   chan struct{}
@@ -59,7 +59,7 @@ func newLate(ends bool, parts ...part) *late {
 func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T) {
 	const (
 		soon = 10 * time.Millisecond // what a body that comes with its headers may take
-		most = 2 * time.Second       // for how long a body is waited for
+		most = 2 * time.Second       // for how long the transport waits for a body
 		s    = time.Second
 	)
 	lock := `{"error":{"code":"lock_timeout"}}`
@@ -71,9 +71,9 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 		header  []string
 		stalls  bool
 		parts   []part
-		held    time.Duration // when the headers have been heeded, counted from then
-		took    time.Duration // until the response is handed on
-		then    time.Duration // held for so long then
+		held    time.Duration // after the headers have been applied, from then on
+		took    time.Duration // until RoundTrip returns
+		then    time.Duration // the hold from then on
 		speed   float64
 		reason  outbound.Reason
 		signals int
@@ -101,7 +101,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := pool()
-					trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // so that a success counts
+					trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // now a success counts
 					time.Sleep(time.Minute)
 					trip(t, &Transport{Base: answer(200, nil), Limiter: b})
 
@@ -135,7 +135,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 						t.Errorf("handed on after %v, want %v", took, c.took)
 					}
 					then := c.then
-					if c.took <= soon { // it was looked at late
+					if c.took <= soon { // the transport judged the body after the headers
 						then = max(0, then-soon)
 					}
 					if s := stateOf(t, b); s.HeldFor != then || math.Abs(s.Speed-c.speed) > 0.005 || s.HeldFor > 0 && s.Reason != c.reason {
@@ -162,7 +162,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 	}
 }
 
-// Others may go on reading a body that has stalled, and end that by closing it.
+// A program may go on reading a body that has stalled, and end that by closing it.
 func TestABodyThatStallsKeepsWhatHasComeAndCanBeClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := newLate(false, part{0, "{"}, part{time.Minute, `"a":1}`})
@@ -192,8 +192,8 @@ func TestABodyThatStallsKeepsWhatHasComeAndCanBeClosed(t *testing.T) {
 	})
 }
 
-// Over real connections as well, where nothing comes by itself: the API answers on when
-// the bucket is held, or its caller has gone.
+// The same over real connections: the API sends the rest when the bucket is held, or after
+// the client has gone.
 func TestARefusalOverTheNetworkHoldsAllBeforeItsBodyIsThere(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
 		for _, cancels := range []bool{false, true} {

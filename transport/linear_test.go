@@ -17,8 +17,8 @@ import (
 )
 
 // linear returns an API that speaks as Linear does: 100 requests and 1000 points of
-// complexity in leaky buckets of an hour, and 5 searches in one of a minute. Each query
-// costs the same points.
+// complexity in leaky buckets of an hour, and 5 searches in one of a minute. Each query costs
+// the same points.
 func linear(points float64) *outboundtest.API {
 	search := func(r *http.Request) string {
 		if r.URL.Path == "/search" {
@@ -55,13 +55,13 @@ func linear(points float64) *outboundtest.API {
 	}
 }
 
-// Linear's buckets refill all the time: a call that took the last of one waits for
-// nothing, and a refusal for what the next call needs, not until all is there again.
+// Linear's buckets refill all the time. A call that took the last of one waits for nothing,
+// and a refused call waits for what the next call needs, not until all is there again.
 func TestLinearsBucketsAreNoWindows(t *testing.T) {
 	for name, c := range map[string]struct {
-		rate, points float64 // ours per hour, and what each query costs
-		has          float64 // queries per hour of the API
-		used         float64 // part of what the API has in the second hour
+		rate, points float64 // our rate per hour, and what each query costs
+		has          float64 // queries per hour that the API allows
+		used         float64 // part of these in the second hour
 		refused      float64 // part of all calls
 	}{
 		"twice the right limit":  {rate: 5000, points: 2, has: 2500, used: 0.99, refused: 0.02},
@@ -89,7 +89,7 @@ func TestLinearsBucketsAreNoWindows(t *testing.T) {
 }
 
 // The limit of one query is not the account's.
-func TestWhatOneOfLinearsQueriesIsRefusedSlowsNoOther(t *testing.T) {
+func TestARefusalOfOneOfLinearsQueriesSlowsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := linear(1)
 		b := outbound.Must(outbound.NewBucket("linear", outbound.Limit{Capacity: 100, LeakRate: 100. / 3600}))

@@ -17,8 +17,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// An API that allows 10 calls in any second never has to refuse one, and gets
-// all that it allows.
+// An API that allows 10 calls in any second never has to refuse one, and gets all that it
+// allows.
 func TestAQueueKeepsAStrictAPIContentAndBusy(t *testing.T) {
 	for _, rules := range [][]outboundtest.Rule{
 		{outboundtest.SlidingLog(10, time.Second)},
@@ -82,10 +82,10 @@ func TestClientTimeoutCountsTheQueueAndRefusesEarly(t *testing.T) {
 	})
 }
 
-// The API's own refusal slows all who share the bucket, not only the one told.
+// A refusal by the API slows all who share the bucket, not only the caller that got it.
 func TestARefusalHoldsAllWhoShareTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Half of what the client believes.
+		// Half of what the client is configured for.
 		api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(5, 5)}, Latency: 50 * time.Millisecond}
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 5, LeakRate: 10}))
 		client := &http.Client{Transport: &transport.Transport{Base: api, Limiter: queue.New(bucket, queue.Config{})}}
@@ -115,8 +115,8 @@ func TestARefusalHoldsAllWhoShareTheBucket(t *testing.T) {
 	})
 }
 
-// A refusal out of a cache says nothing about the API: it neither holds the
-// bucket nor counts as a success, after which a refusal would slow the clock.
+// A refusal out of a cache says nothing about the API. It does not hold the bucket, and it
+// does not count as a success, after which a refusal would slow the clock.
 func TestACachedRefusalIsNeitherARefusalNorASuccess(t *testing.T) {
 	for _, watched := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -153,11 +153,11 @@ func (a answer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: a(), Body: http.NoBody, Request: req}, nil
 }
 
-// Discord tells with each answer what remains of a window of five calls. Places that
-// were booked before the window's end are none of the next one's. A reset in 2 s or less
-// is left to a refusal, of which there is one: with a limit that is exactly the API's,
-// two calls may meet at a window's end.
-func TestAQueueUsesASmallWindowThatTellsWhatRemains(t *testing.T) {
+// Discord tells with each answer what remains of a window of five calls. Places that were
+// booked before the window's end do not count in the next one. A reset in 2 s or less holds
+// nobody, so that window's end may bring a refusal. There is one: with a limit that is
+// exactly the API's, two calls may meet there.
+func TestAQueueUsesASmallWindowWhoseRestTheAPITells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.Discord()
 		api.Latency = 50 * time.Millisecond

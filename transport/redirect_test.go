@@ -10,17 +10,17 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Where a redirect leads has no say about the API that was asked, unless it is the
-// same host or has a limiter of its own.
-func TestAHostToWhichARedirectLeadsHoldsNobodyElse(t *testing.T) {
+// The host that a redirect leads to does not steer the limiter of the API that was asked,
+// unless it is the same host. It steers a limiter of its own.
+func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 	const api, evil = "https://api.test", "https://evil.test"
 	refusal := []string{"Retry-After", "1800"}
 	for name, c := range map[string]struct {
-		hops   []string // that each answer leads to
-		status int      // at the end
+		hops   []string // that the answers lead to, one after the other
+		status int      // of the last answer
 		header []string
 		byHost bool
-		nobody bool // Base does not say whose response it is
+		nobody bool // Base does not set the response's Request
 		held   bool
 	}{
 		"refused by the API itself":         {status: 429, header: refusal, held: true},
@@ -83,8 +83,8 @@ func TestAHostToWhichARedirectLeadsHoldsNobodyElse(t *testing.T) {
 	}
 }
 
-// What another host has answered well does not tell that the API is content.
-func TestASuccessElsewhereIsNoneOfTheAPIs(t *testing.T) {
+// A success of another host does not show that the API accepts the pace.
+func TestASuccessOfAnotherHostIsNoSuccessOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
 		trip(t, &Transport{Base: answer(429, nil), Limiter: b})

@@ -12,15 +12,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// TooManyRequests turns an [*outbound.ThrottledError] into a response 429 with a
-// Retry-After, for the field OnRefusal. Clients that retry by the status then
-// come back when there is room, as go-retryablehttp does, which retries errors
-// blindly. Retry-After is in whole seconds, rounded up and at least 1, also
-// where the time is not known. The body is JSON that SDKs read as their API's own:
-// the error's text in message and in error.message, the seconds in retry_after.
-// Any other error is returned as it is.
+// TooManyRequests turns an [*outbound.ThrottledError] into a response 429 with a Retry-After,
+// for the field OnRefusal. Clients that retry by the status then come back when there is
+// room. go-retryablehttp is one: it retries errors blindly, and a status as the response
+// asks. Retry-After is in whole seconds, rounded up and at least 1, also where the time is
+// not known. The body is JSON that SDKs read as their API's own: the error's text in message
+// and in error.message, the seconds in retry_after. TooManyRequests returns any other error
+// as it is.
 //
-// It belongs to the outermost of several transports in a row: to those around
+// With several transports in a row, give it to the outermost only: to those around it, the
+// response would look like the API's.
 // it, the response would look like the API's.
 func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 	var full *outbound.ThrottledError
@@ -32,15 +33,11 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 		seconds++
 	}
 	seconds = max(1, seconds)
-	var body struct {
-		Message string `json:"message"`
-		Error   struct {
-			Message string `json:"message"`
-		} `json:"error"`
-		RetryAfter int64 `json:"retry_after"` // in which Discord's clients look alone
-	}
-	body.Message, body.Error.Message, body.RetryAfter = err.Error(), err.Error(), int64(seconds)
-	text, _ := json.Marshal(body) // cannot fail
+	text, _ := json.Marshal(map[string]any{ // cannot fail
+		"message":     err.Error(),
+		"error":       map[string]string{"message": err.Error()},
+		"retry_after": int64(seconds), // Discord's clients look only here
+	})
 	resp := &http.Response{
 		Status:     "429 Too Many Requests",
 		StatusCode: http.StatusTooManyRequests,

@@ -16,7 +16,7 @@ import (
 
 func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
 	for wait, want := range map[time.Duration]string{
-		0:                       "1", // not known
+		0:                       "1", // the time is not known
 		1:                       "1",
 		time.Second:             "1",
 		time.Second + 1:         "2",
@@ -74,7 +74,7 @@ func TestTooManyRequestsReturnsOtherErrorsAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestOnRefusalDecidesWhatComesBack(t *testing.T) {
+func TestOnRefusalDecidesTheResult(t *testing.T) {
 	reason, other := errors.New("reason"), errors.New("other")
 	body := newBody("x")
 	made := &http.Response{StatusCode: 429, Body: body}

@@ -15,12 +15,12 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// rude is a server that answers the first request of each connection, and hangs up on
-// the second, which it has read and counts as well.
+// rude is a server that answers the first request of each connection. It reads and counts the
+// second as well, and hangs up.
 type rude struct {
 	net.Listener
 	requests atomic.Int64
-	together sync.WaitGroup // the first requests, so that each has a connection of its own
+	together sync.WaitGroup // waits until each of the first requests has a connection of its own
 }
 
 func newRude(t *testing.T, connections int) *rude {
@@ -62,8 +62,8 @@ func (r *rude) serve(c net.Conn, early bool) {
 	}
 }
 
-// As the package's documentation has it.
-func TestWhatNetHTTPSendsAgainIsPaidByCountingIt(t *testing.T) {
+// The package's documentation has this code.
+func TestCountingWhatNetHTTPSendsAgainPaysForIt(t *testing.T) {
 	const idle = 5
 	for name, up := range map[string]bool{"answered by a new connection": true, "no new connection": false} {
 		t.Run(name, func(t *testing.T) {

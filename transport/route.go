@@ -14,23 +14,22 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// ByRoute returns a function for the field For of a [Transport], which chooses
-// limiters by method, host and path. The keys are patterns as [http.ServeMux]
-// has them, and the most specific one that matches wins:
+// ByRoute returns a function for the field For of a [Transport], which chooses limiters by
+// method, host and path. The keys are patterns as of [http.ServeMux], and the most specific
+// pattern that matches wins:
 //
 //	"GET api.example.com/search/"       // a path and all below it; GET has HEAD in it
 //	"api.example.com/users/{id}/posts"  // any method
 //	"/"                                 // any host
 //
-// Hosts are compared as by [ByHost], but without a port. A path is matched as a
-// server is likely to understand it: unescaped, "." and ".." and doubled
-// slashes resolved, and "/search" belongs to "/search/" unless it has a pattern
-// of its own; the request is sent as it is. Several patterns may have the same
-// limiter. A nil limiter, and a request that no pattern matches, means the
-// Transport's Limiter.
+// ByRoute compares hosts as [ByHost] does, but without a port. It matches a path as a server
+// is likely to understand it: it unescapes the path and resolves ".", ".." and doubled
+// slashes, and "/search" belongs to "/search/" unless it has a pattern of its own. The
+// request is sent as it is. Several patterns may have the same limiter. For a nil limiter,
+// and for a request that no pattern matches, the Transport's Limiter admits.
 //
-// A pattern that is not valid, has a port or conflicts with another is an error,
-// [outbound.ErrInvalidLimit].
+// For a pattern that is not valid, has a port or conflicts with another, ByRoute returns an
+// error that is [outbound.ErrInvalidLimit].
 func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.Limiter, error) {
 	mux := http.NewServeMux()
 	limiters := make(map[string]outbound.Limiter, len(routes))
@@ -57,8 +56,9 @@ func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.L
 	}, nil
 }
 
-// normalMethod names methods as the mux is to see them: without one is a GET,
-// and for CONNECT it has rules of its own, by which no path is resolved.
+// normalMethod returns the method that the mux is to see. A request without one is a GET. For
+// CONNECT the mux has rules of its own, by which it resolves no path, so CONNECT gets another
+// name.
 func normalMethod(method string) string {
 	switch method {
 	case "":
@@ -81,7 +81,7 @@ func normalRoute(pattern string) (string, error) {
 		prefix += " "
 	}
 	slash := strings.IndexByte(rest, '/')
-	if slash <= 0 { // no host, or no path: the mux will tell
+	if slash <= 0 { // no host, or no path: register reports it
 		return prefix + rest, nil
 	}
 	u := url.URL{Host: rest[:slash]}
@@ -92,11 +92,11 @@ func normalRoute(pattern string) (string, error) {
 	return prefix + name + rest[slash:], nil
 }
 
-// registered is where the mux says in which line of a file a pattern came to
-// it; that is always the line below.
+// registered matches where the mux says in which line of a file a pattern came to it, which
+// is always the line in register.
 var registered = regexp.MustCompile(` \(registered at [^)]*\)`)
 
-// register adds a pattern, with an error where the mux panics.
+// register adds a pattern, and returns an error where the mux panics.
 func register(mux *http.ServeMux, pattern string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -108,12 +108,12 @@ func register(mux *http.ServeMux, pattern string) (err error) {
 	return nil
 }
 
-// dots undoes an escape that would hide ".." from the mux.
+// dots undoes the escape of dots, which would hide ".." from the mux.
 var dots = strings.NewReplacer("%2e", ".", "%2E", ".")
 
-// sentPath returns a URL of the path that is sent. That is in Opaque where a
-// program wanted control of the escapes. RawPath alone does not have it: it is
-// empty unless the escapes are unusual.
+// sentPath returns a URL with the path that net/http sends. A program that controls the
+// escapes itself puts the path into Opaque. RawPath alone does not have it: it is empty
+// unless the escapes are unusual.
 func sentPath(u *url.URL) *url.URL {
 	path := u.EscapedPath()
 	if u.Opaque != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// named is a limiter to tell from others.
+// named is a limiter with a name, so that tests can tell which one was chosen.
 type named struct {
 	outbound.Unlimited
 	pattern string
@@ -84,7 +84,7 @@ func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
 		"GET https://api.example.com/./search//y":       search,
 		"GET https://api.example.com/x/%2e%2E/search/":  search,
 		"GET https://api.example.com/%73earch/x":        search,
-		"GET https://api.example.com/search%2Fx":        any, // a slash in a name is none
+		"GET https://api.example.com/search%2Fx":        any, // an escaped slash does not end a segment
 		"GET https://api.example.com/users/a%2Fb/posts": posts,
 		"GET https://api.example.com/search/../x":       any,
 		"GET https://api.example.com/../../search/x":    search,
@@ -117,9 +117,9 @@ func TestByRouteOfConnectFindsASubtree(t *testing.T) {
 	}
 }
 
-// RawPath is empty for ordinary paths, Opaque holds the path where a program
-// has set it, and the two need not agree.
-func TestByRouteMatchesWhatIsSent(t *testing.T) {
+// RawPath is empty for ordinary paths, Opaque holds the path where a program has set it, and
+// the two may differ.
+func TestByRouteMatchesThePathThatIsSent(t *testing.T) {
 	const search, any = "api.example.com/search/", "/"
 	route := routes(t, search, any)
 	for _, c := range []struct {

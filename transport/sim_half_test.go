@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// The API allows half of what was configured, and says for how long to wait.
+// The API allows half of the configured limits, and says how long to wait.
 func TestAFleetFindsTheRealLimitByRefusalsThatTellTheTime(t *testing.T) {
 	const length = 21 * time.Minute
 	for _, c := range []struct {
@@ -46,8 +46,9 @@ func TestAFleetFindsTheRealLimitByRefusalsThatTellTheTime(t *testing.T) {
 				most, latest := f.perEpisode()
 				t.Logf("%d calls, %.2f %% refused in %d episodes of at most %d (allowed %.1f), the latest %v after the hold; %.1f %% of the real quota",
 					calls, 100*share, episodes, most, allowed, latest, 100*use)
-				// Until 16 refusals have come, the clock slows down to no less than half, which
-				// is just what this API allows: at few calls a second that takes a while.
+				// Until 16 refusals have come, the clock slows down to no less than half,
+				// which is just what this API allows. At few calls a second that takes a
+				// while.
 				if float64(most) > allowed || latest > storeTrip+deafness || share >= 0.012 || use < c.use {
 					t.Errorf("missed: at most %.1f refusals in an episode, none later than %v, below 1.2 %%, and %.0f %% used", allowed, storeTrip+deafness, 100*c.use)
 				}
@@ -56,7 +57,7 @@ func TestAFleetFindsTheRealLimitByRefusalsThatTellTheTime(t *testing.T) {
 	}
 }
 
-// Nothing tells for how long to wait. Then the API's limit doubles.
+// The API does not say how long to wait. Then it doubles its limit.
 func TestAFleetFindsTheRealLimitByRefusalsAlone(t *testing.T) {
 	const before, after = 15 * time.Minute, 9 * time.Minute
 	for name, rate := range map[string]float64{"1 call per second": 1, "5 calls per second": 5} {

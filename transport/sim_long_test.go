@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// thisCentury is how far the API's clock is ahead of a bubble's, which begins in the
-// year 2000: the seconds since 1970 are read as such from 2001 on.
+// thisCentury is how far the API's clock is ahead of a bubble's, which begins in the year
+// 2000: profiles take a number for the time since 1970 from 2001 on.
 const thisCentury = 26 * 365 * 24 * time.Hour
 
 // GitHub's quota comes back as a whole, an hour after the first call.
@@ -37,7 +37,7 @@ func TestAFleetUsesAnHourlyQuotaWithoutARefusal(t *testing.T) {
 	})
 }
 
-// Others use the same quota up. What remains is told, and nobody has to be refused.
+// Others use the same quota up. The API tells what remains, and has to refuse nobody.
 func TestAFleetStopsUntilTheResetWhenOthersHaveUsedTheQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -103,8 +103,9 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 				api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
 				f := &fleet{limit: outbound.PerSecond(2), api: api, maxHold: c.maxHold}
 				begin := time.Now()
-				since := func(at time.Time) time.Duration { return at.Sub(begin) - calm - storm } // the end of the storm
-				// back returns when the first call left after the storm, and when the first full minute began.
+				since := func(at time.Time) time.Duration { return at.Sub(begin) - calm - storm } // since the end of the storm
+				// back returns when the first call left after the storm, and when the first
+				// full minute began.
 				back := func() (first, full time.Duration) {
 					f.mu.Lock()
 					defer f.mu.Unlock()
@@ -133,7 +134,7 @@ func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
 					for _, full := back(); full == after && since(time.Now()) < after; _, full = back() {
 						time.Sleep(10 * time.Second)
 					}
-					f.stop() // what comes later is as before the storm
+					f.stop() // what follows is as before the storm
 				})
 				departed := new(outboundtest.History)
 				for _, at := range f.calls {

@@ -17,8 +17,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// stamps has a vendor tell what remains of the first rule until a reset, on refusals
-// as well: in whole seconds from now, rounded up, or as a point in time.
+// stamps makes an API tell what remains of the first rule until a reset, on refusals as well:
+// in whole seconds from now, rounded up, or as a point in time.
 func stamps(reset string) outboundtest.Vendor {
 	return func(w http.ResponseWriter, r *http.Request, d *outboundtest.Decision, next http.Handler) {
 		c := &d.Counts[0]
@@ -37,8 +37,8 @@ func stamps(reset string) outboundtest.Vendor {
 	}
 }
 
-// windowed calls an API of n calls per window as fast as a limit allows, and returns
-// which part of the API's limit was used from a time on, and which part of the calls it
+// windowed calls an API of n calls per window as fast as a limit allows. It returns which
+// part of the API's limit the calls used from a time on, and which part of the calls the API
 // refused.
 func windowed(t *testing.T, limit outbound.Limit, n float64, window time.Duration, reset string, warm, length time.Duration) (used, refused float64) {
 	t.Helper()
@@ -60,9 +60,9 @@ func windowed(t *testing.T, limit outbound.Limit, n float64, window time.Duratio
 	return used, refused
 }
 
-// Whoever keeps the API's limit sees that nothing remains only just before the reset:
-// to hold until then, in whole seconds, would cost a short window its beginning.
-func TestARightLimitLosesNothingByWhatTheAPISaysRemains(t *testing.T) {
+// A program that keeps the API's limit sees only just before the reset that nothing remains.
+// A hold until then, in whole seconds, would cost a short window its beginning.
+func TestARightLimitLosesNothingByTheRestThatTheAPITells(t *testing.T) {
 	for _, c := range []struct {
 		n      float64
 		window time.Duration
@@ -81,9 +81,9 @@ func TestARightLimitLosesNothingByWhatTheAPISaysRemains(t *testing.T) {
 	}
 }
 
-// Where ours is twice the API's, refusals do in short windows what the hold does in
-// long ones.
-func TestWhatRemainsAndRefusalsFindALimitOfShortWindows(t *testing.T) {
+// If our limit is twice the API's, refusals do in short windows what the hold does in long
+// ones.
+func TestTheRestAndRefusalsFindALimitOfShortWindows(t *testing.T) {
 	sampled(t)
 	for _, c := range []struct {
 		n      float64
@@ -91,8 +91,8 @@ func TestWhatRemainsAndRefusalsFindALimitOfShortWindows(t *testing.T) {
 		used   float64
 	}{{5, time.Second, 0.93}, {50, time.Second, 0.92}, {40, 2 * time.Second, 0.92}, {50, 10 * time.Second, 0.98}, {500, 10 * time.Second, 0.93}, {600, time.Minute, 0.98}} {
 		t.Run(fmt.Sprintf("%v per %v", c.n, c.window), func(t *testing.T) {
-			// Until 16 refusals have come, the clock slows down to no less than half,
-			// which is just what this API allows.
+			// Until 16 refusals have come, the clock slows down to no less than half, which
+			// is just what this API allows.
 			const warm = 6 * time.Minute
 			length := 4 * time.Minute
 			if c.n/c.window.Seconds() < 10 { // one refusal counts for more

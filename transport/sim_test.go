@@ -15,16 +15,16 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// A fleet of workers shares one bucket through a store that is some way off, and
-// calls an API as fast as it may, on the fake clock of a synctest bubble.
+// A fleet of workers shares one bucket through a store at a distance, and calls an API as
+// fast as it may, on the fake clock of a synctest bubble.
 
 const (
 	workers   = 20
 	storeTrip = 2 * time.Millisecond
-	deafness  = 25 * time.Millisecond // how old the word of the clock may be at a departure
+	deafness  = 25 * time.Millisecond // how old the clock that a worker has heard may be when a call leaves
 )
 
-// episode is a refusal that counted: when the hold was stored and how long it was.
+// episode is a refusal that counted: when the store kept the hold, and how long it was.
 type episode struct {
 	stored time.Time
 	hold   time.Duration
@@ -59,7 +59,7 @@ func (d *distant) note(r *leak.Reply, when time.Time) {
 		d.episodes = append(d.episodes, episode{when, r.State.Rem})
 	} else if n := len(d.episodes); n > 0 && r.State.Rem > 0 {
 		e := &d.episodes[n-1]
-		e.hold = max(e.hold, when.Sub(e.stored)+r.State.Rem) // of the same episode: it may extend it
+		e.hold = max(e.hold, when.Sub(e.stored)+r.State.Rem) // of the same episode, which may extend it
 	}
 	d.epoch = max(d.epoch, r.State.Epoch)
 }
@@ -75,10 +75,10 @@ type fleet struct {
 	stop    context.CancelFunc // ends the run before its time
 	mu      sync.Mutex         // protects what follows
 	calls   []time.Time
-	refused []time.Time // when the calls that were refused had left
+	refused []time.Time // when these calls had left
 }
 
-// run has the workers call until the time is up. during runs beside them.
+// run lets the workers call until the time is up. during runs beside them.
 func (f *fleet) run(t *testing.T, length time.Duration, during func(b *outbound.Bucket)) {
 	t.Helper()
 	f.store = &distant{Store: leak.NewMemory()}
@@ -104,7 +104,7 @@ func (f *fleet) run(t *testing.T, length time.Duration, during func(b *outbound.
 		during(first)
 	}
 	all.Wait()
-	time.Sleep(time.Second) // the queues' last trips
+	time.Sleep(time.Second) // for the queues' last trips
 }
 
 // call makes one call after the other.
@@ -138,8 +138,8 @@ func (d departures) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// perEpisode returns the most refusals of one episode, and by how much the latest call
-// that left into a hold came after that was stored.
+// perEpisode returns the most refusals of one episode, and by how much the latest call that
+// left into a hold came after the store kept that hold.
 func (f *fleet) perEpisode() (most int, latest time.Duration) {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
@@ -162,8 +162,8 @@ func (f *fleet) perEpisode() (most int, latest time.Duration) {
 	return most, latest
 }
 
-// counts returns how many calls have left, how many of them were refused, and in how
-// many episodes.
+// counts returns how many calls have left, how many of them the API refused, and in how many
+// episodes.
 func (f *fleet) counts() (calls, refused, episodes int) {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *fleet) counts() (calls, refused, episodes int) {
 	return len(f.calls), len(f.refused), len(f.store.episodes)
 }
 
-// sampled has some simulations left out where they take too long.
+// sampled leaves some simulations out where they take too long.
 func sampled(t *testing.T) {
 	t.Helper()
 	if raced || testing.Short() {
@@ -180,7 +180,7 @@ func sampled(t *testing.T) {
 	}
 }
 
-// admitted returns how many calls the API has taken from a time on, for so long.
+// admitted returns how many calls the API has admitted from a time on, for so long.
 func admitted(api *outboundtest.API, from time.Time, length time.Duration) float64 {
 	n := 0.0
 	for at, units := range api.Admitted().All() {

@@ -8,78 +8,134 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// crowded is the longest pause after a refusal of too many calls at once: one of
-// them ends soon, and a limit AtOnce is the cure.
-const crowded = time.Second
+const (
+	// slotHold is the longest hold after a refusal of too many calls at once: one of them
+	// ends soon, and a limit AtOnce is the cure.
+	slotHold = time.Second
+	// minHold is the shortest hold after a refusal by pace or quota, as
+	// [outbound.Permit.Refused] says.
+	minHold = time.Second
+	// soon is a reset that a success does not wait for, as [outbound.AnswerLeft] says.
+	soon = 2 * time.Second
+)
 
-// told is what a call has been told of its refusal before its body was there: that it
-// was refused because of its pace or a quota, and for how long all wait.
-type told struct {
-	refused bool
-	wait    time.Duration
+// reported is what the transport has told a call of its refusal before the body was there.
+type reported struct {
+	refused bool          // by pace or quota
+	wait    time.Duration // how long all wait
 }
 
-// heed tells the call what the API has said: so it comes to the bucket that
-// admitted the call, and to all who share that, and to no other.
-func (t *Transport) heed(s *profile.Signal, before told, c outbound.Call) told {
-	wait := min(s.Wait, t.maxHold())
+// judge applies what the response says. Either a has the call and ends later, or permit has
+// it and nothing happens until the body's end: then judge ends the call.
+func (t *Transport) judge(resp *http.Response, permit *outbound.Permit, a *attempt, redirected bool) {
+	var call outbound.Call // nil: permit's, which has nothing to hear yet
+	if a != nil {
+		call = a
+	}
+	var before reported
+	// If the body is late, the headers count first, so that no call goes meanwhile.
+	s := t.Profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) {
+		if call == nil {
+			call = onHeap(permit)
+		}
+		if !redirected {
+			before = t.applySignal(resp, &s, false, before, call)
+		}
+	})
+	if call == nil {
+		if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !redirected {
+			permit.Done() // in place: it allocates nothing
+			return
+		}
+		call = onHeap(permit)
+	}
+	t.apply(resp, s, redirected, before, call)
+	if a == nil {
+		call.Done()
+	}
+}
+
+// onHeap returns a copy of a permit, so that the permit itself stays on the stack.
+func onHeap(permit *outbound.Permit) outbound.Call {
+	p := *permit
+	return &p
+}
+
+// apply tells the call what the response says and what the call has cost. It takes the
+// Signal by value, because that is on the heap once OnSignal may keep it.
+func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool, before reported, c outbound.Call) {
+	// An answer of a cache or of another host does not show that this limiter's pace is
+	// right, and neither does a refusal that another limiter has to heed.
+	success := !s.Cached && !s.Throttled && !redirected && before == reported{}
+	before = t.applySignal(resp, &s, redirected, before, c)
+	if !success && !before.refused {
+		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+	}
+	if t.Used != nil && !redirected {
+		if used, ok := t.Used(resp); ok {
+			c.Settle(used)
+		}
+	}
+}
+
+// applySignal tells the call what the API has said, after OnSignal. The call passes that on
+// to the bucket that admitted it, for all who share the bucket.
+func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirected bool, before reported, c outbound.Call) reported {
+	if t.OnSignal != nil {
+		t.OnSignal(resp, s)
+	}
 	switch {
+	case redirected:
 	case s.Throttled:
-		return t.refused(s.Reason, wait, before, c)
+		return t.applyRefusal(s, before, c)
 	case s.Cached: // it says nothing about the API now
 	default:
 		policies := s.Policies()
 		for i := range policies {
 			if p := &policies[i]; p.Kind == profile.Window {
-				t.remaining(p, c)
+				t.applyRemaining(p, c)
 			}
 		}
 	}
 	return before
 }
 
-// refused tells the call that the API has refused it. What was told before counts as
-// one with this: only a longer wait is news.
-func (t *Transport) refused(why profile.Reason, wait time.Duration, before told, c outbound.Call) told {
-	answer := outbound.Answer{Kind: outbound.AnswerRefused, MaxWait: t.maxHold()}
-	switch why {
+// applyRefusal tells the call that the API has refused it. What the call has heard before
+// is the same refusal, so only a longer wait is news.
+func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.Call) reported {
+	answer := outbound.Answer{Kind: outbound.AnswerHold, Wait: min(s.Wait, t.maxHold()), MaxWait: t.maxHold()}
+	paced := false
+	switch s.Reason {
 	case profile.Rate:
-		answer.Reason = outbound.ReasonRate
+		paced, answer.Reason = true, outbound.ReasonRate
 	case profile.Quota:
-		answer.Reason = outbound.ReasonQuota
+		paced, answer.Reason = true, outbound.ReasonQuota
 	case profile.Concurrency:
-		if wait == 0 {
-			wait = t.maxHold()
+		if answer.Wait == 0 {
+			answer.Wait = t.maxHold()
 		}
-		wait = min(wait, crowded)
-		answer.Reason = outbound.ReasonConcurrency
-	case profile.Unknown: // it may be down, or busy: that is no proof that we are too fast
-	default: // not this quota: whoever tries again waits, and nobody else
+		answer.Wait, answer.Reason = min(answer.Wait, slotHold), outbound.ReasonConcurrency
+	case profile.Unknown: // the API may be down or busy, which does not show that calls are too fast
+	default: // not this quota: the caller waits before it tries again, and nobody else
 		return before
 	}
-	answer.Wait = wait
-	switch pace := why == profile.Rate || why == profile.Quota; {
-	case pace && !before.refused:
-		c.Answered(answer)
-		return told{true, max(wait, unsaid)}
-	case wait > before.wait:
-		answer.Kind = outbound.AnswerHold
-		c.Answered(answer)
-		before.wait = wait
+	switch {
+	case paced && !before.refused:
+		answer.Kind = outbound.AnswerRefused
+		before = reported{true, max(answer.Wait, minHold)}
+	case answer.Wait > before.wait:
+		before.wait = answer.Wait
+	default:
+		return before
 	}
+	c.Answered(answer)
 	return before
 }
 
-// unsaid is how long a refusal that does not say so holds all at least.
-const unsaid = time.Second
-
-// soon is a reset that a success does not wait for, as [outbound.AnswerLeft] says.
-const soon = 2 * time.Second
-
-// remaining tells the call what the API has left of one policy.
-func (t *Transport) remaining(p *profile.Policy, c outbound.Call) {
+// applyRemaining tells the call what the API has left of one policy.
+func (t *Transport) applyRemaining(p *profile.Policy, c outbound.Call) {
 	unit, ok := t.unit(p)
-	if !ok || p.Reset <= soon { // as the API said it: Wait has a second more for points in time
+	if !ok || p.Reset <= soon { // as the API said it: Wait adds a second to points in time
 		return
 	}
 	left := outbound.Cost{-1, -1, -1, -1}
@@ -97,37 +153,4 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 		unit, ok = t.Units[p.Unit]
 	}
 	return unit, ok && unit >= 0 && unit < outbound.Units
-}
-
-// early has a call hear what the headers say of a refusal whose body is late, so that
-// nobody else goes meanwhile.
-func (t *Transport) early(resp *http.Response, s profile.Signal, foreign bool, c outbound.Call) told {
-	if foreign {
-		return told{}
-	}
-	if t.OnSignal != nil {
-		t.OnSignal(resp, &s)
-	}
-	return t.heed(&s, told{}, c)
-}
-
-// apply has a call hear what the response says, as the user's functions have it.
-func (t *Transport) apply(resp *http.Response, s profile.Signal, foreign bool, before told, c outbound.Call) {
-	// Neither what a cache or another host has answered nor a refusal that is another
-	// limiter's tells that this one's pace is right.
-	success := !s.Cached && !s.Throttled && !foreign && before == told{}
-	if t.OnSignal != nil {
-		t.OnSignal(resp, &s)
-	}
-	if !foreign {
-		before = t.heed(&s, before, c)
-	}
-	if !success && !before.refused {
-		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})
-	}
-	if t.Used != nil && !foreign {
-		if used, ok := t.Used(resp); ok {
-			c.Settle(used)
-		}
-	}
 }

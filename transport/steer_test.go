@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-func TestWhatTheAPISaysIsPassedOn(t *testing.T) {
+func TestTheCallHearsWhatTheAPISays(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		header []string
@@ -24,7 +24,7 @@ func TestWhatTheAPISaysIsPassedOn(t *testing.T) {
 		{200, nil, ""},
 		{200, []string{"Retry-After", "10"}, ""}, // a hint for polling
 		{302, []string{"Retry-After", "10"}, ""},
-		{403, []string{"Retry-After", "10"}, ""}, // OnResponse knows better
+		{403, []string{"Retry-After", "10"}, ""}, // OnResponse judges it
 		{429, nil, "refused 0s, "},
 		{429, []string{"Retry-After", "10"}, "refused 10s, "},
 		{429, []string{"Retry-After", "0"}, "refused 0s, "},
@@ -32,7 +32,7 @@ func TestWhatTheAPISaysIsPassedOn(t *testing.T) {
 		{429, []string{"Retry-After", "7200"}, "refused 1h0m0s, "},
 		{429, []string{"Retry-After", "99999999999"}, "refused 1h0m0s, "},
 		{503, nil, ""},
-		{503, []string{"Retry-After", "10"}, "hold 10s, none, "}, // no proof that we are too fast
+		{503, []string{"Retry-After", "10"}, "hold 10s, none, "}, // this does not show that calls are too fast
 		{503, []string{"Retry-After", "0"}, "none, "},
 		{503, []string{"Retry-After", "soon"}, ""},
 		{500, []string{"Retry-After", "10"}, ""},
@@ -88,9 +88,9 @@ func TestRefusalByTheAPIHoldsAllWhoShareTheBucket(t *testing.T) {
 	})
 }
 
-// The second refusal in a row is held for twice as long, unless a call has
-// succeeded between them.
-func TestResponseThatIsNoRefusalIsASuccessAndAnErrorIsNone(t *testing.T) {
+// The bucket holds twice as long for the second refusal in a row, unless a call has succeeded
+// between them.
+func TestAResponseThatIsNoRefusalIsASuccessAndAnErrorIsNone(t *testing.T) {
 	for name, c := range map[string]struct {
 		between base
 		want    time.Duration
@@ -118,8 +118,8 @@ func TestResponseThatIsNoRefusalIsASuccessAndAnErrorIsNone(t *testing.T) {
 	}
 }
 
-// However often the API refuses, it is asked again when MaxHold is over, whichever
-// way a refusal takes to the bucket.
+// However often the API refuses, calls go to it again when MaxHold is over, whichever way a
+// refusal takes to the bucket.
 func TestRefusalsInARowDoubleUpToMaxHold(t *testing.T) {
 	one, two := outbound.PerSecond(10), outbound.PerMinute(6000).Of(0, "minute")
 	for name, c := range map[string]struct {
@@ -173,7 +173,7 @@ func TestAnObserverHearsOfAHoldByWhatRemainsAbove0(t *testing.T) {
 		})
 		header := []string{"X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "4", "X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)}
 		rt := &Transport{Limiter: l, Profile: profile.GitHub, Base: base(func(req *http.Request) (*http.Response, error) {
-			for range 4 { // who leave while this one is answered
+			for range 4 { // these leave while the API answers this one
 				if _, err := b.Acquire(req.Context(), outbound.Cost{1}); err != nil {
 					return nil, err
 				}

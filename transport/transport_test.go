@@ -42,7 +42,7 @@ func TestRequestsAreAdmittedByTheLimiter(t *testing.T) {
 	})
 }
 
-func TestForAndCostAreAskedAndNilMeansTheDefault(t *testing.T) {
+func TestForAndCostAreCalledAndNilMeansTheDefault(t *testing.T) {
 	own, other := new(recorder), new(recorder)
 	ok := answer(200, nil)
 	for _, c := range []struct {
@@ -156,9 +156,9 @@ func TestRequestReachesBaseUnchanged(t *testing.T) {
 	}
 }
 
-// A dial is a call to the host, too. Only what package retry turns away at the door has
-// not been tried at all.
-func TestWhatWasTriedStaysCharged(t *testing.T) {
+// A dial is a call to the host, too. Only a request that package retry stops before Base was
+// not tried at all.
+func TestARequestThatWasTriedStaysCharged(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for name, c := range map[string]struct {
 		err  error
@@ -175,7 +175,7 @@ func TestWhatWasTriedStaysCharged(t *testing.T) {
 		"bare DNS error":    {&net.DNSError{}, false},
 		"ctx":               {context.DeadlineExceeded, false},
 		"throttled further": {&outbound.ThrottledError{}, false},
-		"too early":         {fmt.Errorf("door: %w", early.Err), true},
+		"too early":         {fmt.Errorf("gate: %w", early.Err), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -283,5 +283,5 @@ func TestCloseIdleConnectionsIsForwarded(t *testing.T) {
 	if b.closed != 1 {
 		t.Errorf("closed %d times, want once", b.closed)
 	}
-	(&Transport{Base: base(nil)}).CloseIdleConnections() // has no such method: nothing happens
+	(&Transport{Base: base(nil)}).CloseIdleConnections() // it has no such method: nothing happens
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// A refusal slows the clock only after a success: before any it says nothing. So a call
-// without an answer is to leave it unslowed, whichever way its permit goes.
+// A refusal slows the clock only after a success; before any it says nothing. So a call
+// without an answer must leave the clock unslowed, whichever way its permit goes.
 func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 	one := outbound.Limit{Capacity: 10, LeakRate: 1}
 	buckets := map[string]func() *outbound.Bucket{
@@ -23,7 +23,7 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 	fails := func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
 	ways := map[string]struct {
 		base   base
-		tell   func(*outbound.Permit) // in OnResponse; nil: nothing is called
+		tell   func(*outbound.Permit) // in OnResponse; nil: the test does not set it
 		slowed bool
 	}{
 		"an error":                        {base: fails},
@@ -73,7 +73,7 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 	}
 }
 
-// The route's own limiter hears of it, too, and not only the one that the API has named.
+// The route's own limiter hears of it, too, and not only the limiter that the API has named.
 func TestACallWithoutAnAnswerIsNoSuccessForAnyLimiterOfItsRoute(t *testing.T) {
 	for way, names := range map[string][2]string{"no name": {"", ""}, "a known name": {"ab", "cd"}} {
 		for end, c := range map[string]struct {
@@ -92,7 +92,7 @@ func TestACallWithoutAnAnswerIsNoSuccessForAnyLimiterOfItsRoute(t *testing.T) {
 				}
 				for _, base := range []base{
 					answer(429, nil, "Retry-After", "1", "X-Bucket", names[0]), c.base,
-					answer(429, nil, "Retry-After", "1", "X-Bucket", names[1]), // news: the route's own hears of it as well
+					answer(429, nil, "Retry-After", "1", "X-Bucket", names[1]), // a new name: the route's own limiter hears of it as well
 				} {
 					_ = fetch(t, &Transport{For: d.For, OnResponse: d.Learn, Base: base}, "https://api.test/a")
 					time.Sleep(time.Minute)

@@ -1,20 +1,19 @@
-// Command crawl fetches pages of 200 hosts: one per second from each, and 20 at once in
-// all.
+// Command crawl fetches pages of 200 hosts: one per second from each, and 20 at once in all.
 //
 //	go run ./examples/crawl
 //
-// Two limiters stand in a row. The outer one is the queue for the 20 places, the same for
-// all hosts; behind it each host has a queue of its own. In this order a call leaves at
-// the moment that its host's queue has given it. The other way round it would have its
-// moment first and then wait for a place: of these 1000 calls the hosts would refuse 248.
+// Two limiters stand in a row. The outer one is the queue for the 20 places, the same for all
+// hosts; behind it each host has a queue of its own. In this order a call leaves at the
+// moment that its host's queue gives it. The other way round it would get its moment first
+// and then wait for a place: of these 1000 calls the hosts would refuse 248.
 //
-// Whoever has a place keeps it while it waits for its host. So each host has one worker,
-// which fetches one page after the other: the hosts then take turns, and when its turn
-// comes a host has waited long enough. And where a host has asked for a long pause, its
-// worker waits without a place. A host that goes on refusing is given up.
+// A call keeps its place while it waits for its host. So each host has one worker, which
+// fetches one page after the other: the hosts then take turns, and when its turn comes a host
+// has waited long enough. Where a host has asked for a long pause, its worker waits without a
+// place. The program gives up a host that goes on refusing.
 //
-// The hosts are on this machine. They refuse a second call within a second, and the 21st
-// at once. Look at the last line: nothing is refused, and 200 pages come per second.
+// The hosts are on this machine. They refuse a second call within a second, and the 21st at
+// once. Look at the last line: the hosts refuse nothing, and 200 pages come per second.
 package main
 
 import (
@@ -42,7 +41,7 @@ const (
 	pages  = 5 // of each
 	atOnce = 20
 
-	patience = 5 // refusals by one host, until it is given up
+	patience = 5 // refusals by one host, until the program gives it up
 )
 
 // shows is what the program shows, in a line.
@@ -77,7 +76,7 @@ func newClient(base http.RoundTripper) (*http.Client, error) {
 		return nil, err
 	}
 	outer := &transport.Transport{Base: inner, Limiter: queue.New(places, queue.Config{}),
-		// What a host answers is for its own limiter, and stops no other host.
+		// What a host answers steers its own limiter, and stops no other host.
 		OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }}
 	return &http.Client{Transport: outer}, nil
 }
@@ -110,7 +109,7 @@ func run(ctx context.Context, web http.RoundTripper, out io.Writer) error {
 				full, wait := errors.AsType[*outbound.ThrottledError](err)
 				switch {
 				case wait && sleep(ctx, full.RetryAfter):
-					page-- // again
+					page-- // the same page again
 				case err != nil:
 					errs[i] = err
 					return

@@ -29,8 +29,8 @@ func TestAllHostsAreAsFastAsTheyMayAndNothingIsRefused(t *testing.T) {
 	})
 }
 
-// stubborn is a web in which more hosts than there are places, those with two digits
-// below 40, refuse all calls and ask for this pause.
+// stubborn is a web in which more hosts than there are places, those with two digits below
+// 40, refuse all calls and ask for this pause.
 type stubborn struct {
 	http.RoundTripper
 	retryAfter string // in seconds

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// Workers that keep to their own parts of a limit and begin at one instant call in step:
-// one of ten has room, and nine are refused and held.
+// Workers that keep to their own parts of a limit and begin at one instant call in step: one
+// of ten has room, and nine are refused and held.
 func TestWorkersThatShareNoBucketStartApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := params{Workers: 10, Waiters: 2, Rate: 50, Burst: 1}

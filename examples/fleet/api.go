@@ -27,4 +27,4 @@ func newAPI(p *params) (*ownAPI, error) {
 	return a, nil
 }
 
-func (a *ownAPI) close() { a.server.Close() } // all have answered; nothing is lost
+func (a *ownAPI) close() { a.server.Close() } // all workers have ended, so nothing is lost

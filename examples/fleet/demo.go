@@ -10,7 +10,7 @@ import (
 // demo tries one way after the other.
 type demo struct {
 	params
-	redis   *server // nil: nobody needs it
+	redis   *server // nil: no way needs it
 	outcome outcome
 }
 
@@ -55,7 +55,7 @@ func (d *demo) run(ctx context.Context, s *screen) error {
 func (d *demo) try(ctx context.Context, m mode, s *screen) error {
 	o := order{
 		Mode: m, Workers: d.Workers, Waiters: d.Waiters, Rate: d.Rate, Burst: d.Burst, Seed: d.Seed, API: d.api,
-		// Nobody else, and no run before, has this bucket.
+		// No other fleet, and no run before, has this bucket.
 		Bucket: fmt.Sprintf("fleet:%d:%d", d.Seed, time.Now().UnixNano()),
 	}
 	var api *ownAPI
@@ -82,7 +82,7 @@ func (d *demo) try(ctx context.Context, m mode, s *screen) error {
 	return err
 }
 
-// rest gives a server of others the time to forget the way before.
+// rest gives a shared server the time to forget the way before.
 func (d *demo) rest(ctx context.Context) error {
 	pause := time.Second + time.Duration(d.Burst/d.Rate*float64(time.Second))
 	select {

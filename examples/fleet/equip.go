@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newBase returns what sends the worker's calls.
+// newBase returns the transport that sends the worker's calls.
 func (w *worker) newBase() *http.Transport {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = w.Waiters
@@ -27,7 +27,7 @@ func (w *worker) newBase() *http.Transport {
 func (w *worker) equip(base http.RoundTripper) error {
 	w.client = &http.Client{
 		Transport: base,
-		// Another call, to who knows where, would be one that nobody has counted.
+		// A redirect would be another call, to an unknown server, that nobody has counted.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	if w.Mode == none {
@@ -42,7 +42,7 @@ func (w *worker) equip(base http.RoundTripper) error {
 	return nil
 }
 
-// bucket returns the worker's own, or the one that it shares.
+// bucket returns the worker's own bucket, or the one that it shares.
 func (w *worker) bucket() (*outbound.Bucket, error) {
 	if w.Mode == share {
 		n := float64(w.Workers)

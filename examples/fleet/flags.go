@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// mode is a way in which the workers heed the limit.
+// mode is a way in which the workers keep to the limit.
 type mode string
 
 const (
@@ -24,7 +24,7 @@ const (
 
 var allModes = []mode{none, share, shared}
 
-// params is what the flags say. What may carry a password is not in the JSON.
+// params is what the flags say. The JSON leaves out what may carry a password.
 type params struct {
 	Workers int     `json:"workers"`
 	Waiters int     `json:"waiters"`
@@ -39,19 +39,19 @@ type params struct {
 	api, redis, json string
 }
 
-// limit is what the fleet keeps to.
+// limit is the limit that the fleet keeps to.
 func (p *params) limit() outbound.Limit {
 	return outbound.Limit{Capacity: p.Burst, LeakRate: p.Rate}
 }
 
-// apiCapacity is that of the strict API's bucket. It is a little above ours,
-// since what leaves on time may arrive early or late by what scheduling and the
-// network take: a bucket of just one call refuses evenly spaced calls, too.
+// apiCapacity is the capacity of the strict API's bucket. It is a little above ours: calls
+// that leave on time may arrive early or late, by scheduling and the network, and a bucket of
+// just one call refuses evenly spaced calls, too.
 func (p *params) apiCapacity() float64 { return p.Burst + p.Rate*0.010 + 0.25 }
 
 func (p *params) duration() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// summary is what the program shows, in a line.
+// summary says what the program shows, in a line.
 const summary = "Worker processes call one API, in three ways."
 
 const usage = summary + `
@@ -133,7 +133,7 @@ func (p *params) check() error {
 		{"-seconds", p.Seconds, 0.5, 86_400},
 		{"-kill", float64(p.Kill), 0, 10_000},
 	} {
-		if !(n.is >= n.least && n.is <= n.large) { // NaN is neither
+		if !(n.is >= n.least && n.is <= n.large) { // not so for NaN
 			return fmt.Errorf("%s needs a number from %v to %.0f, not %v", n.flag, n.least, n.large, n.is)
 		}
 	}

@@ -47,8 +47,7 @@ func gone(pid int) bool {
 	return strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 }
 
-// A program that is ended in the middle leaves nothing running behind, however it
-// is ended.
+// A program that is ended in the middle leaves nothing running behind, however it is ended.
 func TestNothingIsLeftRunningWhenTheProgramIsEnded(t *testing.T) {
 	needRedis(t)
 	for _, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
@@ -63,7 +62,7 @@ func TestNothingIsLeftRunningWhenTheProgramIsEnded(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Process.Kill() // if it is not gone
+			defer cmd.Process.Kill() // in case it is not gone
 			lines := bufio.NewScanner(out)
 			for lines.Scan() && !strings.Contains(lines.Text(), " s  shared") {
 			}
@@ -74,7 +73,7 @@ func TestNothingIsLeftRunningWhenTheProgramIsEnded(t *testing.T) {
 			if err := cmd.Process.Signal(how); err != nil {
 				t.Fatal(err)
 			}
-			for lines.Scan() { // to its end
+			for lines.Scan() { // until the program has ended
 			}
 			if err := cmd.Wait(); err == nil {
 				t.Error("it says that all is well")

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// mainEnv makes the test's own binary the program, with the arguments it is given.
+// mainEnv turns the test's own binary into the program, with the arguments that it gets.
 const mainEnv = "DRIPFEED_FLEET_MAIN"
 
 func TestMain(m *testing.M) {
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runs runs the program with the arguments, and returns what it has written as
-// JSON and on the screen, and its status.
+// runs runs the program with the arguments, and returns its JSON, the text of its screen, and
+// its status.
 func runs(t *testing.T, args ...string) (o outcome, text string, status int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "result.json")
@@ -43,8 +43,8 @@ func runs(t *testing.T, args ...string) (o outcome, text string, status int) {
 	return o, out.String() + stderr.String(), status
 }
 
-// usually is for what a machine may miss that is busy with something else for a
-// while: it has to come true once in a few times.
+// usually is for a test that a busy machine may miss for a while: it has to succeed once in a
+// few times.
 func usually(t *testing.T, try func() error) {
 	t.Helper()
 	for i := range 4 {
@@ -59,8 +59,8 @@ func usually(t *testing.T, try func() error) {
 	}
 }
 
-// longer is for what a machine that is busy may not come to do in a short time: it
-// is given more and more of it.
+// longer is for a test that a busy machine may not finish in a short time: it gets more and
+// more of it.
 func longer(t *testing.T, try func(seconds string) error) {
 	t.Helper()
 	var err error
@@ -73,8 +73,7 @@ func longer(t *testing.T, try func(seconds string) error) {
 	t.Fatal(err)
 }
 
-// needRedis skips the test without a redis-server, or fails it where that is not
-// allowed.
+// needRedis skips the test without a redis-server, or fails it where that is not allowed.
 func needRedis(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
@@ -85,9 +84,9 @@ func needRedis(t *testing.T) {
 	}
 }
 
-// keepsTheLimit is what the shared way promises. The rate is so low that a call may
-// be 135 ms late before the next one comes too early after it for the strict API,
-// and that 9 of 9.8 calls can be made with a whole call's time to spare.
+// keepsTheLimit is what the shared way promises. The rate is so low that a call may be 135 ms
+// late before the next one comes too early after it for the strict API, and that 9 of 9.8
+// calls can be made with a whole call's time to spare.
 func keepsTheLimit(t *testing.T, redis string, args ...string) error {
 	t.Helper()
 	o, text, status := runs(t, append(args, "-mode", "shared", "-workers", "3", "-rate", "2", "-seconds", "4.4")...)
@@ -128,7 +127,7 @@ func TestSharedKeepsToTheLimitAndUsesItByAnEmbeddedMiniredis(t *testing.T) {
 	usually(t, func() error { return keepsTheLimit(t, "an embedded miniredis v") })
 }
 
-// The server to be used is one that another demo has started.
+// The program uses a server that another demo has started.
 func TestSharedUsesTheServerThatItIsGiven(t *testing.T) {
 	needRedis(t)
 	s, err := newServer(t.Context(), "")
@@ -169,7 +168,8 @@ func TestWithTheirOwnSharesWorkersNeedNoRedis(t *testing.T) {
 	if r.Answered != *r.Admitted || r.Answered < 4 || r.CountedBy != "" {
 		t.Errorf("%+v", r)
 	}
-	// 2 at once and 20 per second for each, and what goes while they are told to stop.
+	// Each worker makes 2 calls at once and 20 per second, and some more while the order to
+	// stop is on its way.
 	for _, w := range r.Workers {
 		if float64(w.Answered) > 2+20*r.Seconds+3 {
 			t.Errorf("%s got %d calls, more than its share", w.Name, w.Answered)
@@ -246,7 +246,7 @@ func TestServerOfOnesOwnIsCalledAndIts429sAreCounted(t *testing.T) {
 
 func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 	server := httptest.NewServer(nil)
-	server.Close() // nobody listens there now
+	server.Close() // now nobody listens there
 	longer(t, func(seconds string) error {
 		o, text, status := runs(t, "-api", server.URL+"/?token=secret", "-mode", "none", "-workers", "1", "-seconds", seconds)
 		if strings.Contains(text, "secret") || strings.Contains(o.Modes[0].Error, "secret") {
@@ -268,7 +268,7 @@ func TestRefusedCallOfTheSharedWayIsARemark(t *testing.T) {
 		args   []string
 		status int
 	}{{nil, 0}, {[]string{"-strict"}, 1}} {
-		// Without -mode: a server of others is called in the shared way only.
+		// Without -mode the program calls a server of others in the shared way only.
 		longer(t, func(seconds string) error {
 			o, text, status := runs(t, append(c.args, "-api", server.URL, "-workers", "1", "-seconds", seconds)...)
 			if status != c.status || len(o.Modes) != 1 || o.Modes[0].Mode != shared || !strings.Contains(text, "shared: the API has refused ") {

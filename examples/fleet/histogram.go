@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// histogram counts durations, each to 1 %: whatever their number, it stays small.
+// histogram counts durations, each to 1 %. Its size does not depend on their number.
 type histogram struct {
 	counts [2300]int // up to 2.4 hours; longer ones count as that
 	n      int
@@ -23,8 +23,8 @@ func (h *histogram) add(d time.Duration) {
 	h.n++
 }
 
-// quantile returns the smallest duration that a share q of all do not exceed; 0 if
-// there are none.
+// quantile returns the smallest duration that a share q of all do not exceed; 0 if there are
+// none.
 func (h *histogram) quantile(q float64) time.Duration {
 	rest := int(math.Ceil(q * float64(h.n)))
 	for class, n := range h.counts {

@@ -1,27 +1,26 @@
-// Command fleet runs worker processes that call one API as fast as they may, in
-// three ways one after the other, and shows what becomes of the API's quota:
+// Command fleet runs worker processes that call one API as fast as they may, in three ways
+// one after the other, and shows what becomes of the API's quota:
 //
 //	go run ./examples/fleet
 //
-// In the first way (none) nobody paces: a worker calls, and tries again later
-// what the API has refused. In the second (share) each worker keeps to its own
-// part of the limit, in memory: what one does not use is lost for the others, and
-// they start apart, because in step most of them would be refused. In the third
-// (shared) all keep to one limit, whose bucket is in Redis, and wait in a queue. Look
-// at the last row of the table: nothing is refused, the quota is used, and all
-// workers get the same.
+// In the first way (none) nothing paces the calls: a worker calls, and tries again later what
+// the API has refused. In the second (share) each worker keeps to its own part of the limit,
+// in memory. The others cannot use what one leaves over, and the workers start apart, because
+// in step the API would refuse most of them. In the third (shared) all keep to one limit,
+// whose bucket is in Redis, and wait in a queue. Look at the last row of the table: the API
+// refuses nothing, the quota is used, and all workers get the same.
 //
-// The workers are processes of this program. The API is served by the program
-// itself, and so is Redis: by a redis-server of its own if one is installed,
-// else by a miniredis inside it. Both can be yours:
+// The workers are processes of this program. The program itself serves the API, and Redis as
+// well: by a redis-server of its own if one is installed, else by a miniredis inside it. Both
+// can be yours:
 //
 //	go run ./examples/fleet -redis redis://localhost:6379 -api http://localhost:8080/ -rate 20
 //
-// Every call tells the worker's name in the header X-Worker. A server of yours is
-// called in the third way only, unless -mode asks for others: they do not keep to
-// its limit. Workers can be killed in the middle of their work with -kill, and
-// -json writes the result into a file. What has not gone as it should is told in a
-// remark, and with -strict ends the program with status 1. See -h.
+// Every call tells the worker's name in the header X-Worker. The program calls a server of
+// yours in the third way only, unless -mode asks for others, which do not keep to the
+// server's limit. -kill kills workers in the middle of their work, and -json writes the
+// result into a file. A remark says what has not gone as it should; with -strict a remark
+// ends the program with status 1. See -h.
 package main
 
 import (
@@ -49,8 +48,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program, and returns its exit status: 0; 1 if a way could not be tried, or
-// with -strict if there is any remark; 2 if it could not begin.
+// run is the program, and returns its exit status: 0; 1 if a way could not be tried, or with
+// -strict if there is any remark; 2 if it could not begin.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	p, err := arguments(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

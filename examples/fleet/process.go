@@ -19,8 +19,8 @@ type process struct {
 	err   error         // why it has ended; after done
 }
 
-// starter runs what starts children. The kernel's promise to end a child is tied
-// to the thread that started it, so this goroutine keeps one for itself, for good.
+// starter runs the functions that start children. The kernel's promise to end a child is tied
+// to the thread that started it, so this goroutine keeps one thread for itself, for good.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -32,7 +32,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// start starts a program and hands what it writes to read, until that returns.
+// start starts a program and passes its output to read, until that returns.
 func start(cmd *exec.Cmd, read func(io.Reader)) (*process, error) {
 	cmd.SysProcAttr = attributes()
 	said := new(tail)
@@ -54,7 +54,7 @@ func start(cmd *exec.Cmd, read func(io.Reader)) (*process, error) {
 	go func() {
 		defer close(c.done)
 		read(stdout)
-		_, _ = io.Copy(io.Discard, stdout) // its end is all that matters
+		_, _ = io.Copy(io.Discard, stdout) // only its end matters
 		c.err = cmd.Wait()
 		if words := strings.TrimSpace(said.String()); c.err != nil && words != "" {
 			c.err = fmt.Errorf("%w; it says: %s", c.err, words)
@@ -63,8 +63,8 @@ func start(cmd *exec.Cmd, read func(io.Reader)) (*process, error) {
 	return c, nil
 }
 
-// startWorker starts a process of this program as a worker, and calls hear with
-// every report of it.
+// startWorker starts a process of this program as a worker, and calls hear with each of its
+// reports.
 func startWorker(o order, hear func(report)) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -76,7 +76,7 @@ func startWorker(o order, hear func(report)) (*process, error) {
 		lines := json.NewDecoder(out)
 		for {
 			var r report
-			if lines.Decode(&r) != nil { // its end, or the half of a line of one that was killed
+			if lines.Decode(&r) != nil { // the end, or half a line of a worker that was killed
 				return
 			}
 			hear(r)
@@ -104,7 +104,7 @@ func (c *process) tell(line string) error {
 
 // kill ends the child, at once, and returns when it is gone.
 func (c *process) kill() {
-	_ = c.cmd.Process.Kill() // it may be gone already
+	_ = c.cmd.Process.Kill() // it may have ended already
 	<-c.done
 }
 

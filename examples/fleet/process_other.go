@@ -4,6 +4,6 @@ package main
 
 import "syscall"
 
-// attributes has nothing to offer here: a worker sees by the end of its input that
-// its parent is gone, and a redis-server does not see it.
+// attributes has nothing to offer here. A worker ends when its input does, and so notices
+// that its parent is gone; a redis-server does not notice.
 func attributes() *syscall.SysProcAttr { return nil }

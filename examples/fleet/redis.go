@@ -28,12 +28,12 @@ var errNoURL = errors.New("this is no URL of a redis server")
 // server is the Redis that the workers share.
 type server struct {
 	url  string
-	what string // as the screen and the result call it
+	what string // its name on the screen and in the result
 	rdb  *redis.Client
 	end  func()
 }
 
-// newServer returns the server at the URL, or one of its own if that is "".
+// newServer returns the server at the URL, or a server of the program's own for "".
 func newServer(ctx context.Context, url string) (*server, error) {
 	if url != "" {
 		return given(ctx, url)
@@ -62,7 +62,7 @@ func (s *server) connect(ctx context.Context) error {
 
 func (s *server) close() {
 	if s.rdb != nil {
-		s.rdb.Close() // nothing is under way any more
+		s.rdb.Close() // no operation is under way any more
 	}
 	s.end()
 }
@@ -95,7 +95,7 @@ func embedded() (*server, error) {
 	return s, nil
 }
 
-// started returns a redis-server of our own, that stores nothing.
+// started returns a redis-server of the program's own, which stores nothing on disk.
 func started(ctx context.Context, program string) (*server, error) {
 	dir, err := os.MkdirTemp("", "fleet")
 	if err != nil {
@@ -120,10 +120,10 @@ func launch(ctx context.Context, program, dir string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever has this password is the one that was started here, and no other
-	// server that was faster to take the port.
+	// Only the server that starts here has this password, and not another server that was
+	// faster to take the port.
 	password := rand.Text()
-	cmd := exec.Command(program, "-") // what it is to do stands in its input, which nobody else can read
+	cmd := exec.Command(program, "-") // its input says what to do, and nobody else can read that
 	cmd.Dir = dir
 	var log bytes.Buffer
 	p, err := start(cmd, func(out io.Reader) {
@@ -162,7 +162,7 @@ func (s *server) await(ctx context.Context, p *process) error {
 		if err == nil {
 			return nil
 		}
-		s.rdb.Close() // it has no use
+		s.rdb.Close() // the client has no further use
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-p.done:
@@ -182,7 +182,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// version asks the server, who may not want to tell.
+// version asks the server for its version. The server may not tell it.
 func (s *server) version(ctx context.Context) string {
 	text, err := s.rdb.Info(ctx, "server").Result()
 	if err == nil {
@@ -198,7 +198,7 @@ var (
 	scriptCalls  = regexp.MustCompile(`(?m)^cmdstat_eval\w*:calls=(\d+)`)
 )
 
-// commands returns how many scripts the server has run so far, if it tells.
+// commands returns how many scripts the server has run so far, if the server tells.
 func (s *server) commands(ctx context.Context) (n int, ok bool) {
 	text, err := s.rdb.Info(ctx, "commandstats").Result()
 	if err != nil || !strings.Contains(text, "cmdstat_") {

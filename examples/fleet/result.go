@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// outcome is what is written with -json.
+// outcome is what -json writes.
 type outcome struct {
 	Began      time.Time         `json:"began"`
 	Parameters params            `json:"parameters"`
@@ -23,31 +23,31 @@ type outcome struct {
 	Modes      []result          `json:"modes"`
 }
 
-// result is what has come of one way.
+// result is what one way has brought.
 type result struct {
 	Mode     mode    `json:"mode"`
 	Seconds  float64 `json:"seconds"`
 	Answered int     `json:"answered"`
 	Refused  int     `json:"refused"` // with 429
 	Failed   int     `json:"failed"`
-	Error    string  `json:"error,omitempty"` // the first of those
-	Used     float64 `json:"quota_used"`      // share of burst + rate * seconds
+	Error    string  `json:"error,omitempty"` // the first failure
+	Used     float64 `json:"quota_used"`      // part of burst + rate * seconds
 	Jain     float64 `json:"fairness"`        // of the calls answered, over the workers: 1/N to 1
 	WaitP50  float64 `json:"wait_p50_seconds"`
 	WaitP99  float64 `json:"wait_p99_seconds"` // both to 1 %
-	// Scripts that Redis ran in this way, and by whose count; with a server that
-	// others use, too, theirs are in it.
+	// The scripts that Redis ran in this way, and by whose count. If others use the server,
+	// too, their scripts count among them.
 	Commands  int     `json:"redis_commands"`
 	CountedBy string  `json:"redis_commands_counted_by,omitempty"`
 	PerCall   float64 `json:"redis_commands_per_call"`
 	Kills     []kill  `json:"kills"`
 	Workers   []tally `json:"workers"`
-	// What our own API has counted.
+	// The count of our own API.
 	Admitted *int `json:"api_admitted,omitempty"`
 	Rejected *int `json:"api_refused,omitempty"`
 }
 
-// tally is what a worker has reported, and those that were in its place before.
+// tally is what the workers of one place have reported, one after the other.
 type tally struct {
 	Name     string `json:"name"` // X-Worker
 	Answered int    `json:"answered"`
@@ -89,7 +89,7 @@ func newOutcome(p params, redis *server) outcome {
 	return o
 }
 
-// moduleVersion is that of a module in this program; "": of its own.
+// moduleVersion is the version of a module in this program; "": the program's own.
 func moduleVersion(path string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -123,7 +123,7 @@ func (o *outcome) write(file string, stdout io.Writer) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// verdict says what did not go as it should, in a remark for each way. It is an error if
+// verdict says what did not go as it should, in a remark for each way. It returns an error if
 // a way has not brought a single answer, and with -strict if there is any remark.
 func (o *outcome) verdict() (remarks []string, err error) {
 	for _, r := range o.Modes {
@@ -143,7 +143,7 @@ func (o *outcome) verdict() (remarks []string, err error) {
 	return remarks, err
 }
 
-// refusals is how many calls the API has refused: as it says, if it is ours.
+// refusals is how many calls the API has refused: by the API's count, if it is ours.
 func (r *result) refusals() int {
 	if r.Rejected != nil {
 		return *r.Rejected
@@ -151,7 +151,7 @@ func (r *result) refusals() int {
 	return r.Refused
 }
 
-// result returns what has come of the trial so far.
+// result returns what the trial has brought so far.
 func (t *trial) result() result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,7 +191,7 @@ func (t *trial) result() result {
 	return r
 }
 
-// price sets what the calls have cost Redis. mu is held.
+// price computes what the calls have cost Redis. The caller holds mu.
 func (t *trial) price(r *result) {
 	switch {
 	case t.redis == nil:

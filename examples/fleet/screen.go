@@ -32,7 +32,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// printf writes to the screen. Nobody could be told that this failed.
+// printf writes to the screen. If that fails, there is no place to say so.
 func (s *screen) printf(format string, args ...any) { fmt.Fprintf(s.out, format, args...) }
 
 // every is how often to draw.
@@ -67,8 +67,8 @@ func (s *screen) intro(o *outcome) {
 	s.printf("\n%s\n\n", legend)
 }
 
-// draw shows the results so far: on a terminal all of them, in place of what was
-// there; else a line for the last.
+// draw shows the results so far: on a terminal all of them, over those drawn before; else a
+// line for the last.
 func (s *screen) draw(results []result) {
 	last := &results[len(results)-1]
 	if !s.live {
@@ -89,8 +89,8 @@ func (s *screen) end(results []result) {
 	s.printf("%s%s\n", between, strings.Join(table(results), "\n"))
 }
 
-// A terminal that is too narrow breaks a line in two, which could not be drawn again.
-// So it is to cut the lines that will be.
+// A terminal that is too narrow breaks a line in two, which the program could not draw again.
+// So it makes the terminal cut such lines.
 const cut, wrap = "\x1b[?7l", "\x1b[?7h"
 
 // back goes to the first of the lines that were drawn, and clears them.
@@ -101,7 +101,7 @@ func (s *screen) back() string {
 	return fmt.Sprintf("\x1b[%dA\r\x1b[J", s.drawn)
 }
 
-// table shows the results in less than 60 columns, as all that is printed.
+// table shows the results in less than 60 columns, as all output does.
 func table(results []result) []string {
 	lines := []string{
 		fmt.Sprintf("%-6s %5s %8s %7s %6s %4s %11s %5s", "", "quota", "answered", "refused", "failed", "Jain", "wait, s", "Redis"),
@@ -122,7 +122,7 @@ func (r *result) row() string {
 		r.Mode, 100*r.Used, r.Answered, r.refusals(), r.Failed, r.Jain, r.WaitP50, r.WaitP99, perCall)
 }
 
-// workersLine tells what each worker has got, as far as there is room.
+// workersLine tells what each worker has got, as far as there is space.
 func workersLine(r *result) string {
 	line := fmt.Sprintf("%s, %.0f s, by worker:", r.Mode, r.Seconds)
 	for i, w := range r.Workers {

@@ -14,11 +14,11 @@ import (
 // trial is one of the ways, tried for a while.
 type trial struct {
 	params
-	order   order // for all workers, but for the index
+	order   order // for all workers, except the index
 	api     *ownAPI
 	redis   *server // nil: this way needs none
 	slots   []*slot
-	trouble chan error // the first that ends the trial
+	trouble chan error // the first error, which ends the trial
 
 	mu     sync.Mutex // protects what is below, and what the slots count
 	began  time.Time
@@ -26,16 +26,16 @@ type trial struct {
 	within int           // calls that our own API has admitted in that time
 	waits  histogram
 	kills  []kill
-	// Scripts that the server has run, or that the workers have asked for.
+	// The scripts that the server has run, or that the workers have asked for.
 	served, sent int
-	counted      bool // by the server
+	counted      bool // the server has counted them
 }
 
-// slot is a place in the fleet: one worker after the other, if they are killed.
+// slot is a place in the fleet. If its worker is killed, another takes the place.
 type slot struct {
 	tally tally
 	ready chan struct{}
-	done  bool // it has said so
+	done  bool // the worker has said so
 
 	mu      sync.Mutex // serialises starting, killing and telling
 	process *process
@@ -65,8 +65,8 @@ func newTrial(p params, o order, api *ownAPI, redis *server) *trial {
 	return t
 }
 
-// run starts the workers, lets them call, and ends them, whatever happens. It
-// calls show every so often.
+// run starts the workers, lets them call, and ends them, whatever happens. It calls show
+// every so often.
 func (t *trial) run(ctx context.Context, show func(), every time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,7 +117,7 @@ func (t *trial) start(ctx context.Context) error {
 	return nil
 }
 
-// startSlot starts a worker. The slot's lock is held, or the trial is at its start.
+// startSlot starts a worker. The caller holds the slot's lock, or the trial has not begun.
 func (t *trial) startSlot(i int) error {
 	s := t.slots[i]
 	o := t.order
@@ -132,7 +132,7 @@ func (t *trial) startSlot(i int) error {
 	return nil
 }
 
-// watch ends the trial if a worker ends that nobody has ended.
+// watch ends the trial if a worker ends by itself.
 func (t *trial) watch(i int, p *process) {
 	<-p.done
 	s := t.slots[i]
@@ -157,7 +157,7 @@ func (t *trial) giveUp(err error) {
 	}
 }
 
-// hear adds a worker's report to what is known.
+// hear adds a worker's report to the results.
 func (t *trial) hear(s *slot, ready chan struct{}, r report) {
 	if r.Ready {
 		close(ready)
@@ -206,7 +206,7 @@ func (t *trial) call(ctx context.Context, show func(), every time.Duration) erro
 	}
 }
 
-// end notes what was done in the time: what is under way comes too late for it.
+// end notes what was done in the time. Calls that are still under way come too late for it.
 func (t *trial) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -226,8 +226,8 @@ func (t *trial) tell(i int, word string) error {
 	return nil
 }
 
-// killSome kills as many workers as was asked for, at random moments of the
-// middle of the trial, and starts each anew at once.
+// killSome kills as many workers as the flag says, at random moments of the middle of the
+// trial, and starts another in the place of each at once.
 func (t *trial) killSome(calling context.Context) {
 	random := rand.New(rand.NewPCG(t.order.Seed, 0))
 	moments := make([]float64, t.Kill)
@@ -270,7 +270,7 @@ func (t *trial) replace(calling context.Context, i int) error {
 	case <-s.process.done:
 		return nil // watch tells why
 	case <-calling.Done():
-		// It is told to go all the same, so that it knows what stop means.
+		// The new worker must go all the same, so that it knows what stop means.
 		return s.process.tell(wordGo)
 	}
 }
@@ -302,7 +302,7 @@ func (t *trial) stop(ctx context.Context) error {
 	}
 }
 
-// killAll ends what is left.
+// killAll ends the workers that are left.
 func (t *trial) killAll() {
 	for _, s := range t.slots {
 		s.mu.Lock()

@@ -18,9 +18,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// order is the first line that a worker reads: all that it has to know. Those
-// that follow are wordGo and wordStop. When its input ends, so does the worker:
-// then whoever started it is gone.
+// order is the first line that a worker reads: all that it has to know. The lines that follow
+// are wordGo and wordStop. When its input ends, the process that started it is gone, and the
+// worker ends, too.
 type order struct {
 	Mode    mode    `json:"mode"`
 	Index   int     `json:"index"`
@@ -39,21 +39,21 @@ const (
 	wordStop = "stop"
 )
 
-// report is a line that a worker writes: Ready once, before it is told to go,
-// then what has happened since the line before, and at last Done.
+// report is a line that a worker writes: Ready once, before it goes, then what has happened
+// since the line before, and at last Done.
 type report struct {
 	Ready    bool    `json:"ready,omitempty"`
 	Answered int     `json:"answered,omitempty"`
 	Refused  int     `json:"refused,omitempty"`
 	Failed   int     `json:"failed,omitempty"`
-	Commands int     `json:"commands,omitempty"` // scripts that Redis was asked to run
-	Waits    []int64 `json:"waits,omitempty"`    // µs, of each of the answered
-	Error    string  `json:"error,omitempty"`    // of the first that failed
+	Commands int     `json:"commands,omitempty"` // scripts that the worker asked Redis to run
+	Waits    []int64 `json:"waits,omitempty"`    // µs, of each call that was answered
+	Error    string  `json:"error,omitempty"`    // of the first call that failed
 	Done     bool    `json:"done,omitempty"`
 }
 
 const (
-	reportEvery = 50 * time.Millisecond // what a killed worker has done last is lost
+	reportEvery = 50 * time.Millisecond // the last calls of a killed worker are lost
 	lastCalls   = 5 * time.Second       // for calls that are under way at the end
 	firstPause  = 50 * time.Millisecond
 	longPause   = time.Second
@@ -63,9 +63,9 @@ const (
 type worker struct {
 	order
 	client  *http.Client
-	queue   *queue.Queue  // nil: it does not pace
+	queue   *queue.Queue  // nil: nothing paces the worker
 	scripts *scripts      // nil: it needs no Redis
-	stopped chan struct{} // closed when no new call is to begin
+	stopped chan struct{} // closed when no new call may begin
 
 	mu   sync.Mutex // protects what is below
 	next report
@@ -84,7 +84,7 @@ func work(stdin io.Reader, stdout io.Writer) int {
 		err = w.equip(w.newBase())
 	}
 	if err != nil {
-		_ = out.Encode(report{Error: err.Error()}) // if nobody reads it, nobody can be told
+		_ = out.Encode(report{Error: err.Error()}) // if nobody reads this, there is no other place to say it
 		return 1
 	}
 	if out.Encode(report{Ready: true}) != nil || !in.Scan() || in.Text() != wordGo {
@@ -95,7 +95,7 @@ func work(stdin io.Reader, stdout io.Writer) int {
 	return w.serve(out, told)
 }
 
-// serve calls until it is told to stop, and reports meanwhile.
+// serve calls until the order to stop comes, and reports meanwhile.
 func (w *worker) serve(out *json.Encoder, told <-chan bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -136,9 +136,9 @@ func (w *worker) serve(out *json.Encoder, told <-chan bool) int {
 	}
 }
 
-// startsAfter is how long after the others a worker begins. Those that share no bucket
-// would call in step for ever, all at once and then nobody: so each begins where its
-// even pace falls between those of the others.
+// startsAfter is how long after the others a worker begins. Workers that share no bucket
+// would call in step for ever, all at once and then none. So each begins where its even pace
+// falls between those of the others.
 func (o *order) startsAfter() time.Duration {
 	if o.Mode != share {
 		return 0
@@ -146,8 +146,8 @@ func (o *order) startsAfter() time.Duration {
 	return time.Duration(float64(o.Index) / o.Rate * float64(time.Second))
 }
 
-// stop lets no new call begin. Those that have left are waited for, so that
-// worker and API agree on how many there were.
+// stop lets no new call begin, and waits for those that have left, so that worker and API
+// agree on how many there were.
 func (w *worker) stop() {
 	close(w.stopped)
 	if w.queue != nil {
@@ -155,7 +155,7 @@ func (w *worker) stop() {
 	}
 }
 
-// take returns what is to be reported.
+// take returns what there is to report.
 func (w *worker) take() report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,8 +183,8 @@ func (w *worker) wait(ctx context.Context, i uint64) {
 	}
 }
 
-// untilAnswered makes a call until it is answered, and reports false if it is
-// told to stop before.
+// untilAnswered makes a call until the API answers it, and returns false if the order to stop
+// comes before.
 func (w *worker) untilAnswered(ctx context.Context, random *rand.Rand) bool {
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		after, refused, err := w.call(ctx)
@@ -200,7 +200,7 @@ func (w *worker) untilAnswered(ctx context.Context, random *rand.Rand) bool {
 			w.next.Refused++
 			w.mu.Unlock()
 			if w.queue != nil {
-				continue // its bucket knows of the refusal: the queue waits
+				continue // the bucket knows of the refusal: the queue waits
 			}
 		}
 		if !w.sleep(after + time.Duration(random.Int64N(int64(pause)))) {
@@ -217,7 +217,7 @@ func (w *worker) fail(err error) {
 	w.next.Error = cmp.Or(w.next.Error, err.Error())
 }
 
-// call makes one call. If the API has refused it, after is what it asked for.
+// call makes one call. If the API has refused it, after is how long it asked to wait.
 func (w *worker) call(ctx context.Context) (after time.Duration, refused bool, err error) {
 	select {
 	case <-w.stopped:
@@ -250,7 +250,7 @@ func (w *worker) call(ctx context.Context) (after time.Duration, refused bool, e
 	return 0, false, nil
 }
 
-// sleep reports false if it was told to stop meanwhile.
+// sleep returns false if the order to stop comes meanwhile.
 func (w *worker) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -262,10 +262,10 @@ func (w *worker) sleep(d time.Duration) bool {
 	}
 }
 
-// workerName is what a worker is called in X-Worker and in the result.
+// workerName is the name of a worker in X-Worker and in the result.
 func workerName(index int) string { return "worker-" + strconv.Itoa(index+1) }
 
-// withoutURL leaves the URL out of an error, which may carry a token.
+// withoutURL removes the URL from an error, because it may carry a token.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

@@ -3,20 +3,20 @@
 //
 //	go run ./examples/github [-real]
 //
-// Two things are limited. How many calls an hour has, and a minute of searches, is told
-// by every answer, so nothing of it is configured: the workers go on until nothing is
-// left, and wait for the reset. Of the points in a minute, of which a GET takes 1 and any
-// other call 5, no answer tells: they are configured.
+// Two things are limited. Every answer tells how many calls are left of an hour, and of a
+// minute of searches. So the program configures nothing of that: the workers go on until
+// nothing is left, and wait for the reset. No answer tells of the points in a minute, of
+// which a GET takes 1 and any other call 5: the program configures those.
 //
-// The API is one on this machine that behaves as GitHub does, with an hour of six
-// seconds and a minute of one, so that there is something to see. Meanwhile another
-// program of the same user breaks the limit on points. Look at what happens then: the
-// workers that are refused, with a status 403 that only its text tells from a lack of
-// permission, make all of them wait, and they go on a little slower than before. And look
-// at the searches: when none is left, only they wait.
+// The API is one on this machine that behaves as GitHub does, with an hour of six seconds and
+// a minute of one, so that there is something to see. Meanwhile another program of the same
+// user breaks the limit on points. Look at what happens then: GitHub refuses some calls, with
+// a status 403 that only its text tells from a lack of permission. That makes all workers
+// wait, and they go on a little slower than before. And look at the searches: when none is
+// left, only they wait.
 //
-// With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with
-// the token in GITHUB_TOKEN.
+// With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with the
+// token in GITHUB_TOKEN.
 package main
 
 import (
@@ -46,7 +46,7 @@ const (
 	points
 )
 
-// cost is what GitHub's documentation says of a request.
+// cost returns what a request costs by GitHub's documentation.
 func cost(req *http.Request) outbound.Cost {
 	if req.Method == http.MethodGet {
 		return outbound.Cost{calls: 1, points: 1}
@@ -54,9 +54,9 @@ func cost(req *http.Request) outbound.Cost {
 	return outbound.Cost{calls: 1, points: 5}
 }
 
-// limits returns those of each of GitHub's resources, such as core and search: points in
-// a minute. A call takes a point at least; the limit on calls is there to be held when
-// an answer says that none is left.
+// limits returns the limits of each of GitHub's resources, such as core and search: points in
+// a minute. A call takes at least a point. The limit on calls is there so that the bucket can
+// hold them when an answer says that none is left.
 func limits(n float64, minute time.Duration) []outbound.Limit {
 	return []outbound.Limit{
 		outbound.Per(n, minute).Of(calls, "calls"),
@@ -64,13 +64,13 @@ func limits(n float64, minute time.Duration) []outbound.Limit {
 	}
 }
 
-// resources finds the limiters of GitHub's resources. Which one a path belongs to, its
-// answers say. All workers share the store.
+// resources finds the limiters of GitHub's resources. The answers to a path say which
+// resource it belongs to. All workers share the store.
 func resources(store leak.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
 	return &transport.Discovered{
 		Route: func(req *http.Request) string {
 			if strings.HasPrefix(req.URL.Path, "/search/") {
-				return req.URL.Path // code has fewer than the others
+				return req.URL.Path // the search of code has fewer calls than the others
 			}
 			first, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
 			return first
@@ -101,7 +101,7 @@ type task struct {
 
 	mu              sync.Mutex // protects the fields below
 	out             io.Writer
-	calls, searches int // still to be made
+	calls, searches int // that are still to make
 	made, refused   int
 }
 
@@ -213,7 +213,7 @@ func (t *task) disturb(ctx context.Context) {
 	all.Wait()
 }
 
-// run has the workers make all the calls. In real life each is a process of its own,
+// run lets the workers make all the calls. In real life each worker is a process of its own,
 // and the store is in Redis.
 func (t *task) run(ctx context.Context) error {
 	begin := time.Now()
@@ -238,7 +238,7 @@ func (t *task) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take takes a call to make, and reports false if there is none left.
+// take takes a call to make, and returns false if there is none left.
 func (t *task) take(search bool) (n int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

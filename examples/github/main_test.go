@@ -51,7 +51,7 @@ func TestUndisturbedNoCallIsRefused(t *testing.T) {
 	})
 }
 
-// theReal is the task for the real API, over one that has GitHub's own rules.
+// theReal is the task for the real API, over an API that has GitHub's own rules.
 func theReal(calls, searches int) *task {
 	task := real("secret", new(bytes.Buffer))
 	api := outboundtest.GitHub()

@@ -1,13 +1,12 @@
-// Command jobs paces background workers by one bucket, in the two ways in which
-// jobs come:
+// Command jobs paces background workers by one bucket, in the two ways in which jobs come:
 //
 //	go run ./examples/jobs
 //
-// First from a channel: eight workers share the work, and each job waits in a queue
-// for its turn. Then from a job system that looks for due jobs every so often: a job
-// that has no room within that time goes back to it, with the time at which to run
-// again. Look at how few attempts that takes, and that never more calls begin in a
-// second than the API allows, though the workers know nothing of each other.
+// First from a channel: eight workers share the work, and each job waits in a queue for its
+// turn. Then from a job system that looks for due jobs every so often: a job that has no room
+// within that time goes back to it, with the time at which to run again. Look at how few
+// attempts that takes, and that never more calls begin in a second than the API allows,
+// although the workers know nothing of each other.
 package main
 
 import (
@@ -102,7 +101,7 @@ func shipAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) e
 	return nil
 }
 
-// sendAll sends the reports from a job system, whose job is paced.
+// sendAll sends the reports of a job system, and paces its jobs.
 func sendAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) error {
 	fmt.Fprintf(out, "\n%d reports come from a job system that looks every %v:\n", reports, poll)
 	start := time.Now()
@@ -115,7 +114,7 @@ func sendAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) e
 	return nil
 }
 
-// api stands for what the jobs call, and takes 50 ms for each call.
+// api stands for the API that the jobs call. A call takes 50 ms.
 type api struct{ began outboundtest.History }
 
 var errAddress = errors.New("the address does not exist")

@@ -53,7 +53,7 @@ func TestQueueSavesMostAttemptsAndMostOfTheTime(t *testing.T) {
 		bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(perSecond)))
 		bare, slow := attempts(t, bucket)
 		waiting, fast := attempts(t, queue.New(bucket, queue.Config{MaxWait: poll}))
-		// One goes at each look of the system, and all others are refused again.
+		// One job goes at each look of the system, and all others are refused again.
 		if bare != reports*(reports+1)/2 || slow < reports*poll {
 			t.Errorf("a bare bucket took %d attempts and %v, want %d and %v", bare, slow, reports*(reports+1)/2, reports*poll)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// jobSystem is a job system in miniature: every so often it looks for jobs that are
-// due, and runs each in a goroutine. It stands for the one that you have.
+// jobSystem is a job system in miniature: every so often it looks for jobs that are due, and
+// runs each in a goroutine. It stands for the one that you have.
 type jobSystem struct {
 	every time.Duration
 	job   func(ctx context.Context, id int) error
@@ -22,7 +22,7 @@ type jobSystem struct {
 	failure  error // of the first job that failed
 }
 
-// job is one that waits to be run.
+// job is a job that waits for its time.
 type job struct {
 	id  int
 	due time.Time
@@ -58,8 +58,8 @@ func (s *jobSystem) run(ctx context.Context) error {
 	}
 }
 
-// attempt runs a job. One that has no room now is put back until the last look before
-// it has: put back for the whole RetryAfter, it would be found up to a look too late,
+// attempt runs a job. If the job has no room now, attempt puts it back until the last look
+// before it has. Put back for the whole RetryAfter, the job would come up to a look too late,
 // and the queue would have run dry meanwhile. The queue lets it wait for the rest.
 func (s *jobSystem) attempt(ctx context.Context, id int) {
 	err := s.job(ctx, id)

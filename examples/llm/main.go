@@ -3,11 +3,11 @@
 //
 //	go run ./examples/llm [-real]
 //
-// How many tokens an answer has is known only when it is there. So each call takes an
-// estimate, the tokens of the question and what answers have had lately, and settles
-// when the end of the answer tells what it was. The API is one on this machine that
-// behaves as OpenAI does, with a minute of one second, so that there is something to
-// see. Look at how much of the rate is used, and how few calls are refused.
+// A program knows how many tokens an answer has only when it has the answer. So each call
+// takes an estimate, the tokens of the question and those that answers have had lately, and
+// settles when the end of the answer tells the real number. The API is one on this machine
+// that behaves as OpenAI does, with a minute of one second, so that there is something to
+// see. Look at how much of the rate is used, and how few calls the API refuses.
 //
 // With -real it asks api.openai.com three times for the list of its models, which costs
 // nothing, with the key in OPENAI_API_KEY.
@@ -83,7 +83,7 @@ func main() {
 	}
 }
 
-// model is what is kept for each model: its limits are its own.
+// model is what the program keeps for each model, which has limits of its own.
 type model struct {
 	name     string
 	limiter  outbound.Limiter
@@ -95,8 +95,8 @@ type model struct {
 	tokens  float64
 }
 
-// newModel keeps the capacity for tokens small and stays at 95 % of the rate, because
-// what a call has used above its estimate was not asked for.
+// newModel keeps the capacity for tokens small and stays at 95 % of the rate, because calls
+// may use more than their estimates.
 func newModel(name string) (*model, error) {
 	bucket, err := outbound.NewBucket(name,
 		outbound.PerSecond(requestsPerMinute).Of(requests, "requests"),
@@ -108,7 +108,7 @@ func newModel(name string) (*model, error) {
 		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}, nil
 }
 
-// client returns a client for the model. What an answer has cost is told by its end.
+// client returns a client for the model. The end of an answer tells what it has cost.
 func (m *model) client(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &transport.Transport{
 		Base:    base,
@@ -128,12 +128,12 @@ func (m *model) client(base http.RoundTripper) *http.Client {
 	}}
 }
 
-// known is the cost of a request as far as it is known before: four bytes are a token.
+// known is the known part of a request's cost: four bytes are a token.
 func known(req *http.Request) outbound.Cost {
 	return outbound.Cost{requests: 1, tokens: float64(max(0, req.ContentLength)) / 4}
 }
 
-// usage finds what an answer has used, which is told at its end.
+// usage finds the tokens that an answer has used, at its end.
 func usage(tail []byte) (float64, bool) {
 	_, after, ok := strings.Cut(string(tail), `"total_tokens":`)
 	if !ok {
@@ -145,7 +145,7 @@ func usage(tail []byte) (float64, bool) {
 	return n, err == nil
 }
 
-// run has workers ask both models until the time is up.
+// run lets workers ask both models until the time is up.
 func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
 	until, cancel := context.WithTimeout(ctx, runFor)
 	defer cancel()
@@ -179,7 +179,7 @@ func (m *model) work(ctx context.Context, client *http.Client, worker int) {
 		if err != nil {
 			return
 		}
-		req.Header.Set("X-Model", m.name) // for the API of the demonstration, which reads no bodies
+		req.Header.Set("X-Model", m.name) // the API of the demonstration reads no bodies, and finds the model here
 		resp, err := client.Do(req)
 		if err != nil {
 			return // the time is up
@@ -197,8 +197,8 @@ func (m *model) work(ctx context.Context, client *http.Client, worker int) {
 	}
 }
 
-// newAPI returns the API of the demonstration. It asks for the tokens of the question
-// and counts those of the answer, too.
+// newAPI returns the API of the demonstration. It asks for the tokens of the question and
+// counts those of the answer, too.
 func newAPI() *outboundtest.API {
 	perModel := func(req *http.Request) string { return req.Header.Get("X-Model") }
 	asked := func(req *http.Request) float64 { return float64(req.ContentLength) / 4 }
@@ -217,8 +217,8 @@ func newAPI() *outboundtest.API {
 	return api
 }
 
-// total is the tokens of a question and its answer, which the question's length
-// decides here: some 250 to 650.
+// total is the tokens of a question and its answer. The question's length decides both here:
+// some 250 to 650.
 func total(req *http.Request) float64 {
 	return float64(200 + req.ContentLength*7%400 + req.ContentLength/4)
 }

@@ -26,18 +26,17 @@ const (
 type demo struct {
 	intro string
 	rate  float64        // calls that the API allows in any second
-	limit outbound.Limit // what the ways keep to
+	limit outbound.Limit // the limit that the ways keep to
 	ways  []*way
 	queue *way // one of them
-	// sideBySide is set if each way has an API of its own; else one runs after
-	// the other.
+	// sideBySide is set if each way has an API of its own; else one runs after the other.
 	sideBySide bool
 	close      func()
 }
 
-// local returns the three ways to call a strict API that allows rate calls in any
-// second: each its own API, on a port of its own, so that none uses up what
-// another would get.
+// local returns the three ways to call a strict API that allows rate calls in any second.
+// Each way has its own API, on a port of its own, so that none uses up what another would
+// get.
 func local(rate float64) (*demo, error) {
 	var urls [3]string
 	var closers []io.Closer
@@ -45,7 +44,7 @@ func local(rate float64) (*demo, error) {
 	closeAll := func() {
 		base.CloseIdleConnections()
 		for _, c := range closers {
-			c.Close() // all have answered; nothing is lost
+			c.Close() // every call has its answer, so nothing is lost
 		}
 	}
 	for i := range urls {
@@ -99,8 +98,8 @@ func threeWays(rate float64, urls [3]string, base [3]http.RoundTripper) (*demo, 
 	return d, nil
 }
 
-// remote returns two ways to call somebody's server, which share one bucket, so
-// that it sees no more than rate calls in any second whichever of them runs.
+// remote returns two ways to call somebody's server. They share one bucket, so that the
+// server sees no more than rate calls in any second, whichever of them runs.
 func remote(url string, rate float64) (*demo, error) {
 	limit := outbound.PerSecond(rate)
 	bucket, err := outbound.NewBucket("api", limit)
@@ -122,7 +121,7 @@ func remote(url string, rate float64) (*demo, error) {
 	return d, nil
 }
 
-// paced returns a client whose calls have to be admitted.
+// paced returns a client whose calls a limiter admits.
 func paced(base http.RoundTripper, l outbound.Limiter) *http.Client {
 	return &http.Client{Transport: &transport.Transport{Base: base, Limiter: l}}
 }
@@ -134,8 +133,8 @@ func newBase() *http.Transport {
 	return base
 }
 
-// run makes the calls, shows them, and prints the table. Its error says why they
-// were not made.
+// run makes the calls, shows them, and prints the table. Its error says why it has not made
+// them.
 func (d *demo) run(ctx context.Context, s screen) error {
 	s.printf("%s\n\n%s\n\n", d.intro, legend)
 	done := make(chan struct{})
@@ -171,8 +170,8 @@ func (d *demo) call(ctx context.Context) {
 	all.Wait()
 }
 
-// ideal is the time that a perfect client needs which leaves as early as the limit
-// allows: the first calls at once, the others as fast as it leaks.
+// ideal is the time of a perfect client, which leaves as early as the limit allows: the first
+// calls at once, the others as fast as the limit leaks.
 func (d *demo) ideal() time.Duration {
 	return time.Duration((calls - d.limit.Capacity) / d.limit.LeakRate * float64(time.Second))
 }

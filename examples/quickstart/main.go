@@ -1,21 +1,20 @@
-// Command quickstart calls a strict API 40 times in three ways, and shows what
-// becomes of the calls:
+// Command quickstart calls a strict API 40 times in three ways, and shows what becomes of the
+// calls:
 //
 //	go run ./examples/quickstart
 //
-// The API is served on a port of this machine and allows 10 calls in any second.
-// The calls come at 20 per second: more than it allows. Look at the rows of the
-// table: a plain client is refused by the API, a bucket refuses by itself and at
-// once what the API would refuse, and a queue lets every call wait for its turn,
-// so that none is refused and all are answered as soon as the API allows. The file
-// quickstart.svg is a picture of the same, which a test draws.
+// The program serves the API on a port of this machine. It allows 10 calls in any second, and
+// the calls come at 20 per second. Look at the rows of the table. The API refuses calls of a
+// plain client. A bucket refuses by itself and at once what the API would refuse. A queue
+// lets every call wait for its turn, so that none is refused and all are answered as soon as
+// the API allows. The file quickstart.svg is a picture of the same, which a test draws.
 //
-// It can call any other server in two of the ways, too, first by a queue and then
-// by a bucket, which take turns under one limit:
+// The program can call any other server in two of the ways, too, first by a queue and then by
+// a bucket, which take turns under one limit:
 //
 //	go run ./examples/quickstart -api http://localhost:8080/ -rate 5
 //
-// The plain client is left out there: nobody's server is called faster than -rate.
+// It leaves the plain client out there, so that it calls nobody's server faster than -rate.
 package main
 
 import (
@@ -41,8 +40,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], screen{out: os.Stdout, live: isTerminal(os.Stdout)}, os.Stderr))
 }
 
-// run is the program, and returns its exit status: 0; 1 if the calls were not made; 2 if
-// it could not begin.
+// run is the program, and returns its exit status: 0; 1 if it made no calls; 2 if it could
+// not begin.
 func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
 	api, perSecond, err := arguments(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -68,8 +67,8 @@ func run(ctx context.Context, args []string, s screen, stderr io.Writer) int {
 	return 0
 }
 
-// arguments returns the server to call and how often it may be called in a second;
-// "" for the API of this example.
+// arguments returns the server to call and how often in a second; "" for the API of this
+// example.
 func arguments(args []string, stderr io.Writer) (api string, perSecond float64, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -95,7 +94,7 @@ func arguments(args []string, stderr io.Writer) (api string, perSecond float64, 
 	if u, err := url.Parse(api); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return "", 0, errors.New("-api needs a URL such as http://localhost:8080/")
 	}
-	if !(perSecond >= 0.01 && perSecond <= 1000) { // NaN is neither
+	if !(perSecond >= 0.01 && perSecond <= 1000) { // not so for NaN
 		return "", 0, fmt.Errorf("-rate needs a number from 0.01 to 1000, not %v", perSecond)
 	}
 	return api, perSecond, nil

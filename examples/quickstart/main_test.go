@@ -80,7 +80,7 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' }); i >= 0 {
 			t.Errorf("it contains the control character %q", out.String()[i])
 		}
-		// One way is under way for 4 s, the two others for 2.
+		// One way takes 4 s, the two others 2.
 		if n := strings.Count(out.String(), " s  "); n < 7 || n > 9 {
 			t.Errorf("it has %d lines of progress, want about 8:\n%s", n, &out)
 		}
@@ -94,8 +94,8 @@ func TestTerminalShowsOneLiveLinePerWay(t *testing.T) {
 		if err := d.run(t.Context(), screen{out: &out, live: true}); err != nil {
 			t.Fatal(err)
 		}
-		// Each drawing goes back up over the lines of the one before. A terminal that is
-		// too narrow for a line cuts it, but for the last time.
+		// Each drawing goes up over the lines of the one before. A terminal that is too
+		// narrow for a line cuts it, except the last time.
 		drawings := strings.Split(out.String(), "\x1b[3A\r\x1b[J")
 		if len(drawings) < 75 {
 			t.Fatalf("drawn %d times, want 20 times a second", len(drawings))
@@ -187,7 +187,7 @@ func TestItRunsOverRealHTTP(t *testing.T) {
 	}
 }
 
-// It is the main function's way from the arguments to the exit status.
+// This is main's way from the arguments to the exit status.
 func TestServerOfOnesOwnIsCalledByTheQueueThenTheBucket(t *testing.T) {
 	api := strictAPI(500)
 	server := newServer(t, api)

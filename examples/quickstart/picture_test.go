@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "write the picture anew")
 //	go test ./examples/quickstart -run Picture -update
 const picture = "quickstart.svg"
 
-// The measures of the picture, in its own pixels. On a screen of 360 pixels its text is
-// still 10 pixels high.
+// The measures of the picture, in its own pixels. On a screen of 360 pixels its text is still
+// 10 pixels high.
 const (
 	width   = 440
 	left    = 20 // of the plots, and of all text
@@ -36,22 +36,22 @@ const (
 	height  = bottom + 22 + 48 // with the axis and the legend
 )
 
-// The picture brings its own background, because it follows the reader's system and the
-// page around it may not. It names no font that a machine may lack.
+// The picture brings its own background: it follows the reader's system, which the page
+// around it may not do. It names no font that a machine may lack.
 const style = `text{font:14px system-ui,sans-serif;fill:#16202a}.h{font-weight:600}.d{fill:#56616d}` +
 	`path{fill:none;stroke-linecap:round}.b{fill:#fff}.g{stroke:#dfe4ea}` +
 	`.a{stroke:#0f7391;stroke-width:4.4}.w{stroke:#0f7391;opacity:.35}.x{stroke:#b3261e;stroke-width:1.4}.u{stroke:#8a5a00;stroke-width:1.6}` +
 	`@media(prefers-color-scheme:dark){text{fill:#e6ebf0}.d{fill:#9aa7b4}.b{fill:#0d1117}.g{stroke:#2a343e}` +
 	`.a,.w{stroke:#3fb3d3}.x{stroke:#ff8a80}.u{stroke:#f2c14e}}`
 
-// marks are how the picture shows what became of a call, from the place of its end.
+// marks are the marks of what became of a call, which stand where it ends.
 var marks = map[byte]struct{ class, path string }{
 	answered:     {"a", "h0"},
 	refusedByAPI: {"x", "m-2-2l4 4m0-4l-4 4"},
 	refusedByUs:  {"u", "m-2 0h4"},
 }
 
-// x is where a time is.
+// x returns the place of a time.
 func x(at time.Duration) string {
 	const perPixel = int64(time.Second / time.Millisecond / second)
 	ms := at.Round(time.Millisecond).Milliseconds() // so that no rounding of a float64 shows

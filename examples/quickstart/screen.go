@@ -22,17 +22,17 @@ func isTerminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// printf writes to the screen. Nobody could be told that this failed.
+// printf writes to the screen. If that fails, there is no place to say so.
 func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.out, format, args...) }
 
-// watch shows the ways until done is closed: in a terminal one line for each, drawn
-// again and again; else a line per second for each that has changed.
+// watch shows the ways until done is closed: in a terminal one line for each, drawn again and
+// again; else a line per second for each that has changed.
 func (s screen) watch(ways []*way, done <-chan struct{}) {
 	start := time.Now()
 	every := time.Second
 	if s.live {
 		every = 50 * time.Millisecond
-		s.printf("%s", strings.Repeat("\n", len(ways))) // to go back up over
+		s.printf("%s", strings.Repeat("\n", len(ways))) // the first drawing goes up over these
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -63,9 +63,9 @@ func (s screen) watch(ways []*way, done <-chan struct{}) {
 	}
 }
 
-// again puts lines in the place of the last n. A terminal that is too narrow would
-// break a line in two, which could not be drawn again: so it is to cut them, but for
-// the last time.
+// again puts lines in the place of the last n. A terminal that is too narrow would break a
+// line in two, which could not be drawn again. So again makes the terminal cut it, except the
+// last time.
 func again(n int, lines string, last bool) string {
 	const clear, cut, wrap = "\x1b[J", "\x1b[?7l", "\x1b[?7h"
 	lines = fmt.Sprintf("\x1b[%dA\r", n) + clear + lines
@@ -75,8 +75,8 @@ func again(n int, lines string, last bool) string {
 	return cut + lines + wrap
 }
 
-// table prints what became of the calls, and what that shows. It has less than 60
-// columns, as all that is printed.
+// table prints what became of the calls, and what that shows. It has less than 60 columns, as
+// all output does.
 func (s screen) table(d *demo) {
 	s.printf("\n%-12s %6s %9s %12s %8s %6s\n", "", "calls", "answered", "refused by", "seconds", "quota")
 	s.printf("%-12s %6s %9s %7s %4s %8s %6s\n", "", "", "", "API", "us", "", "used")

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// calls is how many calls are made in each way. Their line fits in 60 columns.
+// calls is how many calls each way makes. Their line fits in 60 columns.
 const calls = 40
 
 // What became of a call, as the screen shows it.
@@ -38,7 +38,7 @@ type way struct {
 	cells   [calls]byte          // what became of each call
 	began   [calls]time.Duration // when each call was made
 	ended   [calls]time.Duration // when it was answered or refused, or failed
-	failure error                // of the first call that failed
+	failure error                // the first failure of a call
 }
 
 func newWay(name, shows, url string, client *http.Client) *way {
@@ -47,8 +47,8 @@ func newWay(name, shows, url string, client *http.Client) *way {
 	return w
 }
 
-// run makes all calls, one every so often, and returns when each has its answer or
-// ctx is done.
+// run makes all calls, one every so often, and returns when each has its answer or ctx is
+// done.
 func (w *way) run(ctx context.Context, every time.Duration) {
 	start := time.Now()
 	tick := time.NewTicker(every)
@@ -69,7 +69,7 @@ func (w *way) run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// call makes one call and tells what became of it.
+// call makes one call and returns what became of it.
 func (w *way) call(ctx context.Context) (outcome byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
 	if err != nil {
@@ -141,13 +141,13 @@ func (w *way) tally() tally {
 	}
 }
 
-// used is the share of the quota that was used: calls answered, of those that an
-// even flow of rate calls per second had brought in the same time.
+// used is the part of the quota that was used: the calls answered, divided by those of an
+// even flow of rate calls per second in the same time.
 func (t tally) used(rate float64) float64 {
 	return float64(t.answered) / (1 + rate*t.took.Seconds())
 }
 
-// withoutURL leaves the URL out of an error, which may carry a token.
+// withoutURL removes the URL from an error, because it may carry a token.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

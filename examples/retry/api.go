@@ -17,7 +17,7 @@ const (
 	opens  = 5 * time.Second
 )
 
-// moody is an API that does not always do its best.
+// moody is an API that fails now and then.
 type moody struct {
 	*outboundtest.API
 
@@ -76,7 +76,7 @@ func (m *moody) mood(req *http.Request) *http.Response {
 	}
 }
 
-// counts returns how many calls have come, were refused and failed.
+// counts returns how many calls have come, and how many of them the API refused and failed.
 func (m *moody) counts() (calls, refused, failed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

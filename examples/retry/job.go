@@ -19,7 +19,7 @@ type job struct {
 	name           string
 	method, url    string
 	client         *http.Client
-	api            *moody // nil: somebody else's
+	api            *moody // nil: the server is somebody else's
 	calls, workers int
 
 	made  atomic.Int64
@@ -56,7 +56,7 @@ func (j *job) call(ctx context.Context, n int64) error {
 		return err
 	}
 	if j.method == http.MethodPost {
-		// It makes a POST safe to send again, for the API and so for the client.
+		// The key makes a POST safe to send again, for the API and so for the client.
 		req.Header.Set("Idempotency-Key", "order-"+strconv.FormatInt(n, 10))
 	}
 	resp, err := j.client.Do(req)
@@ -88,7 +88,7 @@ func (j *job) note(err error) {
 	}
 }
 
-// together runs the jobs at the same time, and tells what became of them.
+// together runs the jobs at the same time, and prints what became of them.
 func together(ctx context.Context, jobs []*job, out io.Writer) error {
 	fmt.Fprintf(out, "%s\n%d calls by %d workers.\n\n", shows, jobs[0].calls, jobs[0].workers)
 	var all sync.WaitGroup

@@ -3,10 +3,11 @@
 //	go run ./examples/retry                                        # 20 s: an API that behaves as Stripe does
 //	go run ./examples/retry -url http://localhost:8080/ -rate 5    # any server of yours, by GET, 5 calls per second
 //
-// The API allows 10 calls in any second and says with its 429 not how long to wait,
-// fails now and then, and once is closed for two seconds. Two clients make the same calls at
-// the same time, each to an API of its own. The first is a plain http.Client: what is refused
-// or fails is lost. The second tries again, and each attempt waits in the queue for its turn.
+// The API allows 10 calls in any second, and its 429 does not say how long to wait. It fails
+// now and then, and once it is closed for two seconds. Two clients make the same calls at the
+// same time, each to an API of its own. The first is a plain http.Client: it loses the calls
+// that are refused or fail. The second tries again, and each attempt waits in the queue for
+// its turn.
 package main
 
 import (
@@ -38,8 +39,8 @@ func main() {
 	os.Exit(status)
 }
 
-// run is main without a process: from the arguments to the exit status, which is 0, 1 if
-// not one call was answered, or 2 if the arguments are wrong.
+// run is main without a process: from the arguments to the exit status, which is 0, 1 if the
+// API answered not one call, or 2 if the arguments are wrong.
 func run(ctx context.Context, args []string, out, stderr io.Writer) int {
 	flags := flag.NewFlagSet("retry", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -79,8 +80,8 @@ func run(ctx context.Context, args []string, out, stderr io.Writer) int {
 	return 0
 }
 
-// check says what is wrong with the arguments, without the URL, which may have a
-// password in it.
+// check says what is wrong with the arguments, without the URL, which may have a password in
+// it.
 func check(address string, rate float64, calls, workers int, rest []string) error {
 	u, err := url.Parse(address)
 	switch {
@@ -96,8 +97,8 @@ func check(address string, rate float64, calls, workers int, rest []string) erro
 	return nil
 }
 
-// paced is the client to copy: a bucket for what the API allows, a queue in which
-// calls and their later attempts wait, and retries above.
+// paced is the client to copy: a bucket for the API's limit, a queue in which calls and their
+// later attempts wait, and retries above.
 func paced(base http.RoundTripper, rate float64, p *profile.Profile) *http.Client {
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate)))
 	t := &transport.Transport{
@@ -108,7 +109,7 @@ func paced(base http.RoundTripper, rate float64, p *profile.Profile) *http.Clien
 	return &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
 }
 
-// local has both clients call an API of their own, without a network.
+// local lets both clients call an API of their own, without a network.
 func local(rate float64) []*job {
 	apis := [2]*moody{newAPI(math.Ceil(rate)), newAPI(math.Ceil(rate))}
 	const order = "https://api.example.com/v1/charges"

@@ -1,13 +1,13 @@
-// Command shopify updates the products of a shop from four workers, by the leaky bucket
-// that Shopify publishes: 40 calls, of which 2 run out in a second.
+// Command shopify updates the products of a shop from four workers, by the leaky bucket that
+// Shopify publishes: 40 calls, of which 2 run out in a second.
 //
 //	go run ./examples/shopify [-real]
 //
-// The API is one on this machine that behaves as Shopify's REST API does, ten times as
-// fast, so that there is something to see. Look at the first line: 38 calls go at once,
-// and then as many as run out. After two seconds somebody else fills the bucket. The
-// first worker that is refused tells all others to wait for the 2.0 seconds that the
-// API asks for, and the call that was refused is made again.
+// The API is one on this machine that behaves as Shopify's REST API does, ten times as fast,
+// so that there is something to see. Look at the first line: 38 calls go at once, and then as
+// many as run out. After two seconds somebody else fills the bucket. When the API refuses a
+// call of one worker, all wait for the 2.0 seconds that it asks for, and that worker makes
+// its call again.
 //
 // With -real it asks a shop five times for its own name: the shop in SHOPIFY_SHOP, such as
 // example or example.myshopify.com, with the token in SHOPIFY_TOKEN.
@@ -96,8 +96,8 @@ func newAPI() *outboundtest.API {
 	return api
 }
 
-// demo stays a little below what the API holds: calls that left exactly in time may
-// arrive closer together.
+// demo stays a little below the API's limits: calls that left exactly in time may arrive
+// closer together.
 func demo(api http.RoundTripper, out io.Writer) *task {
 	return &task{base: api, limit: outbound.Limit{Capacity: 38, LeakRate: 20}, out: out, calls: 120,
 		url: "https://example.myshopify.com/admin/api/2026-01/products.json"}
@@ -139,7 +139,7 @@ func others(ctx context.Context, api http.RoundTripper) {
 	}
 }
 
-// run has the workers make all the calls.
+// run lets the workers make all the calls.
 func (t *task) run(ctx context.Context) error {
 	t.begin = time.Now()
 	bucket, err := outbound.NewBucket("shop", t.limit)
@@ -175,8 +175,8 @@ func (t *task) work(ctx context.Context, client *http.Client) error {
 	return nil
 }
 
-// call makes a call, and reports whether it was refused. Nobody has to sleep before it
-// is made again: it waits with all others until the API has room.
+// call makes a call, and reports whether the API refused it. The worker need not sleep before
+// it makes the call again: it waits with all others until the API has room.
 func (t *task) call(ctx context.Context, client *http.Client) (refused bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url, nil)
 	if err != nil {

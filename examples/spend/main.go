@@ -2,11 +2,11 @@
 //
 //	go run ./examples/spend
 //
-// The bucket holds 1000 EUR and leaks 1000 EUR in 30 days: 33.33 EUR come back each
-// day, instead of all on the first of the month. Acquire is the gate, for what can
-// still be refused; Fillup is the meter, for what has been spent already; and
-// AbleToAccept asks before the work that leads to a purchase. Look at what is left
-// after each line, at when the refused may come back, and at the alert at 80 %.
+// The bucket holds 1000 EUR and leaks 1000 EUR in 30 days: 33.33 EUR come back each day,
+// instead of all on the first of the month. Acquire is the gate, for purchases that can still
+// be refused; Fillup is the meter, for money that has been spent already; and AbleToAccept
+// asks before the work that leads to a purchase. Look at what is left after each line, at
+// when a refused purchase may come back, and at the alert at 80 %.
 //
 // After a pause 1000 EUR may go out at once, and what leaks goes out on top of them.
 // Where the sum of any 30 days has to stay below 1000, the limit is
@@ -70,15 +70,14 @@ type budget struct {
 	alerted bool
 }
 
-// buy is the gate: it reserves the most that the purchase may cost, and settles what
-// it did cost.
+// buy is the gate: it reserves the highest possible price, and settles the real one.
 func (b *budget) buy(ctx context.Context, what string, most, price float64) error {
 	permit, err := b.bucket.Acquire(ctx, outbound.Cost{most})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
 		b.printf("%8.2f EUR  %-13s refused: room in %v\n", most, what, full.RetryAfter.Round(time.Minute))
 		return nil
 	}
-	if errors.Is(err, outbound.ErrTooLarge) { // coming back is no use
+	if errors.Is(err, outbound.ErrTooLarge) { // it would never fit
 		b.printf("%8.2f EUR  %-13s refused: above the whole budget\n", most, what)
 		return nil
 	}
@@ -121,7 +120,7 @@ func (b *budget) ask(ctx context.Context, what string, price float64) error {
 	return nil
 }
 
-// watch raises an alert when four fifths are spent, once until it is below again.
+// watch raises an alert when four fifths are spent, and not again until it has been below.
 func (b *budget) watch(state outbound.State) {
 	spent := state.Level / state.Limit.Capacity
 	if spent >= 0.8 && !b.alerted {
@@ -133,5 +132,5 @@ func (b *budget) watch(state outbound.State) {
 	}
 }
 
-// printf writes a line. Nobody could be told that this failed.
+// printf writes a line. If that fails, there is no place to say so.
 func (b *budget) printf(format string, args ...any) { fmt.Fprintf(b.out, format, args...) }

@@ -3,10 +3,10 @@
 //
 //	go run ./examples/tenants
 //
-// Look at the noisy tenant, which calls without end: it has its own calls refused and
-// nobody else's. At the newcomers who come when there is no room: they share one
-// bucket, so that no flood of names can eat the memory. And at those who come later:
-// idle tenants have made room for them.
+// Look at the noisy tenant, which calls without end: its own calls are refused, and no
+// others. At the newcomers that come when there is no room: they share one bucket, so that no
+// flood of names can use up the memory. And at the tenants that come later: idle ones have
+// made room for them.
 package main
 
 import (
@@ -29,7 +29,7 @@ const (
 	newcomers = 1_000
 )
 
-// limit is each tenant's: three calls at once, never more than five in any second.
+// limit is the limit of each tenant: three calls at once, never more than five in any second.
 var limit = outbound.PerSecond(5).Burst(3)
 
 // shows is what the program shows, in a line.
@@ -57,8 +57,8 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	quotas := &outbound.Keyed[string]{
-		// The place to look up what a tenant has paid for. Return a queue around
-		// the bucket to let its calls wait.
+		// Look up here what a tenant has paid for. Return a queue around the bucket to let
+		// its calls wait.
 		New: func(tenant string) (outbound.Limiter, error) {
 			return outbound.NewBucket(tenant, limit)
 		},
@@ -92,7 +92,7 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%d newcomers at once         %v\n  They share the bucket for all others.\n", newcomers, early)
 
-	// All buckets run dry: nobody can tell them from new ones.
+	// All buckets run dry, and are then as good as new ones.
 	pause := time.Duration((limit.Capacity/limit.LeakRate + 0.2) * float64(time.Second))
 	select {
 	case <-time.After(pause):

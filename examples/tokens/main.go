@@ -3,16 +3,15 @@
 //
 //	go run ./examples/tokens
 //
-// How long an answer will be is known only when it is there. So each call reserves
-// tokens, and settles when it knows what it has used: what it has not goes to others,
-// as far as they have not had it already, and what it has used on top is charged. Look
-// at the last column: who reserves the most that an answer may have and never settles
-// lets two thirds of the limit go unused; who settles gets much of it back, the more
-// the shorter the calls are; and who reserves what answers have had lately, and settles,
-// uses almost all of it.
+// A program knows how long an answer is only when it has the answer. So each call reserves
+// tokens, and settles when it knows how many it has used. Others get the rest, as far as they
+// have not had it already, and the bucket charges what a call has used on top. Look at the
+// last column. A worker that reserves the longest possible answer and never settles leaves
+// two thirds of the limit unused. One that settles gets much of that back, the more the
+// shorter the calls are. One that reserves what answers have had lately, and settles, uses
+// almost all of it.
 //
-// The API counts by the minute; here a minute is made a second, so that there is
-// something to see.
+// The API counts by the minute; here a minute is a second, so that there is something to see.
 package main
 
 import (
@@ -46,9 +45,9 @@ const (
 	answersIn = 50 * time.Millisecond
 )
 
-// limits returns the limits of the API. A call takes many tokens at once, so those
-// limits need a Burst: at least the largest call. With room for some calls more comes
-// back when one settles, because less of it has been promised to who waits.
+// limits returns the limits of the API. A call takes many tokens at once, so those limits
+// need a Burst: at least the largest call. With room for some calls more, more comes back
+// when a call settles, because less of it is promised to calls that wait.
 func limits() []outbound.Limit {
 	return []outbound.Limit{
 		outbound.PerSecond(200).Of(calls, "calls"),
@@ -114,10 +113,10 @@ type way struct {
 
 	mu     sync.Mutex // protects the fields below
 	used   outbound.Cost
-	answer float64 // how many tokens an answer has, on average; 0: nobody knows yet
+	answer float64 // how many tokens an answer has, on average; 0: no answer has come yet
 }
 
-// run has the workers ask the model until the time is up.
+// run lets the workers ask the model until the time is up.
 func (w *way) run(ctx context.Context) error {
 	bucket, err := outbound.NewBucket("model", limits()...)
 	if err != nil {
@@ -144,7 +143,7 @@ func (w *way) work(ctx context.Context, l outbound.Limiter, seed uint64) error {
 		err := outbound.Do(ctx, l, reserved, func(ctx context.Context) error {
 			answer, err := model(ctx, questions)
 			if err != nil {
-				return err // nobody knows what it has cost: all that was reserved
+				return err // the cost is not known: all that was reserved counts
 			}
 			used := outbound.Cost{calls: 1, input: float64(question), output: float64(answer)}
 			if w.settles {
@@ -153,7 +152,7 @@ func (w *way) work(ctx context.Context, l outbound.Limiter, seed uint64) error {
 			w.add(used)
 			return nil
 		})
-		// The queue refuses early who cannot be served before the time is up.
+		// The queue refuses a call early that it cannot serve before the time is up.
 		if errors.Is(err, context.DeadlineExceeded) {
 			return nil
 		}
@@ -196,7 +195,7 @@ func (w *way) add(used outbound.Cost) {
 	}
 }
 
-// share is the share that was used of the output tokens that the limit lets out.
+// share is the part that was used of the output tokens that the limit lets out.
 func (w *way) share() float64 {
 	l := limits()[output]
 	return w.used[output] / (l.Capacity + l.LeakRate*runFor.Seconds())

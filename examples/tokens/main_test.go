@@ -36,7 +36,7 @@ func TestSettlingAndEstimatingUseMoreOfTheLimit(t *testing.T) {
 			name        string
 			least, most int
 		}{
-			{"the most, never settled", 30, 45}, // the share that answers have of what is reserved
+			{"the most, never settled", 30, 45}, // the part that answers have of what is reserved
 			{"the most, then settled", 75, 95},
 			{"an estimate, then settled", 90, 105},
 		} {

@@ -16,7 +16,7 @@ import (
 
 var (
 	ctx = context.Background()
-	// badShares are neither 0 nor a part of a limit.
+	// badShares are no parts of a limit.
 	badShares = []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, -math.SmallestNonzeroFloat64, -1e308, 1.000001, 1e12 + 1, 1e300, math.MaxFloat64}
 )
 
@@ -79,7 +79,7 @@ func TestAFallbackKeepsBoundedlyManyKeys(t *testing.T) {
 }
 
 // Beyond the bound the Store keeps nothing new of a key.
-func TestUnlimitedIsSoForAnyNumberOfKeys(t *testing.T) {
+func TestUnlimitedAdmitsForAnyNumberOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &switched{Store: leak.NewMemory()}
 		f := &Store{Store: s, Unlimited: true}

@@ -44,7 +44,7 @@ func TestABreakerGoesThroughItsStates(t *testing.T) {
 	want("after leaving during the return", away)
 }
 
-func TestTriesComeTwiceAsFarApartEachTime(t *testing.T) {
+func TestTheTimeBetweenTriesDoublesEachTime(t *testing.T) {
 	const second = time.Second
 	var b breaker
 	tries := func(at time.Duration, most ...time.Duration) {

@@ -37,18 +37,8 @@ func (p *perUnit) subtract(q *perUnit) {
 	}
 }
 
-// givenBack returns what the operation gives back of what was spent here.
-func (k *degradedKey) givenBack(op *leak.Op) (back perUnit) {
-	for i := range op.Back {
-		if c := &op.Back[i]; c.Born == k.stored.State.Born && !c.Settled {
-			back.add(k.share, &c.N, 1)
-		}
-	}
-	return back
-}
-
 // spend counts what the operation has spent here, less what it has given back.
-func (k *degradedKey) spend(op *leak.Op, r *leak.Reply, back *perUnit, t time.Duration) {
+func (k *degradedKey) spend(op *leak.Op, r *leak.Reply, t time.Duration) {
 	was := k.spent
 	for i := range r.Charges {
 		k.spent.add(k.share, &r.Charges[i].N, 1)
@@ -64,7 +54,13 @@ func (k *degradedKey) spend(op *leak.Op, r *leak.Reply, back *perUnit, t time.Du
 	if op.Move != nil && len(r.Charges) > 0 { // the charge that was moved counts once
 		k.spent.add(k.share, &r.Charges[0].N, -1)
 	}
-	k.spent.subtract(back)
+	var back perUnit
+	for i := range op.Back {
+		if c := &op.Back[i]; c.Born == k.stored.State.Born && !c.Settled {
+			back.add(k.share, &c.N, 1)
+		}
+	}
+	k.spent.subtract(&back)
 	if k.spent != was {
 		k.spentAt = t
 	}

@@ -19,7 +19,7 @@ type toll struct {
 	leak.Store
 	shut atomic.Bool
 	open chan struct{} // closed to let the charges pass
-	kept chan struct{} // has one for each charge that was stopped
+	kept chan struct{} // gets a value for each charge that the toll stops
 }
 
 func newToll(s leak.Store) *toll {
@@ -68,7 +68,7 @@ func (w *worker) other() *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(w.f, "other", slow))
 }
 
-func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
+func TestUnitsThatAreSpentDuringAChargeAreChargedToo(t *testing.T) {
 	for _, passes := range []time.Duration{0, time.Minute} { // after the store is back for the second time
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
@@ -102,7 +102,7 @@ func TestWhatIsSpentWhileTheStoreIsChargedIsChargedToo(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForAChargeHeedsItsCtx(t *testing.T) {
+func TestACallThatWaitsForAChargeCanGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToll(leak.NewMemory())
 		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
@@ -146,8 +146,8 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 	})
 }
 
-// Whichever limits a call counts by: those of another bucket of this process, or those
-// that the key counted by before others were set.
+// This holds for all limits by which a call may count: those of another bucket of this
+// process, or those by which the key counted before others were set.
 func TestAShareThatWasNotChargedBeginsFullAgainUnderEveryLimit(t *testing.T) {
 	for _, set := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestAShareThatWasNotChargedBeginsFullAgainUnderEveryLimit(t *testing.T) {
 	}
 }
 
-func TestAHoldThatTheStoreWasToldOfOnReturnOutlastsTheNextOutage(t *testing.T) {
+func TestAHoldThatWasReportedOnReturnOutlastsTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
@@ -211,7 +211,7 @@ func (m *cuttable) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 	return leak.Reply{}, errCut
 }
 
-func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *testing.T) {
+func TestCostsBeyondACallsCostCountThoughTheirReportFindsTheStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		f := &fallback.Store{Store: &cuttable{Store: m}, Share: 0.5}
@@ -222,7 +222,7 @@ func TestWhatACallHasCostBeyondItsCostCountsThoughItsReportFindsTheStoreAway(t *
 		}
 		f.Store.(*cuttable).cut.Store(true)
 		p.Settle(outbound.Cost{40})
-		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // the share of others is full
+		if s, err := b.State(background); err != nil || math.Abs(s.Level-130) > 1e-5 { // the others' shares are full
 			t.Errorf("level %v, %v; want 130", s.Level, err)
 		}
 	})

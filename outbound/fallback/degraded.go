@@ -55,11 +55,10 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	here := *op
 	here.Limits, here.Stamp = k.share, 0
 	here.Reports = s.localReportsLocked(k, key, op.Reports)
-	back := k.givenBack(&here)
 	t := now()
 	r := here.Apply(&k.stored, t)
 	r.Differ, r.Stamp = false, op.Stamp
-	k.spend(&here, &r, &back, t)
+	k.spend(&here, &r, t)
 	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > k.share[i].Capacity {
 		return leak.Reply{}, cause // no wait makes room for it in the share
 	}

@@ -22,7 +22,7 @@ var errKind = errors.New("WRONGTYPE")
 type picky struct {
 	leak.Store
 	bad  string
-	mild atomic.Bool // it refuses it no more
+	mild atomic.Bool // it no longer refuses the key
 }
 
 func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -32,7 +32,7 @@ func (p *picky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 	return p.Store.Update(ctx, key, op)
 }
 
-func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
+func TestAnErrorOfOneKeyDoesNotMarkTheStoreAway(t *testing.T) {
 	for _, f := range []*fallback.Store{{}, {Share: 0.5}, {Unlimited: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
@@ -67,7 +67,7 @@ func TestAnErrorOfOneKeyIsThatKeysOwn(t *testing.T) {
 }
 
 // The Store keeps what a key has spent until the store takes it. Meanwhile other keys go on.
-func TestAnErrorOfOneKeyOnReturnIsThatKeysOwn(t *testing.T) {
+func TestAnErrorOfOneKeyOnReturnStopsNoOtherKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &picky{Store: leak.NewMemory(), bad: "bad"}
 		w := newWorker(t, p, &fallback.Store{Share: 0.5}, slow)
@@ -113,15 +113,15 @@ func TestAnErrorOfOneKeyEndsAnOutage(t *testing.T) {
 	})
 }
 
-func TestSwitchesAreToldInTheirOrder(t *testing.T) {
+func TestOnSwitchHearsOfSwitchesInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, slow)
-		var told []bool // one call after the other
+		var told []bool // OnSwitch appends to it, one call after the other
 		w.f.OnSwitch = func(away bool, err error) {
 			if away {
 				time.Sleep(time.Minute) // OnSwitch may be slow
 				if len(told) == 0 {
-					_, _ = w.b.State(background) // and use the store itself
+					_, _ = w.b.State(background) // OnSwitch may use the store itself
 				}
 			}
 			told = append(told, away)

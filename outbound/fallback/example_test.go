@@ -13,16 +13,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// redis stands for a store across a network, which is down. redisstore.New makes a
-// real one.
+// redis stands for a store across a network, which is down. redisstore.New makes a real one.
 type redis struct{}
 
 func (redis) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
 	return leak.Reply{}, fmt.Errorf("connection refused: %w", outbound.ErrAway)
 }
 
-// One of four workers goes on with a quarter of the limit while the store is away, and
-// tells of it in a line of the log.
+// One of four workers goes on with a quarter of the limit while the store is away, and writes
+// a line to the log.
 func Example() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	store := &fallback.Store{
@@ -44,7 +43,7 @@ func Example() {
 
 	_, err = bucket.Acquire(context.Background(), outbound.Cost{1})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
-		// The share begins with no room, so that there is no burst when the store goes away.
+		// The share begins with no room, so that the switch causes no burst.
 		fmt.Println("of 4 per hour we have a quarter: come back in", full.RetryAfter.Round(time.Minute))
 	}
 	// Output:
@@ -52,8 +51,8 @@ func Example() {
 	// of 4 per hour we have a quarter: come back in 1h0m0s
 }
 
-// withoutTime leaves the time out of a line of the log, which here would be another one
-// in each run.
+// withoutTime leaves the time out of a line of the log, so that the output is the same in
+// each run.
 func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.TimeKey {
 		return slog.Attr{}

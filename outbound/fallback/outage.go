@@ -17,7 +17,7 @@ func (s *Store) leave(err error) {
 		return
 	}
 	s.scheduleLocked(t)
-	s.notices = append(s.notices, notice{away: true, err: err})
+	s.notices = append(s.notices, func() { s.OnSwitch(true, err) })
 	s.mu.Unlock()
 	s.announce()
 }
@@ -88,7 +88,7 @@ func (s *Store) comeBack() {
 		keys = append(keys, key)
 	}
 	s.settleLocked()
-	s.notices = append(s.notices, notice{})
+	s.notices = append(s.notices, func() { s.OnSwitch(false, nil) })
 	s.mu.Unlock()
 	s.announce()
 	for _, key := range keys {
@@ -107,33 +107,27 @@ func (s *Store) comeBack() {
 // settleLocked ends the return if nothing is left to do.
 func (s *Store) settleLocked() { s.breaker.settle(now(), len(s.keys)) }
 
-// notice is one call of OnSwitch.
-type notice struct {
-	away bool
-	err  error
-}
-
-// announce calls OnSwitch with the notices in their order. If another goroutine is doing
-// so, it takes the new ones along.
+// announce makes the calls of OnSwitch in their order. If another goroutine is doing so, it
+// makes the new ones as well.
 func (s *Store) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.announcing && len(s.notices) > 0 {
-		n := s.notices[0]
+		notify := s.notices[0]
 		s.notices = s.notices[1:]
 		if s.OnSwitch != nil {
 			s.announcing = true
-			s.callLocked(n)
+			s.callLocked(notify)
 		}
 	}
 }
 
-// callLocked calls OnSwitch without the lock.
-func (s *Store) callLocked(n notice) {
+// callLocked calls notify without the lock.
+func (s *Store) callLocked(notify func()) {
 	s.mu.Unlock()
 	defer func() { // OnSwitch may panic
 		s.mu.Lock()
 		s.announcing = false
 	}()
-	s.OnSwitch(n.away, n.err)
+	notify()
 }

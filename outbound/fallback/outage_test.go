@@ -15,7 +15,7 @@ import (
 )
 
 // A caller that gives up during its try has found out nothing. The store stays away, and
-// another call tries it.
+// another call makes a try.
 func TestATryThatIsGivenUpFindsOutNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{}, slow)

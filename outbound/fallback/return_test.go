@@ -31,7 +31,7 @@ func (w *worker) reconnect() {
 	synctest.Wait()
 }
 
-func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
+func TestUnitsSpentInAnOutageAreChargedOnReturn(t *testing.T) {
 	for spent, want := range map[int]float64{0: 5, 4: 9, 20: 25, 45: 50} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
@@ -46,7 +46,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.Settle(outbound.Cost{1}) // it has cost less
+				p.Settle(outbound.Cost{1}) // the call has cost less
 				p.Done()
 			}
 			w.set(false)
@@ -64,7 +64,7 @@ func TestWhatWasSpentMeanwhileIsChargedOnReturn(t *testing.T) {
 	}
 }
 
-func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
+func TestAtMostTheCapacityIsChargedAndNoUnitThatHasLeaked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
 		w := newWorker(t, m, &fallback.Store{Share: 1}, outbound.Limit{Capacity: 10, LeakRate: 0.5}, outbound.Limit{Capacity: 1000, LeakRate: 0.4, Name: "long"})
@@ -92,7 +92,7 @@ func TestNoMoreThanTheCapacityIsChargedAndWhatHasLeakedIsNot(t *testing.T) {
 	})
 }
 
-func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
+func TestPermitsGiveBackOnlyToTheirOwnLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
 		before, err := w.b.Acquire(background, outbound.Cost{30})
@@ -102,7 +102,7 @@ func TestPermitsGiveBackToTheLifeThatTheyAreOf(t *testing.T) {
 		w.set(true)
 		before.Settle(outbound.Cost{})
 		time.Sleep(24 * time.Hour)
-		w.level(50) // the share of others is full, its own is empty
+		w.level(50) // the others' shares are full, this worker's is empty
 		during, err := w.b.Acquire(background, outbound.Cost{40})
 		if err != nil {
 			t.Fatal(err)
@@ -145,8 +145,8 @@ func TestAHoldGoesOnWithoutTheStore(t *testing.T) {
 	})
 }
 
-// Three refusals of one burst that the store had admitted count once.
-func TestARefusalCountsHereAndThere(t *testing.T) {
+// Three refusals of one burst of calls that the store had admitted count once.
+func TestARefusalCountsInTheShareAndInTheStore(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
@@ -160,7 +160,7 @@ func TestARefusalCountsHereAndThere(t *testing.T) {
 				}
 			}
 			calls[3].Done()
-			if _, err := w.b.Acquire(background, outbound.Cost{1}); err != nil { // tells of the success
+			if _, err := w.b.Acquire(background, outbound.Cost{1}); err != nil { // this call reports the success
 				t.Fatal(err)
 			}
 			w.set(true)
@@ -227,7 +227,7 @@ func TestLimitsThatWereSetJustBeforeAnOutageAreShared(t *testing.T) {
 	})
 }
 
-func TestUnlimitedIsWhatItSaysAndIsChargedAllTheSame(t *testing.T) {
+func TestUnlimitedAdmitsAllAndIsChargedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, slow)
 		w.set(true)
@@ -255,7 +255,7 @@ func TestAStoreThatFailsOnReturnIsAwayAgain(t *testing.T) {
 		time.Sleep(20000 * time.Second)
 		w.take(outbound.Cost{20})
 		w.set(false)
-		for range 3 { // until the store is found, and no longer
+		for range 3 { // the calls go on until the store is found, and no longer
 			if s, err := w.b.State(background); err != nil || s.Level < 99 {
 				t.Errorf("%+v, %v", s, err)
 			}
@@ -323,7 +323,7 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 					}
 					cut(true, 20*time.Second)
 					cut(false, time.Duration(4+40*round)*time.Second)
-					cut(true, 7*time.Second) // before all have found it
+					cut(true, 7*time.Second) // before all have found the store
 					cut(false, 3*time.Second)
 					cut(true, 40*time.Second)
 					cut(false, 4*time.Second)
@@ -340,8 +340,8 @@ func TestTheSharesOfAllWorkersStayWithinTheLimit(t *testing.T) {
 	}
 }
 
-// A worker that has nothing to do finds its store again when the others do: later its
-// share would come on top of what they use.
+// A worker that has nothing to do returns to its store when the others do. If it returned
+// later, its share would come on top of what they use.
 func TestAWorkerThatIsIdleComesBackWithTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()

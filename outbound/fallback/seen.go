@@ -30,7 +30,6 @@ func (s *Store) remember(key string, op *leak.Op, r *leak.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if worth {
-		s.makeRoomLocked()
 		t := now()
 		seen := lastSeen{heldUntil: later(t, max(0, r.State.Rem)), speed: r.State.Speed, at: t}
 		if set {
@@ -39,22 +38,18 @@ func (s *Store) remember(key string, op *leak.Op, r *leak.Reply) {
 				seen.limits = op.Replacement
 			}
 		}
+		if s.seen == nil {
+			s.seen = make(map[string]lastSeen)
+		}
+		for other := range s.seen { // any other may go
+			if len(s.seen) < maxKeys {
+				break
+			}
+			delete(s.seen, other)
+		}
 		s.seen[key] = seen
 	} else {
 		delete(s.seen, key)
 	}
 	s.anySeen.Store(len(s.seen) > 0)
-}
-
-// makeRoomLocked makes room in seen for one key more. Any other may go.
-func (s *Store) makeRoomLocked() {
-	if s.seen == nil {
-		s.seen = make(map[string]lastSeen)
-	}
-	for old := range s.seen {
-		if len(s.seen) < maxKeys {
-			return
-		}
-		delete(s.seen, old)
-	}
 }

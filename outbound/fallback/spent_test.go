@@ -22,9 +22,8 @@ func (w *worker) book(b *outbound.Bucket, k outbound.Booking) []outbound.Ticket 
 	return k.Tickets
 }
 
-// However units went without the store, it is charged with them once, less those that
-// were given back.
-func TestTheStoreIsChargedOnceWithWhatWentWithoutIt(t *testing.T) {
+// The store is charged once with the units that went without it, less those that came back.
+func TestTheStoreIsChargedOnceWithUnitsThatWentWithoutIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(w *worker)
 		want float64
@@ -109,7 +108,7 @@ func TestADebtIsChargedUnderABucketsOwnLimitsWhenNoneAreSetAnyMore(t *testing.T)
 		if err := other.SetLimits(background, outbound.Limit{Capacity: 50, LeakRate: 0.01, Name: "set"}); err != nil {
 			t.Fatal(err)
 		}
-		w.take(outbound.Cost{1}) // which hears of them
+		w.take(outbound.Cost{1}) // this call hears of them
 		w.set(true)
 		w.take(outbound.Cost{1})
 		time.Sleep(3 * time.Hour)
@@ -130,7 +129,7 @@ func TestADebtIsChargedUnderABucketsOwnLimitsWhenNoneAreSetAnyMore(t *testing.T)
 	})
 }
 
-func TestLimitsThatChangeAllTheTimeAreGivenUp(t *testing.T) {
+func TestAChargeGivesUpIfTheLimitsChangeAllTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &fickle{Store: leak.NewMemory()}
 		w := newWorker(t, m, &fallback.Store{Share: 0.5}, slow)
@@ -166,7 +165,7 @@ func (f *fickle) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 		return leak.Reply{Stale: true, Limits: []leak.Limit{{Capacity: 100, Rate: 0.01}}, Stamp: f.stamp}, nil
 	}
 	if f.calm && op.Stamp != 0 {
-		return leak.Reply{Stale: true}, nil // they are no longer set
+		return leak.Reply{Stale: true}, nil // no limits are set any more
 	}
 	return f.Store.Update(ctx, key, op)
 }

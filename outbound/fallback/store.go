@@ -44,8 +44,8 @@ type Store struct {
 	breaker    breaker
 	keys       map[string]*degradedKey
 	seen       map[string]lastSeen
-	notices    []notice // OnSwitch has not been called with these yet
-	announcing bool     // a goroutine calls OnSwitch with them
+	notices    []func() // the calls of OnSwitch that are still to make
+	announcing bool     // a goroutine makes them
 }
 
 const (

@@ -130,7 +130,8 @@ func TestWithoutAShareCallsFailAndFewWaitForTheStore(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		// 0.1, 0.2, 0.4, 0.8, 1 s between, a random part less, and a second for each.
+		// 0.1, 0.2, 0.4, 0.8, 1 s lie between the tries, less a random part, and each takes a
+		// second.
 		if n := w.count() - before; n != slow || n < 30 || n > 42 {
 			t.Errorf("%d tries, and %d calls that waited, in a minute", n, slow)
 		}
@@ -160,7 +161,7 @@ func TestACallThatGivesUpDoesNotTakeTheStoreForAway(t *testing.T) {
 	})
 }
 
-func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
+func TestAShareIsAPartOfEveryLimitAndBeginsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.25},
 			outbound.Limit{Capacity: 40, LeakRate: 8}, outbound.Limit{Capacity: 2, LeakRate: 4, Unit: 1, Name: "small"})
@@ -188,7 +189,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 			t.Errorf("%d went after a second, want 2", n)
 		}
 		time.Sleep(time.Minute)
-		if n := w.take(outbound.Cost{1, 0.5}); n != 2 { // one unit at least
+		if n := w.take(outbound.Cost{1, 0.5}); n != 2 { // each worker has at least one unit
 			t.Errorf("%d of half a unit, want 2", n)
 		}
 		if n := w.take(outbound.Cost{1}); n != 8 {
@@ -226,7 +227,7 @@ func TestAShareIsOfEveryLimitAndStartsFull(t *testing.T) {
 	})
 }
 
-// asked is a store that counts how often it is asked for each key.
+// asked is a store that counts the operations on each key.
 type asked struct {
 	leak.Store
 	mu   sync.Mutex // protects keys
@@ -249,16 +250,15 @@ func (a *asked) take() map[string]int {
 	return keys
 }
 
-// No bucket has the key under which workers agree on their return, whatever tenants call
-// themselves.
-func TestNoBucketIsWhereWorkersMeet(t *testing.T) {
+// No bucket has the key under which workers agree on their return, whatever its name.
+func TestNoBucketHasTheMeetingKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		way := &link{Store: leak.NewMemory(), cut: true}
 		store := &asked{Store: way, keys: map[string]int{}}
 		f := &fallback.Store{Store: store, Share: 0.5}
 		b := outbound.Must(outbound.NewSharedBucket(f, "tenant", outbound.PerSecond(1)))
 		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
-			t.Fatal(err) // it begins full
+			t.Fatal(err) // the bucket begins full
 		}
 		time.Sleep(time.Second)
 		way.set(false)

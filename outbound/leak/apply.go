@@ -15,11 +15,17 @@ import "time"
 //
 // If Apply cannot have left s as it is, for instance with a level that is no number, s is
 // garbage: a new life begins with every limit full to the brim, and [Reply.Garbage] is set. A
-// store that cannot read what it has kept sets s.State.Speed to less than 0, which is garbage
-// too.
+// store that cannot read what it has kept leaves s as [Stored.UnmarshalBinary] leaves it, or
+// sets s.State.Speed to less than 0: that is garbage, too.
+//
+// A look, a refusal, a report that says nothing new and a step by limits that are not in
+// force change nothing. [Reply.Changed] is then false, s is what it was, bit for bit, and a
+// store need not write it: the next step lets leak what has run out since. A booking, a fill
+// by Meter and a Resume always count as a change.
 func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	r, old := Reply{Limit: -1}, *s
-	if s.missing() {
+	missing := s.missing()
+	if missing {
 		*s = Stored{State: New(now), Version: s.Version}
 	} else if r.Garbage = !s.sound(op.Limits, now); r.Garbage {
 		s.renew(now)
@@ -31,9 +37,9 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 	}
 	if s.Limits == nil {
 		s.Limits = op.Limits
+		r.Changed = !missing
 	}
-	was := *s
-	limits := op.Limits
+	at, limits := s.State.At, op.Limits
 	if s.Stamp == 0 {
 		r.Differ = s.use(limits)
 	}
@@ -41,23 +47,11 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		s.brim(limits)
 	}
 	ahead := s.State.Advance(limits, now)
-	// Before the reports: what they give back is then not promised to it.
-	lifted := op.Movable() && op.Move.Version == s.Version && s.State.unbook(limits, *op.Move)
-	for i := range op.Reports {
-		s.report(&op.Reports[i], limits)
-	}
-	switch op.Action {
-	case Book:
-		op.book(s, limits, lifted, &r)
-	case Meter:
-		r.Full = s.State.Meter(limits, &op.Costs[0])
-	case Resume:
-		s.State.Resume(limits)
-		s.Lead = 0
-	case Replace:
-		if s.replace(op.Replacement, op.Unset, now) {
-			limits = op.Replacement
-		}
+	var acted bool
+	if len(op.Reports)+len(op.Back) == 0 {
+		limits, acted = op.act(s, limits, now, &r)
+	} else {
+		limits, acted = op.compare(s, limits, now, &r)
 	}
 	r.State, r.Stamp, r.Version = s.State, s.Stamp, s.Version
 	r.Expire = add(ahead, s.expire(limits))
@@ -65,12 +59,49 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		r.Wait = add(ahead, r.Wait)
 	}
 	s.State.Keep(ahead)
-	if (now >= was.State.At || ahead > 0) && !r.Garbage && s.Version == was.Version && !lifted && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && (op.Action <= Book || op.Action == Replace) {
+	stepped := now < at && ahead == 0
+	r.Changed = r.Changed || acted || stepped || r.Garbage || s.Version != old.Version
+	if !r.Changed {
 		// Nothing has happened, so keep nothing. Each look at a slow clock rounds the dial
 		// down by part of a nanosecond: callers that look often enough would stop it.
-		*s = was
+		*s = old
 	}
 	return r
+}
+
+// act carries out the reports and the action. It returns the limits that are in force then,
+// and whether the action counts as a change.
+func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []Limit, acted bool) {
+	// Before the reports: what they give back is then not promised to it.
+	lifted := op.Movable() && op.Move.Version == s.Version && s.State.unbook(limits, *op.Move)
+	for i := range op.Reports {
+		s.report(&op.Reports[i], limits)
+	}
+	switch op.Action {
+	case Book:
+		op.book(s, limits, lifted, r)
+		return limits, lifted || len(r.Charges) > 0
+	case Meter:
+		r.Full = s.State.Meter(limits, &op.Costs[0])
+		return limits, true
+	case Resume:
+		s.State.Resume(limits)
+		s.Lead = 0
+		return limits, true
+	case Replace:
+		if s.replace(op.Replacement, op.Unset, now) {
+			return op.Replacement, true
+		}
+	}
+	return limits, lifted
+}
+
+// compare is act for an Op with reports or bookings to give back, which may change nothing:
+// a hold that ends before the one in force, a success that is known.
+func (op *Op) compare(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []Limit, changed bool) {
+	before := s.State
+	limits, acted := op.act(s, limits, now, r)
+	return limits, acted || s.State != before
 }
 
 // stale is the reply to a step that counts by other limits than are in force. What is
@@ -87,9 +118,9 @@ func (s Stored) stale(now time.Duration, garbage bool) Reply {
 	return r
 }
 
-// Movable reports whether there is a place to move, and what may be booked in its
-// stead: not if a settle rides along that adds units, because a place that is booked
-// anew could then be a later one, and not if the cost can never go.
+// Movable reports whether Move may be undone, so that Costs are booked instead. It may not
+// if a settle of the same step adds units, because the new place could then be a later one,
+// nor if the cost can never go.
 func (op *Op) Movable() bool {
 	if op.Move == nil || len(op.Costs) == 0 {
 		return false

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A store whose stamps waver admits what the limit allows, and no wavering counts.
+// A store whose stamps waver admits what the limit allows, and loses nothing by it.
 func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
 	limit := []Limit{{Capacity: 10, Rate: 500}}
 	for name, stamp := range map[string]func(r *rand.Rand, at time.Duration) time.Duration{
@@ -22,7 +22,7 @@ func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
 			op := Op{Limits: limit, Action: Book, Costs: []Units{{1}}}
 			admitted += len(op.Apply(&s, 1000*time.Second+stamp(r, at)).Charges)
 		}
-		// A second of the clock that is ahead is a second's worth, once.
+		// A clock that is a second ahead adds what leaks in a second, once.
 		if most := 10 + 500*(all+time.Second).Seconds(); float64(admitted) > most || admitted < 500*int(all/time.Second) {
 			t.Errorf("%s: %d went in %v", name, admitted, all)
 		}
@@ -77,7 +77,7 @@ func TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused(t *testing.T) {
 	}
 }
 
-// Apply leaves the step as it is.
+// Apply changes nothing of the step, so it can run again on another state.
 func TestApplyCanBeCalledAgainByAStoreThatLostARace(t *testing.T) {
 	l := []Limit{{Capacity: 10, Rate: 1}}
 	var s Stored

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A call that waits for one limit raises the others to what will have run out of them
-// by then. If that stayed when the call gives its place back, an hour's wait for one
-// limit would fill every other one for an hour.
+// A call that waits for one limit raises the others by the units that run out of them
+// until then. If the raise stayed when the call gives its place back, an hour's wait for
+// one limit would fill every other limit for an hour.
 func TestACallThatGivesItsPlaceBackLeavesEveryLimitAsItWas(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 1. / 3600}, Limit{Capacity: 100, Rate: 10})
 	l.book(Units{1}, 0)
@@ -52,8 +52,8 @@ func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 	}
 }
 
-// A refused call frees the dial for as long as its own units take to run out. Units
-// that it has cost beyond that were never waited for by those behind it.
+// A refused call frees the dial for as long as its own units take to run out. No call
+// behind it has waited for the units that it cost beyond those.
 func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	a := l.book(Units{2}, 0)
@@ -83,7 +83,7 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T)
 	}
 }
 
-func TestOnlyWhatAWorkerMayNotYetUseBecomesVoid(t *testing.T) {
+func TestOnlyPlacesThatNoWorkerMayUseYetBecomeVoid(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 2}, Limit{Capacity: 10, Rate: 1})
 	l.book(Units{2, 1}, 0)
 	l.book(Units{2, 1}, 1)
@@ -95,12 +95,12 @@ func TestOnlyWhatAWorkerMayNotYetUseBecomesVoid(t *testing.T) {
 	if !l.Void(l.limits) || l.Last != Deaf {
 		t.Errorf("the last booking is %v away, want %v", l.Last, Deaf)
 	}
-	l.level(0, 4) // those that stand fill it, and no more
-	l.level(1, 4) // it is no fuller than that may be
+	l.level(0, 4) // the places that stand fill it so far
+	l.level(1, 4) // the void places are not in it
 	l.book(Units{1}, 1.5)
 }
 
-func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
+func TestUnitsThatCameBackToOneCallAreGoneForAnother(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	a := l.book(Units{1}, 0)
 	b := l.book(Units{1}, 0)
@@ -110,7 +110,8 @@ func TestWhatCameBackToOneCallIsGoneForAnother(t *testing.T) {
 	l.level(0, 1)
 	l.book(Units{2}, 1)
 
-	// Without what has come back since, the second settle would take what was booked.
+	// If the second settle did not count what has come back since, it would take units
+	// that are booked.
 	l = newLife(t, Limit{Capacity: 2, Rate: 1})
 	a = l.book(Units{1}, 0)
 	b = l.book(Units{1}, 0)

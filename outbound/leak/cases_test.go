@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// life is a bucket whose time is told in seconds since it was made.
+// life is a bucket in a test. Its times are seconds since it was made.
 type life struct {
 	*testing.T
 	State
@@ -40,7 +40,7 @@ func (l *life) level(i int, want float64) {
 
 func perSecond(n, in float64) Limit { return Limit{Capacity: 1, Rate: n / (in + 0.01)} }
 
-func TestNotAllThatWasNotUsedComesBackIfOthersHaveFilledSince(t *testing.T) {
+func TestUnusedUnitsComeBackOnlyAsFarAsOthersHaveNotFilledSince(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1000, Rate: 100})
 	a := l.book(Units{1000}, 0)
 	l.at(9)
@@ -63,8 +63,7 @@ func TestNothingComesBackWhileALaterCallIsBooked(t *testing.T) {
 	l.book(Units{1}, 2.5)
 }
 
-// What came back to one call does not come back to another: this takes six
-// operations to show.
+// The second call fills the other limit at 2 s, not at once.
 func TestACallThatWaitsForOneLimitFillsTheOthersWhenItGoes(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 0.5}, Limit{Capacity: 3, Rate: 1})
 	l.book(Units{1, 1}, 0)
@@ -80,7 +79,7 @@ func TestAnHourlyLimitThatIsHeldForAnHourGoesAfterAnHour(t *testing.T) {
 	l.book(Units{1}, 3600)
 }
 
-// A hold lets one go and then drips, and longer limits keep their room.
+// After the hold one call goes, then they drip, and longer limits keep their room.
 func TestAHoldCostsOnlyTheShortestLimit(t *testing.T) {
 	for succeeded, drip := range map[bool]float64{false: 0.1, true: 1.0 / 9} {
 		l := newLife(t, Limit{Capacity: 1, Rate: 10}, Limit{Capacity: 5000, Rate: 5000.0 / 3600})
@@ -119,7 +118,7 @@ func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 		if l.State != held {
 			t.Errorf("%d booked: after a hold\n%+v, after more\n%+v", booked, held, l.State)
 		}
-		// In whatever order they arrive, the longest counts.
+		// The longest counts, in any order.
 		l.Hold(l.limits, 12*time.Second, nil)
 		if l.Rem != 12*time.Second {
 			t.Errorf("held for %v, want 12 s", l.Rem)
@@ -127,8 +126,8 @@ func TestAHoldThatIsRepeatedOrShorterChangesNothing(t *testing.T) {
 	}
 }
 
-// Whoever was told to wait comes back with all the others: one goes, and then
-// it drips, however much room there was.
+// All calls that were told to wait come back together. One goes, and then they drip,
+// however much room there was.
 func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 	for _, booked := range []bool{false, true} {
 		l := newLife(t, Limit{Capacity: 4, Rate: 1}, Limit{Capacity: 100, Rate: 1})
@@ -138,9 +137,9 @@ func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 		}
 		l.at(0.01)
 		l.Refused(l.limits, c.Epoch, 9*time.Second, 0, c)
-		l.Settle(l.limits, c, &Units{}) // what was there before the hold does not come back to it
+		l.Settle(l.limits, c, &Units{}) // gives nothing back: the hold has written off its units
 		first := 9.0
-		if booked { // that one goes first, wherever it is
+		if booked { // the booked call goes first
 			first = 10.000001
 		}
 		for i := range 4 {
@@ -149,8 +148,8 @@ func TestAfterAHoldOneGoesAndThenItDrips(t *testing.T) {
 	}
 }
 
-// What was in a limit when a hold filled it up does not come back: two would
-// go at once.
+// The units that were in a limit when a hold filled it up do not come back. If they did,
+// two calls would go at once.
 func TestNothingComesBackIntoTheDripAfterAHold(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	c := l.book(Units{1}, 0)
@@ -160,8 +159,8 @@ func TestNothingComesBackIntoTheDripAfterAHold(t *testing.T) {
 	l.book(Units{1}, 11.000001)
 }
 
-// A booking made during a hold is out like any other: when the hold is
-// extended it moves, and nobody goes beside it.
+// A booking during a hold is out like any other. If the hold is extended the booking
+// moves, and no call goes beside it.
 func TestACallThatIsBookedDuringAHoldMovesWithIt(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.Hold(l.limits, time.Second, nil)
@@ -253,12 +252,12 @@ func TestResumeEndsHoldAndSlownessAndRefillsNothing(t *testing.T) {
 		t.Error("a booking of the life before was taken back")
 	}
 	l.Settle(l.limits, d, &Units{})
-	l.level(0, 2) // what was above the brim was booked
+	l.level(0, 2) // the units above the brim were booked
 	l.book(Units{1}, 1)
 }
 
-// A hold with nobody booked lets the limits leak ahead of it; whoever ends it
-// early gets none of that.
+// A hold without bookings lets the limits leak ahead of real time. A Resume that ends it
+// early takes that back.
 func TestResumeTakesBackWhatAHoldLetLeakAhead(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 1}, Limit{Capacity: 90, Rate: 1})
 	l.book(Units{1, 9}, 0)
@@ -287,8 +286,8 @@ func TestTheLastBookingIsTakenBackAsIfItHadNeverBeen(t *testing.T) {
 	l.book(Units{1, 1}, 1)
 }
 
-// Two bookings for one place may fill limits that differ. Taking the first
-// back must not make the second forgotten, or others overtake it.
+// Two bookings for one place may fill different limits. If undoing the first forgot the
+// second, others would overtake it.
 func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 1}, Limit{Capacity: 3, Rate: 1})
 	l.book(Units{1, 0}, 0)
@@ -303,7 +302,7 @@ func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
 	l.book(Units{1, 0}, 0)
 	a = l.book(Units{1, 0}, 1)
 	l.book(Units{0, 1}, 1)
-	rest := l.limits[:1] // the one that would tell is gone
+	rest := l.limits[:1] // the limit that shows the other booking is gone
 	l.Change(l.limits, rest, []int{0}, &Units{})
 	a.Follow(l.limits, rest, []int{0})
 	if l.Unbook(rest, a); l.Last != time.Second {
@@ -311,7 +310,7 @@ func TestABookingIsNotTheLastIfAnotherStandsBesideIt(t *testing.T) {
 	}
 }
 
-// What a limit has let run past is known in units, whatever its rate is now.
+// The units that have run past a limit do not depend on its rate today.
 func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
 	old, limits := []Limit{{Capacity: 10, Rate: 1}}, []Limit{{Capacity: 10, Rate: 2}}
 	l := newLife(t, old...)
@@ -323,7 +322,7 @@ func TestAFasterLimitGivesBackNoMoreThanTheSlowerOne(t *testing.T) {
 	l.at(104)
 	l.book(Units{8}, 0)
 	l.Settle(limits, c, &Units{})
-	l.level(0, 8) // 2 of the 10 were left; not 8 of others' with them
+	l.level(0, 8) // 2 of the 10 were left; the other call's 8 do not come back
 }
 
 func TestResumeForgetsNothingThatALoweredLimitHolds(t *testing.T) {
@@ -351,9 +350,9 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 	was := l.State
 	settled, cheaper := *c, *c
 	l.Settle(l.limits, &settled, &Units{})
-	l.level(0, 1) // which is of the one before
+	l.level(0, 1) // of the call before
 	l.level(1, was.Level[1].Level)
-	// A limit that is newer takes what is beyond the cost.
+	// A limit that is newer than the call takes the units beyond its cost.
 	l.State = was
 	cheaper.N[1] = 1
 	l.Settle(l.limits, &cheaper, &Units{1, 1.5})
@@ -365,7 +364,7 @@ func TestALoweredLimitBindsLaterBookingsAndNobodyOvertakes(t *testing.T) {
 	l.book(Units{1, 1}, 4)
 }
 
-// A change is no reason to wait: what is kept is what was charged.
+// A change of limits is no reason to wait: the levels keep what was charged.
 func TestAChangeRaisesALevelByNoMoreThanIsBookedAndHasNotGone(t *testing.T) {
 	old, limits := []Limit{{Capacity: 500, Rate: 1}, {Capacity: 10, Rate: 10}}, []Limit{{Capacity: 500, Rate: 2}, {Capacity: 10, Rate: 5}, {Capacity: 100, Rate: 1}}
 	l := newLife(t, old...)
@@ -380,7 +379,7 @@ func TestAChangeRaisesALevelByNoMoreThanIsBookedAndHasNotGone(t *testing.T) {
 	c := l.book(Units{2, 8}, 0.8)
 	l.Change(old, limits, []int{0, 1, -1}, &Units{2: 18})
 	c.Follow(old, limits, []int{0, 1, -1})
-	l.level(0, 4.8) // which 0.8 s later is what it would have been
+	l.level(0, 4.8) // 0.8 s later, when the booked call goes, it is 3.2 as without the change
 	l.level(1, 18)
 	l.level(2, 18.8)
 	l.limits = limits

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Charge is what a fill has taken of the limits, and all that is needed to give it back, or
-// to act on what the API answers to its call. Whoever booked the call keeps it; the key does
-// not.
+// Charge is what a fill has taken of the limits, with all that a store needs to give it back
+// or to act on the API's answer to the call. The worker that booked the call keeps it; the
+// key does not.
 type Charge struct {
-	N      Units         // what the call has cost of each limit, as far as is known
+	N      Units         // what the call has cost of each limit, as far as its worker knows
 	Y      Units         // the level at the call's place, plus Ret, as its own fill left them
 	Up     Units         // by how much the joint rule raised each limit, beside N
 	Place  time.Duration // dial time at which the call may go
@@ -19,7 +19,7 @@ type Charge struct {
 	Epoch  int64         // the key's, when the call was booked
 	// Settled is set once units were given back or added.
 	Settled bool
-	// Lost has a bit for each limit that knows nothing of this charge, because it is newer.
+	// Lost has a bit for each limit that is newer than this charge, and knows nothing of it.
 	Lost    uint8
 	Version int64 // of the limits under which the call was booked
 	Seq     int64 // the store's number of the request that booked it
@@ -66,10 +66,10 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 	return true
 }
 
-// Settle says that the call has really cost used. It adds what is more than was charged,
-// even above the brim. Of what is less it gives back only what is safe: what is left of the
-// call's own fill, less what must still run until the last booking goes. A limit that knows
-// nothing of the call gives nothing back. Only the first Settle of a charge counts.
+// Settle says that the call has really cost used. It adds the units beyond the charge, even
+// above the brim. Of units that the call did not use it gives back only what is safe: what is
+// left of the call's own fill, less what must still run until the last booking goes. A limit
+// that knows nothing of the call gives nothing back. Only the first Settle of a charge counts.
 func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	if c.Settled {
 		return
@@ -105,8 +105,8 @@ func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
 	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + rounding
 }
 
-// Hold lets nothing leave for d from now on. c is the call to which the API said so; nil: it
-// was no call. If bookings are out, the clock stands, except for the time in which c's own
+// Hold lets no call leave for d from now on. c is the call that the API has answered so; nil:
+// there is none. If bookings are out, the clock stands, except for the time in which c's own
 // units run out. If none are, the leak runs on. After the hold the limit that drains in the
 // shortest time has room for one such call. A hold that ends before the one in force changes
 // nothing.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// speeds and spans, dense where something changes.
+// someSpeeds and someSpan draw numbers that are dense where the clock changes its ways.
 func someSpeeds(r *rand.Rand) float64 {
 	switch r.IntN(4) {
 	case 0:
@@ -23,15 +23,14 @@ func someSpan(r *rand.Rand) time.Duration {
 	return time.Duration(math.Pow(10, r.Float64()*14)) // a nanosecond to a day
 }
 
-// exactDial integrates the speed by itself, v e^(kt) up to 1, in small steps
-// that are exact for an exponential's square.
+// exactDial integrates the speed, v e^(kt) up to 1, by Simpson's rule in small steps.
 func exactDial(v float64, x time.Duration) float64 {
 	k := math.Log(1.1) / 60
 	up := math.Log(1/v) / k
 	t := min(x.Seconds(), up)
 	const steps = 2000
 	sum := 0.0
-	for i := range steps { // Simpson
+	for i := range steps {
 		a, b := t*float64(i)/steps, t*float64(i+1)/steps
 		sum += (b - a) / 6 * (v*math.Exp(k*a) + 4*v*math.Exp(k*(a+b)/2) + v*math.Exp(k*b))
 	}
@@ -67,8 +66,7 @@ func TestTheDialNeverRunsFasterThanRealTimeAndNeverBack(t *testing.T) {
 	}
 }
 
-// Two looks see what one does: but for a nanosecond each, which is lost and
-// never gained.
+// Two looks see what one look sees, but for a nanosecond each. That is lost, never gained.
 func TestTheDialDoesNotCareHowOftenItIsLookedAt(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 2))
 	for range 200_000 {
@@ -76,7 +74,7 @@ func TestTheDialDoesNotCareHowOftenItIsLookedAt(t *testing.T) {
 		whole, end := dialOf(v, a+b)
 		first, mid := dialOf(v, a)
 		second, last := dialOf(mid, b)
-		// The places of a float64 that a day of nanoseconds has left over.
+		// A float64 of a day in nanoseconds has so many digits left.
 		slack := time.Duration(3 + float64(a+b)*1e-14)
 		if d := whole - first - second; d < -slack || d > slack {
 			t.Fatalf("speed %v: %v at once, %v less in two steps of %v and %v", v, whole, d, a, b)

@@ -23,7 +23,7 @@
 // A store must
 //   - change one key atomically, and take the time after it has the key for itself;
 //   - keep the whole of [Stored], at least for as long as [Reply.Expire] says, and for 30
-//     days beyond if Stamp is not 0;
+//     days beyond if Stamp is not 0. If [Reply.Changed] is false it need not write the key;
 //   - carry an Op out once or not at all. If nobody knows which, it returns an error, and
 //     does not try again in a way that could charge twice;
 //   - end by itself, within a second or a few, although ctx may have no end;
@@ -32,8 +32,13 @@
 // A store may keep op.Limits and op.Replacement, which nobody changes. It keeps nothing
 // else of op when Update has returned: the caller uses Costs, Reports, the charges to which
 // those point, Back, Move and Into again. Before that it writes to none of them, except
-// that it may append to Into. So a store that goes on after ctx has ended copies what it
-// still needs.
+// that it may append to Into. So a store that goes on after ctx has ended takes a copy
+// first, with [Op.Clone].
+//
+// A store that keeps rows of bytes writes a key with [Stored.AppendBinary] and reads it with
+// [Stored.UnmarshalBinary]. That checks what it reads. If it fails the store has nothing to
+// do but to tell its operator: the Stored is then garbage, and Apply takes the key for full to
+// the brim, so that the key is neither open nor shut for ever.
 //
 // A store across a network should also fill in [Reply.When] and [Reply.Heard], so that
 // places are due by its clock. It should tell a repeated request by a number of its own,
@@ -177,8 +182,8 @@
 // too short, and nothing about the pace: the hold is doubled instead. The first success after
 // a hold is therefore worth a report.
 //
-// A Resume is for operators. What was booked is void, and what was charged does not come
-// back. What the hold has let leak ahead of real time is taken back.
+// A Resume is for operators. Bookings become void, and charges do not come back. The units
+// that the hold has let leak ahead of real time are in the levels again.
 //
 // # Steering
 //
@@ -376,6 +381,7 @@
 //	charge.go   Charge: Unbook, Settle, Since, Hold, Follow; Refused and Succeeded
 //	sound.go    whether numbers can be those of a state
 //	stored.go   Stored: what is kept of a key, with limits that others have or that were set
+//	codec.go    a Stored as bytes
 //	store.go    Store, Op, Report, Reply: the contract
 //	apply.go    Op.Apply: the contract as one pure function
 //	memory.go   Memory: the store of one process

@@ -2,7 +2,6 @@ package leak_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// rows is a store of fifteen lines: each key is a row of JSON, and one lock makes Update
+// rows is a store of fifteen lines: each key is a row of bytes, and one lock makes Update
 // atomic. A database has a transaction instead, and its server's clock.
 type rows struct {
 	mu   sync.Mutex
@@ -24,12 +23,14 @@ func (s *rows) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var row leak.Stored
-	if s.rows[key] != nil && json.Unmarshal(s.rows[key], &row) != nil {
-		row.State.Speed = -1 // it cannot be read: full to the brim
+	if data := s.rows[key]; data != nil {
+		_ = row.UnmarshalBinary(data) // a row that it cannot read is full to the brim
 	}
 	// Only now the time: the key is this call's alone.
 	reply := op.Apply(&row, time.Duration(time.Now().UnixNano()))
-	s.rows[key], _ = json.Marshal(row)
+	if reply.Changed {
+		s.rows[key], _ = row.MarshalBinary()
+	}
 	return reply, nil
 }
 

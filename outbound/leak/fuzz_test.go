@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// script reads a fuzzer's bytes as choices; when they are used up it is over.
+// script reads a fuzzer's bytes as choices, until they are used up.
 type script struct{ rest []byte }
 
 func (s *script) more() bool { return len(s.rest) > 0 }
@@ -31,7 +31,8 @@ var (
 	someStarts     = []time.Duration{0, 1, -1 << 60, 1<<61 + 1, -1, 1 << 40}
 )
 
-// limits reads one or two that a bucket may have: none drains in more than a century.
+// limits reads one or two limits that a bucket may have. None takes more than a century
+// to drain.
 func (s *script) limits() (limits []Limit) {
 	for range 1 + s.byte()%2 {
 		l := Limit{Capacity: pick(s, someCapacities), Rate: pick(s, someRates)}
@@ -62,13 +63,13 @@ func maxOf(a, b *big.Float) *big.Float {
 	return a
 }
 
-// oracle is the model at full speed and unheld, in numbers without rounding.
+// oracle is the law at full speed and without holds, in numbers without rounding.
 type oracle struct {
 	level [Max]*big.Float
 	last  time.Duration
 }
 
-// leaked is what a rate lets run in x.
+// leaked returns the units that run out at a rate in x.
 func leaked(rate float64, x time.Duration) *big.Float {
 	sec := new(big.Float).SetPrec(300).SetInt64(int64(x))
 	sec.Quo(sec, exact(1e9))
@@ -108,9 +109,9 @@ func (o *oracle) fill(limits []Limit, n *Units, w time.Duration) {
 	o.last = max(o.last, w)
 }
 
-// FuzzFill fills and lets time pass beside an oracle in math/big. Levels agree
-// to 1e-12 of the capacity, or of the level above it, for each operation, and
-// waits to what that takes to leak.
+// FuzzFill fills and lets time pass beside an oracle in math/big. For each operation
+// levels may differ by 1e-12 of the capacity, or of the level if that is above it, and
+// waits by the time in which that leaks.
 func FuzzFill(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 4, 5, 5, 6, 5, 5, 5})
 	f.Add([]byte{2, 1, 5, 2, 8, 10, 5, 5, 5, 4, 3, 2, 6, 7, 1, 2, 3, 4, 5, 6, 7, 8, 9})
@@ -159,7 +160,7 @@ func FuzzFill(f *testing.F) {
 			for i, l := range limits {
 				level, _ := o.level[i].Float64()
 				got := s.Level[i].Level
-				// A wait is a nanosecond longer at most, in which some leaks.
+				// A wait may be a nanosecond longer, and some units leak in it.
 				if d := math.Abs(got - level); !(got >= 0) || !(d <= slack*max(level, l.Capacity)+2e-9*l.Rate) {
 					t.Fatalf("%v: level %v, want %v", l, got, level)
 				}
@@ -171,8 +172,8 @@ func FuzzFill(f *testing.F) {
 	})
 }
 
-// FuzzAnything does everything that can be done with a bucket, with numbers at
-// the edge, and checks that its state stays sane.
+// FuzzAnything does all that can be done with a bucket, with numbers at the edge, and
+// checks that its state stays sound.
 func FuzzAnything(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 4, 0, 5, 0, 5, 1, 0, 5, 2, 0, 3, 9, 4, 9, 5, 0, 6, 7, 3, 8, 2})
 	f.Add([]byte{2, 1, 5, 2, 8, 10, 0, 5, 5, 3, 255, 4, 255, 3, 254, 5, 0, 5, 5, 1, 2, 9, 9})

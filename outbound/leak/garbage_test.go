@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// spoils are the numbers of a key that anything may have been written to.
+// spoils set the numbers of a key to anything.
 var spoils = []struct {
 	name string
 	set  func(s *Stored, x float64)
@@ -58,7 +58,8 @@ var (
 
 const garbageTime = 1_800_000_000 * time.Second
 
-// keyInUse is one with 8 units in it, another's limit and a refusal behind it.
+// keyInUse returns a key with 8 units in it, another worker's limit and a refusal in its
+// past.
 func keyInUse(t testing.TB) Stored {
 	var s Stored
 	step := func(at time.Duration, limit Limit, op Op) {
@@ -74,8 +75,8 @@ func keyInUse(t testing.TB) Stored {
 	return s
 }
 
-// asWorker does a step as a worker does whose own limits are those of the op, and whose
-// costs are by unit: by the limits that were set, once it hears of them.
+// asWorker does a step for a worker with the limits of op. The costs of op are by unit.
+// If the reply is that others are in force, the worker asks again by those.
 func asWorker(s *Stored, op Op, at time.Duration) (r Reply, inForce []Limit) {
 	own, costs, reports, garbage := op.Limits, slices.Clone(op.Costs), slices.Clone(op.Reports), false
 	for range 3 {
@@ -109,7 +110,8 @@ func asWorker(s *Stored, op Op, at time.Duration) (r Reply, inForce []Limit) {
 	return r, op.Limits
 }
 
-// opened returns how many calls of one go at once, and whether garbage was told of.
+// opened returns how many calls of that cost go at once, and whether a reply told of
+// garbage.
 func opened(s *Stored, at time.Duration, limit Limit, cost Units) (n int, told bool) {
 	for n = range 1000 {
 		r, _ := asWorker(s, Op{Action: Book, Limits: []Limit{limit}, Costs: []Units{cost}}, at)
@@ -184,7 +186,7 @@ func TestARowThatCannotBeReadIsGarbageAndAnEmptyOneIsNone(t *testing.T) {
 	}
 }
 
-// FuzzApply has Apply work on whatever a store may hand it.
+// FuzzApply has Apply work on anything that a store may hand it.
 func FuzzApply(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0xf8, 0x7f, 1, 2, 3, 4})
 	f.Add([]byte{3, 0, 0, 0, 0, 0, 0, 0, 0, 5, 4, 3, 2, 1, 0, 6})

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// lawful replays the departures through ideal buckets: those booked under each
-// version of the limits obey that version, and all together the
-// larger ones.
+// lawful replays the departures through ideal buckets. The calls booked under one version
+// of the limits obey that version, and all calls together obey the largest of them.
 func (w *world) lawful() error {
-	slack := w.stood // what went while the dial stood went late
+	slack := w.stood // calls that left while the dial stood have left late
 	if w.late {
 		slack += w.tau
 	}
@@ -22,7 +21,7 @@ func (w *world) lawful() error {
 		from := 0
 		for v := range w.version + 1 {
 			limits := w.shapes[w.versions[v]]
-			if i >= len(limits) { // one that comes again starts empty
+			if i >= len(limits) { // if the limit comes again it starts empty
 				most, from = Limit{}, v+1
 				continue
 			}
@@ -58,7 +57,7 @@ func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error 
 	return nil
 }
 
-// sound checks what must be so of every state, whatever has happened.
+// sound checks the rules that every state keeps after any history.
 func (w *world) sound() error {
 	s, limits := &w.state, w.limits()
 	if s.Last < -BookingGrace || s.Rem < -HoldMemory || !(s.Speed >= MinSpeed && s.Speed <= 1) {
@@ -90,8 +89,8 @@ func (w *world) sound() error {
 	return nil
 }
 
-// punctual checks that a call alone goes when it was told to come back, and
-// not before.
+// punctual checks that a call that is alone goes when it was told to come back, and not
+// before.
 func (w *world) punctual() error {
 	limits := w.limits()
 	var n Units
@@ -104,7 +103,7 @@ func (w *world) punctual() error {
 	if ok {
 		return nil
 	}
-	wait += w.ahead // as whoever is refused is told
+	wait += w.ahead // Apply adds it to the wait of a refusal
 	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait)
 	if again, _, ok := probe.Fill(limits, &n, 0, &c); !ok {
@@ -123,8 +122,8 @@ func (w *world) punctual() error {
 	return nil
 }
 
-// asNew checks that forgetting an idle state would change nothing for those
-// who call.
+// asNew checks that a new state admits calls as the idle state does, so that a store may
+// forget the idle one.
 func (w *world) asNew() error {
 	old, fresh, limits := w.state, New(w.now()), w.limits()
 	for range 4 {

@@ -125,7 +125,7 @@ func (s *State) advance(limits []Limit, now time.Duration) (ahead time.Duration)
 }
 
 // Keep moves the state to the latest time that it has seen, which is ahead of At by what
-// Advance has returned. What is kept stands until the store's time has caught up.
+// Advance has returned. The state then stands until the store's time has caught up.
 func (s *State) Keep(ahead time.Duration) {
 	s.At = add(s.At, ahead)
 	s.Skip = add(s.Skip, ahead)

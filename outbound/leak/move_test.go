@@ -22,7 +22,7 @@ func (w *world) has(op byte) bool {
 	return false
 }
 
-// moves appends all that could happen next.
+// moves appends all moves that are possible now.
 func (w *world) moves(all []move) []move {
 	if w.n < w.fills {
 		for i := range w.costs {
@@ -60,14 +60,14 @@ func (w *world) moves(all []move) []move {
 			if w.has('h') {
 				all = append(all, move{'h', -1, int8(b)})
 			}
-			if w.has('r') && w.out > 0 { // with the newest epoch, by whoever left last
+			if w.has('r') && w.out > 0 { // of the call that left last, with the newest epoch
 				all = append(all, move{'r', -1, int8(b)})
 			}
 		}
 		if w.has('e') {
 			all = append(all, move{'e', 0, 0})
 		}
-		if w.has('b') { // by no more than a wobble, by more, and forward again
+		if w.has('b') { // back by a wobble, by more, and forward again
 			all = append(all, move{'b', 0, 0}, move{'b', 1, 0})
 			if w.since > 0 && w.real-w.since < Wobble {
 				all = append(all, move{'b', 2, 0})

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// shortest returns the shortest lawful wait of a call of n, found without the
-// arithmetic under test: ideal buckets replay all calls that stand, those that have
-// left and those that are booked, at their places. The call goes after all of them,
-// because order of booking is order of departure.
+// shortest returns the shortest lawful wait of a call of n. It does not use the arithmetic
+// under test: ideal buckets replay all calls that have left or are booked, at their
+// places. The call goes after all of them, because order of booking is order of
+// departure.
 func (w *world) shortest(n *Units) time.Duration {
 	dial, least := w.state.Dial(), time.Duration(0)
 	for i, l := range w.limits() {
@@ -23,7 +23,7 @@ func (w *world) shortest(n *Units) time.Duration {
 		}
 		least = max(least, at-dial)
 		if n[i] > 0 {
-			if at < dial { // from here on at today's rate
+			if at < dial { // from now on it leaks at today's rate
 				level, at = max(0, level-w.leaked(i, at, dial)), dial
 			}
 			least = max(least, at-dial+l.Above(level+n[i], l.Capacity))
@@ -32,8 +32,9 @@ func (w *world) shortest(n *Units) time.Duration {
 	return least
 }
 
-// leaked is what runs past limit i between two times of the dial: at a lowered rate
-// from the change on, at a raised one once those have gone who were booked by then.
+// leaked returns the units that run past limit i between two times of the dial. A lowered
+// rate counts from the change on, and a raised one once the calls have gone that were
+// booked before the change.
 func (w *world) leaked(i int, from, to time.Duration) float64 {
 	rate := w.limits()[i].Rate
 	if old := w.shapes[w.versions[0]]; w.version > 0 && i < len(old) {
@@ -47,10 +48,9 @@ func (w *world) leaked(i int, from, to time.Duration) float64 {
 	return rate * (to - from).Seconds()
 }
 
-// prompt checks that nobody waits longer than the law demands. After a hold, a second
-// change of limits or a step of the clock calls wait on purpose; and of a place that is
-// given back while others are booked behind it, or of a call that settles, comes back
-// only what is safe.
+// prompt checks that no call waits longer than the law demands. It does not look where the
+// law has calls wait for safety: after a hold, a second change of limits, a step of the
+// clock or a settle, and after a place was given back while others were booked behind it.
 func (w *world) prompt() error {
 	if w.events > w.version || w.version > 1 || w.workers || w.untidy {
 		return nil

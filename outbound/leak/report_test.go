@@ -15,7 +15,7 @@ func TestRefusalsInARowDoubleTheHold(t *testing.T) {
 		if l.Rem != want || l.Speed != 1 {
 			t.Errorf("refusal %d: held for %v at speed %v, want %v at 1", i, l.Rem, l.Speed, want)
 		}
-		l.Refused(l.limits, c.Epoch, 0, 0, c) // old news
+		l.Refused(l.limits, c.Epoch, 0, 0, c) // of an older epoch now
 		if l.Rem != want {
 			t.Errorf("refusal %d, again: held for %v, want %v", i, l.Rem, want)
 		}
@@ -36,8 +36,8 @@ func TestRefusalsInARowDoubleTheHold(t *testing.T) {
 	}
 }
 
-// A call that was booked before a hold and leaves after it has seen nobody leave since,
-// though the hold has filled the limit up.
+// No call has left between the booking of c, before the hold, and its departure after it,
+// although the hold has filled the limit up.
 func TestAHoldIsNotTakenForCallsThatHaveLeft(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 5, Rate: 1})
 	var c *Charge

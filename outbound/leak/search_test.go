@@ -23,8 +23,8 @@ func costs(n ...float64) (all []Units) {
 
 func one(capacity, rate float64) []Limit { return []Limit{{Capacity: capacity, Rate: rate}} }
 
-// The small worlds that are searched to the end. Each has few kinds of
-// operations, so that long histories of them fit in.
+// settings are the small worlds that the searches visit to the end. Each has few kinds of
+// operations, so that long histories fit in.
 var settings = []setting{
 	{name: "settle C1", shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, dead}, ops: "su", fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "settle C2", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "s", fills: 5, depth: 7, steps: []time.Duration{s1}},
@@ -54,7 +54,7 @@ var settings = []setting{
 
 type search struct {
 	nodes atomic.Int64
-	// One for each depth, to be used again.
+	// one for each depth, to use again
 	moves  [16][]move
 	worlds [16]world
 	path   []move
@@ -81,8 +81,8 @@ func (s *search) deepen(w *world, left int) error {
 	return nil
 }
 
-// deeper is by how much the searches go deeper than they do in CI. With DRIPFEED_LONG
-// set they take some twenty minutes.
+// deeper returns by how many operations the searches go deeper than in CI. With
+// DRIPFEED_LONG they take some twenty minutes.
 func deeper() int {
 	switch {
 	case testing.Short() || raced:
@@ -93,8 +93,8 @@ func deeper() int {
 	return 0
 }
 
-// searched searches a world, and a small one still deeper if all may take long. It
-// returns how many histories it has seen.
+// searched searches a world, and with DRIPFEED_LONG a small world deeper still. It returns
+// how many histories it has seen.
 func searched(t *testing.T, of *setting) int64 {
 	for depth := of.depth + deeper(); ; depth++ {
 		w := newWorld(of)
@@ -111,8 +111,8 @@ func searched(t *testing.T, of *setting) int64 {
 	}
 }
 
-// Every history of the small worlds, to a depth: no departure is more than the
-// limits allow, and no wait is longer than they ask for.
+// The search visits every history of the small worlds, to a depth. No departure is more
+// than the limits allow, and no wait is longer than they demand.
 func TestNoSmallHistoryBreaksALimit(t *testing.T) {
 	floor := int64(1_000_000)
 	switch deeper() {
@@ -133,7 +133,7 @@ func TestNoSmallHistoryBreaksALimit(t *testing.T) {
 	}
 }
 
-// Long histories of everything together, at random.
+// The histories are long and random, of all operations together.
 func TestNoLongHistoryBreaksALimit(t *testing.T) {
 	rounds := [...]int{500, 0, 60_000, 2_000_000}[deeper()+2]
 	shapes := [][]Limit{
@@ -157,7 +157,7 @@ func TestNoLongHistoryBreaksALimit(t *testing.T) {
 		for range s.depth {
 			all = w.moves(all[:0])
 			m := all[r.IntN(len(all))]
-			if r.IntN(3) == 0 { // there are more settles than anything else
+			if r.IntN(3) == 0 { // else most moves would be settles
 				m = move{'t', 0, int8(r.IntN(len(s.steps)))}
 			}
 			path = append(path, m)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A fleet is workers that call an API through one bucket as fast as it lets them, each
-// one call after the other. Its time is no one's: nothing in it sleeps.
+// fleet is workers that call an API through one bucket as fast as the bucket allows, each
+// one call after the other. Its time is simulated: nothing in it sleeps.
 type fleet struct {
 	State
 	limits  []Limit
@@ -22,8 +22,8 @@ type fleet struct {
 	idle    wakeups   // the workers that neither wait for a place nor for an answer
 	sent    int
 	taken   int // not refused
-	trusted int // refusals that have only held, or not even that
-	rows    int // that have ended
+	trusted int // refusals that have not slowed the clock down
+	rows    int // rows that have ended
 	level   float64
 	left    time.Duration
 	oops    error
@@ -59,7 +59,7 @@ func newFleet(workers int, ours Limit, api func(time.Duration) (bool, time.Durat
 	return f
 }
 
-// run goes on until a time. It returns how many calls the API has taken meanwhile, and
+// run goes on until a time. It returns how many calls the API has admitted meanwhile, and
 // how many were sent.
 func (f *fleet) run(until time.Duration) (taken, sent int) {
 	taken, sent = f.taken, f.sent
@@ -121,7 +121,7 @@ func (f *fleet) hear(a arrival) {
 	heap.Push(&f.idle, f.At+pause)
 }
 
-// judge checks what a refusal has made of the row and the speed.
+// judge checks the row and the speed after a refusal.
 func (f *fleet) judge(was Row, v float64) {
 	row, began := &f.Row, was.Top
 	m := float64(was.Calls) / float64(was.Refused+1)
@@ -144,15 +144,14 @@ func (f *fleet) judge(was Row, v float64) {
 	}
 }
 
-// share goes on until a time, and returns what share of a rate the API has taken.
+// share goes on until a time, and returns the share of a rate that the API has admitted.
 func (f *fleet) share(until time.Duration, rate float64) float64 {
 	begin := f.At
 	taken, _ := f.run(until)
 	return float64(taken) / (rate * (until - begin).Seconds())
 }
 
-// api is what is on the other side: a leaky bucket, beside which some calls are refused
-// at random.
+// api is an API with a leaky bucket, which also refuses some calls at random.
 type api struct {
 	capacity, rate float64 // 0: no limit
 	noise          float64

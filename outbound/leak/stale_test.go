@@ -59,8 +59,8 @@ func TestAStaleStepTellsHowLongTheKeyIsToBeKept(t *testing.T) {
 	}
 }
 
-// A worker that counts by limits which were set finds garbage as any other does.
-func TestGarbageIsFullToWhoCountedByLimitsThatWereSet(t *testing.T) {
+// A worker that counts by limits that were set finds garbage as any other worker does.
+func TestGarbageIsFullForAWorkerThatCountedByLimitsThatWereSet(t *testing.T) {
 	s := Stored{State: State{Speed: -1}}
 	own := Op{Action: Book, Limits: []Limit{garbageLimit}, Costs: []Units{{1}}}
 	before := own

@@ -4,10 +4,11 @@ import "time"
 
 // How steering judges: see [State.Refused].
 const (
-	// full is how many refusals fill a row. So many tell twice as many calls for each
-	// refusal from chance.
+	// full is how many refusals fill a row. After so many, twice as many calls for each
+	// refusal are no chance.
 	full = 16
-	// trusted is for how many rows the verdict stands that slowing down does not help.
+	// trusted is the number of rows for which the verdict stands that slowing down does
+	// not help.
 	trusted = 128
 	// Remember is how long after its last refusal a key remembers a row.
 	Remember = time.Hour
@@ -26,9 +27,9 @@ type Row struct {
 	Top     float64 // the speed when the row began; 0: there is no row
 	Per     float64 // calls for each refusal, with which later rows are compared; 0: none yet
 	Fast    float64 // the speed that a slow-down is compared with
-	// Trust above 0 is for how many more rows refusals say nothing about our pace. Below 0
-	// it is minus the number of full rows in a row, at most 3, in which slowing down has
-	// not helped.
+	// Trust above 0 is the number of rows for which refusals still say nothing about the
+	// pace. Below 0 it is minus the number of latest rows, at most 3, in which slowing down
+	// has not helped.
 	Trust int64
 	Until time.Duration // the store's time at which the key forgets all of this
 }

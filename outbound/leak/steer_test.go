@@ -13,14 +13,13 @@ func (f *fleet) check(t *testing.T) {
 	}
 }
 
-// Refusals at random come whatever the speed is, and there is nothing to gain by
-// slowing down.
+// Refusals at random come at any speed, so slowing down gains nothing.
 func TestRefusalsAtRandomDoNotCollapseTheSpeed(t *testing.T) {
 	for _, c := range []struct {
 		rate, noise float64
 		hint        bool
 		seeds       uint64
-		want        float64 // of the limit, in the second hour, on average; a hint holds all for a second each time
+		want        float64 // the average share of the limit in the second hour; each hint holds all calls for a second
 	}{
 		{10, 0.01, true, 4, 0.8},
 		{10, 0.01, false, 4, 0.9},
@@ -48,7 +47,7 @@ func TestRefusalsAtRandomDoNotCollapseTheSpeed(t *testing.T) {
 	}
 }
 
-// Refusals because the pace is too fast end when it is not.
+// Refusals that come because the pace is too fast end when it is slow enough.
 func TestALimitThatIsTooHighIsFound(t *testing.T) {
 	for _, c := range []struct{ times, want float64 }{{2, 0.94}, {10, 0.93}} {
 		for _, hint := range []bool{true, false} {
@@ -86,7 +85,7 @@ func TestTheRateIsBackWhenSheddingEnds(t *testing.T) {
 			}
 			f.check(t)
 		}
-		// In one row of 40 chance looks like success, and ten minutes hold several.
+		// In one row of 40 chance looks like success, and ten minutes have several rows.
 		if t.Logf("hint %v: %d of %d", hint, back, seeds); back < seeds*3/4 {
 			t.Errorf("hint %v: in %d of %d cases nine tenths of the rate are back 30s after it has ended", hint, back, seeds)
 		}
@@ -100,7 +99,7 @@ func TestAnAPIThatRefusesEverythingIsHardlyCalled(t *testing.T) {
 		t.Errorf("%d calls in an hour, want at most 45", sent)
 	}
 	f.check(t)
-	// Nor after a verdict that slowing down does not help.
+	// The same holds after the verdict that slowing down does not help.
 	a.noise = 0.01
 	for seed := time.Duration(2); f.Row.Trust <= 0; seed++ {
 		f.run(seed * time.Hour)
@@ -112,7 +111,7 @@ func TestAnAPIThatRefusesEverythingIsHardlyCalled(t *testing.T) {
 	}
 }
 
-// Whatever an API does, the limit is kept, and the speed does as it must.
+// The calls keep the limit, and the speed its rules, under any answers of an API.
 func TestNoHistoryOfRefusalsBreaksALimitOrTheLawOfSteering(t *testing.T) {
 	rounds := uint64(60)
 	if testing.Short() || raced {
@@ -152,7 +151,7 @@ func TestARowIsForgottenAnHourAfterTheLastRefusal(t *testing.T) {
 		t.Fatalf("%+v", s.Row)
 	}
 	s.Advance(limits, 30*time.Minute)
-	s.Refused(limits, s.Epoch-1, 0, 0, nil) // also one that is old news
+	s.Refused(limits, s.Epoch-1, 0, 0, nil) // a refusal of an older epoch counts as well
 	if in := s.Expire(limits); in != time.Hour || s.Idle(limits) {
 		t.Errorf("forgotten after %v, want an hour", in)
 	}
@@ -181,8 +180,8 @@ func TestARowIsForgottenAnHourAfterTheLastRefusal(t *testing.T) {
 	}
 }
 
-// A row that tells nothing yet changes nothing: the first refusals slow down as they
-// always did, to half the speed at most.
+// Until a row is full the law has nothing to compare with: each refusal slows the clock
+// down, to half the speed at most.
 func TestARowOfRefusalsSlowsDownToHalfAtMost(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0)
@@ -219,7 +218,7 @@ func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
 	for ; s.Row.Trust <= 0 && n < 200; n++ {
 		refuse(0)
 	}
-	if n != 32 || s.Speed != 1 { // a row to compare with, and one until little is left
+	if n != 32 || s.Speed != 1 { // a row to compare with, and one in which the speed falls
 		t.Errorf("found after %d refusals, speed %v", n, s.Speed)
 	}
 	epoch := s.Epoch
@@ -232,7 +231,7 @@ func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
 	if refuse(3 * time.Second); s.Rem != 3*time.Second || s.Speed != 1 {
 		t.Errorf("as the API has asked: held for %v at speed %v", s.Rem, s.Speed)
 	}
-	for range 16 { // far more than before: some of them are for our pace
+	for range 16 { // far more than before: some come because the pace is too fast
 		s.Succeeded(s.Epoch)
 		s.Refused(limits, s.Epoch, 0, 0, nil)
 	}
@@ -241,8 +240,8 @@ func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
 	}
 }
 
-// Three full rows in which slowing down has not helped are enough for the verdict once
-// it has cost four tenths of the speed.
+// Once slowing down has cost four tenths of the speed, three full rows in which it has not
+// helped are enough for the verdict.
 func TestFourTenthsOfTheSpeedWithNothingWonAreTheEndOfSlowingDown(t *testing.T) {
 	for _, c := range []struct {
 		trust   int64

@@ -2,6 +2,7 @@ package leak
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -28,10 +29,10 @@ import (
 // delay. A store does not pass ctx on to a driver that would then close a connection which
 // others use, or end a trip that carries their operations too.
 //
-// If a wait can cure an error, whatever the key, it matches [ErrAway], as
+// If a wait can cure an error of any key, the error matches [ErrAway], as
 // fmt.Errorf("%w: %w", ErrAway, err) does: the store is down, hangs, only reads, or has no
 // memory or no connection left. If no wait cures it, as with a wrong password, a missing
-// permission or a missing table, it does not: whoever runs the program must hear of it.
+// permission or a missing table, it does not: the operator must hear of it.
 //
 // The package outboundtest has the exam that every store passes.
 type Store interface {
@@ -98,6 +99,42 @@ type Op struct {
 	Unset       bool
 	// Into is where a store may append Reply.Charges, to save an allocation.
 	Into []Charge
+}
+
+// Clone returns a copy of op for a store that goes on with it after Update has returned. It
+// copies Costs, Reports, Back, Move and the charges to which the reports point. It shares
+// Limits and Replacement, whose elements nobody changes. The copy has no Into, because its
+// memory belongs to the caller. Clone makes at most four allocations, and takes as many bytes
+// as what it copies: 256 for each charge.
+func (op *Op) Clone() *Op {
+	c := *op
+	c.Into, c.Back = nil, nil
+	c.Costs, c.Reports = slices.Clone(op.Costs), slices.Clone(op.Reports)
+	n := len(op.Back)
+	if op.Move != nil {
+		n++
+	}
+	for i := range op.Reports {
+		if op.Reports[i].Charge != nil {
+			n++
+		}
+	}
+	all := make([]Charge, 0, n) // for all charges one allocation
+	if all = append(all, op.Back...); len(all) > 0 {
+		c.Back = all[:len(all):len(all)]
+	}
+	keep := func(charge *Charge) *Charge {
+		if charge == nil {
+			return nil
+		}
+		all = append(all, *charge)
+		return &all[len(all)-1]
+	}
+	c.Move = keep(op.Move)
+	for i := range c.Reports {
+		c.Reports[i].Charge = keep(c.Reports[i].Charge)
+	}
+	return &c
 }
 
 // Action is what an [Op] does after its reports.
@@ -186,16 +223,19 @@ type Reply struct {
 	// counts the time until a place from When: counted from the reply's arrival, a delayed
 	// reply would shift the place. Heard is the local time by which such a reply normally
 	// arrives; zero: this reply took the normal time. A user that waits asks for no place
-	// that is due before. Heard has to follow the network: the places of replies that
-	// come later are lost. A store in this process leaves both zero: State is true when the
-	// reply arrives.
+	// that is due before. Heard has to follow the network: a place is lost if its reply
+	// comes later. A store in this process leaves both zero: State is true when the reply
+	// arrives.
 	When, Heard time.Time
 	// Differ says that each worker's own limits count, and that another worker, with
 	// other limits than these, has used the key last.
 	Differ bool
-	// Garbage says that the store could not read what it had kept of the key, or that it
-	// made no sense, and that every limit was taken as full to the brim. The store tells
-	// whoever runs it.
+	// Changed says, to a store that has called [Op.Apply], whether the step has changed the
+	// key. If it has not, the store need not write the key, nor keep it for longer than it
+	// would have. In a reply from a store it says nothing.
+	Changed bool
+	// Garbage says that the store could not read the key, or that the key made no sense,
+	// and that Apply took every limit for full to the brim. The store tells its operator.
 	Garbage bool
 	// Expire is how long the store must keep the key if nobody uses it. A key whose Stamp
 	// is not 0 it keeps for 30 days more.

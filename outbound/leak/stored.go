@@ -7,7 +7,8 @@ import (
 )
 
 // Stored is all that a store keeps of one key. The zero value is a key that does not exist.
-// encoding/json keeps it whole.
+// AppendBinary and UnmarshalBinary keep it whole, and so does encoding/json. A copy by
+// assignment stays as it is, because Apply writes into none of its slices.
 type Stored struct {
 	State State
 	// Limits are the limits of the levels in State: those that were set for all, or those
@@ -185,7 +186,7 @@ func (s *Stored) sound(own []Limit, now time.Duration) bool {
 	dial := s.State.Dial()
 	for i := range s.Others {
 		o := &s.Others[i]
-		if !o.Limit.Sound() || !o.Level.Sound(&o.Limit) || dial-o.Dial > tooOld {
+		if !o.Limit.Sound() || !o.Level.Sound(&o.Limit) || sub(dial, o.Dial) > tooOld {
 			return false
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What was stored before there were rows of refusals has none.
+// A state that was stored before there were rows of refusals has no row.
 func TestAStateFromBeforeRowsOfRefusalsIsOneWithNone(t *testing.T) {
 	k := &storedKey{T: t}
 	l := Limit{Capacity: 1, Rate: 10 / 1.01}

@@ -14,8 +14,8 @@ type storedKey struct {
 	now time.Duration
 }
 
-// do has a worker with these limits do something at a time in seconds. What the op
-// counts is by unit.
+// do has a worker with these limits do something at a time in seconds. The costs of op are
+// by unit.
 func (k *storedKey) do(at float64, op Op, limits ...Limit) Reply {
 	k.Helper()
 	k.now = time.Duration(at * 1e9)
@@ -57,7 +57,8 @@ func (k *storedKey) book(at, wait float64, c Units, limits ...Limit) Charge {
 	return r.Charges[0]
 }
 
-// levels checks what a bucket with these limits sees, and that looking changes nothing.
+// levels checks the levels that a bucket with these limits sees, and that its look changes
+// nothing.
 func (k *storedKey) levels(at float64, limits []Limit, want ...float64) Reply {
 	k.Helper()
 	before := fmt.Sprintf("%+v", k.Stored)
@@ -97,15 +98,15 @@ func TestBucketsWithDifferentRatesOfOneLimitLeakByTheirOwn(t *testing.T) {
 	k.book(0, 0, Units{10}, slow)
 	k.levels(1, []Limit{slow}, 9)
 	k.levels(1, []Limit{fast}, 6)
-	// From the last booking on it leaks by the rate of who asks, and up to there
-	// as it was booked.
+	// Up to the last booking it leaks as it was booked, and then by the rate of the worker
+	// that asks.
 	k.book(0, 2, Units{2}, slow)    // 12 in it now, 10 in 2 s
 	k.book(0, 2.5, Units{2}, fast)  // 10 in 2.5 s
 	k.book(0, 4.5, Units{2}, slow)  // 10 in 4.5 s
 	k.book(0, 5, Units{2}, fast)    // 10 in 5 s
-	k.levels(5, []Limit{slow}, 10)  // whoever looks
+	k.levels(5, []Limit{slow}, 10)  // both see the same
 	k.levels(5, []Limit{fast}, 10)  //
-	k.levels(6, []Limit{slow}, 9)   // by the rate of who asks
+	k.levels(6, []Limit{slow}, 9)   // each by its own rate
 	k.levels(6, []Limit{fast}, 6)   //
 	k.book(7.5, 0, Units{10}, fast) // empty by its own
 	k.levels(7.5, []Limit{slow}, 10)
@@ -150,7 +151,7 @@ func TestResumeTakesBackWhatAHoldLetLeakAheadOfAllLimits(t *testing.T) {
 		k.book(0.2, 0, Units{5}, mine...)
 		if held {
 			k.do(1, Op{Reports: []Report{{Kind: Held, Wait: time.Minute}}}, mine...)
-			k.levels(1, others, 0, 0) // that much later they may go
+			k.levels(1, others, 0, 0) // they may go when the hold has ended
 			k.do(3, Op{Action: Resume}, mine...)
 		} else {
 			k.do(3, Op{Action: Resume}, mine...)
@@ -165,13 +166,13 @@ func TestResumeTakesBackWhatAHoldLetLeakAheadOfAllLimits(t *testing.T) {
 		k.do(4, Op{Action: Resume}, mine...)
 		k.levels(4, others, 5, 1)
 	}
-	// One that was left during the hold is as the dial was then.
+	// A level that was parked during the hold counts by the dial of then.
 	k := &storedKey{T: t}
 	k.book(0, 0, Units{20}, mine...)
 	k.do(1, Op{Reports: []Report{{Kind: Held, Wait: 10 * time.Second}}}, mine...)
 	k.do(1, Op{Action: Meter, Costs: []Units{{3}}}, others...)
 	k.do(1, Op{Action: Resume}, mine...)
-	k.levels(1, others, 13, 8) // no more than the capacity, of what has leaked ahead
+	k.levels(1, others, 13, 8) // what has leaked ahead comes back up to the capacity
 }
 
 func TestALimitOfOthersOutlivesThoseInUse(t *testing.T) {
@@ -213,14 +214,14 @@ func TestLimitsThatAreReplacedComeBackWithTheirLevels(t *testing.T) {
 	a, b := Limit{Capacity: 10, Rate: 1, Name: "a"}, Limit{Capacity: 10, Rate: 1, Name: "b"}
 	k.book(0, 0, Units{8}, a)
 	k.book(0, 0, Units{6}, b)
-	// Long enough after the bookings that nothing is on its way.
+	// So long after the bookings that no call is still leaving.
 	set := Limit{Capacity: 5, Rate: 2, Name: "a"}
 	k.do(1, Op{Action: Replace, Replacement: []Limit{set}}, b)
 	k.levels(1, []Limit{a}, 7)
 	k.levels(2, []Limit{b}, 5)
 	k.do(2, Op{Action: Replace}, b)
 	k.levels(2, []Limit{b}, 4)
-	k.levels(2, []Limit{a}, 5) // as it was set, it leaked twice as fast
+	k.levels(2, []Limit{a}, 5) // it leaked at the rate that was set, twice as fast
 	if k.Version != 2 || k.Stamp != 0 {
 		t.Errorf("version %d, stamp %v", k.Version, k.Stamp)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// turn has another worker come, with limits of its own, as a store does it.
+// turn has another worker come, with limits of its own, as Stored.load does.
 func (w *world) turn(to int8) {
 	old, dial := w.limits(), w.state.Dial()
 	if to == w.versions[0] {
@@ -32,8 +32,8 @@ func (w *world) turn(to int8) {
 	w.state.Turn(w.limits())
 }
 
-// shared replays what has left through the largest of each limit that any
-// worker has: a limit that is the same for all is kept exactly.
+// shared replays the departures through the largest shape of each limit that any worker
+// has. A limit that is the same for all workers is kept exactly.
 func (w *world) shared(slack time.Duration) error {
 	for i := range w.shapes[0] {
 		var most Limit
@@ -49,7 +49,8 @@ func (w *world) shared(slack time.Duration) error {
 
 var none = Limit{Capacity: 0, Rate: 1}
 
-// Workers with different limits for one key, as they are while a release rolls out.
+// turns are worlds of workers with different limits for one key, as while a release rolls
+// out.
 var turns = []setting{
 	{name: "two rates", shapes: [][]Limit{one(2, 1), one(2, 2)}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 4, depth: 7, steps: []time.Duration{s1}},
 	{name: "two capacities", shapes: [][]Limit{one(3, 1), one(1, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 6, steps: []time.Duration{s1}},
@@ -63,7 +64,7 @@ var turns = []setting{
 	{name: "back", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, none}, {none, {Capacity: 2, Rate: 2}}}, costs: []Units{{1, 1}, {2, 2}}, fates: []int{0}, ops: "bs", events: 2, fills: 4, depth: 6, steps: []time.Duration{s1}},
 }
 
-// Every history of small worlds in which workers disagree, to a depth.
+// The search visits every history of the worlds in which workers disagree, to a depth.
 func TestNoSmallHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 	for i := range turns {
 		turns[i].workers = true
@@ -71,7 +72,7 @@ func TestNoSmallHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 	}
 }
 
-// Long histories of everything together, at random.
+// The histories are long and random, of all operations together.
 func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 	rounds := [...]int{300, 0, 20_000, 600_000}[deeper()+2]
 	limits := []Limit{{Capacity: 1, Rate: 1}, {Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}, {Capacity: 2, Rate: 0.5}, {Capacity: 1, Rate: 4}, none}

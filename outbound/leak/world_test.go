@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A world is a bucket, those who call through it, and what they have done so
-// far: small enough to be copied at every node of a search.
+// world is a bucket, the calls through it, and its history so far. It is small enough for
+// a copy at every node of a search.
 type world struct {
 	*setting
 	real     time.Duration // true time, which no clock of a store bends
 	off      time.Duration // how far the store's clock is off
-	ahead    time.Duration // how far what is kept is ahead of it
+	ahead    time.Duration // how far the kept state is ahead of that clock
 	since    time.Duration // real time of the last wobble back; 0: there is none to come forward from
 	stood    time.Duration // the longest that the dial has stood and then come forward
 	state    State
@@ -21,44 +21,44 @@ type world struct {
 	n        int
 	left     [8]int8 // the calls that have left, in order
 	out      int
-	versions [4]int8 // which of the setting's shapes each version is
+	versions [4]int8 // the index of each version among the setting's shapes
 	events   int     // holds, refusals, changes, steps back, resumes so far
 	late     bool    // a call has left after its place
 	parked   [Max]parked
-	changed  time.Duration // when the limits were, by the dial
+	changed  time.Duration // when the limits were changed, by the dial
 	booked   time.Duration // the last place that was booked then
-	untidy   bool          // somebody has given back, or paid more, in a way that may make others wait
+	untidy   bool          // a call has given back, or paid more, in a way that may make others wait
 	oops     error
 }
 
-// parked is a limit that the worker who came last does not have.
+// parked is a limit that the latest worker does not have.
 type parked struct {
 	Limit
 	level Level
 	dial  time.Duration
 }
 
-// A setting is what a world is made of.
+// setting says what a world is made of.
 type setting struct {
 	name   string
 	shapes [][]Limit // the first is in force at the start
 	costs  []Units
 	steps  []time.Duration
 	holds  []time.Duration
-	fates  []int // of a booked call: it leaves that many tolerances late; dead: it never does
+	fates  []int // of a booked call: how many tolerances late it leaves; dead: it never leaves
 	ops    string
 	events int           // most holds, refusals, changes, ... in one history
 	fills  int           // most fills
 	depth  int           // most operations
 	tau    time.Duration // lateness up to this is on time
-	// workers is set if the shapes are those of different workers, who take
-	// turns. A limit of no capacity is one that a worker does not have.
+	// workers is set if each shape is a worker's, and the workers take turns. A limit of
+	// capacity 0 is one that the worker does not have.
 	workers bool
-	// lenient lets a call leave that became due while a hold was in force,
-	// however far the dial went past its place meanwhile.
+	// lenient lets a call leave that became due during a hold, however far the dial
+	// has gone past its place meanwhile.
 	lenient bool
 
-	compared int64 // waits, with the shortest lawful ones
+	compared int64 // waits that were compared with the shortest lawful ones
 }
 
 const dead = 2
@@ -70,9 +70,9 @@ type visit struct {
 	used    Units
 	fate    int8
 	version int8
-	gone    bool // has left, at when
-	over    bool // will not leave: given back or void
-	settled bool // said what it cost
+	gone    bool // it has left, at when
+	over    bool // it will not leave: given back or void
+	settled bool // it has said what it cost
 	when    time.Duration
 }
 
@@ -85,7 +85,7 @@ func newWorld(s *setting) *world {
 func (w *world) now() time.Duration { return w.real + w.off }
 func (w *world) limits() []Limit    { return w.shapes[w.versions[w.version]] }
 
-// do makes a move, and returns what it has broken.
+// do makes a move. The error says what the move has broken.
 func (w *world) do(m move) error {
 	before, life := w.state, w.state.Born
 	passed := time.Duration(0)
@@ -140,14 +140,14 @@ func (w *world) do(m move) error {
 		w.change(int(m.a))
 	case 'x':
 		w.state, w.ahead, w.since = New(w.now()), 0, 0
-		w.untidy = w.untidy || w.version > 0 // by which dial the limits were changed is not known any more
+		w.untidy = w.untidy || w.version > 0 // changed counts by a dial that is gone
 	case 't':
 		passed = w.steps[m.b]
 	}
 	if m.op != 'f' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' && m.op != 'w' {
 		w.events++
 	}
-	if life != w.state.Born { // what was booked in another life is void
+	if life != w.state.Born { // the bookings of another life are void
 		for i := range w.n {
 			if c := &w.calls[i]; !c.gone {
 				c.over = true
@@ -163,8 +163,7 @@ func (w *world) do(m move) error {
 		return w.oops
 	}
 	if life == w.state.Born {
-		// While a hold is in force the dial may be ahead by as much as still
-		// has to be served.
+		// During a hold the dial may be ahead by as much as is left of the hold.
 		if w.state.Dial() < before.Dial() {
 			return fmt.Errorf("dial went back from %v to %v", before.Dial(), w.state.Dial())
 		}
@@ -181,7 +180,8 @@ func (w *world) do(m move) error {
 	return w.sound()
 }
 
-// fits returns what a call takes of the limits in force, and whether it ever can go.
+// fits returns the units that a call takes of the limits in force, and whether it can ever
+// go.
 func (w *world) fits(cost int) (n Units, ok bool) {
 	for i, l := range w.limits() {
 		if n[i] = w.costs[cost][i]; l.Capacity == 0 {
@@ -246,7 +246,7 @@ func (w *world) settle(c *visit, how int) {
 	}
 	c.settled = true
 	for i := range used {
-		c.used[i] = min(c.cost[i], used[i]) // more is the caller's own
+		c.used[i] = min(c.cost[i], used[i]) // the law does not cover units beyond the cost
 	}
 	c.over = c.over || how == 0
 }
@@ -255,7 +255,7 @@ func (w *world) giveBack(c *visit) {
 	if w.workers {
 		w.turn(c.version)
 	}
-	w.untidy = w.untidy || w.version > int(c.version) // a limit that is gone may tell of another
+	w.untidy = w.untidy || w.version > int(c.version) // a limit that is gone might show another booking
 	for i := w.n - 1; &w.calls[i] != c; i-- {
 		w.untidy = w.untidy || w.calls[i].N != (Units{})
 	}
@@ -279,7 +279,7 @@ func (w *world) change(to int) {
 	if w.has('v') && w.state.Void(old) {
 		lost = []int{-1, -1, -1}[:len(limits)]
 	}
-	// How a limit that others wait for was raised is not known any more.
+	// leaked cannot tell by how much a limit was raised for which others wait.
 	w.untidy = w.untidy || &lost[0] != &from[0] || w.state.Last > 0 && (unknown != Units{} || len(old) > 1)
 	w.state.Change(old, limits, from, &unknown)
 	for i := range w.n {
@@ -292,13 +292,13 @@ func (w *world) change(to int) {
 	w.versions[w.version] = int8(to)
 }
 
-// advance keeps the state as it was left, and looks at it again.
+// advance keeps the state, as a store does, and looks at it again.
 func (w *world) advance() {
 	w.state.Keep(w.ahead)
 	w.ahead = w.state.Advance(w.limits(), w.now())
 }
 
-// pass lets real time pass, in which the booked calls leave.
+// pass lets real time pass. The booked calls leave when they are due.
 func (w *world) pass(d time.Duration) {
 	end := w.real + d
 	for {

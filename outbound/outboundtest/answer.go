@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// arrival is what was decided about a call.
+// arrival is what the API has decided about a call.
 type arrival struct {
 	no      *refusal  // nil: admitted
 	told    *Decision // nil without a Vendor
@@ -22,7 +22,7 @@ type arrival struct {
 // watched is a tally that changes when the answer is complete.
 type watched struct {
 	*tally
-	penalty *penalty // as the rule was when the call arrived; nil: the rule counts calls in progress by key
+	penalty *penalty // of the rule when the call arrived; nil: the rule counts calls in progress by key
 }
 
 // watch notes the tallies that change when the answer is complete, and counts an
@@ -56,8 +56,8 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, arr arrival) {
 	}
 	w.Header().Set("Date", arr.date)
 	if !sleep(r.Context(), arr.latency) {
-		// Nobody is likely to read it, but the net/http server would make a 200 of
-		// no answer at all.
+		// The caller has gone and will hardly read this. But of no answer at all the
+		// net/http server would make a 200.
 		http.Error(w, "the caller gave up", http.StatusServiceUnavailable)
 		return
 	}
@@ -78,7 +78,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, arr arrival) {
 
 func (a *API) leave(w http.ResponseWriter, arr arrival, complete bool) {
 	var guilty []bool
-	if complete { // of a call that got no answer nobody can tell
+	if complete { // a call without an answer is no offence
 		for _, t := range arr.watched {
 			guilty = append(guilty, t.penalty != nil && t.penalty.isOffence(arr.no != nil, w))
 		}
@@ -120,7 +120,7 @@ func (s *statusWriter) WriteHeader(status int) {
 	s.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController find what the server's writer can do besides.
+// Unwrap lets http.ResponseController find what else the server's writer can do.
 func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // refusal tells which rules a call broke and when it would break none.

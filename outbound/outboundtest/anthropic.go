@@ -18,9 +18,9 @@ import (
 // Every answer carries Anthropic-RateLimit-, the unit of each rule, and -Limit,
 // -Remaining and -Reset. Remaining tokens are rounded to the nearest thousand. Reset is
 // the instant at which all of the limit is there again, in RFC 3339 and whole seconds,
-// cut. Anthropic-RateLimit-Tokens-* repeats the rule of tokens of which the smallest
-// share remains. A refusal is 429 with a Retry-After and a rate_limit_error; without
-// the first where no time is known.
+// cut. Anthropic-RateLimit-Tokens-* repeats the rule of tokens with the smallest share
+// left. A refusal is 429 with a rate_limit_error and, if the time is known, a
+// Retry-After.
 func Anthropic(rules ...Rule) *API {
 	none := func(*http.Request) float64 { return 0 }
 	return vendorAPI(answerAnthropic, rules,

@@ -12,19 +12,19 @@ import (
 // all its Rules and refuses every other with 429 Too Many Requests. All rules
 // count a call or none does: a refused call uses up nothing.
 //
-// An API is an http.Handler, to be served on a real port, and an
-// http.RoundTripper, to be the Transport or the base of an http.Client without any
-// network, as in a testing/synctest bubble. Both share its rules and its counts.
+// An API is an http.Handler, to serve on a real port, and an http.RoundTripper, to be
+// the Transport or the base of an http.Client without any network, as in a
+// testing/synctest bubble. Both share its rules and its counts.
 //
 // A refusal names the broken rules in its text. It carries a Retry-After in whole
-// seconds, rounded up, after which a caller that was alone would be admitted;
-// where no such time is known, because of AtOnce or because the call costs more
-// than a rule ever admits, it carries none. With a Vendor it speaks as that vendor
-// does instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe
-// and RateLimitFields return such APIs.
+// seconds, rounded up, after which the API would admit a caller that is alone. It
+// carries none if nobody knows that time, because of AtOnce or because the call costs
+// more than a rule ever admits. With a Vendor the API answers as that vendor does
+// instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe and
+// RateLimitFields return such APIs.
 //
-// What an answer says is of the moment at which the call arrived, its Date included,
-// and is on its way back for the Latency.
+// An answer tells of the moment at which the call arrived, its Date included, and takes
+// the Latency to come back.
 //
 // The zero value refuses nothing. The fields must not be changed after the first
 // call; SetRules changes the rules. An API is safe for concurrent use and must not be
@@ -33,8 +33,8 @@ import (
 type API struct {
 	Rules   []Rule        // at the start; none: every call is answered
 	Latency time.Duration // from the arrival of a call to its answer, refusals included; 0 or less: none
-	Jitter  time.Duration // up to this comes on top of the Latency, for each call another time, so that answers overtake each other; the same times for every API; 0 or less: none
-	Skew    time.Duration // how far the clock that the API shows is ahead of the real one, in Date and wherever it names an instant; negative: behind; at most 100 years
+	Jitter  time.Duration // the most that a call takes beyond the Latency; it differs from call to call, so that answers overtake each other, and is the same for every API; 0 or less: none
+	Skew    time.Duration // how far the clock that the API shows is ahead of the real one, in Date and in all instants; negative: behind; at most 100 years
 	Next    http.Handler  // answers the admitted calls, after the Latency; nil: 200 with the text "ok"
 	Vendor  Vendor        // writes what else is in the answers; nil: a refusal is 429 with a Retry-After and a text
 
@@ -54,7 +54,7 @@ type Report struct {
 	Arrivals   int // calls that have reached the API: Admitted + Refused
 	Admitted   int // calls that kept all rules
 	Refused    int // calls that broke a rule: answered with 429, or as the Vendor does
-	Answered   int // admitted calls whose answer is complete; the callers of the others gave up, or their handler panicked
+	Answered   int // admitted calls with a complete answer; the callers of the others gave up, or their handler panicked
 	InProgress int // admitted calls that have not ended yet
 	Peak       int // most calls in progress at the same time
 }
@@ -67,21 +67,21 @@ func (a *API) Report() Report {
 }
 
 // Arrivals returns the history of all calls, refused ones included, at the times
-// at which they reached the API: one unit each, whatever they cost. It goes on
-// growing with the calls. Arrivals().Worst(time.Second).Units is the largest number
-// of calls that the API saw in any second.
+// at which they reached the API: one unit each, even if they cost more. Later calls
+// are added to the same history. Arrivals().Worst(time.Second).Units is the largest
+// number of calls that the API saw in any second.
 func (a *API) Arrivals() *History { return &a.arrivals }
 
 // Admitted returns the history of the calls that kept all rules, as Arrivals does.
 func (a *API) Admitted() *History { return &a.admitted }
 
-// SetRules replaces the rules while the API runs, for all calls that arrive later. What
-// was counted is kept, in units: a new rule takes over the count of the first old one
-// of the same kind and unit, and for all but LeakyBucket and AtOnce of the same window,
-// and starts empty if there is none. With a lower limit a rule may therefore stand above
-// it at first, and admits nothing until enough has run out. Rules by key take over the
-// keys of rules by key. SetRules panics if one of them is the zero Rule, and then
-// changes nothing.
+// SetRules replaces the rules while the API runs, for all calls that arrive later. The
+// counts stay, in units: a new rule takes over the count of the first old rule of the
+// same kind and unit, and, but for LeakyBucket and AtOnce, of the same window. If there
+// is none it starts empty. So the count of a rule with a lower limit may stand above it
+// at first: the rule then admits nothing until enough has run out. Rules by key take
+// over the keys of rules by key. SetRules panics if one of the rules is the zero Rule,
+// and then changes nothing.
 func (a *API) SetRules(rules ...Rule) {
 	set := newRuleSet(rules)
 	a.mu.Lock()
@@ -107,7 +107,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) arrive(r *http.Request) arrival {
 	set, charges := a.lock(r)
 	defer a.mu.Unlock()
-	t, now := a.now() // under the lock: arrivals are counted in their order
+	t, now := a.now() // under the lock, so that the API counts arrivals in their order
 	a.arrivals.Add(t, 1)
 	a.report.Arrivals++
 
@@ -143,8 +143,8 @@ func (a *API) arrive(r *http.Request) arrival {
 	return arr
 }
 
-// lock asks what a call costs, without the lock since that is foreign code, and takes
-// the lock with the rules still the same.
+// lock asks what a call costs, which is foreign code and runs without the lock. Then it
+// takes the lock, with the rules still the same.
 func (a *API) lock(r *http.Request) (*ruleSet, []charge) {
 	for {
 		set := a.rules()

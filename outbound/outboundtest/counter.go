@@ -12,8 +12,8 @@ type counter struct {
 	byKey map[string]*tally // nil unless the rule counts by key
 }
 
-// tally is what was counted for one key of a rule. It stays the same when SetRules
-// replaces the rule, so that a call which is still in progress finds it.
+// tally is the count of one key of a rule. It stays the same when SetRules replaces the
+// rule, so that a call in progress finds it when it ends.
 type tally struct {
 	state      state
 	inProgress int // calls of this key, of a rule that counts by key
@@ -23,7 +23,7 @@ type tally struct {
 type charge struct {
 	counted    bool // the rule counts the call
 	key        string
-	cost, used float64 // what must fit, and what is then counted
+	cost, used float64 // units that must fit, and units to count then
 	tally      *tally  // where; nil unless counted
 	wait       time.Duration
 }
@@ -47,8 +47,8 @@ func (c *counter) tally(key string) *tally {
 	return t
 }
 
-// inProgress returns the calls in progress that the rule counts together, of so many
-// in all.
+// inProgress returns how many calls in progress the rule counts together. all is how
+// many there are of any key.
 func (c *counter) inProgress(t *tally, all int) int {
 	if c.byKey == nil {
 		return all
@@ -56,8 +56,8 @@ func (c *counter) inProgress(t *tally, all int) int {
 	return t.inProgress
 }
 
-// adopt takes over what another counter has counted, if its rule limits the same
-// unit in the same way, and reports whether it does.
+// adopt takes over the counts of another counter if both rules limit the same unit in
+// the same way. It reports whether they do.
 func (c *counter) adopt(old *counter, now int64) bool {
 	if c.rule.unit != old.rule.unit || (c.byKey == nil) != (old.byKey == nil) || !c.rule.state().adopt(old.rule.state(), now) {
 		return false
@@ -77,8 +77,8 @@ func (c *counter) adopt(old *counter, now int64) bool {
 	return true
 }
 
-// ruleSet is the rules of an API and what they have counted. Another set takes its
-// place when the rules change, so its address tells whether they have.
+// ruleSet is the rules of an API and their counts. When the rules change the API gets
+// another set, so its address tells whether they have changed.
 type ruleSet struct {
 	rules    []Rule
 	counters []*counter // of rules; protected by API.mu
@@ -103,8 +103,8 @@ func (s *ruleSet) charges(r *http.Request) []charge {
 	return charges
 }
 
-// adopt takes over the counts of the set that this one replaces: each rule those of
-// the first old rule of its kind that no other has taken.
+// adopt takes over the counts of the set before. Each rule takes those of the first old
+// rule of its kind that no other rule has taken.
 func (s *ruleSet) adopt(old *ruleSet, now int64) {
 	taken := make([]bool, len(old.counters))
 	for _, c := range s.counters {

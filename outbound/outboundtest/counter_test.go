@@ -67,7 +67,7 @@ func TestSettleAdmitsByTheCostAndCountsWhatWasUsed(t *testing.T) {
 		"FirstCallWindow": FirstCallWindow(10, time.Hour),
 		"SlidingLog":      SlidingLog(10, time.Hour),
 	} {
-		for n, want := range map[float64]int{ // calls that ask for 4 units each
+		for n, want := range map[float64]int{ // by the units that a call uses, of the 4 it asks for
 			0: 1000, 1: 7, 4: 2, 25: 1,
 		} {
 			synctest.Test(t, func(t *testing.T) {

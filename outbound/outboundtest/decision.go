@@ -8,22 +8,21 @@ import (
 
 // Vendor answers one call as a certain vendor does, in place of the plain answer: it
 // writes the vendor's headers and, for a refused call, its status and body. The
-// functions that return an API, such as GitHub, set one; an own one speaks for an API
-// that is not among them.
+// functions that return an API, such as GitHub, set one. Write one for an API that is
+// not among them.
 //
 // next gives the plain answer with the headers set so far: that of API.Next to an
 // admitted call, and 429 with a text and a Retry-After to a refused one. A Vendor that
-// only adds headers sets them and calls next. It is called once for each call, after
-// the Latency and possibly from several goroutines; d is its own.
+// only adds headers sets them and calls next. The API calls a Vendor once for each call,
+// after the Latency and possibly from several goroutines; the Vendor owns d.
 type Vendor func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler)
 
-// Decision is what an API decided about one call, and what stood on its counts right
-// then. It describes one moment, that of the call's arrival: an answer that takes its
-// time tells what was.
+// Decision is what an API decided about one call, and its counts at that moment, which is
+// the call's arrival. An answer that comes later tells of it all the same.
 type Decision struct {
 	At         time.Time     // the moment, in UTC, on the clock that the API shows (see API.Skew); the answer's Date
 	Refused    bool          // whether a rule was broken
-	RetryAfter time.Duration // after which a caller that was alone would be admitted; 0: not known, or not refused
+	RetryAfter time.Duration // after which the API would admit a caller that is alone; 0: not known, or not refused
 	Counts     []Count       // of the rules that count this call, in their order; a Penalty only while it refuses
 }
 
@@ -31,12 +30,12 @@ type Decision struct {
 // if it was admitted.
 type Count struct {
 	Unit       string        // "calls", or the name given to Rule.Of
-	Key        string        // what Rule.By told; "" without
+	Key        string        // the key of Rule.By; "" without
 	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of AtOnce 0
 	Limit      float64       // units
-	Remaining  float64       // units that would be admitted now, at least 0; within 1e-10 of the limit of a whole number, that number
+	Remaining  float64       // units that the rule would admit now, at least 0; a whole number if it is one within 1e-10 of the limit
 	Reset      time.Duration // after which Remaining would be Limit if nobody called; of AtOnce 0
-	Cost, Used float64       // units the call asked for, and was charged if admitted; the same without Rule.Settle
+	Cost, Used float64       // units that the call asked for, and those that it is charged if admitted; the same without Rule.Settle
 	Broken     bool          // whether this rule refused the call
 	RetryAfter time.Duration // after which this rule would admit the call; 0: not known, or not broken
 }
@@ -63,8 +62,8 @@ func (d *Decision) broken() *Count {
 	return worst
 }
 
-// remaining returns what is left of a limit, without the rounding that would make
-// a 2 of what is left of 3 after three sums.
+// remaining returns what is left of a limit, with the rounding of sums taken off. Else three
+// calls that are left could look like 2.99…, and an answer would say 2.
 func remaining(limit, used float64) float64 {
 	left := max(0, limit-used)
 	if whole := math.Round(left); math.Abs(left-whole) <= limit*sharp {

@@ -81,10 +81,10 @@ func TestADecisionTellsTheStateOfEveryRule(t *testing.T) {
 	})
 }
 
-func TestWhatRemainsOfFractionsIsAWholeNumberWhereItShould(t *testing.T) {
+func TestTheRestAfterFractionsIsAWholeNumberDespiteRounding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(SlidingLog(2.3, time.Hour).Of("tokens", func(*http.Request) float64 { return 0.1 }))
-		for range 3 { // which make 0.30000000000000004
+		for range 3 { // the sum is 0.30000000000000004
 			tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining-Tokens: 2")
 		}
 		tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining-Tokens: 1")

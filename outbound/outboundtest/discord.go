@@ -12,17 +12,19 @@ import (
 // Discord returns an API that behaves as Discord does towards one bot (its
 // documentation as of 2026), or with other rules if some are given. Its own are:
 //
-//   - 5 calls in 5 s from the first on in each bucket, by what the path is about and
-//     its channel, guild or webhook. Reading and writing are two buckets, and all
-//     routes that write the same kind of thing share one, which only X-RateLimit-Bucket
-//     tells. The real numbers differ by route and are not published;
+//   - 5 calls in 5 s from the first on in each bucket. The path's kind of thing and its
+//     channel, guild or webhook name the bucket. Reading and writing are two buckets.
+//     All routes that write the same kind of thing share one, and only
+//     X-RateLimit-Bucket shows that. Discord's real numbers differ by route, and it
+//     does not publish them;
 //   - "global": 50 calls in any second;
-//   - a Penalty of an hour after 10,000 answers with 401, 403 or 429 in ten minutes,
-//     429 of the scope "shared" not counted. The real one's length is not published.
+//   - a Penalty of an hour after 10,000 answers with 401, 403 or 429 in ten minutes. A
+//     429 of the scope "shared" does not count. Discord does not publish how long the
+//     real one is.
 //
-// A rule of "global" is the global limit, and one of "shared" that of a resource which
-// others use too. Any other is a bucket's, and the part of its key (see Rule.By) before
-// the first colon is the bucket's name.
+// A rule of "global" is the global limit, and one of "shared" is the limit of a resource
+// that other bots use as well. Every other rule is a bucket's: the part of its key (see
+// Rule.By) before the first colon is the bucket's name.
 //
 // Every answer, but for the refusals of the global limit and the penalty, carries
 // X-RateLimit-Limit, -Remaining, -Reset (an epoch with milliseconds), -Reset-After
@@ -117,14 +119,14 @@ func discordBucket(r *http.Request) string {
 	hash := fnv.New128a()
 	hash.Write([]byte(kind))
 	for _, part := range parts {
-		if !digits(part) { // ids tell which thing, not which kind of thing
+		if !digits(part) { // an id names a thing, not a kind of thing
 			hash.Write([]byte("/" + part))
 		}
 	}
 	return fmt.Sprintf("%x:%s", hash.Sum(nil), major)
 }
 
-// digits tells whether a part of a path is an id.
+// digits reports whether a part of a path is an id.
 func digits(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }

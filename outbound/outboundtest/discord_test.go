@@ -75,7 +75,7 @@ func TestDiscordsGlobalAndSharedLimitsAreNotTheBuckets(t *testing.T) {
 	})
 }
 
-func TestDiscordBansWhoSends10000InvalidCallsIn10Minutes(t *testing.T) {
+func TestDiscordBansACallerAfter10000InvalidCallsIn10Minutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Discord()
 		api.Rules = append(api.Rules, SlidingLog(1, time.Hour).Of("shared", nil).By(func(r *http.Request) string {

@@ -1,9 +1,10 @@
-// Package outboundtest helps to test programs that pace their calls to other
-// people's APIs.
+// Package outboundtest helps to test programs that rate-limit their calls to third-party
+// APIs, and stores that keep buckets.
 //
-// [API] is the other side: a strict API that refuses whatever breaks its limits, with
-// 429 if it is not told otherwise, and reports what it saw. Give it the limits that the real API publishes,
-// call it through your own paced client, and expect no refusals:
+// [API] is the other side: a strict API that refuses each call that breaks its limits,
+// with 429 unless it speaks as a vendor, and counts the calls that it sees. Give it the
+// limits that the real API publishes, call it through your own client, and expect no
+// refusals:
 //
 //	func TestPacedClientIsNeverRefused(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -29,22 +30,23 @@
 //
 // An API can speak as a vendor does, with that vendor's limits, headers, statuses and
 // bodies: [GitHub], [ShopifyREST], [ShopifyGraphQL], [Discord], [OpenAI], [Anthropic],
-// [Stripe], and [RateLimitFields] for the fields of the IETF draft. A client that reads
-// headers can so be tested offline, also against limits that change while it runs
+// [Stripe], and [RateLimitFields] for the fields of the IETF draft. So you can test a
+// client that reads headers offline, also against limits that change while it runs
 // ([API.SetRules]), answers that come late and overtake each other (Latency and Jitter),
-// and a clock that is wrong (Skew). [Vendor] is for APIs that are not among them. What
-// the vendors publish is taken from their documentation as of 2026, what they do not
-// publish is said to be so; the texts of errors are their own only where clients look
-// for them.
+// and a clock that is wrong (Skew). [Vendor] is for other APIs. The numbers are those of
+// the vendors' documentation as of 2026; a comment says so where a vendor publishes
+// none. The texts of errors are the vendors' own only where clients look for them.
 //
-// [History] is the judge of a limiter on its own: add each departure, then let
-// [History.Check] find out whether in every interval of length W at most capacity +
-// leakRate*W units left, and where not. [History.Worst] answers the other
-// question, how many there were in the fullest window of a given length, and
-// [History.Use] tells whether a limiter that keeps the law is also fast. An API
-// keeps such histories of its arrivals and of the calls it admitted.
+// [History] judges a limiter without an API: add each departure, then
+// [History.Check] finds out whether in every interval of length W at most capacity +
+// leakRate*W units left, and where more did. [History.Worst] finds the fullest window of
+// a given length, and [History.Use] tells whether a limiter that keeps the law is also
+// fast. An API keeps such histories of its arrivals and of the calls that it admitted.
 //
-// Where a number means nothing (NaN, an infinity, a negative limit) this package
-// panics with a text that names it: a test that went on would pass and prove
-// nothing.
+// [TestStore] is the exam of a [leak.Store]: each case quotes the sentence of the contract
+// that it checks. [StoreHooks] let it break and reopen the store.
+//
+// This package panics where a number means nothing, such as NaN, an infinity or a
+// negative limit, with a text that names the number: a test that went on would pass and
+// prove nothing.
 package outboundtest

@@ -59,8 +59,7 @@ func ExampleAPI_server() {
 	// Output: 201 Created
 }
 
-// A rule for calls and one for tokens: a call that breaks either counts for
-// neither.
+// A rule for calls and one for tokens. If a call breaks one of them, neither counts it.
 func ExampleRule_Of() {
 	tokens := func(r *http.Request) float64 {
 		n, _ := strconv.Atoi(r.Header.Get("Tokens"))
@@ -87,8 +86,8 @@ func ExampleRule_Of() {
 	// 300 200 OK
 }
 
-// A limiter of capacity 2 that leaks 10 per second let three calls go, the last
-// one 50 ms too early.
+// A limiter of capacity 2 that leaks 10 per second lets three calls go, the last one 50 ms
+// too early.
 func ExampleHistory_Check() {
 	var h outboundtest.History
 	start := time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -125,7 +124,8 @@ func ExampleHistory_Worst() {
 	// 45 % of 4 per second
 }
 
-// The test of the package manual: a client that paces itself, meets a strict API in a bubble where time costs nothing.
+// This is the test of the package documentation: in a bubble, where time costs nothing, a
+// client that paces itself calls a strict API.
 func TestAClientThatPacesItselfIsNeverRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}
@@ -156,8 +156,8 @@ func TestAClientThatPacesItselfIsNeverRefused(t *testing.T) {
 	})
 }
 
-// paced gives each call the next place in time and lets it sleep until then. The
-// mutex is free meanwhile: a bubble's clock stands while a goroutine waits for one.
+// paced gives each call the next place in time and lets it sleep until then. It holds no
+// mutex meanwhile, because a bubble's clock stands while a goroutine waits for one.
 type paced struct {
 	base http.RoundTripper
 	gap  time.Duration

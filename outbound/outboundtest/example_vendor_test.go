@@ -25,7 +25,8 @@ func post(api *outboundtest.API, path, body string) (*http.Response, string) {
 	return res, string(text)
 }
 
-// A client that only looks for 429 takes this for a lack of permission.
+// GitHub refuses with 403. A client that only looks for 429 takes that for a lack of
+// permission.
 func ExampleGitHub() {
 	api := outboundtest.GitHub()
 	var res *http.Response
@@ -54,7 +55,7 @@ func ExampleShopifyREST() {
 	// 429 3/3 decimal Retry-After: true
 }
 
-// A query asks for 600 points and uses 50, which the bucket is charged.
+// A query asks for 600 points and uses 50, and the bucket is charged 50.
 func ExampleShopifyGraphQL() {
 	points := func(n float64) func(*http.Request) float64 {
 		return func(*http.Request) float64 { return n }
@@ -109,7 +110,7 @@ func ExampleAnthropic() {
 	// <nil>
 }
 
-// A refusal has a reason, and nobody tells when the next call may come.
+// A refusal has a reason, and does not tell when the next call may come.
 func ExampleStripe() {
 	api := outboundtest.Stripe(outboundtest.SlidingLog(25, time.Hour)) // so that the example has time
 	for range 25 {
@@ -154,7 +155,7 @@ func ExampleVendor() {
 	// 503 0/2 slow down
 }
 
-// The API's limit doubles while it runs. What was used stays used.
+// The API's limit doubles while it runs. The units that were used stay used.
 func ExampleAPI_SetRules() {
 	api := outboundtest.GitHub(outboundtest.FirstCallWindow(100, time.Hour))
 	for range 60 {

@@ -9,8 +9,8 @@ import (
 type Window struct {
 	Start      time.Time // the first departure
 	End        time.Time // the last departure
-	Units      float64   // what left, the units of both ends included
-	Departures int       // in how many departures
+	Units      float64   // the units that left, those of both ends included
+	Departures int       // the number of departures
 }
 
 // Span returns the time from Start to End: 0 for a single departure.

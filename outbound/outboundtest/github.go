@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// gitHubDocs is where a refusal of GitHub sends its reader.
+// gitHubDocs is the page to which GitHub's refusals point.
 const gitHubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"
 
 // GitHub returns an API that behaves as GitHub does towards one user (its
@@ -19,14 +19,14 @@ const gitHubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-
 //   - secondary limits: 100 calls at once, and "points" in any minute, 900 of REST and
 //     2000 of GraphQL. A GET, HEAD or OPTIONS takes 1, any other call 5, and GraphQL 1.
 //
-// A rule of "points", AtOnce and Penalty are secondary limits. Any other is a primary
-// one, and its unit is the resource ("core" for "calls"). Limits on content and on
-// processor time are left out.
+// A rule of "points", AtOnce and Penalty are secondary limits. Every other rule is a
+// primary limit, and its unit is the resource ("core" for "calls"). There are no limits
+// on content or processor time.
 //
 // Every answer carries X-RateLimit-Limit, -Remaining, -Used, -Reset and -Resource for
-// the resource that the call is about. Reset is an epoch in whole seconds, cut and
-// not rounded, so a caller who waits for Reset - Date may be up to a second early, as
-// with the real one. A primary refusal is 403 without a Retry-After (GraphQL: 200 with
+// the resource of the call. Reset is an epoch in whole seconds, cut and not rounded, so
+// a caller that waits for Reset - Date may be up to a second early, as with the real
+// GitHub. A primary refusal is 403 without a Retry-After (GraphQL: 200 with
 // RATE_LIMITED in the body). A secondary one is 403, or 429 because of calls at once,
 // with a Retry-After (60 where the time is not known) and most often a Remaining
 // above 0: only the text of the body tells it from a lack of permission.

@@ -25,7 +25,7 @@ func TestGitHubTellsItsPrimaryLimitAndRefusesWithoutRetryAfter(t *testing.T) {
 		call(0, 200, "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400")
 		call(0, 403, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400",
 			"Date: Sat, 01 Jan 2000 00:00:01 GMT", `body: "API rate limit exceeded for `)
-		// The stamp is cut: Date and Reset name the same second, and it is still too early.
+		// Reset is cut: Date and Reset name the same second, and it is still too early.
 		call(time.Hour-time.Second-1, 403, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946688400", "Date: Sat, 01 Jan 2000 01:00:00 GMT")
 		call(1, 200, "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
 		api.SetRules(FirstCallWindow(10, time.Hour).Of("core", nil))

@@ -18,10 +18,10 @@ const tolerance = 1e-9
 // there were too many of them. The zero value is empty and ready to use. A
 // History is safe for concurrent use and must not be copied after its first use.
 //
-// It costs 16 bytes per departure, up to twice that while it grows, and nothing
-// is ever dropped. Departures may be added in any order; those of the same
-// instant keep the order in which they were added. Checks take time in proportion
-// to the number of departures, after a sort where they were out of order.
+// It costs 16 bytes per departure, up to twice that while it grows, and drops
+// none. Add takes departures in any order; those of the same instant stay in the order
+// of their Add. Checks take time in proportion to the number of departures, after a
+// sort if they were out of order.
 //
 // Distances between departures are measured on the monotonic clock where the
 // times carry it, as those of time.Now do, so a step of the wall clock changes
@@ -38,9 +38,9 @@ type departure struct {
 	units float64
 }
 
-// Add records that units left at time t. No units are a departure too, but one
-// that breaks no law. Add panics if units are negative, infinite or NaN: a
-// history that had left them out would prove nothing.
+// Add records that units left at time t. A departure of 0 units counts, but breaks no
+// law. Add panics if units are negative, infinite or NaN: a history without them would
+// prove nothing.
 func (h *History) Add(t time.Time, units float64) {
 	if !(units >= 0) || math.IsInf(units, 1) {
 		panic(fmt.Sprintf("outboundtest: a departure of %g units: must be finite and at least 0", units))
@@ -85,11 +85,11 @@ func (h *History) All() iter.Seq2[time.Time, float64] {
 // second. The interval includes both its ends, so departures at the same instant
 // count together (W = 0).
 //
-// The slack is what the law allows beyond the bucket itself: for callers that may
-// leave up to a lateness late it is leakRate times the lateness in seconds, 10
-// units at 1000 per second and 10 ms. An excess below 1e-9 of capacity + slack is
-// taken for rounding; in time that is 1e-9 of what a full bucket needs to run
-// dry, 1 ns for a bucket that does so in a second.
+// The slack is what the law allows beyond the bucket itself. For callers that may
+// leave late it is leakRate times the longest delay in seconds: 10 units at 1000 per
+// second and 10 ms. Check takes an excess below 1e-9 of capacity + slack for rounding;
+// in time that is 1e-9 of what a full bucket needs to run dry, 1 ns for a bucket that
+// does so in a second.
 //
 // The check is exact: every interval keeps the law if and only if a leaky bucket
 // into which each departure is poured at its time never holds more than capacity
@@ -171,10 +171,10 @@ func (h *History) Total() Window {
 	return h.window(h.sorted())
 }
 
-// Use returns the share that was used of what the law of Check allowed, without
-// slack, from the first departure to the last: units / (capacity + leakRate*W). It
-// is 1 for departures that are as many and as early as the law allows, above 1
-// only where the law was broken, and 0 for an empty history. With capacity 1 and a
+// Use returns which share of the units that the law of Check allows, without slack, has
+// left between the first departure and the last: units / (capacity + leakRate*W). It is
+// 1 for departures that are as many and as early as the law allows, above 1 only if
+// they broke it, and 0 for an empty history. With capacity 1 and a
 // leak rate of 10 per second, 11 departures of one unit within 2 s used 0.524.
 // Use panics as Check does.
 func (h *History) Use(capacity, leakRate float64) float64 {
@@ -229,8 +229,8 @@ func needLaw(capacity, leakRate float64) {
 	need(leakRate >= 0 && !math.IsInf(leakRate, 1), "leak rate %g per second: must be finite and at least 0", leakRate)
 }
 
-// need panics unless ok: a test that went on with a meaningless number would
-// prove nothing.
+// need panics unless ok. A test that went on with a meaningless number would prove
+// nothing.
 func need(ok bool, format string, args ...any) {
 	if !ok {
 		panic("outboundtest: " + fmt.Sprintf(format, args...))

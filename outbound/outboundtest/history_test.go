@@ -89,7 +89,7 @@ func TestCheckAgreesWithTryingEveryInterval(t *testing.T) {
 		points := make([]point, random.IntN(10))
 		for i := range points {
 			points[i] = point{at: random.Int64N(5) * 500_000, units: random.Int64N(4)}
-			if random.IntN(4) == 0 { // off the grid, so that boundaries are missed by a microsecond too
+			if random.IntN(4) == 0 { // off the grid, a microsecond beside a boundary
 				points[i].at += random.Int64N(3) - 1
 			}
 		}
@@ -185,7 +185,7 @@ func TestExcessDescribesTheWorstWindow(t *testing.T) {
 	h.Add(noon.Add(10500*time.Millisecond), 1)      // the worst ends here
 	h.Add(noon.Add(10500*time.Millisecond), 1.25)   // with this one of the same instant
 	h.Add(noon.Add(11*time.Second), 0.25)           // below the worst again
-	h.Add(noon.Add(11*time.Second+time.Minute), .5) // and kept
+	h.Add(noon.Add(11*time.Second+time.Minute), .5) // no excess
 	err := h.Check(1, 1, 0.25)
 	excess, ok := errors.AsType[*Excess](fmt.Errorf("wrapped: %w", err))
 	if !ok {

@@ -17,10 +17,10 @@ import (
 // Every answer carries X-RateLimit-Limit-, -Remaining- and -Reset- with the unit of each
 // rule at the end ("requests" for "calls"). Reset is the time until all of the limit is
 // there again, in the form of 12ms or 6m0s, rounded up to milliseconds. A refusal is
-// 429 with Retry-After, Retry-After-Ms and the code rate_limit_exceeded; without the
-// two where no time is known, as for a call that costs more than the limit. A rule of
+// 429 with Retry-After, Retry-After-Ms and the code rate_limit_exceeded. It carries
+// neither if no time is known, as for a call that costs more than the limit. A rule of
 // "quota" stands for money: no header tells of it, and its refusal is a 429 with the
-// code insufficient_quota that no waiting helps against.
+// code insufficient_quota, which no wait cures.
 func OpenAI(rules ...Rule) *API {
 	return vendorAPI(answerOpenAI, rules,
 		LeakyBucket(500, 500./60).Of("requests", nil),
@@ -74,7 +74,7 @@ func openAIError(kind, code, message string) object {
 	return object{"error": object{"message": message, "type": kind, "param": nil, "code": code}}
 }
 
-// requestsFor returns the unit in the words of those who call a call a request.
+// requestsFor returns the unit as vendors name it that call a call a request.
 func requestsFor(unit string) string {
 	if unit == "calls" || unit == "" {
 		return "requests"

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Penalty refuses every call for the time rest, once n offences have been answered
-// within a window. What is an offence is told from the answer's status and headers;
-// nil: what the API refused. The refusals during the rest are no offences, and
-// afterwards the count begins anew. A caller learns of the penalty by its next call.
-// Penalty(1, time.Second, 30*time.Second, nil) is an API that shuts out for 30 s
-// whoever has been refused once.
+// Penalty refuses every call for the time rest, once the API has answered n offences
+// within a window. offence recognises them by the answer's status and headers; nil: each
+// refusal is one. The refusals during the rest are no offences, and afterwards the count
+// begins anew. A caller learns of the penalty by its next call.
+// Penalty(1, time.Second, 30*time.Second, nil) shuts a caller out for 30 s after one
+// refusal.
 //
-// The rule counts answers, so Of and Settle have nothing to tell it; By gives each
-// key a count of its own. Refusals call its unit "refusals". It panics if n is below
-// 1, or the window or the rest not above 0 and at most 100 years.
+// The rule counts answers, so Of and Settle have no effect; By gives each key a count of
+// its own. Refusals call its unit "refusals". It panics if n is below 1, or if the window
+// or the rest is not above 0 and at most 100 years.
 func Penalty(n int, window, rest time.Duration, offence func(status int, h http.Header) bool) Rule {
 	need(n >= 1, "a penalty after %d offences: must be at least 1", n)
 	needWindow(float64(n), window)
@@ -73,7 +73,7 @@ func (p *penalty) adopt(old state, now int64) bool {
 	return true
 }
 
-// isOffence tells whether an answer is one.
+// isOffence reports whether an answer is one.
 func (p *penalty) isOffence(refused bool, w http.ResponseWriter) bool {
 	if p.offence == nil {
 		return refused

@@ -37,7 +37,7 @@ func TestAPenaltyShutsOutAfterTooManyOffencesInAWindow(t *testing.T) {
 	})
 }
 
-func TestAPenaltyByKeyShutsOutWhoDeservesIt(t *testing.T) {
+func TestAPenaltyByKeyShutsOutNoOtherKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		teapot := func(status int, h http.Header) bool { return status == http.StatusTeapot && h.Get("X-Bad") == "yes" }

@@ -14,14 +14,14 @@ import (
 // rules; with none, "burst" 10 calls in any second and "hourly" 1000 an hour from the
 // first on.
 //
-// Each rule that counts a call is a policy, named as its unit, and from the second one
-// of a unit on with a number: "calls" and "calls-2"; Rule.Of gives better names.
-// RateLimit-Policy has its quota q and window w, RateLimit what remains of it, r, and the seconds t until all of
-// it is there again; windows and resets are rounded up to seconds, all else is cut. Of
-// AtOnce they have the unit qu="concurrent-requests" and no time. Rules by key have a
-// partition key pk, a hash of the key. A refusal is 429 with a Retry-After, where the
-// time is known, and a problem of the type quota-exceeded that names the violated
-// policies.
+// Each rule that counts a call is a policy. Its unit names it, with a number from the
+// second rule of a unit on: "calls" and "calls-2"; Rule.Of gives better names.
+// RateLimit-Policy has the quota q and the window w. RateLimit has what remains, r, and
+// the seconds t until all of the quota is there again. Windows and resets are rounded
+// up to seconds, all else is cut. A policy of AtOnce has the unit
+// qu="concurrent-requests" and no time. A rule by key has a partition key pk, a hash of
+// the key. A refusal is 429 with a Retry-After, if the time is known, and a problem of
+// the type quota-exceeded that names the violated policies.
 func RateLimitFields(rules ...Rule) *API {
 	return vendorAPI(answerRateLimitFields, rules,
 		SlidingLog(10, time.Second).Of("burst", nil),
@@ -78,7 +78,8 @@ func answerRateLimitFields(w http.ResponseWriter, r *http.Request, d *Decision, 
 // integer returns units as an Integer of structured fields, which has 15 digits.
 func integer(units float64) string { return whole(min(units, 999_999_999_999_999)) }
 
-// quote returns a String of structured fields, without what one cannot hold.
+// quote returns a String of structured fields, without the characters that it cannot
+// hold.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

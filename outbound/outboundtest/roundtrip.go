@@ -15,11 +15,11 @@ import (
 // at once, and the whole response is there as soon as the API has answered.
 // Nothing is streamed, so the body of the request has been closed by then.
 //
-// The error is the cause of the context's end (context.Cause), as with
-// http.Transport, if it ended first: before the call, which then never reached the
-// API, or during it. What Next does then goes on until it returns, in a goroutine
-// of its own, and the call is in progress until then. If Next panics the error
-// says so; ServeHTTP's other panics reach the caller.
+// If the context ends first, the error is its cause (context.Cause), as with
+// http.Transport. If it ends before the call, the call never reaches the API. If it ends
+// during the call, Next goes on in a goroutine of its own, and the call is in progress
+// until Next returns. If Next panics the error says so; ServeHTTP's other panics reach
+// the caller.
 func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	body := onceCloser(req.Body)
 	handedOn := false
@@ -38,7 +38,7 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	arrived := asArrived(req, body)
 	rec := httptest.NewRecorder()
-	arr := a.arrive(arrived) // here and not in the goroutine: calls arrive in the order in which they are made
+	arr := a.arrive(arrived) // here and not in the goroutine, so that calls arrive in order
 
 	handedOn = true
 	done := make(chan error, 1)
@@ -56,8 +56,8 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case err := <-done:
-		// Of an answer and an end of ctx in the same instant the end wins, or the
-		// answer to a caller who gave up would be left to chance.
+		// If the answer comes in the instant in which ctx ends, the end wins. Else
+		// chance would decide what a caller hears that has given up.
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -70,8 +70,8 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// asArrived returns the request as a server would see it. The caller's is left as
-// it is.
+// asArrived returns the request as a server would see it. It leaves the caller's as it
+// is.
 func asArrived(req *http.Request, body io.ReadCloser) *http.Request {
 	r := req.Clone(req.Context())
 	r.Method = cmp.Or(req.Method, http.MethodGet)
@@ -87,7 +87,7 @@ func asArrived(req *http.Request, body io.ReadCloser) *http.Request {
 	return r
 }
 
-// response returns what was recorded as a client would see it.
+// response returns the recorded answer as a client would see it.
 func response(rec *httptest.ResponseRecorder, req *http.Request) *http.Response {
 	res := rec.Result()
 	res.Request = req

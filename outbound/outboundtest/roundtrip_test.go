@@ -137,7 +137,7 @@ func TestTheEndOfTheContextIsReportedAtOnceWithItsCause(t *testing.T) {
 	}
 }
 
-// lateDone makes whoever looks at Done wait for a second first.
+// lateDone is a context whose Done returns after a second.
 type lateDone struct{ context.Context }
 
 func (l lateDone) Done() <-chan struct{} {
@@ -261,7 +261,7 @@ func TestTheHandlerSeesWhatAServerWouldSee(t *testing.T) {
 		got.ContentLength != 5 || read != "hello" || got.RemoteAddr == "" {
 		t.Errorf("got %+v with body %q", got, read)
 	}
-	// The least that a RoundTripper may be given.
+	// A RoundTripper may get as little as this.
 	if _, err := api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// longest bounds windows and the time in which a full bucket runs dry, so that
-// instants in nanoseconds cannot overflow.
+// longest is the longest window, and the longest time in which a full bucket runs dry, so
+// that instants in nanoseconds cannot overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
-// sharp is the rounding tolerance of the rules, as a share of the limit. It is
-// smaller than that of History.Check, so that the calls which a LeakyBucket admits
-// always pass Check.
+// sharp is the rounding tolerance of the rules, as a share of the limit. It is smaller
+// than the tolerance of History.Check, so that all calls that a LeakyBucket admits pass
+// Check.
 const sharp = 1e-10
 
 // Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow,
@@ -21,12 +21,12 @@ const sharp = 1e-10
 // Rule is a description without state: the same one may serve several APIs, each
 // with a count of its own.
 //
-// Rules keep time to the nanosecond: a call exactly one window later is admitted,
-// a nanosecond earlier it is not. Sums of fractional costs may pass their limit by
-// 1e-10 of it, which is taken for rounding; for a LeakyBucket that is 1e-10 of the
-// time in which it runs dry when full, below a nanosecond up to 10 s.
+// Rules keep time to the nanosecond: they admit a call exactly one window later, and
+// not a nanosecond earlier. Sums of fractional costs may pass their limit by 1e-10 of it,
+// for rounding; for a LeakyBucket that is 1e-10 of the time in which it runs dry when
+// full, and so below a nanosecond if that is at most 10 s.
 type Rule struct {
-	name   string // what follows the number: "in any 1s"
+	name   string // follows the number: "in any 1s"
 	limit  float64
 	unit   string
 	window time.Duration               // in which the whole limit comes back; 0: AtOnce
@@ -83,24 +83,24 @@ func SlidingLog(n float64, window time.Duration) Rule {
 	})
 }
 
-// AtOnce admits a call while fewer than n are in progress, whatever they cost. A
-// call is in progress from its arrival until its answer is complete, so the rule
-// has an effect only with a Latency or a Next that takes its time. Nobody knows
-// when a call will end: a refusal by this rule carries no Retry-After. It panics if
-// n is below 1.
+// AtOnce admits a call while fewer than n are in progress. Costs do not matter. A call is
+// in progress from its arrival until its answer is complete, so the rule has an effect
+// only with a Latency or with a Next that takes its time. A refusal by this rule carries
+// no Retry-After, because nobody knows when a call will end. AtOnce panics if n is below
+// 1.
 func AtOnce(n int) Rule {
 	need(n >= 1, "%d calls at once: must be at least 1", n)
 	return newRule(float64(n), 0, "in progress", func() state { return atOnce(n) })
 }
 
-// Of returns the rule for another unit than calls: cost tells how many units a
-// request takes, and name is what refusals call them, as in "tokens". A nil cost
-// takes 1. The API asks cost once for each arrival, before it decides and possibly
-// from several goroutines, and panics if the answer is negative, infinite or NaN;
-// cost must leave the request as it is and its body unread. (It is asked again if
-// SetRules replaces the rules meanwhile.) A request that costs 0 passes the rule, and
-// one that costs more than the rule ever admits is refused without a Retry-After. Of
-// panics if it is given a cost for AtOnce or Penalty, which count calls.
+// Of returns the rule for another unit than calls: cost returns how many units a request
+// takes, and refusals call them name, as in "tokens". A nil cost takes 1. The API calls
+// cost once for each arrival, before it decides and possibly from several goroutines,
+// and once more if SetRules replaces the rules meanwhile. It panics if the cost is
+// negative, infinite or NaN. cost must leave the request as it is and its body unread. A
+// request that costs 0 passes the rule. The API refuses a request that costs more than
+// the rule ever admits, without a Retry-After. Of panics if it gets a cost for AtOnce or
+// Penalty, which count calls.
 func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
 	kind := r.countsCalls()
 	need(cost == nil || kind == "", "%s counts calls and cannot count %q", kind, name)
@@ -108,10 +108,10 @@ func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
 	return r
 }
 
-// Settle returns the rule for calls that turn out to use less or more than they
-// asked for: it admits a call if what Of tells fits, and then counts what used
-// tells, as if the call were executed in no time. Used keeps the same rules as the
-// cost of Of. A nil used counts the cost. Settle panics for AtOnce and Penalty.
+// Settle returns the rule for calls that turn out to use less or more than they asked
+// for. It admits a call if the cost of Of fits, and then counts the units that used
+// returns, as if the call ended at once. The demands on the cost of Of hold for used as
+// well. A nil used counts the cost. Settle panics for AtOnce and Penalty.
 func (r Rule) Settle(used func(*http.Request) float64) Rule {
 	kind := r.countsCalls()
 	need(used == nil || kind == "", "%s counts calls, which cannot be settled", kind)
@@ -120,9 +120,9 @@ func (r Rule) Settle(used func(*http.Request) float64) Rule {
 }
 
 // By returns the rule with a count of its own for each key, as in a limit per user:
-// every key has the whole limit. A request whose key is "" passes the rule and is not
-// counted. The API asks key as it asks the cost of Of, and keeps what it counted for
-// a key for good, some 100 bytes. A nil key is one count for all.
+// every key has the whole limit. A request with the key "" passes the rule, which does
+// not count it. The API calls key as it calls the cost of Of. It keeps the count of a key
+// for good, some 100 bytes. A nil key is one count for all.
 func (r Rule) By(key func(*http.Request) string) Rule {
 	r.key = key
 	return r
@@ -140,8 +140,8 @@ func newRule(limit float64, window time.Duration, name string, state func() stat
 	return Rule{limit: limit, window: window, name: name, unit: "calls", state: state}
 }
 
-// countsCalls returns the name of a rule that counts calls whatever they cost, and
-// "" of any other.
+// countsCalls returns the name of a rule that counts calls and no costs, and "" for any
+// other rule.
 func (r Rule) countsCalls() string {
 	if r.state != nil {
 		switch r.state().(type) {
@@ -154,7 +154,7 @@ func (r Rule) countsCalls() string {
 	return ""
 }
 
-// chargeOf returns what the request is to be charged by the rule.
+// chargeOf returns what the rule charges for the request.
 func (r Rule) chargeOf(req *http.Request) charge {
 	c := charge{counted: true, cost: 1, used: 1}
 	if r.key != nil {

@@ -115,7 +115,7 @@ func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
 	}
 }
 
-// Each rule must admit exactly what a look at every earlier admission allows.
+// Each rule admits a call if and only if the sum of all earlier admissions leaves room.
 func TestEachRuleAgreesWithALookAtEveryEarlierCall(t *testing.T) {
 	const step = 250 * time.Millisecond
 	tests := []struct {
@@ -177,8 +177,8 @@ func TestEachRuleAgreesWithALookAtEveryEarlierCall(t *testing.T) {
 	}
 }
 
-// The same random traffic goes to two APIs. After a refusal one caller waits as
-// told and must be admitted, the other a second less and must not.
+// Two APIs get the same random traffic. After a refusal the caller of one waits as told,
+// and the API admits it. The caller of the other waits a second less, and the API does not.
 func TestRetryAfterIsTheFirstWholeSecondAtWhichALoneCallerIsAdmitted(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	long := 0
@@ -266,11 +266,11 @@ func TestSeveralRulesCountACallTogetherOrNotAtAll(t *testing.T) {
 			}
 		}
 		for range 20 {
-			want(0, 101, 429, "") // breaks the tokens only, for ever: must not fill the bucket or the log
+			want(0, 101, 429, "") // breaks only the tokens, for ever: neither the bucket nor the log may count it
 		}
 		want(0, 60, 200, "")
 		for range 20 {
-			want(0, 41, 429, "60") // breaks the tokens, until the next minute
+			want(0, 41, 429, "60") // breaks the tokens until the next minute
 		}
 		want(0, 10, 200, "")
 		for range 20 {

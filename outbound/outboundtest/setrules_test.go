@@ -12,7 +12,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// admits tells how many calls of one unit go before one is refused.
+// admits returns how many calls of one unit go before the API refuses one.
 func admits(t *testing.T, api *API) int {
 	t.Helper()
 	for n := range 1000 {
@@ -120,7 +120,7 @@ func TestSetRulesKeepsKeysAndCallsInProgress(t *testing.T) {
 
 func TestSetRulesBeforeTheFirstCallReplacesTheFirstOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{{}}} // never looked at
+		api := &API{Rules: []Rule{{}}} // the zero Rule: the API must not look at it
 		api.SetRules(SlidingLog(3, time.Second))
 		if n := admits(t, api); n != 3 {
 			t.Errorf("%d calls, want 3", n)

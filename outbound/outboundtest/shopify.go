@@ -17,9 +17,9 @@ import (
 // Plus 20.
 //
 // Every answer carries X-Shopify-Shop-Api-Call-Limit for the first rule that counts
-// the call: what is in the bucket, rounded up, and what it holds, as in 32/40. The leak
-// rate is told nowhere. A refusal is 429 with a Retry-After of "2.0", or longer if that
-// would be too early, always with one decimal place; without one if the time is not
+// the call: the calls in the bucket, rounded up, and its capacity, as in 32/40. No header
+// tells the leak rate. A refusal is 429 with a Retry-After of "2.0", or longer if that
+// would be too early, always with one decimal place. It carries none if the time is not
 // known.
 func ShopifyREST(rules ...Rule) *API {
 	return vendorAPI(answerShopifyREST, rules, LeakyBucket(40, 2))
@@ -47,19 +47,18 @@ func answerShopifyREST(w http.ResponseWriter, r *http.Request, d *Decision, next
 
 // ShopifyGraphQL returns an API that behaves as Shopify's GraphQL Admin API does
 // towards one app in one shop (its documentation as of 2026), or with other rules if
-// some are given. Its own is the standard plan's, 100 points per second, with the
-// bucket of 2000 points that is seen with it: LeakyBucket(2000, 100). Advanced leaks
-// 200, Plus 1000. A query takes 10 points, because the API does not read it; give the
-// rule a cost of its own with Rule.Of, and the lower one of the execution with
-// Rule.Settle.
+// some are given. Its own is the standard plan's: LeakyBucket(2000, 100). Shopify
+// publishes the 100 points per second, and its answers show the bucket of 2000 points.
+// Advanced leaks 200, Plus 1000. A query takes 10 points, because the API does not read
+// it; give the rule the cost that a query asks for with Rule.Of, and the lower cost of its
+// execution with Rule.Settle.
 //
 // Its headers tell nothing, and its status is always 200. Every body has
 // extensions.cost, for the first rule that counts the call, with requestedQueryCost,
 // actualQueryCost (null if refused) and throttleStatus: maximumAvailable,
-// currentlyAvailable and restoreRate. An admitted call has what Next answers as its
-// data, if that is a 200 with JSON; else Next's answer stands as it is. A refused one
-// has an error with the code THROTTLED, or MAX_COST_EXCEEDED if it costs more than the
-// bucket holds.
+// currentlyAvailable and restoreRate. The answer of Next to an admitted call becomes the
+// data, if it is a 200 with JSON; else it stands as it is. A refusal has an error with
+// the code THROTTLED, or MAX_COST_EXCEEDED if the call costs more than the bucket holds.
 func ShopifyGraphQL(rules ...Rule) *API {
 	points := func(*http.Request) float64 { return 10 }
 	return vendorAPI(answerShopifyGraphQL, rules, LeakyBucket(2000, 100).Of("points", points))
@@ -111,16 +110,16 @@ func answerShopifyGraphQL(w http.ResponseWriter, r *http.Request, d *Decision, n
 	writeJSON(w, http.StatusOK, body)
 }
 
-// whollyUsed returns what is in a bucket, rounded up, as its other side is cut.
+// whollyUsed returns the units in a bucket, rounded up, because what remains is cut.
 func whollyUsed(c *Count) float64 { return c.Limit - math.Floor(c.Remaining) }
 
-// restoreRate returns the units per second that come back, without what the whole
-// nanoseconds of a window have rounded.
+// restoreRate returns the units per second that come back. It takes off the rounding of a
+// window to whole nanoseconds.
 func restoreRate(c *Count) float64 {
 	return math.Round(c.Limit/c.Window.Seconds()*1e6) / 1e6
 }
 
-// tenths is a number that is written with a decimal place even if it is whole.
+// tenths is a number that JSON shows with a decimal place even if it is whole.
 type tenths float64
 
 // MarshalJSON writes 2000 as 2000.0.

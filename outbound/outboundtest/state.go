@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// unknown is the wait of a call for which no time can be named.
+// unknown is the wait of a call if nobody knows the time.
 const unknown = time.Duration(-1)
 
 // state is what one API remembers for one of its rules. The API calls it under its
 // lock. Instants are nanoseconds since the Unix epoch and never decrease.
 type state interface {
-	// wait returns 0 if the units fit now, else the shortest time after which
-	// they would if nobody else called, or unknown. It changes nothing that
-	// counts.
+	// wait returns 0 if the units fit now, else the shortest time after which they
+	// would fit if nobody else called, or unknown. It does not change the count.
 	wait(now int64, inProgress int, units float64) time.Duration
-	// take counts units of a call for which wait has just returned 0.
+	// take counts the units of a call. wait has just returned 0 for it.
 	take(now int64, units float64)
-	// count returns the units counted now, and after what time they would be 0 if
+	// count returns the units counted now, and the time after which they would be 0 if
 	// nobody called.
 	count(now int64, inProgress int) (units float64, reset time.Duration)
-	// adopt takes over what a state of the same kind has counted, in units, and
-	// reports whether it is of the same kind. It leaves the old one as it is.
+	// adopt takes over the units that an old state of the same kind has counted. It
+	// reports whether the kind is the same, and leaves the old state as it is.
 	adopt(old state, now int64) bool
 }
 
@@ -32,8 +31,8 @@ type leakyBucket struct {
 	at             int64
 }
 
-// levelAt leaks from the last admission on, not from the last look: the steps are
-// then those of History.Check over the admitted calls, and so is the rounding.
+// levelAt leaks from the last admission on, not from the last look. So its steps, and its
+// rounding, are those of History.Check over the admitted calls.
 func (b *leakyBucket) levelAt(now int64) float64 {
 	return drained(b.level, b.leakRate, float64(now-b.at)/1e9)
 }
@@ -46,8 +45,8 @@ func (b *leakyBucket) wait(now int64, _ int, units float64) time.Duration {
 	if units > b.brim {
 		return unknown
 	}
-	// The quotient is cut to whole nanoseconds and may be a little short besides; a
-	// caller sent away with it would be refused again.
+	// The quotient is cut to whole nanoseconds and may be a little short besides. A
+	// caller that waited only so long would be refused again.
 	w := int64(over / b.leakRate * 1e9)
 	for step := int64(1); b.levelAt(now+w)+units > b.brim; step *= 2 {
 		w += step
@@ -178,9 +177,9 @@ func (s *slidingLog) adopt(old state, _ int64) bool {
 	return true
 }
 
-// forget drops what is a window old or older. Each time half of the log has gone
-// it moves the rest to the front and adds it up anew: constant work per call, and
-// rounding does not pile up.
+// forget drops the calls that are a window old or older. Each time half of the log has
+// gone, it moves the rest to the front and adds it up anew. So the work per call is
+// constant, and rounding does not pile up.
 func (s *slidingLog) forget(now int64) {
 	for s.begin < len(s.log) && now-s.log[s.begin].at >= s.window {
 		s.sum -= s.log[s.begin].units
@@ -211,8 +210,7 @@ func (n atOnce) count(_ int64, inProgress int) (float64, time.Duration) {
 	return float64(inProgress), 0
 }
 
-// The calls in progress are counted beside the state, so there is nothing to take
-// over.
+// The count of calls in progress is beside the state, so there is nothing to take over.
 func (n atOnce) adopt(old state, _ int64) bool {
 	_, ok := old.(atOnce)
 	return ok

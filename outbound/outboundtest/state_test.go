@@ -54,7 +54,7 @@ func TestALeakyBucketHasRoomAfterTheWaitThatItNamesAndNotBefore(t *testing.T) {
 		if again := b.wait(now+w, 0, units); again != 0 {
 			t.Fatalf("%+v: %g units: told to wait %d ns, then %d more", b, units, w, again)
 		}
-		early := max(1, w>>40) // float64 tells no closer instants apart
+		early := max(1, w>>40) // float64 cannot tell closer instants apart
 		if w > early && b.wait(now+w-early, 0, units) == 0 {
 			t.Fatalf("%+v: %g units: told to wait %d ns, but %d less would do", b, units, w, early)
 		}

@@ -17,12 +17,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// TestStore is the exam that every [leak.Store] passes. Each case quotes
-// the sentence of the contract that it checks. newStore returns a store that
-// is ready, and not necessarily empty: the cases use keys of their own. Where it
-// returns, each time it is called, another store on one state, some cases use
-// four of them, as four workers do. Slow stores pass as well as fast ones; no case
-// sleeps for more than a second, unless a hook does.
+// TestStore is the exam that every [leak.Store] passes. Each case quotes the sentence of
+// the contract that it checks. newStore returns a store that is ready; it need not be
+// empty, because the cases use keys of their own. If each call of newStore returns
+// another store on the same state, some cases use four of them, as four workers do. Slow
+// stores pass as well as fast ones. No case sleeps for more than a second, unless a hook
+// does.
 func TestStore(t *testing.T, newStore func(t *testing.T) leak.Store, hooks ...StoreHooks) {
 	var h StoreHooks
 	for _, more := range hooks {
@@ -44,14 +44,15 @@ func TestStore(t *testing.T, newStore func(t *testing.T) leak.Store, hooks ...St
 	}
 }
 
-// StoreHooks do to a store what the exam cannot do from outside. Each is optional,
-// and without it what it is for is not examined.
+// StoreHooks do to a store what the exam cannot do from outside. Each is optional; the
+// exam skips the cases that need it.
 type StoreHooks struct {
-	// Break has whatever keeps the state of s not answer s any more, until mend
-	// is called: best it hangs, and else it is down. Other stores are to go on.
+	// Break makes the server behind s, or whatever keeps its state, answer s no more
+	// until mend is called. It is best if the server hangs, and second best if it is
+	// down. Other stores go on.
 	Break func(s leak.Store) (mend func())
-	// Reopen returns a store that knows nothing but what s has saved, in place
-	// of s, which is used no more.
+	// Reopen returns a store that knows only what s has saved. The exam uses it in place
+	// of s.
 	Reopen func(s leak.Store) leak.Store
 }
 
@@ -65,9 +66,9 @@ func (h StoreHooks) with(more StoreHooks) StoreHooks {
 	return h
 }
 
-// StoreCases yields the cases of [TestStore] one by one, for a store that lives
-// by the clock of this process and can take them in a bubble of testing/synctest.
-// Those that need a hook of [StoreHooks] are not among them.
+// StoreCases yields the cases of [TestStore] one by one, but for those that need a hook of
+// [StoreHooks]. With them a store that has the clock of this process can be examined in a
+// bubble of testing/synctest.
 func StoreCases() iter.Seq2[string, func(t *testing.T, s leak.Store)] {
 	return func(yield func(string, func(*testing.T, leak.Store)) bool) {
 		for _, c := range storeCases {
@@ -85,12 +86,12 @@ func StoreCases() iter.Seq2[string, func(t *testing.T, s leak.Store)] {
 }
 
 var storeCases = []storeCase{
-	{sentence: "at most the capacity goes at once, whoever asks", check: (*exam).capacity},
+	{sentence: "at most the capacity goes at once, however many ask", check: (*exam).capacity},
 	{sentence: "a bucket that was idle admits its capacity and no more", check: (*exam).idle},
 	{sentence: "levels leak at the leak rate", check: (*exam).leaks},
 	{sentence: "a cost above a capacity can never go", check: (*exam).tooLarge},
 	{sentence: "all limits are filled together or none is", check: (*exam).together},
-	{sentence: "what comes back was there and is not promised to others", check: (*exam).settles},
+	{sentence: "a settle gives back only units that are there and not promised to others", check: (*exam).settles},
 	{sentence: "a cost above what was acquired is added", check: (*exam).settlesMore},
 	{sentence: "the meter fills to the brim but never below what is booked", check: (*exam).meters},
 	{sentence: "nothing goes while a hold lasts, and a shorter one changes nothing", check: (*exam).holds},
@@ -98,7 +99,7 @@ var storeCases = []storeCase{
 	{sentence: "resume ends a hold, and places that were booked are void", check: (*exam).resumes},
 	{sentence: "order of booking is order of departure", check: (*exam).books},
 	{sentence: "no place is due before it was asked for", check: (*exam).after},
-	{sentence: "who is behind the lead catches up, at most 100 ms at a time or as far again as the first place", check: (*exam).claims},
+	{sentence: "a worker behind the lead catches up, at most 100 ms at a time or as far again as its first place", check: (*exam).claims},
 	{sentence: "the latest booking is undone as if it had never been", check: (*exam).unbooks},
 	{sentence: "refusals of one episode count once, and the clock slows only after a success", check: (*exam).refusals},
 	{sentence: "a refusal without a success in between doubles the hold", check: (*exam).doubles},
@@ -109,17 +110,17 @@ var storeCases = []storeCase{
 	{sentence: "keys of any bytes are keys of their own", check: (*exam).keys},
 	{sentence: "long waits are told without overflow", check: (*exam).longWaits},
 	{sentence: "nothing is charged when ctx is done", check: (*exam).cancelled},
-	{sentence: "in any interval at most the capacity and what leaks meanwhile goes, whoever asks", check: (*exam).rate, workers: 4},
-	{sentence: "what is kept is all that the next step needs", check: (*exam).history},
+	{sentence: "in any interval at most the capacity and what leaks meanwhile goes, however many ask", check: (*exam).rate, workers: 4},
+	{sentence: "the store keeps all that the next step needs", check: (*exam).history},
 	{sentence: "a step by other limits than are in force does nothing", check: (*exam).stale},
 	{sentence: "Update changes nothing of op", check: (*exam).keepsOp},
 	{sentence: "a key is not forgotten before Expire", check: (*exam).expires},
 	{sentence: "a key is not forgotten before Expire of a step that does nothing", check: (*exam).expiresStale},
 	{sentence: "limits that were set outlive the levels", check: (*exam).keepsLimits},
-	{sentence: "when Update has returned, op is not looked at", check: (*exam).leaves},
+	{sentence: "when Update has returned, the store does not look at op", check: (*exam).leaves},
 	{sentence: "When is the time at which the state was true", check: (*exam).tells},
 	{sentence: "Update ends although ctx has no end", check: (*exam).ends, breaks: true},
-	{sentence: "what was not written has not happened to the calls", check: (*exam).failedMove, breaks: true},
+	{sentence: "a step that failed has changed no call", check: (*exam).failedMove, breaks: true},
 }
 
 type storeCase struct {
@@ -169,8 +170,8 @@ func (e *exam) share(key string, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-// punctual is a store of which no answer is late, however busy the machine is. A call
-// whose answer is late is charged once more, which is nothing where limits leak.
+// punctual is a store whose answers are never late, however busy the machine is. A bucket
+// charges a call once more if its answer is late, and in a slow limit that stays.
 type punctual struct{ leak.Store }
 
 func (p punctual) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -309,7 +310,7 @@ func (e *exam) settles() {
 	e.levels(b, 6)
 	first.Done()
 	second.Done()
-	// What has run out does not come back.
+	// Units that have run out do not come back.
 	quick := e.bucket(outbound.Limit{Capacity: 10, LeakRate: 1000})
 	p := e.admit(quick, outbound.Cost{10})
 	time.Sleep(30 * time.Millisecond)

@@ -7,9 +7,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// claim books places for ten calls with a claim, the first whatever its wait and
-// the others within the horizon, and checks how many there are and what is
-// claimed next.
+// claim books places for ten calls with a claim: the first however far away, the others
+// within the horizon. It checks how many places there are, and the next claim.
 func (e *exam) claim(b *outbound.Bucket, claim float64, horizon time.Duration, places int, next float64) {
 	e.Helper()
 	k := outbound.Booking{Wait: math.MaxInt64, Horizon: horizon, Claim: claim}
@@ -27,20 +26,20 @@ func (e *exam) claims() {
 	e.claim(b, 0, 0, 1, 0)
 	e.claim(b, math.Inf(1), time.Hour, 10, 10) // the first to claim anything leads
 	e.claim(b, 10, 0, 1, 11)                   // and has nobody to catch up with
-	e.claim(b, math.Inf(1), time.Hour, 10, 11) // who begins is level, and does not raise the lead
+	e.claim(b, math.Inf(1), time.Hour, 10, 11) // a backlog that begins is level, and does not raise the lead
 	e.claim(b, 9, 0, 2, 11)                    // two behind
 	e.claim(b, 1, 0, 10, 11)                   // ten behind, and as far again as its first place, which is minutes away
 	e.claim(b, 12, 0, 1, 11)                   // of another life: begins
 	for _, none := range []float64{0, -1, math.Inf(-1), math.NaN()} {
 		e.claim(b, none, 0, 1, 0)
 	}
-	e.claim(b, 11, 0, 1, 12) // nothing of that has raised the lead
+	e.claim(b, 11, 0, 1, 12) // none of those has raised the lead
 	if err := b.Resume(bg); err != nil {
 		e.failf("resume: %v", err)
 	}
 	e.claim(b, 12, 0, 1, 1) // a new life
 
-	// Of who is near: no further than 100 ms.
+	// A worker whose first place is near catches up by 100 ms at most.
 	b = e.bucket(outbound.Limit{Capacity: 1, LeakRate: 25})
 	e.claim(b, math.Inf(1), time.Hour, 10, 10)
 	time.Sleep(400 * time.Millisecond)

@@ -51,7 +51,7 @@ func (e *exam) dripsAfterHold() {
 	}
 }
 
-// ticket books a place for a call of this cost, however far away.
+// ticket books a place for a call of this cost, however far away the place is.
 func (e *exam) ticket(b *outbound.Bucket, c outbound.Cost) (outbound.Ticket, outbound.Clock) {
 	e.Helper()
 	k := outbound.Booking{Costs: []outbound.Cost{c}, Wait: math.MaxInt64}
@@ -77,7 +77,7 @@ func (e *exam) resumes() {
 	if err := b.Book(bg, &k); err != nil || k.Clock.Holds(t) {
 		e.failf("the place from before stands: %v", err)
 	}
-	// Giving the void place back, or settling it, gives nothing back.
+	// The void place gives nothing back, if it is given back or settled.
 	p := t.Permit()
 	p.Settle(outbound.Cost{})
 	if err := b.Book(bg, &outbound.Booking{Back: []outbound.Ticket{t}}); err != nil {
@@ -106,7 +106,7 @@ func (e *exam) books() {
 	if full := e.refuse(b, outbound.Cost{1}); full.RetryAfter < 40*time.Second || full.RetryAfter > 45*time.Second {
 		e.failf("a gate beside them would go after %v, want 45s", full.RetryAfter)
 	}
-	// The first of a booking that would wait too long is refused, and nothing is booked.
+	// If the first call of a booking would wait too long, it is refused, and none is booked.
 	k = outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: 10 * time.Second, Horizon: time.Hour}
 	if err := b.Book(bg, &k); !errors.Is(err, outbound.ErrThrottled) || len(k.Tickets) != 0 {
 		e.failf("beyond its wait: %d tickets, %v", len(k.Tickets), err)
@@ -122,7 +122,7 @@ func (e *exam) after() {
 			return
 		}
 		for i, want := range dues {
-			// The trips of a slow store pass meanwhile.
+			// A slow store's trips take some of the time.
 			if due := time.Until(k.Clock.Due(k.Tickets[i])); due > want || due < want-5*time.Second {
 				e.failf("place %d is due in %v, want %v", i, due, want)
 			}
@@ -130,9 +130,9 @@ func (e *exam) after() {
 	}
 	// Two fit beside each other there, and the third is 10 s behind them.
 	book(outbound.Booking{Costs: []outbound.Cost{{2}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour, After: time.Minute}, time.Minute, time.Minute, 70*time.Second)
-	// Whoever comes now comes after them, and further ahead they change nothing.
+	// A call that comes now goes after them. Further ahead they change nothing.
 	book(outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Hour, After: time.Second}, 80*time.Second)
-	// What cannot be used in time is refused, and changes nothing.
+	// A place that is too far away is refused, and changes nothing.
 	k := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: 2 * time.Minute, After: time.Hour}
 	var full *outbound.ThrottledError
 	if err := b.Book(bg, &k); !errors.As(err, &full) || full.RetryAfter < time.Hour || full.RetryAfter > time.Hour+time.Second {
@@ -160,8 +160,8 @@ func (e *exam) unbooks() {
 	if due, want := time.Until(clock.Due(third)), 2*36000*time.Second; due > want || due < want-time.Minute {
 		e.failf("booked again, it is due in %v, want %v", due, want)
 	}
-	// The first is not the latest: its place was promised to nobody else, but
-	// giving it back would let others overtake.
+	// The first is not the latest. Nobody else was promised its place, but if it came
+	// back others would overtake.
 	back(first)
 	e.levels(b, 3)
 	back(third)
@@ -229,8 +229,8 @@ func (e *exam) replaces() {
 	if all, err := other.States(bg); err != nil || len(all) != 2 || all[0].Limit.Capacity != 8 || all[0].Level < 5.9 {
 		e.failf("the other bucket sees %+v, %v", all, err)
 	}
-	// Calls that may still be leaving count against a new limit: it is full
-	// until they have gone.
+	// A new limit counts the calls that may not have left yet: it is full until they
+	// have gone.
 	time.Sleep(110 * time.Millisecond)
 	_, err := other.Acquire(bg, outbound.Cost{9})
 	if !errors.Is(err, outbound.ErrTooLarge) {
@@ -256,7 +256,7 @@ func (e *exam) disagree() {
 	}
 	e.levels(small, 10)
 	e.levels(large, 10, 100)
-	// Whoever has none of their limits has all of its own.
+	// A bucket that shares no limit with them has its own limits to itself.
 	other := e.share(key, slow(3).Of(0, "other"), slow(7).Of(2, "units"))
 	e.admit(other, outbound.Cost{3, 0, 4})
 	e.refuse(other, outbound.Cost{1})

@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// workers returns the exam's stores, if they are on one state, and else as many
-// times the first.
+// workers returns the exam's stores if they share one state. Else it returns the first
+// store as many times.
 func (e *exam) workers() []leak.Store {
 	key := e.key()
 	limits := []leak.Limit{law(slow(1))}
@@ -37,8 +37,8 @@ func law(l outbound.Limit) leak.Limit {
 // trip is a call that was admitted somewhere between these times.
 type trip struct{ sent, arrived time.Time }
 
-// rate has sixteen callers ask for 300 ms. What has been admitted between a
-// request and a later reply is counted, so it does not matter how long trips take.
+// rate has sixteen callers ask for 300 ms. It counts the calls admitted between a request
+// and a later reply, so it does not matter how long trips take.
 func (e *exam) rate() {
 	const callers, capacity, perSecond = 16, 10, 500
 	key, limits := e.key(), []leak.Limit{{Capacity: capacity, Rate: perSecond}}
@@ -84,7 +84,8 @@ func (e *exam) rate() {
 	}
 }
 
-// leaves has callers give up, and use what their operations pointed to at once.
+// leaves has callers give up, and at once use again the memory to which their operations
+// point.
 func (e *exam) leaves() {
 	key, limits := e.key(), []leak.Limit{law(slow(1000))}
 	var mu sync.Mutex
@@ -125,7 +126,7 @@ func (e *exam) leaves() {
 	}
 }
 
-// tells looks several times, since a trip may take any time.
+// tells looks several times, because a trip may take any time.
 func (e *exam) tells() {
 	key, limits := e.key(), []leak.Limit{law(slow(10))}
 	const slack = 20 * time.Millisecond // of a store that estimates

@@ -11,9 +11,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// double is a key twice: in the store under examination, and in a state that is
-// never written anywhere, computed with [leak.Op.Apply] as of the times that the
-// store tells. The same is done with both, and the answers are compared.
+// double is a key twice: in the store under examination, and as a state in memory that
+// [leak.Op.Apply] computes for the times of the store's replies. A history does the same
+// with both, and compares the replies.
 type double struct {
 	*exam
 	r       *rand.Rand
@@ -32,7 +32,7 @@ func (f storeFunc) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 	return f(ctx, key, op)
 }
 
-// history does anything with a few keys, at random, and always the same.
+// history draws anything that can be done with a few keys, the same each time.
 func (e *exam) history() {
 	for seed := range uint64(4) {
 		d := &double{exam: e, r: rand.New(rand.NewPCG(7, seed))}
@@ -71,7 +71,7 @@ func (d *double) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, 
 	return d.want, nil
 }
 
-// both does something with both, and reports whether both had room for it.
+// both does something with both, and reports whether they had room for it.
 func (d *double) both(do func(side int, b *outbound.Bucket) error) (room, ok bool) {
 	var errs [2]error
 	for side, b := range d.buckets {
@@ -88,8 +88,8 @@ func (d *double) both(do func(side int, b *outbound.Bucket) error) (room, ok boo
 	return errs[0] == nil, true
 }
 
-// first is how each history begins: with what must be remembered of a return, of
-// a capacity that was larger, and of the limits that were set.
+// first is how each history begins, so that a store has to remember a return, a capacity
+// that was larger, and limits that were set.
 var first = []string{"acquire", "acquire", "settle last", "settle", "fill", "lower", "resume", "ticket", "hold", "wait", "ticket", "back", "raise"}
 
 // step does the next thing, and returns what that was.
@@ -176,8 +176,8 @@ func (d *double) step(i int) (what string, ok bool) {
 		_, ok = d.both(func(_ int, b *outbound.Bucket) error { return b.Resume(bg) })
 	case "lower", "raise":
 		if d.want.State.Last > 0 {
-			// A limit that is at the brim of the last booking may be taken as a hair
-			// below, and filled anew.
+			// A store may find a limit at the brim of the last booking a hair below it,
+			// and fill it anew.
 			return what, true
 		}
 		l := outbound.Limit{Capacity: 4, LeakRate: 3}
@@ -188,7 +188,7 @@ func (d *double) step(i int) (what string, ok bool) {
 			return b.SetLimits(bg, l, outbound.Limit{Capacity: 30, LeakRate: 1, Unit: 1, Name: "tokens"})
 		})
 	}
-	if ok { // what it has come to
+	if ok { // look at the result
 		_, ok = d.both(func(_ int, b *outbound.Bucket) error { _, err := b.State(bg); return err })
 	}
 	return what, ok

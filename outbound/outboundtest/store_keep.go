@@ -9,15 +9,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// crowd uses some other keys: then is when a store may look for what to forget.
+// crowd uses some other keys, because a store may look then for keys to forget.
 func (e *exam) crowd() {
 	for range 20 {
 		e.admit(e.bucket(slow(1)), outbound.Cost{1})
 	}
 }
 
-// expires fills a key by little, which it might be kept for only, then by more, and
-// does not touch it while most of that leaks.
+// expires fills a key by a little and then by more, and does not touch it while most of
+// that leaks. A store that has kept the first Expire forgets the key too soon.
 func (e *exam) expires() {
 	key, limit := e.key(), outbound.Limit{Capacity: 100, LeakRate: 250}
 	b := e.share(key, limit)
@@ -34,8 +34,7 @@ func (e *exam) expires() {
 	}
 }
 
-// expiresStale is expires, where the last who has asked counted by limits that are not
-// in force.
+// expiresStale is expires, but the last step counts by limits that are not in force.
 func (e *exam) expiresStale() {
 	key, limit := e.key(), outbound.Limit{Capacity: 100, LeakRate: 250}
 	b := e.share(key, limit)
@@ -70,7 +69,7 @@ func (e *exam) keepsLimits() {
 	}
 }
 
-// within bounds what must end by itself, at some time.
+// within is how long the exam waits for a step to end by itself.
 const within = 30 * time.Second
 
 // ends checks that nobody waits for ever for a store that hangs.
@@ -93,7 +92,7 @@ func (e *exam) ends() {
 	}
 }
 
-// ended waits for an operation of a store that does not answer.
+// ended waits for an operation of a store whose server does not answer.
 func (e *exam) ended(operate func() error) (ended bool, err error) {
 	e.Helper()
 	done := make(chan error, 1)
@@ -107,7 +106,7 @@ func (e *exam) ended(operate func() error) (ended bool, err error) {
 	}
 }
 
-// mended returns once look does not fail any more.
+// mended calls look until it fails no more.
 func (e *exam) mended(look func() error) (err error) {
 	for begin := time.Now(); time.Since(begin) < within; time.Sleep(10 * time.Millisecond) {
 		if err = look(); err == nil {

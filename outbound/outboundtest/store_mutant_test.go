@@ -18,8 +18,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// small is a store as somebody writes it in a quarter of an hour: the state of each
-// key as JSON, and one lock.
+// small is a store that one writes in a quarter of an hour: the state of each key as JSON,
+// and one lock.
 type small struct {
 	mu   sync.Mutex
 	rows map[string][]byte
@@ -44,31 +44,31 @@ func TestAStoreOfFifteenLinesPassesTheExam(t *testing.T) {
 	TestStore(t, func(*testing.T) leak.Store { return &small{rows: make(map[string][]byte)} })
 }
 
-// mutant is small, and can be spoilt in many ways.
+// mutant is like small, with what makes a store wrong.
 type mutant struct {
 	*table
 	fails  string // the sentence that it fails begins so
 	id     int
-	stamp  func(id int, now time.Duration) time.Duration // 0: that
+	stamp  func(id int, now time.Duration) time.Duration // its clock; nil: now
 	lag    func() time.Duration                          // between the stamp and the lock
-	naive  bool                                          // a stamp that goes back is a step back, as if it came from Apply before
+	naive  bool                                          // takes each stamp that goes back for a step of the clock
 	key    func(string) string
 	save   func(*leak.Stored)
 	forget func(s *leak.Stored, r *leak.Reply) time.Duration
 	result func(*leak.Reply)
-	asked  func(op *leak.Op, row *leak.Stored) *leak.Op // what it carries out
+	asked  func(op *leak.Op, row *leak.Stored) *leak.Op // the step that it carries out
 
-	// What it does while it is broken.
+	// While it is broken: whether it hangs, whether it carries steps out, and its error.
 	hangs, halfway bool
 	cause          error // nil: ErrAway
 }
 
-// table is what several stores share.
+// table is the state that several stores share.
 type table struct {
 	mu     sync.Mutex
 	rows   map[string][]byte
 	until  map[string]time.Time
-	broken chan struct{} // nil: it is not
+	broken chan struct{} // closed when it is mended; nil: it is not broken
 }
 
 func newTable() *table {
@@ -151,7 +151,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// examine returns the sentences that stores fail, of those that begin so, each in a
+// examine returns which of the sentences that begin so the stores fail. Each case has a
 // bubble of its own.
 func examine(t *testing.T, sentence string, store func(id int, on *table) leak.Store, hooks func(*table) StoreHooks) (failed []string) {
 	for _, c := range storeCases {
@@ -184,7 +184,7 @@ func examine(t *testing.T, sentence string, store func(id int, on *table) leak.S
 }
 
 func TestStoresThatAreWrongFailTheExam(t *testing.T) {
-	const rate, keys, kept = "in any interval", "keys of any bytes", "what is kept"
+	const rate, keys, kept = "in any interval", "keys of any bytes", "the store keeps"
 	for name, m := range map[string]mutant{
 		"clock jitter":                          {fails: rate, naive: true, stamp: func(_ int, now time.Duration) time.Duration { return now + rand.N(2*time.Millisecond) }},
 		"the time at which a transaction began": {fails: rate, naive: true, lag: func() time.Duration { return 1 + rand.N(2*time.Millisecond) }},
@@ -210,7 +210,7 @@ func TestStoresThatAreWrongFailTheExam(t *testing.T) {
 				s.State.Level[i].Top = 0
 			}
 		}},
-		"no Lead":   {fails: "who is behind", save: func(s *leak.Stored) { s.Lead = 0 }},
+		"no Lead":   {fails: "a worker behind", save: func(s *leak.Stored) { s.Lead = 0 }},
 		"no Others": {fails: "buckets made with", save: func(s *leak.Stored) { s.Others = nil }},
 		"no Stamp":  {fails: "limits that were set outlive", save: func(s *leak.Stored) { s.Stamp = 0 }},
 		"no Epoch":  {fails: kept, save: func(s *leak.Stored) { s.State.Epoch = 0 }},
@@ -268,7 +268,7 @@ func TestStoresThatAreWrongFailTheExam(t *testing.T) {
 	}
 }
 
-// apart are clocks of four workers.
+// apart returns clocks of workers that are d apart.
 func apart(d time.Duration) func(int, time.Duration) time.Duration {
 	return func(id int, now time.Duration) time.Duration { return now + time.Duration(id)*d }
 }
@@ -291,13 +291,13 @@ func TestStoresThatDoNotEndOrFailHalfwayFailTheExamWithItsHooks(t *testing.T) {
 			s.table = on
 			return &s
 		}, breakable)
-		if (len(failed) == 0) != m.halfway { // that is allowed: it charges no less
+		if (len(failed) == 0) != m.halfway { // a store may carry out and fail: it charges no less
 			t.Errorf("a store that %s: %v", name, failed)
 		}
 	}
 }
 
-// breakable breaks what stores are on, and reads again what was written.
+// breakable returns hooks that break a table, and that reopen a store on a copy of it.
 func breakable(on *table) StoreHooks {
 	return StoreHooks{
 		Break: func(leak.Store) func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// distant is a store that is far away.
+// distant is a store with a long way there and back.
 type distant struct {
 	leak.Store
 	way time.Duration

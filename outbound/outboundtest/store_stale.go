@@ -18,8 +18,8 @@ func (e *exam) ask(key string, op *leak.Op) leak.Reply {
 	return r
 }
 
-// stale asks by limits that were never set, by its own while others are set, and by those
-// that were set once they are set no more.
+// stale asks by limits that were never set, by the bucket's own while others are set, and
+// by those that were set when they are set no more.
 func (e *exam) stale() {
 	key, own, set := e.key(), slow(10), slow(20)
 	b := e.share(key, own)

@@ -8,7 +8,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// remains: what the API has told is held against what was filled since.
+// remains has the API tell how many units remained when a call left. Only once calls have
+// taken so many since, nothing goes.
 func (e *exam) remains() {
 	key := e.key()
 	b, other := e.share(key, slow(100)), e.share(key, slow(100))

@@ -11,8 +11,8 @@ import (
 // 100 calls in any second, and 25 in any second to each endpoint, which is the first
 // two parts of the path: /v1/charges. Its limits on calls at once are not published.
 //
-// No header tells of a limit that holds. A refusal is 429 without a Retry-After, and
-// Stripe-Rate-Limited-Reason tells of the first broken rule: global-rate or
+// No header tells of a limit while the calls keep it. A refusal is 429 without a
+// Retry-After, and Stripe-Rate-Limited-Reason tells of the first broken rule: global-rate or
 // global-concurrency (AtOnce), endpoint-rate or endpoint-concurrency for a rule by key,
 // and resource-specific for one of the unit "resource". A rule of "lock" stands for an
 // object that another call has locked, as in

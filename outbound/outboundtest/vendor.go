@@ -25,7 +25,7 @@ func vendorAPI(v Vendor, rules []Rule, own ...Rule) *API {
 // writeJSON writes the body and the status, with the headers set so far.
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	text, err := json.Marshal(body)
-	if err != nil { // by a float64 that is no number, and the rules let none pass
+	if err != nil { // only for a float64 that is NaN or infinite, and the rules admit none
 		panic("outboundtest: " + err.Error())
 	}
 	if w.Header().Get("Content-Type") == "" {
@@ -42,8 +42,8 @@ func setRetryAfter(h http.Header, d time.Duration) {
 	}
 }
 
-// whole returns units cut to a whole number, so that no more is promised than there
-// is.
+// whole returns units cut to a whole number, so that an answer promises no more than there
+// are.
 func whole(units float64) string { return strconv.FormatFloat(math.Floor(units), 'f', 0, 64) }
 
 // rounded returns units rounded up to a whole number.
@@ -66,7 +66,7 @@ func upTo(d, unit time.Duration) time.Duration {
 	return d
 }
 
-// atOnceCount tells whether a count is that of calls in progress.
+// atOnceCount reports whether a count is one of calls in progress.
 func (c *Count) atOnce() bool { return c.Window == 0 }
 
 // pathIs returns a key that is name for the paths that match, and "" for others.

@@ -59,7 +59,7 @@ func (r reply) want(t *testing.T, status int, headers ...string) {
 	}
 }
 
-// seconds reads a header as a number of seconds. What cannot be read fails.
+// seconds reads a header as a number of seconds. A header that is no number fails the test.
 func (r reply) seconds(t *testing.T, name string) time.Duration {
 	t.Helper()
 	s, err := strconv.ParseFloat(r.Get(name), 64)
@@ -78,8 +78,8 @@ func (r reply) number(t *testing.T, name string) int {
 	return n
 }
 
-// until returns the time from the Date of a reply to an instant, and a second more:
-// both may have been cut.
+// until returns the time from the Date of a reply to an instant, and a second more,
+// because both may have been cut.
 func (r reply) until(t *testing.T, instant time.Time) time.Duration {
 	t.Helper()
 	date, err := http.ParseTime(r.Get("Date"))
@@ -96,7 +96,7 @@ type manner struct {
 	method  string // "": POST
 	path    string
 	length  int           // of the body
-	gap     time.Duration // between calls, for limits that no header tells; 0: as fast as they say
+	gap     time.Duration // between calls, for limits that no header tells; 0: as fast as the headers say
 	refused func(reply) bool
 	heed    func(*testing.T, reply) time.Duration // before the next call, from any reply
 	told    func(*testing.T, reply) time.Duration // before the next call, from a refusal
@@ -149,7 +149,7 @@ var manners = []manner{
 		refused: over(429), told: retryAfter,
 		heed: func(t *testing.T, r reply) time.Duration {
 			if r.Get("X-Shopify-Shop-Api-Call-Limit") == "40/40" {
-				return time.Second / 2 // the leak rate is told nowhere, but published
+				return time.Second / 2 // no header tells the leak rate, but Shopify publishes it
 			}
 			return 0
 		},
@@ -296,7 +296,7 @@ func TestAClientThatIgnoresAVendorsHeadersIsRefused(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsAsARefusalTellsIsAdmitted(t *testing.T) {
+func TestACallerThatWaitsAsARefusalTellsIsAdmitted(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		refusals := 0
 		for i := 0; refusals < 8; i++ {

@@ -11,8 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// usual returns a response as APIs send it, with more headers in pairs of name
-// and value.
+// usual returns a response as APIs send it, with more headers in pairs of name and value.
 func usual(status int, more ...string) *http.Response {
 	h := http.Header{
 		"Date":                      {"Tue, 01 Sep 2026 12:00:00 GMT"},
@@ -55,8 +54,7 @@ func bench(b *testing.B, name string, resp *http.Response) {
 	}
 }
 
-// BenchmarkFloor is the least that reading a response can cost: to go through
-// its headers.
+// BenchmarkFloor is the least that reading a response can cost: ranging over its headers.
 func BenchmarkFloor(b *testing.B) {
 	resp := usual(200)
 	n := 0
@@ -76,7 +74,7 @@ func BenchmarkNoSignalFewHeaders(b *testing.B) {
 
 func BenchmarkNoSignalOfAVendor(b *testing.B) { bench(b, "github", usual(200)) }
 
-func BenchmarkTrio(b *testing.B) {
+func BenchmarkLimitHeaders(b *testing.B) {
 	bench(b, "generic", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"))
 }
 
@@ -102,7 +100,7 @@ func BenchmarkOpenAI(b *testing.B) {
 		"X-RateLimit-Limit-Tokens", "160000", "X-RateLimit-Remaining-Tokens", "159976", "X-RateLimit-Reset-Tokens", "6m0s"))
 }
 
-// floods are responses that are made to be slow to read.
+// floods are responses that are meant to be slow to read.
 func floods() map[string]*http.Response {
 	const n = 10_000
 	names := usual(429)
@@ -165,7 +163,7 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// BenchmarkBody looks for a value at the end of as much of a body as is looked
+// BenchmarkBody looks for a value at the end of the longest part of a body that profiles look
 // at.
 func BenchmarkBody(b *testing.B) {
 	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
@@ -182,7 +180,7 @@ func BenchmarkBody(b *testing.B) {
 	}
 }
 
-// BenchmarkBodies reads bodies that are made to be slow.
+// BenchmarkBodies reads bodies that are meant to be slow.
 func BenchmarkBodies(b *testing.B) {
 	for what, body := range bodies(64 << 10) {
 		for _, name := range []string{"google", "github", "shopify-graphql", "monday"} {
@@ -199,7 +197,7 @@ func BenchmarkBodies(b *testing.B) {
 	}
 }
 
-// bodies are JSON texts of n bytes at least.
+// bodies are JSON texts of at least n bytes.
 func bodies(n int) map[string]string {
 	fill := func(begin, part, end string) string { return begin + strings.Repeat(part, n/len(part)) + end }
 	return map[string]string{

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// maxPeek is how much of a body is looked at. Refusals are short: one of Google's,
+// maxPeek is how much of a body the profiles look at. Refusals are short: one of Google's,
 // with a violation for each of some quotas, has about 3 KiB.
 const maxPeek = 8 << 10
 
@@ -25,7 +25,7 @@ func (p *Profile) peeks(resp *http.Response) bool {
 	return false
 }
 
-// readable reports whether the body is of a type that is looked at.
+// readable reports whether the body is of a type that the profile looks at.
 func (p *Profile) readable(resp *http.Response) bool {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength == 0 ||
 		resp.Header.Get("Content-Encoding") != "" && !resp.Uncompressed && !gzipped(resp) {
@@ -47,40 +47,40 @@ func (p *Profile) readable(resp *http.Response) bool {
 	return false
 }
 
-// gzipped reports whether the body is compressed as it is read, because somebody has
-// asked for that who unpacks it.
+// gzipped reports whether the body is compressed as the program reads it. The program has
+// asked for that and unpacks it itself.
 func gzipped(resp *http.Response) bool {
 	return !resp.Uncompressed && strings.EqualFold(strings.Trim(resp.Header.Get("Content-Encoding"), " \t"), "gzip")
 }
 
-// unpacked returns what a compressed text says, as far as it is there and is looked at.
+// unpacked returns what a compressed text says, as far as it is there and within maxPeek.
 func unpacked(b []byte) []byte {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil
 	}
-	z.Multistream(false)                              // nobody sends several, and each costs time
-	text, _ := io.ReadAll(io.LimitReader(z, maxPeek)) // cut off or broken: what came before
+	z.Multistream(false)                              // no API sends several, and each costs time
+	text, _ := io.ReadAll(io.LimitReader(z, maxPeek)) // an error means cut off or broken: what came before counts
 	return text
 }
 
 const (
-	// prompt is how long a body may take before the headers count without it. Most bodies
-	// come together with them, and some say that the refusal is no matter of pace: what
-	// was told too early cannot be taken back.
-	prompt = 10 * time.Millisecond
-	// patience is how long anybody waits for a body, from the headers on.
-	patience = 2 * time.Second
+	// promptTimeout is how long a body may take before the headers count without it. Most
+	// bodies come together with the headers, and some say that the refusal is no matter of
+	// pace: what a bucket has heard too early cannot be taken back.
+	promptTimeout = 10 * time.Millisecond
+	// bodyTimeout is how long Read waits for a body, from the headers on.
+	bodyTimeout = 2 * time.Second
 )
 
-// peek begins to look at the response's body, which reads as before; nil: it is not to
-// be looked at.
+// peek begins to look at the response's body, which reads as before; nil: the profile does
+// not look at it.
 func (p *Profile) peek(resp *http.Response) *body {
 	if !p.readable(resp) {
 		return nil
 	}
 	size := int64(4 << 10)
-	if resp.ContentLength > 0 { // one more, to meet the end without growing
+	if resp.ContentLength > 0 { // one byte more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
 	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{})}
@@ -89,57 +89,57 @@ func (p *Profile) peek(resp *http.Response) *body {
 	} else {
 		resp.Body = b
 	}
-	go b.ahead()
+	go b.readAhead()
 	return b
 }
 
-// body is a body whose beginning is read ahead, by a goroutine that ends with it, when
-// it has seen enough, or with the next bytes after nobody waits for it any more. To
-// close the body ends it if it stalls.
+// body is a body whose beginning a goroutine reads ahead. The goroutine ends with the body,
+// when it has seen enough, or with the next bytes after nobody waits for it any more. If the
+// body stalls, closing it ends the goroutine.
 type body struct {
 	old  io.ReadCloser
 	gzip bool
-	done chan struct{} // closed when nobody reads ahead any more
+	done chan struct{} // closed when the goroutine has ended
 
-	mu     sync.Mutex // protects what follows
-	seen   []byte     // what was read ahead
-	off    int        // how much of it has been read again
-	err    error      // how the reading ended, if it did
-	broken any        // what it panicked with
-	enough bool       // nobody waits for more
+	mu      sync.Mutex // protects what follows
+	seen    []byte     // what was read ahead
+	off     int        // how much of it the program has read
+	err     error      // how the reading ahead ended, if it did
+	broken  any        // what the reader panicked with
+	stopped bool       // nobody waits for more
 }
 
-// ahead reads until there is enough.
-func (b *body) ahead() {
+// readAhead reads until there is enough.
+func (b *body) readAhead() {
 	defer close(b.done)
 	defer func() {
-		if v := recover(); v != nil { // it is the reader's, who is told
+		if v := recover(); v != nil { // the panic belongs to the program's goroutine, which gets it from replay
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.broken = v
 		}
 	}()
 	for idle := 0; idle < 100; idle++ { // reads in a row that brought nothing
-		room := b.room()
-		if len(room) == 0 {
+		buffer := b.buffer()
+		if len(buffer) == 0 {
 			return
 		}
-		n, err := b.old.Read(room)
-		if n < 0 || n > len(room) {
+		n, err := b.old.Read(buffer)
+		if n < 0 || n > len(buffer) {
 			n = 0 // a reader that breaks its contract
 		}
-		if b.add(n, err); n > 0 {
+		if b.added(n, err); n > 0 {
 			idle = -1
 		}
 	}
 }
 
-// room returns where the next bytes go; none: there is enough.
-func (b *body) room() []byte {
+// buffer returns where the next bytes go; none: there is enough.
+func (b *body) buffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.seen)
-	if b.enough || b.err != nil || n >= maxPeek {
+	if b.stopped || b.err != nil || n >= maxPeek {
 		return nil
 	}
 	if n == cap(b.seen) {
@@ -148,13 +148,13 @@ func (b *body) room() []byte {
 	return b.seen[n:min(cap(b.seen), maxPeek)]
 }
 
-func (b *body) add(n int, err error) {
+func (b *body) added(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen, b.err = b.seen[:len(b.seen)+n], err
 }
 
-// wait waits until all that is looked at is there, or for so long, and reports which.
+// wait waits until all that is looked at is there, for at most d, and reports whether it is.
 func (b *body) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -177,29 +177,29 @@ func (b *body) look() []byte {
 	if b.gzip {
 		text = unpacked(text)
 	}
-	return bytes.TrimPrefix(text, []byte("\ufeff")) // which Azure begins with
+	return bytes.TrimPrefix(text, []byte("\ufeff")) // Azure begins with a byte order mark
 }
 
-// stop has nobody read ahead any more.
+// stop ends the reading ahead with the next bytes.
 func (b *body) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.enough = true
+	b.stopped = true
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	if n, err := b.again(p); n > 0 || err != nil {
+	if n, err := b.replay(p); n > 0 || err != nil {
 		return n, err
 	}
-	<-b.done // what is being read comes first
-	if n, err := b.again(p); n > 0 || err != nil {
+	<-b.done // the bytes that the goroutine is reading come first
+	if n, err := b.replay(p); n > 0 || err != nil {
 		return n, err
 	}
 	return b.old.Read(p)
 }
 
-// again reads what was read ahead, and then how that ended.
-func (b *body) again(p []byte) (int, error) {
+// replay reads what was read ahead, and then how that ended.
+func (b *body) replay(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -213,8 +213,8 @@ func (b *body) again(p []byte) (int, error) {
 	return 0, b.err
 }
 
-// Close closes the body below. It waits no longer than is prompt for one that is being
-// read ahead: the reader that unpacks net/http's gzip cannot be closed before its first bytes.
+// Close closes the body below. It waits at most promptTimeout while the goroutine reads
+// ahead: the reader that unpacks net/http's gzip cannot be closed before its first bytes.
 func (b *body) Close() error {
 	select {
 	case <-b.done:
@@ -223,10 +223,10 @@ func (b *body) Close() error {
 	}
 	closed := make(chan error, 1)
 	go func() {
-		defer func() { _ = recover() }() // as nobody else could
+		defer func() { _ = recover() }() // a panic here would end the program
 		closed <- b.old.Close()
 	}()
-	t := time.NewTimer(prompt)
+	t := time.NewTimer(promptTimeout)
 	defer t.Stop()
 	select {
 	case err := <-closed:

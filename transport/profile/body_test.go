@@ -16,7 +16,7 @@ import (
 
 var errCut = errors.New("cut off")
 
-// looker asks to look at every 429, and remembers what it saw.
+// looker returns a profile that looks at the body of every 429, and remembers what it saw.
 func looker(seen *[]byte) *profile.Profile {
 	return &profile.Profile{
 		Name:  "looker",
@@ -43,7 +43,7 @@ func (w *wire) Close() error {
 	return w.closeErr
 }
 
-func TestLookedAtBodyReadsAsBefore(t *testing.T) {
+func TestABodyThatWasLookedAtReadsAsBefore(t *testing.T) {
 	short, full, long := `{"a":1}`, strings.Repeat("x", 8<<10), strings.Repeat("y", 70_001)
 	for _, text := range []string{"", short, full[:4096], full[:4097], full[:len(full)-1], full, full + "z", long} {
 		for name, wrap := range map[string]func(io.Reader) io.Reader{
@@ -136,7 +136,7 @@ type stuck struct{}
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 func (stuck) Close() error             { return nil }
 
-// wild claims to have read more than there was room for.
+// wild claims to have read more bytes than it had space for.
 type wild struct{ stuck }
 
 func (wild) Read(p []byte) (int, error) { return len(p) + 7, io.EOF }
@@ -162,7 +162,7 @@ type duplex struct {
 func (d *duplex) Write(p []byte) (int, error) { return d.wrote.Write(p) }
 func (d *duplex) CloseWrite() error           { d.halves++; return nil }
 
-func TestLookedAtBodyCanStillBeWrittenTo(t *testing.T) {
+func TestABodyThatWasLookedAtCanStillBeWrittenTo(t *testing.T) {
 	var seen []byte
 	d := &duplex{wire: wire{Reader: strings.NewReader("{}")}}
 	resp := answer(429, "Content-Type", "application/json")
@@ -179,7 +179,7 @@ func TestLookedAtBodyCanStillBeWrittenTo(t *testing.T) {
 	}
 }
 
-// To look at a body is to wait for it, so that a function asks for few.
+// Looking at a body means waiting for it, so the profiles list few.
 func TestLookingAtABodyWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -216,7 +216,7 @@ func TestValuesOfABodyAreFoundByTheirPath(t *testing.T) {
 		{`{"a":"` + strings.Repeat("x", 2000) + `"}`, "a", ""},
 		{`{"x":"}],\"a\":1","a":2}`, "a", "2"},
 		{`{"x":[{"y":"]"}],"a":2}`, "a", "2"},
-		{`{"a":1`, "a", ""}, // 10, perhaps
+		{`{"a":1`, "a", ""}, // perhaps 10
 		{`{"a":"cut`, "a", ""},
 		{`{"a":"cut"`, "a", ""},
 		{`{"a":1,"b":"cut`, "a", "1"},

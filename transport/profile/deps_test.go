@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whoever paces calls gets nothing but the standard library with it. What tests
-// import is not counted: structured fields are compared with another's reading.
+// A program that paces calls gets nothing but the standard library with this package. Imports
+// of tests do not count: they compare structured fields with another reading.
 func TestPackageImportsOnlyTheStandardLibrary(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {

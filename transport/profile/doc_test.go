@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// go doc prints a declaration as it stands, and a profile has up to 40 lines: each has
-// them in a variable that is not exported.
-func TestWhatIsExportedIsDeclaredInALine(t *testing.T) {
+// go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
+// is in a variable that is not exported.
+func TestExportedVariablesAreDeclaredInALine(t *testing.T) {
 	files, err := filepath.Glob("vendors*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// An API that hides its refusals: it answers 403, tells what remains of a minute
-// in headers of its own, and the reason and the wait in the body.
+// An API that hides its refusals: it answers 403, tells what remains of a minute in headers
+// of its own, and the reason and the wait in the body.
 func ExampleProfile() {
 	weather := &profile.Profile{
 		Name: "weather",
@@ -46,7 +46,7 @@ func ExampleProfile() {
 	for _, p := range signal.Policies() {
 		fmt.Println(p.Name, p.Remaining, "of", p.Limit, "in", p.Window)
 	}
-	body, err := io.ReadAll(resp.Body) // is there as before
+	body, err := io.ReadAll(resp.Body) // the body is there as before
 	fmt.Println(len(body), err)
 	// Output:
 	// true rate 7.5s
@@ -54,7 +54,7 @@ func ExampleProfile() {
 	// 44 <nil>
 }
 
-// A success that used up the last of a window: the next call is to wait.
+// A success that used up the last of a window: the next call has to wait.
 func ExampleProfile_Read() {
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}}
 	resp.Header.Set("RateLimit", `"default";r=0;t=30`)

@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// profile reads the fields that a profile lists. It reports whether there is one
-// for its function.
+// profile reads the fields that a profile lists. It reports whether there is one for Judge.
 func (r *reader) profile(p *Profile) (custom bool) {
 	var limits, policies []string
-	wild := false
+	wildcards := false
 	for i := range p.Fields {
 		switch f := &p.Fields[i]; f.Is {
 		case IsRateLimit:
@@ -25,7 +24,7 @@ func (r *reader) profile(p *Profile) (custom bool) {
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if strings.IndexByte(f.Header, '*') >= 0 {
-			wild = true
+			wildcards = true
 			continue
 		}
 		switch f.Is {
@@ -39,11 +38,11 @@ func (r *reader) profile(p *Profile) (custom bool) {
 			r.field(f, f.Policy, v, from)
 		}
 	}
-	if wild && len(r.header) <= maxNames {
-		custom = r.wild(p, from) || custom
+	if wildcards && len(r.header) <= maxNames {
+		custom = r.wildcards(p, from) || custom
 	}
 	for i := r.s.n - 1; i >= from; i-- {
-		if !r.s.Policies()[i].settle() {
+		if !r.s.Policies()[i].normalize() {
 			r.s.drop(i)
 		}
 	}
@@ -54,7 +53,7 @@ func (r *reader) profile(p *Profile) (custom bool) {
 // lines returns the lines of the field's header.
 func (f *Field) lines(h http.Header) []string { return lines(h, canonical(f.Header)) }
 
-// canonical is http.CanonicalHeaderKey, but quicker for what is canonical.
+// canonical is http.CanonicalHeaderKey, but quicker for a name that is canonical already.
 func canonical(name string) string {
 	start := true
 	for i := range len(name) {
@@ -110,7 +109,7 @@ func (r *reader) field(f *Field, policy string, lines []string, from int) {
 	}
 }
 
-// group returns the policy of a name among those of the profile.
+// group returns the profile's policy of that name.
 func (r *reader) group(f *Field, name string, from int) *Policy {
 	all := r.s.Policies()
 	for i := from; i < len(all); i++ {
@@ -129,7 +128,7 @@ func (r *reader) group(f *Field, name string, from int) *Policy {
 	return r.s.push(p)
 }
 
-// unitOf returns the unit of a policy that is named by it.
+// unitOf returns the unit that the name of a policy says.
 func unitOf(name string) string {
 	switch {
 	case strings.HasSuffix(name, "tokens"):
@@ -150,7 +149,7 @@ func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
 			if unit <= 0 {
 				unit = time.Second
 			}
-			p.Window = max(p.Window, span(n, unit))
+			p.Window = max(p.Window, duration(n, unit))
 		} else if d, ok := goDuration(v); ok {
 			p.Window = max(p.Window, d)
 		}
@@ -179,8 +178,8 @@ func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
 	}
 }
 
-// wild reads the headers with a name in them.
-func (r *reader) wild(p *Profile, from int) (custom bool) {
+// wildcards reads the headers with a name in them.
+func (r *reader) wildcards(p *Profile, from int) (custom bool) {
 	type pattern struct {
 		f              *Field
 		prefix, suffix string
@@ -217,7 +216,7 @@ func (r *reader) wild(p *Profile, from int) (custom bool) {
 	return custom
 }
 
-// lists reports whether a header is listed without an asterisk, which wins.
+// lists reports whether a field without an asterisk lists a header, which takes precedence.
 func (p *Profile) lists(name string) bool {
 	for i := range p.Fields {
 		if strings.EqualFold(p.Fields[i].Header, name) {
@@ -249,7 +248,7 @@ func (r *reader) names(p *Profile, from int) {
 
 const maxName = 128
 
-// clean returns a name as it is passed on: of bounded length, valid UTF-8 and
+// clean returns a name as the package passes it on: of bounded length, valid UTF-8 and
 // without control characters.
 func clean(name string) string {
 	ascii := len(name) <= maxName
@@ -274,7 +273,7 @@ func clean(name string) string {
 	return name
 }
 
-// lastRune returns where the last character of a text that is not empty begins.
+// lastRune returns where the last character of a text begins, which is not empty.
 func lastRune(s string) int {
 	i := len(s) - 1
 	for i > 0 && len(s)-i < utf8.UTFMax && !utf8.RuneStart(s[i]) {
@@ -283,7 +282,7 @@ func lastRune(s string) int {
 	return i
 }
 
-// lower is strings.ToLower without allocation for the names that are common.
+// lower is strings.ToLower without allocation for the common names.
 func lower(name string) string {
 	switch name {
 	case "Requests":

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// lines are those of a header: a string or a list of them.
+// lines are those of a header: a string or a list of strings.
 type lines []string
 
 func (l *lines) UnmarshalJSON(b []byte) error {
@@ -77,7 +77,7 @@ func (c *fixture) response() *http.Response {
 	}
 	if c.Body != "" {
 		resp.Body = io.NopCloser(strings.NewReader(c.Body))
-		// The files leave out what says nothing about limits.
+		// The files leave out headers that say nothing about limits.
 		if kind := "application/json"; resp.Header.Get("Content-Type") == "" {
 			if strings.HasPrefix(c.Body, "<") {
 				kind = "text/xml"
@@ -88,8 +88,8 @@ func (c *fixture) response() *http.Response {
 	return resp
 }
 
-// policyOf returns what a policy says in the words of the files. The zero one is
-// a response without any.
+// policyOf returns a policy in the words of the files. The zero policy is that of a response
+// without any.
 func policyOf(p *profile.Policy) map[string]any {
 	got := map[string]any{"policy": nil, "limit": nil, "remaining": nil, "reset_after_s": nil, "window_s": nil, "unit": nil, "kind": nil}
 	if p == nil {
@@ -116,7 +116,7 @@ func policyOf(p *profile.Policy) map[string]any {
 	return got
 }
 
-// same compares within a millisecond, in which the files' times are.
+// same compares within a millisecond, because the files' times are in milliseconds.
 func same(want, got any) bool {
 	w, ok1 := want.(float64)
 	g, ok2 := got.(float64)
@@ -126,7 +126,8 @@ func same(want, got any) bool {
 	return want == got
 }
 
-// check compares all that a fixture expects. Keys that it leaves out are free.
+// check compares all that a fixture expects. Keys that the fixture leaves out may have any
+// value.
 func (c *fixture) check(t *testing.T, s *profile.Signal) {
 	t.Helper()
 	got := policyOf(s.Binding())
@@ -136,7 +137,7 @@ func (c *fixture) check(t *testing.T, s *profile.Signal) {
 	if s.HasRetryAfter {
 		got["retry_after_s"] = s.RetryAfter.Seconds()
 	}
-	// What lasts no time is what the API has not said.
+	// A wait of 0 is none.
 	got["block_s"] = min(s.Wait, time.Hour).Seconds()
 	got["policies_count"] = float64(len(s.Policies()))
 	for key, want := range c.Expect {
@@ -166,7 +167,7 @@ func (c *fixture) check(t *testing.T, s *profile.Signal) {
 	}
 }
 
-// checkSet finds a policy of its own for each one that is expected.
+// checkSet finds a different policy for each one that the fixture expects.
 func (c *fixture) checkSet(t *testing.T, s *profile.Signal, want []any) {
 	t.Helper()
 	taken := map[int]bool{}
@@ -190,8 +191,8 @@ next:
 	}
 }
 
-// Every response of the files is read as the files expect. Further files of the
-// same form are named by DRIPFEED_HEADERS.
+// Every response of the files is read as the files expect. DRIPFEED_HEADERS names further
+// files of the same form.
 func TestEveryResponseIsReadAsExpected(t *testing.T) {
 	files := []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl"}
 	if more := os.Getenv("DRIPFEED_HEADERS"); more != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// names are those of all profiles that are fuzzed.
+// names are those of all profiles that FuzzRead reads with.
 var names = []string{
 	"generic", "github", "linear", "slack", "notion", "airtable", "monday", "zoom", "basecamp", "jira", "confluence-dc", "openai", "anthropic",
 	"aws", "azure-arm", "graph", "google", "okta", "kong", "rapidapi", "akamai", "oracle-gateway", "twilio", "shopify-rest", "shopify-graphql",
@@ -61,8 +61,8 @@ func FuzzRead(f *testing.F) {
 		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != body {
 			t.Errorf("the body is %q afterwards, %v", got, err)
 		}
-		// What it says does not depend on the order in which Go's maps are gone
-		// through, unless there is too much to read all.
+		// The result does not depend on the order of Go's maps, unless there is too much to
+		// read all.
 		if again := p.Read(parse(status, head, body), now); len(head) < 1000 {
 			a, b := s.Binding(), again.Binding()
 			if s.Wait != again.Wait || s.Throttled != again.Throttled || s.Reason != again.Reason || len(s.Policies()) != len(again.Policies()) ||
@@ -70,7 +70,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("%+v and then %+v", s, again)
 			}
 		}
-		// A further line never shortens the wait that was asked for.
+		// One more line never shortens the wait.
 		if s.HasRetryAfter && !s.Cached && p == profile.Generic && status == 429 {
 			more := parse(status, "Retry-After: 7\n"+head, body)
 			if longer := p.Read(more, now); len(head) < 1000 && len(more.Header["Retry-After"]) <= 16 && longer.RetryAfter < min(s.RetryAfter, 6*time.Second) {
@@ -80,7 +80,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// What is found in a body is what encoding/json finds, where that reads it.
+// In a body that encoding/json can read, find returns what encoding/json finds.
 func FuzzJSON(f *testing.F) {
 	for _, body := range []string{`{"a":{"b":"x"}}`, `[{"a":[{"c":1},{"b":true}]}]`, `{"a":{"b":"\u00fc\"\\"}}`, `{"x":"}","a":{"b":-1.5e3}}`, `{"a":[1,{"b":null},{"b":2}]}`, `{"a":`} {
 		f.Add(body)
@@ -92,8 +92,8 @@ func FuzzJSON(f *testing.F) {
 		d := json.NewDecoder(bytes.NewReader([]byte(body)))
 		d.UseNumber()
 		var v struct{ A struct{ B json.RawMessage } }
-		// Its keys are read in any case, and the last one counts, so that only
-		// plain texts can be compared.
+		// encoding/json reads keys in any case, and the last one counts. So only plain texts
+		// can be compared.
 		if d.Decode(&v) != nil || strings.ContainsAny(body, "\\AB[") || strings.Count(body, `"a"`) != 1 || strings.Count(body, `"b"`) != 1 || !json.Valid([]byte(body)) || len(body) > 1000 {
 			return
 		}

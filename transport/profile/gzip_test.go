@@ -11,7 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// zipped returns what a text is compressed.
+// zipped returns a compressed text.
 func zipped(t testing.TB, text string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -25,13 +25,13 @@ func zipped(t testing.TB, text string) string {
 	return b.String()
 }
 
-// A client that asks for gzip itself gets it as it is, and net/http unpacks nothing.
+// A client that asks for gzip itself gets it as it is: net/http unpacks nothing.
 func TestABodyThatIsGzippedIsLookedAtAndReadsAsBefore(t *testing.T) {
 	const text = `{"message":"You have exceeded a secondary rate limit."}`
 	long := strings.Repeat("0123456789abcdef", 8<<10)
 	for name, c := range map[string]struct {
 		body, encoding, saw string
-		unpacked            bool // by net/http
+		unpacked            bool // net/http has unpacked it
 	}{
 		"gzip":               {body: zipped(t, text), encoding: "gzip", saw: text},
 		"another case":       {body: zipped(t, text), encoding: " GZIP ", saw: text},
@@ -66,10 +66,10 @@ func TestGitHubsSecondaryLimitIsKnownInGzip(t *testing.T) {
 	}
 }
 
-// slowZips are bodies that are made to be slow to unpack.
+// slowZips are bodies that are meant to be slow to unpack.
 func slowZips(t testing.TB) map[string]string {
 	head := "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-	var tables bytes.Buffer // of blocks with codes of their own
+	var tables bytes.Buffer // blocks with codes of their own
 	w, err := flate.NewWriter(&tables, flate.HuffmanOnly)
 	if err != nil {
 		t.Fatal(err)

@@ -8,10 +8,10 @@ import (
 
 const (
 	maxRead  = 4 << 10 // bytes of values of one response
-	perValue = 64      // bytes that a value counts at least: dates cost more than their length
+	perValue = 64      // bytes that a value counts at least: parsing a date costs more than its length
 	maxValue = 1 << 10 // bytes of one line
 	maxLines = 16      // of one header
-	maxNames = 128     // headers that are gone through; of more, the known ones are looked up
+	maxNames = 128     // headers to range over; where there are more, the known ones are looked up
 )
 
 // The headers that are generally known.
@@ -64,8 +64,8 @@ var known = [hNone]string{
 	hYReset:         "X-Rate-Limit-Reset",
 }
 
-// slot returns which of the known headers has the canonical name, or hNone. It
-// is asked for every header of every response.
+// slot returns which of the known headers has the canonical name, or hNone. It runs for every
+// header of every response.
 func slot(name string) int {
 	if len(name) < 3 || len(name) > 23 {
 		return hNone
@@ -128,9 +128,8 @@ func slot(name string) int {
 	return hNone
 }
 
-// scan returns the set of the known headers that are there. To go through a
-// response's few headers is cheaper than to look up the many that are known; a
-// flood of them is not gone through.
+// scan returns the set of the known headers that are there. Ranging over a response's few
+// headers is cheaper than looking up the many that are known, but not over a flood of them.
 func scan(h http.Header) (seen uint32) {
 	if len(h) > maxNames {
 		for n, name := range known {
@@ -150,20 +149,20 @@ func scan(h http.Header) (seen uint32) {
 
 // reader reads one response into a Signal.
 type reader struct {
-	header http.Header
-	seen   uint32 // the known headers that are there
-	left   int    // bytes that may still be read
-	now    time.Time
-	date   time.Time
-	dated  bool
-	asked  bool   // whether there is a date
-	s      Signal // by value: a pointer to it would cost an allocation
+	header   http.Header
+	seen     uint32 // the known headers that are there
+	left     int    // bytes that may still be read
+	now      time.Time
+	date     time.Time
+	dated    bool
+	dateRead bool   // the header Date has been looked at
+	s        Signal // by value: a pointer to it would cost an allocation
 
 	quotas  [8]quota // RateLimit-Policy of the drafts 04 to 07
 	nQuotas int
 }
 
-// lines returns the lines of a header, as many as are read.
+// lines returns the lines of a header, at most maxLines.
 func lines(h http.Header, name string) []string {
 	v := h[name]
 	return v[:min(len(v), maxLines)]
@@ -177,8 +176,8 @@ func (r *reader) known(n int) []string {
 	return lines(r.header, known[n])
 }
 
-// take returns a line without the blanks around it, unless it is too long or
-// too much has been read already.
+// take returns a line without the blanks around it, unless it is too long or too much has
+// been read already.
 func (r *reader) take(v string) (string, bool) {
 	if len(v) > maxValue || r.left <= 0 {
 		return "", false
@@ -187,8 +186,8 @@ func (r *reader) take(v string) (string, bool) {
 	return strings.Trim(v, " \t"), true
 }
 
-// cached reports whether the response comes out of a cache, so that it says
-// nothing about the API now.
+// cached reports whether the response comes out of a cache, so that it says nothing about the
+// API now.
 func (r *reader) cached() bool {
 	for _, v := range r.known(hFromCache) {
 		if v != "" {
@@ -206,14 +205,13 @@ func (r *reader) cached() bool {
 	return false
 }
 
-// clock returns what the API's clock showed when it answered, or else the local
-// time.
+// clock returns what the API's clock showed when it answered, or else the local time.
 func (r *reader) clock() time.Time {
-	if !r.asked {
-		r.asked = true
+	if !r.dateRead {
+		r.dateRead = true
 		// Another Date would be a proxy's.
 		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
-			r.date, r.dated = stamp(strings.Trim(v[0], " \t"))
+			r.date, r.dated = timestamp(strings.Trim(v[0], " \t"))
 		}
 	}
 	if r.dated {

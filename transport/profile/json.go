@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 )
 
-// maxDepth is how deep a value that is looked for may lie.
+// maxDepth is how deep a value may lie that find or each returns.
 const maxDepth = 16
 
-// find returns the value at a path, as it stands in a JSON text, or nil. It
-// looks at each byte once and does not check what it passes by, so that a body
-// that was cut off or is wrong further on does no harm.
+// find returns the value at a path, as it stands in a JSON text, or nil. It looks at each
+// byte once and does not check what it skips, so that a body that was cut off or is wrong
+// further on does no harm.
 func find(b []byte, path []string) []byte {
 	f := finder{b: b, left: maxSteps}
 	if c := f.peek(); len(path) > 0 && c != '{' && c != '[' {
@@ -25,7 +25,7 @@ type finder struct {
 	left int // steps
 }
 
-// step reports whether a further value may be passed by.
+// step reports whether another value may be skipped.
 func (f *finder) step() bool {
 	if f.left--; f.left < 0 {
 		f.i = len(f.b)
@@ -33,7 +33,7 @@ func (f *finder) step() bool {
 	return f.left >= 0
 }
 
-// peek returns the next byte that is no blank; 0: there is none.
+// peek returns the next byte that is not a blank; 0: there is none.
 func (f *finder) peek() byte {
 	for ; f.i < len(f.b); f.i++ {
 		switch f.b[f.i] {
@@ -108,18 +108,17 @@ func (f *finder) value(path []string, depth int) []byte {
 	}
 }
 
-// maxSteps is how many values are passed by in a body, those within others that
-// nobody looks for apart; to read one counts as readSteps more.
+// maxSteps is how many values are skipped in a body; values within a skipped value do not
+// count. Reading one counts as readSteps more.
 const (
 	maxSteps  = 1024
 	readSteps = 8
 )
 
-// each calls f for the strings, numbers and other plain values in some members of
-// a JSON text, with the path to them: the names of the members, with slashes
-// between them. The elements of an array have the array's path. value returns what
-// is there, as text does. Like find, each looks at each byte once, but for all
-// that somebody looks for.
+// each calls f for the strings, numbers and other plain values in some members of a JSON
+// text, with the path to them: the names of the members, with slashes between them. The
+// elements of an array have the array's path. value returns what is there, as text does. Like
+// find, each looks at each byte once, but for all members together.
 func each(b []byte, f func(path []byte, value func() string), members ...string) {
 	w := walker{finder: finder{b: b, left: maxSteps}, members: members, f: f, path: make([]byte, 0, maxName)}
 	w.value = w.text
@@ -132,18 +131,18 @@ type walker struct {
 	f       func(path []byte, value func() string)
 	value   func() string
 	path    []byte
-	plain   []byte // the value that f is called for
+	plain   []byte // the value that f gets
 }
 
 func (w *walker) text() string {
 	w.left -= readSteps
-	if bytes.IndexByte(w.plain, '\\') >= 0 { // which takes longer
+	if bytes.IndexByte(w.plain, '\\') >= 0 { // decoding escapes takes longer
 		w.left -= 2 * readSteps
 	}
 	return text(w.plain)
 }
 
-// walk passes by a value and tells of all that lies in it, down to maxDepth.
+// walk reads a value and calls f for all that lies in it, down to maxDepth.
 func (w *walker) walk(depth int) {
 	c := w.peek()
 	if depth > maxDepth || c != '{' && c != '[' {
@@ -178,8 +177,8 @@ func (w *walker) walk(depth int) {
 	}
 }
 
-// key passes by the name of a member and puts it behind the first n bytes of the
-// path. If nobody looks for it, it passes by the value, too, and reports false.
+// key reads the name of a member and puts it after the first n bytes of the path. If nobody
+// looks for it, key skips the value, too, and reports false.
 func (w *walker) key(n int) bool {
 	if w.peek() != '"' {
 		w.i = len(w.b) // no JSON
@@ -212,8 +211,8 @@ func (w *walker) wanted(key []byte) bool {
 	return false
 }
 
-// member reads the next member of an object, whose brace it passes by first, and
-// returns its key and value; nil: there is none.
+// member reads the next member of an object, whose brace it skips first, and returns its key
+// and value; nil: there is none.
 func (f *finder) member() (key, value []byte) {
 	for f.peek() == '{' || f.peek() == ',' {
 		f.i++
@@ -232,11 +231,11 @@ func (f *finder) member() (key, value []byte) {
 	return key, f.b[from:f.i]
 }
 
-// quoted passes by a string and returns what is between its quotes.
+// quoted reads a string and returns what is between its quotes.
 func (f *finder) quoted() []byte {
 	f.i++
 	from := f.i
-	// Most strings have no escapes, and are found at the speed of memory.
+	// Most strings have no escapes, and IndexByte finds their end fast.
 	n := bytes.IndexByte(f.b[from:], '"')
 	if n == 0 || n > 0 && f.b[from+n-1] != '\\' {
 		f.i += n + 1
@@ -255,7 +254,7 @@ func (f *finder) quoted() []byte {
 	return nil
 }
 
-// skip passes by a value.
+// skip skips a value.
 func (f *finder) skip() {
 	switch f.peek() {
 	case '"':
@@ -294,7 +293,7 @@ func (f *finder) skip() {
 // structural are the characters that begin or end something.
 var structural = [256]bool{'"': true, '{': true, '[': true, '}': true, ']': true}
 
-// text returns what a string, number or boolean says.
+// text returns a string, number or boolean as text.
 func text(value []byte) string {
 	switch {
 	case len(value) == 0, len(value) > maxValue, value[0] == '{', value[0] == '[', string(value) == "null":

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// told returns the values that each tells of, after their paths.
+// told returns the values that each calls its function for, after their paths.
 func told(body string, members ...string) (all []string) {
 	each([]byte(body), func(path []byte, value func() string) {
 		all = append(all, string(path)+"="+value())
@@ -17,7 +17,7 @@ func told(body string, members ...string) (all []string) {
 	return all
 }
 
-func TestAllValuesOfABodyAreFoundInOneGo(t *testing.T) {
+func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
 	deep := func(n int) string { return `{"a":` + strings.Repeat("[", n) + "1" + strings.Repeat("]", n) + "}" }
 	for _, c := range []struct {
 		body string
@@ -69,7 +69,7 @@ func TestSearchesInABodyEnd(t *testing.T) {
 	}
 }
 
-// flat returns what each is to tell of, as encoding/json reads it.
+// flat returns what each should tell of, as encoding/json reads it.
 func flat(d *json.Decoder, path string, depth int, all []string) ([]string, error) {
 	token, err := d.Token()
 	if err != nil {
@@ -102,7 +102,7 @@ func flat(d *json.Decoder, path string, depth int, all []string) ([]string, erro
 	return all, err
 }
 
-// What is found in a body is what encoding/json finds, where that reads it.
+// In a body that encoding/json can read, each tells what encoding/json finds.
 func FuzzEach(f *testing.F) {
 	for _, body := range []string{`{"a":{"b":"x"}}`, `[{"a":[{"c":1},{"b":true}]}]`, `{"a":{"b":"\u00fc\"\\"}}`, `{"x":"}","a":{"b":-1.5e3}}`, `{"a":[1,{"b":null},{"b":2}]}`, `{"a":`, `{"":{"a":1}}`, `{"a":[[[]]],"b":{}}`} {
 		f.Add(body)
@@ -110,7 +110,7 @@ func FuzzEach(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		got := told(body, "a", "b")
 		if !json.Valid([]byte(body)) || !utf8.ValidString(body) || strings.ContainsAny(body, `\/`) || strings.Contains(body, `""`) || len(body) > 200 {
-			return // names are not read as encoding/json does
+			return // encoding/json reads names in another way
 		}
 		d := json.NewDecoder(strings.NewReader(body + " "))
 		d.UseNumber()

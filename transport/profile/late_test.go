@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// after is a reader that waits before it goes on, or is closed.
+// after is a reader that waits before it goes on, unless it is closed.
 type after struct {
 	io.Reader
 	wait time.Duration
@@ -56,7 +56,7 @@ func TestARefusalIsToldEarlyIfItsBodyIsLate(t *testing.T) {
 		first, and string
 		wait       time.Duration
 		header     []string
-		early      string // when, why and for how long
+		early      string // the reason and the wait
 		then       string
 	}{
 		"prompt":            {profile.OpenAI, `{"error":{}}`, ``, 0, []string{"Retry-After", "7"}, "", "0s rate 7s"},
@@ -95,7 +95,7 @@ func TestARefusalIsToldEarlyIfItsBodyIsLate(t *testing.T) {
 	}
 }
 
-func TestNothingIsToldEarlyOfWhatIsNoRefusalByItsHeaders(t *testing.T) {
+func TestOnlyARefusalByItsHeadersIsToldEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		resp := slowly("", time.Second, strings.NewReader(`{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`))
 		resp.StatusCode = 400
@@ -106,7 +106,8 @@ func TestNothingIsToldEarlyOfWhatIsNoRefusalByItsHeaders(t *testing.T) {
 	})
 }
 
-// What was being read when nobody waited any more comes to whoever reads, in its place.
+// Bytes that the profile was reading when it stopped waiting come to the program's reader, in
+// their place.
 func TestABodyThatStallsLosesNothing(t *testing.T) {
 	for name, wrap := range map[string]func(io.Reader) io.Reader{
 		"whole":         func(r io.Reader) io.Reader { return r },
@@ -134,8 +135,8 @@ func TestABodyThatStallsLosesNothing(t *testing.T) {
 	}
 }
 
-func TestABodyThatStallsIsLetGoWhenItIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // which ends only if all goroutines have
+func TestClosingABodyThatStallsEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the bubble ends only when all goroutines have ended
 		resp := slowly("x", 24*time.Hour, strings.NewReader(""))
 		_ = profile.GitHub.Read(resp, now)
 		if err := resp.Body.Close(); err != nil {
@@ -153,7 +154,7 @@ type bomb struct{ stuck }
 
 func (bomb) Read([]byte) (int, error) { panic("bang") }
 
-func TestAPanicOfABodyIsItsReaders(t *testing.T) {
+func TestAPanicOfABodyReachesItsReader(t *testing.T) {
 	resp := answer(429, "Content-Type", "application/json")
 	resp.Body, resp.ContentLength = bomb{}, -1
 	for name, read := range map[string]func(){

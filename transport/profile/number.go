@@ -8,24 +8,22 @@ import (
 )
 
 const (
-	// forever is what longer times count as: 2^31 seconds, 68 years. That is
-	// where HTTP's caches stop counting, too, and far from where a
-	// time.Duration overflows.
+	// forever is what longer times count as: 2^31 seconds, 68 years. HTTP's caches stop
+	// counting there, too, and a time.Duration is far from its end.
 	forever = (1 << 31) * time.Second
-	// believable is the longest reset that is believed. APIs count by the month
-	// at most.
-	believable = 40 * 24 * time.Hour
-	maxDigits  = 20
+	// maxReset is the longest reset that counts. APIs count by the month at most.
+	maxReset  = 40 * 24 * time.Hour
+	maxDigits = 20
 )
 
-// number reads digits, and decimals. It is no strconv.ParseFloat, which takes
-// NaN, Inf, 0x1p4, 1e9, +5 and 1_000, too.
+// number reads digits, and decimals. strconv.ParseFloat would take NaN, Inf, 0x1p4, 1e9, +5
+// and 1_000, too.
 func number(v string) (float64, bool) {
 	whole, part, decimal := strings.Cut(v, ".")
 	if !allDigits(whole) || len(whole) > maxDigits || decimal && !allDigits(part) {
 		return 0, false
 	}
-	if !decimal && len(whole) <= 15 { // as most are, and exact in a float64
+	if !decimal && len(whole) <= 15 { // most numbers are, and are exact in a float64
 		n := int64(0)
 		for i := range len(whole) {
 			n = 10*n + int64(whole[i]-'0')
@@ -45,9 +43,9 @@ func allDigits(s string) bool {
 	return s != ""
 }
 
-// span returns n times the unit, which is not negative. A part of a nanosecond
-// counts as a whole one: who comes early is refused again.
-func span(n float64, unit time.Duration) time.Duration {
+// duration returns n times the unit, which is not negative. A part of a nanosecond counts as
+// a whole one: the API refuses a call that comes early.
+func duration(n float64, unit time.Duration) time.Duration {
 	d := math.Ceil(n * float64(unit))
 	if !(d < float64(forever)) {
 		return forever
@@ -55,13 +53,13 @@ func span(n float64, unit time.Duration) time.Duration {
 	return max(0, time.Duration(d))
 }
 
-// goDuration reads what Go writes a duration as: 6m0s, 12ms, 2m59.56s.
+// goDuration reads a duration as Go writes it: 6m0s, 12ms, 2m59.56s.
 func goDuration(v string) (time.Duration, bool) {
 	if v == "" || !isDigit(v[0]) || !isAlpha(v[len(v)-1]) {
 		return 0, false
 	}
 	for i := range len(v) {
-		// The bytes of both letters mu are among those of a duration.
+		// These bytes include those of both letters mu.
 		if c := v[i]; !isDigit(c) && c != '.' && strings.IndexByte("hmnsuµμ", c) < 0 {
 			return 0, false
 		}
@@ -73,8 +71,8 @@ func goDuration(v string) (time.Duration, bool) {
 	return min(d, forever), true
 }
 
-// thousands reports whether a number is written with commas between the
-// thousands, which looks like a list and is none.
+// thousands reports whether a number is written with commas between the thousands, which
+// looks like a list.
 func thousands(v string) bool {
 	if len(v) < 5 || strings.IndexByte(v, ' ') >= 0 {
 		return false

@@ -27,7 +27,7 @@ func TestNumbersAreDigitsWithOrWithoutDecimals(t *testing.T) {
 	}
 }
 
-func TestSpansAreRoundedUpAndSaturate(t *testing.T) {
+func TestDurationsAreRoundedUpAndSaturate(t *testing.T) {
 	for _, c := range []struct {
 		n    float64
 		unit time.Duration
@@ -37,7 +37,7 @@ func TestSpansAreRoundedUpAndSaturate(t *testing.T) {
 		{2147483647, time.Second, 2147483647 * time.Second}, {2147483648, time.Second, forever}, {9223372037, time.Second, forever},
 		{1e20, time.Hour, forever}, {math.Inf(1), 1, forever}, {math.NaN(), 1, forever},
 	} {
-		if got := span(c.n, c.unit); got != c.want {
+		if got := duration(c.n, c.unit); got != c.want {
 			t.Errorf("%v times %v: %v, want %v", c.n, c.unit, got, c.want)
 		}
 	}
@@ -71,9 +71,8 @@ func TestNamesAreBoundedAndPrintable(t *testing.T) {
 	}
 }
 
-// The time to read a date is that of one layout, so what is understood must not
-// depend on it.
-func FuzzStamp(f *testing.F) {
+// timestamp tries one layout only, and must not read less by that.
+func FuzzTimestamp(f *testing.F) {
 	for _, v := range []string{
 		"Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994", "2026-09-01T12:00:00Z", "2026-09-01T12:00:00.123456789+02:00",
 		"2026-09-01T12:00Z", "2026-09-01 12:00:00+0200", "2026-09-01T12:00:00+02", "Tue Feb 16 2021 09:02:42 GMT+0100 (Central European Standard Time)", "Tue Sep 16 2021 09:02:42 GMT-0100",
@@ -82,7 +81,7 @@ func FuzzStamp(f *testing.F) {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, v string) {
-		at, ok := stamp(v)
+		at, ok := timestamp(v)
 		if want, err := http.ParseTime(v); err == nil && strings.HasSuffix(v, "GMT") && len(v) == len(http.TimeFormat) && v[3] == ',' {
 			if !ok || !at.Equal(want) {
 				t.Errorf("%q: %v %v, want %v", v, at, ok, want)
@@ -90,7 +89,7 @@ func FuzzStamp(f *testing.F) {
 		} else if ok && err == nil && !at.Equal(want) {
 			t.Errorf("%q: %v, want %v", v, at, want)
 		}
-		// Go's reading takes an hour of one digit, which RFC 3339 does not.
+		// Go accepts an hour of one digit, which RFC 3339 does not.
 		if want, err := time.Parse(time.RFC3339, v); err == nil && v[13] == ':' && (!ok || !at.Equal(want)) {
 			t.Errorf("%q: %v %v, want %v", v, at, ok, want)
 		}
@@ -111,11 +110,11 @@ func FuzzStamp(f *testing.F) {
 			if err != nil || n != exact || strings.Trim(v, "0123456789.") != "" {
 				t.Errorf("%q: %v, want %v, %v", v, n, exact, err)
 			}
-			// Never too short: a call that comes early is refused again.
+			// A duration is never too short: the API refuses a call that comes early.
 			if want, _, err := big.ParseFloat(v, 10, 200, big.ToNegativeInf); err == nil && n < 1e6 {
 				want.Mul(want, big.NewFloat(1e9))
-				if got := new(big.Float).SetInt64(int64(span(n, time.Second)) + 1); got.Cmp(want) < 0 {
-					t.Errorf("%q: %v is too short", v, span(n, time.Second))
+				if got := new(big.Float).SetInt64(int64(duration(n, time.Second)) + 1); got.Cmp(want) < 0 {
+					t.Errorf("%q: %v is too short", v, duration(n, time.Second))
 				}
 			}
 		}

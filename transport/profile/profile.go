@@ -5,65 +5,61 @@ import (
 	"time"
 )
 
-// A Profile is how one API tells of its limits, beside what is read from every
-// response. It is data and at most one small function. A nil *Profile is
-// [Generic]. Profiles are safe for concurrent use, and not to be changed once
-// they are in use.
+// A Profile is how one API tells of its limits, beside what the package reads from every
+// response. It is data and at most one small function. A nil *Profile is [Generic]. Profiles
+// are safe for concurrent use. Do not change one once it is in use.
 type Profile struct {
 	// Name is the API's name, in lower case.
 	Name string
-	// Fields are the headers that only this API has, or that mean something
-	// else here than elsewhere. A header that is listed is read only as listed.
+	// Fields are the headers that only this API has, or that mean something else here than
+	// elsewhere. A header that is listed is read only as listed.
 	Fields []Field
-	// Refusals are the statuses that are refusals because of a limit, beside
-	// 429, 529, and 503 where it says when to come back.
+	// Refusals are the statuses that are refusals because of a limit, beside 429, 529, and
+	// 503 with a Retry-After.
 	Refusals []int
-	// Reason is why this API refuses with 429 and Refusals, unless the response
-	// tells otherwise. Unknown: [Rate]. A 503 or 529 is about the API's own
-	// troubles, whatever stands here.
+	// Reason is why this API refuses with 429 and Refusals, unless the response tells
+	// otherwise. Unknown: [Rate]. It does not apply to a 503 or 529, which is about the API's
+	// own troubles.
 	Reason Reason
-	// Penalty is for how long the API's documentation asks to wait after a
-	// refusal that does not say. It becomes the RetryAfter of a refusal that
-	// has neither a Retry-After above 0 nor a reset, and no other reason than
-	// Rate: not of a 503, whose troubles it is not about. 0: there is none.
+	// Penalty is how long the API's documentation asks to wait after a refusal that does not
+	// say. It becomes the RetryAfter of a refusal for the reason Rate that has neither a
+	// Retry-After above 0 nor a reset. It does not apply to a 503. 0: there is none.
 	Penalty time.Duration
-	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if
-	// its media type is JSON, or one of Types, and it is not compressed otherwise
-	// than by gzip. To look at it means to wait for it, up to 2 s, so a body that
-	// streams is not to be listed.
+	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if its media type
+	// is JSON, or one of Types, and it is not compressed otherwise than by gzip. To look at a
+	// body means to wait for it, up to 2 s, so do not list one that streams.
 	Peeks []Peek
-	// Types are media types beside JSON whose bodies are looked at, in lower
-	// case, such as "text/xml".
+	// Types are media types beside JSON whose bodies are looked at, in lower case, such as
+	// "text/xml".
 	Types []string
-	// Judge looks at what the data above cannot tell. It is called for refusals,
-	// for responses that Peeks lists, and for those with a header that Fields
-	// lists as [IsCustom], when everything else has been read and before Wait is
-	// computed. It may change the Signal, and must not keep it or the Response. Of
-	// a status of 500 and more it is to leave the Reason alone, unless the API
-	// itself names a limit there: a Reason but Unknown and Overload, with a
-	// Detail, says that the call was certainly not done. ReadEarly calls it twice
-	// if the body is late, first with what there is of it. nil: nothing is called.
+	// Judge looks at what the data above cannot tell. It is called for refusals, for
+	// responses that Peeks lists, and for those with a header that Fields lists as
+	// [IsCustom], when everything else has been read and before Wait is computed. It may
+	// change the Signal, and must not keep it or the Response. Of a status of 500 and more it
+	// must leave the Reason alone, unless the API itself names a limit there: a Reason other
+	// than Unknown and Overload, with a Detail, says that the API certainly did not do what
+	// the call asked for. If the body is late, ReadEarly calls Judge twice, first with what
+	// there is of it. nil: nothing is called.
 	Judge func(r *Response, s *Signal)
 }
 
-// A Field is one header, or several with a name in them, and what it says of a
-// policy. All fields with the same Policy make up one.
+// A Field is one header, or several with a name in them, and what it says of a policy. All
+// fields with the same Policy make up one.
 type Field struct {
-	// Header is the header's name. The spelling that [http.CanonicalHeaderKey]
-	// gives is found without allocation. One asterisk stands for the name of
-	// the policy, in lower case: "X-Ratelimit-*-Remaining". Up to 16 fields may
-	// have one, for a number or IsCustom.
+	// Header is the header's name. The spelling that [http.CanonicalHeaderKey] gives is found
+	// without allocation. One asterisk stands for the name of the policy, in lower case:
+	// "X-Ratelimit-*-Remaining". Up to 16 fields may have one, for a number or IsCustom.
 	Header string
 	// Is is what its value says.
 	Is Meaning
 	// Policy is the Name of the policy that the value belongs to.
 	Policy string
-	// Unit, Kind and Window are the policy's, where they are not told.
+	// Unit, Kind and Window are the policy's, where the response does not tell them.
 	Unit   string
 	Kind   Kind
 	Window time.Duration
-	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0:
-	// seconds, or the time since 1970 if the number is as large as one.
+	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0: seconds, or the
+	// time since 1970 if the number is as large as one.
 	In time.Duration
 }
 
@@ -72,21 +68,21 @@ type Meaning uint8
 
 // The meanings. Numbers are not negative and may have decimals.
 const (
-	// IsCustom: it is for the function Judge. With an asterisk, it may be listed as
+	// IsCustom: the function Judge reads it. With an asterisk, Fields may list it as
 	// something else, too.
 	IsCustom Meaning = iota
-	// IsLimit: how many units are allowed. The lists of the IETF's drafts 00 to
-	// 03, as "100, 100;w=60", are read, too.
+	// IsLimit: how many units are allowed. The value may also be a list as of the IETF's
+	// drafts 00 to 03, "100, 100;w=60".
 	IsLimit
 	// IsRemaining: how many units remain.
 	IsRemaining
-	// IsUsed: how many units are used. It counts where no Remaining is told.
+	// IsUsed: how many units are used. It counts where the API does not tell what remains.
 	IsUsed
 	// IsUsedOfLimit: both, as "32/40".
 	IsUsedOfLimit
-	// IsReset: when the limit is there again, as a number, a duration as Go
-	// writes it, or a point in time. Of several headers of one policy, the one
-	// that Fields lists first counts.
+	// IsReset: when the limit is there again, as a number, a duration as Go writes it, or a
+	// point in time. Of several headers of one policy, the one that Fields lists first
+	// counts.
 	IsReset
 	// IsWindow: the time in which the limit is allowed.
 	IsWindow
@@ -97,17 +93,17 @@ const (
 	// IsScope and IsDetail: these fields of the Signal.
 	IsScope
 	IsDetail
-	// IsRateLimit and IsRateLimitPolicy: the IETF's structured fields RateLimit
-	// and RateLimit-Policy under another name.
+	// IsRateLimit and IsRateLimitPolicy: the IETF's structured fields RateLimit and
+	// RateLimit-Policy under another name.
 	IsRateLimit
 	IsRateLimitPolicy
 )
 
-// A Peek is a kind of response whose body is to be looked at.
+// A Peek is a kind of response whose body the profile looks at.
 type Peek struct {
 	Status int
-	// Header and Value narrow that to responses with that header line, compared
-	// without regard to case. "": all with the Status.
+	// Header and Value narrow that to responses with that header line, compared without
+	// regard to case. "": all with the Status.
 	Header, Value string
 }
 
@@ -116,27 +112,26 @@ var Generic *Profile = generic
 
 var generic = &Profile{Name: "generic"}
 
-// Read returns what a response says. now is the time at which its headers came;
-// it counts only where the response has a point in time but no Date to measure
-// it by, and is best corrected by the Skew of earlier responses; the zero time stands
-// for the moment, and is cheaper where there is nothing to read. Only if Peeks
-// lists the response, its body is looked at, for 2 s at most, and replaced: the new
-// body reads, fails and closes as the old one. Nothing else of the response is
-// changed. A nil response says nothing. Header names are found as net/http makes
-// them, canonical, and not otherwise.
+// Read returns what a response says. now is the time at which its headers came. It counts
+// only where the response has a point in time but no Date to measure it by, and is best
+// corrected by the Skew of earlier responses. The zero time stands for the moment, and is
+// cheaper where there is nothing to read. If Peeks lists the response, and only then, Read
+// looks at its body, for 2 s at most, and replaces it: the new body reads, fails and closes
+// as the old one. Read changes nothing else of the response. A nil response says nothing.
+// Read finds headers under the canonical names that net/http gives them, and under no others.
 //
-// At most 4 KiB of values are read, no line above 1 KiB, and 16 lines of one
-// name. A response with nothing to read costs no allocation.
+// Read reads at most 4 KiB of values, no line above 1 KiB, and 16 lines of one name. A
+// response with nothing to read costs no allocation.
 func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
 	return p.ReadEarly(resp, now, nil)
 }
 
-// ReadEarly is Read for those who have to know of a refusal before its body is there. If
-// the body takes more than 10 ms, and what there is says by itself that the API has
-// refused the call, ReadEarly calls early with that, once, before it waits for the rest.
-// What it returns then may say otherwise, as where a refusal turns out to be a [Lock]. A
-// response whose body comes with its headers is judged as a whole, without early. nil:
-// nothing is called.
+// ReadEarly is Read for callers that have to know of a refusal before its body is there. If
+// the body takes more than 10 ms, and what there is says by itself that the API has refused
+// the call, ReadEarly calls early with that, once, before it waits for the rest. What it
+// returns then may say otherwise, as where a refusal turns out to be a [Lock]. ReadEarly
+// judges a response whose body comes with its headers as a whole, and does not call early.
+// nil: nothing is called.
 func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signal)) (s Signal) {
 	if resp == nil {
 		return s
@@ -145,24 +140,26 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 		p = Generic
 	}
 	seen := scan(resp.Header)
-	// Age says nothing by itself, and Date is none of those that are seen.
-	if seen&^(1<<hAge) != 0 || p.minds(resp.StatusCode) {
+	// Age says nothing by itself. Date is not among the headers that scan sees.
+	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode) {
 		return p.read(resp, now, seen, early)
 	}
 	return s
 }
 
-// minds reports whether a response can say something although no header that
-// is generally known does.
-func (p *Profile) minds(status int) bool {
-	return refusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksAt(status)
+// mayRead reports whether a response can say something although it has no header that is
+// generally known.
+func (p *Profile) mayRead(status int) bool {
+	return isRefusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksStatus(status)
 }
 
-// refusal reports whether a status is one by itself.
-func refusal(status int) bool { return status == http.StatusTooManyRequests || status == overloaded }
+// isRefusal reports whether a status is a refusal for every API.
+func isRefusal(status int) bool {
+	return status == http.StatusTooManyRequests || status == statusOverloaded
+}
 
-// overloaded is what several vendors answer when they are.
-const overloaded = 529
+// statusOverloaded is what several vendors answer when they are overloaded.
+const statusOverloaded = 529
 
 func (p *Profile) refuses(status int) bool {
 	for _, s := range p.Refusals {
@@ -173,7 +170,7 @@ func (p *Profile) refuses(status int) bool {
 	return false
 }
 
-func (p *Profile) peeksAt(status int) bool {
+func (p *Profile) peeksStatus(status int) bool {
 	for i := range p.Peeks {
 		if p.Peeks[i].Status == status {
 			return true
@@ -182,7 +179,7 @@ func (p *Profile) peeksAt(status int) bool {
 	return false
 }
 
-// read is Read where there may be something to read.
+// read is Read for a response that may have something to read.
 func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early func(Signal)) Signal {
 	if now.IsZero() {
 		now = time.Now()
@@ -201,11 +198,11 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	r.retryAfter()
 	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	r.trio(hLimit, hRemaining, hReset)
+	r.limitHeaders(hLimit, hRemaining, hReset)
 	custom := r.profile(p)
-	r.trio(hXLimit, hXRemaining, hXReset)
-	r.trio(hYLimit, hYRemaining, hYReset)
-	r.conclude()
+	r.limitHeaders(hXLimit, hXRemaining, hXReset)
+	r.limitHeaders(hYLimit, hYRemaining, hYReset)
+	r.mergePolicies()
 
 	status := resp.StatusCode
 	switch {
@@ -214,7 +211,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 		if p.Reason != Unknown {
 			s.Reason = p.Reason
 		}
-	case status == overloaded:
+	case status == statusOverloaded:
 		s.Throttled, s.Reason = true, Overload
 	case status == http.StatusServiceUnavailable && s.HasRetryAfter:
 		s.Throttled = true
@@ -228,7 +225,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 		if b == nil {
 			r.judge(p, status, nil)
 		} else {
-			if !b.wait(prompt) {
+			if !b.wait(promptTimeout) {
 				if early != nil {
 					first := r
 					first.judge(p, status, b.look())
@@ -236,7 +233,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 						early(first.s)
 					}
 				}
-				b.wait(patience - prompt)
+				b.wait(bodyTimeout - promptTimeout)
 			}
 			b.stop()
 			r.judge(p, status, b.look())
@@ -246,10 +243,10 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	return r.s
 }
 
-// judge has the profile's function look at what there is.
+// judge lets the profile's function look at what there is.
 func (r *reader) judge(p *Profile, status int, body []byte) {
 	resp := &Response{Status: status, Header: r.header, Body: body, clock: r.clock(), left: maxRead}
-	judged := r.s // what Judge gets escapes, and only then costs an allocation
+	judged := r.s // Judge's argument escapes, so only here the Signal costs an allocation
 	p.Judge(resp, &judged)
 	r.s = judged
 	r.s.bound()
@@ -258,7 +255,7 @@ func (r *reader) judge(p *Profile, status int, body []byte) {
 // finish computes what follows from all that was read.
 func (r *reader) finish(p *Profile) {
 	s := &r.s
-	s.conclude(p.Penalty)
+	s.computeWait(p.Penalty)
 	if s.Throttled || s.n > 0 {
 		if r.clock(); r.dated {
 			s.Date, s.Skew = r.date, max(-forever, between(r.now, r.date))

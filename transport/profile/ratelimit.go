@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// structured reads the fields RateLimit and RateLimit-Policy of the drafts 04 to
-// 11.
+// structured reads the fields RateLimit and RateLimit-Policy of the drafts 04 to 11.
 func (r *reader) structured(limits, policies []string) {
 	if len(limits) == 0 && len(policies) == 0 {
 		return
@@ -24,13 +23,13 @@ func (r *reader) structured(limits, policies []string) {
 			r.limits(v, from)
 		}
 	}
-	if dict && good && one.settle() {
-		r.s.add(one)
+	if dict && good && one.normalize() {
+		r.s.push(one)
 	}
 }
 
-// whole returns the lines of a field that are to be read; none, if one of them
-// is malformed: it is one field, and void as a whole.
+// whole returns the lines of a field that count: none if one of them is malformed. They are
+// one field, which is then void as a whole.
 func (r *reader) whole(lines []string, dict bool) []string {
 	for i, v := range lines {
 		v, ok := r.take(v)
@@ -53,7 +52,7 @@ func wellFormed(v string, dict bool) bool {
 	return !f.bad
 }
 
-// isDictionary tells draft 07, whose RateLimit is a dictionary.
+// isDictionary recognizes draft 07, whose RateLimit is a dictionary.
 func isDictionary(lines []string) bool {
 	for _, v := range lines {
 		f := fields{s: v, dict: true}
@@ -65,7 +64,8 @@ func isDictionary(lines []string) bool {
 	return false
 }
 
-// dictionary reads a line of draft 07. It reports whether the numbers are ones.
+// dictionary reads a line of draft 07. It reports whether all its values are integers of 0 or
+// more.
 func dictionary(v string, p *Policy) bool {
 	if len(v) > maxValue {
 		return true
@@ -84,7 +84,7 @@ func dictionary(v string, p *Policy) bool {
 		case "remaining":
 			p.Remaining = float64(it.value.n)
 		case "reset":
-			if d, _ := seconds(it.value); d <= believable {
+			if d, _ := seconds(it.value); d <= maxReset {
 				p.Reset = d
 			}
 		}
@@ -92,8 +92,8 @@ func dictionary(v string, p *Policy) bool {
 	return true
 }
 
-// policies reads a line of RateLimit-Policy: quotas up to draft 07, and later
-// policies with names.
+// policies reads a line of RateLimit-Policy: quotas up to draft 07, and later policies with
+// names.
 func (r *reader) policies(v string, from int) {
 	if len(v) > maxValue {
 		return
@@ -128,8 +128,8 @@ func (r *reader) policies(v string, from int) {
 	}
 }
 
-// limits reads a line of RateLimit since draft 08. The working group has
-// considered the names a for r, and w for t.
+// limits reads a line of RateLimit since draft 08. The working group has considered the names
+// a for r, and w for t.
 func (r *reader) limits(v string, from int) {
 	if len(v) > maxValue {
 		return
@@ -154,7 +154,7 @@ func (r *reader) limits(v string, from int) {
 		if reset.kind != none && !ok {
 			continue
 		}
-		if ok = ok && d <= believable; remaining.kind == none && !ok {
+		if ok = ok && d <= maxReset; remaining.kind == none && !ok {
 			continue
 		}
 		p := r.named(clean(name), it.pk.bytes(), from)
@@ -167,12 +167,12 @@ func (r *reader) limits(v string, from int) {
 		if ok {
 			p.Reset = max(p.Reset, d)
 		}
-		p.settle()
+		p.normalize()
 	}
 }
 
-// named returns the policy of a name and partition among those since from. A
-// partition that is not told in one of the fields is that of the other.
+// named returns the policy of a name and partition among those since from. If one of the
+// fields does not tell a partition, that of the other counts.
 func (r *reader) named(name string, partition []byte, from int) *Policy {
 	all := r.s.Policies()
 	for i := from; i < len(all); i++ {
@@ -189,9 +189,9 @@ func (r *reader) named(name string, partition []byte, from int) *Policy {
 	return r.s.push(p)
 }
 
-// conclude makes one of what the API has told twice, and gives the quotas of the
-// drafts 00 to 07 to the policies that they are about.
-func (r *reader) conclude() {
+// mergePolicies joins what the API has told twice, and gives the quotas of the drafts 00 to
+// 07 to the policies that they are about.
+func (r *reader) mergePolicies() {
 	r.merge()
 	all := r.s.Policies()
 	n := len(all)
@@ -205,15 +205,15 @@ func (r *reader) conclude() {
 		if q.window == 0 {
 			continue
 		}
-		// The only quota is that of the only policy, though the API has lowered
-		// that for now.
+		// The only quota is that of the only policy, although the API has lowered that limit
+		// for now.
 		if r.nQuotas == 1 && n == 1 && all[0].Name == "" && all[0].Window == 0 {
 			all[0].Window = q.window
 			continue
 		}
 		p := NewPolicy("")
 		p.Limit, p.Window = q.limit, q.window
-		r.s.add(p)
+		r.s.push(p)
 	}
 }
 
@@ -226,9 +226,8 @@ func windowless(all []Policy, limit float64) *Policy {
 	return nil
 }
 
-// merge drops policies that another family of headers has told already. Only
-// the same limit with the same reset is the same: Jira tells of different ones
-// in two families.
+// merge drops policies that another family of headers has told already. Only the same limit
+// with the same reset is the same: Jira tells of different ones in two families.
 func (r *reader) merge() {
 	for i := 0; i < r.s.n; i++ {
 		for j := i + 1; j < r.s.n; j++ {
@@ -241,8 +240,8 @@ func (r *reader) merge() {
 	}
 }
 
-// same reports whether q tells of the same as p, and takes over what p has not
-// told then.
+// same reports whether q tells of the same as p. If so, p takes over what it has not told
+// itself.
 func (p *Policy) same(q *Policy) bool {
 	if p.Limit < 0 || p.Limit != q.Limit || p.Reset < 0 || q.Reset < 0 ||
 		(p.Reset-q.Reset).Abs() > 2*time.Second || p.Name != "" && q.Name != "" {
@@ -251,7 +250,7 @@ func (p *Policy) same(q *Policy) bool {
 	if q.Remaining >= 0 {
 		p.least(&p.Remaining, q.Remaining)
 	}
-	if p.Absolute && !q.Absolute { // what counts from now needs no clock
+	if p.Absolute && !q.Absolute { // a time from now needs no clock
 		p.Reset, p.Absolute = q.Reset, false
 	}
 	if p.Name == "" {

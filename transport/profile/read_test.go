@@ -45,7 +45,7 @@ func TestNilProfileIsTheGenericOne(t *testing.T) {
 	}
 }
 
-func TestNothingIsSaidByNoResponse(t *testing.T) {
+func TestNoResponseSaysNothing(t *testing.T) {
 	for _, resp := range []*http.Response{nil, {}, {StatusCode: 200}, answer(200), answer(404), answer(503), answer(200, "Age", "7")} {
 		if s := profile.Generic.Read(resp, now); s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero() {
 			t.Errorf("%+v: %+v", resp, s)
@@ -53,7 +53,7 @@ func TestNothingIsSaidByNoResponse(t *testing.T) {
 	}
 }
 
-func TestClockOfTheAPIIsTold(t *testing.T) {
+func TestReadTellsTheClockOfTheAPI(t *testing.T) {
 	s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
 	if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
 		t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
@@ -65,9 +65,9 @@ func TestClockOfTheAPIIsTold(t *testing.T) {
 	}
 }
 
-// A vendor's header is found however the profile spells it, and what a profile
-// lists is not read as generally.
-func TestFieldsOfOnesOwn(t *testing.T) {
+// A profile finds a vendor's header in any spelling, and the header has only the meaning that
+// the profile lists.
+func TestCustomFields(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
 		{Header: "x-mine-left", Is: profile.IsRemaining, Policy: "mine", Unit: "points", Window: time.Hour},
 		{Header: "X-MINE-MAX", Is: profile.IsLimit, Policy: "mine"},
@@ -93,7 +93,7 @@ func TestFieldsOfOnesOwn(t *testing.T) {
 	}
 }
 
-func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
+func TestCustomRefusalsAndReasons(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {
 		s := p.Read(answer(status), now)
@@ -115,8 +115,8 @@ func TestRefusalsAndReasonsOfOnesOwn(t *testing.T) {
 	}
 }
 
-// Who takes an overload for a limit slows the fleet down for nothing, and sends a
-// POST again that may have been done.
+// A profile that takes an overload for a limit slows the fleet down for nothing, and sends a
+// POST again that the API may have carried out.
 func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
 	for _, name := range names {
 		for _, status := range []int{503, 529} {
@@ -133,7 +133,7 @@ func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
 	}
 }
 
-func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
+func TestJudgeIsCalledOnlyWhereItIsNeeded(t *testing.T) {
 	asked := 0
 	p := &profile.Profile{
 		Name:   "mine",
@@ -157,7 +157,7 @@ func TestJudgeIsAskedOnlyWhereItIsNeeded(t *testing.T) {
 	}
 }
 
-// Whatever a function Judge does, the Signal keeps what its fields promise.
+// Whatever Judge does, the Signal keeps what its fields promise.
 func TestJudgeCannotBreakThePromises(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Response, s *profile.Signal) {
 		s.Reason = 99
@@ -234,8 +234,8 @@ func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
-// A flood of headers costs a bounded number of allocations, says nothing that
-// is out of bounds, and is read the same each time.
+// A flood of headers costs a bounded number of allocations, says nothing that is out of
+// bounds, and is read the same each time.
 func TestFloodsOfHeadersAreBounded(t *testing.T) {
 	all := floods()
 	for _, what := range slices.Sorted(maps.Keys(all)) {
@@ -263,7 +263,7 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 		"refused":     usual(429),
 		"seconds":     usual(429, "Retry-After", "30"),
 		"date":        usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT"),
-		"trio":        usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"),
+		"three":       usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"),
 		"structured":  usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`),
 		"two":         usual(200, "RateLimit", `"a";r=50;t=30, "b";r=9`, "RateLimit-Policy", `"a";q=100;w=60, "b";q=10;w=1`),
 		"dictionary":  usual(200, "RateLimit", `limit=10, remaining=5, reset=3`, "RateLimit-Policy", `10;w=60`),
@@ -271,7 +271,7 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 	} {
 		for _, p := range []*profile.Profile{nil, profile.Generic, profile.OpenAI, profile.Jira} {
 			if p != nil && p.Judge != nil && resp.StatusCode == 429 {
-				continue // its function is asked
+				continue // its function allocates
 			}
 			if n := testing.AllocsPerRun(100, func() { sink = p.Read(resp, now) }); n > 0 {
 				t.Errorf("%s: %v allocations", name, n)
@@ -295,7 +295,7 @@ func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
 	})
 }
 
-// Simulated time begins in 2000, where a time since 1970 has a digit less.
+// Simulated time begins in 2000, when a time since 1970 has a digit less.
 func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// A Response is a response as a function Judge sees it. It is not to be kept.
+// A Response is a response as a function Judge sees it. Judge must not keep it.
 type Response struct {
 	Status int
 	Header http.Header
-	// Body is the beginning of the body, if Peeks lists the response and the
-	// media type fits; otherwise nil. It is not to be changed.
+	// Body is the beginning of the body, if Peeks lists the response and the media type fits;
+	// otherwise nil. Judge must not change it.
 	Body []byte
 
-	clock time.Time // the API's, if it tells it
+	clock time.Time // the API's, or else the local one
 	left  int       // bytes of headers that may still be read
 }
 
-// Get returns the first line of a header, without the blanks around it, or "" if
-// there is none or it is longer than 1 KiB.
+// Get returns the first line of a header, without the blanks around it, or "" if there is
+// none or it is longer than 1 KiB.
 func (r *Response) Get(name string) string {
 	for v := range r.Lines(name) {
 		return v
@@ -29,8 +29,8 @@ func (r *Response) Get(name string) string {
 	return ""
 }
 
-// Lines returns the lines of a header, without the blanks around them: the first
-// 16, but for those longer than 1 KiB, and none once 4 KiB have been read.
+// Lines returns the lines of a header, without the blanks around them: the first 16, without
+// those longer than 1 KiB, and none once 4 KiB have been read.
 func (r *Response) Lines(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, v := range lines(r.Header, canonical(name)) {
@@ -44,32 +44,31 @@ func (r *Response) Lines(name string) iter.Seq[string] {
 	}
 }
 
-// list returns the lines of a header as the one list that they are.
+// list returns the lines of a header joined into one list.
 func (r *Response) list(name string) string {
 	return strings.Join(slices.Collect(r.Lines(name)), ",")
 }
 
-// JSON returns a string, number or boolean of the body as text, at most 1 KiB, or
-// "" if there is none. The path names the members of objects from the outside to
-// the inside; of an array, the first element counts that has the rest of it. It
-// ends after 1024 values.
+// JSON returns a string, number or boolean of the body as text, at most 1 KiB, or "" if there
+// is none. The path names the members of objects from the outside to the inside. Of an array,
+// the first element counts that has the rest of the path. The search ends after 1024 values.
 func (r *Response) JSON(path ...string) string { return text(find(r.Body, path)) }
 
-// each calls f for the values in some members of the body, in one go.
+// each calls f for the values in some members of the body, in one pass.
 func (r *Response) each(f func(path []byte, value func() string), members ...string) {
 	each(r.Body, f, members...)
 }
 
-// Number reads digits with or without decimals, and nothing else: no sign, no
-// exponent, no NaN.
+// Number reads digits with or without decimals, and nothing else: no sign, no exponent, no
+// NaN.
 func Number(v string) (float64, bool) { return number(v) }
 
-// Until reads a point in time, in any of the forms that are read in headers, and
-// returns how long it is until then by the API's own clock, at least 0.
+// Until reads a point in time, in any of the forms that headers may have, and returns how
+// long it is until then by the API's own clock, at least 0.
 func (r *Response) Until(v string) (time.Duration, bool) {
 	if len(v) > maxValue {
 		return 0, false
 	}
-	at, ok := stamp(v)
+	at, ok := timestamp(v)
 	return max(0, between(r.clock, at)), ok
 }

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// retryAfter reads Retry-After and its relatives. Those in milliseconds are the
-// same wait before it was rounded, if they agree with it; otherwise the longer
-// one counts.
+// retryAfter reads Retry-After and its relatives. One in milliseconds that agrees with the
+// seconds is the same wait before the API rounded it; otherwise the longer one counts.
 func (r *reader) retryAfter() {
 	const family = 1<<hRetryAfter | 1<<hRetryAfterMs | 1<<hMsRetryAfterMs | 1<<hAmzRetryAfter | 1<<hXRetryAfter
 	if r.seen&family == 0 {
@@ -28,7 +27,7 @@ func (r *reader) retryAfter() {
 				var one string
 				one, v, _ = strings.Cut(v, joined)
 				if n, numeric := number(one); numeric {
-					longest, found = max(longest, span(n, time.Millisecond)), true
+					longest, found = max(longest, duration(n, time.Millisecond)), true
 				}
 			}
 		}
@@ -40,18 +39,18 @@ func (r *reader) retryAfter() {
 	}
 }
 
-// joined is what stands between lines that a proxy has made one of. A comma alone
-// may be a decimal one.
+// joined is what a proxy puts between lines that it joins. A comma alone may be a decimal
+// one.
 const joined = ", "
 
-// delays counts what a line says, or each of several in one.
+// delays counts what a line says, or each of several values in one.
 func (r *reader) delays(v string, unit time.Duration) {
 	if r.offer(v, unit) || !strings.Contains(v, joined) {
 		return
 	}
 	for i := 0; v != "" && i < maxLines; i++ {
 		end := part(v, 0)
-		if !r.offer(v[:end], unit) { // a date has the same in it
+		if !r.offer(v[:end], unit) { // a date has the separator in it
 			two := part(v, end+len(joined))
 			if (i > 0 || two < len(v)) && two > end && r.offer(v[:two], unit) {
 				end = two
@@ -61,7 +60,7 @@ func (r *reader) delays(v string, unit time.Duration) {
 	}
 }
 
-// part returns where the part of a joined line ends that begins at an index.
+// part returns where the part of a joined line ends that begins at from.
 func part(v string, from int) int {
 	if from >= len(v) {
 		return len(v)
@@ -72,7 +71,7 @@ func part(v string, from int) int {
 	return len(v)
 }
 
-// offer counts one value of several; the longest is right.
+// offer counts one value of several; the longest counts.
 func (r *reader) offer(v string, unit time.Duration) bool {
 	d, absolute, ok := delay(v, unit, r.clock)
 	s := &r.s
@@ -82,16 +81,16 @@ func (r *reader) offer(v string, unit time.Duration) bool {
 	return ok
 }
 
-// delay reads how long to wait: a number in the given unit, 0: seconds, or a
-// point in time. One that is over is no wait, whatever it was rounded to.
+// delay reads how long to wait: a number in the given unit, 0: seconds, or a point in time. A
+// time that is over is no wait; the second that Wait adds for rounding is not added to it.
 func delay(v string, unit time.Duration, clock func() time.Time) (d time.Duration, absolute, ok bool) {
 	if n, ok := number(v); ok {
 		if unit <= 0 {
 			unit = time.Second
 		}
-		return span(n, unit), false, true
+		return duration(n, unit), false, true
 	}
-	at, ok := stamp(v)
+	at, ok := timestamp(v)
 	if !ok {
 		return 0, false, false
 	}

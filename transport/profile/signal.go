@@ -10,22 +10,21 @@ type Reason uint8
 
 // The reasons. They differ in what helps.
 const (
-	// Unknown: the API has not refused, or has not said why, as with a plain
-	// 503 that tells when to come back.
+	// Unknown: the API has not refused, or has not said why, as with a plain 503 that tells
+	// when to come back.
 	Unknown Reason = iota
-	// Rate: too many calls, tokens or points in a time of less than a day. To
-	// go slower helps.
+	// Rate: too many calls, tokens or points in a time of less than a day. Going slower
+	// helps.
 	Rate
-	// Quota: the budget of a day or longer is used up, or the account's credit.
-	// To go slower does not help now; to wait may take days.
+	// Quota: the budget of a day or longer is used up, or the account's credit. Going slower
+	// does not help now; waiting may take days.
 	Quota
 	// Concurrency: too many calls at once.
 	Concurrency
-	// Overload: the API has troubles of its own, whoever asks.
+	// Overload: the API has troubles of its own, for every caller.
 	Overload
-	// Lock: something narrower than the quota, such as one object that another
-	// call holds or that has a limit of its own. The rest of the account is as
-	// free as before.
+	// Lock: something narrower than the quota, such as one object that another call holds or
+	// that has a limit of its own. The rest of the account is as free as before.
 	Lock
 )
 
@@ -43,15 +42,15 @@ type Kind uint8
 
 // The kinds of policies.
 const (
-	// Window: so many units until the reset, when all come back at once. Also
-	// where the API does not say how it counts.
+	// Window: so many units until the reset, when all come back at once. Also where the API
+	// does not say how it counts.
 	Window Kind = iota
-	// Bucket: units come back all the time, and the reset is when all will be
-	// there. That none remain is over long before.
+	// Bucket: units come back all the time. The reset is when all will be there; some are
+	// there long before.
 	Bucket
 	// AtOnce: so many calls in progress.
 	AtOnce
-	// PerSecond: Limit is a rate, in units per second. Nothing is counted down.
+	// PerSecond: Limit is a rate, in units per second. The API counts nothing down.
 	PerSecond
 )
 
@@ -60,34 +59,32 @@ const None = -1
 
 // A Policy is one limit of the API, as far as the response tells of it.
 type Policy struct {
-	// Name is what the API calls it: the name of a policy, a resource, a bucket
-	// or a unit; "": it has no name. At most 128 bytes, without control
-	// characters.
+	// Name is what the API calls it: the name of a policy, a resource, a bucket or a unit;
+	// "": it has no name. At most 128 bytes, without control characters.
 	Name string
-	// Unit is what it counts, such as "requests", "tokens", "points" or
-	// "content-bytes"; "": the API does not say, and it is most likely
-	// requests.
+	// Unit is what it counts, such as "requests", "tokens", "points" or "content-bytes"; "":
+	// the API does not say, and it is most likely requests.
 	Unit string
-	// Limit and Remaining are in units, not negative, or None. Remaining is at
-	// most Limit. Some APIs send fractions.
+	// Limit and Remaining are in units, not negative, or None. Remaining is at most Limit.
+	// Some APIs send fractions.
 	Limit, Remaining float64
-	// Reset is how long it is until Limit is there again, at most 40 days, or
-	// None. It counts from when the response's headers came.
+	// Reset is how long it is until Limit is there again, at most 40 days, or None. It counts
+	// from when the response's headers came.
 	Reset time.Duration
 	// Kind is how it lets calls through.
 	Kind Kind
-	// Absolute says that Reset has been computed from a point in time in whole
-	// seconds, so that it may be up to a second too short.
+	// Absolute says that Reset comes from a point in time in whole seconds, so that it may be
+	// up to a second too short.
 	Absolute bool
 
-	low bool // Remaining was -1, which may stand for 0 or for unknown
+	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
 
 	// Window is the time in which Limit is allowed; 0: the API has not told.
 	Window time.Duration
 	// Partition is the pk parameter of the field RateLimit: whose quota it is.
 	Partition []byte
 
-	used float64 // for a Remaining that is not told
+	used float64 // for a policy that does not tell Remaining
 }
 
 // NewPolicy returns a policy of which nothing is known but the name.
@@ -95,9 +92,9 @@ func NewPolicy(name string) Policy {
 	return Policy{Name: name, Limit: None, Remaining: None, Reset: None, used: None}
 }
 
-// Wait returns how long it is until the reset, with a second more where the
-// reset came as a point in time: API and header round, and to come a second
-// early is to be refused. 0: the API has not told, or it is over.
+// Wait returns how long it is until the reset. It adds a second where the reset came as a
+// point in time: API and header round, and the API refuses a call that comes a second early.
+// 0: the API has not told, or the reset is over.
 func (p *Policy) Wait() time.Duration {
 	switch {
 	case p.Absolute && p.Reset >= 0:
@@ -113,13 +110,13 @@ func (p *Policy) exhausted() bool {
 	return p.Remaining == 0 && p.Kind != AtOnce && p.Kind != PerSecond
 }
 
-// settle brings the policy into the shape that its fields promise. It reports
-// whether it says anything.
-func (p *Policy) settle() bool {
+// normalize brings the policy into the shape that its fields promise. It reports whether the
+// policy says anything.
+func (p *Policy) normalize() bool {
 	switch {
-	case p.low && p.Limit >= 0:
+	case p.minusOne && p.Limit >= 0:
 		p.Remaining = 0
-	case p.low && p.Remaining < 0:
+	case p.minusOne && p.Remaining < 0:
 		return false // -1 of -1: the API does not know
 	}
 	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
@@ -133,46 +130,43 @@ func (p *Policy) settle() bool {
 
 const (
 	inlined     = 4  // policies for which a Signal needs no allocation
-	maxPolicies = 32 // of one response; more are not kept
+	maxPolicies = 32 // of one response; further ones are dropped
 )
 
-// Signal is what a response says about the API's limits. The zero Signal says
-// nothing. It is a value; a copy has policies of its own, except that those
-// beyond the fourth are shared.
+// Signal is what a response says about the API's limits. The zero Signal says nothing. It is
+// a value; a copy has policies of its own, but shares those beyond the fourth.
 type Signal struct {
-	// Throttled says that the API has refused the call because of its limits
-	// or its load.
+	// Throttled says that the API has refused the call because of its limits or its load.
 	Throttled bool
-	// Cached says that the response came out of a cache. It tells nothing about
-	// the API now, and all else is zero.
+	// Cached says that the response came out of a cache. It tells nothing about the API now,
+	// and all else is zero.
 	Cached bool
-	// Reason is why the call was refused.
+	// Reason is why the API refused the call.
 	Reason Reason
-	// Detail is the API's own word for it, such as "endpoint-concurrency", as
-	// bounded as the name of a [Policy]; "": there is none.
+	// Detail is the API's own word for the reason, such as "endpoint-concurrency", bounded as
+	// the name of a [Policy] is; "": there is none.
 	Detail string
-	// Scope is whom the refusal concerns, in the API's words or the profile's,
-	// such as "global", "user" or "secondary"; as bounded as Detail.
+	// Scope says whom the refusal concerns, in the API's words or the profile's, such as
+	// "global", "user" or "secondary"; bounded as Detail is.
 	Scope string
-	// RetryAfter is how long the API asks to wait: in Retry-After or one of its
-	// relatives, in the body, or in its documentation if the profile has a
-	// Penalty. It is between 0 and 2^31 s. On a response that is no refusal it
-	// is a hint for polling, and does not count.
+	// RetryAfter is how long the API asks to wait: in Retry-After or one of its relatives, in
+	// the body, or in its documentation if the profile has a Penalty. It is between 0 and
+	// 2^31 s. On a response that is no refusal it is a hint for polling, and does not count.
 	RetryAfter time.Duration
 	// HasRetryAfter tells a RetryAfter of 0 from none.
 	HasRetryAfter bool
 	// Absolute says that RetryAfter came as a point in time.
 	Absolute bool
-	// Wait is for how long no further call should go, by the precedence that the
-	// package's documentation gives; 0: the API did not say. It has no cap but
-	// 2^31 s, and is for its user to cap. A function Judge may set it for
-	// refusals of which neither RetryAfter nor a reset tells the end.
+	// Wait is for how long no further call should go, by the order that the package's
+	// documentation gives; 0: the API did not say. It is at most 2^31 s, and its user may cap
+	// it lower. A function Judge may set it for refusals of which neither RetryAfter nor a
+	// reset tells the end.
 	Wait time.Duration
-	// Date is the API's clock at the response, from the header Date; zero: there
-	// is none, or the response has nothing to say.
+	// Date is the API's clock at the response, from the header Date; zero: there is none, or
+	// the response has nothing to say.
 	Date time.Time
-	// Skew is by how much the API's clock is ahead of the local one, as far as
-	// Date, which has whole seconds, tells; 0 without Date.
+	// Skew is by how much the API's clock is ahead of the local one, as far as Date tells,
+	// which has whole seconds; 0 without Date.
 	Skew time.Duration
 
 	few  [inlined]Policy
@@ -180,9 +174,8 @@ type Signal struct {
 	many []Policy // all of them, once they are more than few
 }
 
-// Policies returns the policies seen, at most 32, in no order that means
-// anything. They are a set: none is another's alias. The slice is the Signal's
-// own, and is not to be appended to.
+// Policies returns the policies seen, at most 32, in an order that means nothing. No two are
+// the same. The slice is the Signal's own; do not append to it.
 func (s *Signal) Policies() []Policy {
 	if s.many != nil {
 		return s.many
@@ -190,16 +183,15 @@ func (s *Signal) Policies() []Policy {
 	return s.few[:s.n:s.n]
 }
 
-// Add adds a policy, for a function Judge. Name and Unit are bounded as the
-// fields say. Beyond 32 policies nothing is added.
+// Add adds a policy, for a function Judge. It bounds Name and Unit as the fields say. Beyond
+// 32 policies it adds nothing.
 func (s *Signal) Add(p Policy) {
 	if p.bound() {
-		s.add(p)
+		s.push(p)
 	}
 }
 
-// bound brings what a function Judge has said into the bounds that the fields
-// promise.
+// bound brings what a function Judge has said into the bounds that the fields promise.
 func (s *Signal) bound() {
 	s.Detail, s.Scope = clean(s.Detail), clean(s.Scope)
 	s.RetryAfter = max(0, min(s.RetryAfter, forever))
@@ -216,11 +208,11 @@ func (s *Signal) bound() {
 func (p *Policy) bound() bool {
 	p.Name, p.Unit = clean(p.Name), clean(p.Unit)
 	p.Limit, p.Remaining, p.used = amount(p.Limit), amount(p.Remaining), amount(p.used)
-	if p.Reset < 0 || p.Reset > believable {
+	if p.Reset < 0 || p.Reset > maxReset {
 		p.Reset, p.Absolute = None, false
 	}
 	p.Window = max(0, min(p.Window, forever))
-	return p.settle()
+	return p.normalize()
 }
 
 func amount(f float64) float64 {
@@ -229,8 +221,6 @@ func amount(f float64) float64 {
 	}
 	return None
 }
-
-func (s *Signal) add(p Policy) { s.push(p) }
 
 // push adds a policy and returns it in its place; nil: there are too many.
 func (s *Signal) push(p Policy) *Policy {
@@ -260,9 +250,8 @@ func (s *Signal) drop(i int) {
 	s.n--
 }
 
-// Binding returns the policy that binds most: one of which nothing remains, with
-// the longest reset, or else the one of which the least part remains. nil: there
-// is no policy.
+// Binding returns the policy that binds most: one of which nothing remains, with the longest
+// reset, or else the one of which the least part remains. nil: there is no policy.
 func (s *Signal) Binding() *Policy {
 	all := s.Policies()
 	var best *Policy
@@ -274,8 +263,8 @@ func (s *Signal) Binding() *Policy {
 	return best
 }
 
-// binds reports whether p binds more than q. It is an order, so that the result
-// does not depend on that of the headers, which Go's maps do not keep.
+// binds reports whether p binds more than q. It is a total order, because Go's maps do not
+// keep that of the headers.
 func (p *Policy) binds(q *Policy) bool {
 	a, b := p.exhausted(), q.exhausted()
 	switch {
@@ -284,11 +273,11 @@ func (p *Policy) binds(q *Policy) bool {
 	case a && p.Reset != q.Reset:
 		return p.Reset > q.Reset
 	}
-	x, y := p.left(), q.left()
+	x, y := p.fraction(), q.fraction()
 	switch {
 	case x != y:
 		return x < y
-	case p.Remaining != q.Remaining: // where no limit is told
+	case p.Remaining != q.Remaining: // these tell no limit
 		return p.Remaining < q.Remaining
 	case p.Reset != q.Reset:
 		return p.Reset > q.Reset
@@ -296,9 +285,9 @@ func (p *Policy) binds(q *Policy) bool {
 	return p.Name < q.Name
 }
 
-// left is the part of the limit that remains, 0 to 1; above that, it is not
-// known: 2, how many remain is told; 3, that is not.
-func (p *Policy) left() float64 {
+// fraction is the part of the limit that remains, 0 to 1. It is 2 if only the number that
+// remains is told, and 3 if that is not told either.
+func (p *Policy) fraction() float64 {
 	switch {
 	case p.Remaining < 0 || p.Kind == PerSecond:
 		return 3
@@ -310,8 +299,8 @@ func (p *Policy) left() float64 {
 	return p.Remaining / p.Limit
 }
 
-// conclude computes how long to wait.
-func (s *Signal) conclude(penalty time.Duration) {
+// computeWait computes how long to wait.
+func (s *Signal) computeWait(penalty time.Duration) {
 	all := s.Policies()
 	longest, only, counted := time.Duration(0), time.Duration(0), 0
 	busy := false // too many calls at once
@@ -320,7 +309,8 @@ func (s *Signal) conclude(penalty time.Duration) {
 		if p.exhausted() && (s.Throttled || p.Kind == Window) {
 			longest = max(longest, p.Wait())
 		}
-		// Not what is only allowed, and not one with something left when another is spent.
+		// Not a policy that only tells its limit, and not one with something left when
+		// another is spent.
 		if (p.Remaining >= 0 || p.Reset >= 0) && !(s.Reason == Quota && p.Remaining > 0) {
 			only = p.Wait()
 			counted++

@@ -63,7 +63,7 @@ func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
 	}
 	atOnce, rate := policy("at once", 5, 0, time.Hour), policy("rate", 0.5, None, None)
 	atOnce.Kind, rate.Kind = AtOnce, PerSecond
-	inOrder := []Policy{ // the one that binds more first
+	inOrder := []Policy{ // the one that binds more comes first
 		policy("empty, long", 100, 0, time.Hour),
 		policy("empty, short", 100, 0, time.Minute),
 		policy("empty, unknown", None, 0, None),
@@ -80,8 +80,8 @@ func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
 	for i := range inOrder {
 		for j := range inOrder {
 			var s Signal
-			s.add(inOrder[j])
-			s.add(inOrder[i])
+			s.push(inOrder[j])
+			s.push(inOrder[i])
 			if want := inOrder[min(i, j)].Name; s.Binding().Name != want {
 				t.Errorf("of %q and %q binds %q", inOrder[i].Name, inOrder[j].Name, s.Binding().Name)
 			}
@@ -111,7 +111,7 @@ func TestReasonsHaveNames(t *testing.T) {
 	}
 }
 
-// Aliases lead to profiles under other names, never to two under one.
+// Several names may mean one profile, but no name means two.
 func TestNamesOfProfilesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range builtin {
@@ -127,8 +127,8 @@ func TestNamesOfProfilesAreUnique(t *testing.T) {
 	}
 }
 
-// Headers of the package's own profiles are found without allocation only if
-// they are spelled as responses have them.
+// Headers of the package's own profiles are found without allocation only in the spelling
+// that responses have.
 func TestHeadersOfProfilesAreCanonical(t *testing.T) {
 	for _, p := range builtin {
 		for _, f := range p.Fields {

@@ -9,7 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// While net/http waits for the first bytes of what it unpacks, its body cannot be closed.
+// While net/http waits for the first bytes of a body that it unpacks, that body cannot be
+// closed.
 func TestAGzippedBodyThatStallsCanBeClosed(t *testing.T) {
 	end := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

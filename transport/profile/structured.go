@@ -20,10 +20,10 @@ const (
 	quoted  = 's'
 	token   = 't'
 	octets  = 'b'
-	other   = 'o' // a boolean, date or display string: read, to find the end, and left
+	other   = 'o' // a boolean, date or display string: read to find its end, and skipped
 )
 
-// name returns what a string or a token says.
+// name returns the text of a string or a token.
 func (b bare) name() (string, bool) {
 	switch {
 	case b.kind == token, b.kind == quoted && strings.IndexByte(b.text, '\\') < 0:
@@ -41,7 +41,7 @@ func (b bare) name() (string, bool) {
 	return "", false
 }
 
-// bytes returns what a byte sequence says; nil: it is none.
+// bytes returns a byte sequence; nil: it is none.
 func (b bare) bytes() []byte {
 	if b.kind != octets {
 		return nil
@@ -50,23 +50,23 @@ func (b bare) bytes() []byte {
 	return plain
 }
 
-// item is a member of a structured field: its key, in a dictionary, its value,
-// and those of its parameters that limits are told in.
+// item is a member of a structured field: in a dictionary its key, its value, and the
+// parameters that tell of limits.
 type item struct {
 	key                   string
 	value                 bare
 	q, qu, w, pk, r, t, a bare
 }
 
-// fields reads structured fields, item by item and without allocation. It takes
-// all of the grammar, because one item that it did not understand would void
-// the field, but keeps only what limits are told in.
+// fields reads structured fields, item by item and without allocation. It takes all of the
+// grammar, because one item that it did not understand would void the field. It keeps only
+// what tells of limits.
 type fields struct {
 	s    string
 	i    int
 	dict bool
 	next bool // an item has been read
-	bad  bool // the field is malformed, and to be ignored as a whole
+	bad  bool // the field is malformed: the whole of it is ignored
 }
 
 // item reads the next member into it, and reports whether there was one.
@@ -156,7 +156,7 @@ func (f *fields) inner() bool {
 	}
 }
 
-// params reads the parameters of an item. The last of a name counts.
+// params reads the parameters of an item. Of several with one name the last counts.
 func (f *fields) params(it *item) bool {
 	for f.take(';') {
 		f.skip(" ")
@@ -299,7 +299,7 @@ func (f *fields) quoted(b *bare) bool {
 	return f.fail()
 }
 
-// octets reads a byte sequence. Its padding may be left out.
+// octets reads a byte sequence. The padding is optional.
 func (f *fields) octets(b *bare) bool {
 	f.i++
 	n := strings.IndexByte(f.s[f.i:], ':')
@@ -321,7 +321,7 @@ func (f *fields) octets(b *bare) bool {
 	return true
 }
 
-// display reads a display string behind its first percent sign.
+// display reads a display string after its first percent sign.
 func (f *fields) display() bool {
 	if !f.take('"') {
 		return f.fail()
@@ -350,7 +350,7 @@ func (f *fields) display() bool {
 		utf[n] = c
 		n++
 		switch r, _ := utf8.DecodeRune(utf[:n]); {
-		case !utf8.FullRune(utf[:n]): // more is to come
+		case !utf8.FullRune(utf[:n]): // more bytes follow
 		case r == utf8.RuneError && n < 3:
 			return f.fail()
 		case r == utf8.RuneError && string(utf[:n]) != "\uFFFD":
@@ -362,7 +362,7 @@ func (f *fields) display() bool {
 	return f.fail()
 }
 
-// hex returns what a lower-case hexadecimal digit counts, or more than 15.
+// hex returns the value of a lower-case hexadecimal digit, or more than 15.
 func hex(c byte) byte {
 	switch {
 	case isDigit(c):
@@ -376,7 +376,7 @@ func hex(c byte) byte {
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
-// tokenChars are those of a token behind its first.
+// tokenChars are the characters of a token after its first.
 var tokenChars = func() (set [256]bool) {
 	for c := range set {
 		set[c] = isAlpha(byte(c)) || isDigit(byte(c)) || strings.IndexByte("!#$%&'*+-.^_`|~:/", byte(c)) >= 0

@@ -10,7 +10,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// corpus has a field of each kind, and some that are malformed.
+// corpus has a field of each kind, and some malformed ones.
 var corpus = []string{
 	``, ` `, `a`, `"a"`, `100, 100;w=60;burst=1000;comment="a, b"`, `"default";r=50;t=30`, `"x"; r=0; t=900`, `"p";q=65535;qu="content-bytes";w=10;pk=:sdfjLJUOUH==:`,
 	`limit=100, remaining=50, reset=5`, `a, b;x`, `a=?0, b, c;d=1`, `"a\"b\\c";r=-1.5`, `"x";d=@1788264000;n=%"f%c3%bc"`, `(1 "a" tok;x);z=1, ()`, `a=(1 2), b=1;w=2`,
@@ -18,7 +18,7 @@ var corpus = []string{
 	`%"%f0%9f%98%80"`, `%"%ff"`, `%"%c3"`, `%"%e2%82"`, `@1.5`, `?2`, `*a/b:c`, `A;b="`, `a;B=1`, `a;*=1`, "a\t,\tb", "a \t", `( 1  2 )`, `(1,2)`, `(1"a")`, `((1))`, `a=`, `=a`, `1a=2`, `%"a%ef%bf%bdb"`, `%"%ed%a0%80"`,
 }
 
-// described writes a bare item so that it can be compared.
+// described writes a bare item in a form that can be compared.
 func (b bare) described() any {
 	switch b.kind {
 	case integer:
@@ -36,7 +36,7 @@ func (b bare) described() any {
 	return other
 }
 
-// described writes one of the oracle's in the same way.
+// described writes an item of the oracle in the same form.
 func described(v any) any {
 	switch v := v.(type) {
 	case int64, string, []byte, nil:
@@ -79,8 +79,8 @@ func compare(t *testing.T, field string, it *item, m httpsfv.Member) {
 	}
 }
 
-// lenient reports whether the oracle has refused base64 that is not padded,
-// which RFC 9651 would rather have accepted.
+// lenient reports whether the oracle has refused base64 without padding, which RFC 9651
+// recommends to accept.
 func lenient(err error) bool {
 	var corrupt base64.CorruptInputError
 	return errors.As(err, &corrupt)
@@ -162,7 +162,7 @@ func TestByteSequencesNeedNoPadding(t *testing.T) {
 	}
 }
 
-func TestParametersBeyondThoseOfLimitsAreOnlyPassedBy(t *testing.T) {
+func TestOtherParametersAreSkipped(t *testing.T) {
 	var it item
 	f := fields{s: `x;z=1` + strings.Repeat(`;k="v"`, 100) + `;r=7`}
 	if !f.item(&it) || it.r.n != 7 || f.item(&it) || f.bad {

@@ -10,8 +10,8 @@ import (
 
 const day = 24 * time.Hour
 
-// builtin are the profiles of this package. Each exported variable has
-// its value from another, so that go doc shows "var GitHub *Profile = gitHub" and not all fields.
+// builtin are the profiles of this package. Each exported variable has its value from
+// another, so that go doc shows "var GitHub *Profile = gitHub" and not all fields.
 var builtin = []*Profile{
 	Generic,
 	// Code and collaboration.
@@ -27,8 +27,8 @@ var builtin = []*Profile{
 	Discord, Twitter, Reddit, Meta, Strava, Riot, Dropbox, Binance,
 }
 
-// aliases are further names of profiles, and vendors of whom [Generic] reads
-// all that they tell. They are written as plain has them.
+// aliases are further names of profiles, and vendors of whom [Generic] reads all that they
+// tell. The names are spelled as plain returns them.
 var aliases = map[string]*Profile{
 	"azureopenai":          OpenAI,
 	"groq":                 OpenAI,
@@ -103,10 +103,10 @@ var aliases = map[string]*Profile{
 	"zep":              Generic,
 }
 
-// ByName returns the profile of an API by its name, such as "github" or
-// "shopify-graphql", for configuration files. It knows the names of this package's
-// profiles, other names of the same APIs, and those of APIs for which [Generic] is
-// enough. Case, and what stands between the words of a name, do not matter.
+// ByName returns the profile of an API by its name, such as "github" or "shopify-graphql",
+// for configuration files. It knows the names of this package's profiles, other names of the
+// same APIs, and those of APIs for which [Generic] is enough. It ignores case, and what
+// stands between the words of a name.
 func ByName(name string) (*Profile, bool) {
 	name = plain(name)
 	for _, p := range builtin {
@@ -128,9 +128,9 @@ func plain(name string) string {
 	}, name)
 }
 
-// trio returns the fields for a limit, what remains and a reset whose headers
-// begin alike.
-func trio(prefix string, f Field) []Field {
+// limitFields returns the fields for a limit, what remains and a reset whose headers begin
+// alike.
+func limitFields(prefix string, f Field) []Field {
 	return suffixed(f, prefix+"Limit", prefix+"Remaining", prefix+"Reset")
 }
 
@@ -143,29 +143,29 @@ func suffixed(f Field, limit, remaining, reset string) []Field {
 	return []Field{l, m, r}
 }
 
-// refuse makes a refusal of a response.
+// refuse marks the response as a refusal.
 func (s *Signal) refuse(why Reason) {
 	s.Throttled, s.Reason = true, why
 }
 
-// ask counts a wait that the API asks for elsewhere than in its headers, which
-// win.
+// ask takes a wait that the API asks for elsewhere than in its headers. Headers take
+// precedence.
 func (s *Signal) ask(d time.Duration, ok bool) {
 	if ok && (!s.HasRetryAfter || s.RetryAfter == 0) {
 		s.RetryAfter, s.HasRetryAfter, s.Absolute = min(d, forever), true, false
 	}
 }
 
-// askText counts a wait in seconds, or as Go writes a duration.
+// askText takes a wait in seconds, or as Go writes a duration.
 func (s *Signal) askText(v string) {
 	if n, ok := number(v); ok {
-		s.ask(span(n, time.Second), true)
+		s.ask(duration(n, time.Second), true)
 		return
 	}
 	s.ask(goDuration(v))
 }
 
-// contains reports whether a text has one of some parts, in any case.
+// contains reports whether a text contains one of the parts, in any case.
 func contains(text string, parts ...string) bool {
 	text = strings.ToLower(text)
 	for _, part := range parts {
@@ -176,8 +176,8 @@ func contains(text string, parts ...string) bool {
 	return false
 }
 
-// items returns the parts of a list, without the blanks around them, and no more
-// of them than policies are kept.
+// items returns the parts of a list, without the blanks around them: at most as many as a
+// Signal keeps policies.
 func items(list, separators string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for n := 0; n < maxPolicies && list != ""; n++ {

@@ -2,13 +2,12 @@ package profile
 
 import "strings"
 
-// OpenAI is the API of OpenAI and of those that imitate it: Azure OpenAI, Groq,
-// Together and others (platform.openai.com, "Rate limits", 2026). Policies are
-// named "requests", "tokens" and so on. Their resets, mostly as Go writes a
-// duration, are when the bucket will be full again, so that a success that
-// leaves nothing holds nobody. That the credit or a day's budget is used up is a
-// Quota. Azure refuses a stream inside a 200, in which less than nothing remains and a
-// Retry-After stands; without that it has answered the call.
+// OpenAI is the API of OpenAI and of its imitators: Azure OpenAI, Groq, Together and others
+// (platform.openai.com, "Rate limits", 2026). Policies are named "requests", "tokens" and so
+// on. Their resets, mostly as Go writes a duration, are when the bucket will be full again,
+// so a success that leaves nothing holds nobody. A Quota says that the credit or a day's
+// budget is used up. Azure refuses a stream inside a 200, in which less than nothing remains
+// and a Retry-After stands; without that it has answered the call.
 var OpenAI *Profile = openAI
 
 var openAI = &Profile{
@@ -30,7 +29,8 @@ var openAI = &Profile{
 					s.Reason, s.Detail = Quota, code
 				}
 			case "error/message":
-				// Only here it says of which time a budget is: "on requests per day (RPD)".
+				// Only the message says of which time a budget is: "on requests per day
+				// (RPD)".
 				if contains(value(), "requests per day", "tokens per day") && s.Reason != Quota {
 					s.Reason, s.Detail = Quota, "per-day"
 				}
@@ -39,8 +39,8 @@ var openAI = &Profile{
 	},
 }
 
-// overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of
-// its imitators say -1 where there is no limit.
+// overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of its
+// imitators say -1 where there is no limit.
 func overdrawn(r *Response) bool {
 	if len(r.Header) > maxNames {
 		return false
@@ -55,10 +55,10 @@ func overdrawn(r *Response) bool {
 	return false
 }
 
-// Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026).
-// Policies are named "requests", "tokens", "input-tokens" and "output-tokens",
-// and "unified" for the windows of subscriptions. The resets are when the bucket
-// will be full again. 529 is an overload, not this account's limit.
+// Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026). Policies are
+// named "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the
+// windows of subscriptions. The resets are when the bucket will be full again. 529 is an
+// overload, not this account's limit.
 var Anthropic *Profile = anthropic
 
 var anthropic = &Profile{

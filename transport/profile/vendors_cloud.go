@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// AWS are the APIs of Amazon Web Services (aws-sdk-go-v2, aws/retry, 2026),
-// which refuse with 400, 403, 429 or 503 and tell only by the error's code, in a
-// header, JSON or XML.
+// AWS are the APIs of Amazon Web Services (aws-sdk-go-v2, aws/retry, 2026). They refuse with
+// 400, 403, 429 or 503, and only the error's code says why, in a header, JSON or XML.
 var AWS *Profile = aws
 
 var aws = &Profile{
@@ -24,7 +23,7 @@ var aws = &Profile{
 				if code == "" {
 					code = value()
 				}
-			case "Reason": // of Lambda
+			case "Reason": // Lambda has it
 				atOnce = contains(value(), "concurrent")
 			}
 		}, "__type", "code", "Code", "Error", "Reason")
@@ -53,7 +52,7 @@ var aws = &Profile{
 	},
 }
 
-// inner returns what is between two marks of a text.
+// inner returns the text between two marks.
 func inner(b []byte, from, to string) string {
 	_, rest, ok := bytes.Cut(b, []byte(from))
 	found, _, closed := bytes.Cut(rest, []byte(to))
@@ -64,10 +63,10 @@ func inner(b []byte, from, to string) string {
 }
 
 // AzureARM is Azure Resource Manager and the resource providers behind it
-// (learn.microsoft.com, "Understand how Azure Resource Manager throttles
-// requests", 2026). They tell what remains, without a limit or a reset, and the
-// compute provider names the window at the end of the policy: Get3Min. Those of
-// costs and consumption have waits of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
+// (learn.microsoft.com, "Understand how Azure Resource Manager throttles requests", 2026).
+// They tell what remains, without a limit or a reset, and the compute provider names the
+// window at the end of the policy: Get3Min. The providers of costs and consumption have waits
+// of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
 var AzureARM *Profile = azureARM
 
 var azureARM = &Profile{
@@ -102,8 +101,7 @@ var azureARM = &Profile{
 	},
 }
 
-// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is
-// none.
+// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is none.
 func windowOf(name string) time.Duration {
 	for _, w := range [...]struct {
 		suffix string
@@ -111,15 +109,15 @@ func windowOf(name string) time.Duration {
 	}{{"Sec", time.Second}, {"Min", time.Minute}, {"Hour", time.Hour}, {"Day", day}} {
 		if rest, ok := strings.CutSuffix(name, w.suffix); ok {
 			n, _ := number(rest[len(strings.TrimRight(rest, "0123456789")):])
-			return span(n, w.unit)
+			return duration(n, w.unit)
 		}
 	}
 	return 0
 }
 
-// Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft
-// Graph throttling guidance", 2026): Retry-After, and the IETF's headers where a
-// workload sends them. Some name the scope and the reason of a refusal.
+// Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft Graph throttling
+// guidance", 2026): Retry-After, and the IETF's headers where a workload sends them. Some
+// refusals name their scope and reason.
 var Graph *Profile = graph
 
 var graph = &Profile{
@@ -130,18 +128,18 @@ var graph = &Profile{
 	},
 }
 
-// Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc
-// error details, and the guides to errors of Calendar and Drive, 2026). They
-// send no headers: a 403 or 429 is judged by the reason in its body, and
-// RetryInfo tells how long to wait. That is about a minute even where a day's
-// quota is used up, which is a Quota with the Detail "daily-quota".
+// Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc error
+// details, and the guides to errors of Calendar and Drive, 2026). They send no headers. The
+// reason in the body decides what a 403 or 429 is, and RetryInfo tells how long to wait. That
+// is about a minute even where a day's quota is used up, which is a Quota with the Detail
+// "daily-quota".
 var Google *Profile = google
 
 var google = &Profile{
 	Name:  "google",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(r *Response, s *Signal) {
-		var reasons [Lock + 1]string // of several errors or violations
+		var reasons [Lock + 1]string // there may be several errors or violations
 		daily, exhausted, delay := false, false, ""
 		r.each(func(path []byte, value func() string) {
 			switch string(path) {
@@ -186,13 +184,13 @@ var google = &Profile{
 	},
 }
 
-// Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of
-// 0 tells of too many calls at once; its reset is a suggestion only.
+// Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 tells of
+// too many calls at once; its reset is a suggestion only.
 var Okta *Profile = okta
 
 var okta = &Profile{
 	Name:   "okta",
-	Fields: trio("X-Rate-Limit-", Field{}),
+	Fields: limitFields("X-Rate-Limit-", Field{}),
 	Judge: func(r *Response, s *Signal) {
 		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
@@ -200,9 +198,8 @@ var okta = &Profile{
 	},
 }
 
-// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com, "Response headers",
-// 2026): a policy for each object that is billed, with resets in seconds from
-// now, as many as a month has.
+// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com, "Response headers", 2026): a policy
+// for each object that is billed, with resets in seconds from now, up to a month away.
 var RapidAPI *Profile = rapidAPI
 
 var rapidAPI = &Profile{
@@ -210,8 +207,8 @@ var rapidAPI = &Profile{
 	Fields: suffixed(Field{In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
 }
 
-// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026),
-// which tell when the next call may go.
+// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which tell when
+// the next call may go.
 var Akamai *Profile = akamai
 
 var akamai = &Profile{
@@ -219,8 +216,8 @@ var akamai = &Profile{
 	Fields: suffixed(Field{}, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Next"),
 }
 
-// OracleGateway is the API gateway of Oracle Cloud (docs.oracle.com, "Limiting
-// the number of requests", 2026), whose waits are in milliseconds.
+// OracleGateway is the API gateway of Oracle Cloud (docs.oracle.com, "Limiting the number of
+// requests", 2026), whose waits are in milliseconds.
 var OracleGateway *Profile = oracleGateway
 
 var oracleGateway = &Profile{
@@ -228,8 +225,8 @@ var oracleGateway = &Profile{
 	Fields: []Field{{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond}},
 }
 
-// Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026), whose limit
-// is on calls at once and told nowhere.
+// Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls at
+// once, and it does not tell how many.
 var Twilio *Profile = twilio
 
 var twilio = &Profile{

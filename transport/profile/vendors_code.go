@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// GitHub is the REST and the GraphQL API of GitHub (docs.github.com, "Rate
-// limits for the REST API", 2026). The policy is named by the resource, such as
-// "core" or "search". A 403 is a refusal if the headers or the text say so, and
-// so is a GraphQL response 200 with the error RATE_LIMITED. Scope is "primary"
-// for the hourly limit, and "secondary" for the limits on bursts, which leave
-// the hourly one untouched and are known by the text of the body only, JSON or a page
-// of HTML; without Retry-After they ask for a minute.
+// GitHub is the REST and the GraphQL API of GitHub (docs.github.com, "Rate limits for the
+// REST API", 2026). The resource names the policy, such as "core" or "search". A 403 is a
+// refusal if the headers or the text say so, and so is a GraphQL response 200 with the error
+// RATE_LIMITED. Scope is "primary" for the hourly limit, and "secondary" for the limits on
+// bursts. Those leave the hourly one untouched, and only the text of the body tells of them,
+// JSON or a page of HTML; without Retry-After they ask for a minute.
 //
-// Each resource has a limit of its own. Behind one limiter for all, a search that
-// leaves nothing of its 30 a minute holds every call until the reset: give each
-// resource a limiter, by transport.Discovered and the header X-RateLimit-Resource, or
-// by transport.ByRoute. The hourly limit is best left to the headers, and the limiter
-// to keep the secondary ones, such as 900 points a minute: see "Limits to configure".
+// Each resource has a limit of its own. Behind one limiter for all, a search that leaves
+// nothing of its 30 a minute holds every call until the reset: give each resource a limiter,
+// by transport.Discovered and the header X-RateLimit-Resource, or by transport.ByRoute. Leave
+// the hourly limit to the headers, and let the limiter keep the secondary ones, such as 900
+// points a minute: see "Limits to configure".
 var GitHub *Profile = gitHub
 
 var gitHub = &Profile{
 	Name: "github",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
@@ -50,7 +49,7 @@ var gitHub = &Profile{
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
-		case r.Status >= 500: // the API's own troubles
+		case r.Status >= 500: // the API has troubles of its own
 			return
 		case secondary, r.Status != 200 && !spent && !primary && (s.HasRetryAfter || r.Status == 429):
 			s.Scope = "secondary"
@@ -64,22 +63,21 @@ var gitHub = &Profile{
 	},
 }
 
-// Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting",
-// 2026): leaky buckets of requests and of complexity, each of which refills at its
-// limit per hour, with resets in milliseconds since 1970 that a success does not wait
-// for. A 400 with the code RATELIMITED is a refusal, which waits until there is room for
-// a request and for the complexity of the query, and 10 s at least: who came back for
-// each single one would be refused with the next. Some queries have a limit of their
-// own, the policy "endpoint-requests": a refusal by that one alone is a Lock with the
-// Scope "endpoint", whose Detail is the query.
+// Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting", 2026): leaky
+// buckets of requests and of complexity. Each refills at its limit per hour, with resets in
+// milliseconds since 1970 that a success does not wait for. A 400 with the code RATELIMITED
+// is a refusal. It waits until there is room for a request and for the complexity of the
+// query, and 10 s at least: it would refuse a program that comes back for every single unit
+// again with the next. Some queries have a limit of their own, the policy "endpoint-requests": a refusal by
+// that one alone is a Lock with the Scope "endpoint", whose Detail is the query.
 var Linear *Profile = linear
 
 var linear = &Profile{
 	Name: "linear",
 	Fields: slices.Concat(
-		trio("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
-		trio("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
-		trio("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
+		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
+		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
+		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Peeks: []Peek{{Status: 400}},
 	Judge: func(r *Response, s *Signal) {
 		r.each(func(path []byte, value func() string) {
@@ -92,7 +90,7 @@ var linear = &Profile{
 		}
 		cost, told := number(r.Get("X-Complexity"))
 		if !told {
-			cost = 10_000 // of the largest query that is allowed
+			cost = 10_000 // the complexity of the largest query that Linear allows
 		}
 		wait, endpoint := time.Duration(0), (*Policy)(nil)
 		for i := range s.Policies() {
@@ -114,24 +112,24 @@ var linear = &Profile{
 	},
 }
 
-// refills returns how long it takes until n units, or the limit if that is less, are
-// there, if the limit comes back evenly within a period; 0: they are, or nobody knows.
+// refills returns how long it takes until n units, or the limit if that is less, are there,
+// if the limit comes back evenly within a period; 0: they are there, or nobody knows.
 func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 	missing := min(n, p.Limit) - p.Remaining
 	if p.Limit <= 0 || p.Remaining < 0 || missing <= 0 {
 		return 0
 	}
-	return span(missing/p.Limit, period)
+	return duration(missing/p.Limit, period)
 }
 
-// Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which
-// sends Retry-After and nothing else. Limits are per method and workspace.
+// Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which sends
+// Retry-After and nothing else. Limits are per method and workspace.
 var Slack *Profile = slack
 
 var slack = &Profile{Name: "slack"}
 
-// Notion is the API of Notion (developers.notion.com, "Request limits", 2026):
-// Retry-After, with what has been exceeded in the body.
+// Notion is the API of Notion (developers.notion.com, "Request limits", 2026): Retry-After,
+// and the limit that was exceeded in the body.
 var Notion *Profile = notion
 
 var notion = &Profile{
@@ -151,9 +149,9 @@ var notion = &Profile{
 	},
 }
 
-// Airtable is the Web API of Airtable (support.airtable.com, "Managing API call
-// limits", 2026): after a 429 nothing is answered for 30 seconds, and no header
-// says so. The monthly limit is a Quota.
+// Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits",
+// 2026). After a 429 it answers nothing for 30 seconds, and no header says so. The monthly
+// limit is a Quota.
 var Airtable *Profile = airtable
 
 var airtable = &Profile{
@@ -172,9 +170,9 @@ var airtable = &Profile{
 	},
 }
 
-// Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits",
-// 2026). It has limits on complexity, calls per minute and day, and calls at
-// once, and may refuse with a 200 whose error has a code.
+// Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits", 2026). It has
+// limits on complexity, calls per minute and day, and calls at once, and may refuse with a
+// 200 whose error has a code.
 var Monday *Profile = monday
 
 var monday = &Profile{
@@ -210,14 +208,14 @@ var monday = &Profile{
 	},
 }
 
-// Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The policy
-// is named by the label of the endpoint, such as "Light"; the limit of the day
-// is a Quota and ends at a point in time in Retry-After.
+// Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The label of the
+// endpoint names the policy, such as "Light"; the limit of the day is a Quota and ends at a
+// point in time in Retry-After.
 var Zoom *Profile = zoom
 
 var zoom = &Profile{
 	Name: "zoom",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Category", Is: IsName},
 		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
 	Peeks: []Peek{{Status: 429}},
@@ -228,8 +226,8 @@ var zoom = &Profile{
 	},
 }
 
-// Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole
-// policy in the JSON of one header.
+// Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole policy in
+// the JSON of one header.
 var Basecamp *Profile = basecamp
 
 var basecamp = &Profile{
@@ -248,7 +246,7 @@ var basecamp = &Profile{
 					p.remains(value())
 				case "period":
 					if period, ok := number(value()); ok {
-						p.Window = span(period, time.Second)
+						p.Window = duration(period, time.Second)
 					}
 				case "until":
 					if d, ok := r.Until(value()); ok {
@@ -261,7 +259,7 @@ var basecamp = &Profile{
 	},
 }
 
-// count is number with None for what is none.
+// count is number, with None for what is not a number.
 func count(v string) (float64, bool) {
 	n, ok := number(v)
 	if !ok {
@@ -270,10 +268,9 @@ func count(v string) (float64, bool) {
 	return n, ok
 }
 
-// Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting",
-// 2026). The hourly quota of points is told in Beta-RateLimit, and the limit on
-// requests per second in X-RateLimit at the same time. Detail is the header
-// RateLimit-Reason.
+// Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting", 2026).
+// Beta-RateLimit tells the hourly quota of points, and X-RateLimit at the same time the limit
+// on requests per second. Detail is the header RateLimit-Reason.
 var Jira *Profile = jira
 
 var jira = &Profile{
@@ -289,25 +286,24 @@ var jira = &Profile{
 		case contains(s.Detail, "quota"):
 			s.Reason = Quota
 		case contains(s.Detail, "per-issue"):
-			s.Reason = Lock // one issue has been written to too often
+			s.Reason = Lock // one issue gets too many writes
 		}
 	},
 }
 
-// Confluence is Confluence Data Center (confluence.atlassian.com, "Improving
-// instance stability with rate limiting", 2026): a bucket that an administrator
-// has set, told as a capacity, a fill rate and its interval. It sends
-// Retry-After: 0 with every success.
+// Confluence is Confluence Data Center (confluence.atlassian.com, "Improving instance
+// stability with rate limiting", 2026): a bucket that an administrator has set, told as a
+// capacity, a fill rate and its interval. It sends Retry-After: 0 with every success.
 var Confluence *Profile = confluence
 
 var confluence = &Profile{
 	Name: "confluence-dc",
-	Fields: append(trio("X-Ratelimit-", Field{Kind: Bucket}),
+	Fields: append(limitFields("X-Ratelimit-", Field{Kind: Bucket}),
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
 }
 
-// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026),
-// which tells of several windows, each in headers with its name.
+// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which tells of
+// several windows, each in headers with its name.
 var Kong *Profile = kong
 
 var kong = &Profile{

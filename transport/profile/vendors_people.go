@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Discord is the API of Discord (discord.com/developers, "Rate limits", 2026).
-// The policy is named by the bucket, in which Discord counts several routes
-// together. Scope is "user", "global" or "shared", which is a Lock: others have used up
-// a limit of the resource that the call is about.
+// Discord is the API of Discord (discord.com/developers, "Rate limits", 2026). The bucket
+// names the policy; Discord counts several routes together in one. Scope is "user", "global"
+// or "shared", which is a Lock: others have used up a limit of the resource that the call is
+// about.
 var Discord *Profile = discord
 
 var discord = &Profile{
@@ -18,7 +18,7 @@ var discord = &Profile{
 		{Header: "X-Ratelimit-Limit", Is: IsLimit},
 		{Header: "X-Ratelimit-Remaining", Is: IsRemaining},
 		{Header: "X-Ratelimit-Reset-After", Is: IsReset, In: time.Second},
-		{Header: "X-Ratelimit-Reset", Is: IsReset}, // has been wrong where the one above was right
+		{Header: "X-Ratelimit-Reset", Is: IsReset}, // this one has been wrong where the one above was right
 		{Header: "X-Ratelimit-Bucket", Is: IsName},
 		{Header: "X-Ratelimit-Scope", Is: IsScope},
 	},
@@ -46,38 +46,37 @@ var discord = &Profile{
 	},
 }
 
-// turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The policy
-// is named by the bucket, of which there are three: "general", "text" and "media".
+// turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The bucket names
+// the policy: "general", "text" or "media".
 var turnIO = &Profile{
 	Name:   "turnio",
-	Fields: append(trio("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 }
 
-// Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15
-// minutes for each endpoint, with resets in seconds since 1970, and for some of a
-// day, of the app and of the user.
+// Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15 minutes for each
+// endpoint, with resets in seconds since 1970, and some of a day, of the app and of the user.
 var Twitter *Profile = twitter
 
 var twitter = &Profile{
 	Name: "twitter",
-	Fields: slices.Concat(trio("X-Rate-Limit-", Field{}),
-		trio("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
-		trio("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
+	Fields: slices.Concat(limitFields("X-Rate-Limit-", Field{}),
+		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
+		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
 }
 
-// Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what
-// remains, in fractions, and a reset in seconds from now, without a limit.
+// Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what remains, in
+// fractions, and a reset in seconds from now, without a limit.
 var Reddit *Profile = reddit
 
 var reddit = &Profile{
 	Name:   "reddit",
-	Fields: trio("X-Ratelimit-", Field{In: time.Second}),
+	Fields: limitFields("X-Ratelimit-", Field{In: time.Second}),
 }
 
-// Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026).
-// Policies are the parts, in percent, of an hourly budget, as JSON in headers,
-// with the minutes until a refused business may come back. Refusals are 400 with
-// one of the codes for limits, or without a code and with such a time.
+// Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026). Policies are
+// the parts, in percent, of an hourly budget, as JSON in headers, with the minutes until a
+// refused business may come back. Refusals are 400 with one of the codes for limits, or
+// without a code and with such a time.
 var Meta *Profile = meta
 
 var meta = &Profile{
@@ -96,7 +95,7 @@ var meta = &Profile{
 func judgeMeta(r *Response, s *Signal) {
 	code := r.JSON("error", "code")
 	switch {
-	case code == "131056": // one who is written to
+	case code == "131056": // one recipient gets too many messages
 		s.refuse(Lock)
 	case code == "4", code == "17", code == "32", code == "613", code == "130429",
 		len(code) == 5 && strings.HasPrefix(code, "800"):
@@ -133,8 +132,9 @@ func judgeMeta(r *Response, s *Signal) {
 	}
 }
 
-// use adds a policy of what one object of Meta's tells, and returns how long it
-// asks to wait, and whether it does although that may not be believed.
+// use adds a policy of what Meta tells of one object. It returns how long that asks to wait,
+// and whether Meta has refused the call, which may be so although the wait is too long to
+// count.
 func use(object []byte, name string, s *Signal) (wait time.Duration, refused bool) {
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
@@ -152,22 +152,22 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 			}
 		case "estimated_time_to_regain_access":
 			if ok && n > 0 {
-				p.Reset, refused = span(n, time.Minute), true
+				p.Reset, refused = duration(n, time.Minute), true
 			}
 		case "reset_time_duration":
 			if ok && n > 0 {
-				p.Reset = span(n, time.Second)
+				p.Reset = duration(n, time.Second)
 			}
 		}
 	}
 	if p.bound() {
-		s.add(p)
+		s.push(p)
 	}
 	return p.Wait(), refused
 }
 
-// Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the
-// limits of a quarter of an hour and of a day, with those for reading apart.
+// Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the limits of a
+// quarter of an hour and of a day, and others for reading.
 var Strava *Profile = strava
 
 var strava = &Profile{
@@ -190,7 +190,7 @@ var strava = &Profile{
 	},
 }
 
-// usage returns a policy of which the use and the limit are told.
+// usage returns a policy that tells its use and its limit.
 func usage(name, used, limit string, window time.Duration) Policy {
 	p := NewPolicy(name)
 	p.used, _ = count(strings.Trim(used, " \t"))
@@ -199,10 +199,10 @@ func usage(name, used, limit string, window time.Duration) Policy {
 	return p
 }
 
-// Riot are the APIs of Riot Games (developer.riotgames.com, "Rate limiting",
-// 2026): lists of limits and of counts with their windows in seconds, for the app
-// and for the method, in any order. Policies are named "app:120" or "method:10",
-// by the window. Scope is which of them has refused; "service" is an overload.
+// Riot are the APIs of Riot Games (developer.riotgames.com, "Rate limiting", 2026): lists of
+// limits and of counts with their windows in seconds, for the app and for the method, in any
+// order. Policies are named "app:120" or "method:10", by the window. Scope is which of them
+// has refused; "service" is an overload.
 var Riot *Profile = riot
 
 var riot = &Profile{
@@ -221,7 +221,7 @@ var riot = &Profile{
 			for one := range items(r.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
-					s.Add(usage(f.name+window, countOf(counts, window), limit, span(seconds, time.Second)))
+					s.Add(usage(f.name+window, countOf(counts, window), limit, duration(seconds, time.Second)))
 				}
 			}
 		}
@@ -238,9 +238,8 @@ func countOf(list, window string) string {
 	return ""
 }
 
-// Dropbox is the API of Dropbox (developers.dropbox.com, "Performance guide",
-// 2026), whose wait is in the body, too. That two calls write to one namespace is
-// a Lock.
+// Dropbox is the API of Dropbox (developers.dropbox.com, "Performance guide", 2026), whose
+// wait is in the body, too. A refusal because two calls write to one namespace is a Lock.
 var Dropbox *Profile = dropbox
 
 var dropbox = &Profile{
@@ -260,9 +259,8 @@ var dropbox = &Profile{
 	},
 }
 
-// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026),
-// which tells what is used, not what is allowed. 418 bans the address for as long
-// as Retry-After says.
+// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which tells
+// what is used, not what is allowed. 418 bans the address for as long as Retry-After says.
 var Binance *Profile = binance
 
 var binance = &Profile{Name: "binance", Refusals: []int{418}}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate
-// limits", 2026): a leaky bucket whose level and size are told, but not its
-// leak, and a Retry-After with decimals.
+// Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate limits", 2026):
+// a leaky bucket. It tells the level and the size, not the leak, and sends a Retry-After with
+// decimals.
 var Shopify *Profile = shopify
 
 var shopify = &Profile{
@@ -16,10 +16,9 @@ var shopify = &Profile{
 	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
 }
 
-// ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL
-// Admin API rate limits", 2026): a leaky bucket of points, told in the body. A
-// query that is refused has the status 200, and waits until the points that it
-// asks for are there.
+// ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
+// limits", 2026): a leaky bucket of points, told in the body. A refusal has the status 200,
+// and the query waits until the points that it asks for are there.
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
 var shopifyGraphQL = &Profile{
@@ -52,15 +51,15 @@ var shopifyGraphQL = &Profile{
 		if refused {
 			s.refuse(Rate)
 			if rate > 0 && asked > available {
-				s.ask(span((asked-available)/rate, time.Second), true)
+				s.ask(duration((asked-available)/rate, time.Second), true)
 			}
 		}
 	},
 }
 
-// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which
-// never tells how long to wait. Detail is why, such as "endpoint-rate". A 429
-// without that is about an object that another call has locked.
+// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never tells how
+// long to wait. Detail is why, such as "endpoint-rate". A 429 without that is about an object
+// that another call has locked.
 var Stripe *Profile = stripe
 
 var stripe = &Profile{
@@ -75,7 +74,7 @@ var stripe = &Profile{
 		case strings.HasSuffix(s.Detail, "-concurrency"):
 			s.Reason = Concurrency
 		case s.Detail == "resource-specific":
-			s.Reason = Lock // one object has been asked for too often
+			s.Reason = Lock // one object gets too many calls
 		}
 		if scope, _, ok := strings.Cut(s.Detail, "-"); ok {
 			s.Scope = scope
@@ -83,9 +82,8 @@ var stripe = &Profile{
 	},
 }
 
-// SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com,
-// "Usage plans and rate limits", 2026), which tells the rate, in requests per
-// second, and not the burst.
+// SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com, "Usage plans and
+// rate limits", 2026), which tells the rate, in requests per second, and not the burst.
 var SPAPI *Profile = spapi
 
 var spapi = &Profile{
@@ -93,8 +91,8 @@ var spapi = &Profile{
 	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
 }
 
-// BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API
-// rate limits", 2026), which counts in milliseconds throughout.
+// BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API rate limits",
+// 2026), which counts in milliseconds throughout.
 var BigCommerce *Profile = bigCommerce
 
 var bigCommerce = &Profile{
@@ -107,33 +105,32 @@ var bigCommerce = &Profile{
 	},
 }
 
-// Tiendanube is the API of Tiendanube and Nuvemshop (tiendanube.github.io,
-// "Rate limiting", 2026): a leaky bucket whose reset is in milliseconds from
-// now, and when it will be empty.
+// Tiendanube is the API of Tiendanube and Nuvemshop (tiendanube.github.io, "Rate limiting",
+// 2026): a leaky bucket whose reset is in milliseconds from now, and when it will be empty.
 var Tiendanube *Profile = tiendanube
 
 var tiendanube = &Profile{
 	Name:   "tiendanube",
-	Fields: trio("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
+	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
 }
 
-// Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026),
-// whose reset is in milliseconds from now.
+// Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026), whose reset
+// is in milliseconds from now.
 var Prisjakt *Profile = prisjakt
 
 var prisjakt = &Profile{
 	Name:   "prisjakt",
-	Fields: trio("X-Rate-Limit-", Field{In: time.Millisecond}),
+	Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
 
 // skuVault is the API of SkuVault, whose reset is in milliseconds from now.
 var skuVault = &Profile{
 	Name:   "skuvault",
-	Fields: trio("X-Ratelimit-", Field{In: time.Millisecond}),
+	Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
 }
 
-// Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the
-// limits of a second and a day, without resets.
+// Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the limits of a
+// second and a day, without resets.
 var Etsy *Profile = etsy
 
 var etsy = &Profile{
@@ -141,17 +138,17 @@ var etsy = &Profile{
 	Fields: []Field{
 		{Header: "X-Limit-Per-Second", Is: IsLimit, Policy: "second", Window: time.Second},
 		{Header: "X-Remaining-This-Second", Is: IsRemaining, Policy: "second", Window: time.Second},
-		{Header: "X-Remaining-This-Secon", Is: IsRemaining, Policy: "second", Window: time.Second}, // seen so
+		{Header: "X-Remaining-This-Secon", Is: IsRemaining, Policy: "second", Window: time.Second}, // Etsy has sent this name
 		{Header: "X-Limit-Per-Day", Is: IsLimit, Policy: "day", Window: day},
 		{Header: "X-Remaining-Today", Is: IsRemaining, Policy: "day", Window: day},
 	},
 }
 
-// HubSpot is the API of HubSpot (developers.hubspot.com, "API usage
-// guidelines", 2026): the limits of ten seconds and a day, without resets. A
-// refusal by the limit of ten seconds waits for as long as its window. Which limit it
-// was stands in the policyName of the body, or else in its message. 423 is a Lock of
-// what too much is written to at once, and ends after 2 s ("Error handling").
+// HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
+// limits of ten seconds and a day, without resets. A refusal by the limit of ten seconds
+// waits for as long as its window. The policyName of the body, or else its message, tells
+// which limit it was. 423 is a Lock of an object that gets too many writes at once, and ends
+// after 2 s ("Error handling").
 var HubSpot *Profile = hubSpot
 
 var hubSpot = &Profile{
@@ -163,7 +160,7 @@ var hubSpot = &Profile{
 		{Header: "X-Hubspot-Ratelimit-Daily", Is: IsLimit, Policy: "daily", Window: day},
 		{Header: "X-Hubspot-Ratelimit-Daily-Remaining", Is: IsRemaining, Policy: "daily", Window: day},
 	},
-	Refusals: []int{423, 477}, // 477: the account is being moved
+	Refusals: []int{423, 477}, // 477: HubSpot is moving the account
 	Peeks:    []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		s.Detail = r.JSON("policyName")
@@ -199,10 +196,9 @@ var hubSpot = &Profile{
 	},
 }
 
-// Salesforce is the REST API of Salesforce (developer.salesforce.com, "API
-// request limits and allocations", 2026): the use of a rolling day, of the
-// organisation and of one app. A 403 with REQUEST_LIMIT_EXCEEDED is a refusal,
-// and says nothing about when it will be over.
+// Salesforce is the REST API of Salesforce (developer.salesforce.com, "API request limits and
+// allocations", 2026): the use of a rolling day, of the organisation and of one app. A 403
+// with REQUEST_LIMIT_EXCEEDED is a refusal, and does not say when it will be over.
 var Salesforce *Profile = salesforce
 
 var salesforce = &Profile{
@@ -242,25 +238,24 @@ var salesforce = &Profile{
 	},
 }
 
-// Pipedrive is the API of Pipedrive (pipedrive.readme.io, "Rate limiting",
-// 2026): bursts of two seconds, with resets from now, and daily budgets of
-// requests and tokens.
+// Pipedrive is the API of Pipedrive (pipedrive.readme.io, "Rate limiting", 2026): bursts of
+// two seconds, with resets from now, and daily budgets of requests and tokens.
 var Pipedrive *Profile = pipedrive
 
 var pipedrive = &Profile{
 	Name: "pipedrive",
-	Fields: append(trio("X-Ratelimit-", Field{}),
+	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Daily-Requests-Left", Is: IsRemaining, Policy: "daily-requests", Window: day},
 		Field{Header: "X-Daily-Ratelimit-Token-Limit", Is: IsLimit, Policy: "daily-tokens", Window: day},
 		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
 }
 
-// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List
-// Tickets limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have
-// limits of their own, told in Zendesk-RateLimit and a name: policies by that name, in
-// the unit "endpoint". A refusal by one of them alone is a Lock with the Scope
-// "endpoint", whose Detail is the name. A transport for such an endpoint alone has the
-// name among its Units, and an OnSignal that makes Rate of the Lock.
+// Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
+// limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have limits of their
+// own, told in Zendesk-RateLimit and a name: policies by that name, in the unit "endpoint". A
+// refusal by one of them alone is a Lock with the Scope "endpoint", whose Detail is the name.
+// A transport for such an endpoint alone has the name among its Units, and an OnSignal that
+// turns the Lock into Rate.
 var Zendesk *Profile = zendesk
 
 var zendesk = &Profile{
@@ -287,7 +282,7 @@ var zendesk = &Profile{
 				case key == "remaining":
 					p.Remaining = n
 				case key == "resets":
-					p.Reset = span(n, time.Second)
+					p.Reset = duration(n, time.Second)
 				}
 			}
 			if s.Add(p); p.Remaining == 0 && p.binds(&endpoint) {
@@ -300,15 +295,15 @@ var zendesk = &Profile{
 	},
 }
 
-// Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling",
-// 2026), which allows ten connections at once and tells nothing.
+// Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026),
+// which allows ten connections at once and tells nothing.
 var Mailchimp *Profile = mailchimp
 
 var mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
 
-// Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026):
-// what remains of a minute and of a day, and of a minute for the whole app. Scope
-// is which of them, or "concurrent", has refused.
+// Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026): what remains
+// of a minute and of a day, and of a minute for the whole app. Scope is which of them, or
+// "concurrent", has refused.
 var Xero *Profile = xero
 
 var xero = &Profile{
@@ -330,8 +325,8 @@ var xero = &Profile{
 	},
 }
 
-// QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com,
-// "Limits and throttles", 2026), which asks for a minute and tells nothing.
+// QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com, "Limits and
+// throttles", 2026), which asks for a minute and tells nothing.
 var QuickBooks *Profile = quickBooks
 
 var quickBooks = &Profile{Name: "quickbooks", Penalty: time.Minute}

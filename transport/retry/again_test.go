@@ -17,8 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// ways are the two ways to send a request: by the client itself, and through
-// an http.Client.
+// ways are the two ways to send a request: by the client itself, and through an http.Client.
 var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response, error){
 	"Client": func(c *retryablehttp.Client, req *http.Request) (*http.Response, error) {
 		return c.Do(&retryablehttp.Request{Request: req})
@@ -50,7 +49,7 @@ func TestARequestThatTheAPIMayHaveCarriedOutGoesAgainOnlyIfThatIsSafe(t *testing
 		for _, r := range []struct {
 			method, header string
 			safe           func(*http.Request) bool
-			again          bool // even so
+			again          bool // all the same
 		}{
 			{method: "", again: true},
 			{method: "GET", again: true},
@@ -62,7 +61,7 @@ func TestARequestThatTheAPIMayHaveCarriedOutGoesAgainOnlyIfThatIsSafe(t *testing
 			{method: "POST"},
 			{method: "PATCH"},
 			{method: "CONNECT"},
-			{method: "get"}, // another method
+			{method: "get"}, // not the same method as GET
 			{method: "POST", header: "Idempotency-Key", again: true},
 			{method: "PATCH", header: "X-Idempotency-Key", again: true},
 			{method: "POST", header: "X-Other"},
@@ -92,7 +91,7 @@ func TestARequestThatTheAPIMayHaveCarriedOutGoesAgainOnlyIfThatIsSafe(t *testing
 							require.Equal(t, 1, ended(t, err).Attempts, what)
 							require.Len(t, api.said, 1, what)
 							require.Zero(t, time.Since(api.start), what)
-						default: // the response is the caller's, unread
+						default: // the caller gets the response unread
 							require.NoError(t, err, what)
 							require.Equal(t, c.answer.status, resp.StatusCode, what)
 							require.Len(t, api.said, 1, what)
@@ -143,8 +142,8 @@ func TestALimitersRefusalMayBeFollowedByAnyMethodIfTheBodyCanBeReplayed(t *testi
 	})
 }
 
-// A POST that was answered by a redirect has been carried out, whatever becomes
-// of the next hop.
+// The API has carried a POST out that it answers by a redirect, whatever it answers to the
+// next hop.
 func TestARefusalOfALaterHopDoesNotRepeatAPost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, later := range []step{status(429, "Retry-After", "1"), dial, reset, status(500)} {
@@ -186,7 +185,7 @@ func TestEachHopOfARedirectPays(t *testing.T) {
 	})
 }
 
-// Of a chain that began anew each time, no hop but the first would ever go.
+// If the chain began anew each time, no hop but the first would ever go.
 func TestALaterHopWaitsForTheLimiterByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, send := range ways {

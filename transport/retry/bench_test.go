@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// instant answers at once, with a response that has a body and is always the
-// same one, so that all that is measured is what is around it.
+// instant answers at once, with a body and always the same response, so that the benchmark
+// measures only what is around it.
 type instant struct{ resp *http.Response }
 
 func (b instant) RoundTrip(*http.Request) (*http.Response, error) { return b.resp, nil }
@@ -26,7 +26,7 @@ func (fullBody) Close() error               { return nil }
 func benchmark(b *testing.B, send func(*transport.Transport) func(*http.Request) (*http.Response, error)) {
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}, Body: fullBody{}}
 	do := send(&transport.Transport{Base: instant{resp}, Limiter: bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})})
-	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as real ones, which are not empty
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as contexts of programs, which are not empty
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil)
 	if err != nil {

@@ -8,34 +8,33 @@ import (
 	"time"
 )
 
-// maxDrain is how much of a response that nobody wants is read, so that its
-// connection can be used again. retryablehttp reads 4 KiB, which is less than
+// drain reads at most maxDrain bytes of a response that nobody wants, for at most drainFor,
+// so that its connection can be used again. retryablehttp reads 4 KiB, which is less than
 // many an error page, and for as long as that takes.
 const (
 	maxDrain = 64 << 10
 	drainFor = time.Second
 )
 
-// rest is the body of a response that nobody wants any more: Close reads on,
-// and closes it once, whoever calls it. To retryablehttp, which reads on before, it is
-// empty.
+// rest is the body of a response that nobody wants any more. Close reads on and closes it,
+// once. To retryablehttp, which reads before it closes, the body is empty.
 type rest struct {
 	io.ReadCloser
-	cut  func() // of its request
-	once sync.Once
-	err  error
+	cancel func() // ends its request
+	once   sync.Once
+	err    error
 }
 
 func (b *rest) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (b *rest) Close() error {
-	b.once.Do(func() { b.err = drain(b.ReadCloser, b.cut) })
+	b.once.Do(func() { b.err = drain(b.ReadCloser, b.cancel) })
 	return b.err
 }
 
-// drain reads on and closes the body. If it stalls, cut ends that: the reader that unpacks
-// net/http's gzip cannot be closed while it waits for its first bytes.
-func drain(body io.ReadCloser, cut func()) error {
+// drain reads on and closes the body. If the body stalls, cancel ends that: the reader that
+// unpacks net/http's gzip cannot be closed while it waits for its first bytes.
+func drain(body io.ReadCloser, cancel func()) error {
 	if body == nil {
 		return nil
 	}
@@ -50,29 +49,29 @@ func drain(body io.ReadCloser, cut func()) error {
 	select {
 	case <-end:
 	case <-timer.C:
-		if cut != nil {
-			cut()
+		if cancel != nil {
+			cancel()
 		}
 	}
 	return body.Close()
 }
 
-// ending is a body that ends its request's context when it ends.
-type ending struct {
+// cancelAtEnd is a body that cancels its request's context when it ends.
+type cancelAtEnd struct {
 	io.ReadCloser
-	cut context.CancelFunc
+	cancel context.CancelFunc
 }
 
-func (b *ending) Read(p []byte) (int, error) {
+func (b *cancelAtEnd) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		b.cut()
+		b.cancel()
 	}
 	return n, err
 }
 
-func (b *ending) Close() error {
-	defer b.cut()
+func (b *cancelAtEnd) Close() error {
+	defer b.cancel()
 	return b.ReadCloser.Close()
 }
 
@@ -82,26 +81,26 @@ func closeBody(body io.ReadCloser) {
 	}
 }
 
-// giveUp is the ErrorHandler: nobody gets both a response and an error.
+// giveUp is the ErrorHandler: the caller never gets both a response and an error.
 func giveUp(resp *http.Response, err error, rounds int) (*http.Response, error) {
 	if err == nil && resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil && r.oneHop {
 			if rounds > 1 { // RetryMax bounds them
-				spent(resp)
+				forbidRetry(resp)
 			}
 			return resp, nil
 		}
 	}
 	if resp != nil && resp.Body != nil {
-		var cut func()
+		var cancel func()
 		if resp.Request != nil {
 			if r := requestOf(resp.Request.Context()); r != nil {
-				cut = r.cutter()
+				cancel = r.cancelFunc()
 			}
 		}
-		_ = drain(resp.Body, cut)
+		_ = drain(resp.Body, cancel)
 	}
-	return nil, given(resp, err, rounds)
+	return nil, finalError(resp, err, rounds)
 }
 
 func statusOf(resp *http.Response) int {

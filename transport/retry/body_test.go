@@ -35,7 +35,8 @@ func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
 				_, err := get(t, client)
 				require.NoError(t, err)
 				require.EqualValues(t, 1, first.closed.Load())
-				// io.Copy reads whole buffers, a little more than retryablehttp's 4 KiB and ours.
+				// io.Copy reads whole buffers, a little more than the 4 KiB of retryablehttp
+				// and the 64 KiB of this package.
 				require.InDelta(t, read, first.read.Load(), 4096)
 				require.GreaterOrEqual(t, int(first.read.Load()), read)
 			}
@@ -43,7 +44,7 @@ func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
 	})
 }
 
-// stalling is a body of which some comes at once, or now and then, and no end.
+// stalling is a body that sends some bytes at once, or now and then, and never ends.
 type stalling struct {
 	*io.PipeReader
 	closed atomic.Int32
@@ -81,7 +82,7 @@ func TestABodyThatStallsHoldsTheNextAttemptUpForASecondAtMost(t *testing.T) {
 				require.Equal(t, 200, resp.StatusCode)
 				require.LessOrEqual(t, time.Since(begin), drainFor+3*time.Second/2)
 				require.EqualValues(t, 1, first.closed.Load())
-				time.Sleep(every) // the writer has to see that
+				time.Sleep(every) // the writer has to notice that
 			})
 		}
 	}
@@ -134,8 +135,8 @@ func TestAPrepareRetryThatFailsEndsWithAClosedResponse(t *testing.T) {
 	})
 }
 
-// countedBodies are requests whose every body is counted: the first one and what
-// GetBody made.
+// countedBodies are requests that count every body: the first one and those that GetBody
+// made.
 type countedBodies struct {
 	mu  sync.Mutex
 	all []*counted
@@ -169,7 +170,7 @@ func (c *countedBodies) closedOnce(t *testing.T, what string) {
 	for i, b := range c.all {
 		n := b.closed.Load()
 		if what == "redirected" && i == 0 && n > 1 {
-			continue // http.Client closes what it has sent a second time
+			continue // http.Client closes a body that it has sent a second time
 		}
 		require.EqualValues(t, 1, n, "%s: body %d of %d", what, i, len(c.all))
 	}
@@ -187,7 +188,7 @@ func TestRequestBodiesAreClosedOnceOnEveryPath(t *testing.T) {
 	}{
 		"success":                  {steps: []step{status(200)}, replayable: true, bodies: 1},
 		"once, success":            {steps: []step{status(200)}, bodies: 1},
-		"second attempt":           {steps: []step{status(429, "Retry-After", "1"), status(200)}, replayable: true, bodies: 3}, // one was admitted early
+		"second attempt":           {steps: []step{status(429, "Retry-After", "1"), status(200)}, replayable: true, bodies: 3}, // the limiter admits one attempt too early
 		"after a reset":            {steps: []step{reset, status(200)}, replayable: true, bodies: 2},
 		"once, refused by the API": {steps: []step{status(429), status(200)}, bodies: 1},
 		"once, reset":              {steps: []step{reset}, bodies: 1, fails: true},
@@ -221,7 +222,7 @@ func TestRequestBodiesAreClosedOnceOnEveryPath(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeHadAgainEndsTheRequest(t *testing.T) {
+func TestABodyThatCannotBeReadAgainEndsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := errors.New("own")
 		for name, send := range ways {
@@ -236,8 +237,8 @@ func TestABodyThatCannotBeHadAgainEndsTheRequest(t *testing.T) {
 	})
 }
 
-// retryablehttp keeps what it was given, and sends all of it each time.
-func TestBodiesOfTheClientsOwnAreSentWholeEachTime(t *testing.T) {
+// retryablehttp keeps the body that it gets, and sends all of it each time.
+func TestBodiesThatRetryablehttpKeepsAreSentWholeEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, body := range []any{
 			[]byte("text"),

@@ -12,18 +12,18 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// outcome is what an attempt comes to.
+// outcome is how an attempt has ended.
 type outcome uint8
 
 const (
-	final   outcome = iota // it stands as it is
-	limited                // the limiter has not admitted it, or the API's time is not over
+	final   outcome = iota // no further attempt can change it
+	limited                // the limiter has not admitted it, or the API's pause is not over
 	refused                // the API has refused it because of its limits
-	failed                 // it has failed, and may not the next time
+	failed                 // it has failed, and the next one may not
 )
 
-// check is the CheckRetry: it decides, and notes when the next attempt may go.
-// An error that comes with a yes is the one to end with if RetryMax says no.
+// check is the CheckRetry: it decides, and notes when the next attempt may go. An error that
+// comes with true is the one to end with if RetryMax allows no further attempt.
 func (p *policy) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
 	r := requestOf(ctx)
 	if r == nil || !r.begun() {
@@ -32,59 +32,58 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := err.(*url.Error); ok && resp != nil {
-		resp.Body = http.NoBody // the http.Client has closed it
+		resp.Body = http.NoBody // the http.Client has closed the body
 	}
 	if r.judged && err == nil {
-		return false, r.end // retryablehttp asks again when a response handler is content
+		return false, r.end // retryablehttp asks again when a response handler accepts the response
 	}
 	again, end := p.judge(ctx, r, resp, err)
 	r.judged, r.end = true, end
-	if again && resp != nil && p.hands(r) {
+	if again && resp != nil && p.returnsResponse(r) {
 		return true, nil
 	}
 	return again, end
 }
 
-// judge is check for an attempt that was not judged yet. r.mu is held.
+// judge is check for an attempt that has no verdict yet. The caller holds r.mu.
 func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err error) (bool, error) {
 	what, wait := r.outcome(resp, err)
 	switch {
 	case what == final || !r.again(p.Safe):
 		if err == nil {
-			return false, nil // the response is the caller's
+			return false, nil // the response goes to the caller
 		}
 		return false, r.report(resp, err)
 	case ctx.Err() != nil:
 		return false, r.report(resp, ctx.Err())
-	case resp != nil && r.oneHop && r.limited == nil && announced(r.req):
-		return false, nil // its sender goes on
+	case resp != nil && r.oneHop && r.limited == nil && announcesRetries(r.req):
+		return false, nil // its sender tries again itself
 	}
 	why := r.why(what, wait, resp, err)
-	r.given = r.report(resp, why)
-	ok, late := p.plan(ctx, r, what, wait)
+	r.endError = r.report(resp, why)
+	ok, pastDeadline := p.plan(ctx, r, what, wait)
 	if ok {
 		if resp != nil && !r.last {
-			resp.Body = &rest{ReadCloser: resp.Body, cut: r.cut}
+			resp.Body = &rest{ReadCloser: resp.Body, cancel: r.cancel}
 		}
 		return true, r.report(resp, why)
 	}
-	if resp != nil && p.hands(r) {
+	if resp != nil && p.returnsResponse(r) {
 		if what == limited || what == refused && p.MaxThrottled > 0 || what == failed && p.MaxFailures > 0 {
-			spent(resp)
+			forbidRetry(resp)
 		}
 		return false, nil
 	}
 	if resp != nil && r.limited != nil {
-		return false, nil // OnRefusal wants it so
+		return false, nil // OnRefusal has chosen this response
 	}
-	if late {
+	if pastDeadline {
 		why = deadline(why)
 	}
 	return false, r.report(resp, why)
 }
 
-// outcome tells what the attempt has come to, and how long to wait; 0: nobody
-// knows.
+// outcome returns how the attempt has ended, and how long to wait; 0: nobody knows.
 func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duration) {
 	var full *outbound.ThrottledError
 	var store *outbound.StoreError
@@ -94,7 +93,7 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 	case r.limited != nil:
 		switch {
 		case resp != nil && resp.StatusCode != http.StatusTooManyRequests:
-			return final, 0 // OnRefusal has an answer
+			return final, 0 // OnRefusal has answered
 		case errors.As(r.limited, &full):
 			return limited, full.RetryAfter
 		case errors.As(r.limited, &store):
@@ -103,7 +102,7 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 		return final, 0
 	case err != nil:
 		switch {
-		case r.failed == nil: // the http.Client's own, or a response handler's
+		case r.failed == nil: // the http.Client's own error, or a response handler's
 			return final, 0
 		case errors.As(r.failed, &full): // of a transport below
 			return limited, full.RetryAfter
@@ -111,11 +110,11 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 			return final, 0
 		}
 		return failed, 0
-	case r.signal.hopeless:
+	case r.signal.permanent:
 		return final, 0
 	case r.signal.throttled:
-		if r.asked == 0 && !r.signal.told {
-			r.asked = r.backOff()
+		if r.asked == 0 && !r.signal.limiterHolds {
+			r.asked = r.unheldPause()
 		}
 		return refused, r.asked
 	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:
@@ -124,10 +123,9 @@ func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duratio
 	return final, 0
 }
 
-// plan counts the attempt, and notes when the next one may begin. It reports
-// whether there is to be one, and if not, whether that is only because the
-// context ends before.
-func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, late bool) {
+// plan counts the attempt, and notes when the next one may begin. It reports whether there is
+// to be one, and if not, whether that is only because the context ends before.
+func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, pastDeadline bool) {
 	now := time.Now()
 	left := forever
 	end, bounded := ctx.Deadline()
@@ -144,7 +142,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		if r.failures > p.MaxFailures {
 			return false, false
 		}
-		if r.out {
+		if r.sent {
 			r.since = time.Time{} // it had room
 		}
 		if pause > left {
@@ -172,16 +170,16 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	}
 	room := whole - now.Sub(r.since)
 	if what == limited && wait <= 0 {
-		r.blind++
-		pause = doubled(shortest, time.Second, r.blind)
+		r.unknownWaits++
+		pause = doubled(minPause, time.Second, r.unknownWaits)
 	}
 	if pause > min(room, left) {
 		return false, left <= room
 	}
 	switch {
-	case what == refused && r.signal.told:
-		r.next = now // the limiter knows how long, and so does the door
-	case wait <= 0, what == refused && r.signal.wait <= 0: // nobody has asked for it
+	case what == refused && r.signal.limiterHolds:
+		r.next = now // the limiter knows how long, and so does the departGate
+	case wait <= 0, what == refused && r.signal.wait <= 0: // the pause is the client's own
 		r.next = now.Add(jitter(pause, pause/2, min(room, left)))
 	default:
 		r.next = now.Add(jitter(pause, min(pause/10, time.Second), min(room, left)))
@@ -189,8 +187,8 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	return true, false
 }
 
-// why returns the error for an attempt. It is kept, because an attempt that was
-// admitted too early has none of its own.
+// why returns the error for an attempt. It keeps the error for an attempt that the limiter
+// admits too early, which has none of its own.
 func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err error) error {
 	switch {
 	case what == failed:
@@ -207,7 +205,7 @@ func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err
 	return r.cause
 }
 
-// host is who has refused.
+// host returns the host that has refused.
 func (r *request) host(resp *http.Response) string {
 	if resp != nil && resp.Request != nil && resp.Request.URL != nil {
 		return resp.Request.URL.Host
@@ -215,8 +213,8 @@ func (r *request) host(resp *http.Response) string {
 	return r.req.URL.Host
 }
 
-// deadline says why a call that was ready to wait does not, where nobody else
-// has said it.
+// deadline adds to an error that the context's deadline is why the client does not wait,
+// unless the error tells a reason already.
 func deadline(err error) error {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) || full.Err != nil {

@@ -18,52 +18,47 @@ const (
 	defaultThrottled = 10
 	defaultFailures  = 4
 	defaultWait      = 30 * time.Second
-	defaultWaitMin   = time.Second // as retryablehttp has them
+	defaultWaitMin   = time.Second // as retryablehttp has it
 	defaultWaitMax   = 30 * time.Second
 )
 
-// Config is how much is tried again. Its zero value works.
+// Config bounds what a client tries again. Its zero value works.
 type Config struct {
-	// MaxThrottled is how many refusals by the API one request survives, such as
-	// 429, or 503 with a Retry-After. Each of them is a call that the API counts.
-	// With 3 it goes out at most 4 times because of them. Refusals by the
-	// limiter do not count, since nothing goes out: MaxWait bounds those.
-	// 0: 10. Negative: none.
+	// MaxThrottled is how many refusals by the API one request survives, such as 429, or 503
+	// with a Retry-After. Each of them is a call that the API counts. With 3 the request goes
+	// out at most 4 times because of them. Refusals by the limiter do not count, since
+	// nothing goes out: MaxWait bounds those. 0: 10. Negative: none.
 	MaxThrottled int
-	// MaxFailures is how many failures one request survives: errors of the
-	// network or of a store, and answers 500 and above. They are counted apart
-	// from refusals. 0: 4. Negative: none.
+	// MaxFailures is how many failures one request survives: errors of the network or of a
+	// store, and answers 500 and above. Refusals do not count among them. 0: 4. Negative:
+	// none.
 	MaxFailures int
-	// MaxWait is how long a request waits for room: from its first refusal on, by
-	// its limiter or by the API, until it goes out and is not refused again. A
-	// pause that would end later is not begun: the error comes at once, with the
-	// time to come back. A queue does not know of it, and has a MaxWait of its
-	// own. A deadline of the request's context bounds it as well. 0 or less: up
-	// to that deadline; without one, 30 s.
+	// MaxWait is how long a request waits for room: from its first refusal on, by its limiter
+	// or by the API, until it goes out and is not refused again. The client does not begin a
+	// pause that would end later: the error comes at once, with the time to come back. A
+	// queue does not know of this, and has a MaxWait of its own. A deadline of the request's
+	// context bounds it as well. 0 or less: up to that deadline; without one, 30 s.
 	MaxWait time.Duration
-	// Safe reports whether a request may be sent again although the API may
-	// have carried it out already. It is asked about methods that are not
-	// idempotent, such as POST and PATCH, without an Idempotency-Key or
-	// X-Idempotency-Key header. It must not change the request or read its body.
-	// nil: it may not.
+	// Safe reports whether the client may send a request again although the API may have
+	// carried it out already. It is asked about methods that are not idempotent, such as POST
+	// and PATCH, without an Idempotency-Key or X-Idempotency-Key header. It must not change
+	// the request or read its body. nil: the client may not.
 	Safe func(*http.Request) bool
 }
 
-// NewClient returns a client that tries again what the API or the transport's
-// limiter refuses, and what fails, within the bounds of a zero [Config].
+// NewClient returns a client that tries again what the API or the transport's limiter
+// refuses, and what fails, within the bounds of a zero [Config].
 func NewClient(t *transport.Transport) *retryablehttp.Client { return Config{}.NewClient(t) }
 
-// NewClient returns a client whose every attempt, and every hop of a redirect,
-// is admitted by the transport's limiter. It logs nothing. The transport is
-// copied, and its Base, limiters and functions are shared; connections stay
-// open when a request is given up. A nil transport makes all requests fail with
-// [outbound.ErrNil].
+// NewClient returns a client for which the transport's limiter admits every attempt, and
+// every hop of a redirect. It logs nothing. NewClient copies the transport, and shares its
+// Base, limiters and functions; connections stay open when the client gives a request up.
+// With a nil transport all requests fail with [outbound.ErrNil].
 //
-// RetryWaitMin and RetryWaitMax of the client, 1 s and 30 s, bound the pauses
-// after failures; Config bounds the rest, and RetryMax, which would count all
-// rounds alike, is out of the way. A Logger writes URLs with their queries, so
-// set one only where these are no secret. RequestLogHook is how a request comes
-// to its counts: a hook of your own calls it first, as in
+// RetryWaitMin and RetryWaitMax of the client, 1 s and 30 s, bound the pauses after failures;
+// Config bounds the rest. RetryMax, which would count all rounds alike, is out of the way. A
+// Logger writes URLs with their queries, so set one only where these are no secret.
+// RequestLogHook connects a request with its counts: a hook of your own calls it first, as in
 //
 //	first := client.RequestLogHook
 //	client.RequestLogHook = func(l retryablehttp.Logger, req *http.Request, n int) {
@@ -71,12 +66,12 @@ func NewClient(t *transport.Transport) *retryablehttp.Client { return Config{}.N
 //		…
 //	}
 //
-// and without it nothing is tried again.
+// and without it the client tries nothing again.
 //
 // A CheckRetry of your own, such as retryablehttp.DefaultRetryPolicy, says what is tried
-// again. How often and when stays with Config: each of its rounds counts as a refusal by the
-// API, as a wait for the limiter, or else as a failure. Once a bound is reached the error
-// comes, from a [RoundTripper] too: the last response has been closed.
+// again. Config still says how often and when: each of its rounds counts as a refusal by the
+// API, as a wait for the limiter, or else as a failure. When a bound is reached, the client
+// returns the error, from a [RoundTripper] too: the last response has been closed.
 func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	if c.MaxThrottled == 0 {
 		c.MaxThrottled = defaultThrottled
@@ -86,7 +81,7 @@ func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	}
 	p := &policy{Config: c}
 	p.client = &retryablehttp.Client{
-		HTTPClient:     &http.Client{Transport: newHops(p, t), CheckRedirect: checkRedirect},
+		HTTPClient:     &http.Client{Transport: newRedirects(p, t), CheckRedirect: checkRedirect},
 		RetryWaitMin:   defaultWaitMin,
 		RetryWaitMax:   defaultWaitMax,
 		RetryMax:       math.MaxInt,
@@ -105,8 +100,8 @@ type policy struct {
 	client *retryablehttp.Client // for its RetryWaitMin and RetryWaitMax
 }
 
-// broken refuses all requests of a client without a transport. Doing without
-// limiter instead would let all go unpaced.
+// broken is the limiter of a client without a transport. It refuses all requests; without any
+// limiter they would go unpaced.
 type broken struct{}
 
 func (broken) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who does not import this package gets neither retryablehttp nor what it needs.
+// A program that does not import this package gets neither retryablehttp nor what that needs.
 func TestOnlyThisPackageImportsRetryablehttp(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Imports}}", "./...")
 	cmd.Dir = "../.."

@@ -26,8 +26,7 @@ type base func(*http.Request) (*http.Response, error)
 
 func (b base) RoundTrip(req *http.Request) (*http.Response, error) { return b(req) }
 
-// step is how a script answers one request: with an error, or a status and
-// headers.
+// step is how a script answers one request: with an error, or a status and headers.
 type step struct {
 	err    error
 	status int
@@ -47,14 +46,14 @@ var (
 	reset = step{err: &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}}
 )
 
-// script is a Base that answers one request after the other, the last one for
-// ever. It reads and closes the requests' bodies, and writes down what it saw.
+// script is a Base that answers one request after the other, with the last step for ever. It
+// reads and closes the requests' bodies, and records what it saw.
 type script struct {
 	steps []step
 
 	mu     sync.Mutex
 	at     []time.Time
-	said   []string   // what was in the bodies
+	said   []string   // the content of the requests' bodies
 	bodies []*counted // of the responses
 	start  time.Time
 }
@@ -81,7 +80,7 @@ func (s *script) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: next.status, Header: next.header, Body: body, Request: req}, nil
 }
 
-// went returns when the requests came, from the start.
+// went returns when the requests arrived, from the start.
 func (s *script) went() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +110,8 @@ func (b *counted) Close() error {
 	return nil
 }
 
-// refusing is a limiter that gives these errors, one after the other, and then
-// admits; as often as it is asked.
+// refusing is a limiter that returns these errors, one after the other, and then admits every
+// call.
 type refusing struct {
 	errs  []error
 	asked atomic.Int32
@@ -139,7 +138,7 @@ func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-// get calls the client, and reads and closes what comes.
+// get calls the client, and reads and closes the response.
 func get(t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
 	req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	require.NoError(t, err)
@@ -192,7 +191,7 @@ func all(t testing.TB, n int, work func(i int)) {
 	group.Wait()
 }
 
-// count counts what a limiter admits and is not given back.
+// count counts the calls that a limiter admits and whose units do not come back.
 func count(n *int, l outbound.Limiter) outbound.Limiter {
 	var mu sync.Mutex
 	return outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {

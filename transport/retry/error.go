@@ -9,26 +9,24 @@ import (
 	"strings"
 )
 
-// Error says how a request has ended, and after what. Its text has the URL
-// without user, password, query and fragment.
+// Error says how a request has ended, and after what. Its text has the URL without user,
+// password, query and fragment.
 //
-// [errors.As] finds the [*outbound.ThrottledError] of a request that was refused
-// in the end, by its limiter or by the API, with the time to come back. One for
-// a refusal by the API has Held set, and the host as its Key.
+// If the limiter or the API refused the request in the end, [errors.As] finds the
+// [*outbound.ThrottledError] with the time to come back. One for a refusal by the API has
+// Held set, and the host as its Key.
 type Error struct {
 	// Method and URL are the request's; the URL has the parts that the text has.
 	Method, URL string
 	// Attempts is how often the request went out. 0: never.
 	Attempts int
-	// Throttled is how many of the attempts the API has refused because of its
-	// limits.
+	// Throttled is how many of the attempts the API has refused because of its limits.
 	Throttled int
-	// Failures is how many of the attempts, or trips to a store on the way,
-	// have failed.
+	// Failures is how many of the attempts, or trips to a store on the way, have failed.
 	Failures int
 	// StatusCode is that of the last response. 0: there was none.
 	StatusCode int
-	// Err is why it ended. nil: because of the status.
+	// Err is why the request ended. nil: because of the status.
 	Err error
 }
 
@@ -47,21 +45,21 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether Err is a timeout, as a context's deadline is.
+// Timeout reports whether Err is a timeout, such as a context's deadline.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Err, &t) && t.Timeout()
 }
 
-// RetryableError is false: what can be tried again, was. It answers
-// aws-sdk-go-v2, which would otherwise retry it blindly.
+// RetryableError returns false: the client has tried again what can be. aws-sdk-go-v2 asks,
+// and would otherwise retry the Error blindly.
 func (e *Error) RetryableError() bool { return false }
 
-// report returns the Error of the request as it is now. mu is held.
+// report returns the Error of the request as it is now. The caller holds r.mu.
 func (r *request) report(resp *http.Response, why error) *Error {
 	e := &Error{
 		Method:    r.req.Method,
-		URL:       bare(r.req.URL),
+		URL:       redactedURL(r.req.URL),
 		Attempts:  r.attempts,
 		Throttled: r.throttled,
 		Failures:  r.failures,
@@ -73,15 +71,15 @@ func (r *request) report(resp *http.Response, why error) *Error {
 	if resp != nil && r.limited == nil {
 		e.StatusCode = resp.StatusCode
 	}
-	// What an http.Client adds is the URL, with its query.
+	// An http.Client adds the URL, with its query.
 	if u, ok := why.(*url.Error); ok {
 		e.Err = u.Err
 	}
 	return e
 }
 
-// bare returns what of a URL is no secret.
-func bare(u *url.URL) string {
+// redactedURL returns the parts of a URL that are no secret.
+func redactedURL(u *url.URL) string {
 	if u == nil {
 		return ""
 	}
@@ -90,7 +88,7 @@ func bare(u *url.URL) string {
 
 var urls = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'<>]*`)
 
-// redacted takes user, password, query and fragment out of the URLs in a text.
+// redacted removes user, password, query and fragment from the URLs in a text.
 func redacted(text string) string {
 	return urls.ReplaceAllStringFunc(text, func(s string) string {
 		scheme, rest, _ := strings.Cut(s, "://")

@@ -40,7 +40,7 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 func TestNoErrorContainsACredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const secret = "https://user:secret@api.example.com/items?token=canary#canary"
-		nested := base(func(req *http.Request) (*http.Response, error) { // as some transports write it
+		nested := base(func(req *http.Request) (*http.Response, error) { // some transports write errors so
 			return nil, fmt.Errorf("cannot get token for %s: %w", req.URL, &url.Error{Op: "Get", URL: secret, Err: errors.New("refused")})
 		})
 		hour := &outbound.ThrottledError{Key: "api", RetryAfter: time.Hour}
@@ -80,7 +80,7 @@ func TestNoErrorContainsACredential(t *testing.T) {
 			require.NoError(t, err)
 			resp, err := (&RoundTripper{Client: client}).RoundTrip(plain)
 			switch name {
-			case "redirects", "throttled", "failed": // the caller follows redirects, and has the last response
+			case "redirects", "throttled", "failed": // here the caller follows redirects, and gets the last response
 				require.NoError(t, err, name)
 				require.NoError(t, resp.Body.Close())
 			default:
@@ -108,5 +108,5 @@ func TestURLsInTextsAreCutDown(t *testing.T) {
 	} {
 		require.Equal(t, want, redacted(text), text)
 	}
-	require.Empty(t, bare(nil))
+	require.Empty(t, redactedURL(nil))
 }

@@ -15,7 +15,7 @@ import (
 // Three workers retry through one bucket, which is in a store. When the API has refused a
 // call of one of them, the others do not call it either.
 func ExampleConfig_NewClient_sharedBucket() {
-	store := leak.NewMemory() // in a fleet redisstore.New(…)
+	store := leak.NewMemory() // a fleet uses redisstore.New(…)
 	network := &api{statuses: []int{200, 429}, retryAfter: "3600"}
 	for worker := range 3 {
 		bucket, err := outbound.NewSharedBucket(store, "weather", outbound.PerSecond(100))

@@ -15,8 +15,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
-// api stands for the network in these examples: it answers one status after
-// the other, the last one for ever.
+// api stands for the network in these examples: it answers one status after the other, the
+// last one for ever.
 type api struct {
 	retryAfter string
 	statuses   []int
@@ -41,8 +41,7 @@ func (a *api) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// A retryablehttp client whose attempts wait in line, the first ones and the
-// later ones.
+// A retryablehttp client whose attempts wait in line, the first ones and the later ones.
 func Example() {
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(100)))
 	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
@@ -61,7 +60,7 @@ func Example() {
 	// Output: 200 after 2 attempts
 }
 
-// Where a program or an SDK wants an http.Client.
+// For a program or an SDK that wants an http.Client.
 func ExampleRoundTripper() {
 	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
 	client := &http.Client{Transport: &retry.RoundTripper{
@@ -78,7 +77,7 @@ func ExampleRoundTripper() {
 	// Output: 200 after 2 attempts
 }
 
-// A wait that is too long is not begun. The error says when to come back.
+// The client does not begin a wait that is too long. The error says when to come back.
 func ExampleConfig_MaxWait() {
 	network := &api{statuses: []int{429}, retryAfter: "3600"}
 	client := retry.Config{MaxWait: time.Minute}.NewClient(&transport.Transport{Base: network})
@@ -94,11 +93,11 @@ func ExampleConfig_MaxWait() {
 	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held by the API, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
 }
 
-// Refusals and failures have a number each.
+// Refusals and failures have a bound each.
 func ExampleError() {
 	network := &api{statuses: []int{500, 429, 500}, retryAfter: "0.01"}
 	client := retry.Config{MaxFailures: 1}.NewClient(&transport.Transport{Base: network})
-	client.RetryWaitMin = time.Millisecond // the first pause after a failure; 1 s is kinder
+	client.RetryWaitMin = time.Millisecond // the first pause after a failure; 1 s is kinder to the API
 
 	_, err := client.Get("https://api.example.com/items")
 	var failed *retry.Error
@@ -108,8 +107,8 @@ func ExampleError() {
 	// Output: 500 3 1 2
 }
 
-// A POST may be sent again after a failure if that is safe: it says so by an
-// Idempotency-Key, or the program knows of it.
+// The client may send a POST again after a failure if that is safe: the POST has an
+// Idempotency-Key, or the program says so by Safe.
 func ExampleConfig_Safe() {
 	for _, config := range []retry.Config{
 		{},

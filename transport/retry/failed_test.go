@@ -40,7 +40,7 @@ func TestFailuresArePausedForLongerEachTime(t *testing.T) {
 	})
 }
 
-func TestThePausesAfterFailuresAreTheClients(t *testing.T) {
+func TestRetryWaitMinAndMaxOfTheClientBoundThePausesAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			min, max time.Duration
@@ -113,7 +113,7 @@ func TestMistakesAreNotTriedAgain(t *testing.T) {
 		require.ErrorIs(t, got, err)
 		require.Len(t, api.went(), 1)
 	}
-	for _, url := range []string{"ftp://api.example.com/", "https:///path"} { // as net/http says it
+	for _, url := range []string{"ftp://api.example.com/", "https:///path"} { // these are net/http's errors
 		start := time.Now()
 		_, err := NewClient(&transport.Transport{Base: &http.Transport{}}).Get(url)
 		require.Zero(t, ended(t, err).Failures, "%v", err)
@@ -131,7 +131,7 @@ func TestABackoffBeyondTheDeadlineIsNotBegun(t *testing.T) {
 		_, err = (&http.Client{Transport: &RoundTripper{Client: NewClient(over(api))}}).Do(req)
 		require.ErrorIs(t, err, reset.err)
 		require.Equal(t, 2, ended(t, err).Attempts)
-		about(t, time.Second, 0.5, time.Since(api.start)) // the second pause, of 2 s, would not be over in time
+		about(t, time.Second, 0.5, time.Since(api.start)) // the second pause, of 2 s, would end too late
 	})
 }
 

@@ -17,24 +17,24 @@ import (
 // maxGivenUp is how many requests a RoundTripper remembers at most.
 const maxGivenUp = 256
 
-// givenUp remembers the requests that a RoundTripper has given up after several attempts.
-// An SDK that sends the very same one again knows nothing of these, and would multiply
-// them. Its zero value is empty.
+// givenUp remembers the requests that a RoundTripper has given up after several attempts. An
+// SDK that sends the very same request again does not know of these attempts, and would
+// multiply them. The zero value is empty.
 type givenUp struct {
-	some atomic.Bool // it is not empty: else nobody needs the lock
+	some atomic.Bool // it is not empty; if false, sentAgain needs no lock
 
 	mu   sync.Mutex
-	ends map[identity]gone
+	ends map[identity]abandoned
 }
 
-// identity tells a request that is sent again from one that was made anew and looks the
-// same. The context and the body of one that is sent again may be new, and an
-// http.Client with a Timeout copies it, but its URL and its header are the same objects. A
-// cookie jar changes what is in the header; who changes the URL asks for something else.
+// identity tells a request that is sent again from one that was made anew and looks the same.
+// A request that is sent again may have a new context and body, and an http.Client with a
+// Timeout copies it, but its URL and its header are the same objects. A cookie jar changes
+// the content of the header. A program that changes the URL asks for something else.
 type identity struct {
 	method  string
 	url     *url.URL
-	address url.URL // what is in it
+	address url.URL // its content
 	header  uintptr
 	length  int64 // of the body
 }
@@ -43,10 +43,10 @@ func identityOf(req *http.Request) identity {
 	return identity{req.Method, req.URL, *req.URL, reflect.ValueOf(req.Header).Pointer(), req.ContentLength}
 }
 
-// gone is a request that was given up.
-type gone struct {
-	header http.Header // held, so that its address is nobody else's
-	until  time.Time   // whoever sends it again before gets why
+// abandoned is a request that was given up.
+type abandoned struct {
+	header http.Header // held, so that no other header gets its address
+	until  time.Time   // a request that comes before gets why
 	why    *Error
 }
 
@@ -73,7 +73,7 @@ func (g *givenUp) sentAgain(req *http.Request) error {
 // tries each of them is such a request.
 func (g *givenUp) remember(req *http.Request, r *request, err error) {
 	r.mu.Lock()
-	until, why, attempts := r.until, r.given, r.attempts
+	until, why, attempts := r.until, r.endError, r.attempts
 	r.mu.Unlock()
 	if attempts < 2 || until.IsZero() || errors.Is(err, context.Canceled) {
 		return
@@ -82,7 +82,7 @@ func (g *givenUp) remember(req *http.Request, r *request, err error) {
 	defer g.mu.Unlock()
 	g.forget(time.Now())
 	if g.ends == nil {
-		g.ends = map[identity]gone{}
+		g.ends = map[identity]abandoned{}
 	}
 	for other := range g.ends {
 		if len(g.ends) < maxGivenUp {
@@ -90,12 +90,12 @@ func (g *givenUp) remember(req *http.Request, r *request, err error) {
 		}
 		delete(g.ends, other)
 	}
-	why.Attempts, why.Throttled, why.Failures = 0, 0, 0 // of the one that comes next
-	g.ends[identityOf(req)] = gone{req.Header, until, why}
+	why.Attempts, why.Throttled, why.Failures = 0, 0, 0 // these belong to the request that comes next
+	g.ends[identityOf(req)] = abandoned{req.Header, until, why}
 	g.some.Store(true)
 }
 
-// forget drops what is over. g.mu is held.
+// forget drops what is over. The caller holds g.mu.
 func (g *givenUp) forget(now time.Time) {
 	for id, last := range g.ends {
 		if !now.Before(last.until) {
@@ -107,8 +107,7 @@ func (g *givenUp) forget(now time.Time) {
 
 var errTooSoon = errors.New("sent again too soon after it was given up")
 
-// tooSoon returns why a request is not sent again, with the time to come back where why
-// has one.
+// tooSoon returns why a request is not sent again, with the time to come back if why has one.
 func tooSoon(why error, left time.Duration) error {
 	var full *outbound.ThrottledError
 	switch {

@@ -17,8 +17,8 @@ import (
 )
 
 // sdk sends the same request up to so many times, as go-retryablehttp does: after the
-// Retry-After, or else after a pause of a second that doubles. It returns how the last one
-// has ended.
+// Retry-After, or else after a pause of a second that doubles. It returns the result of the
+// last attempt.
 func sdk(t *testing.T, client *http.Client, req *http.Request, tries int) (int, error) {
 	t.Helper()
 	pause := time.Second
@@ -45,8 +45,8 @@ func sdk(t *testing.T, client *http.Client, req *http.Request, tries int) (int, 
 	}
 }
 
-// unnamed returns a request whose URL has no password: for one that has, an http.Client makes
-// a header of its own.
+// unnamed returns a request whose URL has no password. If it has one, an http.Client makes a
+// new header.
 func unnamed(t *testing.T) *http.Request {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://api.example.com/items?token=canary", strings.NewReader("text"))
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestAnSDKThatSendsTheSameRequestAgainMultipliesNoAttempts(t *testing.T) {
 	}
 }
 
-// send sends the request, and closes what comes.
+// send sends the request, and closes the response.
 func send(t *testing.T, rt http.RoundTripper, req *http.Request) (int, error) {
 	t.Helper()
 	if req.GetBody != nil {
@@ -98,13 +98,13 @@ func send(t *testing.T, rt http.RoundTripper, req *http.Request) (int, error) {
 	return resp.StatusCode, nil
 }
 
-func TestARequestThatIsSentAgainTooSoonEndsAsItHasEnded(t *testing.T) {
+func TestARequestThatIsSentAgainTooSoonEndsAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const again = "retry: PUT https://api.example.com/items: sent again too soon after it was given up"
 		for _, c := range []struct {
 			what step
 			set  int
-			rest time.Duration // until it may be sent again
+			rest time.Duration // until the SDK may send it again
 			text string
 		}{
 			{status(429, "Retry-After", "2"), 11, 32 * time.Second,
@@ -120,7 +120,7 @@ func TestARequestThatIsSentAgainTooSoonEndsAsItHasEnded(t *testing.T) {
 			require.Len(t, api.went(), c.set)
 
 			time.Sleep(time.Second)
-			for range 3 { // of which none prolongs it
+			for range 3 { // none of these prolongs it
 				body := newBody("text")
 				req.Body = body
 				_, err = rt.RoundTrip(req)
@@ -247,7 +247,7 @@ func TestWhichRequestsAreNotRemembered(t *testing.T) {
 			require.Empty(t, rt.givenUp.ends, name)
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // nor one that nobody wanted any more
+	synctest.Test(t, func(t *testing.T) { // nor a request whose context was cancelled
 		ctx, cancel := context.WithCancel(t.Context())
 		rt := &RoundTripper{Client: NewClient(over(play(status(503))))}
 		time.AfterFunc(2*time.Second, cancel)
@@ -257,7 +257,7 @@ func TestWhichRequestsAreNotRemembered(t *testing.T) {
 	})
 }
 
-func TestARequestIsRememberedWhateverHasBoundItsAttempts(t *testing.T) {
+func TestARequestIsRememberedUnderEveryBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(503), reset} {
 			for name, change := range map[string]func(*retryablehttp.Client){
@@ -279,7 +279,8 @@ func TestARequestIsRememberedWhateverHasBoundItsAttempts(t *testing.T) {
 	})
 }
 
-// The time for which a request is remembered has a bound, whatever the API asks for.
+// The time for which a RoundTripper remembers a request has a bound, whatever the API asks
+// for.
 func TestARequestIsNotRememberedForLongerThanAPauseMayBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, timeout := range []time.Duration{0, time.Minute} {
@@ -309,7 +310,7 @@ func TestAsManyRequestsAreRememberedAsThereIsRoomAndNoneForEver(t *testing.T) {
 			_, err := send(t, rt, last)
 			require.Equal(t, 2, ended(t, err).Attempts)
 			require.LessOrEqual(t, len(rt.givenUp.ends), maxGivenUp)
-			rt.Client.RetryWaitMin = time.Millisecond // so that not all is over meanwhile
+			rt.Client.RetryWaitMin = time.Millisecond // so that the requests do not time out meanwhile
 		}
 		require.Len(t, rt.givenUp.ends, maxGivenUp)
 		_, err := send(t, rt, last)
@@ -321,7 +322,7 @@ func TestAsManyRequestsAreRememberedAsThereIsRoomAndNoneForEver(t *testing.T) {
 		require.Len(t, rt.givenUp.ends, 1)
 
 		time.Sleep(30 * time.Second)
-		rt.Client.HTTPClient.Transport.(*hops).transport.Limiter = &refusing{errs: []error{outbound.ErrTooLarge}}
+		rt.Client.HTTPClient.Transport.(*redirects).transport.Limiter = &refusing{errs: []error{outbound.ErrTooLarge}}
 		_, err = send(t, rt, unnamed(t))
 		require.ErrorIs(t, err, outbound.ErrTooLarge)
 		require.Empty(t, rt.givenUp.ends)

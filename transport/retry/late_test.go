@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// A refusal is told to the limiter by its headers, and to the request with all that its
-// body has said in time.
+// The limiter hears of a refusal by its headers, and the request by all that its body has
+// said in time.
 func TestARefusalWhoseBodyIsLateHoldsAllBeforeItIsTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration // for how long the body stalls
@@ -27,7 +27,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllBeforeItIsTriedAgain(t *testing.T) {
 	} {
 		for _, judged := range []bool{false, true} {
 			if judged && c.wait > 10*time.Second {
-				continue // its OnResponse knows better
+				continue // its OnResponse judges the response
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 10, LeakRate: 10}))

@@ -10,17 +10,16 @@ import (
 
 const (
 	forever = time.Duration(math.MaxInt64)
-	// shortest is the first pause for a limiter that does not know when it has
-	// room: a call in progress ends sometime.
-	shortest = 10 * time.Millisecond
+	// minPause is the first pause for a limiter that does not know when it has room: some
+	// call in progress ends sometime.
+	minPause = 10 * time.Millisecond
 )
 
-// backoff is the Backoff: what is left until the next attempt may begin. After
-// an error it is not told which request it is about, and prepare waits instead.
+// backoff is the Backoff: what is left until the next attempt may begin. After an error it
+// does not get the request, and prepare waits instead.
 //
-// It is never 0: under the race detector, timers of no time at all in several
-// goroutines of a testing/synctest bubble crash the program, up to Go 1.26 at
-// least.
+// It is never 0: under the race detector, timers of no time at all in several goroutines of a
+// testing/synctest bubble crash the program, up to Go 1.26 at least.
 func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 	if resp == nil || resp.Request == nil {
 		return 1
@@ -31,13 +30,13 @@ func backoff(_, _ time.Duration, _ int, resp *http.Response) time.Duration {
 	return 1
 }
 
-// prepare is the PrepareRetry: it waits for what backoff has not.
+// prepare is the PrepareRetry: it waits where backoff could not.
 func (p *policy) prepare(req *http.Request) error {
 	r := requestOf(req.Context())
 	if r == nil || !r.begun() {
-		return &Error{Method: req.Method, URL: bare(req.URL), Attempts: 1, Err: errHook}
+		return &Error{Method: req.Method, URL: redactedURL(req.URL), Attempts: 1, Err: errHook}
 	}
-	if err := p.foreign(req.Context(), r); err != nil {
+	if err := p.planUnchecked(req.Context(), r); err != nil {
 		return err
 	}
 	return r.pause(req.Context())
@@ -67,8 +66,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// doubled returns the n-th pause, from 1, of a row that begins with first and
-// doubles up to most.
+// doubled returns the n-th pause, from 1, of a row that begins with first and doubles up to
+// most.
 func doubled(first, most time.Duration, n int) time.Duration {
 	for range n - 1 {
 		if first > most/2 {
@@ -79,15 +78,15 @@ func doubled(first, most time.Duration, n int) time.Duration {
 	return min(first, most)
 }
 
-// backOff returns how long to wait after a refusal where the API has not said so, and
-// the limiter holds nobody. r.mu is held.
-func (r *request) backOff() time.Duration {
-	r.alone++
-	return doubled(time.Second, defaultWaitMax, r.alone)
+// unheldPause returns how long to wait after a refusal if the API has not said so, and the
+// limiter holds nobody. The caller holds r.mu.
+func (r *request) unheldPause() time.Duration {
+	r.unheld++
+	return doubled(time.Second, defaultWaitMax, r.unheld)
 }
 
-// jitter returns d and up to more on top, so that those who were told the same
-// time do not come together; never less than d, and more than most only if d is.
+// jitter returns d and up to more on top, so that requests that got the same time do not come
+// together. It is never less than d, and more than most only if d is.
 func jitter(d, more, most time.Duration) time.Duration {
 	more = min(more, most-d)
 	if more <= 0 {

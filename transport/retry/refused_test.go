@@ -19,11 +19,11 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// wide is a limit that is never in the way.
+// wide is a limit that never refuses.
 var wide = outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
 
-// limiters are all kinds of limiters that admit at once, and whether they hold
-// when the API has refused a call.
+// limiters are all kinds of limiters that admit at once, whether or not they hold when the
+// API has refused a call.
 func limiters(t *testing.T) map[string]outbound.Limiter {
 	never := func(context.Context, outbound.Event) {}
 	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return bucket(t, wide), nil }}
@@ -65,14 +65,16 @@ func TestARefusalWithoutATimeIsHeldByTheLimiterOrElsePausedForLongerEachTime(t *
 			require.Len(t, went, 4, name)
 			for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
 				require.GreaterOrEqual(t, went[i+1]-went[i], want, "%s, refusal %d", name, i)
-				// A bucket that nobody shares holds for up to a quarter longer, and up to a tenth of all that is added.
+				// A bucket that nobody shares holds for up to a quarter longer, and the
+				// client adds up to a tenth of all that.
 				require.LessOrEqual(t, went[i+1]-went[i], (want+want/4)*11/10+1, "%s, refusal %d", name, i)
 			}
 		}
 	})
 }
 
-// Time in a queue is no hold: who has to wait there anyway is paused all the same.
+// Time in a queue is no hold: a request that has to wait there anyway gets its pause all the
+// same.
 func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t *testing.T) {
 	lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
 	waiting := func(perSecond rate.Limit) outbound.Limiter {
@@ -111,12 +113,12 @@ func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t
 			require.NoError(t, err, name)
 			require.Equal(t, 200, resp.StatusCode, name)
 			went := api.went()
-			if rt.Profile == lock { // and takes no place before its time
+			if rt.Profile == lock { // and it takes no place before its time
 				require.Equal(t, len(went), asked, name)
 			}
 			for i, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
 				want := time.Duration(seconds) * time.Second
-				if name == "it holds for MaxHold" { // and is asked, not the request
+				if name == "it holds for MaxHold" { // and the limiter is asked, not the request
 					want = time.Second << i
 				}
 				require.GreaterOrEqual(t, went[i+1]-went[i], want, "%s, refusal %d", name, i)
@@ -126,8 +128,9 @@ func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t
 	})
 }
 
-// Such a pause, too, is not begun if it would end too late, and the error has its length.
-func TestAPauseThatNobodyAskedForIsBoundedByMaxWait(t *testing.T) {
+// The client does not begin such a pause either if it would end too late, and the error tells
+// its length.
+func TestThePauseOfARefusalWithoutATimeIsBoundedByMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := play(status(409), status(409), status(409), status(200))
 		lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
@@ -137,7 +140,7 @@ func TestAPauseThatNobodyAskedForIsBoundedByMaxWait(t *testing.T) {
 	})
 }
 
-// A limiter that has held the request for as long as MaxHold lets it is believed.
+// A limiter that has held the request for all of MaxHold has held it long enough.
 func TestAShortMaxHoldIsAHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := play(status(429), status(429), status(429), status(200))
@@ -149,7 +152,7 @@ func TestAShortMaxHoldIsAHold(t *testing.T) {
 	})
 }
 
-// What the transport was told about other reasons stops nobody but this request.
+// A refusal for other reasons stops nobody but its own request.
 func TestARefusalForOtherReasonsDelaysOnlyItsOwnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.PerSecond(1000))
@@ -174,7 +177,7 @@ func TestARefusalForOtherReasonsDelaysOnlyItsOwnRequest(t *testing.T) {
 	})
 }
 
-// A limiter that admits early is asked twice, and charged once.
+// A limiter that admits an attempt early admits it twice, and charges it once.
 func TestAnAttemptThatWasAdmittedEarlyIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 1e-9})
@@ -188,8 +191,8 @@ func TestAnAttemptThatWasAdmittedEarlyIsGivenBack(t *testing.T) {
 	})
 }
 
-func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
-	const most = 1 << 31 * time.Second // what profiles believe
+func TestARefusalBeyondMaxWaitComesBackAtOnceWithTheTime(t *testing.T) {
+	const most = 1 << 31 * time.Second // the longest time that a profile returns
 	for value, want := range map[string]time.Duration{
 		"31":                            31 * time.Second,
 		"30.000000001":                  30*time.Second + 1,
@@ -219,7 +222,7 @@ func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
 					api := play(status(429, "Retry-After", value), status(200))
 					client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
 					_, err := get(t, client)
-					if want == 0 { // as if the API had not said
+					if want == 0 { // as if the API had not said it
 						require.NoError(t, err)
 						about(t, time.Second, 0.1, api.went()[1])
 						return
@@ -239,7 +242,8 @@ func TestARefusalBeyondTheCapComesBackAtOnceWithTheTime(t *testing.T) {
 	}
 }
 
-// The hold that a MaxHold cuts short is obeyed by the request that heard of it.
+// MaxHold shortens the limiter's hold, but not the wait of the request that the API has
+// refused.
 func TestAShorterHoldDoesNotShortenTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := play(status(429, "Retry-After", "20"), status(200))
@@ -316,7 +320,7 @@ func TestTheEndOfTheContextDuringAnAttemptEndsTheRequest(t *testing.T) {
 		require.NoError(t, err)
 		_, err = do(NewClient(over(base(func(req *http.Request) (*http.Response, error) {
 			<-req.Context().Done()
-			return nil, reset.err // of the connection that was cut
+			return nil, reset.err // the connection was cut
 		}))), req)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 1, ended(t, err).Attempts)
@@ -344,7 +348,7 @@ func TestTheEndOfTheContextEndsAPause(t *testing.T) {
 				if q, ok := limiter.(*queue.Queue); ok {
 					require.Zero(t, q.Len())
 				}
-				time.Sleep(time.Minute) // until what the bucket holds is over
+				time.Sleep(time.Minute) // until the bucket's hold is over
 			}
 		}
 	})

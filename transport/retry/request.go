@@ -13,66 +13,66 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// request is one request through all its attempts. It travels in the request's
-// context: CheckRetry is told nothing else, and Backoff not even that where an
-// attempt has ended with an error.
+// request is one request through all its attempts. It travels in the request's context:
+// CheckRetry gets nothing else, and Backoff not even that if an attempt has ended with an
+// error.
 type request struct {
 	oneHop  bool                          // the caller follows redirects itself
-	getBody func() (io.ReadCloser, error) // for Base; nil: as the request has it
+	getBody func() (io.ReadCloser, error) // for Base; nil: the request's own
 
-	mu     sync.Mutex // protects what follows: somebody may have wrapped the client's transport
+	mu     sync.Mutex // protects what follows: the program may have wrapped the client's transport
 	ctx    context.Context
 	parent context.Context // ctx without this request
 	req    *http.Request   // of this attempt
-	replay bool            // its body can be had again
+	replay bool            // its body can be read again
 
-	attempts  int       // that went out
-	throttled int       // refusals by the API
-	failures  int       // of attempts
-	blind     int       // pauses whose length nobody said
-	alone     int       // refusals after which nobody but the request itself has waited
-	since     time.Time // of the first refusal
-	next      time.Time // when the next attempt may begin
-	cause     error     // of the last refusal
+	attempts     int       // that went out
+	throttled    int       // refusals by the API
+	failures     int       // failures of attempts, or of a store
+	unknownWaits int       // pauses after refusals that told no time
+	unheld       int       // refusals after which nobody waited but the request itself
+	since        time.Time // of the first refusal
+	next         time.Time // when the next attempt may begin
+	cause        error     // of the last refusal
 
-	// What the API has asked for last.
+	// What the API asked for last.
 	refusedAt time.Time
 	asked     time.Duration
 
 	// This attempt.
-	out    bool  // something of it went out
+	sent   bool  // something of it went out
 	acted  bool  // the API may have done what it asks for
-	judged bool  // check or foreign has seen it
-	end    error // and said so
-	noBody error // its body cannot be had again
-	over   error // foreign has said that there is no next one
-	last   bool  // RetryMax allows no next one, and somebody may read its response
+	judged bool  // check or planUnchecked has seen it
+	end    error // check's verdict on it
+	noBody error // its body cannot be read again
+	over   error // planUnchecked has ended the request
+	last   bool  // RetryMax allows no further attempt, and the program may read this response
 
-	// If the request is given up after this attempt.
-	given *Error    // how it ends
-	until time.Time // when it may be sent again; zero: it is not given up
+	// If the client gives the request up after this attempt.
+	endError *Error    // the error that the request ends with
+	until    time.Time // when it may be sent again; zero: it is not given up
 
 	// This hop of it.
-	limited error         // by the limiter
-	early   time.Duration // the limiter has admitted it so much before its time
-	failed  error         // by Base
-	came    time.Time     // its response; zero: there is none
-	cut     func()        // ends it, also while its response is read; nil: nothing of it goes on
-	status  int           // of the response
-	signal  signal
-	heard   bool // the signal is that of the response
+	limited     error         // the limiter's refusal
+	early       time.Duration // the limiter has admitted it so much before its time
+	failed      error         // Base's error
+	respondedAt time.Time     // when its response came; zero: there is none
+	cancel      func()        // ends it, also while its response is read; nil: nothing of it goes on
+	status      int           // of the response
+	signal      signal
+	hasSignal   bool // signal is that of the response
 }
 
 type requestKey struct{}
 
-// requestOf returns what the context carries, or nil.
+// requestOf returns the request of a context, or nil.
 func requestOf(ctx context.Context) *request {
 	r, _ := ctx.Value(requestKey{}).(*request)
 	return r
 }
 
-// begin is the RequestLogHook: it comes before each attempt, and is the only
-// one that comes before the first.
+// begin is the RequestLogHook: the only hook that retryablehttp calls before the first
+// attempt, and before each further one.
 func (p *policy) begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
 	r := requestOf(req.Context())
 	if attempt == 0 {
@@ -81,8 +81,8 @@ func (p *policy) begin(_ retryablehttp.Logger, req *http.Request, attempt int) {
 	if r == nil {
 		return
 	}
-	if attempt > 0 { // prepare has asked, unless somebody has a PrepareRetry of his own as well
-		if err := p.foreign(req.Context(), r); err != nil {
+	if attempt > 0 { // prepare has asked already, unless the program has a PrepareRetry of its own
+		if err := p.planUnchecked(req.Context(), r); err != nil {
 			*req = *req.WithContext(stopped{req.Context(), err})
 			return
 		}
@@ -104,10 +104,10 @@ func (r *request) start(req *http.Request) *request {
 	if r != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.req == nil { // made by RoundTripper for this one
+		if r.req == nil { // RoundTripper has made it for this one
 			return r
 		}
-		if r.ctx == ctx { // the request is used a second time
+		if r.ctx == ctx { // the program uses the request a second time
 			ctx = r.parent
 		}
 	}
@@ -117,9 +117,9 @@ func (r *request) start(req *http.Request) *request {
 	return fresh
 }
 
-// replayable reports whether the request can be sent a second time, with its
-// body. What retryablehttp keeps of a body without a GetBody does not count: it
-// has read it all, and a redirect has nothing to send.
+// replayable reports whether the request can be sent a second time, with its body.
+// retryablehttp keeps a body without a GetBody, which does not count: it has read it all, and
+// a redirect has nothing to send.
 func replayable(req *http.Request) bool {
 	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
 }
@@ -128,15 +128,15 @@ func replayable(req *http.Request) bool {
 func (r *request) begin(req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A request made without retryablehttp's constructors comes with the body of
-	// the attempt before, which has been sent.
+	// A request that was made without retryablehttp's constructors comes with the body of the
+	// attempt before, which has been sent.
 	r.noBody = nil
 	if r.req != nil && req.GetBody != nil && same(req.Body, r.req.Body) {
 		req.Body, r.noBody = req.GetBody()
 	}
 	r.req = req
-	r.out, r.acted, r.judged, r.end = false, false, false, nil
-	r.given, r.until = nil, time.Time{}
+	r.sent, r.acted, r.judged, r.end = false, false, false, nil
+	r.endError, r.until = nil, time.Time{}
 	r.clear()
 }
 
@@ -148,8 +148,8 @@ func same(a, b io.ReadCloser) bool {
 	return a == b
 }
 
-// lost returns why the attempt cannot go: its bounds are over, or it has no body.
-func (r *request) lost() error {
+// blocked returns why the attempt cannot go: the bounds are reached, or it has no body.
+func (r *request) blocked() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.over != nil {
@@ -158,40 +158,40 @@ func (r *request) lost() error {
 	return r.noBody
 }
 
-// hop begins a hop of an attempt.
-func (r *request) hop() {
+// startHop begins a hop of an attempt.
+func (r *request) startHop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clear()
 }
 
 func (r *request) clear() {
-	r.limited, r.early, r.failed, r.came, r.cut, r.status, r.signal, r.heard = nil, 0, nil, time.Time{}, nil, 0, signal{}, false
+	r.limited, r.early, r.failed, r.respondedAt, r.cancel, r.status, r.signal, r.hasSignal = nil, 0, nil, time.Time{}, nil, 0, signal{}, false
 }
 
-// cuts notes what ends this hop.
-func (r *request) cuts(cut func()) {
+// setCancel sets the function that ends this hop.
+func (r *request) setCancel(cancel func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = cut
+	r.cancel = cancel
 }
 
-// cutter returns what ends this hop, or nil.
-func (r *request) cutter() func() {
+// cancelFunc returns the function that ends this hop, or nil.
+func (r *request) cancelFunc() func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cut
+	return r.cancel
 }
 
-// refuse notes that the limiter has not admitted this hop.
-func (r *request) refuse(reason error) {
+// noteRefusal notes that the limiter has not admitted this hop.
+func (r *request) noteRefusal(reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.limited = reason
 }
 
-// answered notes how a hop that went out has ended.
-func (r *request) answered(resp *http.Response, err error) {
+// noteResponse notes how a hop that went out has ended.
+func (r *request) noteResponse(resp *http.Response, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -201,36 +201,36 @@ func (r *request) answered(resp *http.Response, err error) {
 	case resp == nil:
 		r.acted = true
 	default:
-		r.came, r.status = time.Now(), resp.StatusCode
+		r.respondedAt, r.status = time.Now(), resp.StatusCode
 	}
 }
 
-// hear notes what the transport has read of the response, the last time it did.
-func (r *request) hear(status int, s *profile.Signal) {
+// noteSignal notes what the transport has read of the response; the last reading counts.
+func (r *request) noteSignal(status int, s *profile.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.signal, r.heard = meaning(status, s), true
+	r.signal, r.hasSignal = signalOf(status, s), true
 }
 
-// conclude draws what follows from the response of a hop.
-func (r *request) conclude(p *profile.Profile, resp *http.Response) {
+// readSignal computes what the response of a hop means for the next attempt.
+func (r *request) readSignal(p *profile.Profile, resp *http.Response) {
 	r.mu.Lock()
-	came, heard := !r.came.IsZero(), r.heard
+	respondedAt, hasSignal := !r.respondedAt.IsZero(), r.hasSignal
 	r.mu.Unlock()
-	if !came {
+	if !respondedAt {
 		return
 	}
 	var s signal
-	if !heard && resp != nil { // OnResponse has judged it
-		s = classify(p, resp) // which may have to wait
+	if !hasSignal && resp != nil { // OnResponse has judged it, so the transport did not read it
+		s = classify(p, resp) // this may wait for the body
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !heard {
+	if !hasSignal {
 		r.signal = s
 	}
 	if r.signal.throttled {
-		r.refusedAt, r.asked = r.came, r.signal.wait
+		r.refusedAt, r.asked = r.respondedAt, r.signal.wait
 	}
 	r.acted = r.acted || !r.signal.refused
 }
@@ -246,7 +246,7 @@ func (r *request) again(safe func(*http.Request) bool) bool {
 	return safe != nil && safe(r.req)
 }
 
-// idempotent reports whether doing the request twice is as good as once.
+// idempotent reports whether sending the request twice is as good as once.
 func idempotent(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:

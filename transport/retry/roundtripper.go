@@ -8,29 +8,28 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// RoundTripper tries requests of an [http.Client] again, by a client of
-// [NewClient]:
+// RoundTripper tries requests of an [http.Client] again, by a client of [NewClient]:
 //
 //	client := &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
 //
-// Unlike that of [retryablehttp.Client.StandardClient] it neither changes the
-// request nor reads its body into memory, closes the body on every path, and
-// leaves redirects to the http.Client, so that each hop is tried again by itself
-// and a CheckRedirect is heeded. A body without a GetBody is sent once. The last response
-// comes back as it is, also if it is a refusal or a failure; see the package's notes on SDKs.
-// Where the Client has a CheckRetry of your own, an [*Error] comes instead once a bound of
-// [Config] is reached: retryablehttp has closed the response by then.
+// Unlike the one of [retryablehttp.Client.StandardClient] it neither changes the request nor
+// reads its body into memory, and closes the body on every path. It leaves redirects to the
+// http.Client, so that each hop is tried again by itself and a CheckRedirect counts. It sends
+// a body without a GetBody once. The last response comes back as it is, also if it is a
+// refusal or a failure; see the package's notes on SDKs. If the Client has a CheckRetry of
+// your own, an [*Error] comes instead when a bound of [Config] is reached: retryablehttp has
+// closed the response by then.
 //
-// A RoundTripper remembers each request that it gives up after more than one attempt. An SDK that
-// tries again by itself and sends the same request once more gets an [*Error] at once: that
-// takes no place in a bucket, counts as no attempt and prolongs nothing. The RoundTripper
-// forgets the request 30 s after the time that the API has asked for, which counts as far as
-// [Config] lets a request wait, or RetryWaitMax of the Client after a failure. Whoever sends it
-// then has all attempts anew. The same request has the same method, length and URL, and its URL
-// and its Header are the same objects in memory: one that was cloned or made anew is another.
+// A RoundTripper remembers each request that it gives up after more than one attempt. An SDK
+// that tries again by itself and sends the same request once more gets an [*Error] at once:
+// that takes no place in a bucket, counts as no attempt and prolongs nothing. The
+// RoundTripper forgets the request 30 s after the time that the API has asked for, which
+// counts as far as [Config] lets a request wait. After a failure it forgets the request after
+// RetryWaitMax of the Client. A program that sends it then has all attempts anew. The same
+// request has the same method, length and URL, and its URL and its Header are the same
+// objects in memory: one that was cloned or made anew is another.
 //
-// It is safe for concurrent use, and Client is not to be changed once it is in
-// use.
+// A RoundTripper is safe for concurrent use. Do not change Client once it is in use.
 type RoundTripper struct {
 	// Client is one of NewClient. nil: all requests fail with outbound.ErrNil.
 	Client *retryablehttp.Client
@@ -38,9 +37,9 @@ type RoundTripper struct {
 	givenUp givenUp
 }
 
-// RoundTrip sends the request, and again where that helps. The error, of a request that
-// has no last response or that comes again too soon, is an [*Error], or the context's own if
-// that ends during a pause.
+// RoundTrip sends the request, and again where that helps. It returns an [*Error] for a
+// request that has no last response or that comes again too soon, or the context's own error
+// if the context ends during a pause.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	client := t.Client
 	if client == nil {
@@ -59,9 +58,9 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			closeBody(req.Body)
 			return nil, err
 		}
-		own.ContentLength = req.ContentLength // which SetBody has guessed
-		// The client's own http.Client would get a body for the next hop, which
-		// it does not make, and leave it open. Base gets the function again.
+		own.ContentLength = req.ContentLength // SetBody has guessed it
+		// The client's own http.Client would call GetBody for the next hop, which it does not
+		// make, and leave that body open. Base gets the function again.
 		own.GetBody, r.getBody = nil, req.GetBody
 	}
 	resp, err := client.Do(own)
@@ -72,21 +71,20 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections closes those of the transport's Base, if it has such a
-// method.
+// CloseIdleConnections closes those of the transport's Base, if Base has such a method.
 func (t *RoundTripper) CloseIdleConnections() {
 	if t.Client == nil || t.Client.HTTPClient == nil {
 		return
 	}
-	if h, ok := t.Client.HTTPClient.Transport.(*hops); ok {
+	if h, ok := t.Client.HTTPClient.Transport.(*redirects); ok {
 		h.transport.CloseIdleConnections()
 		return
 	}
 	t.Client.HTTPClient.CloseIdleConnections()
 }
 
-// bodies gives each attempt its body: the first the request's own, which is
-// closed with it.
+// bodies gives each attempt its body: the first attempt gets the request's own, which it
+// closes.
 type bodies struct {
 	req *http.Request
 	n   int
@@ -95,7 +93,7 @@ type bodies struct {
 func (b *bodies) next() (io.Reader, error) {
 	b.n++
 	switch b.n {
-	case 1: // SetBody looks how long it is
+	case 1: // SetBody measures it
 		return http.NoBody, nil
 	case 2:
 		return b.req.Body, nil

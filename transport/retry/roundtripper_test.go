@@ -70,7 +70,7 @@ func TestTheLengthIsSentAsGiven(t *testing.T) {
 	})
 }
 
-func TestACheckRedirectOfTheHTTPClientIsHeeded(t *testing.T) {
+func TestTheHTTPClientsCheckRedirectCounts(t *testing.T) {
 	api := play(status(302, "Location", "/b"))
 	client := &http.Client{
 		Transport:     &RoundTripper{Client: NewClient(over(api))},
@@ -124,7 +124,7 @@ func TestAStandardClientTriesAgainAsWell(t *testing.T) {
 	})
 }
 
-// idle counts how often its connections were closed.
+// idle counts how often its idle connections were closed.
 type idle struct {
 	http.RoundTripper
 	closed int
@@ -142,7 +142,7 @@ func TestARequestThatIsGivenUpLeavesTheConnectionsOfOthers(t *testing.T) {
 		(&http.Client{Transport: &RoundTripper{Client: client}}).CloseIdleConnections()
 		require.Equal(t, 1, b.closed)
 
-		client.HTTPClient.Transport = b // somebody's own
+		client.HTTPClient.Transport = b // a transport of the program's own
 		(&RoundTripper{Client: client}).CloseIdleConnections()
 		require.Equal(t, 2, b.closed)
 		(&RoundTripper{}).CloseIdleConnections()
@@ -155,8 +155,8 @@ func plain() *RoundTripper {
 	return &RoundTripper{Client: NewClient(over(play(status(200))))}
 }
 
-// Over a real network the same holds: nothing is sent twice but what was
-// refused, and connections are used again.
+// Over a real network, too, the client sends nothing twice but what was refused, and uses
+// connections again.
 func TestItWorksOverARealNetwork(t *testing.T) {
 	calls := 0
 	var remotes []string
@@ -186,7 +186,7 @@ func TestItWorksOverARealNetwork(t *testing.T) {
 	require.Equal(t, remotes[0], remotes[2])
 }
 
-func TestAHookOfOnesOwnCallsTheFirstOne(t *testing.T) {
+func TestACustomHookCallsTheFirstOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := play(status(503), status(429, "Retry-After", "1"), status(200))
 		client := NewClient(over(api))
@@ -202,7 +202,7 @@ func TestAHookOfOnesOwnCallsTheFirstOne(t *testing.T) {
 		require.Equal(t, []int{503, 429, 200}, answers)
 		require.Greater(t, len(attempts), 2)
 
-		// Without it nothing is tried again, and nothing else changes.
+		// Without the first hook the client tries nothing again, and nothing else changes.
 		client.RequestLogHook = nil
 		api = play(status(503))
 		client = NewClient(over(api))
@@ -217,9 +217,9 @@ func TestAHookOfOnesOwnCallsTheFirstOne(t *testing.T) {
 	})
 }
 
-// A PrepareRetry of one's own, such as one that signs the request anew, takes
-// the place of the one that waits; the wait is made up for.
-func TestAPrepareRetryOfOnesOwnShortensNoPause(t *testing.T) {
+// A custom PrepareRetry, such as one that signs the request anew, takes the place of the one
+// that waits. The client waits elsewhere.
+func TestACustomPrepareRetryShortensNoPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{reset, status(500), status(429, "Retry-After", "1")} {
 			api := play(what, status(200))
@@ -255,7 +255,7 @@ func TestARequestMayBeUsedASecondTime(t *testing.T) {
 	})
 }
 
-// What one request learns is not another's, though it has the same context.
+// Requests in one context do not count each other's attempts.
 func TestRequestsInOneContextCountApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := Config{MaxFailures: 1}.NewClient(over(play(reset, status(200))))

@@ -9,20 +9,19 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// hands reports whether the last response of a request is handed on, also if it is a
-// refusal or a failure: to a RoundTripper's caller, who reads it as the API's own word,
-// and to whoever wants it by retryablehttp's handler.
-func (p *policy) hands(r *request) bool {
+// returnsResponse reports whether the last response of a request goes to the caller, also if
+// it is a refusal or a failure: to the caller of a RoundTripper, who reads it as the API's
+// own word, and to a caller who has asked for it by retryablehttp's handler.
+func (p *policy) returnsResponse(r *request) bool {
 	return r.oneHop || reflect.ValueOf(p.client.ErrorHandler).Pointer() == passthrough
 }
 
-// passthrough tells the handler: functions cannot be compared.
+// passthrough identifies the handler: functions cannot be compared.
 var passthrough = reflect.ValueOf(retryablehttp.PassthroughErrorHandler).Pointer()
 
-// announced reports whether the request says that its sender, an AWS SDK, sends it up to
-// so many times by itself, as "attempt=1; max=3". One that knows no bound
-// says no max.
-func announced(req *http.Request) bool {
+// announcesRetries reports whether the request says that its sender, an AWS SDK, sends it
+// several times by itself, as "attempt=1; max=3". A sender that knows no bound says no max.
+func announcesRetries(req *http.Request) bool {
 	attempt := false
 	for _, part := range strings.Split(req.Header.Get("Amz-Sdk-Request"), ";") {
 		part = strings.TrimSpace(part)
@@ -35,12 +34,12 @@ func announced(req *http.Request) bool {
 	return attempt
 }
 
-// spent tells the SDKs that listen that a request was tried again as often as it may be.
-// They would begin anew.
-func spent(resp *http.Response) {
-	resp.Header = resp.Header.Clone() // which may be a cache's
+// forbidRetry tells the SDKs that heed it that a request was tried again as often as it may
+// be. They would begin anew.
+func forbidRetry(resp *http.Response) {
+	resp.Header = resp.Header.Clone() // it may be a cache's
 	if resp.Header == nil {
 		resp.Header = http.Header{}
 	}
-	resp.Header.Set("X-Should-Retry", "false") // of OpenAI, Anthropic and others
+	resp.Header.Set("X-Should-Retry", "false") // OpenAI's, Anthropic's and others heed it
 }

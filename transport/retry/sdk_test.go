@@ -41,7 +41,7 @@ func TestTheLastResponseComesBackFromARoundTripper(t *testing.T) {
 	})
 }
 
-// whole asserts that the response can be read, and closes it.
+// whole asserts that the program can read the response, and closes it.
 func whole(t *testing.T, resp *http.Response, want string) {
 	t.Helper()
 	text, err := io.ReadAll(resp.Body)
@@ -90,8 +90,8 @@ func TestTheHeaderOfTheLastResponseIsACopy(t *testing.T) {
 	require.Len(t, what.header, 1, "which may be a cache's")
 }
 
-// An SDK of AWS says how often it sends a request. What it is to try again is left to
-// it, and what the limiter refuses is waited for.
+// An SDK of AWS says how often it sends a request. The client leaves it what the API refuses,
+// and waits for what the limiter refuses.
 func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for header, left := range map[string]bool{
@@ -126,7 +126,8 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 				about(t, 3*time.Second, 0.1, api.went()[0])
 				require.Equal(t, left, len(api.went()) == 1, header)
 			}
-			// An error is not: it would not know what has failed.
+			// The client does not leave an error to it: the SDK would not know what has
+			// failed.
 			req := requestWith(t, http.MethodGet, "none")
 			req.Header.Set("Amz-Sdk-Request", header)
 			api := play(reset)
@@ -137,8 +138,8 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 	})
 }
 
-// Where an SDK does all of it, it is not told to stop.
-func TestAnSDKThatDoesAllOfItIsNotToldToStop(t *testing.T) {
+// If the client tries nothing again, it does not tell the SDK to stop.
+func TestAnSDKThatDoesAllRetriesIsNotStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
 			client := Config{MaxThrottled: -1, MaxFailures: -1}.NewClient(over(play(what)))
@@ -170,12 +171,12 @@ func TestAClientsOwnRequestsAreTriedAgainWhateverTheySay(t *testing.T) {
 	})
 }
 
-// queued returns a transport whose every round goes out: what is held waits in line.
+// queued returns a transport that lets every attempt go out: held ones wait in line.
 func queued(t *testing.T, b http.RoundTripper) *transport.Transport {
 	return &transport.Transport{Base: b, Limiter: queue.New(bucket(t, wide), queue.Config{})}
 }
 
-func TestAPassthroughErrorHandlerHandsOnTheLastResponse(t *testing.T) {
+func TestAPassthroughErrorHandlerReturnsTheLastResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(429, "Retry-After", "3600"), status(503)} {
 			for _, retryMax := range []int{0, 3, 99} {
@@ -202,7 +203,7 @@ func TestAPassthroughErrorHandlerHandsOnTheLastResponse(t *testing.T) {
 	})
 }
 
-func TestARetryMaxHandsOnTheLastResponseOfARoundTripperToo(t *testing.T) {
+func TestARetryMaxReturnsTheLastResponseOfARoundTripperToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, policy := range []retryablehttp.CheckRetry{nil, retryablehttp.DefaultRetryPolicy} {
 			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {

@@ -15,7 +15,7 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 	const s = time.Second
 	rate := func(d time.Duration) signal { return signal{throttled: true, refused: true, wait: d} }
 	busy := func(d time.Duration) signal { return signal{throttled: true, wait: d} }
-	synctest.Test(t, func(t *testing.T) { // at 2000-01-01T00:00:00Z
+	synctest.Test(t, func(t *testing.T) { // the time is 2000-01-01T00:00:00Z
 		for _, c := range []struct {
 			profile *profile.Profile
 			answer  step
@@ -53,13 +53,13 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
 			got := classify(c.profile, resp)
-			got.told = false // that has a test of its own
+			got.limiterHolds = false // this has a test of its own
 			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
 		}
 	})
 }
 
-func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
+func TestTheLimiterHearsOfRefusalsThatAreItsOwn(t *testing.T) {
 	for reason, told := range map[profile.Reason]bool{
 		profile.Unknown: false, profile.Rate: true, profile.Quota: true, profile.Concurrency: true, profile.Overload: false, profile.Lock: false,
 	} {
@@ -67,13 +67,13 @@ func TestTheLimiterIsToldOfWhatIsAboutIt(t *testing.T) {
 			return &profile.Profile{Judge: func(_ *profile.Response, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
 		}
 		resp := &http.Response{StatusCode: 429, Header: http.Header{}}
-		require.Equal(t, told, classify(says(0), resp).told, reason)
-		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).told, reason)
+		require.Equal(t, told, classify(says(0), resp).limiterHolds, reason)
+		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).limiterHolds, reason)
 	}
 }
 
 // No wait brings an account credit, whatever else the response tells.
-func TestAnAccountWithoutCreditIsHopeless(t *testing.T) {
+func TestAnAccountWithoutCreditIsARefusalForGood(t *testing.T) {
 	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
 		for _, header := range [][]string{
 			nil,
@@ -82,7 +82,7 @@ func TestAnAccountWithoutCreditIsHopeless(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{"code":"` + code + `"}}`), ContentLength: -1}
 			resp.Header.Set("Content-Type", "application/json")
-			require.Equal(t, hopeless, classify(profile.OpenAI, resp).hopeless, "%s %v", code, header)
+			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", code, header)
 		}
 	}
 }

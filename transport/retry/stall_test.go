@@ -13,7 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// While net/http waits for the first bytes of what it unpacks, its body cannot be closed.
+// While net/http waits for the first bytes of a body that it unpacks, that body cannot be
+// closed.
 func TestAGzippedBodyThatStallsHoldsNothingUp(t *testing.T) {
 	var calls atomic.Int32
 	end := make(chan struct{})

@@ -19,8 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// weather answers for an API while it refuses everything, and counts all that
-// comes.
+// weather answers for an API while that refuses everything, and counts every request.
 type weather struct {
 	api    http.RoundTripper
 	storms []storm
@@ -32,11 +31,11 @@ type weather struct {
 	history outboundtest.History
 }
 
-// storm is a time, from the start, in which every request has the same answer.
+// storm is a time, from the start, in which every request gets the same answer.
 type storm struct {
 	from, to time.Duration
 	step
-	tells bool // when it is over, in a Retry-After
+	tells bool // in a Retry-After that says when it is over
 }
 
 func (w *weather) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -56,7 +55,7 @@ func (w *weather) storm(req *http.Request) (*http.Response, error) {
 		}
 		closeBody(req.Body)
 		w.refused++
-		w.arrived++ // to dial is to call, too
+		w.arrived++ // a dial is a call, too
 		w.history.Add(time.Now(), 1)
 		if s.err != nil {
 			return nil, s.err
@@ -72,8 +71,8 @@ func (w *weather) storm(req *http.Request) (*http.Response, error) {
 	return nil, nil
 }
 
-// work has workers make so many calls, and returns how long that took. Every
-// call has to be answered with 200.
+// work lets workers make so many calls, and returns how long that took. Every call must end
+// with 200.
 func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.Duration {
 	start := time.Now()
 	var made atomic.Int64
@@ -93,7 +92,7 @@ func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.D
 	return time.Since(start)
 }
 
-const gap = 101 * time.Millisecond // between two calls of PerSecond(10)
+const gap = 101 * time.Millisecond // the time between two calls of PerSecond(10)
 
 func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
 	s := time.Second
@@ -101,7 +100,7 @@ func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
 		name   string
 		storms []storm
 		bare   bool          // without a queue
-		ideal  time.Duration // on top of the calls
+		ideal  time.Duration // beside the calls' own time
 	}{
 		{name: "no storm"},
 		{name: "no storm, bare bucket", bare: true},
@@ -124,7 +123,8 @@ func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
 					limiter = queue.New(b, queue.Config{})
 				}
 				admitted := 0
-				// At a bare bucket luck decides who goes, and somebody may have none for long.
+				// On a bare bucket workers compete at random, and one may get no room for
+				// long.
 				config := Config{}
 				if c.bare {
 					config.MaxWait = time.Hour
@@ -154,7 +154,7 @@ func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
 				mu.Lock()
 				n++
 				var what step
-				if n%4 == 0 && n < 1200 { // the last pauses would be nobody's to use
+				if n%4 == 0 && n < 1200 { // no call would use up the last pauses
 					what = trouble[n/4%len(trouble)]
 				}
 				mu.Unlock()
@@ -191,8 +191,8 @@ func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
 			start := time.Now()
 			_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter}))
 			require.ErrorIs(t, err, outbound.ErrThrottled, name)
-			// What the limiter has not refused but made to wait, may end a hold later, and
-			// each hold may be a quarter longer.
+			// A call that the limiter made wait may end a hold later, and each hold may be a
+			// quarter longer.
 			require.LessOrEqual(t, time.Since(start), 40*time.Second, name)
 			require.LessOrEqual(t, len(api.went()), 6, name) // after 0, 1, 3, 7 and 15 s
 			time.Sleep(2 * time.Hour)
@@ -201,7 +201,7 @@ func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
 }
 
 func TestAWorkerThatIsCancelledInAStormLeavesNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+	synctest.Test(t, func(t *testing.T) { // the bubble fails if a goroutine is left
 		b := bucket(t, outbound.AtOnce(2), outbound.PerSecond(10))
 		q := queue.New(b, queue.Config{})
 		w := &weather{

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What retryablehttp promises of its client holds of one of NewClient.
+// A client of NewClient keeps what retryablehttp promises of its own.
 
 func TestEachMethodOfTheClientIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAPrepareRetryChangesTheNextAttempt(t *testing.T) {
 	})
 }
 
-func TestABackoffOfOnesOwnIsAskedAndOnlyLengthens(t *testing.T) {
+func TestACustomBackoffOnlyLengthensPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
 			backoff retryablehttp.Backoff
@@ -113,7 +113,7 @@ func TestABackoffOfOnesOwnIsAskedAndOnlyLengthens(t *testing.T) {
 	})
 }
 
-func TestAnErrorHandlerOfOnesOwnHasTheLastWord(t *testing.T) {
+func TestACustomErrorHandlerHasTheLastWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{reset, status(500), status(429, "Retry-After", "3600")} {
 			api := play(what)
@@ -137,7 +137,7 @@ func TestAContextThatIsOverSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, limiter := range limiters(t) {
-		if name == "nil" || strings.Contains(name, "Unlimited") { // Base has the say
+		if name == "nil" || strings.Contains(name, "Unlimited") { // Base decides here
 			continue
 		}
 		api := play(status(200))
@@ -156,7 +156,7 @@ type lines []string
 
 func (l *lines) Printf(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
 
-func TestALoggerIsToldOfEachAttempt(t *testing.T) {
+func TestALoggerHearsOfEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
 		client := NewClient(over(play(status(500), reset, status(200))))

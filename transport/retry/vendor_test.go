@@ -18,15 +18,15 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// The limits that were configured are not the API's, and change: the API refuses
-// again and again, each vendor in its way, and everything gets through.
+// The configured limits are not the API's, and those change. The API refuses again and again,
+// each vendor in its way, and every call succeeds in the end.
 func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
 	high, low := outboundtest.SlidingLog(10, time.Second), outboundtest.SlidingLog(5, time.Second)
 	full, half := outboundtest.LeakyBucket(10, 10), outboundtest.LeakyBucket(5, 5)
 	for name, c := range map[string]struct {
 		api     *outboundtest.API
 		profile *profile.Profile
-		low     outboundtest.Rule // from 10 s on, up to 30 s
+		low     outboundtest.Rule // from 10 s to 30 s
 	}{
 		"plain":           {&outboundtest.API{Rules: []outboundtest.Rule{high}}, nil, low},
 		"Stripe":          {outboundtest.Stripe(high), profile.Stripe, low},
@@ -59,8 +59,8 @@ func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
 	}
 }
 
-// GitHub's primary limit is a 403 with a reset, and one that somebody else uses
-// as well is refused without warning.
+// GitHub's primary limit is a 403 with a reset. If others use it as well, GitHub refuses
+// without warning.
 func TestA403IsTriedAgainWhereTheProfileKnowsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, p := range []*profile.Profile{profile.GitHub, nil} {
@@ -79,12 +79,12 @@ func TestA403IsTriedAgainWhereTheProfileKnowsIt(t *testing.T) {
 			}
 			require.Equal(t, 200, resp.StatusCode)
 			require.Equal(t, 2, api.Report().Admitted)
-			about(t, 20*time.Second, 0.2, time.Since(start)) // and a second, since the reset is cut
+			about(t, 20*time.Second, 0.2, time.Since(start)) // and a second, since GitHub cuts the reset to seconds
 		}
 	})
 }
 
-// A mutation that Shopify has refused was not done, though its status is 200.
+// Shopify has not carried out a mutation that it has refused, although its status is 200.
 func TestARefusalWithStatus200IsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.ShopifyGraphQL(outboundtest.LeakyBucket(20, 2).Of("points", func(*http.Request) float64 { return 10 }))
@@ -125,9 +125,9 @@ func TestCreditThatIsUsedUpIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// The object that another call has locked is free after a while, and the account
-// is not slowed down for it.
-func TestALockDelaysOnlyWhoMetIt(t *testing.T) {
+// An object that another call has locked is free after a while, and the lock does not slow
+// the account down.
+func TestALockDelaysOnlyItsOwnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := func(req *http.Request) string { return req.URL.Path }
 		api := outboundtest.Stripe(outboundtest.AtOnce(1).Of("lock", nil).By(object))

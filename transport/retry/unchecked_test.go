@@ -15,11 +15,11 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// stubborn is a CheckRetry that is never content.
+// stubborn is a CheckRetry that always tries again.
 func stubborn(context.Context, *http.Response, error) (bool, error) { return true, nil }
 
-// foreign are the ways to replace the policy of a client.
-var foreign = map[string]func(*retryablehttp.Client){
+// replacements are the ways to replace the policy of a client.
+var replacements = map[string]func(*retryablehttp.Client){
 	"DefaultRetryPolicy":         func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.DefaultRetryPolicy },
 	"ErrorPropagatedRetryPolicy": func(c *retryablehttp.Client) { c.CheckRetry = retryablehttp.ErrorPropagatedRetryPolicy },
 	"always":                     func(c *retryablehttp.Client) { c.CheckRetry = stubborn },
@@ -34,9 +34,9 @@ var foreign = map[string]func(*retryablehttp.Client){
 	},
 }
 
-func TestAPolicyOfOnesOwnIsBoundedAndPaused(t *testing.T) {
+func TestACustomPolicyIsBoundedAndPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for what, c := range map[string]struct {
 				step   step
 				pauses []int // seconds
@@ -74,9 +74,9 @@ func TestAPolicyOfOnesOwnIsBoundedAndPaused(t *testing.T) {
 	})
 }
 
-func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
+func TestACustomPolicyWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			wait := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
 			for cap, want := range map[time.Duration]int{time.Minute: 1, 10 * time.Second: 0} {
 				api := play(status(400))
@@ -95,10 +95,10 @@ func TestAPolicyOfOnesOwnWaitsForTheLimiter(t *testing.T) {
 	})
 }
 
-// retryablehttp has closed the last response before anybody can tell that it is the last.
-func TestARoundTripperWithAPolicyOfOnesOwnEndsWithAnErrorAtABound(t *testing.T) {
+// retryablehttp closes the last response before it tells that it is the last.
+func TestARoundTripperWithACustomPolicyEndsWithAnErrorAtABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
 				api := play(what)
 				client := Config{MaxThrottled: 2, MaxFailures: 2}.NewClient(over(api))
@@ -115,8 +115,8 @@ func TestARoundTripperWithAPolicyOfOnesOwnEndsWithAnErrorAtABound(t *testing.T) 
 	})
 }
 
-// Its own word counts, and what it stops comes back as ever.
-func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
+// A custom policy may stop, and the response then comes back as from any other client.
+func TestACustomPolicyMayStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		enough := errors.New("enough")
 		for _, what := range []step{reset, status(503)} {
@@ -140,9 +140,9 @@ func TestAPolicyOfOnesOwnMayStop(t *testing.T) {
 	})
 }
 
-func TestARetryMaxBoundsAPolicyOfOnesOwnToo(t *testing.T) {
+func TestARetryMaxBoundsACustomPolicyToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{reset, status(503)} {
 				api := play(what)
 				client := NewClient(over(api))
@@ -160,9 +160,9 @@ func TestARetryMaxBoundsAPolicyOfOnesOwnToo(t *testing.T) {
 	})
 }
 
-func TestTheContextEndsAPolicyOfOnesOwn(t *testing.T) {
+func TestTheContextEndsACustomPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			client := NewClient(over(play(reset)))
 			replace(client)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -177,10 +177,10 @@ func TestTheContextEndsAPolicyOfOnesOwn(t *testing.T) {
 	})
 }
 
-// What it says does not bring a body back that was sent.
-func TestAPolicyOfOnesOwnSendsNoEmptyBody(t *testing.T) {
+// A custom policy cannot bring back a body that was sent.
+func TestACustomPolicySendsNoEmptyBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, replace := range foreign {
+		for name, replace := range replacements {
 			for _, what := range []step{reset, status(500), status(429)} {
 				api := play(what)
 				client := NewClient(over(api))
@@ -193,8 +193,8 @@ func TestAPolicyOfOnesOwnSendsNoEmptyBody(t *testing.T) {
 	})
 }
 
-// Without the hook that counts, a policy of one's own would have neither bound nor pause.
-func TestWithoutTheHookAPolicyOfOnesOwnTriesNothingAgain(t *testing.T) {
+// Without the hook that counts, a custom policy would have neither bound nor pause.
+func TestWithoutTheHookACustomPolicyTriesNothingAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{reset, status(503)} {
 			for _, roundTripper := range []bool{false, true} {
@@ -211,7 +211,7 @@ func TestWithoutTheHookAPolicyOfOnesOwnTriesNothingAgain(t *testing.T) {
 				require.ErrorContains(t, ended(t, err), "RequestLogHook")
 			}
 		}
-		// Nor does one of our own, whoever asks.
+		// Neither does the client's own policy.
 		api := play(status(503))
 		client := NewClient(over(api))
 		client.RequestLogHook = nil

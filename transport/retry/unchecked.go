@@ -9,43 +9,44 @@ import (
 	"time"
 )
 
-// errHook ends what a CheckRetry of somebody's own would try again where no hook has
-// called the method begin: nobody would know how often.
+// errHook ends a request that a CheckRetry of the program's own would try again, if no hook
+// has called the method begin: nobody would count the attempts.
 var errHook = errors.New("CheckRetry was replaced, and RequestLogHook does not call the first one")
 
-// foreign plans the next attempt where check has not: somebody has a CheckRetry of
-// his own. Whatever it wants, the bounds and pauses are those of the Config. It
-// returns why there is no next attempt.
-func (p *policy) foreign(ctx context.Context, r *request) error {
+// planUnchecked plans the next attempt if check has not, because the program has a CheckRetry
+// of its own. Whatever that wants, the bounds and pauses are those of the Config.
+// planUnchecked returns why there is no next attempt.
+func (p *policy) planUnchecked(ctx context.Context, r *request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.judged || r.over != nil {
 		return r.over
 	}
 	r.judged = true
-	resp, err := r.ending()
+	resp, err := r.lastResult()
 	what, wait := failed, time.Duration(0)
 	if resp != nil || err != nil || r.early > 0 {
 		what, wait = r.outcome(resp, err)
 	}
-	if what == final { // for us
+	if what == final { // final for check
 		what, wait = failed, 0
 	}
 	why := r.why(what, wait, resp, err)
-	r.given = r.report(resp, why)
-	ok, late := p.plan(ctx, r, what, wait)
+	r.endError = r.report(resp, why)
+	ok, pastDeadline := p.plan(ctx, r, what, wait)
 	if ok && r.replay {
 		return nil
 	}
-	if late {
+	if pastDeadline {
 		why = deadline(why)
 	}
 	r.over = r.report(resp, why)
 	return r.over
 }
 
-// ending returns what is known of the response or the error of the attempt. r.mu is held.
-func (r *request) ending() (*http.Response, error) {
+// lastResult returns the response or the error of the attempt, as far as the request knows
+// them. The caller holds r.mu.
+func (r *request) lastResult() (*http.Response, error) {
 	switch {
 	case r.failed != nil:
 		return nil, r.failed
@@ -57,8 +58,8 @@ func (r *request) ending() (*http.Response, error) {
 	return nil, nil
 }
 
-// stopped is the context of an attempt that must not go out: retryablehttp ends with
-// its error, whichever policy somebody has.
+// stopped is the context of an attempt that must not go out: retryablehttp ends with its
+// error, whichever policy it has.
 type stopped struct {
 	context.Context
 	why error
@@ -69,9 +70,9 @@ var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c
 func (s stopped) Done() <-chan struct{} { return closed }
 func (s stopped) Err() error            { return s.why }
 
-// given returns the error for what a policy of somebody's own, or RetryMax, has ended
-// after so many rounds. The error of a PrepareRetry comes back as it is.
-func given(resp *http.Response, err error, rounds int) error {
+// finalError returns the error for a request that the program's own policy, or RetryMax, has
+// ended after so many rounds. It returns the error of a PrepareRetry as it is.
+func finalError(resp *http.Response, err error, rounds int) error {
 	if resp != nil && resp.Request != nil {
 		if r := requestOf(resp.Request.Context()); r != nil {
 			r.mu.Lock()
@@ -88,7 +89,7 @@ func given(resp *http.Response, err error, rounds int) error {
 	case u != nil:
 		e = &Error{Method: strings.ToUpper(u.Op), Attempts: rounds, StatusCode: statusOf(resp), Err: u.Err}
 		if address, bad := url.Parse(u.URL); bad == nil {
-			e.URL = bare(address)
+			e.URL = redactedURL(address)
 		}
 		return e
 	case err != nil:
@@ -96,7 +97,7 @@ func given(resp *http.Response, err error, rounds int) error {
 	}
 	e = &Error{Attempts: rounds, StatusCode: statusOf(resp)}
 	if resp != nil && resp.Request != nil {
-		e.Method, e.URL = resp.Request.Method, bare(resp.Request.URL)
+		e.Method, e.URL = resp.Request.Method, redactedURL(resp.Request.URL)
 	}
 	return e
 }

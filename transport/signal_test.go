@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// pool is a bucket of 100 calls and 1000 tokens, of which 10 and 100 leak in a second.
+// pool is a bucket of 100 calls and 1000 tokens; 10 calls and 100 tokens leak per second.
 func pool() *outbound.Bucket {
 	return outbound.Must(outbound.NewBucket("api",
 		outbound.Limit{Capacity: 100, LeakRate: 10}, outbound.Limit{Capacity: 1000, LeakRate: 100, Unit: 1}))
@@ -28,9 +28,9 @@ func stateOf(t *testing.T, b *outbound.Bucket) outbound.State {
 	return s
 }
 
-// What each answer does to a bucket: for how long it is held, why, and at which
-// speed it goes on after a refusal that comes behind a success.
-func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
+// Each answer holds the bucket for some time, for a reason, and after a refusal that follows
+// a success the bucket goes on at some speed.
+func TestTheEffectOfAnAnswerOnTheBucket(t *testing.T) {
 	tokens := map[string]int{"requests": 0, "tokens": 1}
 	const slower = 0.9
 	for name, c := range map[string]struct {
@@ -81,7 +81,7 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 		for _, followed := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				b := pool()
-				trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // so that a success counts
+				trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // now a success counts
 				time.Sleep(time.Minute)
 				trip(t, &Transport{Base: answer(200, nil), Limiter: b})
 				rt := &c.rt
@@ -110,8 +110,8 @@ func TestWhatAnAnswerDoesToTheBucket(t *testing.T) {
 	}
 }
 
-// Whatever a response claims, the bucket is held for no longer than MaxHold, never
-// faster than before, and OnSignal sees what was claimed.
+// Whatever a response claims, it holds the bucket for no longer than MaxHold and makes it no
+// faster, and OnSignal sees the claim.
 func TestHostileValuesHoldForMaxHoldAtMost(t *testing.T) {
 	values := []string{"0", "-1", "-0", "1e10", "10000000000", "9223372037", "9223372036854775807", "99999999999999999999", "NaN", "Inf", "+5", "0x7f", "1_0", "",
 		"Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "2038-01-19T03:14:08Z", "1999999999", "1999999999999", "1h", "-1h", "∞",
@@ -170,15 +170,15 @@ func TestAWrongClockOfTheAPIDoesNotMatter(t *testing.T) {
 			b := pool()
 			date := time.Now().Add(skew).UTC()
 			trip(t, &Transport{Base: answer(429, nil, "Date", date.Format(http.TimeFormat), "Retry-After", date.Add(30*time.Second).Format(http.TimeFormat)), Limiter: b})
-			if s := stateOf(t, b); s.HeldFor != 31*time.Second { // one more, for what was cut
+			if s := stateOf(t, b); s.HeldFor != 31*time.Second { // one second more, because the API cuts times to seconds
 				t.Errorf("skew %v: held for %v", skew, s.HeldFor)
 			}
 		})
 	}
 }
 
-// A 304 is free, and what comes back is there for others.
-func TestWhatACallHasUsedIsSettledByItsAnswer(t *testing.T) {
+// A 304 is free, and its units come back for other calls.
+func TestAnAnswerSettlesTheUnitsThatItsCallUsed(t *testing.T) {
 	used := func(resp *http.Response) (outbound.Cost, bool) {
 		return outbound.Cost{}, resp.StatusCode == http.StatusNotModified
 	}
@@ -196,8 +196,8 @@ func TestWhatACallHasUsedIsSettledByItsAnswer(t *testing.T) {
 	}
 }
 
-// An answer that comes late tells of a time since which calls have left.
-func TestASlowAnswerIsHeldAgainstWhatHasLeakedMeanwhile(t *testing.T) {
+// A late answer says what remained when it left, and calls have left since.
+func TestASlowAnswerCountsTheCallsThatHaveLeftSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limits := range [][]outbound.Limit{{outbound.PerSecond(10)}, {outbound.PerSecond(10), outbound.PerMinute(600).Of(0, "minute")}} {
 			b := outbound.Must(outbound.NewBucket("api", limits...))
@@ -216,12 +216,12 @@ func TestASlowAnswerIsHeldAgainstWhatHasLeakedMeanwhile(t *testing.T) {
 	})
 }
 
-// Both ways to a permit carry all that can be said by it.
-func TestAPermitByContextCarriesReasonAndRemainder(t *testing.T) {
+// The permits of OnResponse and of WithCost pass on every part of an Answer.
+func TestThePermitOfWithCostPassesOnReasonAndRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pool()
 		ctx, permit := WithCost(t.Context(), outbound.Cost{1})
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute}) // nobody to tell yet
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute}) // there is no call yet to hear it
 		trip(t, &Transport{Base: base(func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil)(req)
 		}), Limiter: b, For: func(req *http.Request) outbound.Limiter { return nil }})

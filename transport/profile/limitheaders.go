@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// trio reads a limit, what remains of it and its reset, as they stand in three
+// limitHeaders reads a limit, what remains of it and its reset, as they stand in three
 // headers.
-func (r *reader) trio(limit, remaining, reset int) {
+func (r *reader) limitHeaders(limit, remaining, reset int) {
 	if r.seen&(1<<limit|1<<remaining|1<<reset|1<<hResetTime|1<<hXResetAfter) == 0 {
 		return
 	}
@@ -25,7 +25,7 @@ func (r *reader) trio(limit, remaining, reset int) {
 				p.Name = clean(v)
 			}
 		}
-	case hXLimit: // what counts from now needs no clock
+	case hXLimit: // a time from now needs no clock
 		r.reset(&p, r.known(hXResetAfter), time.Second)
 		if p.Reset < 0 {
 			r.reset(&p, r.known(reset), 0)
@@ -33,8 +33,8 @@ func (r *reader) trio(limit, remaining, reset int) {
 	default:
 		r.reset(&p, r.known(reset), 0)
 	}
-	if p.settle() {
-		r.s.add(p)
+	if p.normalize() {
+		r.s.push(p)
 	}
 }
 
@@ -53,11 +53,11 @@ func (r *reader) quota(limit int64, window bare) {
 
 // seconds returns the time that an integer is in seconds.
 func seconds(b bare) (time.Duration, bool) {
-	return span(float64(b.n), time.Second), b.kind == integer && b.n >= 0
+	return duration(float64(b.n), time.Second), b.kind == integer && b.n >= 0
 }
 
-// limit reads what is allowed. Of several, the least counts. The drafts 00 to 03
-// have quotas behind it.
+// limit reads what is allowed. Of several, the least counts. In the drafts 00 to 03, quotas
+// follow it.
 func (r *reader) limit(p *Policy, lines []string) {
 	for _, v := range lines {
 		v, ok := r.take(v)
@@ -101,8 +101,7 @@ func (r *reader) remaining(p *Policy, lines []string) {
 	}
 }
 
-// remains counts a number as what remains, and returns it: it may be less than
-// nothing.
+// remains counts a number as what remains, and returns it. It may be less than nothing.
 func (p *Policy) remains(v string) (n float64, ok bool) {
 	if n, ok = number(v); ok {
 		p.least(&p.Remaining, n)
@@ -113,7 +112,7 @@ func (p *Policy) remains(v string) (n float64, ok bool) {
 	return n, ok
 }
 
-// least keeps the lesser of two numbers, the first of which may be none.
+// least keeps the lesser of two numbers, the first of which may be None.
 func (p *Policy) least(to *float64, n float64) {
 	if *to < 0 || n < *to {
 		*to = n
@@ -123,14 +122,14 @@ func (p *Policy) least(to *float64, n float64) {
 // below counts what remains as less than nothing.
 func (p *Policy) below(by float64) {
 	if by == 1 {
-		p.low = true
+		p.minusOne = true
 	} else {
 		p.Remaining = 0
 	}
 }
 
-// list calls f with the integers of a list. What is malformed, or rather a
-// number with commas in it, has none.
+// list calls f with the integers of a list. A malformed list has none, and neither has a
+// number with commas in it.
 func (r *reader) list(v string, f func(it *item)) {
 	if thousands(v) {
 		return
@@ -153,7 +152,7 @@ func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
 		if !ok || v == "" || r.resetAt(p, v, unit) {
 			continue
 		}
-		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which are not to be read
+		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which say nothing more
 			r.resetAt(p, strings.TrimRight(v[:i], " \t"), unit)
 		} else if isDigit(v[0]) && !thousands(v) {
 			for one := range strings.SplitSeq(v, ",") {
@@ -163,13 +162,14 @@ func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
 	}
 }
 
-// resetAt reads one reset. It reports whether it was understood, believed or not.
+// resetAt reads one reset. It reports whether it understood it, and keeps it only if it may
+// be true.
 func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 	d, absolute := time.Duration(0), false
 	if n, ok := number(v); ok {
 		switch {
 		case unit > 0:
-			d = span(n, unit)
+			d = duration(n, unit)
 		case n >= 1e14:
 			return true // microseconds, or no time at all
 		case n >= 1e11:
@@ -177,35 +177,34 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 		case n >= 1e9:
 			d, absolute = r.until(time.UnixMicro(int64(n * 1e6)))
 		default:
-			// What is not believed to be a time from now is one since 1970 if the
-			// API's clock shows about the same, as a simulated one may.
-			if d = span(n, r.unit(n)); d > believable {
-				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= believable {
+			// A number that is too large for a time from now is one since 1970 if the API's
+			// clock shows about the same, as a simulated one may.
+			if d = duration(n, r.unit(n)); d > maxReset {
+				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= maxReset {
 					d, absolute = r.until(at)
 				}
 			}
 		}
 	} else if d, ok = goDuration(v); ok {
-	} else if at, ok := stamp(v); ok {
+	} else if at, ok := timestamp(v); ok {
 		d, absolute = r.until(at)
 	} else if _, ok := number(strings.TrimPrefix(v, "-")); !ok {
 		return false
 	}
-	if d <= believable && (d > p.Reset || d == p.Reset && absolute) {
+	if d <= maxReset && (d > p.Reset || d == p.Reset && absolute) {
 		p.Reset, p.Absolute = d, absolute
 	}
 	return true
 }
 
-// until returns how long it is until a point in time. One that is over is a 0
-// that says nothing.
+// until returns how long it is until a point in time. A time that is over is a 0 that says
+// nothing.
 func (r *reader) until(at time.Time) (d time.Duration, absolute bool) {
 	d = between(r.clock(), at)
 	return max(0, d), d >= 0
 }
 
-// unit tells milliseconds from seconds, where Retry-After says the same in
-// seconds.
+// unit tells milliseconds from seconds, if Retry-After says the same in seconds.
 func (r *reader) unit(n float64) time.Duration {
 	s := &r.s
 	if s.HasRetryAfter && !s.Absolute && s.RetryAfter > 0 {

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// stamp reads a point in time: the three forms of HTTP (RFC 9110 §5.6.7), ISO
-// 8601 with an offset, also without seconds, and what JavaScript writes. Which
-// one it can be shows in its shape, so that only one layout is tried: a layout
-// that does not fit costs an allocation.
-func stamp(v string) (time.Time, bool) {
+// timestamp reads a point in time: the three forms of HTTP (RFC 9110 §5.6.7), ISO 8601 with
+// an offset, also without seconds, and what JavaScript writes. Its shape tells which one it
+// can be. So timestamp tries one layout only: a layout that does not fit costs an allocation.
+func timestamp(v string) (time.Time, bool) {
 	layout := ""
 	switch {
 	case len(v) < len("2006-01-02T15:04Z") || len(v) > 100:
 		return time.Time{}, false
 	case v[4] == '-' && (v[10] == 'T' || v[10] == 't' || v[10] == ' '):
-		return isoStamp(v)
+		return isoTimestamp(v)
 	case len(v) == len(http.TimeFormat) && v[3] == ',':
 		layout = http.TimeFormat
 	case len(v) == len(time.ANSIC) && v[3] == ' ':
 		layout = time.ANSIC
 	case strings.HasSuffix(v, " GMT") && strings.Contains(v, "day, "):
-		// Not time.RFC850, which reads EST as a zone with an offset of 0.
+		// time.RFC850 would read EST as a zone with an offset of 0.
 		layout = "Monday, 02-Jan-06 15:04:05 GMT"
 	case len(v) >= len(jsLayout) && v[3] == ' ' && isAlpha(v[0]):
 		layout = jsLayout
@@ -40,10 +39,10 @@ func stamp(v string) (time.Time, bool) {
 
 const jsLayout = "Mon Jan 02 2006 15:04:05 GMT-0700"
 
-// isoStamp reads ISO 8601 as it is sent: RFC 3339, but without seconds, with a
-// blank instead of the T, or with an offset without a colon or minutes, too.
-// Without any offset it is no point in time.
-func isoStamp(v string) (time.Time, bool) {
+// isoTimestamp reads ISO 8601 as APIs send it: RFC 3339, but without seconds, with a blank
+// instead of the T, or with an offset without a colon or minutes, too. Without any offset it
+// is no point in time.
+func isoTimestamp(v string) (time.Time, bool) {
 	const date = len("2006-01-02T15:04")
 	zone := strings.IndexAny(v[date:], "Zz+-")
 	if zone < 0 {
@@ -64,15 +63,15 @@ func isoStamp(v string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// The layouts of ISO 8601 by the length of the offset. Fractions of a second
-// need none of their own.
+// The layouts of ISO 8601 by the length of the offset. Fractions of a second need none of
+// their own.
 var (
 	isoMinutes = [...]string{1: "2006-01-02T15:04Z", 3: "2006-01-02T15:04-07", 5: "2006-01-02T15:04-0700", 6: "2006-01-02T15:04-07:00"}
 	isoSeconds = [...]string{1: "2006-01-02T15:04:05Z", 3: "2006-01-02T15:04:05-07", 5: "2006-01-02T15:04:05-0700", 6: "2006-01-02T15:04:05-07:00"}
 )
 
-// between returns how long it is from one point in time to another, saturated,
-// and negative if it is over.
+// between returns how long it is from one point in time to another, saturated, and negative
+// if that is over.
 func between(from, to time.Time) time.Duration {
 	return min(to.Sub(from), forever)
 }

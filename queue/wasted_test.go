@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// The queue used to ask for ever for places that were due before their replies came, if
-// nothing that it said made the store book later ones.
+// The queue asked for ever for places that were due before their replies came, if nothing
+// that it said made the store book later ones.
 func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	for name, s := range map[string]*far{
 		"it knows no After":                  {unafter: true},
@@ -53,14 +53,14 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	}
 }
 
-// vain is a store whose replies bring no place that can be used.
-type vain struct {
+// useless is a store whose replies bring no place that can be used.
+type useless struct {
 	leak.Store
 	spoil func(*leak.Reply)
 	trips atomic.Int64
 }
 
-func (v *vain) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (v *useless) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	if v.trips.Add(1) > 1000 {
 		return leak.Reply{}, errors.New("asked without a pause")
 	}
@@ -69,8 +69,8 @@ func (v *vain) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	return r, err
 }
 
-// The queue asks a store that is broken with pauses that grow. A call waits for it no longer
-// than MaxWait.
+// The queue asks a broken store with growing pauses. A call waits for that no longer than
+// MaxWait.
 func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
 	for name, spoil := range map[string]func(*leak.Reply){
 		"places that have passed": func(r *leak.Reply) {
@@ -81,7 +81,7 @@ func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
 		"no places": func(r *leak.Reply) { r.Charges = nil },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			v := &vain{Store: leak.NewMemory(), spoil: spoil}
+			v := &useless{Store: leak.NewMemory(), spoil: spoil}
 			q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
 			begin := time.Now()
 			_, err := q.Acquire(bg, outbound.Cost{1})
