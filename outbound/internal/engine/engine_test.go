@@ -55,7 +55,7 @@ var kinds = map[string]func() (worker func() engine.Carrier, level func() float6
 	"rows": func() (func() engine.Carrier, func() float64) {
 		rows := newTable()
 		return func() engine.Carrier { return rowCarrier{rows, crand.Text()} },
-			func() float64 { return read(rows.rows["key"]).Bucket.State.Level[0].Level }
+			func() float64 { return rows.rows["key"].bucket().State.Level[0].Level }
 	},
 }
 

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
@@ -13,13 +12,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
-
-// content is what a row holds: the bucket, and the last trip of each worker. A store that
-// runs for long keeps the last few workers only.
-type content struct {
-	Bucket leak.Stored
-	Last   map[string]int64
-}
 
 // rowCarrier is a carrier on rows: it computes the step here, and swaps the row.
 type rowCarrier struct {
@@ -74,41 +66,47 @@ func (c rowCarrier) attempt(a *engine.Attempt) error {
 	done, is, clock := c.table.swap(a.Key.Bucket, old, new, at)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last := read(is).Last[c.worker]
+	last := is.last[c.worker]
 	if last > a.Seq {
 		return errPassed
 	}
+	same := w.ready && new.token == 0 && is.token == old // there was nothing to write
 	// Or another attempt has written it, whose reply is not here yet, or was lost.
-	if done || w.ready && last == a.Seq {
+	if done || same || w.ready && last == a.Seq {
 		w.is = is
 		a.Now, a.Reply = clock, w.reply
 		a.Reply.Charges = append(a.Into, w.reply.Charges...)
 		return nil
 	}
-	if new.token == w.new.token { // its time has passed
+	if old == w.old && new.token == w.new.token { // its time has passed
 		w.ready, w.is, w.clock = false, is, clock
 	}
 	return errRace
 }
 
-// compute computes what the trip makes of the row.
+// compute computes what the trip makes of the row. A refusal and a look write nothing.
 func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
-	is := read(w.is)
-	w.reply = a.Op.Apply(&is.Bucket, at)
-	is.Last[worker] = a.Seq
-	bytes, _ := json.Marshal(is) // a level is finite
-	w.ready, w.old, w.new, w.at = true, w.is.token, row{mrand.Uint64() | 1, bytes}, at
+	bucket := w.is.bucket()
+	w.ready, w.old, w.new, w.at = true, w.is.token, row{}, at
+	w.reply = a.Op.Apply(&bucket, at)
+	if w.reply.Changed || a.Fence {
+		last := map[string]int64{worker: a.Seq}
+		for other, seq := range w.is.last { // a store that runs for long keeps the last few only
+			if other != worker {
+				last[other] = seq
+			}
+		}
+		state, _ := bucket.AppendBinary(nil) // never fails
+		w.new = row{mrand.Uint64() | 1, state, last}
+	}
 }
 
-// read reads a row. What cannot be read is garbage: full to the brim.
-func read(r row) (c content) {
-	if r.token != 0 && json.Unmarshal(r.bytes, &c) != nil {
-		c.Bucket.State.Speed = -1
+// bucket reads a row. What cannot be read is garbage: full to the brim.
+func (r row) bucket() (s leak.Stored) {
+	if r.token != 0 {
+		_ = s.UnmarshalBinary(r.state) // then Apply takes it for full
 	}
-	if c.Last == nil {
-		c.Last = make(map[string]int64)
-	}
-	return c
+	return s
 }
 
 func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {

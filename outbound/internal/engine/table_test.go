@@ -14,7 +14,8 @@ type table struct {
 
 type row struct {
 	token uint64 // another one for each write, at random: 0: there is no row
-	bytes []byte
+	state []byte
+	last  map[string]int64 // the last trip of each worker
 }
 
 func newTable() *table { return &table{rows: make(map[string]row)} }
