@@ -33,11 +33,11 @@ func (s *Store) scheduleLocked(t time.Duration) {
 
 // tryWith has a call make the try. cause is why the store was away before.
 func (s *Store) tryWith(ctx context.Context, key string, op *leak.Op, cause error) (leak.Reply, error) {
+	result := cause // the try tells nothing if the caller gives up or the store panics
+	defer func() { s.tried(result, 0) }()
 	r, err := s.Store.Update(ctx, key, op)
-	if err != nil && ctx.Err() != nil {
-		s.tried(cause, 0) // the caller gave up, so the try tells nothing
-	} else {
-		s.tried(err, 0)
+	if err == nil || ctx.Err() == nil {
+		result = err
 	}
 	return r, err
 }

@@ -146,3 +146,43 @@ func TestACallIsNotServedWithoutAStoreThatIsBack(t *testing.T) {
 		}
 	})
 }
+
+// panicky is a store that is away, then panics once, and then serves.
+type panicky struct {
+	leak.Memory
+	asked int
+}
+
+func (p *panicky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	switch p.asked++; p.asked {
+	case 1:
+		return leak.Reply{}, leak.ErrAway
+	case 2:
+		panic("the store's own fault")
+	}
+	return p.Memory.Update(ctx, key, op)
+}
+
+func TestAStoreThatPanicsDuringATryIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fallback.Store{Store: &panicky{}}
+		op := &leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1}}}
+		var err error
+		panics := 0
+		ask := func() {
+			defer func() {
+				if recover() != nil {
+					panics++
+				}
+			}()
+			_, err = s.Update(t.Context(), "key", op)
+		}
+		for range 10 {
+			ask()
+			time.Sleep(time.Minute)
+		}
+		if err != nil || panics != 1 {
+			t.Errorf("got %v after %d panics", err, panics)
+		}
+	})
+}
