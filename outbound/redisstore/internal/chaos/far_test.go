@@ -41,6 +41,11 @@ func TestAFleetFarFromItsServerKeepsTheLimit(t *testing.T) {
 		f.goesOn(1)
 		f.run(1200 * time.Millisecond)
 		t.Logf("%v away:", trips)
-		f.check(0)
+		f.checkBoth(0, f.limit.LeakRate*jitter.Seconds())
 	}
 }
+
+// jitter is how far a worker's estimate of a distant server's clock may be off: a reply that
+// a busy machine reads late moves it by half of that, and later calls with it. The bound of
+// lateness covers no call that was seen after the machine had caught up.
+const jitter = 5 * time.Millisecond
