@@ -91,13 +91,10 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	}
 	p.count(to, 1)
 	todo = make([]Attempt, 0, b.left)
-	now := time.Now()
 	for _, t := range b.trips {
 		if !t.done {
 			buffer := sh.buffer()
-			todo = append(todo, Attempt{
-				Trip: t, Alone: t.alone, Aside: to.aside, Clock: t.queue.offset.least(now), Into: (*buffer)[:0], buffer: buffer,
-			})
+			todo = append(todo, Attempt{Trip: t, Alone: t.alone, Aside: to.aside, Into: (*buffer)[:0], buffer: buffer})
 		}
 	}
 	return todo, to
@@ -148,10 +145,10 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			}
 			answered, a.done = true, true
 			b.left--
-			if !a.Arrived.IsZero() {
-				arrived = a.Arrived
+			if a.Arrived.IsZero() {
+				a.Arrived = arrived
 			}
-			out = append(out, sh.deliver(a, sent, arrived))
+			out = append(out, sh.deliver(a, sent))
 		case v == Again:
 		case to.aside: // it has not been promoted
 			p.seek(b)
@@ -169,6 +166,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			p.refused(v, a.Err, sent)
 			a.done = true
 			b.left--
+			if a.Now != 0 {
+				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
+			}
 			out = append(out, sh.giveUp(v, a))
 		}
 	}
@@ -183,14 +183,14 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	return p.end(work), false
 }
 
-// giveUp ends a trip whose attempt no wait cures.
+// giveUp ends a trip whose attempt was not Done, and need not be made again.
 func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
+	q := a.queue
+	q.fence = q.fence || a.Fence || q.pipe.out+q.pipe.aside > 0 // an attempt that hangs may still arrive
 	if v == Anew {
-		return sh.anew(a.Trip)
+		return sh.anew(a)
 	}
 	sh.tellOf(a)
-	p := a.queue.pipe
-	a.queue.fence = a.queue.fence || a.Fence || p.out+p.aside > 0 // an attempt that hangs may still be carried out
 	return sh.refuse(a.Trip, a.Err)
 }
 

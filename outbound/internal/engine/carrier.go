@@ -50,6 +50,8 @@ type Trip struct {
 	// Fence says that what became of the key's last trip is not known. The store has to record
 	// this one even if it changes nothing else: then the other can no longer be carried out.
 	Fence bool
+	// Clock is no more than what the store's clock shows now; 0: not known.
+	Clock time.Duration
 	// State is the carrier's. Compose sets it, and what other goroutines read of it stays as
 	// it is from then on.
 	State any
@@ -69,8 +71,6 @@ type Attempt struct {
 	// Alone asks for this trip to go by itself, where others go together in one message: it
 	// was sent to a node that no longer has its key.
 	Alone bool
-	// Clock is no more than what the store's clock shows when the attempt begins; 0: not known.
-	Clock time.Duration
 	// Aside says that the node which is asked is not known to have the key: only its Reply
 	// says that it has.
 	Aside bool
@@ -80,7 +80,7 @@ type Attempt struct {
 	// are the engine's to write.
 	Reply leak.Reply
 	// Now is what the store's clock has shown at a time between the attempt's beginning and
-	// its end; 0: Reply.State.At is such a time.
+	// its end; 0: Reply.State.At is such a time. With Anew it counts, too.
 	Now time.Duration
 	// Arrived is when the answer was here; zero: when Send returns.
 	Arrived time.Time
@@ -98,13 +98,14 @@ type Attempt struct {
 // Verdict is what comes of a trip after an attempt.
 type Verdict uint8
 
-// The verdicts.
+// The verdicts. A key whose trips end with Anew, because other workers are always first or it
+// is locked, delays no other. Its operations fail with Err in the end, which is not Away.
 const (
 	Done      Verdict = iota // Reply is the answer
 	Again                    // send it once more, at once
 	Later                    // send it once more: a wait may cure Err
 	Elsewhere                // send it once more: another node has the key
-	Anew                     // nothing was done; compose it anew
+	Anew                     // nothing was done nor will be: its operations go with the key's next trip
 	Failed                   // the store has answered Err, which no wait cures
 	Denied                   // Failed, because the store does not let this program in
 	Unasked                  // Failed, and no store was asked

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
@@ -26,73 +25,30 @@ func newRowStore(t *table, timeout time.Duration) leak.Store {
 	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
 }
 
-// write is what a trip writes. All of its attempts send the same bytes, until it is known
-// that these were not written and will not be.
+// write is what a trip writes. All of its attempts send the same, so that at most one of them
+// is carried out.
 type write struct {
-	mu    sync.Mutex
-	is    row           // as last seen
-	clock time.Duration // as last seen in this trip
-	ready bool
 	old   uint64
 	new   row
 	at    time.Duration
 	reply leak.Reply
 }
 
+// Compose computes what the trip makes of the row as it was last seen. A refusal and a look
+// write nothing, and the very first trip only looks.
 func (c rowCarrier) Compose(t *engine.Trip) {
-	is, _ := t.Key.State.(row)
-	t.State = &write{is: is}
-}
-
-func (c rowCarrier) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
-	for i := range todo {
-		todo[i].Err = c.attempt(&todo[i])
+	was, _ := t.Key.State.(row)
+	w := &write{old: was.token, at: t.Clock}
+	t.State = w
+	if t.Clock == 0 {
+		return
 	}
-}
-
-var (
-	errRace   = errors.New("another worker has written the row meanwhile")
-	errPassed = errors.New("a later trip of this worker has been made")
-)
-
-func (c rowCarrier) attempt(a *engine.Attempt) error {
-	w := a.State.(*write)
-	w.mu.Lock()
-	if at := max(a.Clock, w.clock); !w.ready && at > 0 {
-		w.compute(a, at, c.worker)
-	}
-	old, new, at := w.old, w.new, w.at
-	w.mu.Unlock()
-	done, is, clock := c.table.swap(a.Key.Bucket, old, new, at)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last := is.last[c.worker]
-	if last > a.Seq {
-		return errPassed
-	}
-	same := w.ready && new.token == 0 && is.token == old // there was nothing to write
-	// Or another attempt has written it, whose reply is not here yet, or was lost.
-	if done || same || w.ready && last == a.Seq {
-		w.is = is
-		a.Now, a.Reply = clock, w.reply
-		a.Reply.Charges = append(a.Into, w.reply.Charges...)
-		return nil
-	}
-	if old == w.old && new.token == w.new.token { // its time has passed
-		w.ready, w.is, w.clock = false, is, clock
-	}
-	return errRace
-}
-
-// compute computes what the trip makes of the row. A refusal and a look write nothing.
-func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
-	bucket := w.is.bucket()
-	w.ready, w.old, w.new, w.at = true, w.is.token, row{}, at
-	w.reply = a.Op.Apply(&bucket, at)
-	if w.reply.Changed || a.Fence {
-		last := map[string]int64{worker: a.Seq}
-		for other, seq := range w.is.last { // a store that runs for long keeps the last few only
-			if other != worker {
+	bucket := was.bucket()
+	w.reply = t.Op.Apply(&bucket, t.Clock)
+	if w.reply.Changed || t.Fence {
+		last := map[string]int64{c.worker: t.Seq}
+		for other, seq := range was.last { // a store that runs for long keeps the last few only
+			if other != c.worker {
 				last[other] = seq
 			}
 		}
@@ -101,6 +57,46 @@ func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
 	}
 }
 
+func (c rowCarrier) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+	for i := range todo {
+		a := &todo[i]
+		w := a.State.(*write)
+		var done bool
+		var is row
+		done, is, a.Now = c.table.swap(a.Key.Bucket, w.old, w.new, w.at)
+		a.Note = is
+		switch last := is.last[c.worker]; {
+		case last > a.Seq:
+			a.Err = errPassed
+		// Or an attempt before this one was carried out, or there is nothing to write.
+		case done, last == a.Seq, w.at > 0 && w.new.token == 0 && is.token == w.old:
+			a.Reply = w.reply
+			a.Reply.Charges = append(a.Into, w.reply.Charges...)
+		default:
+			a.Err = errRace
+		}
+	}
+}
+
+var (
+	errRace   = errors.New("other workers write the row again and again")
+	errPassed = errors.New("a later trip of this worker has been made")
+)
+
+func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {
+	switch a.Err {
+	case nil:
+		a.Key.State = a.Note
+		return engine.Done
+	case errRace: // the row that it wanted to replace is there no more, or its time has passed
+		a.Key.State = a.Note
+		return engine.Anew
+	}
+	return engine.Later
+}
+
+func (c rowCarrier) Away(cause error) error { return fmt.Errorf("%w: %w", leak.ErrAway, cause) }
+
 // bucket reads a row. What cannot be read is garbage: full to the brim.
 func (r row) bucket() (s leak.Stored) {
 	if r.token != 0 {
@@ -108,19 +104,3 @@ func (r row) bucket() (s leak.Stored) {
 	}
 	return s
 }
-
-func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {
-	switch w := a.State.(*write); {
-	case errors.Is(a.Err, errRace):
-		return engine.Again
-	case a.Err != nil:
-		return engine.Later
-	default:
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		a.Key.State = w.is
-		return engine.Done
-	}
-}
-
-func (c rowCarrier) Away(cause error) error { return fmt.Errorf("%w: %w", leak.ErrAway, cause) }

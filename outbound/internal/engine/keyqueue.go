@@ -12,9 +12,10 @@ type keyQueue struct {
 	Key
 	pipe    *pipeline
 	pending []*pendingOp
-	away    bool // a trip is under way
-	queued  bool // in pipe.ready
-	fence   bool // what became of the last trip is not known
+	away    bool  // a trip is under way
+	queued  bool  // in pipe.ready
+	fence   bool  // what became of the last trip is not known
+	cause   error // why the last trip was Anew; nil: it was not
 	used    time.Time
 
 	refusal refusal

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -84,4 +86,41 @@ func TestARepeatedReplyIsLaidOnTheTimeOfTheFirst(t *testing.T) {
 			})
 		})
 	}
+}
+
+// contended is a carrier to rows of which other workers always write one first.
+type contended struct{ rowCarrier }
+
+func (c contended) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+	time.Sleep(time.Millisecond)
+	c.rowCarrier.Send(ctx, to, todo)
+	for i := range todo {
+		if a := &todo[i]; a.Key.Bucket == "hot" {
+			a.Err = errRace
+		}
+	}
+}
+
+func TestAKeyThatIsNeverThisWorkersTurnDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told []engine.Kind
+		e := engine.New(engine.Config{
+			Carrier: contended{rowCarrier{newTable(), "worker"}}, Timeout: time.Second,
+			Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+		})
+		start := time.Now()
+		each(100, func(i int) {
+			if i == 0 {
+				_, err := e.Update(context.Background(), "hot", &leak.Op{Limits: ages})
+				require.ErrorIs(t, err, errRace)
+				require.NotErrorIs(t, err, leak.ErrAway)
+				require.Equal(t, time.Second, time.Since(start))
+				return
+			}
+			_, err := e.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.NoError(t, err)
+			require.Less(t, time.Since(start), 20*time.Millisecond)
+		})
+		require.Empty(t, told)
+	})
 }

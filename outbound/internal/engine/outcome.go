@@ -22,8 +22,9 @@ var errUntold = errors.New("the step was not made, and no caller was left to rep
 
 // deliver notes what a reply says, and lets the key's next trip go. The callers hear of it
 // by hand, without the shard's lock, which is held here.
-func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
+func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 	t, q, r := a.Trip, a.queue, &a.Reply
+	q.cause = nil
 	if r.Stale {
 		return sh.stale(t, r)
 	}
@@ -34,7 +35,7 @@ func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
 	if now == 0 {
 		now = r.State.At
 	}
-	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, arrived)
+	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, a.Arrived)
 	if t.acts || len(charges) > 0 {
 		q.refusal = refusal{}
 	}
@@ -46,7 +47,7 @@ func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
 			o.reply.Refused, o.reply.Limit, o.reply.Wait = false, -1, 0
 		}
 		if len(t.gates) > len(charges) {
-			q.refusal.remember(t.Op.Costs[len(charges)], t, r, arrived)
+			q.refusal.remember(t.Op.Costs[len(charges)], t, r, a.Arrived)
 		}
 	}
 	o.divide(sh)
@@ -176,8 +177,9 @@ func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 }
 
 // anew has the operations of a trip go with the next one: nothing was done.
-func (sh *shard) anew(t *Trip) outcome {
-	q := t.queue
+func (sh *shard) anew(a *Attempt) outcome {
+	t, q := a.Trip, a.queue
+	q.cause = a.Err
 	for _, w := range t.ops {
 		if w.gone && w.tells && !w.reported {
 			sh.lose(q, errUntold)
@@ -185,7 +187,6 @@ func (sh *shard) anew(t *Trip) outcome {
 		w.packed = w.reported
 	}
 	q.pending = append(t.ops, q.pending...)
-	q.fence = t.Fence
 	sh.arrived(q)
 	return outcome{Trip: t}
 }

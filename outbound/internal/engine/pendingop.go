@@ -93,7 +93,9 @@ func (sh *shard) lapse() {
 	defer sh.mu.Unlock()
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
-		w.err = sh.config.Carrier.Away(sh.config.silent())
+		if w.err = w.queue.cause; w.err == nil {
+			w.err = sh.config.Carrier.Away(sh.config.silent())
+		}
 		sh.drop(w, w.err)
 		w.lapsed = true
 		w.ready <- struct{}{}

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -63,6 +64,7 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 	}
 	t.join()
 	t.Seq = sh.seq.Add(1)
+	t.Clock = q.offset.least(time.Now())
 	t.Fence = q.fence || q.pipe.server.ill.Load() // so that it writes: a server that only reads is not back
 	q.fence = false
 	sh.config.Carrier.Compose(t)
