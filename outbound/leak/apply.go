@@ -101,7 +101,18 @@ func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []L
 func (op *Op) compare(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []Limit, changed bool) {
 	before := s.State
 	limits, acted := op.act(s, limits, now, r)
-	return limits, acted || s.State != before
+	return limits, acted || !s.State.equal(&before, limits)
+}
+
+// equal reports whether two states of one time are the same.
+func (s *State) equal(t *State, limits []Limit) bool {
+	for i := range limits {
+		if s.Level[i] != t.Level[i] {
+			return false
+		}
+	}
+	return s.Rem == t.Rem && s.Skip == t.Skip && s.Last == t.Last && s.Speed == t.Speed &&
+		s.Epoch == t.Epoch && s.Fails == t.Fails && s.Why == t.Why && s.Row == t.Row
 }
 
 // stale is the reply to a step that counts by other limits than are in force. What is
