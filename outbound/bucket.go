@@ -120,16 +120,6 @@ func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error)
 	return b, nil
 }
 
-// noSlots refuses a limit that needs the calls of all workers to be known.
-func noSlots(key string, limits []Limit) error {
-	for i := range limits {
-		if limits[i].atOnce {
-			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
-		}
-	}
-	return nil
-}
-
 // Must returns the bucket, and panics if there is an error: for buckets that
 // are made when a program starts.
 func Must(b *Bucket, err error) *Bucket {

@@ -9,6 +9,8 @@ import (
 // Units is the number of different units that one [Cost] can carry.
 const Units = leak.MaxUnit + 1
 
+const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
+
 // Cost is what a call takes, one number per unit: Cost{1} is one call. A
 // program with several units indexes them with constants of its own,
 //
@@ -31,22 +33,6 @@ const Units = leak.MaxUnit + 1
 // is above the capacity by less than half of that is taken for rounding, as of a
 // sum, and counts as the capacity.
 type Cost [Units]float64
-
-// most returns the largest cost that fits the limits in force, as far as is known here.
-func (b *Bucket) most() Cost {
-	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
-	l := b.slow.Load()
-	if l == nil {
-		if b.rate > 0 {
-			most[b.unitOf()] = b.capacity
-		}
-		return most
-	}
-	for _, limit := range l.force.Load().own {
-		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
-	}
-	return most
-}
 
 // valid reports whether every number is finite and not negative.
 func (c *Cost) valid() bool {

@@ -191,12 +191,3 @@ func (e *StoreError) Unwrap() error { return e.Err }
 
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
-
-// quote makes a key of any bytes fit for one line of a log, as its first 64 bytes.
-func quote(key string) string {
-	const most = 64
-	if len(key) > most {
-		return strconv.Quote(key[:most]) + "…"
-	}
-	return strconv.Quote(key)
-}

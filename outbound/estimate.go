@@ -72,3 +72,19 @@ func (e *Estimate) Learn(known, used Cost) {
 		e.rest[i] += weight * (max(0, used[i]-known[i]) - e.rest[i])
 	}
 }
+
+// most returns the largest cost that fits the limits in force, as far as is known here.
+func (b *Bucket) most() Cost {
+	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
+	l := b.slow.Load()
+	if l == nil {
+		if b.rate > 0 {
+			most[b.unitOf()] = b.capacity
+		}
+		return most
+	}
+	for _, limit := range l.force.Load().own {
+		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
+	}
+	return most
+}

@@ -8,6 +8,64 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
+// checkLimits validates a bucket's limits and copies them.
+func checkLimits(key string, limits []Limit) ([]Limit, error) {
+	if len(limits) == 0 || len(limits) > maxLimits {
+		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
+	}
+	own, atOnce := slices.Clone(limits), 0
+	for i := range own {
+		if flaw := own[i].check(); flaw != "" {
+			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
+		}
+		if own[i].atOnce {
+			atOnce++
+		}
+	}
+	if atOnce > 1 {
+		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
+	}
+	for i := range limits {
+		l := &own[i]
+		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
+			l.Name = l.says()
+		}
+		if find(own[:i], l) >= 0 {
+			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
+		}
+	}
+	return own, nil
+}
+
+// inherit has limits that were given no name keep the name they have among those in
+// force: another of their unit that comes or goes makes them no other limits.
+func inherit(limits, inForce []Limit) {
+	for i := range limits {
+		l := &limits[i]
+		if !l.unnamed() {
+			continue
+		}
+		says := l.says()
+		heir := func(m Limit) bool { return m.Unit == l.Unit && m.unnamed() && m.says() == says }
+		if j := find(inForce, l); j >= 0 && heir(inForce[j]) {
+			continue
+		}
+		if j := slices.IndexFunc(inForce, heir); j >= 0 && find(limits, &inForce[j]) < 0 {
+			l.Name = inForce[j].Name
+		}
+	}
+}
+
+// noSlots refuses a limit that needs the calls of all workers to be known.
+func noSlots(key string, limits []Limit) error {
+	for i := range limits {
+		if limits[i].atOnce {
+			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
+		}
+	}
+	return nil
+}
+
 // limitSet is a bucket's limits, as callers and as stores know them. It never changes.
 type limitSet struct {
 	all []Limit      // as given

@@ -1,6 +1,11 @@
 package outbound
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+const maxWait = time.Duration(math.MaxInt64)
 
 // start is the zero of this process's clock, which is monotonic: it neither
 // steps nor knows the time of day.
