@@ -9,7 +9,7 @@ import (
 // Clock is what a reply told about a bucket: its clock, its levels and its
 // limits. A [Booking] carries it.
 type Clock struct {
-	bucket   *Bucket
+	engine   *engine
 	state    leak.State
 	limits   *limitSet
 	version  int64
@@ -18,13 +18,13 @@ type Clock struct {
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
-	gen      uint64 // of what OnChange tells, before the trip
+	changes  uint64 // that OnChange has told of, before the trip
 }
 
 // clock returns what the reply to a trip that was sent at that time tells.
-func (b *Bucket) clock(r *reply, sent time.Time) Clock {
+func (e *engine) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{bucket: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.Shared()}
+	k := Clock{engine: e, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: e.remote()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -53,11 +53,11 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// heed lays the clock so that the place is due so long after the reply was true, or now
+// delay lays the clock so that the place is due so long after the reply was true, or now
 // if that is sooner. A store that does as it is asked has done so. One that does not
 // know of [leak.Op.After] has booked an earlier place, which would always be late: with it a
 // call goes late by the reply's way back, as it does where a store tells no times.
-func (k *Clock) heed(place, after time.Duration) {
+func (k *Clock) delay(place, after time.Duration) {
 	in, _ := k.state.Due(place)
 	k.at = k.at.Add(max(0, min(after-in, k.received.Sub(k.at))))
 }
@@ -73,12 +73,12 @@ const (
 )
 
 // Known reports whether there was a reply at all.
-func (k *Clock) Known() bool { return k.bucket != nil }
+func (k *Clock) Known() bool { return k.engine != nil }
 
 // Changed reports whether something that OnChange tells of has happened since the
 // trip began, other than what the trip itself has brought about by the reports
 // that it carried: who did not listen yet has missed it.
-func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
+func (k *Clock) Changed() bool { return k.engine.slowPath().waiting.changes.Load() != k.changes }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not, nor after a SetLimits that has made places void: it is to be given back and
@@ -148,30 +148,10 @@ func (k *Clock) Same(older *Clock) bool {
 // go, if calls of a total cost ahead go before it. It knows nothing of calls at
 // once. A cost that can never go is a [*CostError].
 func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
-	if err := k.check(c); err != nil {
+	if err := k.engine.check(k.limits, c); err != nil {
 		return time.Time{}, err
 	}
 	return k.at.Add(k.wait(ahead, c)), nil
-}
-
-// check returns why a call of this cost can never go.
-func (k *Clock) check(c *Cost) error { return k.bucket.check(k.limits, c) }
-
-// check returns why a call of this cost can never go under these limits.
-func (b *Bucket) check(limits *limitSet, c *Cost) error {
-	counted := false
-	for i := range limits.law {
-		l := &limits.law[i]
-		n := l.Takes(c[l.Unit])
-		counted = counted || n > 0
-		if n > l.Capacity && c.valid() {
-			return &CostError{Key: b.key, Limit: limits.own[i], Cost: *c, Err: ErrTooLarge}
-		}
-	}
-	if !c.valid() || !counted && *c != (Cost{}) && (b.Shared() || b.slots() == 0) {
-		return &CostError{Key: b.key, Cost: *c, Err: ErrInvalidCost}
-	}
-	return nil
 }
 
 // wait returns the real time from the reply on.

@@ -82,7 +82,7 @@ func (w *twin) level() {
 	w.advance()
 	s, err := w.b.State(ctx)
 	if err != nil || !near(s.Level, w.state.Level[0].Level, w.limits[0].Capacity) {
-		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().stored.State, w.state)
+		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().local.stored.State, w.state)
 	}
 	if held := max(0, w.state.Rem); s.HeldFor != held || math.Abs(s.Speed-w.state.Speed) > 1e-9 {
 		w.Fatalf("held for %v at speed %v, arithmetic %v and %v", s.HeldFor, s.Speed, held, w.state.Speed)
@@ -182,7 +182,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 					d := time.Duration(r.IntN(5000)) * time.Millisecond
 					w.advance()
 					w.state.Refused(w.limits, p.charge.Epoch, d, 0, p.charge)
-					w.b.ledger().random = func() float64 { return 0 } // a refusal makes the ledger in any case
+					w.b.slowPath().random = func() float64 { return 0 } // a refusal makes the ledger in any case
 					p.Refused(d)
 				case op < 98:
 					events--

@@ -121,26 +121,28 @@
 //
 //	now.go         the clock of this process
 //	reason.go      Reason: why an API asks for a pause
-//	errors.go      all errors that callers see
-//	cost.go        Cost, and the units of a bucket
+//	cost.go        Cost: what a call takes, one number per unit
 //	limit.go       Limit: Per, Burst, Of, AtOnce, and what makes one invalid
+//	errors.go      all errors that callers see
 //	limit_json.go  a Limit in JSON
-//	limits.go      limitSet, a cost in units of each limit; inForce, the limits that count now
+//	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now
 //	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
-//	watchers.go    OnChange: who waits hears that plans have changed
-//	fast.go        the fast path: one limit in one word, and the ways to and from the ledger
-//	ledger.go      the state beside the word; do: a step in memory or in a store; reports
-//	slot.go        places among the calls at once
-//	permit.go      Permit and Call: Settle, Answered, Done
-//	call.go        the permit of all that is not the fast path
+//	slots.go       slots: the places among the calls at once, beside the law
+//	change.go      Changes: what happens to a bucket's state; hold: whether one is news
+//	waiting.go     who waits for a bucket, and the reports that wait to ride on an operation
+//	cell.go        engine 1, cell: one leaky limit in one word, and the compare-and-swap
+//	local.go       engine 2, localState: a mutex and one key of the law; the way of a word in and out
+//	shared.go      engine 3, sharedState: a store, and what to do when it knows other limits
+//	engine.go      engine: which of the three; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
+//	permit.go      Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
 //	limiter.go     Limiter, the interface of all that admits calls; Unlimited
 //	observe.go     Observe: events of calls
 //	clock.go       Clock: what a reply tells those who wait, and when a ticket is due
-//	book.go        Booking and Ticket, for those who wait; book: why a cost was refused
-//	state.go       State, States and Idle
+//	state.go       State: what a reply tells of each limit
+//	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
-//	change.go      Changes: what happens to a bucket's state
+//	book.go        Booking, for those who wait
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive

@@ -47,7 +47,7 @@ func (e *Estimate) Cost(known Cost) Cost {
 	e.mu.Unlock()
 	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
 	if !e.Bucket.unmade() {
-		most = e.Bucket.most()
+		e.Bucket.each(func(unit int, capacity, _ float64) { most[unit] = min(most[unit], capacity) })
 	}
 	for i, n := range known {
 		known[i] = max(n, min(n+rest[i], most[i]))
@@ -71,20 +71,4 @@ func (e *Estimate) Learn(known, used Cost) {
 	for i := range used {
 		e.rest[i] += weight * (max(0, used[i]-known[i]) - e.rest[i])
 	}
-}
-
-// most returns the largest cost that fits the limits in force, as far as is known here.
-func (b *Bucket) most() Cost {
-	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
-	l := b.slow.Load()
-	if l == nil {
-		if b.rate > 0 {
-			most[b.unitOf()] = b.capacity
-		}
-		return most
-	}
-	for _, limit := range l.force.Load().own {
-		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
-	}
-	return most
 }

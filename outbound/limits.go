@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
+	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -56,53 +58,48 @@ func inherit(limits, inForce []Limit) {
 	}
 }
 
-// noSlots refuses a limit that needs the calls of all workers to be known.
-func noSlots(key string, limits []Limit) error {
-	for i := range limits {
-		if limits[i].atOnce {
-			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
-		}
-	}
-	return nil
+// findAtOnce returns the index of the AtOnce, or -1.
+func findAtOnce(limits []Limit) int {
+	return slices.IndexFunc(limits, func(l Limit) bool { return l.atOnce })
 }
 
-// limitSet is a bucket's limits, as callers and as stores know them. It never changes.
+// limitSet is a bucket's leaky limits, as callers and as stores know them. It never changes.
 type limitSet struct {
-	all []Limit      // as given
-	own []Limit      // without an AtOnce
-	law []leak.Limit // as stores know them
+	given []unique.Handle[Limit] // buckets with equal limits share them
+	law   []leak.Limit
 }
 
+// newLimitSet leaves an AtOnce out, which is no limit of the law.
 func newLimitSet(limits []Limit) limitSet {
-	s := limitSet{all: limits, own: limits}
-	for i := range limits {
-		if limits[i].atOnce {
-			s.own = slices.Delete(slices.Clone(limits), i, i+1)
-			break
-		}
+	n := len(limits)
+	if findAtOnce(limits) >= 0 {
+		n--
 	}
-	s.law = make([]leak.Limit, len(s.own))
-	for i := range s.own {
-		s.law[i] = s.own[i].law()
+	s := limitSet{make([]unique.Handle[Limit], 0, n), make([]leak.Limit, 0, n)}
+	for i := range limits {
+		if l := &limits[i]; !l.atOnce {
+			s.given = append(s.given, unique.Make(*l))
+			s.law = append(s.law, l.law())
+		}
 	}
 	return s
 }
 
-// sameLimits reports whether both have the same limits in the same order.
-func sameLimits(a, b []Limit) bool {
-	return slices.EqualFunc(a, b, func(l, m Limit) bool {
-		return l.same(&m) && l.Capacity == m.Capacity && l.LeakRate == m.LeakRate
-	})
+// list returns the limits as callers know them.
+func (s *limitSet) list() []Limit {
+	all := make([]Limit, len(s.given), maxLimits)
+	for i := range all {
+		all[i] = s.given[i].Value()
+	}
+	return all
 }
 
-// slots returns how many calls at once there may be; 0: any number.
-func (s *limitSet) slots() int {
-	for i := range s.all {
-		if s.all[i].atOnce {
-			return int(s.all[i].Capacity)
-		}
-	}
-	return 0
+// same reports whether both have the same limits in the same order.
+func (s *limitSet) same(o *limitSet) bool {
+	return s == o || slices.EqualFunc(s.law, o.law, func(l, m leak.Limit) bool {
+		l.Window, m.Window = 0, 0
+		return l == m
+	})
 }
 
 // units returns what a cost takes of each limit.
@@ -111,6 +108,25 @@ func (s *limitSet) units(c *Cost) (n leak.Units) {
 		n[i] = s.law[i].Takes(c[s.law[i].Unit])
 	}
 	return n
+}
+
+// check returns why a call of this cost can never go under these limits; nil: it can.
+// slots says that there is a limit on calls at once, which counts every call. The error
+// has no key.
+func (s *limitSet) check(c *Cost, slots bool) *CostError {
+	counted := false
+	for i := range s.law {
+		l := &s.law[i]
+		n := l.Takes(c[l.Unit])
+		counted = counted || n > 0
+		if n > l.Capacity && c.valid() {
+			return &CostError{Limit: s.given[i].Value(), Cost: *c, Err: ErrTooLarge}
+		}
+	}
+	if !c.valid() || !counted && !slots && *c != (Cost{}) {
+		return &CostError{Cost: *c, Err: ErrInvalidCost}
+	}
+	return nil
 }
 
 // law returns what a store is to know of the limit.
@@ -134,7 +150,7 @@ func limitOf(l *leak.Limit) Limit {
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet
-	stamp   int64 // as [leak.Op] says
+	stamp   int64 // as leak.Op says
 	version int64
 	before  *limitSet // those of the version before, if they were others; nil: it is not known
 }
@@ -168,45 +184,54 @@ func (f *inForce) align(c *leak.Charge, cost *Cost) {
 	c.Version = f.version
 }
 
-// heard notes what the reply to a step tells of the limits in force, where it counts by
-// f. set are those that the step has set, if it has.
-func (l *ledger) heard(f *inForce, r *leak.Reply, set *limitSet) *inForce {
+// limitsInForce is the newest inForce that a bucket has heard of.
+type limitsInForce struct{ atomic.Pointer[inForce] }
+
+// learn notes what the reply to a step tells of the limits in force, where it counts by
+// f, and returns those. set are the limits that the step has set, if it has.
+func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce {
 	if r.Version == f.version && r.Stamp == f.stamp {
 		return f
 	}
-	next := &inForce{limitSet: f.limitSet, stamp: r.Stamp, version: r.Version}
-	if set != nil {
-		next.limitSet = *set
+	if set == nil {
+		set = &f.limitSet
 	}
-	next.follow(f)
-	l.force.CompareAndSwap(f, next) // or somebody has heard of others since
-	return next
+	return p.follow(f, r, set)
 }
 
-// stale takes in the limits of which a store says that they are in force.
-func (l *ledger) stale(f *inForce, r *leak.Reply) error {
-	set := *l.made
+// learnStale notes the limits of which a store says that they are in force, and not f. If
+// none were set, own are.
+func (p *limitsInForce) learnStale(f *inForce, r *leak.Reply, own *limitSet) error {
 	if len(r.Limits) > 0 {
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
 			limits[i] = limitOf(&r.Limits[i])
 		}
-		own, err := checkLimits("", limits)
+		named, err := checkLimits("", limits)
 		if err != nil || r.Stamp == 0 {
 			return fmt.Errorf("limits that were set: %w", err)
 		}
-		set = newLimitSet(own)
+		set := newLimitSet(named)
+		own = &set
 	}
-	next := &inForce{limitSet: set, stamp: r.Stamp, version: r.Version}
-	next.follow(f)
-	l.force.CompareAndSwap(f, next)
+	p.follow(f, r, own)
 	return nil
 }
 
-// follow keeps the limits of just before, for the charges that were booked under them.
-func (f *inForce) follow(was *inForce) {
-	if f.version == was.version+1 {
-		before := was.limitSet // and not what was before that
-		f.before = &before
+// follow puts set into force, as the reply says.
+func (p *limitsInForce) follow(f *inForce, r *leak.Reply, set *limitSet) *inForce {
+	next := f.next(set, r.Stamp, r.Version)
+	p.CompareAndSwap(f, next) // or somebody has heard of others since
+	return next
+}
+
+// next returns the limits after these. It keeps those of just before, for the charges that
+// were booked under them, and not what was before that.
+func (f *inForce) next(set *limitSet, stamp, version int64) *inForce {
+	next := &inForce{limitSet: *set, stamp: stamp, version: version}
+	if version == f.version+1 {
+		before := f.limitSet
+		next.before = &before
 	}
+	return next
 }

@@ -5,7 +5,11 @@ import (
 	"time"
 )
 
-const maxWait = time.Duration(math.MaxInt64)
+const (
+	maxWait = time.Duration(math.MaxInt64)
+	// never is before any time, and before any epoch.
+	never = math.MinInt64 / 2
+)
 
 // start is the zero of this process's clock, which is monotonic: it neither
 // steps nor knows the time of day.

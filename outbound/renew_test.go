@@ -85,7 +85,7 @@ func TestABucketStaysInTheLedgerWhileItRemembers(t *testing.T) {
 				}
 				for !b.Idle() {
 					if b.word.Load() != busy {
-						t.Fatalf("%+v is on the fast path", b.slow.Load().stored.State)
+						t.Fatalf("%+v is on the fast path", b.slow.Load().local.stored.State)
 					}
 					time.Sleep(time.Second / 7)
 				}
@@ -118,8 +118,9 @@ func TestACallOfALifeThatIsOverGivesNothingBack(t *testing.T) {
 			}
 			late := admitted(t, 10)
 			late.Settle(Cost{13})
-			if s, _ := late.bucket.State(ctx); s.Level != 3 {
-				t.Errorf("level %v, want the 3 that it has cost beyond its cost", s.Level)
+			var r reply
+			if err := late.engine.peek(ctx, "state", &r); err != nil || r.states()[0].Level != 3 {
+				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", r.states(), err)
 			}
 		})
 	}
@@ -133,7 +134,7 @@ func admitted(t *testing.T, n float64) Permit {
 		t.Fatal(err)
 	}
 	time.Sleep(forLong)
-	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().born == b.born {
+	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().local.born == b.born {
 		t.Fatalf("no new life: %v", err)
 	}
 	return old
@@ -217,7 +218,7 @@ func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
 		cost := Cost{1: 3}
 		looked, left := Must(NewBucket("k", limit)), Must(NewBucket("k", limit))
 		slow := Must(NewBucket("k", limit))
-		slow.ledger()
+		slow.slowPath()
 		same := func() {
 			t.Helper()
 			for _, b := range []*Bucket{looked, slow} {

@@ -77,7 +77,7 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 			var p Permit
 			n := aCost(&l, r)
 			c := Cost{min(n, l.Capacity)}
-			wait, ok := b.take(&c, now, &p)
+			wait, ok, _ := b.take(&c, now, &p.fill)
 			if ok {
 				continue
 			}
@@ -85,7 +85,7 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 				t.Fatalf("%v: a cost of %v leaves the fast path", l, n)
 			}
 			if early := tooEarly(wait, &l); early > 0 {
-				if _, ok := b.take(&c, now+int64(early), &p); ok {
+				if _, ok, _ := b.take(&c, now+int64(early), &p.fill); ok {
 					t.Fatalf("%v: a cost of %v, told to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 				}
 			}
@@ -93,7 +93,7 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 				return
 			}
 			now += int64(wait)
-			if again, ok := b.take(&c, now, &p); !ok {
+			if again, ok, _ := b.take(&c, now, &p.fill); !ok {
 				t.Fatalf("%v: a cost of %v, back after %v, is told to wait %v", l, n, wait, again)
 			}
 		}
@@ -206,7 +206,7 @@ func TestWholeCostsFillTheCapacityOfTheFastPath(t *testing.T) {
 		for left := l.Capacity; left > 0; {
 			n := math.Ceil(r.Float64() * left)
 			var p Permit
-			if wait, ok := b.take(&Cost{n}, now, &p); !ok {
+			if wait, ok, _ := b.take(&Cost{n}, now, &p.fill); !ok {
 				t.Fatalf("%v: %v of the %v that are left have to wait %v", l, n, left, wait)
 			}
 			left -= n

@@ -1,0 +1,78 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// acquire is Acquire for a call that the cell cannot decide about.
+func (e *engine) acquire(ctx context.Context, c Cost) (Call, error) {
+	if c == (Cost{}) && e.slots() == 0 {
+		return e.acquireNothing(ctx)
+	}
+	k := &call{engine: e, cost: [1]Cost{c}, admitted: time.Now()}
+	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
+	for late := 0; ; late++ {
+		var r reply
+		if err := e.book(ctx, &s, &r); err != nil {
+			if late > 0 { // what came too late went back with this trip
+				e.slowPath().waiting.changed()
+			}
+			return nil, err
+		}
+		k.charge[0] = r.Charges[0]
+		k.takeSlot(&r)
+		if k.inTime(&r) {
+			return k, nil
+		}
+		k.admitted = time.Now()
+		back := k.charge[0]
+		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
+		if late == mostLate {
+			s.costs = nil
+			_ = e.do(context.WithoutCancel(ctx), "give back", &s, &r)
+			e.slowPath().waiting.changed()
+			return nil, &StoreError{Op: "book", Key: e.key, Err: errLate}
+		}
+	}
+}
+
+// acquireNothing is acquire for a call that costs nothing: it goes, before those who
+// are booked as well, unless a hold lasts.
+func (e *engine) acquireNothing(ctx context.Context) (Call, error) {
+	k := &call{engine: e, admitted: time.Now()}
+	var r reply
+	if err := e.peek(ctx, "peek", &r); err != nil {
+		return nil, err
+	}
+	if r.State.Rem > 0 {
+		return nil, &ThrottledError{Key: e.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
+	}
+	// No life knows of this charge: nothing of it comes back.
+	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
+	return k, nil
+}
+
+// mostLate is how many answers a call gives back because they come too late, before it
+// gives up.
+const mostLate = 3
+
+var errLate = errors.New("answers come too late to be used")
+
+// inTime reports whether the answer that admits the call comes in time. One that a
+// shared store had to give again, or that was held up, may tell of a place at which
+// others have followed long since: together with them the call would be one too many.
+func (k *call) inTime(r *reply) bool {
+	if r.When.IsZero() {
+		return true
+	}
+	now := time.Now()
+	if now.Sub(k.admitted) <= leak.BookingGrace {
+		return true
+	}
+	_, late := r.State.Due(k.charge[0].Place)
+	return late+now.Sub(clamp(r.Heard, k.admitted, now)) <= leak.BookingGrace
+}

@@ -1,0 +1,248 @@
+package outbound
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
+type atOnce struct {
+	Limit
+	at int
+}
+
+// newAtOnce returns the AtOnce among limits, or nil.
+func newAtOnce(limits []Limit) *atOnce {
+	if i := findAtOnce(limits); i >= 0 {
+		return &atOnce{limits[i], i}
+	}
+	return nil
+}
+
+// same reports whether both are the same limit at the same place, or there is none.
+func (a *atOnce) same(b *atOnce) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// among returns the limits with the AtOnce at its place.
+func (a *atOnce) among(leaky []Limit) []Limit {
+	if a == nil {
+		return leaky
+	}
+	return slices.Insert(leaky, min(a.at, len(leaky)), a.Limit)
+}
+
+// slots are the places among the calls at once. A limit on those is no limit of the law: a
+// bucket counts its own calls, also if a store keeps its levels.
+type slots struct {
+	limit     atomic.Pointer[atOnce] // nil: there are any number of slots
+	lost      atomic.Int64           // slots of permits that were dropped without Done, since the last operation
+	collected atomic.Int64           // and until then
+
+	mu       sync.Mutex // protects what follows
+	used     int
+	reserved int      // of those in use, the ones that a trip to a store is under way for
+	missed   bool     // a call was refused because all were in use, some of them reserved
+	taken    slotList // those of calls in progress
+}
+
+// most returns how many slots there are; 0: any number.
+func (p *slots) most() int {
+	if a := p.limit.Load(); a != nil {
+		return int(a.Capacity)
+	}
+	return 0
+}
+
+// room reports whether another call could start.
+func (p *slots) room() bool {
+	most := p.most()
+	if most == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used-int(p.lost.Load()) < most
+}
+
+// idle reports whether no call is in progress.
+func (p *slots) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used <= int(p.lost.Load())
+}
+
+// crowded has the error tell of the calls in progress, which have taken all slots.
+func (p *slots) crowded(e *ThrottledError) {
+	if a := p.limit.Load(); a != nil {
+		e.Limit = a.Name
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.InProgress = p.used
+	if p.taken.first != nil {
+		e.Oldest = now() - p.taken.first.since
+	}
+}
+
+// reserve has a booking ask for no more than there are slots, and takes these, because the
+// answer of a store takes its time. It returns all that the booking asks for.
+func (p *slots) reserve(s *step) (asked []Cost) {
+	most := p.most()
+	if most == 0 && s.freed == 0 && p.lost.Load() == 0 {
+		return s.costs
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lost := p.lost.Swap(0); lost > 0 {
+		p.used -= int(lost)
+		p.collected.Add(lost)
+		p.taken.sweep()
+	}
+	p.used -= s.freed
+	s.freed = 0
+	if s.action != leak.Book || most == 0 {
+		return s.costs
+	}
+	asked = s.costs
+	free := max(0, most-p.used) + s.brings
+	if s.costs = asked[:min(len(asked), free)]; len(s.costs) == 0 {
+		s.move = nil // or it would be undone, and nothing booked
+	}
+	p.missed = p.missed || len(s.costs) < len(asked) && p.reserved > 0
+	n := s.beyond(len(s.costs))
+	p.used += n
+	p.reserved += n
+	return asked
+}
+
+// beyond returns how many slots n bookings take beyond the one that move brings.
+func (s *step) beyond(n int) int { return max(0, n-s.brings) }
+
+// seat gives the slots back that were reserved for more than was booked, and says so if
+// there was none for the next of those asked for. It reports whether a call was refused
+// meanwhile because they were reserved.
+func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
+	if r.atOnce = p.limit.Load(); r.atOnce != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if s.action == leak.Book {
+			n := len(s.costs)
+			reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
+			p.used -= reserved - taken
+			p.reserved -= reserved
+			r.slots = true
+			if !r.Refused && len(r.Charges) == n && n < len(asked) {
+				r.Refused, r.noSlot = true, true
+			}
+			s.costs = asked
+			if reserved > taken {
+				missed, p.missed = p.missed, false
+			}
+		}
+		r.used = p.used
+	}
+	r.collected = int(p.collected.Load())
+	return missed
+}
+
+// free takes n calls as ended.
+func (p *slots) free(n int) {
+	if n > 0 {
+		p.mu.Lock()
+		p.used -= n
+		p.mu.Unlock()
+	}
+}
+
+// take returns a slot for a call that has taken one just now.
+func (p *slots) take() *slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &slot{of: p, since: now()}
+	p.taken.add(s)
+	return s
+}
+
+// slot is a call's place among the calls at once. It ends with Done, or, as a safety net,
+// when nobody has the permit any more, so that nobody could call Done.
+type slot struct {
+	of         *slots
+	since      time.Duration // when it was taken
+	prev, next *slot         // in the list
+	ended      atomic.Bool
+	net        runtime.Cleanup
+}
+
+// inUse returns how many slots the call has: 1, or 0 if it has none or has ended.
+func (s *slot) inUse() int {
+	if s == nil || s.ended.Load() {
+		return 0
+	}
+	return 1
+}
+
+// drop ends the slot, and returns how many the caller has to free in its place: 1 or 0.
+func (s *slot) drop() int {
+	if s == nil || s.ended.Swap(true) {
+		return 0
+	}
+	s.net.Stop()
+	s.of.mu.Lock()
+	s.of.taken.remove(s)
+	s.of.mu.Unlock()
+	return 1
+}
+
+// forgotten runs beside the program: it only counts, and the bucket's next operation frees
+// the slot.
+func (s *slot) forgotten() {
+	if !s.ended.Swap(true) {
+		s.of.lost.Add(1)
+	}
+}
+
+// slotList has the slots that are taken, the oldest first. A forgotten one is among them
+// until the bucket's next operation.
+type slotList struct{ first, last *slot }
+
+func (l *slotList) add(s *slot) {
+	if s.prev = l.last; s.prev != nil {
+		s.prev.next = s
+	} else {
+		l.first = s
+	}
+	l.last = s
+}
+
+// remove takes s out, if it is in.
+func (l *slotList) remove(s *slot) {
+	if s.prev == nil && l.first != s {
+		return
+	}
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		l.last = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// sweep takes out those that have ended.
+func (l *slotList) sweep() {
+	for s := l.first; s != nil; {
+		next := s.next
+		if s.ended.Load() {
+			l.remove(s)
+		}
+		s = next
+	}
+}
