@@ -146,7 +146,7 @@
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive
-//	lodger.go      what a Keyed asks of a limiter before it drops it
+//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it
 //	table.go       the tables of a Keyed
 //	keyed.go       Keyed: a set of limiters
 //

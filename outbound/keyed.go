@@ -19,10 +19,6 @@ const (
 	// linger is how long an idle limiter is kept as long as there is room,
 	// because its key may come again.
 	linger = time.Minute
-	// forgotten is how long a permit keeps its limiter from being dropped,
-	// if that is idle: longer than a call takes, and an end to what a
-	// forgotten Done costs.
-	forgotten = 5 * time.Minute
 )
 
 // Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when
@@ -120,31 +116,22 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
 	}
-	k.once.Do(k.start)
-	hash := k.hash(key)
-	s := &k.shards[hash%shards]
+	s, hash := k.shard(key)
 	for {
-		l := s.get(hash, key)
-		if l == nil {
-			var err error
-			if l, err = k.add(s, hash, key); err != nil {
-				return err
-			}
-			if l == nil {
-				return &ThrottledError{Err: ErrFull}
-			}
+		e, err := k.entry(s, hash, key)
+		if err != nil {
+			return err
 		}
-		pins := l.pinned()
-		if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
-			pins.Add(-1)
+		if e.Limiter == nil {
+			return &ThrottledError{Err: ErrFull}
+		}
+		if e.pin() && s.get(hash, key).pins != e.pins {
+			e.pins.Add(-1)
 			continue
 		}
-		defer pins.Add(-1)
-		l.touch()
-		if other, ok := l.(*lodger); ok {
-			return f(other.Limiter)
-		}
-		return f(l)
+		defer e.pins.Add(-1)
+		e.touch()
+		return f(e.Limiter)
 	}
 }
 
@@ -154,24 +141,42 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 	if k == nil {
 		return p, fmt.Errorf("%w: Keyed", ErrNil)
 	}
-	k.once.Do(k.start)
-	hash := k.hash(key)
-	s := &k.shards[hash%shards]
-	b, _ := s.find(hash, key)
-	if b == nil {
-		return k.acquireOther(ctx, s, hash, key, c)
+	s, hash := k.shard(key)
+	for {
+		e := s.find(hash, key)
+		if b, ok := e.Limiter.(*Bucket); ok {
+			p, err = b.Acquire(ctx, c)
+		} else {
+			if err = ctx.Err(); err == nil && e.Limiter == nil {
+				e, err = k.entry(s, hash, key)
+			}
+			if err != nil {
+				return p, err
+			}
+			if e.Limiter == nil {
+				return k.Overflow.Acquire(ctx, c)
+			}
+			p, err = e.Acquire(ctx, c)
+		}
+		if err != nil {
+			return Permit{}, k.labelled(key, err)
+		}
+		// Only now the permit is counted. The limiter may have been dropped since it
+		// was found, and another made for the key.
+		e.touch()
+		if e.pin() && s.get(hash, key).pins != e.pins {
+			p.Settle(Cost{})
+			p.Done()
+			e.pins.Add(-1)
+			continue
+		}
+		if p.pin != nil { // that of a Keyed in this one
+			inner := p
+			p = NewPermit(&inner)
+		}
+		p.pin = e.pins
+		return p, nil
 	}
-	if p, err = b.Acquire(ctx, c); err != nil {
-		return p, k.labelled(key, err)
-	}
-	// Only now the permit is counted. The bucket may have been dropped since it
-	// was found, and another made for the key; then the count is marked.
-	b.touch()
-	if b.pins.Add(1) < dropping/2 && s.get(hash, key) != tenant(b) {
-		return k.again(ctx, s, hash, key, c, &p, &b.pins)
-	}
-	p.pin = &b.pins
-	return p, nil
 }
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
@@ -228,139 +233,103 @@ func (e *relabelled) Error() string { return e.own.Error() }
 // Unwrap has errors.As find the error with the label first.
 func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }
 
-func (k *Keyed[K]) start() {
-	k.seed = maphash.MakeSeed()
-	k.shards = new([shards]keyShard[K])
+// shard returns where a key belongs, and its hash.
+func (k *Keyed[K]) shard(key K) (s *keyShard[K], hash uint64) {
+	k.once.Do(func() {
+		k.seed = maphash.MakeSeed()
+		k.shards = new([shards]keyShard[K])
+	})
+	if name, ok := any(key).(string); ok {
+		hash = maphash.String(k.seed, name)
+	} else {
+		hash = maphash.Comparable(k.seed, key)
+	}
+	return &k.shards[hash%shards], hash
 }
 
-// acquireOther is Acquire for a limiter that is to be made, or is no bucket.
-func (k *Keyed[K]) acquireOther(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
-	if err := ctx.Err(); err != nil {
-		return Permit{}, err
+// entry returns the limiter of a key, and makes it if there is none; none: Overflow is to
+// serve the key, or nobody.
+func (k *Keyed[K]) entry(s *keyShard[K], hash uint64, key K) (entry, error) {
+	if e := s.get(hash, key); e.Limiter != nil {
+		return e, nil
 	}
-	_, l := s.find(hash, key)
-	if l == nil {
-		l = s.get(hash, key)
-	}
-	if l == nil {
-		var err error
-		if l, err = k.add(s, hash, key); err != nil {
-			return Permit{}, err
-		}
-		if l == nil {
-			return k.Overflow.Acquire(ctx, c)
-		}
-	}
-	p, err := l.Acquire(ctx, c)
-	if err != nil {
-		return Permit{}, k.labelled(key, err)
-	}
-	l.touch()
-	pins := l.pinned()
-	if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
-		return k.again(ctx, s, hash, key, c, &p, pins)
-	}
-	if p.pin != nil { // that of a Keyed in this one
-		inner := p
-		p = NewPermit(&inner)
-	}
-	p.pin = pins
-	return p, nil
-}
-
-// again gives a permit back that is of a dropped limiter, and asks anew.
-func (k *Keyed[K]) again(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost, p *Permit, pins *atomic.Int32) (Permit, error) {
-	p.Settle(Cost{})
-	p.Done()
-	pins.Add(-1)
-	return k.acquireOther(ctx, s, hash, key, c)
-}
-
-// add makes the limiter of a key, with no lock held. Both results are nil if
-// Overflow is to serve the key.
-func (k *Keyed[K]) add(s *keyShard[K], hash uint64, key K) (tenant, error) {
 	switch {
 	case key != key: // as NaN is: it would never be found again
-		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
+		return entry{}, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	case k.New == nil:
-		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)
+		return entry{}, fmt.Errorf("%w: New of Keyed", ErrNil)
 	case k.Max < 0:
-		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
+		return entry{}, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
 	}
 	most := int64(k.Max)
 	if most == 0 {
 		most = defaultKeys
 	}
-	var own tenant
+	var own Limiter
 	for k.count.Load() < most || k.makeRoom() {
-		if own == nil {
+		if own == nil { // with no lock held
 			made, err := k.New(key)
 			if err != nil {
-				return nil, k.labelled(key, err)
+				return entry{}, k.labelled(key, err)
 			}
-			if own = tenantOf(made); own == nil {
-				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			b, bucket := made.(*Bucket)
+			if made == nil || bucket && b == nil {
+				return entry{}, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			}
+			if own = made; !bucket {
+				own = &guest{Limiter: made}
 			}
 		}
-		if l := k.put(s, hash, key, own, most); l != nil {
-			return l, nil
+		if e := k.put(s, hash, key, own, most); e.Limiter != nil {
+			return e, nil
 		}
 	}
-	if l := s.get(hash, key); l != nil { // another call was faster, and took the room
-		return l, nil
+	if e := s.get(hash, key); e.Limiter != nil { // another call was faster, and took the room
+		return e, nil
 	}
 	if k.Overflow == nil {
-		return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
+		return entry{}, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 	}
-	return nil, nil
+	return entry{}, nil
 }
 
 // put stores a limiter unless the key has one, and returns that which counts;
-// nil: there is no room.
-func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own tenant, most int64) tenant {
+// none: there is no room.
+func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own Limiter, most int64) entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, l := s.find(hash, key); l != nil {
-		return l
+	if e := s.find(hash, key); e.Limiter != nil {
+		return e
 	}
 	s.sweep(lookAt, linger, &k.count)
 	for {
 		n := k.count.Load()
 		if n >= most {
-			return nil
+			return entry{}
 		}
 		if k.count.CompareAndSwap(n, n+1) {
 			break
 		}
 	}
-	keep(own.pinned())
-	own.touch()
+	e := entryOf(own)
+	e.keep()
+	e.touch()
 	s.insert(hash, key, own)
-	return own
+	return e
 }
 
 // makeRoom drops what is idle in one shard after the other, until some was.
 func (k *Keyed[K]) makeRoom() bool {
 	at := k.hand.Add(lookAtAll / lookInShard)
 	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {
-		n, dropped := k.clear(&k.shards[(at+i)%shards])
+		s := &k.shards[(at+i)%shards]
+		s.mu.Lock()
+		n, dropped := s.sweep(lookInShard, 0, &k.count)
+		s.mu.Unlock()
 		if dropped {
 			return true
 		}
 		looked += n
 	}
 	return false
-}
-
-func (k *Keyed[K]) clear(s *keyShard[K]) (looked int, dropped bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sweep(lookInShard, 0, &k.count)
-}
-
-func (k *Keyed[K]) hash(key K) uint64 {
-	if name, ok := any(key).(string); ok {
-		return maphash.String(k.seed, name)
-	}
-	return maphash.Comparable(k.seed, key)
 }

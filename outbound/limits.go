@@ -147,6 +147,31 @@ func limitOf(l *leak.Limit) Limit {
 	return m
 }
 
+// atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
+type atOnce struct {
+	Limit
+	at int
+}
+
+// newAtOnce returns the AtOnce among limits, or nil.
+func newAtOnce(limits []Limit) *atOnce {
+	if i := findAtOnce(limits); i >= 0 {
+		return &atOnce{limits[i], i}
+	}
+	return nil
+}
+
+// same reports whether both are the same limit at the same place, or there is none.
+func (a *atOnce) same(b *atOnce) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// among returns the limits with the AtOnce at its place.
+func (a *atOnce) among(leaky []Limit) []Limit {
+	if a == nil {
+		return leaky
+	}
+	return slices.Insert(leaky, min(a.at, len(leaky)), a.Limit)
+}
+
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet

@@ -2,38 +2,12 @@ package outbound
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
-
-// atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
-type atOnce struct {
-	Limit
-	at int
-}
-
-// newAtOnce returns the AtOnce among limits, or nil.
-func newAtOnce(limits []Limit) *atOnce {
-	if i := findAtOnce(limits); i >= 0 {
-		return &atOnce{limits[i], i}
-	}
-	return nil
-}
-
-// same reports whether both are the same limit at the same place, or there is none.
-func (a *atOnce) same(b *atOnce) bool { return a == b || a != nil && b != nil && *a == *b }
-
-// among returns the limits with the AtOnce at its place.
-func (a *atOnce) among(leaky []Limit) []Limit {
-	if a == nil {
-		return leaky
-	}
-	return slices.Insert(leaky, min(a.at, len(leaky)), a.Limit)
-}
 
 // slots are the places among the calls at once. A limit on those is no limit of the law: a
 // bucket counts its own calls, also if a store keeps its levels.

@@ -17,61 +17,43 @@ import (
 type keyShard[K comparable] struct {
 	mu      sync.Mutex // protects changes of the tables, and every decision to drop
 	buckets table[Bucket]
-	others  table[entry[K]]
+	others  table[keyed[K]]
 	_       [24]byte // a cache line of its own
 }
 
-// entry never changes.
-type entry[K comparable] struct {
+// keyed is a limiter, a *Bucket or a *guest, that does not bear its key. It never changes.
+type keyed[K comparable] struct {
 	key     K
-	limiter tenant
+	limiter Limiter
 }
 
-// find returns the limiter of a key, or nil: as a bucket, if it is one.
-func (s *keyShard[K]) find(hash uint64, key K) (*Bucket, tenant) {
+// find returns the limiter of a key, or none.
+func (s *keyShard[K]) find(hash uint64, key K) entry {
 	if name, ok := any(key).(string); ok {
-		slots := s.buckets.load()
-		for i := home(hash, slots); len(slots) > 0; i++ {
-			slot := &slots[i&(len(slots)-1)]
-			b := slot.value.Load()
-			if b == nil { // some slots are always free
-				break
-			}
-			if slot.hash.Load() == hash && b.key == name {
-				return b, b
-			}
+		if b := s.buckets.find(hash, func(b *Bucket) bool { return b.key == name }); b != nil {
+			return entry{b, &b.pins, &b.seen}
 		}
 	}
-	slots := s.others.load()
-	for i := home(hash, slots); len(slots) > 0; i++ {
-		slot := &slots[i&(len(slots)-1)]
-		e := slot.value.Load()
-		if e == nil {
-			break
-		}
-		if slot.hash.Load() == hash && e.key == key {
-			b, _ := e.limiter.(*Bucket)
-			return b, e.limiter
-		}
+	if l := s.others.find(hash, func(l *keyed[K]) bool { return l.key == key }); l != nil {
+		return entryOf(l.limiter)
 	}
-	return nil, nil
+	return entry{}
 }
 
-// get returns the limiter of a key or nil, and misses none.
-func (s *keyShard[K]) get(hash uint64, key K) tenant {
+// get returns the limiter of a key, and misses none.
+func (s *keyShard[K]) get(hash uint64, key K) entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, l := s.find(hash, key)
-	return l
+	return s.find(hash, key)
 }
 
 // insert adds a limiter that is not there; mu is held.
-func (s *keyShard[K]) insert(hash uint64, key K, l tenant) {
+func (s *keyShard[K]) insert(hash uint64, key K, l Limiter) {
 	if b, ok := l.(*Bucket); ok && any(b.key) == any(key) {
 		s.buckets.insert(hash, b)
-		return
+	} else {
+		s.others.insert(hash, &keyed[K]{key, l})
 	}
-	s.others.insert(hash, &entry[K]{key, l})
 }
 
 // sweep looks at a few limiters, which ones is left to chance, and drops those
@@ -79,8 +61,8 @@ func (s *keyShard[K]) insert(hash uint64, key K, l tenant) {
 func (s *keyShard[K]) sweep(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
 	before := s.buckets.n + s.others.n
 	t := now()
-	looked = s.buckets.sweep(most, count, func(b *Bucket) bool { return drops(b, t, unused) })
-	looked += s.others.sweep(most-looked, count, func(e *entry[K]) bool { return drops(e.limiter, t, unused) })
+	looked = s.buckets.sweep(most, count, func(b *Bucket) bool { return entryOf(b).drop(t, unused) })
+	looked += s.others.sweep(most-looked, count, func(l *keyed[K]) bool { return entryOf(l.limiter).drop(t, unused) })
 	return looked, s.buckets.n+s.others.n < before
 }
 
@@ -98,6 +80,19 @@ type slotOf[V any] struct {
 func (t *table[V]) load() []slotOf[V] {
 	if slots := t.slots.Load(); slots != nil {
 		return *slots
+	}
+	return nil
+}
+
+// find returns the value with this hash that is the one; nil: there is none.
+func (t *table[V]) find(hash uint64, is func(*V) bool) *V {
+	slots := t.load()
+	for i := home(hash, slots); len(slots) > 0; i++ {
+		slot := &slots[i&(len(slots)-1)]
+		v := slot.value.Load()
+		if v == nil || slot.hash.Load() == hash && is(v) { // some slots are always free
+			return v
+		}
 	}
 	return nil
 }
