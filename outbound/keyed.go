@@ -181,47 +181,15 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
 func (k *Keyed[K]) labelled(key K, err error) error {
-	if k.Label == nil {
+	var own withKey
+	if k.Label == nil || !errors.As(err, &own) {
 		return err
 	}
-	switch e := err.(type) { // a copy: others may have it, too
-	case *ThrottledError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *CostError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *LimitError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *StoreError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
+	labelled := own.labelled(k.Label(key))
+	if error(own) == err {
+		return labelled
 	}
-	var (
-		throttled *ThrottledError
-		cost      *CostError
-		limit     *LimitError
-		store     *StoreError
-		wrapped   error
-	)
-	switch {
-	case errors.As(err, &throttled):
-		wrapped = throttled
-	case errors.As(err, &cost):
-		wrapped = cost
-	case errors.As(err, &limit):
-		wrapped = limit
-	case errors.As(err, &store):
-		wrapped = store
-	default:
-		return err
-	}
-	return &relabelled{k.labelled(key, wrapped), err}
+	return &relabelled{labelled, err}
 }
 
 // relabelled is an error that wraps one with a key, whose label is told instead. The text
