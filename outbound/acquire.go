@@ -10,7 +10,7 @@ import (
 
 // acquire is Acquire for a call that the cell cannot decide about.
 func (e *engine) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c == (Cost{}) && e.slots() == 0 {
+	if c == (Cost{}) && e.slots().most() == 0 {
 		return e.acquireNothing(ctx)
 	}
 	k := &call{engine: e, cost: [1]Cost{c}, admitted: time.Now()}

@@ -122,14 +122,3 @@ func (c *cell) read(s *leak.State, law []leak.Limit, word, seen int64, t time.Du
 	s.Level[0].Level = min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
 	s.Last = max(s.Last, min(0, time.Duration(seen)-t))
 }
-
-// charge returns what a call has taken as a charge of the law, in a life that was born then.
-func (c *cell) charge(f *fill, rate float64, born time.Duration, epoch int64) *leak.Charge {
-	k := &leak.Charge{Born: born, Epoch: epoch}
-	k.N[0] = f.units
-	k.Y[0] = float64(f.word-f.place) / float64(c.unit)
-	k.Place = time.Duration(f.place) - born
-	k.Before = time.Duration(f.before) - born
-	k.Free = later(k.Place, (&leak.Limit{Rate: rate}).Above(f.units, 0))
-	return k
-}

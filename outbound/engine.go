@@ -71,18 +71,12 @@ func (e *engine) remote() bool {
 	return p != nil && p.shared != nil
 }
 
-// slots returns how many calls at once there may be; 0: any number.
-func (e *engine) slots() int {
+// slots returns the places among the calls at once.
+func (e *engine) slots() *slots {
 	if p := e.slow.Load(); p != nil {
-		return p.slots.most()
+		return &p.slots
 	}
-	return 0
-}
-
-// room reports whether another call at once could start.
-func (e *engine) room() bool {
-	p := e.slow.Load()
-	return p == nil || p.slots.room()
+	return &anyNumber
 }
 
 // inForce returns the limits in force, as far as is known here.
@@ -95,11 +89,7 @@ func (e *engine) inForce() *inForce {
 
 // given returns the limits in force as callers have given them, with an AtOnce.
 func (e *engine) given() []Limit {
-	given := e.inForce().list()
-	if p := e.slow.Load(); p != nil {
-		given = p.slots.limit.Load().among(given)
-	}
-	return given
+	return e.slots().limit.Load().among(e.inForce().list())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
@@ -117,7 +107,7 @@ func (e *engine) each(f func(unit int, capacity, rate float64)) {
 
 // check returns why a call of this cost can never go under these limits.
 func (e *engine) check(limits *limitSet, c *Cost) error {
-	if bad := limits.check(c, !e.remote() && e.slots() > 0); bad != nil {
+	if bad := limits.check(c, !e.remote() && e.slots().most() > 0); bad != nil {
 		bad.Key = e.key
 		return bad
 	}
@@ -194,14 +184,8 @@ func (e *engine) idle() bool {
 
 // book carries a step out and says why the first of its costs was refused.
 func (e *engine) book(ctx context.Context, s *step, r *reply) error {
-	for i := range s.costs {
-		if !s.costs[i].valid() {
-			if i > 0 { // those before it can go
-				s.costs = s.costs[:i]
-				break
-			}
-			return &CostError{Key: e.key, Cost: s.costs[0], Err: ErrInvalidCost}
-		}
+	if len(s.costs) > 0 && !s.costs[0].valid() {
+		return &CostError{Key: e.key, Cost: s.costs[0], Err: ErrInvalidCost}
 	}
 	if err := e.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
 		return err
@@ -223,7 +207,7 @@ func (e *engine) book(ctx context.Context, s *step, r *reply) error {
 		refused.Reason = Reason(r.State.Why)
 	}
 	if r.noSlot {
-		e.slowPath().slots.crowded(refused)
+		e.slots().crowded(refused)
 	} else if r.Limit >= 0 {
 		refused.Limit = r.force.law[r.Limit].Name
 	}
@@ -233,7 +217,13 @@ func (e *engine) book(ctx context.Context, s *step, r *reply) error {
 // charge returns what a call has taken of the cell as a charge of the law.
 func (e *engine) charge(f *fill) *leak.Charge {
 	born, epoch := e.slowPath().local.life(f.place) // of a life that is over nothing comes back
-	return e.cell.charge(f, e.rate, born, epoch)
+	c := &leak.Charge{Born: born, Epoch: epoch}
+	c.N[0] = f.units
+	c.Y[0] = float64(f.word-f.place) / float64(e.unit)
+	c.Place = time.Duration(f.place) - born
+	c.Before = time.Duration(f.before) - born
+	c.Free = later(c.Place, (&leak.Limit{Rate: e.rate}).Above(f.units, 0))
+	return c
 }
 
 // settle sends a Settled, and returns whether the state has it already.

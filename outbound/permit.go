@@ -212,7 +212,7 @@ type call struct {
 // takeSlot notes the slot that the booking has taken, if it has.
 func (k *call) takeSlot(r *reply) {
 	if r.slots {
-		k.slot = k.engine.slowPath().slots.take()
+		k.slot = k.engine.slots().take()
 		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
 	}
 }
@@ -274,9 +274,8 @@ func (k *call) Done() {
 		k.engine.succeeded(k.charge[0].Epoch)
 	}
 	if k.slot.drop() > 0 {
-		m := &k.engine.slowPath().common
-		m.slots.free(1)
-		m.waiting.changed()
+		k.engine.slots().free(1)
+		k.engine.slowPath().waiting.changed()
 	}
 }
 

@@ -13,8 +13,7 @@ import (
 // bucket counts its own calls, also if a store keeps its levels.
 type slots struct {
 	limit     atomic.Pointer[atOnce] // nil: there are any number of slots
-	lost      atomic.Int64           // slots of permits that were dropped without Done, since the last operation
-	collected atomic.Int64           // and until then
+	collected atomic.Int64           // slots of permits that were dropped without Done, so far
 
 	mu       sync.Mutex // protects what follows
 	used     int
@@ -22,6 +21,9 @@ type slots struct {
 	missed   bool     // a call was refused because all were in use, some of them reserved
 	taken    slotList // those of calls in progress
 }
+
+// anyNumber are the slots of a bucket without an AtOnce.
+var anyNumber slots
 
 // most returns how many slots there are; 0: any number.
 func (p *slots) most() int {
@@ -39,14 +41,14 @@ func (p *slots) room() bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used-int(p.lost.Load()) < most
+	return p.used < most
 }
 
 // idle reports whether no call is in progress.
 func (p *slots) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used <= int(p.lost.Load())
+	return p.used == 0
 }
 
 // crowded has the error tell of the calls in progress, which have taken all slots.
@@ -66,16 +68,11 @@ func (p *slots) crowded(e *ThrottledError) {
 // answer of a store takes its time. It returns all that the booking asks for.
 func (p *slots) reserve(s *step) (asked []Cost) {
 	most := p.most()
-	if most == 0 && s.freed == 0 && p.lost.Load() == 0 {
+	if most == 0 && s.freed == 0 {
 		return s.costs
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if lost := p.lost.Swap(0); lost > 0 {
-		p.used -= int(lost)
-		p.collected.Add(lost)
-		p.taken.sweep()
-	}
 	p.used -= s.freed
 	s.freed = 0
 	if s.action != leak.Book || most == 0 {
@@ -159,28 +156,36 @@ func (s *slot) inUse() int {
 	return 1
 }
 
-// drop ends the slot, and returns how many the caller has to free in its place: 1 or 0.
-func (s *slot) drop() int {
-	if s == nil || s.ended.Swap(true) {
-		return 0
+// end takes the slot out of the list, and reports whether it was in.
+func (s *slot) end() bool {
+	if s.ended.Swap(true) {
+		return false
 	}
-	s.net.Stop()
 	s.of.mu.Lock()
 	s.of.taken.remove(s)
 	s.of.mu.Unlock()
+	return true
+}
+
+// drop ends the slot, and returns how many the caller has to free in its place: 1 or 0.
+func (s *slot) drop() int {
+	if s == nil || !s.end() {
+		return 0
+	}
+	s.net.Stop()
 	return 1
 }
 
-// forgotten runs beside the program: it only counts, and the bucket's next operation frees
-// the slot.
+// forgotten ends the slot of a permit that the garbage collector has found. It runs beside
+// the program: it tells nobody, and the bucket's next operation makes use of the slot.
 func (s *slot) forgotten() {
-	if !s.ended.Swap(true) {
-		s.of.lost.Add(1)
+	if s.end() {
+		s.of.free(1)
+		s.of.collected.Add(1)
 	}
 }
 
-// slotList has the slots that are taken, the oldest first. A forgotten one is among them
-// until the bucket's next operation.
+// slotList has the slots that are taken, the oldest first.
 type slotList struct{ first, last *slot }
 
 func (l *slotList) add(s *slot) {
@@ -192,11 +197,7 @@ func (l *slotList) add(s *slot) {
 	l.last = s
 }
 
-// remove takes s out, if it is in.
 func (l *slotList) remove(s *slot) {
-	if s.prev == nil && l.first != s {
-		return
-	}
 	if s.prev != nil {
 		s.prev.next = s.next
 	} else {
@@ -208,15 +209,4 @@ func (l *slotList) remove(s *slot) {
 		l.last = s.prev
 	}
 	s.prev, s.next = nil, nil
-}
-
-// sweep takes out those that have ended.
-func (l *slotList) sweep() {
-	for s := l.first; s != nil; {
-		next := s.next
-		if s.ended.Load() {
-			l.remove(s)
-		}
-		s = next
-	}
 }
