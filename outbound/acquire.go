@@ -40,8 +40,8 @@ func (e *engine) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// acquireNothing is acquire for a call that costs nothing: it goes, before those who
-// are booked as well, unless a hold lasts.
+// acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
+// before calls that are booked.
 func (e *engine) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{engine: e, admitted: time.Now()}
 	var r reply
@@ -56,15 +56,14 @@ func (e *engine) acquireNothing(ctx context.Context) (Call, error) {
 	return k, nil
 }
 
-// mostLate is how many answers a call gives back because they come too late, before it
-// gives up.
+// mostLate is how many late replies a call gives back before it gives up.
 const mostLate = 3
 
 var errLate = errors.New("answers come too late to be used")
 
-// inTime reports whether the answer that admits the call comes in time. One that a
-// shared store had to give again, or that was held up, may tell of a place at which
-// others have followed long since: together with them the call would be one too many.
+// inTime reports whether the reply that admits the call comes in time. A shared store may
+// have repeated the reply, or the network held it up. By then other calls may have followed
+// the call's place, and together with them it would be one too many.
 func (k *call) inTime(r *reply) bool {
 	if r.When.IsZero() {
 		return true

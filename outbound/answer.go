@@ -17,7 +17,7 @@ type Answer struct {
 	// AnswerRefused. 0 or less, or more than an hour: an hour. It does not bound Wait:
 	// how long a pause the API may ask for, its caller decides.
 	MaxWait time.Duration
-	// Reason is why the API asks for a pause: a [ThrottledError] of those who have to
+	// Reason is why the API asks for a pause. The [ThrottledError] of calls that have to
 	// wait carries it. Of an AnswerLeft it is always ReasonExhausted.
 	Reason Reason
 	// Left is what the API says remains of its quota, with AnswerLeft. A number below 0
@@ -38,8 +38,8 @@ const (
 	AnswerRefused
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
 	AnswerHold
-	// AnswerLeft tells what remains of a quota until its reset, in Wait. If those who
-	// have left since this call will use that up, all who share the bucket wait until
+	// AnswerLeft tells what remains of a quota until its reset, in Wait. If the calls that
+	// have left since this one will use that up, all callers of the bucket wait until
 	// the reset. It never makes anybody faster.
 	//
 	// A reset in 2 s or less holds nobody: most of those come just before it anyway, and
@@ -51,9 +51,9 @@ const (
 	AnswerLeft
 )
 
-// soon is a reset that is not worth a hold. Whoever keeps a short window's limit sees
-// at its very end that nothing remains, and a reset in whole seconds then takes up to a
-// second, or two, of the next window.
+// soon is a reset that is not worth a hold. A program that keeps a short window's limit
+// sees nothing remain at the window's very end. An API rounds the reset to whole seconds,
+// so a hold would take up to two seconds of the next window.
 const soon = 2 * time.Second
 
 // fails reports whether a call with this answer has not succeeded.

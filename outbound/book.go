@@ -34,8 +34,8 @@ type Booking struct {
 	// first that is refused.
 	Horizon time.Duration
 	// After is the shortest wait of the first, in a store that is far away: a
-	// place that is due before its reply is here is lost, or goes late. Who books
-	// one place after the other asks for [Clock.Back].
+	// place that is due before its reply is here is lost, or goes late. A caller that
+	// books one place after the other asks for [Clock.Back].
 	After time.Duration
 	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
 	// says: +Inf when it begins to have one, 0 while it has none. Whatever was

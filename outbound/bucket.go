@@ -187,7 +187,7 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
-// that were booked are void, and whoever waits books anew. Nothing refills.
+// that were booked are void, and callers that wait book anew. Nothing refills.
 func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -195,12 +195,12 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 }
 
-// SetLimits replaces the limits, for all who share the bucket. Limits are
+// SetLimits replaces the limits, for all workers that share the bucket. Limits are
 // matched by Unit and Name, and one without a Name first by what it says, such as "10
 // per 1s", with those that this bucket knows to be in force: the level of one that
 // stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
 // for the next second go at their places, and nobody overtakes them; places further
-// away are void, and whoever waits books anew, by the new limits. Limits that are in
+// away are void, and callers that wait book anew, by the new limits. Limits that are in
 // force already change nothing: a program may set what it reads as often as it reads
 // it. In a shared store the limits that are set win over those that any bucket was made
 // with, until SetLimits with none, which makes the buckets' own count again; a bucket in
@@ -278,10 +278,10 @@ func (b *Bucket) Changes(f func(Change)) (stop func()) {
 }
 
 // OnChange has f called, soon, in any goroutine and with no lock held,
-// whenever something in this process has changed what those who wait for the
-// bucket have planned: a Hold, Resume, SetLimits, a call at once that ended, or
-// units that came back. It is for packages that wait, as [Bucket.Book] is. f
-// must not block: the call that has changed something may return only after f, and its
+// whenever something in this process changes the plans of callers that wait for the
+// bucket: a Hold, Resume, SetLimits, the end of a call at once, or
+// units that come back. It is for packages that wait, as [Bucket.Book] is. f
+// must not block: the call that changes something may return only after f, and its
 // caller may hold locks. stop ends it.
 func (b *Bucket) OnChange(f func()) (stop func()) {
 	if b.unmade() {

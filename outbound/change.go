@@ -9,9 +9,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Change is something that has happened to a bucket's state, for metrics and logs,
-// whoever has caused it: a call, an operator, or another worker of a shared bucket.
-// [Observe] tells what happens to calls. What its kind does not mention is zero.
+// Change is something that has happened to a bucket's state, for metrics and logs. A call,
+// an operator, or another worker of a shared bucket has caused it. [Observe] tells what
+// happens to calls. A field that its kind does not mention is zero.
 type Change struct {
 	Kind ChangeKind
 	// Hold is how long the hold is to last from now on, with ChangeHeld and
@@ -47,14 +47,14 @@ const (
 	ChangeSlowed
 	// ChangeLimits is a change of the limits.
 	ChangeLimits
-	// ChangeForgotten is calls in progress that have lost their permits without Done,
-	// as where nobody has closed the body of a response: the garbage collector has
+	// ChangeForgotten is calls in progress whose permits the program has dropped without
+	// Done, as when it does not close the body of a response. The garbage collector has
 	// given their places among the calls at once back, long after they had ended.
 	ChangeForgotten
-	// ChangeLate is places that calls had in a queue, and that were lost because they
-	// had passed when this process came to use them, by more than the queue's tolerance: its
-	// timers are late, as on a busy host, or it was paused, or a store's reply was late.
-	// Each costs throughput, up to a unit's time.
+	// ChangeLate is places of calls in a queue that were lost. They had passed by more than
+	// the queue's tolerance when this process came to use them: its timers are late, as on a
+	// busy host, or it was paused, or a store's reply was late. Each costs throughput, up to
+	// a unit's time.
 	ChangeLate
 )
 
@@ -68,7 +68,7 @@ func (k ChangeKind) String() string {
 	return changeKinds[k]
 }
 
-// watches are those who hear of changes; nil: nobody.
+// watches are the callers of Changes; nil: there are none.
 type watches struct{ atomic.Pointer[[]*watch] }
 
 // add has f hear of changes. collected is how many calls were forgotten until now.
@@ -103,10 +103,10 @@ func (a *watches) edit(change func([]*watch) []*watch) {
 	}
 }
 
-// announce tells all who want to hear what an operation has found.
+// announce tells each watch what an operation has found.
 func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.look(r) }) }
 
-// announceLate tells all who want to hear of places that were lost.
+// announceLate tells each watch of places that were lost.
 func (a *watches) announceLate(places int, late time.Duration) {
 	if places > 0 {
 		a.tell(func(w *watch) { w.add(Change{Kind: ChangeLate, Calls: places, Late: max(0, late)}) })
@@ -129,7 +129,7 @@ func (a *watches) tell(note func(*watch)) {
 	}
 }
 
-// watch is somebody who hears of changes.
+// watch is one caller of Changes.
 type watch struct {
 	tell func(Change)
 
@@ -141,8 +141,8 @@ type watch struct {
 	limits    *limitSet
 	atOnce    *atOnce
 	collected int
-	news      []Change // that nobody has been told yet
-	telling   bool     // a goroutine is about to
+	news      []Change // not told yet
+	telling   bool     // run is telling them
 	stopped   bool
 }
 
@@ -162,9 +162,9 @@ const moved = time.Millisecond
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
 
-// anew is by how much the epoch is greater, at least, of a key that has expired, or was
-// lost, and began anew before others have held it: it starts with the time of its birth,
-// in nanoseconds, or microseconds as in Redis, where a hold or a Resume adds one.
+// anew is by how much the epoch grows, at least, when a key has expired, or was lost, and
+// begins anew. Its epoch starts with the time of its birth, in nanoseconds, or microseconds
+// as in Redis. A hold or a Resume adds one.
 const anew = 100
 
 // run tells the news until there are none.
@@ -231,7 +231,7 @@ func (w *watch) look(r *reply) {
 
 func (w *watch) add(c Change) { w.news = append(w.news, c) }
 
-// hold is when a bucket's hold ends, as was last heard of it.
+// hold is when a bucket's hold ends, as far as this process has heard.
 type hold struct {
 	until atomic.Int64 // the store's time; 0: there is none
 	born  atomic.Int64 // of the life in which that is so

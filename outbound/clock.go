@@ -53,20 +53,19 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// delay lays the clock so that the place is due so long after the reply was true, or now
-// if that is sooner. A store that does as it is asked has done so. One that does not
-// know of [leak.Op.After] has booked an earlier place, which would always be late: with it a
-// call goes late by the reply's way back, as it does where a store tells no times.
+// delay lays the clock so that the place is due that long after the reply was true, or now
+// if that is sooner. A store that knows [leak.Op.After] has booked such a place. Another has
+// booked an earlier one, which would always be late: with the delay a call goes late by the
+// reply's way back, as it does where a store tells no times.
 func (k *Clock) delay(place, after time.Duration) {
 	in, _ := k.state.Due(place)
 	k.at = k.at.Add(max(0, min(after-in, k.received.Sub(k.at))))
 }
 
-// hearing is how long a reply from a shared store may be relied upon: the more
-// calls go into a hold, the longer a worker is deaf to it. Where a trip normally
-// takes longer, a reply counts for as long as that, up to deaf: one trip is under
-// way at a time, and a worker that is deaf between two replies could use only a
-// part of its places.
+// hearing is how long a worker relies on a reply from a shared store. The longer it does,
+// the more of its calls go into a hold. Where a trip normally takes longer, a reply counts
+// for as long as that, up to deaf: one trip is under way at a time, and a worker without a
+// reply that counts could use only a part of its places.
 const (
 	hearing = 25 * time.Millisecond
 	deaf    = leak.Deaf
@@ -75,9 +74,9 @@ const (
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.engine != nil }
 
-// Changed reports whether something that OnChange tells of has happened since the
-// trip began, other than what the trip itself has brought about by the reports
-// that it carried: who did not listen yet has missed it.
+// Changed reports whether OnChange has told of something since the trip began, other than
+// of the reports that the trip itself has carried. A caller that did not listen yet has
+// missed it.
 func (k *Clock) Changed() bool { return k.engine.slowPath().waiting.changes.Load() != k.changes }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
@@ -99,10 +98,10 @@ func (k *Clock) due(place time.Duration) time.Time {
 	return k.at.Add(in)
 }
 
-// Back returns how long after the time of which it tells a reply is normally here:
-// a place that is due sooner is late before anybody hears of it. Where the store does
-// not tell what is normal, it is how long this reply took. 0 where the store is in
-// this process, or does not tell when its replies are true.
+// Back returns how long a reply normally takes to come back from the store. The worker
+// hears of a place that is due sooner when it is late. Where the store does not tell what
+// is normal, Back is how long this reply took. 0 where the store is in this process, or
+// does not tell when its replies are true.
 func (k *Clock) Back() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may go at the time now, and how late

@@ -117,7 +117,8 @@ func (e *engine) check(limits *limitSet, c *Cost) error {
 // do carries a step out where the state is.
 func (e *engine) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := e.slowPath()
-	// Settles do not ride on what a caller's ctx may end, nor on what may be refused.
+	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
+	// store may refuse.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
 	reports, reported := p.waiting.piggyback(settles)
 	if len(reports) > 0 {
@@ -242,7 +243,7 @@ const stagger = 0.25
 
 // report sends one report by itself, and returns whether it has held the bucket, or for
 // longer: the hold then ends after r.Wait, and no later, and did not end there before.
-// Of what fails, what gives back is lost, and costs room.
+// A report that fails and would give units back is lost, which costs room.
 func (e *engine) report(r report) (held bool) {
 	if p := e.slowPath(); r.Kind == leak.Refused && p.shared == nil {
 		r.Stagger = stagger * p.random()

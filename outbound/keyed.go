@@ -107,9 +107,9 @@ func (h *handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
 func (h *handle[K]) Idle() bool { return true }
 
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
-// it: for an operator who holds one tenant, or sets its limits. The limiter is made if
-// there is none, and not dropped before f returns; a bucket that is held, or whose limits
-// were set, stays after that as well. The error is f's or, as in For, the one of making
+// it: an operator holds one tenant, or sets its limits. Use makes the limiter if
+// there is none, and does not drop it before f returns. A bucket that is held, or that has
+// limits that were set, stays after that as well. The error is f's or, as in For, the one of making
 // the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
 // which is not the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
@@ -192,8 +192,8 @@ func (k *Keyed[K]) labelled(key K, err error) error {
 	return &relabelled{labelled, err}
 }
 
-// relabelled is an error that wraps one with a key, whose label is told instead. The text
-// of the wrapper is not: it may show the key.
+// relabelled is an error that wraps one with a key. It tells that one with the label, and not
+// the wrapper's text, which may show the key.
 type relabelled struct{ own, err error }
 
 func (e *relabelled) Error() string { return e.own.Error() }

@@ -44,7 +44,7 @@ func TestIdleLimiterMakesRoomAndOneInUseDoesNot(t *testing.T) {
 
 func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
-		"fast path":  {PerSecond(10)},
+		"cell":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
 		"at once":    {PerSecond(10), AtOnce(1)},
 	} {

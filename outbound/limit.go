@@ -124,8 +124,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // has at most one such limit. Of a shared bucket it counts the calls of this
 // worker's bucket only, and [Bucket.SetLimits] leaves it as it is.
 //
-// A call whose Done is forgotten keeps its place until the garbage collector has found
-// its permit, which may be minutes later: meanwhile others are refused, or wait. The
+// If the program forgets a call's Done, the call keeps its place until the garbage collector
+// finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The
 // [ThrottledError] tells how many calls are in progress, and for how long the oldest.
 func AtOnce(n int) Limit {
 	return Limit{Capacity: float64(n), atOnce: true}

@@ -36,7 +36,7 @@ func TestABurstIsAtMostWhatAWindowHolds(t *testing.T) {
 	}
 }
 
-// Whoever takes all that there is room for, and after a pause the burst again.
+// A caller takes all that there is room for, and after each pause the burst again.
 func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
 	const window = time.Second
 	for _, n := range []int{2, 3, 7, 20} {

@@ -20,11 +20,10 @@ import (
 //	defer permit.Done()
 //
 // Its methods take no ctx and return no error, because the call's ctx is often
-// over by then: what fails costs room and never gives too much. A permit
-// belongs to one call, and its methods are not to be called concurrently. It
-// is a value, so that it needs no allocation, but one to use in place: settling
-// through a copy as well would give units back twice. The zero Permit has
-// nothing to do.
+// over by then. A report that fails costs room and never gives too much. A permit
+// belongs to one call. Do not call its methods concurrently. It is a value, so that
+// it needs no allocation, but use it in place: settling through a copy as well
+// would give units back twice. The zero Permit has nothing to do.
 type Permit struct {
 	call Call
 	// What follows is what the call has taken of the engine's cell, if engine is not nil.
@@ -90,7 +89,7 @@ func (p *Permit) Settle(used Cost) {
 func (p *Permit) Answered(a Answer) { p.answered(a) }
 
 // Refused says that the API has refused the call, as with 429, and has asked
-// to wait d; 0: it did not say. A negative d counts as 0. All who share the
+// to wait d; 0: it did not say. A negative d counts as 0. All callers of the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
 // to an hour, or [Answer.MaxWait], and, where nobody shares the bucket, by chance up to
 // a quarter longer, so that workers come back one after the other; and if calls had
@@ -102,8 +101,8 @@ func (p *Permit) Answered(a Answer) { p.answered(a) }
 // bucket does not count, are found out: after some 30 to 100 that slowing down has
 // not made fewer, the speed is back at once, and further ones slow down no more
 // until they become clearly more. Then a refusal with a d still holds all for d, but
-// one without holds nobody: who has made the call waits before the next attempt, as
-// package transport/retry does; a loop around Acquire that tries at once is admitted
+// one without holds nobody: the caller waits before its next attempt, as
+// package transport/retry does. A loop around Acquire that tries at once is admitted
 // at the bucket's pace. A second one with no success between holds all for 2 s,
 // doubled as above. An hour after the last refusal, or by [Bucket.Resume], all of
 // this is forgotten.
@@ -145,8 +144,8 @@ func (p *Permit) Failed() {
 
 // Pending reports whether Done still has something to free: a place among the
 // calls at once, a limiter that is in use, or whatever a [Limiter] of your own
-// frees. If not, all that Done does is to note a success, and whoever wraps
-// calls can call it early and spare itself to watch for their end.
+// frees. If not, Done only notes a success, and a wrapper of calls can call it early
+// instead of watching for their end.
 func (p *Permit) Pending() bool {
 	if p == nil || p.flags&flagDone != 0 {
 		return false

@@ -180,8 +180,8 @@ func (s *slot) drop() int {
 // the program: it tells nobody, and the bucket's next operation makes use of the slot.
 func (s *slot) forgotten() {
 	if s.end() {
+		s.of.collected.Add(1) // before anybody finds the bucket idle
 		s.of.free(1)
-		s.of.collected.Add(1)
 	}
 }
 

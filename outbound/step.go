@@ -22,9 +22,9 @@ type step struct {
 	limits  []Limit // to set; none: nobody's are set any more
 	into    []leak.Charge
 
-	freed  int  // places among the calls at once that back brings
-	brings int  // and that move has, for the first of costs
-	waits  bool // for who waits: settles ride along
+	freed  int  // slots that back frees
+	brings int  // slots that move has, for the first of costs
+	waits  bool // the caller waits: settles ride along
 }
 
 // report is what a call says about itself, in costs.
@@ -108,8 +108,8 @@ func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	return bad
 }
 
-// note notes in the charges of the reports what has become of them. How much has come
-// back is not told: that nothing of the rest is there makes a hold only more careful.
+// note notes in the charges of the reports that they are settled. The reply does not tell
+// how much has come back. To take it that all has makes a hold only more careful.
 func (t *trip) note() {
 	for i := range t.reports {
 		r := &t.reports[i]

@@ -7,7 +7,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// waiting is who waits for a bucket, and the reports that wait for an operation to ride on.
+// waiting has the callers that wait for a bucket, and the reports that ride on its next
+// operation.
 type waiting struct {
 	changes atomic.Uint64 // that the watchers were told of
 
@@ -22,7 +23,7 @@ type waiting struct {
 	mu        sync.Mutex // protects what follows
 	watchers  map[*func()]struct{}
 	postponed []report // settles, while somebody waits
-	failed    []report // settles whose trips have failed
+	failed    []report // settles to send again, because their trips have failed
 }
 
 func (w *waiting) init() {
@@ -55,7 +56,7 @@ func (w *waiting) watched() bool {
 	return len(w.watchers) > 0
 }
 
-// changed tells all who wait that what they have planned may not be right any more.
+// changed tells the watchers that their plans may not be right any more.
 func (w *waiting) changed() {
 	w.changes.Add(1)
 	w.mu.Lock()
@@ -73,10 +74,10 @@ func (w *waiting) changed() {
 	}
 }
 
-// postpone keeps a settle for those who wait, if there are any. Units come back
-// only as far as they are not promised to the booked. A queue that waits hears of the
-// change, gives back what it has booked far ahead, and its booking anew carries
-// the settle: so the units come back to a call that waits for them.
+// postpone keeps a settle for a queue that waits, if there is one. Units come back only as
+// far as no booked call counts on them. The queue hears of the change, gives back what it
+// has booked far ahead, and books anew. That booking carries the settle, so the units come
+// back to a call that waits for them.
 func (w *waiting) postpone(r report) bool {
 	w.mu.Lock()
 	wanted := len(w.watchers) > 0
