@@ -9,17 +9,17 @@ import (
 )
 
 // acquire is Acquire for a call that the cell cannot decide about.
-func (e *engine) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c == (Cost{}) && e.slots().most() == 0 {
-		return e.acquireNothing(ctx)
+func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
+	if c == (Cost{}) && b.slots().most() == 0 {
+		return b.acquireNothing(ctx)
 	}
-	k := &call{engine: e, cost: [1]Cost{c}, admitted: time.Now()}
+	k := &call{core: b, cost: [1]Cost{c}, admitted: time.Now()}
 	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
 	for late := 0; ; late++ {
 		var r reply
-		if err := e.book(ctx, &s, &r); err != nil {
+		if err := b.book(ctx, &s, &r); err != nil {
 			if late > 0 { // what came too late went back with this trip
-				e.slowPath().waiting.changed()
+				b.slowPath().waiting.changed()
 			}
 			return nil, err
 		}
@@ -33,23 +33,23 @@ func (e *engine) acquire(ctx context.Context, c Cost) (Call, error) {
 		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
 		if late == mostLate {
 			s.costs = nil
-			_ = e.do(context.WithoutCancel(ctx), "give back", &s, &r)
-			e.slowPath().waiting.changed()
-			return nil, &StoreError{Op: "book", Key: e.key, Err: errLate}
+			_ = b.do(context.WithoutCancel(ctx), "give back", &s, &r)
+			b.slowPath().waiting.changed()
+			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 		}
 	}
 }
 
 // acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
 // before calls that are booked.
-func (e *engine) acquireNothing(ctx context.Context) (Call, error) {
-	k := &call{engine: e, admitted: time.Now()}
+func (b *core) acquireNothing(ctx context.Context) (Call, error) {
+	k := &call{core: b, admitted: time.Now()}
 	var r reply
-	if err := e.peek(ctx, "peek", &r); err != nil {
+	if err := b.peek(ctx, "peek", &r); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
-		return nil, &ThrottledError{Key: e.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
+		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
 	}
 	// No life knows of this charge: nothing of it comes back.
 	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}

@@ -61,7 +61,7 @@ func (a *Answer) fails() bool { return a.Kind == AnswerNone || a.Kind == AnswerR
 
 // concerns reports whether the bucket is to hear of the answer to a call that left so long
 // ago. Of what is left of a quota it is to hear if the calls since could have used that up.
-func (a *Answer) concerns(e *engine, since time.Duration) bool {
+func (a *Answer) concerns(e *core, since time.Duration) bool {
 	switch a.Kind {
 	case AnswerRefused:
 		return true

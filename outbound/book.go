@@ -135,7 +135,7 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 		if calls != nil {
 			c = &calls[i]
 		}
-		c.engine, c.cost[0], c.charge[0] = &b.engine, k.Costs[i], r.Charges[i]
+		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
 		c.takeSlot(r)
 		k.booked++

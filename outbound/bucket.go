@@ -24,7 +24,7 @@ import (
 // nanoseconds for one limit and a few hundred for several; it does not
 // allocate with one limit of which nobody waits. A bucket has no goroutine and
 // needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
-type Bucket struct{ engine }
+type Bucket struct{ core }
 
 // NewBucket returns a bucket that lives in this process, or a [*LimitError].
 // The key names it in errors and events; every call of NewBucket makes a
@@ -113,7 +113,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 		// is then little time for others to take its cache line away.
 		wait, ok, known := b.take(&c, int64(now()), &p.fill)
 		if ok {
-			if p.engine = &b.engine; known {
+			if p.core = &b.core; known {
 				p.flags = flagKnown
 			}
 			return p, nil

@@ -9,7 +9,7 @@ import (
 // Clock is what a reply told about a bucket: its clock, its levels and its
 // limits. A [Booking] carries it.
 type Clock struct {
-	engine   *engine
+	core     *core
 	state    leak.State
 	limits   *limitSet
 	version  int64
@@ -22,9 +22,9 @@ type Clock struct {
 }
 
 // clock returns what the reply to a trip that was sent at that time tells.
-func (e *engine) clock(r *reply, sent time.Time) Clock {
+func (b *core) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{engine: e, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: e.remote()}
+	k := Clock{core: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.remote()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -72,12 +72,12 @@ const (
 )
 
 // Known reports whether there was a reply at all.
-func (k *Clock) Known() bool { return k.engine != nil }
+func (k *Clock) Known() bool { return k.core != nil }
 
 // Changed reports whether OnChange has told of something since the trip began, other than
 // of the reports that the trip itself has carried. A caller that did not listen yet has
 // missed it.
-func (k *Clock) Changed() bool { return k.engine.slowPath().waiting.changes.Load() != k.changes }
+func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not, nor after a SetLimits that has made places void: it is to be given back and
@@ -88,10 +88,8 @@ func (k *Clock) Holds(t Ticket) bool {
 }
 
 // Due returns the time at which the ticket's call may go, by this clock.
-func (k *Clock) Due(t Ticket) time.Time { return k.due(t.call.charge[0].Place) }
-
-func (k *Clock) due(place time.Duration) time.Time {
-	in, late := k.state.Due(place)
+func (k *Clock) Due(t Ticket) time.Time {
+	in, late := k.state.Due(t.call.charge[0].Place)
 	if in == 0 {
 		return k.at.Add(-late)
 	}
@@ -147,7 +145,7 @@ func (k *Clock) Same(older *Clock) bool {
 // go, if calls of a total cost ahead go before it. It knows nothing of calls at
 // once. A cost that can never go is a [*CostError].
 func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
-	if err := k.engine.check(k.limits, c); err != nil {
+	if err := k.core.check(k.limits, c); err != nil {
 		return time.Time{}, err
 	}
 	return k.at.Add(k.wait(ahead, c)), nil

@@ -129,10 +129,10 @@
 //	slots.go       slots: the places among the calls at once, beside the law
 //	change.go      Changes: what happens to a bucket's state; hold: whether one is news
 //	waiting.go     waiting: OnChange's watchers, and the reports that ride on the next operation
-//	cell.go        engine 1, cell: one leaky limit in one word, and the compare-and-swap
-//	local.go       engine 2, localState: a mutex and one key of the law; the way of a word in and out
-//	shared.go      engine 3, sharedState: a store, and what to do when it knows other limits
-//	engine.go      engine: which of the three; do: a step; book: why a cost was refused; reports
+//	cell.go        where a state is, 1: cell, one leaky limit in one word, and the compare-and-swap
+//	local.go       2: localState, a mutex and one key of the law; the way of a word in and out
+//	shared.go      3: sharedState, a store, and what to do when it knows other limits
+//	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
 //	permit.go      Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
 //	limiter.go     Limiter, the interface of all that admits calls; Unlimited
@@ -155,7 +155,7 @@
 // held or given back, its state is the word: the time at which it is empty. take moves that on
 // by what the call takes, in one compare-and-swap, or tells how long there is no room.
 //
-// All else goes through engine.acquire, engine.book and engine.do. do takes along the reports
+// All else goes through core.acquire, core.book and core.do. do takes along the reports
 // that wait (waiting.piggyback). In memory localState.update locks the state, moves the word
 // into it (open), resolves the costs, carries the step out with [leak.Op.Apply], and puts the
 // word back if the state is simple again (shut). For a store sharedState.update resolves the
@@ -173,7 +173,7 @@
 //
 //	transport  Transport.RoundTrip gets the response. judge, or follow, has the Profile read
 //	           it; apply, heed and refused make an Answer of it
-//	outbound   Permit.Answered -> call.answered -> Answer.report -> engine.report -> engine.do
+//	outbound   Permit.Answered -> call.answered -> Answer.report -> core.report -> core.do
 //	           -> sharedState.update -> trip.resolve -> Update of the store
 //	store      redisstore: shard.enter -> lane.run -> request.encode -> refused in bucket.lua.
 //	           A store in Go: Op.Apply -> Stored.report -> State.Refused -> State.Hold
@@ -184,8 +184,8 @@
 //
 //	queue      the timer runs Queue.pump -> stepLocked: state.needsTrip finds the Clock too old
 //	           for the next place (Clock.Stale) -> tripLocked -> Bucket.Book
-//	outbound   Book -> engine.do -> sharedState.update: the reply carries the State;
-//	           engine.clock makes the Clock
+//	outbound   Book -> core.do -> sharedState.update: the reply carries the State;
+//	           core.clock makes the Clock
 //	queue      Clock.Same is false: state.hopeless lists the calls that cannot make their
 //	           deadlines now, and they are refused. letGoLocked asks Clock.Ready: no ticket is
 //	           due while Rem is above 0. nextIn sets the timer for the hold's end

@@ -213,7 +213,7 @@ func (f *inForce) align(c *leak.Charge, cost *Cost) {
 type limitsInForce struct{ atomic.Pointer[inForce] }
 
 // learn notes what the reply to a step tells of the limits in force, where it counts by
-// f, and returns those. set are the limits that the step has set, if it has.
+// f, and returns those. set are the limits that the reply brings; nil: it brings none.
 func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce {
 	if r.Version == f.version && r.Stamp == f.stamp {
 		return f
@@ -221,7 +221,9 @@ func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce
 	if set == nil {
 		set = &f.limitSet
 	}
-	return p.follow(f, r, set)
+	next := f.next(set, r.Stamp, r.Version)
+	p.CompareAndSwap(f, next) // or somebody has heard of others since
+	return next
 }
 
 // learnStale notes the limits of which a store says that they are in force, and not f. If
@@ -239,15 +241,8 @@ func (p *limitsInForce) learnStale(f *inForce, r *leak.Reply, own *limitSet) err
 		set := newLimitSet(named)
 		own = &set
 	}
-	p.follow(f, r, own)
+	p.learn(f, r, own)
 	return nil
-}
-
-// follow puts set into force, as the reply says.
-func (p *limitsInForce) follow(f *inForce, r *leak.Reply, set *limitSet) *inForce {
-	next := f.next(set, r.Stamp, r.Version)
-	p.CompareAndSwap(f, next) // or somebody has heard of others since
-	return next
 }
 
 // next returns the limits after these. It keeps those of just before, for the charges that

@@ -26,8 +26,8 @@ import (
 // would give units back twice. The zero Permit has nothing to do.
 type Permit struct {
 	call Call
-	// What follows is what the call has taken of the engine's cell, if engine is not nil.
-	engine *engine
+	// What follows is what the call has taken of the core's cell, if core is not nil.
+	core *core
 	fill
 	flags uint8
 	pin   *atomic.Int32 // what counts this permit as one in use
@@ -66,12 +66,12 @@ func (p *Permit) Settle(used Cost) {
 	case p == nil:
 	case p.call != nil:
 		p.call.Settle(used)
-	case p.engine != nil && p.flags&flagSettled == 0 && used.real():
-		if used[p.engine.unitOf()] != p.units {
+	case p.core != nil && p.flags&flagSettled == 0 && used.real():
+		if used[p.core.unitOf()] != p.units {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
-			cost[p.engine.unitOf()] = p.units // of the others it is not known
-			if p.engine.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
+			cost[p.core.unitOf()] = p.units // of the others it is not known
+			if p.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
 				p.units = c.N[0]
 			}
 		}
@@ -127,8 +127,8 @@ func (p *Permit) Done() {
 	switch {
 	case p.call != nil:
 		p.call.Done()
-	case p.engine != nil && p.flags&(flagFailed|flagKnown) == 0:
-		p.engine.succeededAt(p.place)
+	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
+		p.core.succeededAt(p.place)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -158,7 +158,7 @@ func (p *Permit) Pending() bool {
 
 // charge returns what the call has taken of the cell as a charge of the law.
 func (p *Permit) charge() *leak.Charge {
-	c := p.engine.charge(&p.fill)
+	c := p.core.charge(&p.fill)
 	c.Settled = p.flags&flagChanged != 0
 	return c
 }
@@ -183,21 +183,21 @@ func (p *Permit) answered(a Answer) (held bool) {
 		k.Answered(a)
 		return false
 	}
-	if p.engine == nil {
+	if p.core == nil {
 		return false
 	}
 	if a.fails() {
 		p.flags |= flagFailed
 	}
-	if !a.concerns(p.engine, now()-time.Duration(p.place)) {
+	if !a.concerns(p.core, now()-time.Duration(p.place)) {
 		return false
 	}
-	return p.engine.report(a.report(p.charge()))
+	return p.core.report(a.report(p.charge()))
 }
 
 // call is the permit of a call that was not charged to a cell.
 type call struct {
-	engine   *engine
+	core     *core
 	slot     *slot // the place among the calls at once; nil: none
 	mu       sync.Mutex
 	flags    uint8 // mu protects it and charge, against a Done beside a late answer
@@ -211,7 +211,7 @@ type call struct {
 // takeSlot notes the slot that the booking has taken, if it has.
 func (k *call) takeSlot(r *reply) {
 	if r.slots {
-		k.slot = k.engine.slots().take()
+		k.slot = k.core.slots().take()
 		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
 	}
 }
@@ -241,7 +241,7 @@ func (k *call) Settle(used Cost) {
 	if used == (Cost{}) {
 		k.flags |= flagFailed
 	}
-	k.engine.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &k.charge[0]}, used: used, cost: k.cost[0]})
+	k.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &k.charge[0]}, used: used, cost: k.cost[0]})
 }
 
 func (k *call) Answered(a Answer) { k.answered(a) }
@@ -255,10 +255,10 @@ func (k *call) answered(a Answer) (held bool) {
 	if a.fails() {
 		k.flags |= flagFailed
 	}
-	if !a.concerns(k.engine, time.Since(k.admitted)) {
+	if !a.concerns(k.core, time.Since(k.admitted)) {
 		return false
 	}
-	return k.engine.report(a.report(&k.charge[0]))
+	return k.core.report(a.report(&k.charge[0]))
 }
 
 func (k *call) Done() {
@@ -270,11 +270,11 @@ func (k *call) Done() {
 		return
 	}
 	if was&flagFailed == 0 {
-		k.engine.succeeded(k.charge[0].Epoch)
+		k.core.succeeded(k.charge[0].Epoch)
 	}
 	if k.slot.drop() > 0 {
-		k.engine.slots().free(1)
-		k.engine.slowPath().waiting.changed()
+		k.core.slots().free(1)
+		k.core.slowPath().waiting.changed()
 	}
 }
 

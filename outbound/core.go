@@ -10,9 +10,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// engine is a bucket without its verbs: what keeps its state, and carries steps out. There
-// are three: the cell, the localState, and the sharedState.
-type engine struct {
+// core is a bucket without its verbs: it keeps the bucket's state, and carries steps out, in
+// one of three ways: in its cell, in a localState, or in a sharedState.
+type core struct {
 	cell  // see there why it comes first, and the key next to it
 	key   string
 	slow  atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
@@ -21,7 +21,7 @@ type engine struct {
 	limit unique.Handle[Limit] // the only one, where the cell has it
 }
 
-// slowPath is what an engine needs beyond its cell.
+// slowPath is what a core needs beyond its cell.
 type slowPath struct {
 	common
 	local  localState
@@ -29,75 +29,75 @@ type slowPath struct {
 	random func() float64 // of 0 to 1, for what is to differ from worker to worker
 }
 
-// init sets the engine up for these limits, in this process or, if it is not nil, in store.
-func (e *engine) init(key string, limits []Limit, store leak.Store) {
+// init sets the core up for these limits, in this process or, if it is not nil, in store.
+func (b *core) init(key string, limits []Limit, store leak.Store) {
 	first := &limits[0]
-	e.key, e.born, e.capacity, e.rate = key, now(), first.Capacity, first.LeakRate
-	e.info.Store(uint32(first.Unit))
-	e.word.Store(busy)
-	if len(limits) == 1 && store == nil && e.start(first, e.born) {
-		e.limit = unique.Make(*first)
+	b.key, b.born, b.capacity, b.rate = key, now(), first.Capacity, first.LeakRate
+	b.info.Store(uint32(first.Unit))
+	b.word.Store(busy)
+	if len(limits) == 1 && store == nil && b.start(first, b.born) {
+		b.limit = unique.Make(*first)
 		return
 	}
-	p := e.newSlowPath(limits)
+	p := b.newSlowPath(limits)
 	if store != nil {
 		p.shared = &sharedState{store, &p.force.Load().limitSet}
 	}
-	e.slow.Store(p)
+	b.slow.Store(p)
 }
 
-func (e *engine) newSlowPath(limits []Limit) *slowPath {
+func (b *core) newSlowPath(limits []Limit) *slowPath {
 	f := &inForce{limitSet: newLimitSet(limits)}
 	p := &slowPath{random: rand.Float64}
 	p.force.Store(f)
 	p.slots.limit.Store(newAtOnce(limits))
 	p.waiting.init()
-	p.local.init(e.born, f.law)
+	p.local.init(b.born, f.law)
 	return p
 }
 
-// slowPath returns what the engine has beyond its cell, and makes it if there is none yet.
-func (e *engine) slowPath() *slowPath {
-	if p := e.slow.Load(); p != nil {
+// slowPath returns what the core has beyond its cell, and makes it if there is none yet.
+func (b *core) slowPath() *slowPath {
+	if p := b.slow.Load(); p != nil {
 		return p
 	}
-	e.slow.CompareAndSwap(nil, e.newSlowPath([]Limit{e.limit.Value()}))
-	return e.slow.Load()
+	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.limit.Value()}))
+	return b.slow.Load()
 }
 
 // remote reports whether the state is in a store.
-func (e *engine) remote() bool {
-	p := e.slow.Load()
+func (b *core) remote() bool {
+	p := b.slow.Load()
 	return p != nil && p.shared != nil
 }
 
 // slots returns the places among the calls at once.
-func (e *engine) slots() *slots {
-	if p := e.slow.Load(); p != nil {
+func (b *core) slots() *slots {
+	if p := b.slow.Load(); p != nil {
 		return &p.slots
 	}
 	return &anyNumber
 }
 
 // inForce returns the limits in force, as far as is known here.
-func (e *engine) inForce() *inForce {
-	if p := e.slow.Load(); p != nil {
+func (b *core) inForce() *inForce {
+	if p := b.slow.Load(); p != nil {
 		return p.force.Load()
 	}
-	return &inForce{limitSet: newLimitSet([]Limit{e.limit.Value()})}
+	return &inForce{limitSet: newLimitSet([]Limit{b.limit.Value()})}
 }
 
 // given returns the limits in force as callers have given them, with an AtOnce.
-func (e *engine) given() []Limit {
-	return e.slots().limit.Load().among(e.inForce().list())
+func (b *core) given() []Limit {
+	return b.slots().limit.Load().among(b.inForce().list())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
 // known here.
-func (e *engine) each(f func(unit int, capacity, rate float64)) {
-	p := e.slow.Load()
+func (b *core) each(f func(unit int, capacity, rate float64)) {
+	p := b.slow.Load()
 	if p == nil {
-		f(e.unitOf(), e.capacity, e.rate)
+		f(b.unitOf(), b.capacity, b.rate)
 		return
 	}
 	for _, l := range p.force.Load().law {
@@ -106,17 +106,17 @@ func (e *engine) each(f func(unit int, capacity, rate float64)) {
 }
 
 // check returns why a call of this cost can never go under these limits.
-func (e *engine) check(limits *limitSet, c *Cost) error {
-	if bad := limits.check(c, !e.remote() && e.slots().most() > 0); bad != nil {
-		bad.Key = e.key
+func (b *core) check(limits *limitSet, c *Cost) error {
+	if bad := limits.check(c, !b.remote() && b.slots().most() > 0); bad != nil {
+		bad.Key = b.key
 		return bad
 	}
 	return nil
 }
 
 // do carries a step out where the state is.
-func (e *engine) do(ctx context.Context, name string, s *step, r *reply) error {
-	p := e.slowPath()
+func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
+	p := b.slowPath()
 	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
 	// store may refuse.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
@@ -126,16 +126,16 @@ func (e *engine) do(ctx context.Context, name string, s *step, r *reply) error {
 	}
 	t := trips.Get().(*trip)
 	if p.shared == nil {
-		p.local.update(&e.cell, &p.common, s, t, r)
-	} else if err := p.shared.update(ctx, e.key, &p.common, s, t, r); err != nil {
+		p.local.update(&b.cell, &p.common, s, t, r)
+	} else if err := p.shared.update(ctx, b.key, &p.common, s, t, r); err != nil {
 		t.done()
 		p.waiting.requeue(s.reports, reported)
 		if err == ctx.Err() { // it is no fault of the store's
 			return err
 		}
-		return &StoreError{Op: name, Key: e.key, Err: err}
+		return &StoreError{Op: name, Key: b.key, Err: err}
 	} else if p.waiting.hasFailed.Load() {
-		go e.resend()
+		go b.resend()
 	}
 	t.note()
 	t.done()
@@ -148,29 +148,29 @@ func (e *engine) do(ctx context.Context, name string, s *step, r *reply) error {
 
 // resend sends reports whose trips have failed, now that one has gone well: retries during
 // an outage mostly fail, and one whose reply is lost charges twice.
-func (e *engine) resend() {
-	if reports := e.slowPath().waiting.takeFailed(); len(reports) > 0 {
-		_ = e.do(context.Background(), "settle", &step{reports: reports}, new(reply))
+func (b *core) resend() {
+	if reports := b.slowPath().waiting.takeFailed(); len(reports) > 0 {
+		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))
 	}
 }
 
 // peek tells of the state and changes nothing. It makes no slowPath.
-func (e *engine) peek(ctx context.Context, name string, r *reply) error {
-	word := e.word.Load()
-	if e.slow.Load() != nil || word == busy {
-		return e.do(ctx, name, &step{}, r)
+func (b *core) peek(ctx context.Context, name string, r *reply) error {
+	word := b.word.Load()
+	if b.slow.Load() != nil || word == busy {
+		return b.do(ctx, name, &step{}, r)
 	}
-	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(e.born)}, force: e.inForce()}
-	e.read(&r.State, r.force.law, word, e.seen.Load(), now())
+	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.inForce()}
+	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
 	return nil
 }
 
 // idle reports whether forgetting the state would lose nothing.
-func (e *engine) idle() bool {
-	p := e.slow.Load()
+func (b *core) idle() bool {
+	p := b.slow.Load()
 	switch {
 	case p == nil:
-		return e.cell.idle(now())
+		return b.cell.idle(now())
 	case p.shared != nil:
 		return true
 	case !p.slots.idle() || p.local.changed():
@@ -178,37 +178,37 @@ func (e *engine) idle() bool {
 	}
 	var r reply
 	t := trips.Get().(*trip)
-	p.local.update(&e.cell, &p.common, &step{}, t, &r)
+	p.local.update(&b.cell, &p.common, &step{}, t, &r)
 	t.done()
 	return r.Expire <= 0
 }
 
 // book carries a step out and says why the first of its costs was refused.
-func (e *engine) book(ctx context.Context, s *step, r *reply) error {
+func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if len(s.costs) > 0 && !s.costs[0].valid() {
-		return &CostError{Key: e.key, Cost: s.costs[0], Err: ErrInvalidCost}
+		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
 	}
-	if err := e.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
+	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
 		return err
 	}
 	switch {
 	case r.noSlot: // nobody has looked yet whether it can ever go
-		if err := e.check(&r.force.limitSet, &s.costs[0]); err != nil {
+		if err := b.check(&r.force.limitSet, &s.costs[0]); err != nil {
 			return err
 		}
 	case r.Refused:
 	case r.bad != nil:
-		r.bad.Key = e.key
+		r.bad.Key = b.key
 		return r.bad
 	default:
 		return nil
 	}
-	refused := &ThrottledError{Key: e.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
+	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
 	if refused.Held {
 		refused.Reason = Reason(r.State.Why)
 	}
 	if r.noSlot {
-		e.slots().crowded(refused)
+		b.slots().crowded(refused)
 	} else if r.Limit >= 0 {
 		refused.Limit = r.force.law[r.Limit].Name
 	}
@@ -216,23 +216,23 @@ func (e *engine) book(ctx context.Context, s *step, r *reply) error {
 }
 
 // charge returns what a call has taken of the cell as a charge of the law.
-func (e *engine) charge(f *fill) *leak.Charge {
-	born, epoch := e.slowPath().local.life(f.place) // of a life that is over nothing comes back
+func (b *core) charge(f *fill) *leak.Charge {
+	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
 	c := &leak.Charge{Born: born, Epoch: epoch}
 	c.N[0] = f.units
-	c.Y[0] = float64(f.word-f.place) / float64(e.unit)
+	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
 	c.Place = time.Duration(f.place) - born
 	c.Before = time.Duration(f.before) - born
-	c.Free = later(c.Place, (&leak.Limit{Rate: e.rate}).Above(f.units, 0))
+	c.Free = later(c.Place, (&leak.Limit{Rate: b.rate}).Above(f.units, 0))
 	return c
 }
 
 // settle sends a Settled, and returns whether the state has it already.
-func (e *engine) settle(r report) bool {
-	if e.slowPath().waiting.postpone(r) {
+func (b *core) settle(r report) bool {
+	if b.slowPath().waiting.postpone(r) {
 		return false
 	}
-	e.report(r)
+	b.report(r)
 	return true
 }
 
@@ -244,13 +244,13 @@ const stagger = 0.25
 // report sends one report by itself, and returns whether it has held the bucket, or for
 // longer: the hold then ends after r.Wait, and no later, and did not end there before.
 // A report that fails and would give units back is lost, which costs room.
-func (e *engine) report(r report) (held bool) {
-	if p := e.slowPath(); r.Kind == leak.Refused && p.shared == nil {
+func (b *core) report(r report) (held bool) {
+	if p := b.slowPath(); r.Kind == leak.Refused && p.shared == nil {
 		r.Stagger = stagger * p.random()
 	}
 	reports := [1]report{r}
 	var result reply
-	if err := e.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {
+	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {
 		return false
 	}
 	rem := result.State.Rem
@@ -258,20 +258,20 @@ func (e *engine) report(r report) (held bool) {
 }
 
 // succeededAt notes that a call has succeeded for which the word was charged at time t.
-func (e *engine) succeededAt(t int64) {
-	if p := e.slow.Load(); p != nil {
-		p.local.succeed(&e.cell, t)
+func (b *core) succeededAt(t int64) {
+	if p := b.slow.Load(); p != nil {
+		p.local.succeed(&b.cell, t)
 	} else {
-		e.info.Or(good)
+		b.info.Or(good)
 	}
 }
 
 // succeeded notes that a call which knew of epoch has succeeded.
-func (e *engine) succeeded(epoch int64) {
-	p := e.slow.Load()
+func (b *core) succeeded(epoch int64) {
+	p := b.slow.Load()
 	if p == nil { // it cost nothing: as a call of the cell
-		e.succeededAt(int64(now()))
+		b.succeededAt(int64(now()))
 	} else if p.waiting.succeeded(epoch) {
-		_ = e.do(context.Background(), "report", &step{}, new(reply))
+		_ = b.do(context.Background(), "report", &step{}, new(reply))
 	}
 }
