@@ -104,12 +104,12 @@ func (a *watches) edit(change func([]*watch) []*watch) {
 }
 
 // announce tells each watch what an operation has found.
-func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.look(r) }) }
+func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.lookLocked(r) }) }
 
 // announceLate tells each watch of places that were lost.
 func (a *watches) announceLate(places int, late time.Duration) {
 	if places > 0 {
-		a.tell(func(w *watch) { w.add(Change{Kind: ChangeLate, Calls: places, Late: max(0, late)}) })
+		a.tell(func(w *watch) { w.addLocked(Change{Kind: ChangeLate, Calls: places, Late: max(0, late)}) })
 	}
 }
 
@@ -183,8 +183,8 @@ func (w *watch) run() {
 	}
 }
 
-// look notes what is new in a reply. mu is held.
-func (w *watch) look(r *reply) {
+// lookLocked notes what is new in a reply.
+func (w *watch) lookLocked(r *reply) {
 	if r.State.Speed == 0 || r.turn < w.turn {
 		return
 	}
@@ -200,36 +200,36 @@ func (w *watch) look(r *reply) {
 	resumed := was.known && s.Born != was.born && !first && added > 0 && added < anew
 	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
 	if was.held && (passed || !is.held && !resumed) {
-		w.add(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
+		w.addLocked(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
 		was.held = false
 	}
 	if resumed {
-		w.add(Change{Kind: ChangeResumed})
+		w.addLocked(Change{Kind: ChangeResumed})
 		was.held, was.speed = false, 1
 	}
 	if is.held && !was.held {
 		w.begun = s.At
-		w.add(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held && is.until > later(was.until, moved) {
-		w.add(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held {
 		is.until = was.until
 	}
 	if is.speed < was.speed {
-		w.add(Change{Kind: ChangeSlowed, Speed: is.speed})
+		w.addLocked(Change{Kind: ChangeSlowed, Speed: is.speed})
 	}
 	limits := &r.force.limitSet
 	if was.known && !(w.limits.same(limits) && w.atOnce.same(r.atOnce)) {
-		w.add(Change{Kind: ChangeLimits})
+		w.addLocked(Change{Kind: ChangeLimits})
 	}
 	if n := r.collected - w.collected; n > 0 {
-		w.add(Change{Kind: ChangeForgotten, Calls: n})
+		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
 	}
 	w.state, w.when, w.turn = is, r.When, r.turn
 	w.limits, w.atOnce, w.collected = limits, r.atOnce, r.collected
 }
 
-func (w *watch) add(c Change) { w.news = append(w.news, c) }
+func (w *watch) addLocked(c Change) { w.news = append(w.news, c) }
 
 // hold is when a bucket's hold ends, as far as this process has heard.
 type hold struct {

@@ -157,8 +157,8 @@
 //
 // All else goes through core.acquire, core.book and core.do. do takes along the reports
 // that wait (waiting.piggyback). In memory localState.update locks the state, moves the word
-// into it (open), resolves the costs, carries the step out with [leak.Op.Apply], and puts the
-// word back if the state is simple again (shut). For a store sharedState.update resolves the
+// into it (openLocked), resolves the costs, carries the step out with [leak.Op.Apply], and puts the
+// word back if the state is simple again (shutLocked). For a store sharedState.update resolves the
 // costs by the limits that it knows to be in force and calls the store's Update. If the store
 // answers that others are in force, limitsInForce.learnStale takes them in and update asks
 // again. book turns a refusal into a [*ThrottledError], and acquire a charge into a call,

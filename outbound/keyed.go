@@ -269,7 +269,7 @@ func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own Limiter, most int
 	if e := s.find(hash, key); e.Limiter != nil {
 		return e
 	}
-	s.sweep(lookAt, linger, &k.count)
+	s.sweepLocked(lookAt, linger, &k.count)
 	for {
 		n := k.count.Load()
 		if n >= most {
@@ -282,7 +282,7 @@ func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own Limiter, most int
 	e := entryOf(own)
 	e.keep()
 	e.touch()
-	s.insert(hash, key, own)
+	s.insertLocked(hash, key, own)
 	return e
 }
 
@@ -292,7 +292,7 @@ func (k *Keyed[K]) makeRoom() bool {
 	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {
 		s := &k.shards[(at+i)%shards]
 		s.mu.Lock()
-		n, dropped := s.sweep(lookInShard, 0, &k.count)
+		n, dropped := s.sweepLocked(lookInShard, 0, &k.count)
 		s.mu.Unlock()
 		if dropped {
 			return true

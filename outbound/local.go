@@ -42,7 +42,7 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 	defer l.mu.Unlock()
 	f := m.force.Load()
 	if len(f.law) == 1 {
-		l.open(c, m)
+		l.openLocked(c, m)
 	}
 	if c.info.Load()&good != 0 {
 		l.stored.State.Succeeded(l.base)
@@ -68,27 +68,27 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 	r.turn, r.extended = l.turn, m.hold.extends(&r.State)
 	if len(r.force.law) == 1 {
 		l.idle = later(r.State.At, r.Expire)
-		l.shut(c)
+		l.shutLocked(c)
 	}
 }
 
-// open moves the word's state here.
-func (l *localState) open(c *cell, m *common) {
+// openLocked moves the word's state here.
+func (l *localState) openLocked(c *cell, m *common) {
 	word, t := c.word.Swap(busy), now()
 	if word == busy {
-		l.renew(c, m, t)
+		l.renewLocked(c, m, t)
 		return
 	}
 	l.seen = c.seen.Load()
 	c.read(&l.stored.State, m.force.Load().law, word, l.seen, t)
 }
 
-// renew begins a new life for the word to be of, if at time t the state is as good as a new
+// renewLocked begins a new life for the word to be of, if at time t the state is as good as a new
 // one. It begins when that came to be so, so that no call of before is taken for one of it.
 // What was refused is forgotten with the life; if nothing was, a refusal of one of its calls
 // is still to be news, and so the epoch stays. While somebody waits the life goes on: a
 // place that is late is known as late in it.
-func (l *localState) renew(c *cell, m *common, t time.Duration) {
+func (l *localState) renewLocked(c *cell, m *common, t time.Duration) {
 	if c.unit == 0 || l.stored.Version != 0 || t < l.idle || m.waiting.watched() {
 		return
 	}
@@ -103,8 +103,8 @@ func (l *localState) renew(c *cell, m *common, t time.Duration) {
 	c.seen.Store(never) // a Resume lets nobody be on the way any more
 }
 
-// shut moves the state back to the word, if it is simple enough.
-func (l *localState) shut(c *cell) {
+// shutLocked moves the state back to the word, if it is simple enough.
+func (l *localState) shutLocked(c *cell) {
 	s := &l.stored.State
 	simple := c.unit != 0 && l.stored.Version == 0 && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
 		s.Rem <= 0 && s.Last <= 0 && s.Level[0].Ret == 0 && s.Level[0].Level <= c.capacity

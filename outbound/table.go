@@ -47,8 +47,8 @@ func (s *keyShard[K]) get(hash uint64, key K) entry {
 	return s.find(hash, key)
 }
 
-// insert adds a limiter that is not there; mu is held.
-func (s *keyShard[K]) insert(hash uint64, key K, l Limiter) {
+// insertLocked adds a limiter that is not there.
+func (s *keyShard[K]) insertLocked(hash uint64, key K, l Limiter) {
 	if b, ok := l.(*Bucket); ok && any(b.key) == any(key) {
 		s.buckets.insert(hash, b)
 	} else {
@@ -56,9 +56,9 @@ func (s *keyShard[K]) insert(hash uint64, key K, l Limiter) {
 	}
 }
 
-// sweep looks at a few limiters, which ones is left to chance, and drops those
-// that have not been used for a while and that nobody would miss; mu is held.
-func (s *keyShard[K]) sweep(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
+// sweepLocked looks at a few limiters, which ones is left to chance, and drops those
+// that have not been used for a while and that nobody would miss.
+func (s *keyShard[K]) sweepLocked(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
 	before := s.buckets.n + s.others.n
 	t := now()
 	looked = s.buckets.sweep(most, count, func(b *Bucket) bool { return entryOf(b).drop(t, unused) })

@@ -17,7 +17,7 @@ func TestTableFindsWhatWasInsertedAndNothingThatWasRemoved(t *testing.T) {
 		key := r.IntN(200)
 		if _, known := want[key]; !known && r.IntN(2) == 0 {
 			want[key] = &guest{Limiter: Unlimited{}}
-			s.insert(hash(key), key, want[key])
+			s.insertLocked(hash(key), key, want[key])
 			count.Add(1)
 		}
 		if r.IntN(8) == 0 {
