@@ -119,7 +119,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 			return p, nil
 		}
 		if wait > 0 {
-			return p, &ThrottledError{Key: b.key, Limit: b.limit.Value().Name, RetryAfter: wait}
+			return p, &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}
 		}
 	}
 	p.call, err = b.acquire(ctx, c)

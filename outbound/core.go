@@ -13,12 +13,19 @@ import (
 // core is a bucket without its verbs: it keeps the bucket's state, and carries steps out, in
 // one of three ways: in its cell, in a localState, or in a sharedState.
 type core struct {
-	cell  // see there why it comes first, and the key next to it
-	key   string
-	slow  atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
-	born  time.Duration
-	rate  float64              // of the first limit
-	limit unique.Handle[Limit] // the only one, where the cell has it
+	cell // see there why it comes first, and the key next to it
+	key  string
+	slow atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
+	born time.Duration
+	rate float64             // of the first limit
+	said unique.Handle[said] // where the cell has the only limit; zero: nothing
+}
+
+// said is what else a limit says. Most buckets say the same as others, and share it.
+type said struct {
+	name   string
+	n      float64
+	window time.Duration
 }
 
 // slowPath is what a core needs beyond its cell.
@@ -36,7 +43,9 @@ func (b *core) init(key string, limits []Limit, store leak.Store) {
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
 	if len(limits) == 1 && store == nil && b.start(first, b.born) {
-		b.limit = unique.Make(*first)
+		if more := (said{first.Name, first.n, first.window}); more != (said{}) {
+			b.said = unique.Make(more)
+		}
 		return
 	}
 	p := b.newSlowPath(limits)
@@ -56,12 +65,26 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	return p
 }
 
+// more returns what else the limit of the cell says.
+func (b *core) more() (s said) {
+	if b.said != (unique.Handle[said]{}) {
+		s = b.said.Value()
+	}
+	return s
+}
+
+// first returns the limit of the cell.
+func (b *core) first() Limit {
+	s := b.more()
+	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, n: s.n, window: s.window}
+}
+
 // slowPath returns what the core has beyond its cell, and makes it if there is none yet.
 func (b *core) slowPath() *slowPath {
 	if p := b.slow.Load(); p != nil {
 		return p
 	}
-	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.limit.Value()}))
+	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.first()}))
 	return b.slow.Load()
 }
 
@@ -84,7 +107,7 @@ func (b *core) inForce() *inForce {
 	if p := b.slow.Load(); p != nil {
 		return p.force.Load()
 	}
-	return &inForce{limitSet: newLimitSet([]Limit{b.limit.Value()})}
+	return &inForce{limitSet: newLimitSet([]Limit{b.first()})}
 }
 
 // given returns the limits in force as callers have given them, with an AtOnce.

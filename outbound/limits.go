@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
-	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -63,33 +62,50 @@ func findAtOnce(limits []Limit) int {
 	return slices.IndexFunc(limits, func(l Limit) bool { return l.atOnce })
 }
 
-// limitSet is a bucket's leaky limits, as callers and as stores know them. It never changes.
+// limitSet is a bucket's leaky limits, as stores know them. It never changes.
 type limitSet struct {
-	given []unique.Handle[Limit] // buckets with equal limits share them
-	law   []leak.Limit
+	law []leak.Limit
+	n   []float64 // what Per was called with for each; nil: for none. The law does not need it
 }
 
 // newLimitSet leaves an AtOnce out, which is no limit of the law.
-func newLimitSet(limits []Limit) limitSet {
-	n := len(limits)
+func newLimitSet(limits []Limit) (s limitSet) {
+	size := len(limits)
 	if findAtOnce(limits) >= 0 {
-		n--
+		size--
 	}
-	s := limitSet{make([]unique.Handle[Limit], 0, n), make([]leak.Limit, 0, n)}
+	s.law = make([]leak.Limit, 0, size)
 	for i := range limits {
-		if l := &limits[i]; !l.atOnce {
-			s.given = append(s.given, unique.Make(*l))
-			s.law = append(s.law, l.law())
+		l := &limits[i]
+		if l.atOnce {
+			continue
 		}
+		if l.n != 0 && s.n == nil {
+			s.n = make([]float64, size)
+		}
+		if s.n != nil {
+			s.n[len(s.law)] = l.n
+		}
+		s.law = append(s.law, l.law())
 	}
 	return s
 }
 
+// limit returns a limit as callers know it.
+func (s *limitSet) limit(i int) Limit {
+	l := &s.law[i]
+	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name, window: l.Window}
+	if s.n != nil {
+		m.n = s.n[i]
+	}
+	return m
+}
+
 // list returns the limits as callers know them.
 func (s *limitSet) list() []Limit {
-	all := make([]Limit, len(s.given), maxLimits)
+	all := make([]Limit, len(s.law), maxLimits)
 	for i := range all {
-		all[i] = s.given[i].Value()
+		all[i] = s.limit(i)
 	}
 	return all
 }
@@ -120,7 +136,7 @@ func (s *limitSet) check(c *Cost, slots bool) *CostError {
 		n := l.Takes(c[l.Unit])
 		counted = counted || n > 0
 		if n > l.Capacity && c.valid() {
-			return &CostError{Limit: s.given[i].Value(), Cost: *c, Err: ErrTooLarge}
+			return &CostError{Limit: s.limit(i), Cost: *c, Err: ErrTooLarge}
 		}
 	}
 	if !c.valid() || !counted && !slots && *c != (Cost{}) {

@@ -35,16 +35,16 @@ type State struct {
 func (r *reply) states() []State {
 	s := &r.State
 	all := make([]State, 0, maxLimits)
-	for i, l := range r.force.list() {
+	for i := range r.force.law {
 		level := s.Level[i].Level
-		over := &r.force.law[i]
+		l := &r.force.law[i]
 		all = append(all, State{
-			Limit:     l,
+			Limit:     r.force.limit(i),
 			Level:     level,
 			Full:      r.Full[i],
 			Remaining: max(0, l.Capacity-level),
-			EmptyIn:   s.Real(over.Above(level, 0)),
-			NextIn:    s.Real(over.Above(level, max(0, l.Capacity-1))),
+			EmptyIn:   s.Real(l.Above(level, 0)),
+			NextIn:    s.Real(l.Above(level, max(0, l.Capacity-1))),
 		})
 	}
 	if a := r.atOnce; a != nil {

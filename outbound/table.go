@@ -30,12 +30,28 @@ type keyed[K comparable] struct {
 // find returns the limiter of a key, or none.
 func (s *keyShard[K]) find(hash uint64, key K) entry {
 	if name, ok := any(key).(string); ok {
-		if b := s.buckets.find(hash, func(b *Bucket) bool { return b.key == name }); b != nil {
-			return entry{b, &b.pins, &b.seen}
+		slots := s.buckets.load()
+		for i := home(hash, slots); len(slots) > 0; i++ {
+			slot := &slots[i&(len(slots)-1)]
+			b := slot.value.Load()
+			if b == nil { // some slots are always free
+				break
+			}
+			if slot.hash.Load() == hash && b.key == name {
+				return entry{b, &b.pins, &b.seen}
+			}
 		}
 	}
-	if l := s.others.find(hash, func(l *keyed[K]) bool { return l.key == key }); l != nil {
-		return entryOf(l.limiter)
+	slots := s.others.load()
+	for i := home(hash, slots); len(slots) > 0; i++ {
+		slot := &slots[i&(len(slots)-1)]
+		l := slot.value.Load()
+		if l == nil {
+			break
+		}
+		if slot.hash.Load() == hash && l.key == key {
+			return entryOf(l.limiter)
+		}
 	}
 	return entry{}
 }
@@ -80,19 +96,6 @@ type slotOf[V any] struct {
 func (t *table[V]) load() []slotOf[V] {
 	if slots := t.slots.Load(); slots != nil {
 		return *slots
-	}
-	return nil
-}
-
-// find returns the value with this hash that is the one; nil: there is none.
-func (t *table[V]) find(hash uint64, is func(*V) bool) *V {
-	slots := t.load()
-	for i := home(hash, slots); len(slots) > 0; i++ {
-		slot := &slots[i&(len(slots)-1)]
-		v := slot.value.Load()
-		if v == nil || slot.hash.Load() == hash && is(v) { // some slots are always free
-			return v
-		}
 	}
 	return nil
 }
