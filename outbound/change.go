@@ -136,7 +136,6 @@ type watch struct {
 	mu        sync.Mutex // protects what follows
 	state     watched    // as of the last look
 	when      time.Time  // the local time of that, if the store tells one
-	turn      uint64     // of the operation, in this process
 	begun     time.Duration
 	limits    *limitSet
 	atOnce    *atOnce
@@ -185,7 +184,7 @@ func (w *watch) run() {
 
 // lookLocked notes what is new in a reply.
 func (w *watch) lookLocked(r *reply) {
-	if r.State.Speed == 0 || r.turn < w.turn {
+	if r.State.Speed == 0 {
 		return
 	}
 	s, was := &r.State, w.state
@@ -225,7 +224,7 @@ func (w *watch) lookLocked(r *reply) {
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
 	}
-	w.state, w.when, w.turn = is, r.When, r.turn
+	w.state, w.when = is, r.When
 	w.limits, w.atOnce, w.collected = limits, r.atOnce, r.collected
 }
 

@@ -165,7 +165,6 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	if s.action == leak.Replace || s.action == leak.Resume || len(s.reports) > 0 {
 		p.waiting.changed()
 	}
-	p.watches.announce(r)
 	return nil
 }
 

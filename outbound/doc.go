@@ -134,8 +134,7 @@
 //	shared.go      3: sharedState, a store, and what to do when it knows other limits
 //	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
-//	permit.go      Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
-//	limiter.go     Limiter, the interface of all that admits calls; Unlimited
+//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
 //	observe.go     Observe: events of calls
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
 //	state.go       State: what a reply tells of each limit
@@ -145,8 +144,8 @@
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive
-//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it
-//	table.go       the tables of a Keyed
+//	table.go       table: by hash, to read without a lock
+//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it; keyShard
 //	keyed.go       Keyed: a set of limiters
 //
 // # The path of a decision

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -88,4 +89,79 @@ func (e entry) drop(t, unused time.Duration) bool {
 	}
 	e.keep()
 	return false
+}
+
+// keyShard is a part of a [Keyed]. Its tables are changed under its lock and
+// read without: a Go map would need the lock for every look, which costs more
+// than all the rest of it. A reader beside a change may miss a key that is
+// there, and then looks again under the lock.
+//
+// Most buckets bear the key that they are found under. Then that needs no
+// entry, which saves memory and, among a million keys, waiting for it.
+type keyShard[K comparable] struct {
+	mu      sync.Mutex // protects changes of the tables, and every decision to drop
+	buckets table[Bucket]
+	others  table[keyed[K]]
+	_       [24]byte // a cache line of its own
+}
+
+// keyed is a limiter, a *Bucket or a *guest, that does not bear its key. It never changes.
+type keyed[K comparable] struct {
+	key     K
+	limiter Limiter
+}
+
+// find returns the limiter of a key, or none.
+func (s *keyShard[K]) find(hash uint64, key K) entry {
+	if name, ok := any(key).(string); ok {
+		slots := s.buckets.load()
+		for i := home(hash, slots); len(slots) > 0; i++ {
+			slot := &slots[i&(len(slots)-1)]
+			b := slot.value.Load()
+			if b == nil { // some slots are always free
+				break
+			}
+			if slot.hash.Load() == hash && b.key == name {
+				return entry{b, &b.pins, &b.seen}
+			}
+		}
+	}
+	slots := s.others.load()
+	for i := home(hash, slots); len(slots) > 0; i++ {
+		slot := &slots[i&(len(slots)-1)]
+		l := slot.value.Load()
+		if l == nil {
+			break
+		}
+		if slot.hash.Load() == hash && l.key == key {
+			return entryOf(l.limiter)
+		}
+	}
+	return entry{}
+}
+
+// get returns the limiter of a key, and misses none.
+func (s *keyShard[K]) get(hash uint64, key K) entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(hash, key)
+}
+
+// insertLocked adds a limiter that is not there.
+func (s *keyShard[K]) insertLocked(hash uint64, key K, l Limiter) {
+	if b, ok := l.(*Bucket); ok && any(b.key) == any(key) {
+		s.buckets.insert(hash, b)
+	} else {
+		s.others.insert(hash, &keyed[K]{key, l})
+	}
+}
+
+// sweepLocked looks at a few limiters, which ones is left to chance, and drops those
+// that have not been used for a while and that nobody would miss.
+func (s *keyShard[K]) sweepLocked(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
+	before := s.buckets.n + s.others.n
+	t := now()
+	looked = s.buckets.sweep(most, count, func(b *Bucket) bool { return entryOf(b).drop(t, unused) })
+	looked += s.others.sweep(most-looked, count, func(l *keyed[K]) bool { return entryOf(l.limiter).drop(t, unused) })
+	return looked, s.buckets.n+s.others.n < before
 }

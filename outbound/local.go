@@ -23,7 +23,6 @@ type common struct {
 type localState struct {
 	mu     sync.Mutex // protects what follows
 	stored leak.Stored
-	turn   uint64 // operations so far
 	// Of a bucket with a cell:
 	born time.Duration // the life in which the word counts
 	base int64         // the epoch that the word knows of
@@ -64,8 +63,8 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 		m.force.Store(r.force)
 	}
 	m.slots.seat(s, asked, r)
-	l.turn++
-	r.turn, r.extended = l.turn, m.hold.extends(&r.State)
+	r.extended = m.hold.extends(&r.State)
+	m.watches.announce(r) // with the lock held, or a later operation could be told first
 	if len(r.force.law) == 1 {
 		l.idle = later(r.State.At, r.Expire)
 		l.shutLocked(c)

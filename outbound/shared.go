@@ -55,6 +55,9 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 	if m.slots.seat(s, asked, r) {
 		m.waiting.changed()
 	}
+	if err == nil {
+		m.watches.announce(r)
+	}
 	return err
 }
 

@@ -48,7 +48,7 @@ func (p *slots) room() bool {
 func (p *slots) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used == 0
+	return p.used <= 0
 }
 
 // crowded has the error tell of the calls in progress, which have taken all slots.

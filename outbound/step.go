@@ -46,7 +46,6 @@ type reply struct {
 	noSlot    bool    // refused because there is none
 	collected int     // calls at once whose permits were dropped without Done
 	extended  bool    // the hold lasts longer than was known here
-	turn      uint64  // of the operation, in a bucket of this process
 }
 
 // trip is a step as a store is asked for it, with room for what that points to.
