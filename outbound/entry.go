@@ -38,7 +38,7 @@ func entryOf(l Limiter) entry {
 }
 
 // touch notes that the limiter has admitted a call. A cell notes that by itself.
-func (e *entry) touch() {
+func (e entry) touch() {
 	if b, ok := e.Limiter.(*Bucket); !ok || b.word.Load() == busy {
 		e.seen.Store(int64(now()))
 	}
@@ -51,10 +51,10 @@ func (e *entry) touch() {
 const dropping = math.MinInt32 / 2
 
 // pin counts a permit, and reports whether the limiter is dropped, or about to be.
-func (e *entry) pin() (marked bool) { return e.pins.Add(1) < dropping/2 }
+func (e entry) pin() (marked bool) { return e.pins.Add(1) < dropping/2 }
 
 // mark marks the pins, and returns how many they are.
-func (e *entry) mark() int32 {
+func (e entry) mark() int32 {
 	for {
 		n := e.pins.Load()
 		if n < dropping/2 { // dropped under another key: New may share limiters
@@ -67,7 +67,7 @@ func (e *entry) mark() int32 {
 }
 
 // keep takes the mark away.
-func (e *entry) keep() {
+func (e entry) keep() {
 	for {
 		n := e.pins.Load()
 		if n >= dropping/2 || e.pins.CompareAndSwap(n, n-dropping) {

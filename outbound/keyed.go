@@ -142,40 +142,57 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 		return p, fmt.Errorf("%w: Keyed", ErrNil)
 	}
 	s, hash := k.shard(key)
+	e := s.find(hash, key)
+	b, ok := e.Limiter.(*Bucket)
+	if !ok {
+		return k.acquire(ctx, s, hash, key, c)
+	}
+	if p, err = b.Acquire(ctx, c); err != nil {
+		return p, k.labelled(key, err)
+	}
+	// Only now the permit is counted. The bucket may have been dropped since it
+	// was found, and another made for the key.
+	e.touch()
+	if e.pin() && s.get(hash, key).pins != e.pins {
+		p.Settle(Cost{})
+		p.Done()
+		e.pins.Add(-1)
+		return k.acquire(ctx, s, hash, key, c)
+	}
+	p.pin = e.pins
+	return p, nil
+}
+
+// acquire is Acquire for a limiter that is to be made, or is no bucket.
+func (k *Keyed[K]) acquire(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
 	for {
+		err := ctx.Err()
 		e := s.find(hash, key)
-		if b, ok := e.Limiter.(*Bucket); ok {
-			p, err = b.Acquire(ctx, c)
-		} else {
-			if err = ctx.Err(); err == nil && e.Limiter == nil {
-				e, err = k.entry(s, hash, key)
-			}
-			if err != nil {
-				return p, err
-			}
-			if e.Limiter == nil {
-				return k.Overflow.Acquire(ctx, c)
-			}
-			p, err = e.Acquire(ctx, c)
+		if e.Limiter == nil && err == nil {
+			e, err = k.entry(s, hash, key)
 		}
+		if err != nil {
+			return Permit{}, err
+		}
+		if e.Limiter == nil {
+			return k.Overflow.Acquire(ctx, c)
+		}
+		p, err := e.Acquire(ctx, c)
 		if err != nil {
 			return Permit{}, k.labelled(key, err)
 		}
-		// Only now the permit is counted. The limiter may have been dropped since it
-		// was found, and another made for the key.
 		e.touch()
-		if e.pin() && s.get(hash, key).pins != e.pins {
-			p.Settle(Cost{})
-			p.Done()
-			e.pins.Add(-1)
-			continue
+		if !e.pin() || s.get(hash, key).pins == e.pins {
+			if p.pin != nil { // that of a Keyed in this one
+				inner := p
+				p = NewPermit(&inner)
+			}
+			p.pin = e.pins
+			return p, nil
 		}
-		if p.pin != nil { // that of a Keyed in this one
-			inner := p
-			p = NewPermit(&inner)
-		}
-		p.pin = e.pins
-		return p, nil
+		p.Settle(Cost{})
+		p.Done()
+		e.pins.Add(-1)
 	}
 }
 
