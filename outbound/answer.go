@@ -61,7 +61,7 @@ func (a *Answer) fails() bool { return a.Kind == AnswerNone || a.Kind == AnswerR
 
 // concerns reports whether the bucket is to hear of the answer to a call that left so long
 // ago. Of what is left of a quota it is to hear if the calls since could have used that up.
-func (a *Answer) concerns(e *core, since time.Duration) bool {
+func (a *Answer) concerns(b *core, since time.Duration) bool {
 	switch a.Kind {
 	case AnswerRefused:
 		return true
@@ -73,7 +73,7 @@ func (a *Answer) concerns(e *core, since time.Duration) bool {
 	}
 	near := false
 	if a.Wait > soon && a.Left.told() {
-		e.each(func(unit int, capacity, rate float64) {
+		b.each(func(unit int, capacity, rate float64) {
 			n := a.Left[unit]
 			near = near || n >= 0 && n <= capacity+rate*since.Seconds()
 		})
