@@ -8,7 +8,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// acquire is Acquire for a call that the cell cannot decide about.
+// acquire is Acquire for a call that the cell cannot decide.
 func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c == (Cost{}) && b.slots().most() == 0 {
 		return b.acquireNothing(ctx)

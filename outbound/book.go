@@ -14,17 +14,17 @@ import (
 // bucket's clock, in one trip to wherever the bucket lives. A Booking can be
 // used again, which saves allocations.
 type Booking struct {
-	// Back are tickets that no call will use, in any order: Book sorts them. The
-	// latest bookings are undone; of others comes back what is safe.
+	// Back are tickets that no call will use, in any order: Book sorts them. It undoes
+	// the latest bookings, and gives back of others what is safe.
 	Back []Ticket
-	// Lost is how many of them were lost because their time had passed when this
-	// worker came to use them, and Late is how late the latest was. [Bucket.Changes]
-	// tells of it, as ChangeLate.
+	// Lost is how many of them were lost, because their time had passed when this
+	// worker came to use them, and Late how late the latest was. [Bucket.Changes]
+	// tells of them, as ChangeLate.
 	Lost int
 	Late time.Duration
-	// Move is a ticket to book again for its cost, Costs[0], because units came
-	// back: it is undone if nothing was booked after it, and else nothing is
-	// booked and it stays as it is. The zero Ticket: none.
+	// Move is a ticket to book again for its cost, Costs[0], because units came back.
+	// If nothing was booked after it, Book undoes it first. Else it stays as it is, and
+	// Book books nothing. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
@@ -38,8 +38,8 @@ type Booking struct {
 	// books one place after the other asks for [Clock.Back].
 	After time.Duration
 	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
-	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
-	// booked, Book sets it to what the next booking is to claim.
+	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
+	// something, it sets Claim to what the next booking is to claim.
 	Claim float64
 
 	// Tickets are the places booked, in order: at most one for each of Costs.

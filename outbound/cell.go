@@ -29,7 +29,7 @@ const (
 	busy = math.MaxInt64 // in the word: the state is not here
 	// good tells, in info, that a call that was charged to the word has succeeded.
 	good = 1 << 8
-	// coarse is how exactly a cell knows when its last call went: it only matters
+	// coarse is how exactly a cell knows when its last call went. It only has to know
 	// whether that was more than leak.BookingGrace ago.
 	coarse = int64(time.Millisecond)
 )

@@ -38,8 +38,8 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	return own, nil
 }
 
-// inherit has limits that were given no name keep the name they have among those in
-// force: another of their unit that comes or goes makes them no other limits.
+// inherit gives limits without a name the name that they have among those in force. So they
+// stay the same limits when another of their unit comes or goes.
 func inherit(limits, inForce []Limit) {
 	for i := range limits {
 		l := &limits[i]
@@ -150,7 +150,7 @@ func (l *Limit) law() leak.Limit {
 	return leak.Limit{Name: l.Name, Unit: l.Unit, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window}
 }
 
-// limitOf returns the limit of which a store knows that.
+// limitOf is the way back of law, for a limit that another worker has set.
 func limitOf(l *leak.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name}
 	if l.Window > 0 && l.Window <= maxWait-jitter {
@@ -196,10 +196,10 @@ type inForce struct {
 	before  *limitSet // those of the version before, if they were others; nil: it is not known
 }
 
-// align brings a charge that was booked under other limits to these: what one of them
-// does not know of it cannot come back from it, and counts as the cost says. A charge
-// from just before the limits were replaced follows those that have stayed; of an older
-// one nothing comes back.
+// align converts a charge that was booked under other limits to these. A limit that is newer
+// than the charge gives nothing back for it, and counts it as the cost says. A charge from
+// just before the limits were replaced follows those that have stayed; an older one gets
+// nothing back.
 func (f *inForce) align(c *leak.Charge, cost *Cost) {
 	if c.Version == f.version {
 		return
@@ -238,7 +238,7 @@ func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce
 		set = &f.limitSet
 	}
 	next := f.next(set, r.Stamp, r.Version)
-	p.CompareAndSwap(f, next) // or somebody has heard of others since
+	p.CompareAndSwap(f, next) // unless another operation has heard of others since
 	return next
 }
 

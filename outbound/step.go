@@ -67,7 +67,7 @@ func (t *trip) done() {
 }
 
 // resolve writes down what the step takes of the limits in force, up to the first cost
-// that can never go, and returns why that cannot. slots says that there is a limit on calls
+// that can never go, and returns why that one cannot. slots says that there is a limit on calls
 // at once, which counts every call.
 func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
