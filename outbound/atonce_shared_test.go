@@ -51,7 +51,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
 			t.Errorf("a cost that only AtOnce would count: %v", err)
 		}
-		// Of a refusal for want of a unit nothing stays taken.
+		// A call that is refused for want of a unit keeps no place.
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter != time.Second {
 			t.Errorf("no unit: %v", err)
 		}

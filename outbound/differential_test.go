@@ -110,7 +110,7 @@ func (w *twin) change(l Limit) {
 }
 
 // The same schedule through a bucket and through the arithmetic: the cell
-// is an optimization, and nobody can tell.
+// is an optimization, and no caller can tell.
 func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 	rounds := 400
 	if raced || testing.Short() {

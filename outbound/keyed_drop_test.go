@@ -103,7 +103,7 @@ func TestLimiterThatCannotTellIsKept(t *testing.T) {
 	})
 }
 
-// numbered is a limiter that is always idle, and whose permits know it.
+// numbered is a limiter that is always idle. Its permits know it.
 type numbered struct {
 	acquire func(*numbered)
 	calls

@@ -122,7 +122,7 @@ func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 	}
 }
 
-// What has no key of a bucket is its maker's own.
+// An error without a bucket's key stays as New has made it.
 func TestAnErrorOfNewWithoutAKeyStays(t *testing.T) {
 	keyed := &outbound.Keyed[string]{
 		Label: func(string) string { return "label" },
