@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// around is a call of somebody else around a permit, with methods of its own.
+// around is a foreign Call around a permit, with methods of its own.
 type around struct {
 	p    *Permit
 	last Answer
@@ -19,7 +19,7 @@ func (a *around) Settle(used Cost)    { a.p.Settle(used) }
 func (a *around) Answered(now Answer) { a.last = now; a.p.Answered(now) }
 func (a *around) Done()               { a.p.Done() }
 
-// within is a call of somebody else that embeds a permit, and overrides a method.
+// within is a foreign Call that embeds a permit, and overrides a method.
 type within struct{ *Permit }
 
 func (w within) Done() { w.Permit.Done() }

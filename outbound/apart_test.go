@@ -36,7 +36,7 @@ func TestWorkersThatShareNoBucketDoNotComeBackInStep(t *testing.T) {
 			var all sync.WaitGroup
 			for w := range uint64(workers) {
 				b := Must(NewBucket("worker", PerSecond(1)))
-				b.ledger().random = random(seed, w)
+				b.slowPath().random = random(seed, w)
 				all.Go(func() {
 					for ctx.Err() == nil {
 						p, err := b.Acquire(ctx, Cost{1})
@@ -77,7 +77,7 @@ func TestADoubledHoldOfABucketThatNobodySharesIsLongerByChance(t *testing.T) {
 		half := func() float64 { return 0.5 }
 		own := Must(NewBucket("own", Limit{Capacity: 10, LeakRate: 10}))
 		shared := Must(NewSharedBucket(leak.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 10}))
-		own.ledger().random, shared.ledger().random = half, half
+		own.slowPath().random, shared.slowPath().random = half, half
 		refuse := func(b *Bucket, asked, atMost, want time.Duration) {
 			t.Helper()
 			s, err := b.State(ctx)

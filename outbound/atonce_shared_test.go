@@ -51,7 +51,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
 			t.Errorf("a cost that only AtOnce would count: %v", err)
 		}
-		// Of a refusal for want of a unit nothing stays taken.
+		// A call that is refused for want of a unit keeps no place.
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter != time.Second {
 			t.Errorf("no unit: %v", err)
 		}
@@ -107,9 +107,9 @@ func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, 
 	return f.Memory.Update(ctx, key, op)
 }
 
-// Who was refused for want of a place that a trip had reserved, and then did not use,
-// hears of it at once.
-func TestAPlaceThatATripGivesBackIsToldToWhoWaits(t *testing.T) {
+// A caller that was refused because a trip had reserved the place hears at once when the
+// trip does not use it.
+func TestCallersThatWaitHearOfAPlaceThatATripGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		told := make(chan struct{}, 9)
@@ -142,7 +142,7 @@ func (h heldUp) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 }
 
 // A call whose answers come too late has a place among the calls at once until it gives
-// up. Who was refused meanwhile hears of the end.
+// up. A caller that was refused meanwhile hears of the end.
 func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))

@@ -343,7 +343,7 @@ func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
 	})
 }
 
-// No end of a call makes room for what can never go.
+// The end of a call makes no room for a cost that can never go.
 func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}

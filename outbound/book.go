@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,17 +14,17 @@ import (
 // bucket's clock, in one trip to wherever the bucket lives. A Booking can be
 // used again, which saves allocations.
 type Booking struct {
-	// Back are tickets that no call will use, in any order: Book sorts them. The
-	// latest bookings are undone; of others comes back what is safe.
+	// Back are tickets that no call will use, in any order: Book sorts them. It undoes
+	// the latest bookings, and gives back of others what is safe.
 	Back []Ticket
-	// Lost is how many of them were lost because their time had passed when this
-	// worker came to use them, and Late is how late the latest was. [Bucket.Changes]
-	// tells of it, as ChangeLate.
+	// Lost is how many of them were lost, because their time had passed when this
+	// worker came to use them, and Late how late the latest was. [Bucket.Changes]
+	// tells of them, as ChangeLate.
 	Lost int
 	Late time.Duration
-	// Move is a ticket to book again for its cost, Costs[0], because units came
-	// back: it is undone if nothing was booked after it, and else nothing is
-	// booked and it stays as it is. The zero Ticket: none.
+	// Move is a ticket to book again for its cost, Costs[0], because units came back.
+	// If nothing was booked after it, Book undoes it first. Else it stays as it is, and
+	// Book books nothing. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
@@ -35,12 +34,12 @@ type Booking struct {
 	// first that is refused.
 	Horizon time.Duration
 	// After is the shortest wait of the first, in a store that is far away: a
-	// place that is due before its reply is here is lost, or goes late. Who books
-	// one place after the other asks for [Clock.Back].
+	// place that is due before its reply is here is lost, or goes late. A caller that
+	// books one place after the other asks for [Clock.Back].
 	After time.Duration
 	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
-	// says: +Inf when it begins to have one, 0 while it has none. Whatever was
-	// booked, Book sets it to what the next booking is to claim.
+	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
+	// something, it sets Claim to what the next booking is to claim.
 	Claim float64
 
 	// Tickets are the places booked, in order: at most one for each of Costs.
@@ -51,28 +50,6 @@ type Booking struct {
 	into    []leak.Charge
 	charges []*leak.Charge
 	booked  uint64 // tickets so far
-}
-
-// Ticket is a place at which one call may go.
-type Ticket struct{ call *call }
-
-// Permit makes the ticket the permit of a call, when the call goes.
-func (t Ticket) Permit() Permit { return Permit{call: t.call} }
-
-// Cost returns what the ticket was booked for.
-func (t Ticket) Cost() Cost { return t.call.cost[0] }
-
-// compare orders tickets as they were booked.
-func (t Ticket) compare(u Ticket) int {
-	switch {
-	case t.call == u.call:
-		return 0
-	case t.call == nil:
-		return -1
-	case u.call == nil:
-		return 1
-	}
-	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
 }
 
 // Book carries the booking out: it is what golang.org/x/time/rate calls Reserve, for
@@ -110,24 +87,24 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		s.move = &k.Move.call.charge[0]
 		s.brings = k.Move.call.slot.inUse()
 	}
-	l := b.ledger()
-	l.announceLate(max(0, k.Lost), max(0, k.Late))
-	gen := l.gen.Load()
+	m := &b.slowPath().common
+	m.watches.announceLate(k.Lost, k.Late)
+	changes := m.waiting.changes.Load()
 	sent := time.Now()
 	var r reply
 	err := b.book(ctx, &s, &r)
 	clear(k.charges)
 	k.charges = k.charges[:0]
 	if len(s.back) > 0 {
-		l.changed()
+		m.waiting.changed()
 	}
 	if r.State.Speed > 0 {
 		k.Clock = b.clock(&r, sent)
-		if k.Clock.gen = gen; len(s.reports) > 0 {
-			k.Clock.gen++ // that they have arrived is told to all, but known here
+		if k.Clock.changes = changes; len(s.reports) > 0 {
+			k.Clock.changes++ // that they have arrived is told to all, but known here
 		}
 		if s.after > 0 && len(r.Charges) > 0 {
-			k.Clock.heed(r.Charges[0].Place, s.after)
+			k.Clock.delay(r.Charges[0].Place, s.after)
 		}
 	}
 	if err != nil {
@@ -140,7 +117,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Move.call != nil && len(r.Charges) > 0 {
 		k.Move.call.once(flagDone | flagVoid)
 		if n := k.Move.call.slot.drop(); !r.slots { // else the new ticket has its place
-			b.free(n)
+			m.slots.free(n)
 		}
 	}
 	b.tickets(k, &r)
@@ -158,45 +135,11 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 		if calls != nil {
 			c = &calls[i]
 		}
-		c.bucket, c.cost[0], c.charge[0] = b, k.Costs[i], r.Charges[i]
+		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
 		c.admitted = time.Now()
-		c.hold(r)
+		c.takeSlot(r)
 		k.booked++
 		c.order, c.version = k.booked, r.Version
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
-}
-
-// book carries an operation out and says why the first of its costs was refused.
-func (b *Bucket) book(ctx context.Context, s *step, r *reply) error {
-	for i := range s.costs {
-		if !s.costs[i].valid() {
-			if i > 0 { // those before it can go
-				s.costs = s.costs[:i]
-				break
-			}
-			return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
-		}
-	}
-	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
-		return err
-	}
-	switch {
-	case r.noSlot: // nobody has looked yet whether it can ever go
-		if err := b.check(&r.force.limitSet, &s.costs[0]); err != nil {
-			return err
-		}
-	case !r.Refused:
-		return r.bad
-	}
-	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
-	if refused.Held {
-		refused.Reason = Reason(r.State.Why)
-	}
-	if r.noSlot {
-		b.ledger().crowded(refused)
-	} else if r.Limit >= 0 {
-		refused.Limit = r.force.own[r.Limit].Name
-	}
-	return refused
 }

@@ -75,8 +75,8 @@ func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
 	})
 }
 
-// A booking that was given back is no booking: a hold that comes then knows that
-// nobody is on the way.
+// A booking that was given back is no booking: a hold after it takes no call for on its
+// way.
 func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 	for _, before := range []time.Duration{-1, 0, 50 * time.Millisecond, 150 * time.Millisecond} {
 		for _, kept := range []time.Duration{0, 20 * time.Millisecond} {
@@ -124,9 +124,9 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 	}
 }
 
-// A settle that was to ride on the next booking is not lost when whoever waited
-// does so no more.
-func TestASettleOutlivesWhoWaited(t *testing.T) {
+// A settle that was to ride on the next booking of a queue is not lost when the queue
+// stops waiting.
+func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, limit := leak.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
 		b := Must(NewSharedBucket(m, "k", limit))

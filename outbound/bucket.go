@@ -2,11 +2,9 @@ package outbound
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
+	"slices"
 	"time"
-	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -26,65 +24,23 @@ import (
 // nanoseconds for one limit and a few hundred for several; it does not
 // allocate with one limit of which nobody waits. A bucket has no goroutine and
 // needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
-type Bucket struct {
-	// What every call looks at comes first: with very many buckets most of a
-	// decision is waiting for them to come into the cache.
-	word     atomic.Int64  // when the bucket is empty, in ns of this process; or busy: see fast.go
-	seen     atomic.Int64  // when the last call was admitted by the word, to the millisecond
-	unit     int64         // ns that a unit takes to leak; 0: no fast path
-	brim     int64         // ns that a full bucket takes to leak
-	capacity float64       // of the first limit, in line: a bucket with one limit costs 96 bytes
-	pins     atomic.Int32  // permits that a Keyed has out
-	info     atomic.Uint32 // the unit of the first limit, and good
-	key      string
-	slow     atomic.Pointer[ledger]
-	born     time.Duration
-	rate     float64 // of the first limit; 0: AtOnce
-	said     unique.Handle[said]
-}
-
-// said is what else the first limit says. Most buckets say the same as others, and
-// share it; the zero Handle says nothing.
-type said struct {
-	name   string
-	n      float64
-	window time.Duration
-}
-
-// good tells, in info beside the unit, that a call of the fast path has succeeded.
-const good = 1 << 8
-
-func (b *Bucket) unitOf() int { return int(b.info.Load() & (Units - 1)) }
+type Bucket struct{ core }
 
 // NewBucket returns a bucket that lives in this process, or a [*LimitError].
 // The key names it in errors and events; every call of NewBucket makes a
 // bucket of its own, whatever the key.
 func NewBucket(key string, limits ...Limit) (*Bucket, error) {
-	if len(limits) == 1 { // without a copy to the heap
-		if flaw := limits[0].check(); flaw != "" {
-			return nil, &LimitError{Key: key, Limit: limits[0], Reason: flaw}
+	if len(limits) != 1 {
+		var err error
+		if limits, err = checkLimits(key, limits); err != nil {
+			return nil, err
 		}
-		return newBucket(key, &limits[0]), nil
+	} else if flaw := limits[0].check(); flaw != "" { // without a copy to the heap
+		return nil, &LimitError{Key: key, Limit: limits[0], Reason: flaw}
 	}
-	own, err := checkLimits(key, limits)
-	if err != nil {
-		return nil, err
-	}
-	b := newBucket(key, &own[0])
-	b.word.Store(busy)
-	b.unit = 0
-	b.slow.Store(newLedger(b, own))
+	b := new(Bucket)
+	b.init(key, limits, nil)
 	return b, nil
-}
-
-func newBucket(key string, l *Limit) *Bucket {
-	b := &Bucket{key: key, born: now(), capacity: l.Capacity, rate: l.LeakRate}
-	if more := (said{l.Name, l.n, l.window}); more != (said{}) {
-		b.said = unique.Make(more)
-	}
-	b.info.Store(uint32(l.Unit))
-	b.start(l)
-	return b
 }
 
 // NewSharedBucket returns a bucket whose state is in a store, under the key:
@@ -111,23 +67,9 @@ func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error)
 	if len(own) == 1 && own[0].atOnce {
 		return nil, &LimitError{Key: key, Limit: own[0], Reason: "AtOnce is this worker's own: a shared bucket needs a limit to share beside it"}
 	}
-	b := newBucket(key, &own[0])
-	b.word.Store(busy)
-	b.unit = 0
-	l := newLedger(b, own)
-	l.store, l.made = s, &l.force.Load().limitSet
-	b.slow.Store(l)
+	b := new(Bucket)
+	b.init(key, own, s)
 	return b, nil
-}
-
-// noSlots refuses a limit that needs the calls of all workers to be known.
-func noSlots(key string, limits []Limit) error {
-	for i := range limits {
-		if limits[i].atOnce {
-			return &LimitError{Key: key, Limit: limits[i], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
-		}
-	}
-	return nil
 }
 
 // Must returns the bucket, and panics if there is an error: for buckets that
@@ -150,11 +92,7 @@ func (b *Bucket) Key() string {
 // Shared reports whether the bucket's state is in a store, so that whatever is asked
 // of it takes a trip: for packages that wait.
 func (b *Bucket) Shared() bool {
-	if b == nil {
-		return false
-	}
-	l := b.slow.Load()
-	return l != nil && l.store != nil
+	return b != nil && b.remote()
 }
 
 // Acquire admits a call of this cost if it fits under every limit now, and
@@ -173,85 +111,19 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if c.valid() {
 		// The clock first: between looking at the bucket and changing it there
 		// is then little time for others to take its cache line away.
-		wait, ok := b.take(&c, int64(now()), &p)
+		wait, ok, known := b.take(&c, int64(now()), &p.fill)
 		if ok {
+			if p.core = &b.core; known {
+				p.flags = flagKnown
+			}
 			return p, nil
 		}
 		if wait > 0 {
-			return p, &ThrottledError{Key: b.key, Limit: b.limitName(), RetryAfter: wait}
+			return p, &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}
 		}
 	}
 	p.call, err = b.acquire(ctx, c)
 	return p, err
-}
-
-// acquire is Acquire for whatever is not the fast path.
-func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c == (Cost{}) && b.slots() == 0 {
-		return b.acquireNothing(ctx)
-	}
-	k := &call{bucket: b, cost: [1]Cost{c}, admitted: time.Now()}
-	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
-	for late := 0; ; late++ {
-		var r reply
-		if err := b.book(ctx, &s, &r); err != nil {
-			if late > 0 { // what came too late went back with this trip
-				b.ledger().changed()
-			}
-			return nil, err
-		}
-		k.charge[0] = r.Charges[0]
-		k.hold(&r)
-		if k.inTime(&r) {
-			return k, nil
-		}
-		k.admitted = time.Now()
-		back := k.charge[0]
-		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
-		if late == mostLate {
-			s.costs = nil
-			_ = b.do(context.WithoutCancel(ctx), "give back", &s, &r)
-			b.ledger().changed()
-			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
-		}
-	}
-}
-
-// acquireNothing is acquire for a call that costs nothing: it goes, before those who
-// are booked as well, unless a hold lasts.
-func (b *Bucket) acquireNothing(ctx context.Context) (Call, error) {
-	k := &call{bucket: b, admitted: time.Now()}
-	var r reply
-	if err := b.peek(ctx, "peek", &r); err != nil {
-		return nil, err
-	}
-	if r.State.Rem > 0 {
-		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
-	}
-	// No life knows of this charge: nothing of it comes back.
-	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
-	return k, nil
-}
-
-// mostLate is how many answers a call gives back because they come too late, before it
-// gives up.
-const mostLate = 3
-
-var errLate = errors.New("answers come too late to be used")
-
-// inTime reports whether the answer that admits the call comes in time. One that a
-// shared store had to give again, or that was held up, may tell of a place at which
-// others have followed long since: together with them the call would be one too many.
-func (k *call) inTime(r *reply) bool {
-	if r.When.IsZero() {
-		return true
-	}
-	now := time.Now()
-	if now.Sub(k.admitted) <= lag {
-		return true
-	}
-	_, late := r.State.Due(k.charge[0].Place)
-	return late+now.Sub(clamp(r.Heard, k.admitted, now)) <= lag
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each
@@ -272,7 +144,7 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if err := b.do(ctx, "fillup", &step{action: leak.Meter, costs: costs[:]}, &r); err != nil {
 		return State{}, err
 	}
-	return nearest(b.states(&r)), nil
+	return nearest(r.states()), nil
 }
 
 // AbleToAccept reports whether Acquire would admit a call of this cost now,
@@ -290,13 +162,13 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
-	if err := clock.check(&c); err != nil {
+	if err := b.check(clock.limits, &c); err != nil {
 		return false, err
 	}
-	if c == (Cost{}) && b.slots() == 0 {
+	if c == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}
-	return clock.wait(&Cost{}, &c) == 0 && b.room(), nil
+	return clock.wait(&Cost{}, &c) == 0 && b.slots().room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -315,7 +187,7 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
-// that were booked are void, and whoever waits books anew. Nothing refills.
+// that were booked are void, and callers that wait book anew. Nothing refills.
 func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -323,12 +195,12 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 }
 
-// SetLimits replaces the limits, for all who share the bucket. Limits are
+// SetLimits replaces the limits, for all workers that share the bucket. Limits are
 // matched by Unit and Name, and one without a Name first by what it says, such as "10
 // per 1s", with those that this bucket knows to be in force: the level of one that
 // stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
 // for the next second go at their places, and nobody overtakes them; places further
-// away are void, and whoever waits books anew, by the new limits. Limits that are in
+// away are void, and callers that wait book anew, by the new limits. Limits that are in
 // force already change nothing: a program may set what it reads as often as it reads
 // it. In a shared store the limits that are set win over those that any bucket was made
 // with, until SetLimits with none, which makes the buckets' own count again; a bucket in
@@ -338,6 +210,9 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 		return err
 	}
 	shared := b.Shared()
+	if shared && findAtOnce(limits) >= 0 {
+		return &LimitError{Key: b.key, Limit: limits[findAtOnce(limits)], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
+	}
 	var own []Limit
 	if len(limits) > 0 || !shared {
 		var err error
@@ -345,22 +220,84 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	if shared {
-		if err := noSlots(b.key, own); err != nil {
-			return err
-		}
-	}
 	if !shared {
-		if l := b.slow.Load(); l != nil {
-			inherit(own, l.force.Load().own)
-		} else {
-			inherit(own, b.first())
-		}
-		if b.has(own) {
+		given := b.given()
+		if inherit(own, given); slices.Equal(own, given) {
 			return nil
 		}
 	}
 	return b.do(ctx, "set limits", &step{action: leak.Replace, limits: own}, new(reply))
+}
+
+// State returns the state of the limit nearest its brim, and changes nothing.
+func (b *Bucket) State(ctx context.Context) (State, error) {
+	all, err := b.States(ctx)
+	if err != nil {
+		return State{}, err
+	}
+	return nearest(all), nil
+}
+
+// States returns the state of each limit, in the order of the limits, and
+// changes nothing.
+func (b *Bucket) States(ctx context.Context) ([]State, error) {
+	if err := b.ready(ctx); err != nil {
+		return nil, err
+	}
+	var r reply
+	if err := b.peek(ctx, "state", &r); err != nil {
+		return nil, err
+	}
+	return r.states(), nil
+}
+
+// Idle reports whether forgetting the bucket would lose nothing: it is empty,
+// nobody is booked or in progress, nothing holds or slows it, and its limits
+// are those that it was made with. A bucket in a shared store is always idle:
+// its state is not here. It is what a [Keyed] asks before it drops a bucket.
+func (b *Bucket) Idle() bool { return b.unmade() || b.idle() }
+
+// Changes has f called with what happens to the bucket's state from now on. A hold or
+// a slow-down that is in force already is told first. stop ends it, and does not wait: f
+// may be running then, or be called once more. A nil f hears nothing and costs nothing.
+//
+// Changes are found by the operations on the bucket, which has no goroutine that looks
+// by itself. So the end of a hold, and what another worker of a shared bucket has
+// caused, is told when the bucket is asked next, be it by [Bucket.State]. What has begun
+// and ended between two operations is not told.
+//
+// f is called in a goroutine of its own, with one change after the other, and holds no
+// call up. It may use the bucket. Changes that come while it runs wait for it. If it
+// panics, the program ends.
+func (b *Bucket) Changes(f func(Change)) (stop func()) {
+	if f == nil || b.unmade() {
+		return func() {}
+	}
+	m := &b.slowPath().common
+	return m.watches.add(f, int(m.slots.collected.Load()))
+}
+
+// OnChange has f called, soon, in any goroutine and with no lock held,
+// whenever something in this process changes the plans of callers that wait for the
+// bucket: a Hold, Resume, SetLimits, the end of a call at once, or
+// units that come back. It is for packages that wait, as [Bucket.Book] is. f
+// must not block: the call that changes something may return only after f, and its
+// caller may hold locks. stop ends it.
+func (b *Bucket) OnChange(f func()) (stop func()) {
+	if b.unmade() {
+		return func() {}
+	}
+	leave := b.slowPath().waiting.listen(f)
+	return func() {
+		send := func() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }
+		switch {
+		case !leave():
+		case b.remote(): // not in the way of the caller that stops
+			go send()
+		default:
+			send()
+		}
+	}
 }
 
 // ready is what every method asks first.

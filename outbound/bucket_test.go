@@ -36,10 +36,10 @@ func TestMeterFillsUpToTheBrim(t *testing.T) {
 	})
 }
 
-// 0.1 is not a tenth in binary: what ten of them lack of one is no room. The fast path
+// 0.1 is not a tenth in binary: what ten of them lack of one is no room. The cell
 // counts in ns, and lacks nothing.
 func TestAMeterIsFullButForRounding(t *testing.T) {
-	for name, limits := range map[string][]Limit{"fast": {{Capacity: 1, LeakRate: 1}}, "ledger": {{Capacity: 1, LeakRate: 1}, AtOnce(5)}} {
+	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, AtOnce(5)}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("meter", limits...))
 			for i := range 10 {
@@ -140,8 +140,8 @@ func TestRefusalsNameTheTimesAtWhichGCRAAllows(t *testing.T) {
 	}
 }
 
-// Alone, a caller who comes back early is refused, and one who
-// comes back on time is admitted.
+// A lone caller that comes back early is refused, and one that comes back on time is
+// admitted.
 func TestRetryAfterIsExact(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{PerSecond(10)}, {Limit{Capacity: 2, LeakRate: 1}}, {Limit{Capacity: 3, LeakRate: 7}}, {Limit{Capacity: 1, LeakRate: 1e7 / 3}},

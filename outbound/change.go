@@ -3,12 +3,15 @@ package outbound
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Change is something that has happened to a bucket's state, for metrics and logs,
-// whoever has caused it: a call, an operator, or another worker of a shared bucket.
-// [Observe] tells what happens to calls. What its kind does not mention is zero.
+// Change is something that has happened to a bucket's state, for metrics and logs. A call,
+// an operator, or another worker of a shared bucket has caused it. [Observe] tells what
+// happens to calls. A field that its kind does not mention is zero.
 type Change struct {
 	Kind ChangeKind
 	// Hold is how long the hold is to last from now on, with ChangeHeld and
@@ -44,14 +47,14 @@ const (
 	ChangeSlowed
 	// ChangeLimits is a change of the limits.
 	ChangeLimits
-	// ChangeForgotten is calls in progress that have lost their permits without Done,
-	// as where nobody has closed the body of a response: the garbage collector has
+	// ChangeForgotten is calls in progress whose permits the program has dropped without
+	// Done, as when it does not close the body of a response. The garbage collector has
 	// given their places among the calls at once back, long after they had ended.
 	ChangeForgotten
-	// ChangeLate is places that calls had in a queue, and that were lost because they
-	// had passed when this process came to use them, by more than the queue's tolerance: its
-	// timers are late, as on a busy host, or it was paused, or a store's reply was late.
-	// Each costs throughput, up to a unit's time.
+	// ChangeLate is places of calls in a queue that were lost. They had passed by more than
+	// the queue's tolerance when this process came to use them: its timers are late, as on a
+	// busy host, or it was paused, or a store's reply was late. Each costs throughput, up to
+	// a unit's time.
 	ChangeLate
 )
 
@@ -65,64 +68,80 @@ func (k ChangeKind) String() string {
 	return changeKinds[k]
 }
 
-// Changes has f called with what happens to the bucket's state from now on. A hold or
-// a slow-down that is in force already is told first. stop ends it, and does not wait: f
-// may be running then, or be called once more. A nil f hears nothing and costs nothing.
-//
-// Changes are found by the operations on the bucket, which has no goroutine that looks
-// by itself. So the end of a hold, and what another worker of a shared bucket has
-// caused, is told when the bucket is asked next, be it by [Bucket.State]. What has begun
-// and ended between two operations is not told.
-//
-// f is called in a goroutine of its own, with one change after the other, and holds no
-// call up. It may use the bucket. Changes that come while it runs wait for it. If it
-// panics, the program ends.
-func (b *Bucket) Changes(f func(Change)) (stop func()) {
-	if f == nil || b.unmade() {
-		return func() {}
-	}
-	l := b.ledger()
-	w := &watch{tell: f, state: watched{speed: 1}}
-	l.mu.Lock()
-	w.collected = l.collected
-	l.mu.Unlock()
-	edit := func(change func([]*watch) []*watch) {
-		l.watchMu.Lock()
-		defer l.watchMu.Unlock()
-		var all []*watch
-		if old := l.watches.Load(); old != nil {
-			all = slices.Clone(*old) // others may be reading the old one
-		}
-		if all = change(all); len(all) == 0 {
-			l.watches.Store(nil)
-			return
-		}
-		l.watches.Store(&all)
-	}
-	edit(func(all []*watch) []*watch { return append(all, w) })
+// watches are the callers of Changes; nil: there are none.
+type watches struct{ atomic.Pointer[[]*watch] }
+
+// add has f hear of changes. collected is how many calls were forgotten until now.
+func (a *watches) add(f func(Change), collected int) (stop func()) {
+	w := &watch{tell: f, state: watched{speed: 1}, collected: collected}
+	a.edit(func(all []*watch) []*watch { return append(all, w) })
 	return func() {
 		w.mu.Lock()
 		w.stopped = true
 		w.mu.Unlock()
-		edit(func(all []*watch) []*watch {
+		a.edit(func(all []*watch) []*watch {
 			return slices.DeleteFunc(all, func(v *watch) bool { return v == w })
 		})
 	}
 }
 
-// watch is somebody who hears of changes.
+// edit changes a copy, because others may be reading the watches.
+func (a *watches) edit(change func([]*watch) []*watch) {
+	for {
+		old := a.Load()
+		var all []*watch
+		if old != nil {
+			all = slices.Clone(*old)
+		}
+		next := &all
+		if all = change(all); len(all) == 0 {
+			next = nil
+		}
+		if a.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+// announce tells each watch what an operation has found.
+func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.lookLocked(r) }) }
+
+// announceLate tells each watch of places that were lost.
+func (a *watches) announceLate(places int, late time.Duration) {
+	if places > 0 {
+		a.tell(func(w *watch) { w.addLocked(Change{Kind: ChangeLate, Calls: places, Late: max(0, late)}) })
+	}
+}
+
+// tell has each watch note its news, and tell them in a goroutine of its own.
+func (a *watches) tell(note func(*watch)) {
+	all := a.Load()
+	if all == nil {
+		return
+	}
+	for _, w := range *all {
+		w.mu.Lock()
+		if note(w); len(w.news) > 0 && !w.telling {
+			w.telling = true
+			go w.run()
+		}
+		w.mu.Unlock()
+	}
+}
+
+// watch is one caller of Changes.
 type watch struct {
 	tell func(Change)
 
 	mu        sync.Mutex // protects what follows
 	state     watched    // as of the last look
 	when      time.Time  // the local time of that, if the store tells one
-	turn      uint64     // of the operation, in this process
 	begun     time.Duration
-	limits    []Limit
+	limits    *limitSet
+	atOnce    *atOnce
 	collected int
-	news      []Change // that nobody has been told yet
-	telling   bool     // a goroutine is about to
+	news      []Change // not told yet
+	telling   bool     // run is telling them
 	stopped   bool
 }
 
@@ -142,46 +161,10 @@ const moved = time.Millisecond
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
 
-// anew is by how much the epoch is greater, at least, of a key that has expired, or was
-// lost, and began anew before others have held it: it starts with the time of its birth,
-// in nanoseconds, or microseconds as in Redis, where a hold or a Resume adds one.
+// anew is by how much the epoch grows, at least, when a key has expired, or was lost, and
+// begins anew. Its epoch starts with the time of its birth, in nanoseconds, or microseconds
+// as in Redis. A hold or a Resume adds one.
 const anew = 100
-
-// announce tells all who want to hear what an operation has found.
-func (l *ledger) announce(r *reply) {
-	all := l.watches.Load()
-	if all == nil {
-		return
-	}
-	for _, w := range *all {
-		w.mu.Lock()
-		w.look(r)
-		w.start()
-		w.mu.Unlock()
-	}
-}
-
-// announceLate tells all who want to hear of places that were lost.
-func (l *ledger) announceLate(places int, late time.Duration) {
-	all := l.watches.Load()
-	if all == nil || places == 0 {
-		return
-	}
-	for _, w := range *all {
-		w.mu.Lock()
-		w.add(Change{Kind: ChangeLate, Calls: places, Late: late})
-		w.start()
-		w.mu.Unlock()
-	}
-}
-
-// start has a goroutine tell the news, if there are any. mu is held.
-func (w *watch) start() {
-	if len(w.news) > 0 && !w.telling {
-		w.telling = true
-		go w.run()
-	}
-}
 
 // run tells the news until there are none.
 func (w *watch) run() {
@@ -199,9 +182,9 @@ func (w *watch) run() {
 	}
 }
 
-// look notes what is new in a reply. mu is held.
-func (w *watch) look(r *reply) {
-	if r.State.Speed == 0 || r.turn < w.turn {
+// lookLocked notes what is new in a reply.
+func (w *watch) lookLocked(r *reply) {
+	if r.State.Speed == 0 {
 		return
 	}
 	s, was := &r.State, w.state
@@ -216,32 +199,52 @@ func (w *watch) look(r *reply) {
 	resumed := was.known && s.Born != was.born && !first && added > 0 && added < anew
 	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
 	if was.held && (passed || !is.held && !resumed) {
-		w.add(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
+		w.addLocked(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
 		was.held = false
 	}
 	if resumed {
-		w.add(Change{Kind: ChangeResumed})
+		w.addLocked(Change{Kind: ChangeResumed})
 		was.held, was.speed = false, 1
 	}
 	if is.held && !was.held {
 		w.begun = s.At
-		w.add(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held && is.until > later(was.until, moved) {
-		w.add(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held {
 		is.until = was.until
 	}
 	if is.speed < was.speed {
-		w.add(Change{Kind: ChangeSlowed, Speed: is.speed})
+		w.addLocked(Change{Kind: ChangeSlowed, Speed: is.speed})
 	}
-	limits := r.all()
-	if was.known && !sameLimits(w.limits, limits) {
-		w.add(Change{Kind: ChangeLimits})
+	limits := &r.force.limitSet
+	if was.known && !(w.limits.same(limits) && w.atOnce.same(r.atOnce)) {
+		w.addLocked(Change{Kind: ChangeLimits})
 	}
 	if n := r.collected - w.collected; n > 0 {
-		w.add(Change{Kind: ChangeForgotten, Calls: n})
+		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
 	}
-	w.state, w.when, w.turn, w.limits, w.collected = is, r.When, r.turn, limits, r.collected
+	w.state, w.when = is, r.When
+	w.limits, w.atOnce, w.collected = limits, r.atOnce, r.collected
 }
 
-func (w *watch) add(c Change) { w.news = append(w.news, c) }
+func (w *watch) addLocked(c Change) { w.news = append(w.news, c) }
+
+// hold is when a bucket's hold ends, as far as this process has heard.
+type hold struct {
+	until atomic.Int64 // the store's time; 0: there is none
+	born  atomic.Int64 // of the life in which that is so
+}
+
+// extends takes in a state, and reports whether its hold has begun since the last one or
+// ends later.
+func (h *hold) extends(s *leak.State) bool {
+	until := int64(0)
+	if s.Rem > 0 {
+		until = int64(later(s.At, s.Rem))
+	} else if h.until.Load() == 0 {
+		return false
+	}
+	was, born := h.until.Swap(until), h.born.Swap(int64(s.Born))
+	return until != 0 && (was == 0 || born != int64(s.Born) || until > int64(later(time.Duration(was), moved)))
+}

@@ -38,7 +38,7 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Change) {
 	c.all = nil
 }
 
-// eachBucket runs f with a bucket of this process, one that has no fast path,
+// eachBucket runs f with a bucket of this process, one that has no cell,
 // and a worker's bucket of a key that another worker uses.
 func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	one := Limit{Capacity: 10, LeakRate: 1}
@@ -62,7 +62,7 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	}
 }
 
-func TestChangesTellOfHoldsWhoeverHasCausedThem(t *testing.T) {
+func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Changes(c.hear)()
@@ -87,7 +87,7 @@ func TestChangesTellOfHoldsWhoeverHasCausedThem(t *testing.T) {
 		c.expect(t, mine, "held anew", Change{Kind: ChangeHeld, Hold: time.Second})
 		time.Sleep(time.Minute)
 		hold(time.Hour)
-		c.expect(t, mine, "held long after an end that nobody has seen", Change{Kind: ChangeReleased, Hold: time.Second}, Change{Kind: ChangeHeld, Hold: time.Hour})
+		c.expect(t, mine, "held long after an end that no operation has seen", Change{Kind: ChangeReleased, Hold: time.Second}, Change{Kind: ChangeHeld, Hold: time.Hour})
 		if err := other.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -211,11 +211,11 @@ func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
 	})
 }
 
-func TestNobodyWhoListensCostsNothing(t *testing.T) {
+func TestNoListenerCostsNothing(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 	b.Changes(nil)()
 	if b.slow.Load() != nil {
-		t.Error("a nil function has made a ledger")
+		t.Error("a nil function has made a slowPath")
 	}
 	b.Changes(func(Change) {})()
 	if b.slow.Load().watches.Load() != nil {

@@ -9,7 +9,7 @@ import (
 // Clock is what a reply told about a bucket: its clock, its levels and its
 // limits. A [Booking] carries it.
 type Clock struct {
-	bucket   *Bucket
+	core     *core
 	state    leak.State
 	limits   *limitSet
 	version  int64
@@ -18,13 +18,13 @@ type Clock struct {
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
-	gen      uint64 // of what OnChange tells, before the trip
+	changes  uint64 // that OnChange has told of, before the trip
 }
 
 // clock returns what the reply to a trip that was sent at that time tells.
-func (b *Bucket) clock(r *reply, sent time.Time) Clock {
+func (b *core) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{bucket: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.Shared()}
+	k := Clock{core: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.remote()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -53,32 +53,31 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// heed lays the clock so that the place is due so long after the reply was true, or now
-// if that is sooner. A store that does as it is asked has done so. One that does not
-// know of [leak.Op.After] has booked an earlier place, which would always be late: with it a
-// call goes late by the reply's way back, as it does where a store tells no times.
-func (k *Clock) heed(place, after time.Duration) {
+// delay lays the clock so that the place is due that long after the reply was true, or now
+// if that is sooner. A store that knows [leak.Op.After] has booked such a place. Another has
+// booked an earlier one, which would always be late: with the delay a call goes late by the
+// reply's way back, as it does where a store tells no times.
+func (k *Clock) delay(place, after time.Duration) {
 	in, _ := k.state.Due(place)
 	k.at = k.at.Add(max(0, min(after-in, k.received.Sub(k.at))))
 }
 
-// hearing is how long a reply from a shared store may be relied upon: the more
-// calls go into a hold, the longer a worker is deaf to it. Where a trip normally
-// takes longer, a reply counts for as long as that, up to deaf: one trip is under
-// way at a time, and a worker that is deaf between two replies could use only a
-// part of its places.
+// hearing is how long a worker relies on a reply from a shared store. The longer it does,
+// the more of its calls go into a hold. Where a trip normally takes longer, a reply counts
+// for as long as that, up to deaf: one trip is under way at a time, and a worker without a
+// reply that counts could use only a part of its places.
 const (
 	hearing = 25 * time.Millisecond
 	deaf    = leak.Deaf
 )
 
 // Known reports whether there was a reply at all.
-func (k *Clock) Known() bool { return k.bucket != nil }
+func (k *Clock) Known() bool { return k.core != nil }
 
-// Changed reports whether something that OnChange tells of has happened since the
-// trip began, other than what the trip itself has brought about by the reports
-// that it carried: who did not listen yet has missed it.
-func (k *Clock) Changed() bool { return k.bucket.ledger().gen.Load() != k.gen }
+// Changed reports whether OnChange has told of something since the trip began, other than
+// of the reports that the trip itself has carried. A caller that did not listen yet has
+// missed it.
+func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
 // not, nor after a SetLimits that has made places void: it is to be given back and
@@ -89,20 +88,18 @@ func (k *Clock) Holds(t Ticket) bool {
 }
 
 // Due returns the time at which the ticket's call may go, by this clock.
-func (k *Clock) Due(t Ticket) time.Time { return k.due(t.call.charge[0].Place) }
-
-func (k *Clock) due(place time.Duration) time.Time {
-	in, late := k.state.Due(place)
+func (k *Clock) Due(t Ticket) time.Time {
+	in, late := k.state.Due(t.call.charge[0].Place)
 	if in == 0 {
 		return k.at.Add(-late)
 	}
 	return k.at.Add(in)
 }
 
-// Back returns how long after the time of which it tells a reply is normally here:
-// a place that is due sooner is late before anybody hears of it. Where the store does
-// not tell what is normal, it is how long this reply took. 0 where the store is in
-// this process, or does not tell when its replies are true.
+// Back returns how long a reply normally takes to come back from the store. The worker
+// hears of a place that is due sooner when it is late. Where the store does not tell what
+// is normal, Back is how long this reply took. 0 where the store is in this process, or
+// does not tell when its replies are true.
 func (k *Clock) Back() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may go at the time now, and how late
@@ -148,30 +145,10 @@ func (k *Clock) Same(older *Clock) bool {
 // go, if calls of a total cost ahead go before it. It knows nothing of calls at
 // once. A cost that can never go is a [*CostError].
 func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
-	if err := k.check(c); err != nil {
+	if err := k.core.check(k.limits, c); err != nil {
 		return time.Time{}, err
 	}
 	return k.at.Add(k.wait(ahead, c)), nil
-}
-
-// check returns why a call of this cost can never go.
-func (k *Clock) check(c *Cost) error { return k.bucket.check(k.limits, c) }
-
-// check returns why a call of this cost can never go under these limits.
-func (b *Bucket) check(limits *limitSet, c *Cost) error {
-	counted := false
-	for i := range limits.law {
-		l := &limits.law[i]
-		n := l.Takes(c[l.Unit])
-		counted = counted || n > 0
-		if n > l.Capacity && c.valid() {
-			return &CostError{Key: b.key, Limit: limits.own[i], Cost: *c, Err: ErrTooLarge}
-		}
-	}
-	if !c.valid() || !counted && *c != (Cost{}) && (b.Shared() || b.slots() == 0) {
-		return &CostError{Key: b.key, Cost: *c, Err: ErrInvalidCost}
-	}
-	return nil
 }
 
 // wait returns the real time from the reply on.

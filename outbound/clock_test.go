@@ -49,7 +49,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 	for name, c := range map[string]struct {
 		herald
 		due  time.Duration // from the sending on
-		late time.Duration // of who takes it when the reply is there
+		late time.Duration // of a call that takes it when the reply is there
 	}{
 		"as usual":             {herald{way: 10 * ms, back: 10 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 10 * ms},
 		"delayed":              {herald{way: 10 * ms, back: 310 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 310 * ms},
@@ -69,7 +69,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 			if ready, late := k.Clock.Ready(ticket, time.Now()); !ready || late != c.late {
 				t.Errorf("%s: ready %v, %v late, want %v", name, ready, late, c.late)
 			}
-			// A reply that comes later does not excuse who could have gone before.
+			// A reply that comes later does not excuse a call that could have gone before.
 			time.Sleep(time.Second)
 			again := Booking{}
 			if err := b.Book(ctx, &again); err != nil {
@@ -82,7 +82,8 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 	}
 }
 
-// A word counts from its arrival: on a slow network nobody would ever be heard.
+// The 25 ms count from the arrival of the reply: on a slow network no reply would count
+// otherwise.
 func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 	const ms = time.Millisecond
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {

@@ -9,6 +9,8 @@ import (
 // Units is the number of different units that one [Cost] can carry.
 const Units = leak.MaxUnit + 1
 
+const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
+
 // Cost is what a call takes, one number per unit: Cost{1} is one call. A
 // program with several units indexes them with constants of its own,
 //
@@ -23,30 +25,13 @@ const Units = leak.MaxUnit + 1
 // and not negative, and one that the bucket counts is above 0, or none is:
 // anything else is [ErrInvalidCost]. A call that costs nothing, Cost{}, goes unless a
 // hold lasts: in a queue when its turn comes, and on a bucket at once. Beside an
-// [AtOnce] it is a call like others: it takes a place, and goes before nobody who is
-// booked. An array passes by value, costs no allocation, and a wrapper cannot drop a
+// [AtOnce] it is a call like others: it takes a place, and goes before no booked call. An array passes by value, costs no allocation, and a wrapper cannot drop a
 // unit of it.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What
 // is above the capacity by less than half of that is taken for rounding, as of a
 // sum, and counts as the capacity.
 type Cost [Units]float64
-
-// most returns the largest cost that fits the limits in force, as far as is known here.
-func (b *Bucket) most() Cost {
-	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
-	l := b.slow.Load()
-	if l == nil {
-		if b.rate > 0 {
-			most[b.unitOf()] = b.capacity
-		}
-		return most
-	}
-	for _, limit := range l.force.Load().own {
-		most[limit.Unit] = min(most[limit.Unit], limit.Capacity)
-	}
-	return most
-}
 
 // valid reports whether every number is finite and not negative.
 func (c *Cost) valid() bool {

@@ -173,7 +173,7 @@ func TestACallThatCostsNothingLeavesABucketSmall(t *testing.T) {
 				p.Failed()
 			}
 			if b.slow.Load() != nil {
-				t.Errorf("succeeds %v: it has a ledger", succeeds)
+				t.Errorf("succeeds %v: it has a slowPath", succeeds)
 			}
 			// Its success counts like any other.
 			p = admit(t, b, 1)

@@ -34,7 +34,7 @@ type pair struct {
 	changes int // of the limits since
 }
 
-// near allows for the rate of the fast path, which is whole nanoseconds per unit.
+// near allows for the rate of the cell, which is whole nanoseconds per unit.
 func near(a, b, scale float64) bool { return math.Abs(a-b) <= 1e-5*max(scale, a, b) }
 
 func (w *twin) advance() {
@@ -82,7 +82,7 @@ func (w *twin) level() {
 	w.advance()
 	s, err := w.b.State(ctx)
 	if err != nil || !near(s.Level, w.state.Level[0].Level, w.limits[0].Capacity) {
-		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().stored.State, w.state)
+		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().local.stored.State, w.state)
 	}
 	if held := max(0, w.state.Rem); s.HeldFor != held || math.Abs(s.Speed-w.state.Speed) > 1e-9 {
 		w.Fatalf("held for %v at speed %v, arithmetic %v and %v", s.HeldFor, s.Speed, held, w.state.Speed)
@@ -109,9 +109,9 @@ func (w *twin) change(l Limit) {
 	}
 }
 
-// The same schedule through a bucket and through the arithmetic: the fast path
-// is an optimization, and nobody can tell.
-func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
+// The same schedule through a bucket and through the arithmetic: the cell
+// is an optimization, and no caller can tell.
+func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 	rounds := 400
 	if raced || testing.Short() {
 		rounds = 60
@@ -129,7 +129,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 			exact := unit == math.Trunc(unit)
 			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}, state: leak.New(now())}
 			w.base = w.state.Epoch
-			events := r.IntN(4) // in most rounds the fast path is left rarely
+			events := r.IntN(4) // in most rounds the cell is left rarely
 			for range 300 {
 				step := time.Duration(r.ExpFloat64()*l.Capacity/l.LeakRate*200) * time.Millisecond
 				time.Sleep(step + time.Duration(r.IntN(3))*time.Millisecond)
@@ -182,7 +182,7 @@ func TestTheFastPathDecidesAsTheArithmeticDoes(t *testing.T) {
 					d := time.Duration(r.IntN(5000)) * time.Millisecond
 					w.advance()
 					w.state.Refused(w.limits, p.charge.Epoch, d, 0, p.charge)
-					w.b.ledger().random = func() float64 { return 0 } // a refusal makes the ledger in any case
+					w.b.slowPath().random = func() float64 { return 0 } // a refusal makes the slowPath in any case
 					p.Refused(d)
 				case op < 98:
 					events--

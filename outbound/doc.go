@@ -92,7 +92,7 @@
 // # Metrics and logs
 //
 // [Observe] tells what happens to calls, and [Bucket.Changes] what happens to a bucket:
-// holds, whoever has caused them, and their end, slow-downs, new limits, calls that were
+// holds of whatever cause, and their end, slow-downs, new limits, calls that were
 // forgotten and places that came too late.
 //
 // # Coming from others
@@ -115,52 +115,53 @@
 //
 // What follows is for those who change this package. The arithmetic is in package leak: the
 // law, its words and its reasons. Here a bucket turns costs into one number for each limit,
-// asks for a step, and turns the reply into permits and errors. The files stand in the order
-// in which they use each other, as far as they do not use each other both ways: Bucket, its
-// ledger and its calls do.
+// asks for a step, and turns the reply into permits and errors. A file uses the files above
+// it in this list, and none below; a test draws the uses, and knows the exceptions.
 //
 //	now.go         the clock of this process
 //	reason.go      Reason: why an API asks for a pause
-//	errors.go      all errors that callers see
-//	cost.go        Cost, and the units of a bucket
+//	cost.go        Cost: what a call takes, one number per unit
 //	limit.go       Limit: Per, Burst, Of, AtOnce, and what makes one invalid
+//	errors.go      all errors that callers see
 //	limit_json.go  a Limit in JSON
-//	limits.go      limitSet, a cost in units of each limit; inForce, the limits that count now
+//	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now
 //	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
-//	watchers.go    OnChange: who waits hears that plans have changed
-//	fast.go        the fast path: one limit in one word, and the ways to and from the ledger
-//	ledger.go      the state beside the word; do: a step in memory or in a store; reports
-//	slot.go        places among the calls at once
-//	permit.go      Permit and Call: Settle, Answered, Done
-//	call.go        the permit of all that is not the fast path
+//	slots.go       slots: the places among the calls at once, beside the law
+//	change.go      Changes: what happens to a bucket's state; hold: whether one is news
+//	waiting.go     waiting: OnChange's watchers, and the reports that ride on the next operation
+//	cell.go        where a state is, 1: cell, one leaky limit in one word, and the compare-and-swap
+//	local.go       2: localState, a mutex and one key of the law; the way of a word in and out
+//	shared.go      3: sharedState, a store, and what to do when it knows other limits
+//	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
-//	limiter.go     Limiter, the interface of all that admits calls; Unlimited
+//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
 //	observe.go     Observe: events of calls
-//	clock.go       Clock: what a reply tells those who wait, and when a ticket is due
-//	book.go        Booking and Ticket, for those who wait; book: why a cost was refused
-//	state.go       State, States and Idle
+//	clock.go       Clock: what a reply tells a queue, and when a ticket is due
+//	state.go       State: what a reply tells of each limit
+//	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
-//	change.go      Changes: what happens to a bucket's state
+//	book.go        Booking, for queues and schedulers
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive
-//	lodger.go      what a Keyed asks of a limiter before it drops it
-//	table.go       the tables of a Keyed
+//	table.go       table: by hash, to read without a lock
+//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it; keyShard
 //	keyed.go       Keyed: a set of limiters
 //
 // # The path of a decision
 //
-// [Bucket.Acquire] asks Bucket.take first. If the bucket has one limit, and nothing is booked,
+// [Bucket.Acquire] asks cell.take first. If the bucket has one limit, and nothing is booked,
 // held or given back, its state is the word: the time at which it is empty. take moves that on
 // by what the call takes, in one compare-and-swap, or tells how long there is no room.
 //
-// All else goes through Bucket.acquire, Bucket.book and Bucket.do. do takes along the reports
-// that wait (ledger.piggyback). In memory Bucket.local locks the ledger, moves the word into
-// it (open), resolves the costs, carries the step out with [leak.Op.Apply], and puts the word
-// back if the state is simple again (shut). For a store Bucket.shared resolves the costs by the
-// limits that it knows to be in force and calls the store's Update. If that answers that others
-// are in force, ledger.stale takes them in and shared asks again. book turns a refusal into a
-// [*ThrottledError], and acquire a charge into a call, which is the permit.
+// All else goes through core.acquire, core.book and core.do. do takes along the reports
+// that wait (waiting.piggyback). In memory localState.update locks the state, moves the word
+// into it (openLocked), resolves the costs, carries the step out with [leak.Op.Apply], and puts the
+// word back if the state is simple again (shutLocked). For a store sharedState.update resolves the
+// costs by the limits that it knows to be in force and calls the store's Update. If the store
+// answers that others are in force, limitsInForce.learnStale takes them in and update asks
+// again. book turns a refusal into a [*ThrottledError], and acquire a charge into a call,
+// which is the permit.
 //
 // A queue does not call Acquire while others wait: it books places by [Bucket.Book], the same
 // way, and lets a call go when [Clock.Ready] says so.
@@ -171,8 +172,8 @@
 //
 //	transport  Transport.RoundTrip gets the response. judge, or follow, has the Profile read
 //	           it; apply, heed and refused make an Answer of it
-//	outbound   Permit.Answered -> call.answered -> Answer.report -> Bucket.report -> Bucket.do
-//	           -> Bucket.shared -> trip.resolve -> Update of the store
+//	outbound   Permit.Answered -> call.answered -> Answer.report -> core.report -> core.do
+//	           -> sharedState.update -> trip.resolve -> Update of the store
 //	store      redisstore: shard.enter -> lane.run -> request.encode -> refused in bucket.lua.
 //	           A store in Go: Op.Apply -> Stored.report -> State.Refused -> State.Hold
 //	           The key now has Rem above 0, another Epoch, and perhaps a lower Speed
@@ -182,13 +183,14 @@
 //
 //	queue      the timer runs Queue.pump -> stepLocked: state.needsTrip finds the Clock too old
 //	           for the next place (Clock.Stale) -> tripLocked -> Bucket.Book
-//	outbound   Book -> do -> shared: the reply carries the State; Bucket.clock makes the Clock
+//	outbound   Book -> core.do -> sharedState.update: the reply carries the State;
+//	           core.clock makes the Clock
 //	queue      Clock.Same is false: state.hopeless lists the calls that cannot make their
 //	           deadlines now, and they are refused. letGoLocked asks Clock.Ready: no ticket is
 //	           due while Rem is above 0. nextIn sets the timer for the hold's end
 //
 // A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held
 // set. Queues around the same Bucket as the refused call hear it at once: do calls
-// ledger.changed, which calls what they gave to [Bucket.OnChange]. Who listens to
-// [Bucket.Changes] hears of the hold with the next reply, by ledger.announce.
+// waiting.changed, which calls what they gave to [Bucket.OnChange]. Callers of
+// [Bucket.Changes] hear of the hold with the next reply, by watches.announce.
 package outbound

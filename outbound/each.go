@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"sync"
 )
 
 // Each runs a job for each of items, at most workers of them at the same time,
@@ -92,11 +93,11 @@ type each[T any] struct {
 	quit    chan struct{} // closed to take no more items
 }
 
+// result is what came of an item, or, without an item, of items that broke.
 type result[T any] struct {
-	item  T
-	err   error
-	end   bool // of items, not of a job
-	begun int  // with end: the jobs that were begun
+	item   T
+	isItem bool
+	err    error
 	broken
 }
 
@@ -105,6 +106,11 @@ type broken struct {
 	panicked bool
 	value    any
 	exited   bool // by runtime.Goexit
+}
+
+// brokenBy tells how a function ended, for its last defer.
+func brokenBy(returned bool, value any) broken {
+	return broken{panicked: value != nil, value: value, exited: !returned && value == nil}
 }
 
 func (b *broken) again() {
@@ -118,70 +124,46 @@ func (b *broken) again() {
 
 func (e *each[T]) run(yield func(T, error) bool) {
 	go e.feed()
-	begun, ended, quit := -1, 0, false
-	var first broken
-	receive := func() (r result[T], ok bool) {
-		for begun != ended {
-			r = <-e.results
-			if r.panicked || r.exited {
-				if !first.panicked && !first.exited {
-					first = r.broken
-				}
-				if !quit {
-					quit = true
-					close(e.quit)
-				}
-			}
-			if r.end {
-				begun = r.begun
-				continue
-			}
-			ended++
-			<-e.taken
-			return r, true
-		}
-		return r, false
-	}
-	rest := func() {
-		if !quit {
-			quit = true
-			close(e.quit)
-		}
-		for {
-			if _, ok := receive(); !ok {
-				return
-			}
-		}
-	}
-	inLoop := true
-	defer func() {
-		if inLoop { // by a panic or Goexit of the loop's body, which goes on
-			rest()
+	stop := sync.OnceFunc(func() { close(e.quit) })
+	defer func() { // a panic or Goexit of the loop's body goes on when the jobs have ended
+		stop()
+		for range e.results {
 		}
 	}()
-	for {
-		r, ok := receive()
-		if !ok || quit || !yield(r.item, r.err) {
-			break
+	var first broken
+	more := true
+	for r := range e.results {
+		if r.isItem {
+			<-e.taken
+		}
+		if (r.panicked || r.exited) && !first.panicked && !first.exited {
+			first = r.broken
+			more = false
+		}
+		if more && r.isItem {
+			more = yield(r.item, r.err)
+		}
+		if !more {
+			stop()
 		}
 	}
-	inLoop = false
-	rest()
 	first.again()
 }
 
-// feed begins a job for each item.
+// feed begins a job for each item, and waits for all of them.
 func (e *each[T]) feed() {
-	end := result[T]{end: true}
+	var jobs sync.WaitGroup
 	returned := false
 	defer func() {
-		end.broken = brokenBy(returned, recover())
-		e.results <- end
+		if b := brokenBy(returned, recover()); b.panicked || b.exited {
+			e.results <- result[T]{broken: b}
+		}
+		jobs.Wait()
+		close(e.results)
 	}()
 	if e.next() {
 		for item := range e.items {
-			end.begun++
-			go e.do(item)
+			jobs.Go(func() { e.do(item) })
 			if !e.next() {
 				break
 			}
@@ -209,7 +191,7 @@ func (e *each[T]) next() bool {
 }
 
 func (e *each[T]) do(item T) {
-	r := result[T]{item: item}
+	r := result[T]{item: item, isItem: true}
 	returned := false
 	defer func() {
 		r.broken = brokenBy(returned, recover())
@@ -219,9 +201,4 @@ func (e *each[T]) do(item T) {
 		r.err = Do(e.ctx, e.limiter, e.cost, func(ctx context.Context) error { return e.job(ctx, item) })
 	}
 	returned = true
-}
-
-// brokenBy tells how a function ended, for its last defer.
-func brokenBy(returned bool, value any) broken {
-	return broken{panicked: value != nil, value: value, exited: !returned && value == nil}
 }

@@ -58,14 +58,14 @@ type ThrottledError struct {
 	// Reason is why, while Held; [ReasonUnknown] if nobody has said so.
 	Reason Reason
 	// InProgress is how many calls are in progress, where the limit is one on calls at
-	// once, and Oldest how long ago the first of them has taken its place. A call that
-	// is older than any can be, such as one whose response's body nobody has closed, was
-	// forgotten: see [AtOnce].
+	// once, and Oldest how long ago the first of them took its place. If that is longer
+	// than any call takes, the program forgot to end it, as when it does not close the
+	// body of a response: see [AtOnce].
 	InProgress int
 	Oldest     time.Duration
-	// Err is why a call that was ready to wait does not: it is
+	// Err is why a call that could wait does not: it is
 	// [context.DeadlineExceeded], refused early, or a queue's own reason. nil:
-	// the call was not ready to wait, or not for so long.
+	// the caller did not want to wait, or not for so long.
 	Err error
 }
 
@@ -192,11 +192,28 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
-// quote makes a key of any bytes fit for one line of a log, as its first 64 bytes.
-func quote(key string) string {
-	const most = 64
-	if len(key) > most {
-		return strconv.Quote(key[:most]) + "…"
-	}
-	return strconv.Quote(key)
+// withKey is an error with a key.
+type withKey interface {
+	error
+	labelled(label string) error // a copy, because others may have the error, with a label as its key
+}
+
+func (e ThrottledError) labelled(label string) error {
+	e.Key = label
+	return &e
+}
+
+func (e CostError) labelled(label string) error {
+	e.Key = label
+	return &e
+}
+
+func (e LimitError) labelled(label string) error {
+	e.Key = label
+	return &e
+}
+
+func (e StoreError) labelled(label string) error {
+	e.Key = label
+	return &e
 }

@@ -2,10 +2,10 @@ package outbound
 
 import "sync"
 
-// Estimate foretells what calls cost whose full cost is known only afterwards, such
-// as the tokens of an answer: what is known before, and the moving average of what
-// the calls before came to beyond that. Acquire Cost(known), settle what the call has
-// really cost, and let Learn hear both:
+// Estimate predicts the cost of calls whose full cost is known only afterwards, such
+// as the tokens of an answer. It adds the moving average of what earlier calls cost beyond
+// the known part. Acquire Cost(known), settle what the call really cost, and let Learn
+// hear both:
 //
 //	e := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}
 //	…
@@ -14,19 +14,19 @@ import "sync"
 //	p.Settle(used)
 //	e.Learn(known, used)
 //
-// Too low an estimate sends calls that the API refuses, too high a one is settled too
+// Too low an estimate sends calls that the API refuses. Too high a one is settled too
 // late for others to use. Keep the capacity of such a limit at 6 s of its rate or
 // less, or stay at 95 % of the quota. The zero Estimate is ready to use, and an Estimate
 // is safe for concurrent use. Change no field after the first use.
 type Estimate struct {
-	// Bucket is what the calls acquire. No estimate is then above the capacity of a
-	// limit that is in force, so that calls which really cost more still go, and settle
-	// the rest; only what is known before may be too large. nil: nothing bounds an
+	// Bucket is the bucket that the calls acquire from. No estimate is then above the
+	// capacity of a limit that is in force. Calls that really cost more still go, and
+	// settle the rest; only the known part may be too large. nil: nothing bounds an
 	// estimate, and once the average is above a capacity every call is [ErrTooLarge].
 	Bucket *Bucket
-	// First is what the calls before the first Learn are taken to cost beyond what is
-	// known of them. Without it, where nothing is known either, all calls until the first
-	// answer go at once, unpaced. Numbers that are no cost count as nothing.
+	// First is what the calls before the first Learn cost beyond their known part. Without
+	// it, and with no known part, all calls until the first answer go at once, unpaced.
+	// Numbers that are no cost count as nothing.
 	First Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. Others
 	// mean 1/20.
@@ -37,7 +37,7 @@ type Estimate struct {
 	rest  Cost
 }
 
-// Cost returns what a call is expected to cost of which so much is known.
+// Cost returns what a call with this known part is expected to cost.
 func (e *Estimate) Cost(known Cost) Cost {
 	e.mu.Lock()
 	rest := e.rest
@@ -47,7 +47,7 @@ func (e *Estimate) Cost(known Cost) Cost {
 	e.mu.Unlock()
 	most := Cost{maxCapacity, maxCapacity, maxCapacity, maxCapacity}
 	if !e.Bucket.unmade() {
-		most = e.Bucket.most()
+		e.Bucket.each(func(unit int, capacity, _ float64) { most[unit] = min(most[unit], capacity) })
 	}
 	for i, n := range known {
 		known[i] = max(n, min(n+rest[i], most[i]))

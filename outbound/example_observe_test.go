@@ -36,7 +36,7 @@ func ExampleObserve() {
 	// weather refused
 }
 
-// What an operator does, or another worker, or the API's answers to calls, is told here.
+// Changes tells what an operator, another worker, or the API's answers to calls have done.
 func ExampleBucket_Changes() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))

@@ -46,7 +46,7 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 		"a hold": {func(b *Bucket, _ Ticket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
 		"another's return": {func(b *Bucket, _ Ticket, _ *Permit) error {
 			k := Booking{Costs: []Cost{{1}}, Wait: time.Hour}
-			u := b.ledger().store.(*unwritten)
+			u := b.slowPath().shared.store.(*unwritten)
 			was := u.fail
 			u.fail = nil
 			if err := b.Book(ctx, &k); err != nil {
@@ -75,8 +75,8 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 	}
 }
 
-// A settle that failed is as if nobody had made it: what it adds is told again.
-func TestASettleThatFailsIsToldAgainWhole(t *testing.T) {
+// A settle that failed has done nothing: the bucket sends again what it adds.
+func TestASettleThatFailsIsSentAgainWhole(t *testing.T) {
 	u := new(unwritten)
 	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
 	p, err := b.Acquire(ctx, Cost{4})
@@ -86,9 +86,9 @@ func TestASettleThatFailsIsToldAgainWhole(t *testing.T) {
 	u.fail = errors.New("not written")
 	p.Settle(Cost{9})
 	u.fail = nil
-	b.ledger().owing.Store(false) // told by hand, below
+	b.slowPath().waiting.hasFailed.Store(false) // sent by hand, below
 	for range 2 {
-		b.again()
+		b.resend()
 		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-9) > 0.01 {
 			t.Errorf("level %v, %v; want 9", s.Level, err)
 		}

@@ -19,10 +19,6 @@ const (
 	// linger is how long an idle limiter is kept as long as there is room,
 	// because its key may come again.
 	linger = time.Minute
-	// forgotten is how long a permit keeps its limiter from being dropped,
-	// if that is idle: longer than a call takes, and an end to what a
-	// forgotten Done costs.
-	forgotten = 5 * time.Minute
 )
 
 // Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when
@@ -111,40 +107,31 @@ func (h *handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
 func (h *handle[K]) Idle() bool { return true }
 
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
-// it: for an operator who holds one tenant, or sets its limits. The limiter is made if
-// there is none, and not dropped before f returns; a bucket that is held, or whose limits
-// were set, stays after that as well. The error is f's or, as in For, the one of making
+// it: an operator holds one tenant, or sets its limits. Use makes the limiter if
+// there is none, and does not drop it before f returns. A bucket that is held, or that has
+// limits that were set, stays after that as well. The error is f's or, as in For, the one of making
 // the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
 // which is not the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
 	}
-	k.once.Do(k.start)
-	hash := k.hash(key)
-	s := &k.shards[hash%shards]
+	s, hash := k.shard(key)
 	for {
-		l := s.get(hash, key)
-		if l == nil {
-			var err error
-			if l, err = k.add(s, hash, key); err != nil {
-				return err
-			}
-			if l == nil {
-				return &ThrottledError{Err: ErrFull}
-			}
+		e, err := k.entry(s, hash, key)
+		if err != nil {
+			return err
 		}
-		pins := l.pinned()
-		if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
-			pins.Add(-1)
+		if e.Limiter == nil {
+			return &ThrottledError{Err: ErrFull}
+		}
+		if e.pin() && s.get(hash, key).pins != e.pins {
+			e.pins.Add(-1)
 			continue
 		}
-		defer pins.Add(-1)
-		l.touch()
-		if other, ok := l.(*lodger); ok {
-			return f(other.Limiter)
-		}
-		return f(l)
+		defer e.pins.Add(-1)
+		e.touch()
+		return f(e.Limiter)
 	}
 }
 
@@ -154,73 +141,76 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err er
 	if k == nil {
 		return p, fmt.Errorf("%w: Keyed", ErrNil)
 	}
-	k.once.Do(k.start)
-	hash := k.hash(key)
-	s := &k.shards[hash%shards]
-	b, _ := s.find(hash, key)
-	if b == nil {
-		return k.acquireOther(ctx, s, hash, key, c)
+	s, hash := k.shard(key)
+	e := s.find(hash, key)
+	b, ok := e.Limiter.(*Bucket)
+	if !ok {
+		return k.acquire(ctx, s, hash, key, c)
 	}
 	if p, err = b.Acquire(ctx, c); err != nil {
 		return p, k.labelled(key, err)
 	}
 	// Only now the permit is counted. The bucket may have been dropped since it
-	// was found, and another made for the key; then the count is marked.
-	b.touch()
-	if b.pins.Add(1) < dropping/2 && s.get(hash, key) != tenant(b) {
-		return k.again(ctx, s, hash, key, c, &p, &b.pins)
+	// was found, and another made for the key.
+	e.touch()
+	if e.pin() && s.get(hash, key).pins != e.pins {
+		p.Settle(Cost{})
+		p.Done()
+		e.pins.Add(-1)
+		return k.acquire(ctx, s, hash, key, c)
 	}
-	p.pin = &b.pins
+	p.pin = e.pins
 	return p, nil
+}
+
+// acquire is Acquire for a limiter that is to be made, or is no bucket.
+func (k *Keyed[K]) acquire(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
+	for {
+		err := ctx.Err()
+		e := s.find(hash, key)
+		if e.Limiter == nil && err == nil {
+			e, err = k.entry(s, hash, key)
+		}
+		if err != nil {
+			return Permit{}, err
+		}
+		if e.Limiter == nil {
+			return k.Overflow.Acquire(ctx, c)
+		}
+		p, err := e.Acquire(ctx, c)
+		if err != nil {
+			return Permit{}, k.labelled(key, err)
+		}
+		e.touch()
+		if !e.pin() || s.get(hash, key).pins == e.pins {
+			if p.pin != nil { // that of a Keyed in this one
+				inner := p
+				p = NewPermit(&inner)
+			}
+			p.pin = e.pins
+			return p, nil
+		}
+		p.Settle(Cost{})
+		p.Done()
+		e.pins.Add(-1)
+	}
 }
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
 func (k *Keyed[K]) labelled(key K, err error) error {
-	if k.Label == nil {
+	var own withKey
+	if k.Label == nil || !errors.As(err, &own) {
 		return err
 	}
-	switch e := err.(type) { // a copy: others may have it, too
-	case *ThrottledError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *CostError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *LimitError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
-	case *StoreError:
-		own := *e
-		own.Key = k.Label(key)
-		return &own
+	labelled := own.labelled(k.Label(key))
+	if error(own) == err {
+		return labelled
 	}
-	var (
-		throttled *ThrottledError
-		cost      *CostError
-		limit     *LimitError
-		store     *StoreError
-		wrapped   error
-	)
-	switch {
-	case errors.As(err, &throttled):
-		wrapped = throttled
-	case errors.As(err, &cost):
-		wrapped = cost
-	case errors.As(err, &limit):
-		wrapped = limit
-	case errors.As(err, &store):
-		wrapped = store
-	default:
-		return err
-	}
-	return &relabelled{k.labelled(key, wrapped), err}
+	return &relabelled{labelled, err}
 }
 
-// relabelled is an error that wraps one with a key, whose label is told instead. The text
-// of the wrapper is not: it may show the key.
+// relabelled is an error that wraps one with a key. It tells that one with the label, and not
+// the wrapper's text, which may show the key.
 type relabelled struct{ own, err error }
 
 func (e *relabelled) Error() string { return e.own.Error() }
@@ -228,139 +218,103 @@ func (e *relabelled) Error() string { return e.own.Error() }
 // Unwrap has errors.As find the error with the label first.
 func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }
 
-func (k *Keyed[K]) start() {
-	k.seed = maphash.MakeSeed()
-	k.shards = new([shards]keyShard[K])
+// shard returns where a key belongs, and its hash.
+func (k *Keyed[K]) shard(key K) (s *keyShard[K], hash uint64) {
+	k.once.Do(func() {
+		k.seed = maphash.MakeSeed()
+		k.shards = new([shards]keyShard[K])
+	})
+	if name, ok := any(key).(string); ok {
+		hash = maphash.String(k.seed, name)
+	} else {
+		hash = maphash.Comparable(k.seed, key)
+	}
+	return &k.shards[hash%shards], hash
 }
 
-// acquireOther is Acquire for a limiter that is to be made, or is no bucket.
-func (k *Keyed[K]) acquireOther(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
-	if err := ctx.Err(); err != nil {
-		return Permit{}, err
+// entry returns the limiter of a key, and makes it if there is none; none: Overflow is to
+// serve the key, or nobody.
+func (k *Keyed[K]) entry(s *keyShard[K], hash uint64, key K) (entry, error) {
+	if e := s.get(hash, key); e.Limiter != nil {
+		return e, nil
 	}
-	_, l := s.find(hash, key)
-	if l == nil {
-		l = s.get(hash, key)
-	}
-	if l == nil {
-		var err error
-		if l, err = k.add(s, hash, key); err != nil {
-			return Permit{}, err
-		}
-		if l == nil {
-			return k.Overflow.Acquire(ctx, c)
-		}
-	}
-	p, err := l.Acquire(ctx, c)
-	if err != nil {
-		return Permit{}, k.labelled(key, err)
-	}
-	l.touch()
-	pins := l.pinned()
-	if pins.Add(1) < dropping/2 && s.get(hash, key) != l {
-		return k.again(ctx, s, hash, key, c, &p, pins)
-	}
-	if p.pin != nil { // that of a Keyed in this one
-		inner := p
-		p = NewPermit(&inner)
-	}
-	p.pin = pins
-	return p, nil
-}
-
-// again gives a permit back that is of a dropped limiter, and asks anew.
-func (k *Keyed[K]) again(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost, p *Permit, pins *atomic.Int32) (Permit, error) {
-	p.Settle(Cost{})
-	p.Done()
-	pins.Add(-1)
-	return k.acquireOther(ctx, s, hash, key, c)
-}
-
-// add makes the limiter of a key, with no lock held. Both results are nil if
-// Overflow is to serve the key.
-func (k *Keyed[K]) add(s *keyShard[K], hash uint64, key K) (tenant, error) {
 	switch {
 	case key != key: // as NaN is: it would never be found again
-		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
+		return entry{}, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	case k.New == nil:
-		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)
+		return entry{}, fmt.Errorf("%w: New of Keyed", ErrNil)
 	case k.Max < 0:
-		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
+		return entry{}, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
 	}
 	most := int64(k.Max)
 	if most == 0 {
 		most = defaultKeys
 	}
-	var own tenant
+	var own Limiter
 	for k.count.Load() < most || k.makeRoom() {
-		if own == nil {
+		if own == nil { // with no lock held
 			made, err := k.New(key)
 			if err != nil {
-				return nil, k.labelled(key, err)
+				return entry{}, k.labelled(key, err)
 			}
-			if own = tenantOf(made); own == nil {
-				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			b, bucket := made.(*Bucket)
+			if made == nil || bucket && b == nil {
+				return entry{}, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			}
+			if own = made; !bucket {
+				own = &guest{Limiter: made}
 			}
 		}
-		if l := k.put(s, hash, key, own, most); l != nil {
-			return l, nil
+		if e := k.put(s, hash, key, own, most); e.Limiter != nil {
+			return e, nil
 		}
 	}
-	if l := s.get(hash, key); l != nil { // another call was faster, and took the room
-		return l, nil
+	if e := s.get(hash, key); e.Limiter != nil { // another call was faster, and took the room
+		return e, nil
 	}
 	if k.Overflow == nil {
-		return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
+		return entry{}, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 	}
-	return nil, nil
+	return entry{}, nil
 }
 
 // put stores a limiter unless the key has one, and returns that which counts;
-// nil: there is no room.
-func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own tenant, most int64) tenant {
+// none: there is no room.
+func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own Limiter, most int64) entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, l := s.find(hash, key); l != nil {
-		return l
+	if e := s.find(hash, key); e.Limiter != nil {
+		return e
 	}
-	s.sweep(lookAt, linger, &k.count)
+	s.sweepLocked(lookAt, linger, &k.count)
 	for {
 		n := k.count.Load()
 		if n >= most {
-			return nil
+			return entry{}
 		}
 		if k.count.CompareAndSwap(n, n+1) {
 			break
 		}
 	}
-	keep(own.pinned())
-	own.touch()
-	s.insert(hash, key, own)
-	return own
+	e := entryOf(own)
+	e.keep()
+	e.touch()
+	s.insertLocked(hash, key, own)
+	return e
 }
 
 // makeRoom drops what is idle in one shard after the other, until some was.
 func (k *Keyed[K]) makeRoom() bool {
 	at := k.hand.Add(lookAtAll / lookInShard)
 	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {
-		n, dropped := k.clear(&k.shards[(at+i)%shards])
+		s := &k.shards[(at+i)%shards]
+		s.mu.Lock()
+		n, dropped := s.sweepLocked(lookInShard, 0, &k.count)
+		s.mu.Unlock()
 		if dropped {
 			return true
 		}
 		looked += n
 	}
 	return false
-}
-
-func (k *Keyed[K]) clear(s *keyShard[K]) (looked int, dropped bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sweep(lookInShard, 0, &k.count)
-}
-
-func (k *Keyed[K]) hash(key K) uint64 {
-	if name, ok := any(key).(string); ok {
-		return maphash.String(k.seed, name)
-	}
-	return maphash.Comparable(k.seed, key)
 }

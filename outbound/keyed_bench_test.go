@@ -74,8 +74,8 @@ func BenchmarkKeyedParallel(b *testing.B) {
 	})
 }
 
-// BenchmarkKeyedFloor is the least that anybody needs who finds a word under a
-// key: a concurrent map, the clock and a compare-and-swap.
+// BenchmarkKeyedFloor is the least that it takes to find a word under a key and change it:
+// a concurrent map, the clock and a compare-and-swap.
 func BenchmarkKeyedFloor(b *testing.B) {
 	for _, n := range []int{1, 1_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
@@ -45,7 +44,7 @@ func TestIdleLimiterMakesRoomAndOneInUseDoesNot(t *testing.T) {
 
 func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
-		"fast path":  {PerSecond(10)},
+		"cell":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
 		"at once":    {PerSecond(10), AtOnce(1)},
 	} {
@@ -104,7 +103,7 @@ func TestLimiterThatCannotTellIsKept(t *testing.T) {
 	})
 }
 
-// numbered is a limiter that is always idle, and whose permits know it.
+// numbered is a limiter that is always idle. Its permits know it.
 type numbered struct {
 	acquire func(*numbered)
 	calls
@@ -173,8 +172,8 @@ func TestCallOfABucketThatWasDroppedMeanwhileAsksTheNewOne(t *testing.T) {
 			if err != nil || made != 2 {
 				t.Fatalf("%s: %v, %d made, want the other and a new one", key, err, made)
 			}
-			hash := maphash.Comparable(k.seed, key)
-			if l := k.shards[hash%shards].get(hash, key); l == nil || l.pinned() != p.pin || p.pin.Load() != 1 {
+			s, hash := k.shard(key)
+			if e := s.get(hash, key); e.pins != p.pin || p.pin.Load() != 1 {
 				t.Errorf("%s: the permit is of another bucket, or counted %d times", key, p.pin.Load())
 			}
 			p.Done()

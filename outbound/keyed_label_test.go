@@ -15,7 +15,7 @@ var background = context.Background()
 
 var errCut = fmt.Errorf("%w: connection refused", outbound.ErrAway)
 
-// cutOff is a store that nobody reaches.
+// cutOff is a store that cannot be reached.
 type cutOff struct{}
 
 func (cutOff) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
@@ -66,7 +66,7 @@ func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 	}
 }
 
-// wrapping is a limiter of somebody's own.
+// wrapping is a foreign limiter.
 type wrapping struct{ outbound.Limiter }
 
 var errTenant = errors.New("of a tenant")
@@ -122,7 +122,7 @@ func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 	}
 }
 
-// What has no key of a bucket is its maker's own.
+// An error without a bucket's key stays as New has made it.
 func TestAnErrorOfNewWithoutAKeyStays(t *testing.T) {
 	keyed := &outbound.Keyed[string]{
 		Label: func(string) string { return "label" },

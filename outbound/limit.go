@@ -3,7 +3,6 @@ package outbound
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,11 +11,9 @@ import (
 
 const (
 	maxLimits   = 8
-	maxCapacity = 1e12                     // units; above it a float64 no longer tells small costs apart
 	maxLeakRate = 1e12                     // units per second
 	maxDrain    = 100 * 365.25 * 24 * 3600 // seconds: capacity / leak rate, and every wait, stays inside time.Duration
 	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
-	maxWait     = time.Duration(math.MaxInt64)
 )
 
 // Limit is the shape of one leaky bucket: how much it holds, how fast that
@@ -127,8 +124,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // has at most one such limit. Of a shared bucket it counts the calls of this
 // worker's bucket only, and [Bucket.SetLimits] leaves it as it is.
 //
-// A call whose Done is forgotten keeps its place until the garbage collector has found
-// its permit, which may be minutes later: meanwhile others are refused, or wait. The
+// If the program forgets a call's Done, the call keeps its place until the garbage collector
+// finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The
 // [ThrottledError] tells how many calls are in progress, and for how long the oldest.
 func AtOnce(n int) Limit {
 	return Limit{Capacity: float64(n), atOnce: true}
@@ -177,54 +174,6 @@ func (l *Limit) check() string {
 	return ""
 }
 
-// checkLimits validates a bucket's limits and copies them.
-func checkLimits(key string, limits []Limit) ([]Limit, error) {
-	if len(limits) == 0 || len(limits) > maxLimits {
-		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
-	}
-	own, atOnce := slices.Clone(limits), 0
-	for i := range own {
-		if flaw := own[i].check(); flaw != "" {
-			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
-		}
-		if own[i].atOnce {
-			atOnce++
-		}
-	}
-	if atOnce > 1 {
-		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
-	}
-	for i := range limits {
-		l := &own[i]
-		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
-			l.Name = l.says()
-		}
-		if find(own[:i], l) >= 0 {
-			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
-		}
-	}
-	return own, nil
-}
-
-// inherit has limits that were given no name keep the name they have among those in
-// force: another of their unit that comes or goes makes them no other limits.
-func inherit(limits, inForce []Limit) {
-	for i := range limits {
-		l := &limits[i]
-		if !l.unnamed() {
-			continue
-		}
-		says := l.says()
-		heir := func(m Limit) bool { return m.Unit == l.Unit && m.unnamed() && m.says() == says }
-		if j := find(inForce, l); j >= 0 && heir(inForce[j]) {
-			continue
-		}
-		if j := slices.IndexFunc(inForce, heir); j >= 0 && find(limits, &inForce[j]) < 0 {
-			l.Name = inForce[j].Name
-		}
-	}
-}
-
 // unnamed reports whether the limit has a level and was given no name.
 func (l *Limit) unnamed() bool { return !l.atOnce && (l.Name == "" || l.Name == l.says()) }
 
@@ -261,3 +210,12 @@ func find(limits []Limit, l *Limit) int {
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+
+// quote makes a key of any bytes fit for one line of a log, as its first 64 bytes.
+func quote(key string) string {
+	const most = 64
+	if len(key) > most {
+		return strconv.Quote(key[:most]) + "…"
+	}
+	return strconv.Quote(key)
+}

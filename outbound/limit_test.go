@@ -36,7 +36,7 @@ func TestABurstIsAtMostWhatAWindowHolds(t *testing.T) {
 	}
 }
 
-// Whoever takes all that there is room for, and after a pause the burst again.
+// A caller takes all that there is room for, and after each pause the burst again.
 func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
 	const window = time.Second
 	for _, n := range []int{2, 3, 7, 20} {
@@ -147,7 +147,7 @@ func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "mine" {
 		t.Errorf("%v, want a refusal by the slowest", err)
 	}
-	// All that make them of the same code mean the same.
+	// Limits that the same code makes once more are the same limits.
 	if err := b.SetLimits(ctx, limits...); err != nil {
 		t.Error(err)
 	}

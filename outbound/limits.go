@@ -4,47 +4,118 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// limitSet is a bucket's limits, as callers and as stores know them. It never changes.
-type limitSet struct {
-	all []Limit      // as given
-	own []Limit      // without an AtOnce
-	law []leak.Limit // as stores know them
-}
-
-func newLimitSet(limits []Limit) limitSet {
-	s := limitSet{all: limits, own: limits}
-	for i := range limits {
-		if limits[i].atOnce {
-			s.own = slices.Delete(slices.Clone(limits), i, i+1)
-			break
+// checkLimits validates a bucket's limits and copies them.
+func checkLimits(key string, limits []Limit) ([]Limit, error) {
+	if len(limits) == 0 || len(limits) > maxLimits {
+		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
+	}
+	own, atOnce := slices.Clone(limits), 0
+	for i := range own {
+		if flaw := own[i].check(); flaw != "" {
+			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
+		}
+		if own[i].atOnce {
+			atOnce++
 		}
 	}
-	s.law = make([]leak.Limit, len(s.own))
-	for i := range s.own {
-		s.law[i] = s.own[i].law()
+	if atOnce > 1 {
+		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
+	}
+	for i := range limits {
+		l := &own[i]
+		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
+			l.Name = l.says()
+		}
+		if find(own[:i], l) >= 0 {
+			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
+		}
+	}
+	return own, nil
+}
+
+// inherit gives limits without a name the name that they have among those in force. So they
+// stay the same limits when another of their unit comes or goes.
+func inherit(limits, inForce []Limit) {
+	for i := range limits {
+		l := &limits[i]
+		if !l.unnamed() {
+			continue
+		}
+		says := l.says()
+		heir := func(m Limit) bool { return m.Unit == l.Unit && m.unnamed() && m.says() == says }
+		if j := find(inForce, l); j >= 0 && heir(inForce[j]) {
+			continue
+		}
+		if j := slices.IndexFunc(inForce, heir); j >= 0 && find(limits, &inForce[j]) < 0 {
+			l.Name = inForce[j].Name
+		}
+	}
+}
+
+// findAtOnce returns the index of the AtOnce, or -1.
+func findAtOnce(limits []Limit) int {
+	return slices.IndexFunc(limits, func(l Limit) bool { return l.atOnce })
+}
+
+// limitSet is a bucket's leaky limits, as stores know them. It never changes.
+type limitSet struct {
+	law []leak.Limit
+	n   []float64 // what Per was called with for each; nil: for none. The law does not need it
+}
+
+// newLimitSet leaves an AtOnce out, which is no limit of the law.
+func newLimitSet(limits []Limit) (s limitSet) {
+	size := len(limits)
+	if findAtOnce(limits) >= 0 {
+		size--
+	}
+	s.law = make([]leak.Limit, 0, size)
+	for i := range limits {
+		l := &limits[i]
+		if l.atOnce {
+			continue
+		}
+		if l.n != 0 && s.n == nil {
+			s.n = make([]float64, size)
+		}
+		if s.n != nil {
+			s.n[len(s.law)] = l.n
+		}
+		s.law = append(s.law, l.law())
 	}
 	return s
 }
 
-// sameLimits reports whether both have the same limits in the same order.
-func sameLimits(a, b []Limit) bool {
-	return slices.EqualFunc(a, b, func(l, m Limit) bool {
-		return l.same(&m) && l.Capacity == m.Capacity && l.LeakRate == m.LeakRate
-	})
+// limit returns a limit as callers know it.
+func (s *limitSet) limit(i int) Limit {
+	l := &s.law[i]
+	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name, window: l.Window}
+	if s.n != nil {
+		m.n = s.n[i]
+	}
+	return m
 }
 
-// slots returns how many calls at once there may be; 0: any number.
-func (s *limitSet) slots() int {
-	for i := range s.all {
-		if s.all[i].atOnce {
-			return int(s.all[i].Capacity)
-		}
+// list returns the limits as callers know them.
+func (s *limitSet) list() []Limit {
+	all := make([]Limit, len(s.law), maxLimits)
+	for i := range all {
+		all[i] = s.limit(i)
 	}
-	return 0
+	return all
+}
+
+// same reports whether both have the same limits in the same order.
+func (s *limitSet) same(o *limitSet) bool {
+	return s == o || slices.EqualFunc(s.law, o.law, func(l, m leak.Limit) bool {
+		l.Window, m.Window = 0, 0
+		return l == m
+	})
 }
 
 // units returns what a cost takes of each limit.
@@ -55,12 +126,31 @@ func (s *limitSet) units(c *Cost) (n leak.Units) {
 	return n
 }
 
+// check returns why a call of this cost can never go under these limits; nil: it can.
+// slots says that there is a limit on calls at once, which counts every call. The error
+// has no key.
+func (s *limitSet) check(c *Cost, slots bool) *CostError {
+	counted := false
+	for i := range s.law {
+		l := &s.law[i]
+		n := l.Takes(c[l.Unit])
+		counted = counted || n > 0
+		if n > l.Capacity && c.valid() {
+			return &CostError{Limit: s.limit(i), Cost: *c, Err: ErrTooLarge}
+		}
+	}
+	if !c.valid() || !counted && !slots && *c != (Cost{}) {
+		return &CostError{Cost: *c, Err: ErrInvalidCost}
+	}
+	return nil
+}
+
 // law returns what a store is to know of the limit.
 func (l *Limit) law() leak.Limit {
 	return leak.Limit{Name: l.Name, Unit: l.Unit, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window}
 }
 
-// limitOf returns the limit of which a store knows that.
+// limitOf is the way back of law, for a limit that another worker has set.
 func limitOf(l *leak.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name}
 	if l.Window > 0 && l.Window <= maxWait-jitter {
@@ -73,18 +163,43 @@ func limitOf(l *leak.Limit) Limit {
 	return m
 }
 
+// atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
+type atOnce struct {
+	Limit
+	at int
+}
+
+// newAtOnce returns the AtOnce among limits, or nil.
+func newAtOnce(limits []Limit) *atOnce {
+	if i := findAtOnce(limits); i >= 0 {
+		return &atOnce{limits[i], i}
+	}
+	return nil
+}
+
+// same reports whether both are the same limit at the same place, or there is none.
+func (a *atOnce) same(b *atOnce) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// among returns the limits with the AtOnce at its place.
+func (a *atOnce) among(leaky []Limit) []Limit {
+	if a == nil {
+		return leaky
+	}
+	return slices.Insert(leaky, min(a.at, len(leaky)), a.Limit)
+}
+
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet
-	stamp   int64 // as [leak.Op] says
+	stamp   int64 // as leak.Op says
 	version int64
 	before  *limitSet // those of the version before, if they were others; nil: it is not known
 }
 
-// align brings a charge that was booked under other limits to these: what one of them
-// does not know of it cannot come back from it, and counts as the cost says. A charge
-// from just before the limits were replaced follows those that have stayed; of an older
-// one nothing comes back.
+// align converts a charge that was booked under other limits to these. A limit that is newer
+// than the charge gives nothing back for it, and counts it as the cost says. A charge from
+// just before the limits were replaced follows those that have stayed; an older one gets
+// nothing back.
 func (f *inForce) align(c *leak.Charge, cost *Cost) {
 	if c.Version == f.version {
 		return
@@ -110,45 +225,49 @@ func (f *inForce) align(c *leak.Charge, cost *Cost) {
 	c.Version = f.version
 }
 
-// heard notes what the reply to a step tells of the limits in force, where it counts by
-// f. set are those that the step has set, if it has.
-func (l *ledger) heard(f *inForce, r *leak.Reply, set *limitSet) *inForce {
+// limitsInForce is the newest inForce that a bucket has heard of.
+type limitsInForce struct{ atomic.Pointer[inForce] }
+
+// learn notes what the reply to a step tells of the limits in force, where it counts by
+// f, and returns those. set are the limits that the reply brings; nil: it brings none.
+func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce {
 	if r.Version == f.version && r.Stamp == f.stamp {
 		return f
 	}
-	next := &inForce{limitSet: f.limitSet, stamp: r.Stamp, version: r.Version}
-	if set != nil {
-		next.limitSet = *set
+	if set == nil {
+		set = &f.limitSet
 	}
-	next.follow(f)
-	l.force.CompareAndSwap(f, next) // or somebody has heard of others since
+	next := f.next(set, r.Stamp, r.Version)
+	p.CompareAndSwap(f, next) // unless another operation has heard of others since
 	return next
 }
 
-// stale takes in the limits of which a store says that they are in force.
-func (l *ledger) stale(f *inForce, r *leak.Reply) error {
-	set := *l.made
+// learnStale notes the limits of which a store says that they are in force, and not f. If
+// none were set, own are.
+func (p *limitsInForce) learnStale(f *inForce, r *leak.Reply, own *limitSet) error {
 	if len(r.Limits) > 0 {
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
 			limits[i] = limitOf(&r.Limits[i])
 		}
-		own, err := checkLimits("", limits)
+		named, err := checkLimits("", limits)
 		if err != nil || r.Stamp == 0 {
 			return fmt.Errorf("limits that were set: %w", err)
 		}
-		set = newLimitSet(own)
+		set := newLimitSet(named)
+		own = &set
 	}
-	next := &inForce{limitSet: set, stamp: r.Stamp, version: r.Version}
-	next.follow(f)
-	l.force.CompareAndSwap(f, next)
+	p.learn(f, r, own)
 	return nil
 }
 
-// follow keeps the limits of just before, for the charges that were booked under them.
-func (f *inForce) follow(was *inForce) {
-	if f.version == was.version+1 {
-		before := was.limitSet // and not what was before that
-		f.before = &before
+// next returns the limits after these. It keeps those of just before, for the charges that
+// were booked under them, and not what was before that.
+func (f *inForce) next(set *limitSet, stamp, version int64) *inForce {
+	next := &inForce{limitSet: *set, stamp: stamp, version: version}
+	if version == f.version+1 {
+		before := f.limitSet
+		next.before = &before
 	}
+	return next
 }

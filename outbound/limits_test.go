@@ -61,9 +61,8 @@ func TestAChargeFollowsTheLimitsOfOneChangeAndNoMore(t *testing.T) {
 	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 2}
 	first := &inForce{limitSet: newLimitSet([]Limit{a})}
 	set := func(was *inForce, limits ...Limit) *inForce {
-		f := &inForce{limitSet: newLimitSet(limits), version: was.version + 1}
-		f.follow(was)
-		return f
+		next := newLimitSet(limits)
+		return was.next(&next, 0, was.version+1)
 	}
 	second := set(first, b, a.Of(1, "new"))
 	third := set(second, b)

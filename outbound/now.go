@@ -1,6 +1,15 @@
 package outbound
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+const (
+	maxWait = time.Duration(math.MaxInt64)
+	// never is before any time, and before any epoch.
+	never = math.MinInt64 / 2
+)
 
 // start is the zero of this process's clock, which is monotonic: it neither
 // steps nor knows the time of day.

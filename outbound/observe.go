@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Event is something that has happened to a call, for metrics and logs. What
-// its kind does not mention is zero. It carries no key and no credential but
-// what Err's text has from a bucket's own key.
+// Event is something that has happened to a call, for metrics and logs. A field that
+// its kind does not mention is zero. It carries no key and no credential, except that
+// Err's text has the bucket's own key.
 type Event struct {
 	Kind EventKind
 	// Name is the name that was given to Observe.
@@ -65,7 +65,7 @@ const (
 	// EventHeld is an API that asks to wait, or that has so little left, by an
 	// [AnswerLeft], that the bucket is held. One with a duration that has no effect has
 	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
-	// whoever has caused them, and of their end.
+	// of whatever cause, and of their end.
 	EventHeld
 	// EventEnded is the end of a call.
 	EventEnded

@@ -193,7 +193,7 @@ func TestObserverHearsOfAResetOnce(t *testing.T) {
 	})
 }
 
-// A call of somebody else, around a permit, is asked by its own Answered.
+// A foreign Call around a permit is asked by its own Answered.
 type ownAnswered struct {
 	*Permit
 	heard int

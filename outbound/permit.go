@@ -1,6 +1,10 @@
 package outbound
 
 import (
+	"cmp"
+	"context"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,23 +21,40 @@ import (
 //	defer permit.Done()
 //
 // Its methods take no ctx and return no error, because the call's ctx is often
-// over by then: what fails costs room and never gives too much. A permit
-// belongs to one call, and its methods are not to be called concurrently. It
-// is a value, so that it needs no allocation, but one to use in place: settling
-// through a copy as well would give units back twice. The zero Permit has
-// nothing to do.
+// over by then. A report that fails costs room and never gives too much. A permit
+// belongs to one call. Do not call its methods concurrently. It is a value, so that
+// it needs no allocation, but use it in place: settling through a copy as well
+// would give units back twice. The zero Permit has nothing to do.
 type Permit struct {
 	call Call
-	// What follows is the charge of a bucket's fast path, in line, if bucket
-	// is not nil.
-	bucket *Bucket
-	units  float64 // charged
-	word   int64   // the bucket's word after the charge
-	place  int64   // when it was charged
-	before int64   // when the charge before was
-	flags  uint8
-	pin    *atomic.Int32 // what counts this permit as one in use
+	// What follows is what the call has taken of the core's cell, if core is not nil.
+	core *core
+	fill
+	flags uint8
+	pin   *atomic.Int32 // what counts this permit as one in use
 }
+
+// Limiter admits calls. A [Bucket] admits at once or refuses; a queue around
+// it waits; [Unlimited] admits everything; yours does what you need, with
+// [NewPermit].
+//
+// Acquire returns nil and a permit, which the caller ends with Done when the
+// call is over, or an error and no charge.
+type Limiter interface {
+	Acquire(ctx context.Context, c Cost) (Permit, error)
+}
+
+// Unlimited is a [Limiter] that admits every call, for tests and for callers
+// that are not to be paced.
+type Unlimited struct{}
+
+// Acquire returns a permit with nothing to do, or the error of ctx.
+func (Unlimited) Acquire(ctx context.Context, _ Cost) (Permit, error) {
+	return Permit{}, ctx.Err()
+}
+
+// Idle is true: there is nothing to forget.
+func (Unlimited) Idle() bool { return true }
 
 // Call is what ends a call. *Permit is one, so that a Limiter of your own can embed the
 // permit that it got and override a method. Refused, Hold and Failed come as Answered.
@@ -68,12 +89,12 @@ func (p *Permit) Settle(used Cost) {
 	case p == nil:
 	case p.call != nil:
 		p.call.Settle(used)
-	case p.bucket != nil && p.flags&flagSettled == 0 && used.real():
-		if used[p.bucket.unitOf()] != p.units {
+	case p.core != nil && p.flags&flagSettled == 0 && used.real():
+		if used[p.core.unitOf()] != p.units {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
-			cost[p.bucket.unitOf()] = p.units // of the others it is not known
-			if p.bucket.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
+			cost[p.core.unitOf()] = p.units // of the others it is not known
+			if p.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
 				p.units = c.N[0]
 			}
 		}
@@ -84,8 +105,14 @@ func (p *Permit) Settle(used Cost) {
 	}
 }
 
+// Answered says what the API has answered. A call may have several answers, such as a
+// refusal in its headers and a longer wait in its body. Each counts, also after Done,
+// except that an AnswerNone comes too late then. A bucket ignores an AnswerHold whose
+// Wait is not above 0, and a kind that it does not know.
+func (p *Permit) Answered(a Answer) { p.answered(a) }
+
 // Refused says that the API has refused the call, as with 429, and has asked
-// to wait d; 0: it did not say. A negative d counts as 0. All who share the
+// to wait d; 0: it did not say. A negative d counts as 0. All callers of the
 // bucket wait: d, or at least a second, doubled with each refusal in a row up
 // to an hour, or [Answer.MaxWait], and, where nobody shares the bucket, by chance up to
 // a quarter longer, so that workers come back one after the other; and if calls had
@@ -97,8 +124,8 @@ func (p *Permit) Settle(used Cost) {
 // bucket does not count, are found out: after some 30 to 100 that slowing down has
 // not made fewer, the speed is back at once, and further ones slow down no more
 // until they become clearly more. Then a refusal with a d still holds all for d, but
-// one without holds nobody: who has made the call waits before the next attempt, as
-// package transport/retry does; a loop around Acquire that tries at once is admitted
+// one without holds nobody: the caller waits before its next attempt, as
+// package transport/retry does. A loop around Acquire that tries at once is admitted
 // at the bucket's pace. A second one with no success between holds all for 2 s,
 // doubled as above. An hour after the last refusal, or by [Bucket.Resume], all of
 // this is forgotten.
@@ -123,8 +150,8 @@ func (p *Permit) Done() {
 	switch {
 	case p.call != nil:
 		p.call.Done()
-	case p.bucket != nil && p.flags&(flagFailed|flagKnown) == 0:
-		p.bucket.succeed(p.place)
+	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
+		p.core.succeededAt(p.place)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -140,29 +167,158 @@ func (p *Permit) Failed() {
 
 // Pending reports whether Done still has something to free: a place among the
 // calls at once, a limiter that is in use, or whatever a [Limiter] of your own
-// frees. If not, all that Done does is to note a success, and whoever wraps
-// calls can call it early and spare itself to watch for their end.
+// frees. If not, Done only notes a success, and a wrapper of calls can call it early
+// instead of watching for their end.
 func (p *Permit) Pending() bool {
 	if p == nil || p.flags&flagDone != 0 {
 		return false
 	}
 	if k, ok := p.call.(*call); ok {
-		return p.pin != nil || k.slot != nil && !k.slot.ended.Load()
+		return p.pin != nil || k.slot.inUse() > 0
 	}
 	return p.pin != nil || p.call != nil
 }
 
-// charge returns the charge of the fast path as the slow one writes it.
+// charge returns what the call has taken of the cell as a charge of the law.
 func (p *Permit) charge() *leak.Charge {
-	b := p.bucket
-	born, epoch := b.ledger().life(p.place)
-	c := new(leak.Charge)
-	c.N[0] = p.units
-	c.Y[0] = float64(p.word-p.place) / float64(b.unit)
-	c.Born, c.Epoch = born, epoch // of a life that is over nothing comes back
-	c.Place = time.Duration(p.place) - born
-	c.Before = time.Duration(p.before) - born
-	c.Free = later(c.Place, (&leak.Limit{Rate: b.rate}).Above(p.units, 0))
+	c := p.core.charge(&p.fill)
 	c.Settled = p.flags&flagChanged != 0
 	return c
+}
+
+// answered is Answered, and reports whether that has held the bucket, as far as is
+// known: a [Call] of somebody else does not tell.
+func (p *Permit) answered(a Answer) (held bool) {
+	if p == nil {
+		return false
+	}
+	// By their types: a type that embeds a *Permit has its unexported methods, too, and may
+	// have an Answered that is to be asked.
+	switch k := p.call.(type) {
+	case *call:
+		return k.answered(a)
+	case *observed:
+		return k.answered(a)
+	case *Permit:
+		return k.answered(a)
+	case nil:
+	default:
+		k.Answered(a)
+		return false
+	}
+	if p.core == nil {
+		return false
+	}
+	if a.fails() {
+		p.flags |= flagFailed
+	}
+	if !a.concerns(p.core, now()-time.Duration(p.place)) {
+		return false
+	}
+	return p.core.report(a.report(p.charge()))
+}
+
+// call is the permit of a call that was not charged to a cell.
+type call struct {
+	core     *core
+	slot     *slot // the place among the calls at once; nil: none
+	mu       sync.Mutex
+	flags    uint8 // mu protects it and charge, against a Done beside a late answer
+	admitted time.Time
+	cost     [1]Cost // as acquired; one each, for an Op to point to
+	charge   [1]leak.Charge
+	order    uint64 // among the tickets of one Booking
+	version  int64  // of the limits that it was booked under, as a ticket
+}
+
+// takeSlot notes the slot that the booking has taken, if it has.
+func (k *call) takeSlot(r *reply) {
+	if r.slots {
+		k.slot = k.core.slots().take()
+		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
+	}
+}
+
+// once sets flags and reports whether none of them had been set before, and
+// there is a call at all.
+func (k *call) once(flags uint8) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flags&(flags|flagVoid) != 0 {
+		return false
+	}
+	k.flags |= flags
+	return true
+}
+
+func (k *call) Settle(used Cost) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !used.real() || k.flags&(flagSettled|flagVoid) != 0 {
+		return
+	}
+	k.flags |= flagSettled
+	if used == k.cost[0] {
+		return
+	}
+	if used == (Cost{}) {
+		k.flags |= flagFailed
+	}
+	k.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &k.charge[0]}, used: used, cost: k.cost[0]})
+}
+
+func (k *call) Answered(a Answer) { k.answered(a) }
+
+func (k *call) answered(a Answer) (held bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flags&flagVoid != 0 {
+		return false
+	}
+	if a.fails() {
+		k.flags |= flagFailed
+	}
+	if !a.concerns(k.core, time.Since(k.admitted)) {
+		return false
+	}
+	return k.core.report(a.report(&k.charge[0]))
+}
+
+func (k *call) Done() {
+	k.mu.Lock()
+	was := k.flags
+	k.flags |= flagDone
+	k.mu.Unlock()
+	if was&flagDone != 0 {
+		return
+	}
+	if was&flagFailed == 0 {
+		k.core.succeeded(k.charge[0].Epoch)
+	}
+	if k.slot.drop() > 0 {
+		k.core.slots().free(1)
+		k.core.slowPath().waiting.changed()
+	}
+}
+
+// Ticket is a place at which one call may go.
+type Ticket struct{ call *call }
+
+// Permit makes the ticket the permit of a call, when the call goes.
+func (t Ticket) Permit() Permit { return Permit{call: t.call} }
+
+// Cost returns what the ticket was booked for.
+func (t Ticket) Cost() Cost { return t.call.cost[0] }
+
+// compare orders tickets as they were booked.
+func (t Ticket) compare(u Ticket) int {
+	switch {
+	case t.call == u.call:
+		return 0
+	case t.call == nil:
+		return -1
+	case u.call == nil:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
 }

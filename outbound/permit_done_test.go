@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// bothPaths runs a test with a bucket of capacity 10 on the fast path, and
+// bothPaths runs a test with a bucket of capacity 10 in the cell, and
 // with one whose permits are calls.
 func bothPaths(t *testing.T, test func(*testing.T, *Bucket)) {
 	for name, limits := range map[string][]Limit{
@@ -162,7 +162,7 @@ func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 		permit *Permit
 		want   bool
 	}{
-		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of the fast path", &fast, false}, {"of two limits", &twoLimits, false},
+		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of a cell", &fast, false}, {"of two limits", &twoLimits, false},
 		{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
 	} {
 		if got := c.permit.Pending(); got != c.want {

@@ -27,8 +27,8 @@ func cellCode(page string) []string {
 	return all
 }
 
-// cellProgram returns a program that calls what the cells call, as somebody who copies
-// them would, and ends with status 1 if any of it returns an error. An ellipsis stands
+// cellProgram returns a program that calls what the cells call, as a reader who copies
+// them does, and ends with status 1 if any of it returns an error. An ellipsis stands
 // for nothing.
 func cellProgram(code []string) (text string, calls int) {
 	var main strings.Builder
@@ -164,7 +164,7 @@ func TestCodeInTheTablesOfThePagesCompilesAndReturnsNoError(t *testing.T) {
 	}
 }
 
-// What looks into the cells must be able to fail.
+// The check of the cells must be able to fail.
 func TestCodeInTablesIsFoundAndCanFail(t *testing.T) {
 	const page = "Not `here()`.\n\n| `NewBucket(key, …)` or `queue.ErrClosed` | `outbound.Missing` |\n|---|---|\n| `outbound.Must(NewBucket(key, PerSecond(1), …))` | `*outbound.Bucket` |\n"
 	code := cellCode(page)

@@ -79,7 +79,7 @@ func TestFirstProgramOfTheReadmePrintsWhatThePageSays(t *testing.T) {
 	}
 }
 
-// What looks for the output must be able to find another one, or none.
+// The check of the output must be able to find another output, or none.
 func TestOutputOfAProgramIsWhatIsIndentedBehindIt(t *testing.T) {
 	const page = "    before\n\n```go\npackage main\n```\n\nIt prints\n\n    one\n      two\n\n    three\n"
 	if got, want := outputBehind(page, goBlocks(t, page)[0]), "one\n  two\n"; got != want {

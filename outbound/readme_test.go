@@ -27,7 +27,7 @@ import (
 
 const readme = "../README.md"
 
-// pages are all that tell what there is: their links and tables are checked.
+// pages are the pages whose links and tables are checked.
 var pages = []string{readme, "../examples/README.md"}
 
 // goBlock is one ```go block: its text and the lines of its fences, from 1.
@@ -233,7 +233,7 @@ func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
 	}
 }
 
-// What the pages link is there, and each links every example.
+// Each link of the pages has a target, and each page links every example.
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	examples, err := filepath.Glob("../examples/*/main.go")
 	if err != nil || len(examples) == 0 {
@@ -260,7 +260,7 @@ func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	}
 }
 
-// What compiles the README must be able to fail.
+// The compilation of the README must be able to fail.
 func TestGoBlocksAreCompiledByTheirForm(t *testing.T) {
 	const imports = "import (\n\t\"fmt\"\n\tout \"github.com/dripfeed/dripfeed/outbound\"\n)\n"
 	for _, c := range []struct {

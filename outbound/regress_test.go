@@ -31,7 +31,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 	wg.Wait()
 }
 
-func TestLimitsOfOtherBucketsDoNotStopWhoDoesNotFillThem(t *testing.T) {
+func TestLimitsThatACallDoesNotFillDoNotStopIt(t *testing.T) {
 	m := new(leak.Memory)
 	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
 	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))

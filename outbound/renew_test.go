@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// leavings are ways off the fast path that leave more behind than a level.
+// leavings are ways out of the cell that leave more behind than a level.
 var leavings = map[string]func(b *Bucket, p *Permit) error{
 	"Settle for less":    func(_ *Bucket, p *Permit) error { p.Settle(Cost{1}); return nil },
 	"Settle for nothing": func(_ *Bucket, p *Permit) error { p.Settle(Cost{}); return nil },
@@ -33,7 +33,7 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 // forLong is longer than any memory of a refusal, and any slow-down.
 const forLong = 3 * time.Hour
 
-func TestABucketThatIsEmptyAgainIsBackOnItsFastPath(t *testing.T) {
+func TestABucketThatIsEmptyAgainIsBackInItsCell(t *testing.T) {
 	for name, leave := range leavings {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestABucketThatIsEmptyAgainIsBackOnItsFastPath(t *testing.T) {
 					p = admit(t, b, 1) // this one brings it back
 					p.Done()
 					if b.word.Load() == busy {
-						t.Fatal("its state is still in the ledger")
+						t.Fatal("its state is not back in the cell")
 					}
 					if n := testing.AllocsPerRun(8, func() {
 						p := admit(t, b, 1)
@@ -71,7 +71,7 @@ func TestABucketThatIsEmptyAgainIsBackOnItsFastPath(t *testing.T) {
 	}
 }
 
-func TestABucketStaysInTheLedgerWhileItRemembers(t *testing.T) {
+func TestABucketStaysInItsLocalStateWhileItRemembers(t *testing.T) {
 	for name, leave := range leavings {
 		if name == "Fillup" || name == "places" { // which leave nothing but a level
 			continue
@@ -85,7 +85,7 @@ func TestABucketStaysInTheLedgerWhileItRemembers(t *testing.T) {
 				}
 				for !b.Idle() {
 					if b.word.Load() != busy {
-						t.Fatalf("%+v is on the fast path", b.slow.Load().stored.State)
+						t.Fatalf("%+v is in the cell", b.slow.Load().local.stored.State)
 					}
 					time.Sleep(time.Second / 7)
 				}
@@ -118,8 +118,9 @@ func TestACallOfALifeThatIsOverGivesNothingBack(t *testing.T) {
 			}
 			late := admitted(t, 10)
 			late.Settle(Cost{13})
-			if s, _ := late.bucket.State(ctx); s.Level != 3 {
-				t.Errorf("level %v, want the 3 that it has cost beyond its cost", s.Level)
+			var r reply
+			if err := late.core.peek(ctx, "state", &r); err != nil || r.states()[0].Level != 3 {
+				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", r.states(), err)
 			}
 		})
 	}
@@ -133,7 +134,7 @@ func admitted(t *testing.T, n float64) Permit {
 		t.Fatal(err)
 	}
 	time.Sleep(forLong)
-	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().born == b.born {
+	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().local.born == b.born {
 		t.Fatalf("no new life: %v", err)
 	}
 	return old
@@ -153,7 +154,7 @@ func TestARefusalOfALongCallIsNewsUnlessAnotherWasRefusedMeanwhile(t *testing.T)
 			time.Sleep(forLong)
 			admit(t, b, 1)
 			if b.word.Load() == busy {
-				t.Fatal("its state is still in the ledger")
+				t.Fatal("its state is not back in the cell")
 			}
 			long.Refused(0)
 			s, err := b.State(ctx)
@@ -171,7 +172,7 @@ func TestASuccessOfBeforeARefusalIsNoneOfTheLifeAfterIt(t *testing.T) {
 			p, refused := admit(t, b, 1), admit(t, b, 1)
 			refused.Refused(0)
 			time.Sleep(forLong)
-			q := admit(t, b, 1) // which brings the fast path back
+			q := admit(t, b, 1) // which brings the cell back
 			q.Failed()
 			if q = admit(t, b, 1); young {
 				q.Done()
@@ -188,8 +189,8 @@ func TestASuccessOfBeforeARefusalIsNoneOfTheLifeAfterIt(t *testing.T) {
 	}
 }
 
-// A Resume lets nobody be on the way any more, and so a hold after it lets the leak
-// run on, however lately a call went.
+// After a Resume no call counts as on its way, so a hold after it lets the leak run on,
+// however lately a call went.
 func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
@@ -199,7 +200,7 @@ func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.State(ctx); err != nil || b.word.Load() == busy {
-			t.Fatalf("its state is still in the ledger, %v", err)
+			t.Fatalf("its state is not back in the cell, %v", err)
 		}
 		if err := b.Hold(ctx, time.Second); err != nil {
 			t.Fatal(err)
@@ -210,14 +211,15 @@ func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
 	})
 }
 
-// Whoever looks at a million keys, as for metrics, must not pay for each with a ledger.
+// A program that looks at a million keys, as for metrics, does not pay for each with a
+// slowPath.
 func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := PerSecond(100).Burst(7).Of(1, "some")
 		cost := Cost{1: 3}
 		looked, left := Must(NewBucket("k", limit)), Must(NewBucket("k", limit))
 		slow := Must(NewBucket("k", limit))
-		slow.ledger()
+		slow.slowPath()
 		same := func() {
 			t.Helper()
 			for _, b := range []*Bucket{looked, slow} {
@@ -227,7 +229,7 @@ func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
 				}
 			}
 			if a, b := states(t, looked)[0], states(t, slow)[0]; a != b {
-				t.Errorf("%+v, with a ledger %+v", a, b)
+				t.Errorf("%+v, with a slowPath %+v", a, b)
 			}
 			if looked.Idle() != slow.Idle() || looked.word.Load() != left.word.Load() || looked.seen.Load() != left.seen.Load() || looked.slow.Load() != nil {
 				t.Error("a look has changed the bucket")

@@ -58,13 +58,13 @@ func aCost(l *Limit, r *rand.Rand) float64 {
 	}
 }
 
-// tooEarly returns a time at which who was told to wait has not waited long enough,
-// but for what a float64 does not tell.
+// tooEarly returns a time at which a caller that was told to wait has not waited long
+// enough, but for what a float64 does not tell.
 func tooEarly(wait time.Duration, l *Limit) time.Duration {
 	return wait - 3 - time.Duration(4e-15*l.Capacity/l.LeakRate*1e9)
 }
 
-func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
+func TestACallThatComesBackToACellAtRetryAfterIsAdmitted(t *testing.T) {
 	fast := 0
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		b := Must(NewBucket("k", l))
@@ -77,15 +77,15 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 			var p Permit
 			n := aCost(&l, r)
 			c := Cost{min(n, l.Capacity)}
-			wait, ok := b.take(&c, now, &p)
+			wait, ok, _ := b.take(&c, now, &p.fill)
 			if ok {
 				continue
 			}
 			if wait <= 0 {
-				t.Fatalf("%v: a cost of %v leaves the fast path", l, n)
+				t.Fatalf("%v: a cost of %v leaves the cell", l, n)
 			}
 			if early := tooEarly(wait, &l); early > 0 {
-				if _, ok := b.take(&c, now+int64(early), &p); ok {
+				if _, ok, _ := b.take(&c, now+int64(early), &p.fill); ok {
 					t.Fatalf("%v: a cost of %v, told to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 				}
 			}
@@ -93,7 +93,7 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 				return
 			}
 			now += int64(wait)
-			if again, ok := b.take(&c, now, &p); !ok {
+			if again, ok, _ := b.take(&c, now, &p.fill); !ok {
 				t.Fatalf("%v: a cost of %v, back after %v, is told to wait %v", l, n, wait, again)
 			}
 		}
@@ -101,7 +101,7 @@ func TestWhoComesBackToTheFastPathAtRetryAfterIsAdmitted(t *testing.T) {
 	t.Log(fast, "limits")
 }
 
-func TestWhoComesBackToTheLedgerAtRetryAfterIsAdmitted(t *testing.T) {
+func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		limits := []Limit{l}
 		for range r.IntN(3) { // of the same order, or no cost would fit all
@@ -192,7 +192,7 @@ func TestALimitOfManyDaysAdmitsAtOnce(t *testing.T) {
 
 // Any number of whole costs that add up to the capacity fits, whatever the units
 // are worth in time.
-func TestWholeCostsFillTheCapacityOfTheFastPath(t *testing.T) {
+func TestWholeCostsFillTheCapacityOfACell(t *testing.T) {
 	everyShape(t, 500, func(l Limit, r *rand.Rand) {
 		l.Capacity = math.Ceil(l.Capacity)
 		if l.Capacity > 1000 || l.check() != "" {
@@ -206,7 +206,7 @@ func TestWholeCostsFillTheCapacityOfTheFastPath(t *testing.T) {
 		for left := l.Capacity; left > 0; {
 			n := math.Ceil(r.Float64() * left)
 			var p Permit
-			if wait, ok := b.take(&Cost{n}, now, &p); !ok {
+			if wait, ok, _ := b.take(&Cost{n}, now, &p.fill); !ok {
 				t.Fatalf("%v: %v of the %v that are left have to wait %v", l, n, left, wait)
 			}
 			left -= n

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// simulation is a bucket in simulated time, and workers who always want more
+// simulation is a bucket in simulated time, and workers that always want more
 // than it gives.
 type simulation struct {
 	*testing.T
@@ -29,7 +29,7 @@ type simulation struct {
 	wake     chan struct{} // closed when something has changed
 }
 
-// changed wakes those who wait, for units may have come back.
+// changed wakes the workers that wait, because units may have come back.
 func (s *simulation) changed() {
 	go func() {
 		s.mu.Lock()
@@ -169,7 +169,7 @@ func pass(d time.Duration, wake <-chan struct{}) {
 // booker books its places ahead, and leaves when its ticket is due or not at all.
 func (s *simulation) booker(r *rand.Rand) {
 	for {
-		// Who always books the next place leaves none to those who only ask.
+		// A booker that always books the next place leaves none to callers that only ask.
 		time.Sleep(time.Duration(r.ExpFloat64() * float64(10*time.Second)))
 		c := s.cost(r)
 		s.mu.Lock()

@@ -1,8 +1,8 @@
 package outbound
 
 import (
-	"context"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -31,60 +31,29 @@ type State struct {
 	Speed float64
 }
 
-// State returns the state of the limit nearest its brim, and changes nothing.
-func (b *Bucket) State(ctx context.Context) (State, error) {
-	all, err := b.States(ctx)
-	if err != nil {
-		return State{}, err
-	}
-	return nearest(all), nil
-}
-
-// States returns the state of each limit, in the order of the limits, and
-// changes nothing.
-func (b *Bucket) States(ctx context.Context) ([]State, error) {
-	if err := b.ready(ctx); err != nil {
-		return nil, err
-	}
-	var r reply
-	if err := b.peek(ctx, "state", &r); err != nil {
-		return nil, err
-	}
-	return b.states(&r), nil
-}
-
-func (b *Bucket) states(r *reply) []State {
-	all := make([]State, 0, maxLimits)
+// states returns what a reply tells of each limit.
+func (r *reply) states() []State {
 	s := &r.State
-	for i, l := range r.force.own {
+	all := make([]State, 0, maxLimits)
+	for i := range r.force.law {
 		level := s.Level[i].Level
-		over := &r.force.law[i]
+		l := &r.force.law[i]
 		all = append(all, State{
-			Limit:     l,
+			Limit:     r.force.limit(i),
 			Level:     level,
 			Full:      r.Full[i],
 			Remaining: max(0, l.Capacity-level),
-			EmptyIn:   s.Real(over.Above(level, 0)),
-			NextIn:    s.Real(over.Above(level, max(0, l.Capacity-1))),
-			HeldFor:   max(0, s.Rem),
-			Speed:     s.Speed,
+			EmptyIn:   s.Real(l.Above(level, 0)),
+			NextIn:    s.Real(l.Above(level, max(0, l.Capacity-1))),
 		})
 	}
-	for i := range r.given {
-		if !r.given[i].atOnce {
-			continue
-		}
-		slots := State{
-			Limit:     r.given[i],
-			Level:     float64(r.used),
-			Remaining: max(0, r.given[i].Capacity-float64(r.used)),
-			HeldFor:   max(0, s.Rem),
-			Speed:     s.Speed,
-		}
-		all = append(all[:i], append([]State{slots}, all[i:]...)...)
+	if a := r.atOnce; a != nil {
+		used := float64(r.used)
+		all = slices.Insert(all, min(a.at, len(all)), State{Limit: a.Limit, Level: used, Remaining: max(0, a.Capacity-used)})
 	}
-	if s.Rem > 0 {
-		for i := range all {
+	for i := range all {
+		all[i].HeldFor, all[i].Speed = max(0, s.Rem), s.Speed
+		if s.Rem > 0 {
 			all[i].Reason = Reason(s.Why)
 		}
 	}
@@ -100,33 +69,4 @@ func nearest(all []State) State {
 		}
 	}
 	return best
-}
-
-// Idle reports whether forgetting the bucket would lose nothing: it is empty,
-// nobody is booked or in progress, nothing holds or slows it, and its limits
-// are those that it was made with. A bucket in a shared store is always idle:
-// its state is not here. It is what a [Keyed] asks before it drops a bucket.
-func (b *Bucket) Idle() bool {
-	if b.unmade() {
-		return true
-	}
-	l := b.slow.Load()
-	if l == nil {
-		t := int64(now())
-		return b.word.Load() <= t && b.seen.Load() <= t-int64(lag)
-	}
-	if l.store != nil {
-		return true
-	}
-	l.mu.Lock()
-	inUse := l.used > int(l.lost.Load()) || l.stored.Version > 0
-	l.mu.Unlock()
-	if inUse {
-		return false
-	}
-	var r reply
-	t := trips.Get().(*trip)
-	b.local(l, &step{}, t, &r)
-	t.done()
-	return r.Expire <= 0
 }

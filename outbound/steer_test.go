@@ -261,7 +261,7 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 			"of its own": Must(NewBucket("api", PerSecond(1))),
 			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", PerSecond(1))),
 		} {
-			b.ledger().random = func() float64 { return 0 }
+			b.slowPath().random = func() float64 { return 0 }
 			p, err := b.Acquire(ctx, Cost{1})
 			if err != nil {
 				t.Fatal(err)

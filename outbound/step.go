@@ -22,9 +22,9 @@ type step struct {
 	limits  []Limit // to set; none: nobody's are set any more
 	into    []leak.Charge
 
-	freed  int  // places among the calls at once that back brings
-	brings int  // and that move has, for the first of costs
-	waits  bool // for who waits: settles ride along
+	freed  int  // slots that back frees
+	brings int  // slots that move has, for the first of costs
+	waits  bool // the caller waits: settles ride along
 }
 
 // report is what a call says about itself, in costs.
@@ -37,24 +37,15 @@ type report struct {
 // reply is what has become of a step.
 type reply struct {
 	leak.Reply
-	force *inForce // the limits that it counts by
-	bad   error    // why the next of costs can never go; nil: it can
+	force *inForce   // the limits that it counts by
+	bad   *CostError // why the next of costs can never go; nil: it can
 
-	given     []Limit // those in force, an AtOnce included; nil: there is none
-	used      int     // calls at once
+	atOnce    *atOnce // the limit on calls at once; nil: there is none
+	used      int     // calls at once, if there is
 	slots     bool    // each of Charges has taken a place among the calls at once
 	noSlot    bool    // refused because there is none
-	extended  bool    // the hold lasts longer than was known here
-	turn      uint64  // of the operation, in a bucket of this process
 	collected int     // calls at once whose permits were dropped without Done
-}
-
-// all returns the limits in force.
-func (r *reply) all() []Limit {
-	if r.given != nil {
-		return r.given
-	}
-	return r.force.own
+	extended  bool    // the hold lasts longer than was known here
 }
 
 // trip is a step as a store is asked for it, with room for what that points to.
@@ -76,8 +67,9 @@ func (t *trip) done() {
 }
 
 // resolve writes down what the step takes of the limits in force, up to the first cost
-// that can never go, and returns why that cannot.
-func (t *trip) resolve(b *Bucket, s *step, f *inForce) (bad error) {
+// that can never go, and returns why that one cannot. slots says that there is a limit on calls
+// at once, which counts every call.
+func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
 	for i := range s.reports {
 		r := &s.reports[i]
@@ -89,14 +81,14 @@ func (t *trip) resolve(b *Bucket, s *step, f *inForce) (bad error) {
 		case leak.Settled:
 			told.Used = f.units(&r.used)
 		case leak.Left:
-			for j := range f.own {
-				told.Used[j] = r.used[f.own[j].Unit]
+			for j := range f.law {
+				told.Used[j] = r.used[f.law[j].Unit]
 			}
 		}
 	}
 	for i := range s.costs {
 		if s.action == leak.Book {
-			if bad = b.check(&f.limitSet, &s.costs[i]); bad != nil {
+			if bad = f.check(&s.costs[i], slots); bad != nil {
 				break
 			}
 		}
@@ -115,8 +107,8 @@ func (t *trip) resolve(b *Bucket, s *step, f *inForce) (bad error) {
 	return bad
 }
 
-// note notes in the charges of the reports what has become of them. How much has come
-// back is not told: that nothing of the rest is there makes a hold only more careful.
+// note notes in the charges of the reports that they are settled. The reply does not tell
+// how much has come back. To take it that all has makes a hold only more careful.
 func (t *trip) note() {
 	for i := range t.reports {
 		r := &t.reports[i]

@@ -33,7 +33,7 @@ func TestManyCallersAtOnceGetExactlyTheCapacity(t *testing.T) {
 						if _, err := b.Acquire(ctx, Cost{1}); err == nil {
 							admitted[i]++
 						}
-						if k%7 == i%7 { // and leave the fast path now and then
+						if k%7 == i%7 { // and leave the cell now and then
 							_, _ = b.State(ctx)
 						}
 					}
@@ -56,9 +56,9 @@ func century(capacity float64) Limit {
 	return Limit{Capacity: capacity, LeakRate: capacity / (99 * 365.25 * 24 * 3600)}
 }
 
-// However the fast path and the ledger hand the state to each other, no unit
-// is lost between them, and none is counted twice.
-func TestNoUnitIsLostBetweenTheFastPathAndTheLedger(t *testing.T) {
+// However often the cell and the local state hand over to each other, no unit is lost
+// between them, and none is counted twice.
+func TestNoUnitIsLostBetweenTheCellAndTheLocalState(t *testing.T) {
 	rounds := 20_000
 	if raced || testing.Short() {
 		rounds = 2_000
@@ -158,7 +158,7 @@ func TestNoMoreThanTheCapacityLeavesWhateverComesTogether(t *testing.T) {
 	}
 }
 
-// Whoever looks at a slowed clock every nanosecond does not stop it.
+// A caller that looks at a slowed clock every nanosecond does not stop it.
 func TestLooksDoNotHoldASlowedClockBack(t *testing.T) {
 	for name, look := range map[string]func(*Bucket){
 		"Acquire":      func(b *Bucket) { _, _ = b.Acquire(ctx, Cost{1}) },

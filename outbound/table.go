@@ -2,89 +2,11 @@ package outbound
 
 import (
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
-	"time"
 )
 
-// keyShard is a part of a [Keyed]. Its tables are changed under its lock and
-// read without: a Go map would need the lock for every look, which costs more
-// than all the rest of it. A reader beside a change may miss a key that is
-// there, and then looks again under the lock.
-//
-// Most buckets bear the key that they are found under. Then that needs no
-// entry, which saves memory and, among a million keys, waiting for it.
-type keyShard[K comparable] struct {
-	mu      sync.Mutex // protects changes of the tables, and every decision to drop
-	buckets table[Bucket]
-	others  table[entry[K]]
-	_       [24]byte // a cache line of its own
-}
-
-// entry never changes.
-type entry[K comparable] struct {
-	key     K
-	limiter tenant
-}
-
-// find returns the limiter of a key, or nil: as a bucket, if it is one.
-func (s *keyShard[K]) find(hash uint64, key K) (*Bucket, tenant) {
-	if name, ok := any(key).(string); ok {
-		slots := s.buckets.load()
-		for i := home(hash, slots); len(slots) > 0; i++ {
-			slot := &slots[i&(len(slots)-1)]
-			b := slot.value.Load()
-			if b == nil { // some slots are always free
-				break
-			}
-			if slot.hash.Load() == hash && b.key == name {
-				return b, b
-			}
-		}
-	}
-	slots := s.others.load()
-	for i := home(hash, slots); len(slots) > 0; i++ {
-		slot := &slots[i&(len(slots)-1)]
-		e := slot.value.Load()
-		if e == nil {
-			break
-		}
-		if slot.hash.Load() == hash && e.key == key {
-			b, _ := e.limiter.(*Bucket)
-			return b, e.limiter
-		}
-	}
-	return nil, nil
-}
-
-// get returns the limiter of a key or nil, and misses none.
-func (s *keyShard[K]) get(hash uint64, key K) tenant {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, l := s.find(hash, key)
-	return l
-}
-
-// insert adds a limiter that is not there; mu is held.
-func (s *keyShard[K]) insert(hash uint64, key K, l tenant) {
-	if b, ok := l.(*Bucket); ok && any(b.key) == any(key) {
-		s.buckets.insert(hash, b)
-		return
-	}
-	s.others.insert(hash, &entry[K]{key, l})
-}
-
-// sweep looks at a few limiters, which ones is left to chance, and drops those
-// that have not been used for a while and that nobody would miss; mu is held.
-func (s *keyShard[K]) sweep(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
-	before := s.buckets.n + s.others.n
-	t := now()
-	looked = s.buckets.sweep(most, count, func(b *Bucket) bool { return drops(b, t, unused) })
-	looked += s.others.sweep(most-looked, count, func(e *entry[K]) bool { return drops(e.limiter, t, unused) })
-	return looked, s.buckets.n+s.others.n < before
-}
-
-// table is a hash table with linear probing, at most three quarters full.
+// table is a hash table with linear probing, at most three quarters full. One goroutine at a
+// time changes it; a reader beside a change may miss a value that is there.
 type table[V any] struct {
 	slots atomic.Pointer[[]slotOf[V]] // as many as a power of 2, or nil
 	n     int                         // values

@@ -12,17 +12,17 @@ func TestTableFindsWhatWasInsertedAndNothingThatWasRemoved(t *testing.T) {
 	var s keyShard[int]
 	var count atomic.Int64
 	hash := func(key int) uint64 { return uint64(key%37) << 8 }
-	want := map[int]*lodger{}
+	want := map[int]*guest{}
 	for range 20_000 {
 		key := r.IntN(200)
 		if _, known := want[key]; !known && r.IntN(2) == 0 {
-			want[key] = &lodger{Limiter: Unlimited{}}
-			s.insert(hash(key), key, want[key])
+			want[key] = &guest{Limiter: Unlimited{}}
+			s.insertLocked(hash(key), key, want[key])
 			count.Add(1)
 		}
 		if r.IntN(8) == 0 {
-			s.others.sweep(1+r.IntN(5), &count, func(e *entry[int]) bool {
-				if e.limiter != tenant(want[e.key]) {
+			s.others.sweep(1+r.IntN(5), &count, func(e *keyed[int]) bool {
+				if e.limiter != Limiter(want[e.key]) {
 					t.Fatalf("swept key %d, which was not there", e.key)
 				}
 				if e.key%2 == 0 || r.IntN(3) > 0 {
@@ -36,9 +36,9 @@ func TestTableFindsWhatWasInsertedAndNothingThatWasRemoved(t *testing.T) {
 			t.Fatalf("%d values, counted as %d, want %d", s.others.n, count.Load(), len(want))
 		}
 		probe := r.IntN(200)
-		b, l := s.find(hash(probe), probe)
-		if w := want[probe]; b != nil || w == nil && l != nil || w != nil && l != tenant(w) {
-			t.Fatalf("key %d: found %v, want %v", probe, l, w)
+		e := s.find(hash(probe), probe)
+		if w := want[probe]; w == nil && e.Limiter != nil || w != nil && e.pins != &w.pins {
+			t.Fatalf("key %d: found %v, want %v", probe, e, w)
 		}
 	}
 }

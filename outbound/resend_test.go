@@ -11,9 +11,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Somebody waits, so that settles ride on the next booking; and a call that has
-// nothing to do with it gives up while its trip is under way.
-func TestACallThatGivesUpTakesNobodysSettleWithIt(t *testing.T) {
+// A queue waits, so that settles ride on its next booking. Another call gives up while its
+// trip is under way.
+func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &slowly{Store: leak.NewMemory()}
@@ -45,8 +45,8 @@ func TestACallThatGivesUpTakesNobodysSettleWithIt(t *testing.T) {
 	}
 }
 
-// What a call has cost beyond its cost is told until it is heard, once in each
-// outage; what comes back is lost.
+// The bucket sends what a call has cost beyond its cost until the store has it, once in
+// each outage. Units that would come back are lost.
 func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
@@ -87,7 +87,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 	}
 }
 
-func TestASuccessWhoseTripFailsIsToldAgain(t *testing.T) {
+func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowly{Store: leak.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
@@ -111,8 +111,8 @@ func TestASuccessWhoseTripFailsIsToldAgain(t *testing.T) {
 	})
 }
 
-// slowly is a store whose trips take a moment, and fail if told so, whether they
-// were carried out or not.
+// slowly is a store whose trips take a moment. While away is set they fail, with or without
+// being carried out.
 type slowly struct {
 	leak.Store
 	away    error

@@ -1,0 +1,124 @@
+package outbound
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// cell is the state of a bucket with one leaky limit and no bookings, holds or returns: one
+// word, the time at which the bucket will be empty, level = (word - now)/unit. To fill it is
+// one compare-and-swap. For anything else a localState takes the word away, under its lock,
+// and puts it back if the state is that simple again.
+//
+// With very many buckets most of a decision is waiting for memory: so what every call looks
+// at is one cache line, together with the bucket's key.
+type cell struct {
+	word     atomic.Int64  // when the bucket is empty, in ns of this process; or busy
+	seen     atomic.Int64  // when the last call was admitted by the word, to the millisecond
+	unit     int64         // ns that a unit takes to leak; 0: the state is never here
+	brim     int64         // ns that a full bucket takes to leak
+	capacity float64       // of the first limit
+	pins     atomic.Int32  // permits that a Keyed has out
+	info     atomic.Uint32 // the unit of a Cost that the first limit counts, and good
+}
+
+const (
+	busy = math.MaxInt64 // in the word: the state is not here
+	// good tells, in info, that a call that was charged to the word has succeeded.
+	good = 1 << 8
+	// coarse is how exactly a cell knows when its last call went. It only has to know
+	// whether that was more than leak.BookingGrace ago.
+	coarse = int64(time.Millisecond)
+)
+
+// fill is what a call has taken of a cell.
+type fill struct {
+	units  float64
+	word   int64 // of the cell, after it
+	place  int64 // when it was
+	before int64 // when the fill before was
+}
+
+// start prepares the word, at time born, if whole nanoseconds per unit are exact enough.
+func (c *cell) start(l *Limit, born time.Duration) bool {
+	unit := math.Ceil(1e9 / l.LeakRate * (1 - bits))
+	// The rate is rounded once, here, and down; the brim as every cost is.
+	// Rounding those apart would keep most limits from ever admitting all of
+	// their capacity.
+	if l.atOnce || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
+		return false
+	}
+	brim := lasts(l.Capacity, int64(unit))
+	if float64(brim) > l.Capacity*unit*(1+1e-9) {
+		return false
+	}
+	c.unit, c.brim = int64(unit), brim
+	c.word.Store(int64(born))
+	c.seen.Store(never)
+	return true
+}
+
+// bits is what the last bits of a product or a quotient may be wrong by.
+const bits = 4e-16
+
+// lasts returns how many ns n units take to leak. It counts whole units in whole
+// numbers, because a float64 tells no single ns from 104 days on, and rounds up
+// the part beyond them, but for its last bits.
+func lasts(n float64, unit int64) int64 {
+	whole := int64(n)
+	part := (n-float64(whole))*float64(unit) - n*float64(unit)*bits
+	return whole*unit + int64(math.Ceil(max(0, part)))
+}
+
+// take charges a valid cost at time t, and notes it in f, if there is room then; known says
+// that a call has succeeded before this one. If there is no room, wait is how long there
+// will be none, or 0: the word does not tell.
+func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known bool) {
+	word := c.word.Load()
+	info := c.info.Load()
+	n, need := cost[info&(Units-1)], c.unit
+	if word == busy || !(n > 0 && n <= c.capacity) {
+		return 0, false, false
+	}
+	brim, seen := c.brim, c.seen.Load()
+	if n != 1 || c.capacity > 1e9 { // else it is whole, and no less than a billionth
+		need = min(lasts(max(n, c.capacity*1e-9), need), brim)
+	}
+	for {
+		next := max(word, t) + need
+		if over := next - t - brim; over > 0 {
+			if word-t > brim { // the clock has stepped back, or t is old
+				return 0, false, false
+			}
+			return time.Duration(over), false, false
+		}
+		if c.word.CompareAndSwap(word, next) {
+			if t-seen >= coarse {
+				c.seen.Store(t)
+			}
+			*f = fill{n, next, t, seen}
+			return 0, true, info&good != 0
+		}
+		if word = c.word.Load(); word == busy {
+			return 0, false, false
+		}
+	}
+}
+
+// unitOf is the index of the number in a Cost that the cell counts.
+func (c *cell) unitOf() int { return int(c.info.Load() & (Units - 1)) }
+
+// idle reports whether the word, at time t, tells as little as a new one.
+func (c *cell) idle(t time.Duration) bool {
+	return c.word.Load() <= int64(t) && c.seen.Load() <= int64(t-leak.BookingGrace)
+}
+
+// read brings a state that nobody has used to what word and seen tell at time t.
+func (c *cell) read(s *leak.State, law []leak.Limit, word, seen int64, t time.Duration) {
+	s.Advance(law, t)
+	s.Level[0].Level = min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
+	s.Last = max(s.Last, min(0, time.Duration(seen)-t))
+}

@@ -1,0 +1,299 @@
+package outbound
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+	"unique"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// core is a bucket without its verbs: it keeps the bucket's state, and carries steps out, in
+// one of three ways: in its cell, in a localState, or in a sharedState.
+type core struct {
+	cell // see there why it comes first, and the key next to it
+	key  string
+	slow atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
+	born time.Duration
+	rate float64             // of the first limit
+	said unique.Handle[said] // where the cell has the only limit; zero: nothing
+}
+
+// said is what else a limit says. Most buckets say the same as others, and share it.
+type said struct {
+	name   string
+	n      float64
+	window time.Duration
+}
+
+// slowPath is what a core needs beyond its cell.
+type slowPath struct {
+	common
+	local  localState
+	shared *sharedState   // nil: the state is in local
+	random func() float64 // of 0 to 1, for what is to differ from worker to worker
+}
+
+// init sets the core up for these limits, in this process or, if it is not nil, in store.
+func (b *core) init(key string, limits []Limit, store leak.Store) {
+	first := &limits[0]
+	b.key, b.born, b.capacity, b.rate = key, now(), first.Capacity, first.LeakRate
+	b.info.Store(uint32(first.Unit))
+	b.word.Store(busy)
+	if len(limits) == 1 && store == nil && b.start(first, b.born) {
+		if more := (said{first.Name, first.n, first.window}); more != (said{}) {
+			b.said = unique.Make(more)
+		}
+		return
+	}
+	p := b.newSlowPath(limits)
+	if store != nil {
+		p.shared = &sharedState{store, &p.force.Load().limitSet}
+	}
+	b.slow.Store(p)
+}
+
+func (b *core) newSlowPath(limits []Limit) *slowPath {
+	f := &inForce{limitSet: newLimitSet(limits)}
+	p := &slowPath{random: rand.Float64}
+	p.force.Store(f)
+	p.slots.limit.Store(newAtOnce(limits))
+	p.waiting.init()
+	p.local.init(b.born, f.law)
+	return p
+}
+
+// more returns what else the limit of the cell says.
+func (b *core) more() (s said) {
+	if b.said != (unique.Handle[said]{}) {
+		s = b.said.Value()
+	}
+	return s
+}
+
+// first returns the limit of the cell.
+func (b *core) first() Limit {
+	s := b.more()
+	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, n: s.n, window: s.window}
+}
+
+// slowPath returns what the core has beyond its cell, and makes it if there is none yet.
+func (b *core) slowPath() *slowPath {
+	if p := b.slow.Load(); p != nil {
+		return p
+	}
+	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.first()}))
+	return b.slow.Load()
+}
+
+// remote reports whether the state is in a store.
+func (b *core) remote() bool {
+	p := b.slow.Load()
+	return p != nil && p.shared != nil
+}
+
+// slots returns the places among the calls at once.
+func (b *core) slots() *slots {
+	if p := b.slow.Load(); p != nil {
+		return &p.slots
+	}
+	return &anyNumber
+}
+
+// inForce returns the limits in force, as far as is known here.
+func (b *core) inForce() *inForce {
+	if p := b.slow.Load(); p != nil {
+		return p.force.Load()
+	}
+	return &inForce{limitSet: newLimitSet([]Limit{b.first()})}
+}
+
+// given returns the limits in force as callers have given them, with an AtOnce.
+func (b *core) given() []Limit {
+	return b.slots().limit.Load().among(b.inForce().list())
+}
+
+// each calls f with the unit, the capacity and the rate of each limit in force, as far as is
+// known here.
+func (b *core) each(f func(unit int, capacity, rate float64)) {
+	p := b.slow.Load()
+	if p == nil {
+		f(b.unitOf(), b.capacity, b.rate)
+		return
+	}
+	for _, l := range p.force.Load().law {
+		f(l.Unit, l.Capacity, l.Rate)
+	}
+}
+
+// check returns why a call of this cost can never go under these limits.
+func (b *core) check(limits *limitSet, c *Cost) error {
+	if bad := limits.check(c, !b.remote() && b.slots().most() > 0); bad != nil {
+		bad.Key = b.key
+		return bad
+	}
+	return nil
+}
+
+// do carries a step out where the state is.
+func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
+	p := b.slowPath()
+	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
+	// store may refuse.
+	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
+	reports, reported := p.waiting.piggyback(settles)
+	if len(reports) > 0 {
+		s.reports = append(reports, s.reports...)
+	}
+	t := trips.Get().(*trip)
+	if p.shared == nil {
+		p.local.update(&b.cell, &p.common, s, t, r)
+	} else if err := p.shared.update(ctx, b.key, &p.common, s, t, r); err != nil {
+		t.done()
+		p.waiting.requeue(s.reports, reported)
+		if err == ctx.Err() { // it is no fault of the store's
+			return err
+		}
+		return &StoreError{Op: name, Key: b.key, Err: err}
+	} else if p.waiting.hasFailed.Load() {
+		go b.resend()
+	}
+	t.note()
+	t.done()
+	if s.action == leak.Replace || s.action == leak.Resume || len(s.reports) > 0 {
+		p.waiting.changed()
+	}
+	return nil
+}
+
+// resend sends reports whose trips have failed, now that one has gone well: retries during
+// an outage mostly fail, and one whose reply is lost charges twice.
+func (b *core) resend() {
+	if reports := b.slowPath().waiting.takeFailed(); len(reports) > 0 {
+		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))
+	}
+}
+
+// peek tells of the state and changes nothing. It makes no slowPath.
+func (b *core) peek(ctx context.Context, name string, r *reply) error {
+	word := b.word.Load()
+	if b.slow.Load() != nil || word == busy {
+		return b.do(ctx, name, &step{}, r)
+	}
+	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.inForce()}
+	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
+	return nil
+}
+
+// idle reports whether forgetting the state would lose nothing.
+func (b *core) idle() bool {
+	p := b.slow.Load()
+	switch {
+	case p == nil:
+		return b.cell.idle(now())
+	case p.shared != nil:
+		return true
+	case !p.slots.idle() || p.local.changed():
+		return false
+	}
+	var r reply
+	t := trips.Get().(*trip)
+	p.local.update(&b.cell, &p.common, &step{}, t, &r)
+	t.done()
+	return r.Expire <= 0
+}
+
+// book carries a step out and says why the first of its costs was refused.
+func (b *core) book(ctx context.Context, s *step, r *reply) error {
+	if len(s.costs) > 0 && !s.costs[0].valid() {
+		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
+	}
+	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
+		return err
+	}
+	switch {
+	case r.noSlot: // nobody has looked yet whether it can ever go
+		if err := b.check(&r.force.limitSet, &s.costs[0]); err != nil {
+			return err
+		}
+	case r.Refused:
+	case r.bad != nil:
+		r.bad.Key = b.key
+		return r.bad
+	default:
+		return nil
+	}
+	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
+	if refused.Held {
+		refused.Reason = Reason(r.State.Why)
+	}
+	if r.noSlot {
+		b.slots().crowded(refused)
+	} else if r.Limit >= 0 {
+		refused.Limit = r.force.law[r.Limit].Name
+	}
+	return refused
+}
+
+// charge returns what a call has taken of the cell as a charge of the law.
+func (b *core) charge(f *fill) *leak.Charge {
+	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
+	c := &leak.Charge{Born: born, Epoch: epoch}
+	c.N[0] = f.units
+	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
+	c.Place = time.Duration(f.place) - born
+	c.Before = time.Duration(f.before) - born
+	c.Free = later(c.Place, (&leak.Limit{Rate: b.rate}).Above(f.units, 0))
+	return c
+}
+
+// settle sends a Settled, and returns whether the state has it already.
+func (b *core) settle(r report) bool {
+	if b.slowPath().waiting.postpone(r) {
+		return false
+	}
+	b.report(r)
+	return true
+}
+
+// stagger is the largest part by which a doubled hold of a bucket that nobody shares is
+// longer, by chance. Workers that were refused together come back one after the other
+// then, and not together, to be refused again.
+const stagger = 0.25
+
+// report sends one report by itself, and returns whether it has held the bucket, or for
+// longer: the hold then ends after r.Wait, and no later, and did not end there before.
+// A report that fails and would give units back is lost, which costs room.
+func (b *core) report(r report) (held bool) {
+	if p := b.slowPath(); r.Kind == leak.Refused && p.shared == nil {
+		r.Stagger = stagger * p.random()
+	}
+	reports := [1]report{r}
+	var result reply
+	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {
+		return false
+	}
+	rem := result.State.Rem
+	return result.extended && rem >= r.Wait-moved && rem <= later(r.Wait, moved)
+}
+
+// succeededAt notes that a call has succeeded for which the word was charged at time t.
+func (b *core) succeededAt(t int64) {
+	if p := b.slow.Load(); p != nil {
+		p.local.succeed(&b.cell, t)
+	} else {
+		b.info.Or(good)
+	}
+}
+
+// succeeded notes that a call which knew of epoch has succeeded.
+func (b *core) succeeded(epoch int64) {
+	p := b.slow.Load()
+	if p == nil { // it cost nothing: as a call of the cell
+		b.succeededAt(int64(now()))
+	} else if p.waiting.succeeded(epoch) {
+		_ = b.do(context.Background(), "report", &step{}, new(reply))
+	}
+}

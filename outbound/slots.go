@@ -1,0 +1,212 @@
+package outbound
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// slots are the places among the calls at once. A limit on those is no limit of the law: a
+// bucket counts its own calls, also if a store keeps its levels.
+type slots struct {
+	limit     atomic.Pointer[atOnce] // nil: there are any number of slots
+	collected atomic.Int64           // slots of permits that were dropped without Done, so far
+
+	mu       sync.Mutex // protects what follows
+	used     int
+	reserved int      // of those in use, the ones that a trip to a store is under way for
+	missed   bool     // a call was refused because all were in use, some of them reserved
+	taken    slotList // those of calls in progress
+}
+
+// anyNumber are the slots of a bucket without an AtOnce.
+var anyNumber slots
+
+// most returns how many slots there are; 0: any number.
+func (p *slots) most() int {
+	if a := p.limit.Load(); a != nil {
+		return int(a.Capacity)
+	}
+	return 0
+}
+
+// room reports whether another call could start.
+func (p *slots) room() bool {
+	most := p.most()
+	if most == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used < most
+}
+
+// idle reports whether no call is in progress.
+func (p *slots) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used <= 0
+}
+
+// crowded has the error tell of the calls in progress, which have taken all slots.
+func (p *slots) crowded(e *ThrottledError) {
+	if a := p.limit.Load(); a != nil {
+		e.Limit = a.Name
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.InProgress = p.used
+	if p.taken.first != nil {
+		e.Oldest = now() - p.taken.first.since
+	}
+}
+
+// reserve has a booking ask for no more than there are slots, and takes these, because the
+// answer of a store takes its time. It returns all that the booking asks for.
+func (p *slots) reserve(s *step) (asked []Cost) {
+	most := p.most()
+	if most == 0 && s.freed == 0 {
+		return s.costs
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used -= s.freed
+	s.freed = 0
+	if s.action != leak.Book || most == 0 {
+		return s.costs
+	}
+	asked = s.costs
+	free := max(0, most-p.used) + s.brings
+	if s.costs = asked[:min(len(asked), free)]; len(s.costs) == 0 {
+		s.move = nil // or it would be undone, and nothing booked
+	}
+	p.missed = p.missed || len(s.costs) < len(asked) && p.reserved > 0
+	n := s.beyond(len(s.costs))
+	p.used += n
+	p.reserved += n
+	return asked
+}
+
+// beyond returns how many slots n bookings take beyond the one that move brings.
+func (s *step) beyond(n int) int { return max(0, n-s.brings) }
+
+// seat gives the slots back that were reserved for more than was booked, and says so if
+// there was none for the next of those asked for. It reports whether a call was refused
+// meanwhile because they were reserved.
+func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
+	if r.atOnce = p.limit.Load(); r.atOnce != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if s.action == leak.Book {
+			n := len(s.costs)
+			reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
+			p.used -= reserved - taken
+			p.reserved -= reserved
+			r.slots = true
+			if !r.Refused && len(r.Charges) == n && n < len(asked) {
+				r.Refused, r.noSlot = true, true
+			}
+			s.costs = asked
+			if reserved > taken {
+				missed, p.missed = p.missed, false
+			}
+		}
+		r.used = p.used
+	}
+	r.collected = int(p.collected.Load())
+	return missed
+}
+
+// free takes n calls as ended.
+func (p *slots) free(n int) {
+	if n > 0 {
+		p.mu.Lock()
+		p.used -= n
+		p.mu.Unlock()
+	}
+}
+
+// take returns a slot for a call that has taken one just now.
+func (p *slots) take() *slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &slot{of: p, since: now()}
+	p.taken.add(s)
+	return s
+}
+
+// slot is a call's place among the calls at once. It ends with Done, or, as a safety net,
+// when nobody has the permit any more, so that nobody could call Done.
+type slot struct {
+	of         *slots
+	since      time.Duration // when it was taken
+	prev, next *slot         // in the list
+	ended      atomic.Bool
+	net        runtime.Cleanup
+}
+
+// inUse returns how many slots the call has: 1, or 0 if it has none or has ended.
+func (s *slot) inUse() int {
+	if s == nil || s.ended.Load() {
+		return 0
+	}
+	return 1
+}
+
+// end takes the slot out of the list, and reports whether it was in.
+func (s *slot) end() bool {
+	if s.ended.Swap(true) {
+		return false
+	}
+	s.of.mu.Lock()
+	s.of.taken.remove(s)
+	s.of.mu.Unlock()
+	return true
+}
+
+// drop ends the slot, and returns how many the caller has to free in its place: 1 or 0.
+func (s *slot) drop() int {
+	if s == nil || !s.end() {
+		return 0
+	}
+	s.net.Stop()
+	return 1
+}
+
+// forgotten ends the slot of a permit that the garbage collector has found. It runs beside
+// the program: it tells nobody, and the bucket's next operation makes use of the slot.
+func (s *slot) forgotten() {
+	if s.end() {
+		s.of.collected.Add(1) // before anybody finds the bucket idle
+		s.of.free(1)
+	}
+}
+
+// slotList has the slots that are taken, the oldest first.
+type slotList struct{ first, last *slot }
+
+func (l *slotList) add(s *slot) {
+	if s.prev = l.last; s.prev != nil {
+		s.prev.next = s
+	} else {
+		l.first = s
+	}
+	l.last = s
+}
+
+func (l *slotList) remove(s *slot) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		l.last = s.prev
+	}
+	s.prev, s.next = nil, nil
+}

@@ -1,0 +1,176 @@
+package outbound
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// waiting has the callers that wait for a bucket, and the reports that ride on its next
+// operation.
+type waiting struct {
+	changes atomic.Uint64 // that the watchers were told of
+
+	lastSuccess atomic.Int64 // the newest epoch in which a call has succeeded
+	reported    atomic.Int64 // the newest that the state was told of
+	// The newest epoch in which the store has not heard of any success since the hold.
+	unconfirmed atomic.Int64
+
+	hasPostponed atomic.Bool
+	hasFailed    atomic.Bool
+
+	mu        sync.Mutex // protects what follows
+	watchers  map[*func()]struct{}
+	postponed []report // settles, while somebody waits
+	failed    []report // settles to send again, because their trips have failed
+}
+
+func (w *waiting) init() {
+	w.lastSuccess.Store(never)
+	w.reported.Store(never)
+	w.unconfirmed.Store(never)
+}
+
+// listen has f called with every change. stop ends it, and reports whether it leaves
+// postponed reports behind for which nobody waits any more.
+func (w *waiting) listen(f func()) (stop func() (stranded bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watchers == nil {
+		w.watchers = make(map[*func()]struct{})
+	}
+	w.watchers[&f] = struct{}{}
+	return func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.watchers, &f)
+		return len(w.watchers) == 0 && w.hasPostponed.Load()
+	}
+}
+
+// watched reports whether somebody waits for the bucket.
+func (w *waiting) watched() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.watchers) > 0
+}
+
+// changed tells the watchers that their plans may not be right any more.
+func (w *waiting) changed() {
+	w.changes.Add(1)
+	w.mu.Lock()
+	if len(w.watchers) == 0 {
+		w.mu.Unlock()
+		return
+	}
+	all := make([]func(), 0, len(w.watchers))
+	for f := range w.watchers {
+		all = append(all, *f)
+	}
+	w.mu.Unlock()
+	for _, f := range all {
+		f()
+	}
+}
+
+// postpone keeps a settle for a queue that waits, if there is one. Units come back only as
+// far as no booked call counts on them. The queue hears of the change, gives back what it
+// has booked far ahead, and books anew. That booking carries the settle, so the units come
+// back to a call that waits for them.
+func (w *waiting) postpone(r report) bool {
+	w.mu.Lock()
+	wanted := len(w.watchers) > 0
+	if wanted {
+		w.postponed = append(w.postponed, r.copied())
+		w.hasPostponed.Store(true)
+	}
+	w.mu.Unlock()
+	if wanted {
+		w.changed()
+	}
+	return wanted
+}
+
+// copied returns the report with a charge of its own: the call's may be in use when the
+// report is sent.
+func (r report) copied() report {
+	c := *r.Charge
+	r.Charge = &c
+	return r
+}
+
+// piggyback returns the reports that ride on the next operation: the first success
+// after a hold, and, if so asked, settles. reported is the epoch that the state was told
+// of before.
+func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
+	e := w.lastSuccess.Load()
+	if reported = w.reported.Swap(e); e != reported {
+		reports = append(reports, report{Report: leak.Report{Kind: leak.Succeeded, Epoch: e}})
+	}
+	if settles && w.hasPostponed.Load() {
+		w.mu.Lock()
+		reports = append(reports, w.postponed...)
+		w.postponed = nil
+		w.hasPostponed.Store(false)
+		w.mu.Unlock()
+	}
+	return reports, reported
+}
+
+// requeue keeps, of the reports of a trip that has failed, those to send again: a success,
+// and what calls have cost beyond their cost. Nobody knows whether the store has carried
+// the trip out. What it has added may be added twice, which costs room; what it may have
+// given back is not given back again.
+func (w *waiting) requeue(reports []report, reported int64) {
+	for _, r := range reports {
+		switch r.Kind {
+		case leak.Succeeded:
+			w.reported.CompareAndSwap(r.Epoch, reported)
+		case leak.Settled:
+			beyond := false
+			for u := range r.used {
+				beyond = beyond || r.used[u] > r.cost[u]
+				r.used[u] = max(r.used[u], r.cost[u])
+			}
+			if beyond {
+				w.mu.Lock()
+				w.failed = append(w.failed, r.copied())
+				w.hasFailed.Store(true)
+				w.mu.Unlock()
+			}
+		}
+	}
+}
+
+// takeFailed returns what requeue has kept, to send it again.
+func (w *waiting) takeFailed() []report {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	reports := w.failed
+	w.failed = nil
+	w.hasFailed.Store(false)
+	return reports
+}
+
+// succeeded notes that a call which knew of epoch has succeeded: that rides on the next
+// operation. It reports whether to send it at once, because it is the first success that
+// is known of after a hold: in a large fleet this worker's next turn may be far away, and
+// until then every refusal would double the hold.
+func (w *waiting) succeeded(epoch int64) (first bool) {
+	for e := w.lastSuccess.Load(); e < epoch; e = w.lastSuccess.Load() {
+		if w.lastSuccess.CompareAndSwap(e, epoch) {
+			return w.unconfirmed.CompareAndSwap(epoch, never)
+		}
+	}
+	return false
+}
+
+// confirm notes whether a store's state has heard of a success since the hold.
+func (w *waiting) confirm(s *leak.State) {
+	if s.Fails >= 0 {
+		w.unconfirmed.Store(s.Epoch)
+	} else {
+		w.unconfirmed.Store(never)
+	}
+}
