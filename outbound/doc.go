@@ -170,11 +170,12 @@
 //
 // One worker's call is refused, and the queue of another worker stops:
 //
-//	transport  Transport.RoundTrip gets the response. judge, or follow, has the Profile read
-//	           it; apply, heed and refused make an Answer of it
+//	transport  Transport.RoundTrip gets the response. judge has the Profile read it; apply,
+//	           applySignal and applyRefusal make an Answer of it
 //	outbound   Permit.Answered -> call.answered -> Answer.report -> core.report -> core.do
 //	           -> sharedState.update -> trip.resolve -> Update of the store
-//	store      redisstore: shard.enter -> lane.run -> request.encode -> refused in bucket.lua.
+//	store      redisstore: Engine.Update -> shard.enter -> pipeline.run -> shard.compose ->
+//	           carrier.Compose -> carrier.Send -> refused in bucket.lua.
 //	           A store in Go: Op.Apply -> Stored.report -> State.Refused -> State.Hold
 //	           The key now has Rem above 0, another Epoch, and perhaps a lower Speed
 //
