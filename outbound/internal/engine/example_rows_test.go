@@ -13,21 +13,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// rowCarrier is a carrier on rows: it computes the step here, and swaps the row.
+// rowCarrier is a carrier on rows. It computes the step in this process, and swaps the row.
 type rowCarrier struct {
 	table  *table
 	worker string
 }
 
-// newRowStore returns a store on the rows of a table. It makes one trip for a step, makes it
-// exactly once, and ends within timeout.
+// newRowStore returns a store on the rows of a table. The store makes one trip for a step,
+// makes it exactly once, and ends within timeout.
 func newRowStore(t *table, timeout time.Duration) leak.Store {
 	c := rowCarrier{table: t, worker: rand.Text()}
 	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
 }
 
-// write is what a trip writes. All of its attempts send the same bytes, until it is known
-// that these were not written and will not be.
+// write is the row that a trip writes. All attempts of the trip send the same bytes, until
+// the carrier knows that the table has not written them and will not.
 type write struct {
 	mu    sync.Mutex
 	is    row           // as last seen
@@ -70,28 +70,28 @@ func (c rowCarrier) attempt(a *engine.Attempt) error {
 	if last > a.Seq {
 		return errPassed
 	}
-	same := w.ready && new.token == 0 && is.token == old // there was nothing to write
-	// Or another attempt has written it, whose reply is not here yet, or was lost.
+	same := w.ready && new.token == 0 && is.token == old // the trip has nothing to write
+	// Or another attempt has written it, and its reply was lost or is not here yet.
 	if done || same || w.ready && last == a.Seq {
 		w.is = is
 		a.Now, a.Reply = clock, w.reply
 		a.Reply.Charges = append(a.Into, w.reply.Charges...)
 		return nil
 	}
-	if old == w.old && new.token == w.new.token { // its time has passed
+	if old == w.old && new.token == w.new.token { // the time that it was computed for has passed
 		w.ready, w.is, w.clock = false, is, clock
 	}
 	return errRace
 }
 
-// compute computes what the trip makes of the row. A refusal and a look write nothing.
+// compute computes the row after the trip. A refusal and a look write nothing.
 func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
 	bucket := w.is.bucket()
 	w.ready, w.old, w.new, w.at = true, w.is.token, row{}, at
 	w.reply = a.Op.Apply(&bucket, at)
 	if w.reply.Changed || a.Fence {
 		last := map[string]int64{worker: a.Seq}
-		for other, seq := range w.is.last { // a store that runs for long keeps the last few only
+		for other, seq := range w.is.last { // a store that runs for long keeps only the last few
 			if other != worker {
 				last[other] = seq
 			}
@@ -101,10 +101,10 @@ func (w *write) compute(a *engine.Attempt, at time.Duration, worker string) {
 	}
 }
 
-// bucket reads a row. What cannot be read is garbage: full to the brim.
+// bucket reads a row. Bytes that it cannot read are garbage, and count as full to the brim.
 func (r row) bucket() (s leak.Stored) {
 	if r.token != 0 {
-		_ = s.UnmarshalBinary(r.state) // then Apply takes it for full
+		_ = s.UnmarshalBinary(r.state) // after an error Apply takes the bucket for full
 	}
 	return s
 }
