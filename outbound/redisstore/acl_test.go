@@ -122,7 +122,7 @@ func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Dura
 	return err
 }
 
-func TestTheDocumentedUserHasNothingThatItDoesNotNeed(t *testing.T) {
+func TestTheDocumentedUserHasNoRightThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	var offset time.Duration

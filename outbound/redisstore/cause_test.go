@@ -73,7 +73,7 @@ func plague(t *testing.T, err error) *plight {
 	return &p
 }
 
-func TestWhatAWaitCanCureIsAwayAndEndsWithABack(t *testing.T) {
+func TestTroubleThatAWaitCuresIsAwayAndEndsWithABack(t *testing.T) {
 	for _, err := range []error{
 		said("LOADING Redis is loading the dataset in memory"), said("READONLY You can't write against a read only replica."),
 		said("MASTERDOWN Link with MASTER is down"), said("CLUSTERDOWN The cluster is down"), said("BUSY Redis is busy"),
@@ -100,7 +100,7 @@ func TestWhatAWaitCanCureIsAwayAndEndsWithABack(t *testing.T) {
 	}
 }
 
-func TestWhatNoWaitCanCureIsToldOnceAndIsNotAway(t *testing.T) {
+func TestTroubleThatNoWaitCuresIsToldOnceAndIsNotAway(t *testing.T) {
 	for _, err := range []error{
 		said("NOAUTH Authentication required."), said("WRONGPASS invalid username-password pair or user is disabled."),
 		said("NOPERM this user has no permissions to run the 'evalsha' command"), said("ERR The user executing the script can't run this command or subcommand script: 1"),

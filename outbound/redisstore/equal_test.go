@@ -54,7 +54,7 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 	}
 }
 
-func TestBucketsOfOneKeyAndEqualLimitsHearOfARefusalWithoutATrip(t *testing.T) {
+func TestBucketsOfOneKeyAndEqualLimitsShareARefusal(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	var trips atomic.Int64

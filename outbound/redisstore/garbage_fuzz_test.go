@@ -130,8 +130,8 @@ func TestALeadThatNobodyCanReachIsGarbage(t *testing.T) {
 	}
 }
 
-// FuzzWhatIsStored writes anything into the fields of a key.
-func FuzzWhatIsStored(f *testing.F) {
+// FuzzStoredBytes writes anything into the fields of a key.
+func FuzzStoredBytes(f *testing.F) {
 	s := newMini(f)
 	limit := outbound.Limit{Capacity: 10, LeakRate: 1}
 	{

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-func TestKeysThatNobodyUsesAreForgottenThoughNoOtherComes(t *testing.T) {
+func TestUnusedKeysAreForgottenWithoutNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"})
 		rdb.AddHook(between(func(cmd redis.Cmder, _ func() error) error { return grant(cmd) }))

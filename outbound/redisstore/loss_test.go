@@ -63,7 +63,7 @@ func (l *loser) quiet(t *testing.T) {
 	require.Empty(t, l.told.of(redisstore.EventDataLoss))
 }
 
-func TestALossOfDataIsToldAndAnExpiredKeyIsNone(t *testing.T) {
+func TestALossOfDataIsToldAndAnExpiredKeyIsNoLoss(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
 		for name, c := range map[string]struct {

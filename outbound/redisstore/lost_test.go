@@ -87,7 +87,7 @@ func many(goroutines int, n int64, call func(g, i int)) {
 	wg.Wait()
 }
 
-func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
+func TestEveryDecisionIsChargedOnceDespiteLosses(t *testing.T) {
 	for name, c := range map[string]struct {
 		faults  redistest.Faults
 		few     int64 // of how many decisions one is made
@@ -179,7 +179,7 @@ func TestAWorkersFirstReplyMayBeLost(t *testing.T) {
 }
 
 // Of very many places only the first are booked, and the rest with another trip.
-func TestABatchOfAnySizeIsGrantedAgainAsItWas(t *testing.T) {
+func TestARepeatedBatchOfAnySizeIsUnchanged(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	for _, n := range []int{1, 2, 500, 4_096, 4_097, 20_000} {
@@ -241,7 +241,7 @@ func TestScriptsMayBeFlushedAtAnyTime(t *testing.T) {
 	t.Logf("flushed %d times in %d decisions", flushed, n)
 }
 
-func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
+func TestNothingComesBackTwiceDespiteLosses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

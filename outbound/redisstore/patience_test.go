@@ -70,7 +70,7 @@ func bubbleStore(t *testing.T, c redisstore.Config, f between) *redisstore.Store
 	return redisstore.New(rdb, c)
 }
 
-func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
+func TestAnOperationTakesNoLongerThanTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bubble(t, func(cmd redis.Cmder, _ func() error) error {
 			time.Sleep(700 * time.Millisecond)

@@ -140,7 +140,7 @@ var variants = []struct {
 	{"returns by unbroken number, doubtful ones too, rollback", variant{token: perWorker, proof: unbroken, doubt: true, crash: true, fault: rollback, wanted: uncharged}},
 }
 
-func TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome(t *testing.T) {
+func TestARecordPerWorkerChargesOnceInAnyOrderOfMessages(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			var found harm

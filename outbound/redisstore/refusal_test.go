@@ -76,7 +76,7 @@ func (w *watched) trips(f func()) int {
 
 var slowly = outbound.Limit{Capacity: 10, LeakRate: 0.01}
 
-func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 	t.Parallel()
 	w := watch(t, slowly)
 	w.take(8)
@@ -136,7 +136,7 @@ func TestARefusalIsForgottenWhenRoomIsMadeHere(t *testing.T) {
 	}
 }
 
-func TestRoomThatOthersHaveMadeIsHeardOfWithinASecond(t *testing.T) {
+func TestRoomMadeByOthersIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	w := watch(t, slowly)
 	other := w.other(slowly)
@@ -180,7 +180,7 @@ func BenchmarkRememberedRefusal(b *testing.B) {
 	}
 }
 
-func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
+func TestACallerWhoGivesUpReturnsAtOnceAndPaysNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -231,7 +231,7 @@ func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
 	require.InDelta(t, 30, a.charged(t), 0.1)
 }
 
-func TestWhatWasBookedForACallerWhoHasGoneComesBack(t *testing.T) {
+func TestABookingOfACallerWhoHasGoneComesBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -55,7 +55,7 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 	require.InDelta(t, 100, full.RetryAfter.Seconds(), 5)
 }
 
-func TestWhatIsGrantedAgainComesBackWhole(t *testing.T) {
+func TestARepeatedGrantComesBackWhole(t *testing.T) {
 	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
 	for !grantedAgain(t, proxy) {
 		t.Log("the machine was too slow")

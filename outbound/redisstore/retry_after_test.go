@@ -17,7 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
+func TestACallerBackAtRetryAfterIsAdmittedByRedis(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
@@ -81,7 +81,7 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 	}
 }
 
-func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfItInRedis(t *testing.T) {
+func TestACostAboveTheCapacityByRoundingTakesAllOfItInRedis(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	ctx := context.Background()

@@ -105,7 +105,7 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 
 // What a caller who has gone had to say is lost where limits were set meanwhile, and the
 // store tells of it.
-func TestAReportOfNobodyThatFindsOtherLimitsIsToldAsLost(t *testing.T) {
+func TestAReportWithoutACallerIsToldAsLostUnderOtherLimits(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	rdb := redis.NewClient(&redis.Options{Addr: s.rdb.Options().Addr})

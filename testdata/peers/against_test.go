@@ -46,7 +46,7 @@ func script(t *testing.T, name, text string) string {
 	return path
 }
 
-func TestWhoIsFirstChangesFromRoundToRound(t *testing.T) {
+func TestTheFirstTreeChangesFromRoundToRound(t *testing.T) {
 	turns := filepath.Join(t.TempDir(), "turns")
 	program := func(name, sample string) string {
 		return script(t, name, "echo "+name+" >>"+turns+"\necho '"+sample+"'\n")

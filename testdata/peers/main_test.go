@@ -22,7 +22,7 @@ var (
 	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Idle: time.Millisecond}
 )
 
-func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
+func TestARunMeasuresAllThatEachContenderOffers(t *testing.T) {
 	redis := new(server) // which is not started
 	if err := missing(); err != nil {
 		if required() {

@@ -125,7 +125,7 @@ func TestCallsAndStreamsWithoutRoomDoNotGoOut(t *testing.T) {
 	}
 }
 
-func TestAnAPIsRetryInfoHoldsAllWhoShareTheBucket(t *testing.T) {
+func TestAnAPIsRetryInfoHoldsAllCallersOfTheBucket(t *testing.T) {
 	for name, call := range calls {
 		for after, want := range map[time.Duration]time.Duration{
 			20 * time.Minute: 20 * time.Minute,

@@ -42,7 +42,7 @@ func TestTheFirstTripMayOpenAConnection(t *testing.T) {
 	})
 }
 
-func TestAReplyIsNormallyHereInTime(t *testing.T) {
+func TestMostRepliesArriveByTheirNormalTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, way := range []time.Duration{ms / 20, ms, 10 * ms, 100 * ms} {
 		late := 0
@@ -68,7 +68,7 @@ func TestAReplyIsNormallyHereInTime(t *testing.T) {
 }
 
 // A route may become longer for good.
-func TestALongerWayIsLearned(t *testing.T) {
+func TestTheEstimateLearnsALongerWay(t *testing.T) {
 	o := new(clockOffset)
 	o.trips(200, func(i int) (there, back time.Duration) {
 		if i < 100 { // the bounds are not narrow yet

@@ -60,7 +60,7 @@ var kinds = map[string]func() (worker func() engine.Carrier, level func() float6
 	},
 }
 
-func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
+func TestATripIsMadeExactlyOnceOverABadLine(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for range 10 {
@@ -88,7 +88,7 @@ func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
 	}
 }
 
-func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
+func TestBookingsOfCallersWhoHaveGoneComeBack(t *testing.T) {
 	unclaimed, stuck := 0., 0. // booked calls that nobody made, and those of them that did not come back
 	for range 20 {
 		bubble(t, func(t *testing.T) {
@@ -188,7 +188,7 @@ func (f *first) Send(ctx context.Context, to engine.Node, todo []engine.Attempt)
 	f.Carrier.Send(ctx, to, todo)
 }
 
-func TestWhatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
+func TestATripThatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		f := &first{&porter{s}, make(chan struct{})}
@@ -232,7 +232,7 @@ func TestCallersOfAKeyGoTogether(t *testing.T) {
 	})
 }
 
-func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}

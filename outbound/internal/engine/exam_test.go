@@ -14,7 +14,7 @@ func TestTheExam(t *testing.T) {
 	outboundtest.TestStore(t, func(*testing.T) leak.Store { return s.worker(engine.Config{}) })
 }
 
-func TestTheExamOverALineThatLosesRepeatsAndDelays(t *testing.T) {
+func TestTheExamOverABadLine(t *testing.T) {
 	s := newShelf()
 	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
 		// The line loses no reply. A repeated reply tells the state of a moment ago, and the

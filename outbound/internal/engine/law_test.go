@@ -62,7 +62,7 @@ func (u *unheard) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 	}
 }
 
-func TestARepeatedReplyIsLaidOnTheTimeOfTheFirst(t *testing.T) {
+func TestARepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func TestInAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestNothingSurvivesAProcessThatEnds(t *testing.T) {
+func TestServersAndFilesEndWithTheirProcess(t *testing.T) {
 	need(t)
 	for _, how := range []string{"kill", "panic", "return"} {
 		t.Run(how, func(t *testing.T) {

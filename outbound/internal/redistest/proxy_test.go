@@ -76,7 +76,7 @@ func TestAProxyWithoutFaultsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAProxyPassesWhatIsPublished(t *testing.T) {
+func TestAProxyPassesPublishedMessages(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		_, client, direct := throughProxy(t, func(o *redis.Options) { o.Protocol = protocol })
 		sub := client.Subscribe(t.Context(), "a", "b")
@@ -92,7 +92,7 @@ func TestAProxyPassesWhatIsPublished(t *testing.T) {
 	}
 }
 
-func TestADroppedReplyIsOfACommandThatWasDone(t *testing.T) {
+func TestADroppedReplyLeavesItsCommandDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	p.Set(Faults{DropReplies: 1})
 	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
@@ -164,7 +164,7 @@ func silent(t *testing.T, conn net.Conn) {
 }
 
 // A reply that came after a lost one would be taken for it.
-func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
+func TestASwallowedReplySilencesItsConnection(t *testing.T) {
 	p, _, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowReplies: 1})
@@ -177,7 +177,7 @@ func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
 	silent(t, conn)
 }
 
-func TestASwallowedRequestIsNeverDoneAndNoneThatFollows(t *testing.T) {
+func TestASwallowedRequestAndAllAfterItAreNeverDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowRequests: 1})
@@ -256,7 +256,7 @@ func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {
 	require.Error(t, client.Ping(t.Context()).Err())
 }
 
-func TestOneSeedGivesOneRowOfFaults(t *testing.T) {
+func TestOneSeedGivesTheSameFaults(t *testing.T) {
 	p, client, _ := throughProxy(t, once)
 	row := func(seed uint64) (lost string) {
 		p.Set(Faults{})

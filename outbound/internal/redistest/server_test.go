@@ -90,7 +90,7 @@ func TestAStoppedServerAnswersWhenItGoesOn(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
-func TestARestartedServerHasItsPortAndIsEmpty(t *testing.T) {
+func TestARestartedServerKeepsItsPortAndIsEmpty(t *testing.T) {
 	for name, s := range map[string]*Server{"redis": Start(t), "miniredis": startMini(t)} {
 		client := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.DialerRetries = 1 })
 		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err(), name)
@@ -106,7 +106,7 @@ func TestARestartedServerHasItsPortAndIsEmpty(t *testing.T) {
 	}
 }
 
-func TestARestartedServerHasWhatWasSavedOnce(t *testing.T) {
+func TestARestartLoadsASaveOnce(t *testing.T) {
 	need(t)
 	s := Start(t)
 	client := s.Client(t)
@@ -172,7 +172,7 @@ func (o *outcome) Fatal(args ...any) {
 	runtime.Goexit()
 }
 
-func TestWhatOthersWouldNoticeFailsOnTheSharedServer(t *testing.T) {
+func TestFaultsFailOnTheSharedServer(t *testing.T) {
 	need(t)
 	s := Shared(t)
 	for name, f := range map[string]func(testing.TB){

@@ -99,7 +99,7 @@ func lastChange(t *testing.T, s *redistest.Server, key string) time.Duration {
 
 // A replica that was cut off for a while becomes the master. What was charged
 // meanwhile is forgotten, and so may be used once more; nothing else is.
-func TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf(t *testing.T) {
+func TestAFailoverCostsNoMoreThanTheChargesThatItLost(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	p := newPair(t, redistest.Start)

@@ -34,9 +34,9 @@ var matrix = []struct {
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it; and r*W if both masters write for W", []string{
-		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
-		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
+		"TestARecordPerWorkerChargesOnceInAnyOrderOfMessages",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
@@ -54,9 +54,9 @@ var matrix = []struct {
 		"TestADelayedReplyShiftsNoTicket",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
-		"TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt",
+		"TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt",
 		"TestARequestThatComesAfterItsSuccessorChargesNothing",
-		"TestEveryDecisionIsChargedOnceWhateverIsLost",
+		"TestEveryDecisionIsChargedOnceDespiteLosses",
 		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
 		"TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp",
@@ -84,7 +84,7 @@ var matrix = []struct {
 	{13, "the server does not know the script any more", "0", []string{
 		"TestScriptsMayBeFlushedAtAnyTime",
 		"TestAServerThatLosesItsDataCostsOneCapacity",
-		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 	}},
 	{14, "a slot moves to another master", "0", []string{
 		"TestBucketsWhoseSlotMovesChargeEachCallOnce",
@@ -159,11 +159,11 @@ var matrix = []struct {
 		"TestAnotherFormatsKeysAreNotTouched",
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
-		"TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing",
+		"TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing",
 		"TestACallThatCannotMakeItIsRefusedAtOnce",
 	}},
 	{31, "a queue is closed while calls wait", "0", []string{
-		"TestCloseEndsAllWhoWaitForAStore",
+		"TestCloseEndsAllCallsThatWaitForAStore",
 		"TestCloseRefusesAllAndGivesTheirPlacesBack",
 		"TestShutdownRefusesNewcomersAndLetsTheRestGo",
 	}},

@@ -57,7 +57,7 @@ func (c *clerk) acquire() error {
 // A server that hangs, again and again, charges every call that was admitted, and of
 // the others at most those of the one request per worker that was under way: what
 // was given up is not carried out later.
-func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
+func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)

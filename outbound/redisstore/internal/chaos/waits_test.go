@@ -36,7 +36,7 @@ func waiting(t *testing.T) (*queue.Queue, *outbound.Bucket) {
 
 // Who cannot make a deadline is refused at once and charged nothing, in front of those
 // who can and behind them.
-func TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
+func TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	q, b := waiting(t)
@@ -77,7 +77,7 @@ func TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
 	})
 }
 
-func TestCloseEndsAllWhoWaitForAStore(t *testing.T) {
+func TestCloseEndsAllCallsThatWaitForAStore(t *testing.T) {
 	t.Parallel()
 	q, b := waiting(t)
 	var wg sync.WaitGroup
