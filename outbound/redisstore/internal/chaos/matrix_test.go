@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// matrix says which test shows what becomes of which fault, here and in the packages
-// whose business it is.
+// matrix names the tests of each fault, in this package and in the packages that handle
+// the fault.
 //
-// allowed is what the fault may cost: how many units may leave above the limit in any
-// window, beside r*τ for calls that are late by up to the tolerance τ of their queue.
-// C is a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for
-// the places that workers use before they hear of it.
+// allowed is the cost of the fault: how many units may leave above the limit in any
+// window. Calls that are late by up to the tolerance τ of their queue may add r*τ. C is
+// a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for the
+// places that workers use before they hear of it.
 var matrix = []struct {
 	row     int
 	fault   string
@@ -28,7 +28,7 @@ var matrix = []struct {
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
-		"TestAtOnceOfASharedBucketIsItsOwn", // so there are no leases that could outlive it
+		"TestAtOnceOfASharedBucketIsItsOwn", // so no lease can outlive the worker
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
