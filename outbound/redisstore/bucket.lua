@@ -369,7 +369,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return true
   end
 
-  -- before_of returns what last was before c was booked.
+  -- before_of returns the value of last before c was booked.
   local function before_of(c)
     return max(-lag, floor((c.before - dial) * 1e3 + 0.5) / 1e3)
   end
@@ -549,8 +549,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return o
   end
 
-  -- forget drops such limits when there are more than 8: first those that are empty first. What was
-  -- charged to them is lost.
+  -- forget drops such limits while there are more than 8, in the order in which they are empty.
+  -- Their charges are lost.
   local function forget()
     local all, others, inforce = redis.call('HGETALL', key), {}, {}
     for i = 1, n do inforce[limits[i].field] = true end

@@ -22,7 +22,7 @@ import (
 // tally is a limit from which almost nothing leaks, so that a key counts charges.
 var tally = outbound.Limit{Capacity: 1e9, LeakRate: 1}
 
-// account is a bucket that counts what is charged and what comes back.
+// account is a bucket that counts its charges and returns.
 type account struct {
 	key    string
 	store  leak.Store // goes around all faults

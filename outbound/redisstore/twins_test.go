@@ -31,7 +31,7 @@ type twins struct {
 	epochs   [2]int64      // at the beginning of this life, on each side
 	lives    int           // how often the store has forgotten the key
 	lead     float64       // the lead before
-	blurred  int           // answers that differ, and in which rounding decides
+	blurred  int           // answers that differ, where rounding decides
 	trusted  int           // answers of buckets that refusals no longer slow down
 	before   func() string // describes the operation, and the state before it
 	err      error         // the first difference

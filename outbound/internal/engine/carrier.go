@@ -8,7 +8,7 @@ import (
 )
 
 // Carrier carries trips out, for one engine. It is the part that the author of a store writes.
-// The store knows the carrier as one worker. Each carrier has a name of its own, such as a
+// The store knows the carrier as one worker. Give each carrier a name that is new, such as a
 // random number, because each engine numbers its trips from 1. The engine calls Compose and
 // Take of one key one at a time, and holds a lock that other keys need, too: neither may block.
 // For other keys they may run at the same time.
@@ -57,7 +57,7 @@ type Trip struct {
 
 	queue *keyQueue
 	ops   []*pendingOp
-	gates []*pendingOp // those of ops that ask for one of Op.Costs each
+	gates []*pendingOp // the operations that ask for one of Op.Costs each
 	main  *pendingOp   // the operation that asks for all of Op.Costs, or for another action
 	acts  bool         // it may make a remembered refusal wrong
 	alone bool         // as in Attempt; the shard's lock protects it
@@ -108,7 +108,7 @@ const (
 	Elsewhere                // send it once more: another node has the key
 	Anew                     // the store has done nothing; compose the trip anew
 	Failed                   // the store has answered Err, which no wait cures
-	Denied                   // Failed, because the store does not let this program in
+	Denied                   // Failed, because the store denies this program access
 	Unasked                  // Failed, and no store was asked
 )
 

@@ -22,7 +22,7 @@ const (
 	Differ                   // another worker uses a key with other limits
 	Garbage                  // a key held bytes that no engine has written
 	Lost                     // a report did not reach the server
-	Denial                   // a server does not let this program in
+	Denial                   // a server denies this program access
 	DataLoss                 // a server has lost what it had answered about a key
 )
 

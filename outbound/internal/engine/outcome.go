@@ -56,9 +56,8 @@ func (sh *shard) deliver(a *Attempt, sent, arrived time.Time) outcome {
 }
 
 // divide chooses the operations that the reply answers. Each of the first gates has a
-// charge. The store has refused the next one. divide also refuses the gates that ask for as
-// much, and all others that have no room in the reply's state. The rest go with the next
-// trip.
+// charge. If the store has refused the next one, divide refuses it, all that ask for as
+// much, and all others without room in the reply's state. The rest go with the next trip.
 func (o *outcome) divide(sh *shard) {
 	booked := len(o.charges)
 	var again []*pendingOp
@@ -154,8 +153,8 @@ func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
 	sh.push(t.queue, &pendingOp{op: op, queue: t.queue, gone: true})
 }
 
-// stale ends a trip that counts by limits which are not in force. The store has done
-// nothing, and the callers who are still there ask again.
+// stale ends a trip by limits that are not in force. The store has done nothing, and the
+// callers who are still there ask again.
 func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 	q := t.queue
 	q.fence = t.Fence

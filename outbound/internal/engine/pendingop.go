@@ -22,7 +22,7 @@ type pendingOp struct {
 	place    int  // as a gate: index of its charge among the trip's; below 0: it has none
 	gate     bool // it is one of its trip's gates
 	tells    bool // op has reports
-	packed   bool // a trip has its reports, and they go with that one
+	packed   bool // a trip has taken its reports along
 	reported bool // its reports went with a trip before the one under way
 	lapsed   bool // its caller has gone because the time was up
 	gone     bool // nobody wants the answer

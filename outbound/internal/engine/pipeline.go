@@ -67,8 +67,8 @@ func (p *pipeline) refuses(now time.Time) error {
 }
 
 // hangs reports whether the carrier hangs with as many attempts as the engine gives it, and
-// whether it is time to try one more that nobody waits for: the outage may be over, and only
-// the old attempts may still hang.
+// whether it is time for a probe: the outage may be over, and only the old attempts may still
+// hang.
 func (p *pipeline) hangs(now time.Time) bool {
 	return p.out >= attemptsAtOnce && !p.busy && now.Sub(p.began) >= p.shard.config.Timeout
 }

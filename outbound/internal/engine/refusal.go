@@ -13,7 +13,7 @@ type refusal struct {
 	limits []leak.Limit // the limits of the bucket that asked
 	stamp  int64
 	until  time.Time // time at which the call could go; zero: there is no refusal to remember
-	stale  time.Time // time at which the store is asked again all the same
+	stale  time.Time // time from which the store is asked again all the same
 	reply  leak.Reply
 }
 

@@ -86,7 +86,7 @@ func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 	return m
 }
 
-// addSome starts workers who are alike.
+// addSome starts n equal workers.
 func (f *fleet) addSome(n int, client func() redis.UniversalClient, r role) {
 	f.t.Helper()
 	for range n {
