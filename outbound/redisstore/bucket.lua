@@ -28,8 +28,8 @@
 -- cannot read, print, how many limits, and of each its unit, capacity and rate; the limits'
 -- fields; then steps, each a letter and numbers.
 --
--- Each run makes each function that it passes anew, and most runs only book. So the code
--- that books stands inline, and other steps make their functions where they need them.
+-- Each run creates the functions that it comes to, and most runs only book. So the code that books
+-- stands inline, and other steps create functions where they need them.
 
 local lag, memory, year100, most = 1e5, 1e7, 3.15576e15, 4611686018427387
 local growth = 0.001588502996738749 -- ln 1.1 per minute
@@ -96,7 +96,7 @@ local arg = 3 + n -- the next step
 local got = redis.pcall('HMGET', key, unpack(fields))
 
 local stamp, set, kept, garbage = 0, false, nil, false
-if got.err then -- no hash is garbage; any other error, such as NOPERM, goes to the worker
+if got.err then -- a key that is no hash is garbage; the worker gets any other error, such as NOPERM
   if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
   got, garbage = {}, true
 end
@@ -269,7 +269,7 @@ for i = 1, n do
   end
 end
 
-if garbage then -- the bucket begins a new life, neither open nor shut for ever: every limit is at its brim
+if garbage then -- a new life, with every limit at its brim: neither open nor shut for ever
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
   redis.call('DEL', key)
@@ -623,7 +623,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         end
         if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end
       end
-      -- Calls that are booked and have not gone were not charged to this limit.
+      -- This limit was not charged for calls that are booked and have not gone.
       if away > 0 and l.unknown > 0 then
         l.level = max(l.level, min(l.cap + l.rate * away, max(l.level, l.rate * away) + l.unknown))
       end
@@ -824,8 +824,8 @@ if (changed or fence == 1) and not repeated then
   skip = skip - ahead
 
   -- A worker without a record makes room for one, and drops what nobody uses: old records, and
-  -- levels of which nothing is left. If that is too little, it drops the oldest quarter of the
-  -- records: dropping one at a time would make each decision look at all of them.
+  -- empty levels. If that is too little, it drops the oldest quarter of the records: dropping one
+  -- at a time would make each decision look at all of them.
   if not r and redis.call('HLEN', key) >= 1024 then
     local all, records, used = redis.call('HGETALL', key), {}, {}
     for i = 1, n do used[limits[i].field] = true end

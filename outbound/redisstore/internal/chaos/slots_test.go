@@ -18,9 +18,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// returns is a store that counts what callers give back because a reply came too late to
-// be used. On a busy machine any reply may be. Of such returns the store takes back only
-// as much as is safe.
+// returns is a store that counts what callers give back because a reply came too late.
+// On a busy machine any reply may be too late. The store takes back only as much of it
+// as is safe.
 type returns struct {
 	leak.Store
 	n *atomic.Int64
