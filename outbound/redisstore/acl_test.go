@@ -20,7 +20,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// documented returns the words of the user that the manual names.
+// documented returns the words of the user in the manual.
 func documented(t testing.TB) []string {
 	doc, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
@@ -29,8 +29,8 @@ func documented(t testing.TB) []string {
 	return strings.Fields(strings.NewReplacer("//", "", "password", "secret").Replace(line[1] + line[2]))
 }
 
-// worker makes the documented user on a server, without some of the words, and
-// returns a function that makes a client that user's.
+// worker makes the documented user on a server, without some of the words. It
+// returns an option that makes a client this user's.
 func worker(t testing.TB, s *redistest.Server, without ...string) func(*redis.Options) {
 	words := documented(t)
 	args := []any{"ACL", "SETUSER"}
@@ -85,8 +85,8 @@ func TestAClusterThatDeniesIsNotAway(t *testing.T) {
 	}
 }
 
-// all does what runs every command of the script, and returns the first error.
-func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Duration) error {
+// everyCommand runs every command of the script, and returns the first error.
+func everyCommand(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Duration) error {
 	s.Do(t, "SCRIPT", "FLUSH")
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	b := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint("acl:", rand.Uint64()), outbound.Limit{Capacity: 10, LeakRate: 1}))
@@ -94,7 +94,7 @@ func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Dura
 	if err != nil {
 		return err
 	}
-	// A clock that is held, and runs freely again.
+	// Hold the bucket's clock, and let it run freely again.
 	if err := b.Hold(t.Context(), time.Second); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Dura
 	if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err != nil {
 		return err
 	}
-	// Garbage, and more workers than there is room for.
+	// Write garbage, and records of more workers than there is room for.
 	s.Do(t, "HSET", store.Key(b.Key()), "s", "garbage")
 	if _, err := b.State(t.Context()); err != nil {
 		return err
@@ -122,17 +122,17 @@ func all(t testing.TB, s *redistest.Server, rdb *redis.Client, offset *time.Dura
 	return err
 }
 
-func TestTheDocumentedUserHasNothingThatItDoesNotNeed(t *testing.T) {
+func TestTheDocumentedUserHasNoRightThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	var offset time.Duration
-	require.NoError(t, all(t, server, server.Client(t, worker(t, server)), &offset))
+	require.NoError(t, everyCommand(t, server, server.Client(t, worker(t, server)), &offset))
 	for _, word := range documented(t) {
 		if word[0] != '+' || word == "+cluster|slots" || word == "+command" {
 			continue
 		}
 		server.Do(t, "ACL", "DELUSER", documented(t)[0])
-		err := all(t, server, server.Client(t, worker(t, server, word)), &offset)
+		err := everyCommand(t, server, server.Client(t, worker(t, server, word)), &offset)
 		var failed *outbound.StoreError
 		require.ErrorAs(t, err, &failed, "without %s", word)
 		require.Regexp(t, "NOPERM.*'"+word[1:]+"'|The user executing the script can't run this command", err.Error())

@@ -25,7 +25,8 @@ func TestLimitsThatNobodyHasSetAreGarbage(t *testing.T) {
 			store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
 			b, _ := used(t, s, store, fmt.Sprint("limits:", i))
 			require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", v).Err())
-			// One call may find out; it is not admitted, and those after it are refused.
+			// One call may find the garbage. It is not admitted, and later calls are
+			// refused.
 			_, err := b.Acquire(t.Context(), outbound.Cost{1})
 			require.Error(t, err, "%s: %s", kind, v)
 			_, err = b.Acquire(t.Context(), outbound.Cost{1})
@@ -77,7 +78,7 @@ func TestNamesOfLimitsDoNotPushRecordsOut(t *testing.T) {
 		return n
 	}
 	require.Greater(t, fields(), int64(1024))
-	// Another worker makes room for its record, and leaves that of the first.
+	// Another worker makes room for its record, and keeps the record of the first.
 	other := outbound.Must(outbound.NewSharedBucket(stores[1], "names", limit.Of(0, "name 0")))
 	_, err := other.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)

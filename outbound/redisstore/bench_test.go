@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// minimal books a place and nothing else: what a round trip with a script costs.
+// minimal only books a place: the least that a round trip with a script costs.
 var minimal = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]

@@ -1,35 +1,35 @@
 -- One step of a bucket, as Op.Apply of package leak computes it. Times are
--- microseconds, with the nanoseconds behind the point; rates are units per second.
+-- microseconds, with the nanoseconds as decimals; rates are units per second.
 --
 -- KEYS[1] is a hash:
 --   s        at, born, last, when the key expires, print of the limits last used[, lead];
 --            the print is negative once a call has succeeded, if there is no c
---   c        skip, rem, speed, epoch, fails, why held; absent until they differ from a new key's
+--   c        skip, rem, speed, epoch, fails, why held; absent while all are as in a new key
 --   r        the row of the latest refusals: calls, refusals and trust in one number, top, per, fast,
 --            until; absent if there is none
---   l<limit> level, ret, dial at which it was so, rate, top[, capacity]; the last
---            once limits were set without it; top is the capacity, or the larger one from
---            before it was lowered
+--   l<limit> level, ret, the bucket time (dial) of both, rate, top[, capacity]; the capacity is
+--            there once limits were set without this one; top is the capacity, or the larger
+--            one from before it was lowered
 --   v        stamp of the limits[, the limits that were set, as the workers write them];
---            of a stamp the last 20 bits are the version, and the others the time, so that
---            it names these limits even if the key is lost and others are set
---   w<id>    a worker's record: seq of its last request that changed anything; since
---            which the record is unbroken, and how many calls it booked, in one number;
---            the place of the first; of each limit, how full it is there, with all that
---            had come back, and what the joint rule raised it by; and, of several calls,
---            how full without what had come back.
+--            the last 20 bits of a stamp are the version, and the others the time, so that
+--            it names these limits even if the key is lost and a worker sets others
+--   w<id>    a worker's record: seq of its last request that changed anything; the seq since
+--            which the record is unbroken, and how many calls the request booked, in one
+--            number; the place of the first call; for each limit, how full it is there, with
+--            all that had come back, and by how much the joint rule raised it; and, for
+--            several calls, how full each limit is there without what had come back.
 --            For a meter the number of calls is -1 - the limits brought to the brim, as bits
 --
--- Numbers are doubles, packed: nothing is lost, and little is to be read.
+-- Numbers are packed doubles: they lose nothing, and there are few bytes to read.
 --
--- ARGV: worker; numbers: seq, the last one known to be on record, 1 if it is not
--- known what became of the request before, the stamp of the limits that the request
--- counts by if they were set, or 0, or less than zero of some that the worker cannot read,
--- print, how many limits, and of each its unit, capacity and rate; the limits' fields; then
--- steps, each a letter and numbers.
+-- ARGV: worker; numbers: seq, the last one that the worker knows to be on record, 1 if the
+-- worker does not know what became of its request before, the stamp of the limits by which
+-- the request counts if they were set, or 0, or minus the stamp of limits that the worker
+-- cannot read, print, how many limits, and of each its unit, capacity and rate; the limits'
+-- fields; then steps, each a letter and numbers.
 --
--- A function made here is made in every run, and most runs only book: what they
--- need is written out, and what else there is, is made where it is needed.
+-- Each run creates the functions that it comes to, and most runs only book. So the code that books
+-- stands inline, and other steps create functions where they need them.
 
 local lag, memory, year100, most = 1e5, 1e7, 3.15576e15, 4611686018427387
 local growth = 0.001588502996738749 -- ln 1.1 per minute
@@ -96,7 +96,7 @@ local arg = 3 + n -- the next step
 local got = redis.pcall('HMGET', key, unpack(fields))
 
 local stamp, set, kept, garbage = 0, false, nil, false
-if got.err then -- it is no hash: whoever may not read it is not told that it is empty
+if got.err then -- a key that is no hash is garbage; the worker gets any other error, such as NOPERM
   if not string.find(got.err, 'WRONGTYPE', 1, true) then return got end
   got, garbage = {}, true
 end
@@ -113,11 +113,11 @@ if got[3] then
 end
 known = max(known, 0)
 if (set and stamp or 0) ~= known then
-  -- Other limits are in force than the worker counts by. What it has asked for before they
-  -- were set, and was carried out, it is answered once more: by those limits, of which the
+  -- Other limits are in force than the worker counts by. If the request repeats one that was
+  -- carried out before they were set, the script answers it once more, by the old limits. Their
   -- version is known if they were set.
   if not (got[4] and #got[4] >= 24 and unpacked('d', got[4]) == seq) then
-    -- A server that cannot write is not to be taken for one that is well.
+    -- Write, so that a server that cannot write does not pass for one that is well.
     if fence == 1 and got[3] and not garbage then redis.call('HSET', key, 'v', got[3]) end
     return {'stale', not garbage and got[3] or ''}
   end
@@ -171,8 +171,9 @@ if c then
   end
 end
 
--- With a slowed clock: the dial's advance in x and the speed after it, and how long an
--- advance of y takes. There is no expm1 and no log1p: small arguments go as series.
+-- Under a slowed clock dial_of returns how far bucket time advances in x, and the speed after it;
+-- real_of returns how long an advance of y takes. Lua has no expm1 and no log1p: small arguments go
+-- as series.
 local step = ARGV[arg] or ''
 local letter = string.sub(step, 1, 1)
 local dial_of, real_of
@@ -199,8 +200,9 @@ if c or letter ~= 'B' then
 end
 
 local latest_place = last > 0 and at - born - skip + last
--- Time that goes back by no more than a second may come forward again at once, and must
--- not count twice: what is kept is as of the latest, which is ahead by so much.
+-- A clock that steps back by at most a second may step forward again at once, and that time must
+-- not count twice. So the script keeps the state as of the latest time, which is ahead of the clock
+-- by so much.
 local back, ahead, e = false, 0, now - at
 if e <= 0 then
   skip = skip + e
@@ -214,7 +216,7 @@ else
   end
   skip = skip + e - x
   last = last - x
-  last = last > -lag and floor(last * 1e3 + 0.5) / 1e3 or -lag -- sums of fractions are not quite theirs
+  last = last > -lag and floor(last * 1e3 + 0.5) / 1e3 or -lag -- sums of fractions are not exact
 end
 at = now
 local dial = at - born - skip
@@ -236,30 +238,30 @@ for i = 1, n do
       level, ret, shown, rate, top = unpacked('ddddd', was)
     end
     if level and rate ~= l.rate and rate > 0 then
-      -- Another worker has left it, whose limit has another rate. It leaks since by the
-      -- lower of both; but up to the last booking nothing new can go, and so long it
-      -- leaks as it was booked.
+      -- The worker that wrote the level has another rate for this limit. Since then the limit leaks
+      -- by the lower rate of the two. But until the last booking no new call can go, and so long
+      -- the limit leaks at the rate of its bookings.
       local till = l.rate > rate and max(shown, dial) or shown
       if latest_place then till = max(till, latest_place) end
       local x = min((till - shown) / 1e6, level / rate)
-      -- After a Resume, without what is booked and the rest of a hold, more may be in it:
-      -- then top is below 0.
+      -- A Resume cancels the bookings and the rest of a hold, and then more may be in the limit: a
+      -- top below 0 says so.
       if l.rate < rate and (last > 0 or rem > 0) then top = -max(l.cap, math.abs(top or 0)) end
       level = level + (l.rate - rate) * x
       ret = ret + (rate - l.rate) * till / 1e6
     end
-    -- No more than a booking can be ahead, and a thousand calls that cost the most. What
-    -- is less, and wrong, may shut a bucket for long: Resume opens it.
+    -- A sound level is at most as far ahead as a booking can be, and a thousand calls of the
+    -- highest cost. A wrong level below that may shut a bucket for long: Resume opens it.
     if level and s and level >= 0 and level <= 1e15 + 9.3e9 * l.rate and ret > -1e25 and ret < 1e25 and shown > -1e17 and shown < 1e17 then
       l.ret, l.top = ret, top and (top < 0 and top > -1e15 or top > l.cap and top < 1e15) and top or 0
       if l.top < 0 and last <= 0 and rem <= 0 then l.top = 0 end
       local x = l.rate * (dial - shown) / 1e6
       if x >= 0 then
         l.level = max(0, level - x)
-      else -- a Resume has set the dial back since
+      else -- a Resume has set bucket time back since
         l.level = max(level, min(level - x, max(l.cap, math.abs(l.top))))
       end
-      -- The last booking may be one that this limit knows nothing of: it cannot be undone.
+      -- The last booking may not have charged this limit: it cannot be undone.
       if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
     else
       garbage = true
@@ -267,7 +269,7 @@ for i = 1, n do
   end
 end
 
-if garbage then -- neither open nor shut for ever: a new life, with every limit at its brim
+if garbage then -- a new life, with every limit at its brim: neither open nor shut for ever
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
   redis.call('DEL', key)
@@ -278,15 +280,15 @@ if garbage then -- neither open nor shut for ever: a new life, with every limit 
   end
 end
 
--- lifted: what was to be moved was taken back; nil: nothing was.
+-- lifted says whether the booking to move was taken back; nil: there is none to move.
 local lifted
 
--- The record: of a request that was carried out before, only the answer is given again.
+-- The record. If the request was carried out before, the script only repeats its answer.
 
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
 local recorded, since, repeated = -1, seq, false
-local lost = 0 -- of what this worker has had an answer to: 2: all, or its record alone; 3: the latest
+local lost = 0 -- answers to this worker that the store has lost: 2: all, or only the record; 3: the latest
 if r then
   if #r >= 24 then
     recorded, since, place = unpacked('ddd', r)
@@ -297,7 +299,7 @@ if r then
   if seq < recorded then return 'ahead' end
   if seq == recorded then
     repeated, claim = true, lead
-    -- What had no place then is told what it would have to wait now.
+    -- A call that had no place then gets the wait as of now.
     while letter ~= '' and letter ~= 'B' and m == 0 do
       if letter == 'V' or letter == 'N' then lifted = false end
       arg = arg + 1
@@ -311,8 +313,8 @@ if r then
     end
   else
     m, place = 0, 0
-    -- What this worker has had an answer to is not there: the store has lost it. What
-    -- it charged before may be lost, too, and so does not come back.
+    -- The record lacks a request that the worker has had an answer to: the store has lost it. The
+    -- store may have lost earlier charges, too, so they do not come back.
     if not (recorded >= heard) then
       if recorded >= 0 and heard < seq then lost = 3 end
       recorded, since = -1, seq
@@ -337,16 +339,16 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9) / 1e3
   end
 
-  -- A charge is what a booking has taken.
+  -- A charge describes a booked call.
   local function read_charge()
     local seen, by = number(), number()
     local c = {born = number(), place = number(), before = number(), free = number(), settled = number() == 1, n = {}, y = {}, up = {}}
     for i = 1, number() do
       c.n[i], c.y[i], c.up[i] = number(), number(), number()
-      c.partly = c.partly or c.y[i] == -1 / 0 -- a limit that knows nothing of it
+      c.partly = c.partly or c.y[i] == -1 / 0 -- this limit was not charged
     end
-    -- Nothing comes back of what is not known to have been charged here, or was
-    -- charged under other limits.
+    -- A charge comes back only if the record proves that it was charged here, and under these
+    -- limits.
     c.lost = seen ~= version or #c.n ~= n or by > recorded or by < since or c.born ~= born
     return c
   end
@@ -361,13 +363,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, n do
       local l, rest = limits[i], left(c, i)
       if c.n[i] == 0 then rest = max(0, rest) end
-      -- Rounding, not a cost: of the sum, and of two nanoseconds.
+      -- Allow for rounding, of the sum and of two nanoseconds, but for no cost.
       if math.abs(l.level - rest) > 1e-10 * max(l.level, l.cap) + 2e-9 * l.rate then return false end
     end
     return true
   end
 
-  -- What the last booking was, before c.
+  -- before_of returns the value of last before c was booked.
   local function before_of(c)
     return max(-lag, floor((c.before - dial) * 1e3 + 0.5) / 1e3)
   end
@@ -496,7 +498,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     hold(d, c, reason)
   end
 
-  -- What remains until a reset, if it is no more than was filled since the call.
+  -- remains holds the bucket if what the API says remains until its reset is no more than was
+  -- filled since the call.
   local function remains(d, c, reason)
     for i = 1, n do
       local l, since, left = limits[i], 0, number()
@@ -521,8 +524,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     rem, last, speed, fails, held, epoch, lead, changed, row = -memory, -lag, 1, -2, 0, epoch + 1, 0, true, nil
   end
 
-  -- A limit that was in force before, and not when the limits were set the last
-  -- time, goes on from where it was: it does not refill by going away.
+  -- A limit that was in force before, but was not among the limits set last, goes on from where it
+  -- was: it does not refill by going away.
   local function kept(l)
     local was = redis.call('HMGET', key, l.field)[1]
     if not was then return nil end
@@ -546,8 +549,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return o
   end
 
-  -- Of those, the ones that are empty first make room when there are too many. What
-  -- was charged to them is then not known any more.
+  -- forget drops such limits while there are more than 8, in the order in which they are empty.
+  -- Their charges are lost.
   local function forget()
     local all, others, inforce = redis.call('HGETALL', key), {}, {}
     for i = 1, n do inforce[limits[i].field] = true end
@@ -578,13 +581,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local l, o = list[i], limits[i]
       same = same and l.field == o.field and l.cap == o.cap and l.rate == o.rate
     end
-    -- Of those that count already nothing changes.
+    -- If these limits are in force already, nothing changes.
     if same and (blob ~= '') == set then return end
     local void, deaf = last > 1e6 and not same, 1e6
     local booked = {}
     for _, o in ipairs(limits) do
-      -- What is booked for later than a worker may go without having heard is void:
-      -- without it the limit is no fuller than this.
+      -- A call may go for a second before its worker hears of the new limits. What is booked for
+      -- later is void: without it the limit is no fuller than this.
       if void then
         local brim = max(o.cap, math.abs(o.top)) + o.rate * deaf / 1e6
         o.level = o.top < 0 and brim or min(o.level, brim)
@@ -610,17 +613,17 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       l.level, l.ret, l.top, l.full, l.up = 0, 0, 0, 0, 0
       if o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
-        -- The last booking may be one that this limit knows nothing of: it cannot be undone.
+        -- The last booking may not have charged this limit: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
         local counts, top = o.top < 0 and (last > 0 or rem > 0), max(math.abs(o.top), o.cap)
         if counts or l.rate < o.rate and rem > 0 then
           l.top = -max(l.cap, top)
-        elseif top > l.cap and (l.level > l.cap or rem > 0) then -- a hold may have let it leak ahead
+        elseif top > l.cap and (l.level > l.cap or rem > 0) then -- a hold may have let the limit leak ahead
           l.top = top
         end
         if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end
       end
-      -- What is booked, and has not gone, this limit does not know.
+      -- This limit was not charged for calls that are booked and have not gone.
       if away > 0 and l.unknown > 0 then
         l.level = max(l.level, min(l.cap + l.rate * away, max(l.level, l.rate * away) + l.unknown))
       end
@@ -686,8 +689,8 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   end
 end
 
--- Booking: places for the costs in their order, the first one within its wait and the
--- others within the horizon, or while the worker is behind the lead.
+-- Booking: find places for the costs in their order, the first one within its wait and the others
+-- within the horizon, or further while the worker is behind the lead.
 
 if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   local within, horizon, claims, runs = unpacked('dddd', step, 2)
@@ -698,7 +701,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
   if begins then booked = 0 end
   local first, took
   local soonest, rest = 0, 34 + (8 + 8 * n) * runs
-  if #step > rest then -- no sooner than that: who asks hears of it only then
+  if #step > rest then -- not sooner: the worker hears of its place only then
     soonest = max(0, unpacked('d', step, rest) - max(0, rem))
     if speed < 1 then soonest = dial_of(speed, soonest) end
   end
@@ -708,7 +711,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
     count, u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8] = unpacked(string.rep('d', n + 1), step, at_byte)
     at_byte = at_byte + 8 + 8 * n
     for i = 1, n do
-      if u[i] > limits[i].cap and why == 0 then which, why, wait = i - 1, 1, most end -- it would go above the brim
+      if u[i] > limits[i].cap and why == 0 then which, why, wait = i - 1, 1, most end -- the cost would go above the brim
     end
     while count > 0 and why == 0 do
       local limit = within
@@ -723,13 +726,13 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
           local sum = l.level + u[i]
           local over = sum - l.cap
           local sec = over / l.rate
-          -- Neither below a nanosecond, nor what the last bits of the sum may be wrong by.
+          -- Ignore less than a nanosecond, and errors in the last bits of the sum.
           local d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
           if d > w then w, slowest = d, i - 1 end
         end
       end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-      if real > min(limit, most) + 0.0005 then -- not of what sums have left below a nanosecond
+      if real > min(limit, most) + 0.0005 then -- ignore what sums have left below a nanosecond
         which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         break
       end
@@ -751,7 +754,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         lead = max(lead, booked)
         claim = begins and lead or booked
       elseif count > 0 and within == 0 and horizon == 0 and last <= 0 then
-        -- As many more as fit at once.
+        -- Book as many more as fit at once.
         local more = count
         for i = 1, n do
           local l = limits[i]
@@ -772,7 +775,7 @@ if row then
   top, per, fast, till = row.top, row.per, row.fast, row.till
 end
 
--- What is kept.
+-- Write the state.
 
 if (changed or fence == 1) and not repeated then
   local w, values = last + lag, {'s', '', worker, '', '', ''}
@@ -803,8 +806,8 @@ if (changed or fence == 1) and not repeated then
   elseif rowed then
     redis.call('HDEL', key, 'r')
   end
-  -- The key outlives what is in it, and the longest time after which a request may be
-  -- repeated; limits that were set, for 30 days.
+  -- The key outlives its contents, and the longest time after which a worker may repeat a request;
+  -- if limits were set, by 30 days.
   local keep = set and 2.592e12 or 6e7
   local ttl
   if expires < at + need + keep / 2 then
@@ -820,9 +823,9 @@ if (changed or fence == 1) and not repeated then
   values[4] = record .. fulls
   skip = skip - ahead
 
-  -- A worker that is new here makes room for its record, and takes away what nobody
-  -- uses: records, and levels of which nothing is left. If that is too little, a quarter of
-  -- the records goes, the oldest: with one at a time each decision would have to look at all.
+  -- A worker without a record makes room for one, and drops what nobody uses: old records, and
+  -- empty levels. If that is too little, it drops the oldest quarter of the records: dropping one
+  -- at a time would make each decision look at all of them.
   if not r and redis.call('HLEN', key) >= 1024 then
     local all, records, used = redis.call('HGETALL', key), {}, {}
     for i = 1, n do used[limits[i].field] = true end
@@ -839,7 +842,7 @@ if (changed or fence == 1) and not repeated then
       elseif kind == 'l' and not used[field] then
         local level, ret, shown, rate = 0, 0, 0, 1
         if #was >= 32 then level, ret, shown, rate = unpacked('dddd', was) end
-        -- What has come back once is still to be known to those who were charged.
+        -- Callers who were charged still need to know what has come back.
         if ret == 0 and not (shown + level / rate * 1e6 > dial) then redis.call('HDEL', key, field) end
       end
     end
@@ -852,7 +855,8 @@ if (changed or fence == 1) and not repeated then
   if ttl then redis.call('PEXPIRE', key, string.format('%.0f', ttl / 1e3 + 1)) end
 end
 
--- The answer. What is mostly the same comes last, and only if it is not.
+-- The answer. Numbers that mostly have their usual value come last, and only if one of them has
+-- not.
 
 local l = limits[1]
 local reply = pack('dddddddddddddddd', recorded, at, born, last, fails, set and stamp or -version, claim, m, place, before, n,

@@ -17,7 +17,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// monitor returns a function that returns all commands that a server has heard so far.
+// monitor returns a function that returns all commands that the server has received so
+// far.
 func monitor(t *testing.T, s *redistest.Server) func() string {
 	conn, err := net.Dial("tcp", s.Addr())
 	require.NoError(t, err)
@@ -48,7 +49,7 @@ func monitor(t *testing.T, s *redistest.Server) func() string {
 	}
 }
 
-// exercise does a bit of everything with a bucket.
+// exercise calls most methods of a bucket.
 func exercise(t *testing.T, b *outbound.Bucket) {
 	p, err := b.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)
@@ -110,7 +111,7 @@ func TestPlainKeysAreEscapedAndKeptApart(t *testing.T) {
 	long := strings.Repeat("x", 513)
 	require.Equal(t, hashed.Key(long), store.Key(long))
 	seen := map[string]string{}
-	for range 20_000 { // of few and odd letters, so that any two that meet are found
+	for range 20_000 { // few and odd letters, so that prefixes that could meet do meet
 		b := make([]byte, rand.IntN(6))
 		for i := range b {
 			b[i] = "a%21{}:#\x00"[rand.IntN(9)]

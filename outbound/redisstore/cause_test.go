@@ -16,23 +16,24 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// said is an error that a server answers.
+// said is an error with which a server answers.
 type said string
 
 func (s said) Error() string { return string(s) }
 func (said) RedisError()     {}
 
-// plight is a server that says one thing for a while, and then works.
-type plight struct {
+// episode is the outcome for a server that fails with one error for a while, and then works.
+type episode struct {
 	told  []redisstore.EventKind
 	trips int
 	errs  []error
 }
 
-// plague has a caller every 10 ms ask a server of ten keys that says so for 3 s, and for as long after.
-func plague(t *testing.T, err error) *plight {
-	var p plight
-	var mu sync.Mutex // for the race detector: a bubble has one caller at a time, mostly
+// runEpisode starts a caller every 10 ms, on ten keys. The server answers with err for 3 s, and
+// works for 3 s more.
+func runEpisode(t *testing.T, err error) *episode {
+	var p episode
+	var mu sync.Mutex // for the race detector: a bubble mostly runs one caller at a time
 	began := time.Now()
 	store := bubbleStore(t, redisstore.Config{Observe: func(e redisstore.Event) {
 		mu.Lock()
@@ -54,7 +55,7 @@ func plague(t *testing.T, err error) *plight {
 		b := outbound.Must(outbound.NewSharedBucket(store, string(rune('a'+i%10)), reset))
 		all.Go(func() {
 			var err error
-			if i%3 == 0 { // who only looks hears the same
+			if i%3 == 0 { // a look gets the same error
 				_, err = b.State(context.Background())
 			} else {
 				_, err = b.Acquire(context.Background(), outbound.Cost{1})
@@ -68,12 +69,12 @@ func plague(t *testing.T, err error) *plight {
 		time.Sleep(10 * time.Millisecond)
 	}
 	all.Wait()
-	time.Sleep(time.Minute) // the lanes' goroutines
+	time.Sleep(time.Minute) // until the pipelines' goroutines end
 	synctest.Wait()
 	return &p
 }
 
-func TestWhatAWaitCanCureIsAwayAndEndsWithABack(t *testing.T) {
+func TestTroubleThatAWaitCuresIsAwayAndEndsWithABack(t *testing.T) {
 	for _, err := range []error{
 		said("LOADING Redis is loading the dataset in memory"), said("READONLY You can't write against a read only replica."),
 		said("MASTERDOWN Link with MASTER is down"), said("CLUSTERDOWN The cluster is down"), said("BUSY Redis is busy"),
@@ -85,22 +86,22 @@ func TestWhatAWaitCanCureIsAwayAndEndsWithABack(t *testing.T) {
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := plague(t, err)
+				p := runEpisode(t, err)
 				require.NotEmpty(t, p.errs)
 				for _, got := range p.errs {
 					require.ErrorIs(t, got, outbound.ErrAway)
 					require.ErrorIs(t, got, err)
 				}
 				require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, p.told)
-				// 300 are granted; in the other three seconds each of four lanes has one request
-				// that tries it, with pauses, whoever else comes.
+				// 300 calls are granted. In the three bad seconds each of the four pipelines has
+				// one request that tries the server, with pauses, however many callers come.
 				require.Less(t, p.trips, 300+4*3*60)
 			})
 		})
 	}
 }
 
-func TestWhatNoWaitCanCureIsToldOnceAndIsNotAway(t *testing.T) {
+func TestTroubleThatNoWaitCuresIsToldOnceAndIsNotAway(t *testing.T) {
 	for _, err := range []error{
 		said("NOAUTH Authentication required."), said("WRONGPASS invalid username-password pair or user is disabled."),
 		said("NOPERM this user has no permissions to run the 'evalsha' command"), said("ERR The user executing the script can't run this command or subcommand script: 1"),
@@ -109,8 +110,8 @@ func TestWhatNoWaitCanCureIsToldOnceAndIsNotAway(t *testing.T) {
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := plague(t, err)
-				require.Greater(t, len(p.errs), 250) // at once, each
+				p := runEpisode(t, err)
+				require.Greater(t, len(p.errs), 250) // each call at once
 				for _, got := range p.errs {
 					require.NotErrorIs(t, got, outbound.ErrAway)
 					require.ErrorIs(t, got, err)

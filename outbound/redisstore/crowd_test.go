@@ -13,8 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// More workers use a key than it has room for: each that comes is new there. One in 256 makes
-// room, and the others find it.
+// More workers use a key than it has room for, and each new caller is a new worker. One in
+// 256 makes room, and the others find it.
 func TestACrowdOfWorkersMakesRoomOnceForMany(t *testing.T) {
 	t.Parallel()
 	const workers, rounds = 1300, 2
@@ -37,7 +37,7 @@ func TestACrowdOfWorkersMakesRoomOnceForMany(t *testing.T) {
 		n, err := rdb.HLen(t.Context(), key).Result()
 		require.NoError(t, err)
 		require.LessOrEqual(t, n, int64(1024))
-		if !there && n <= was { // others have gone
+		if !there && n <= was { // the key has dropped others
 			sweeps++
 		}
 		was = n

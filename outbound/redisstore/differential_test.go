@@ -21,8 +21,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// stepsOf is how many steps the tests of random traces make of all, which are a
-// million together. With DRIPFEED_LONG set they make all, in some five minutes.
+// stepsOf returns how many of its steps a test of random traces takes. Together
+// the tests have a million steps. With DRIPFEED_LONG set they take all, in some
+// five minutes.
 func stepsOf(all int) int {
 	switch {
 	case raced || testing.Short():
@@ -33,12 +34,12 @@ func stepsOf(all int) int {
 	return all / 4
 }
 
-// perTrace is the most steps of one trace.
+// perTrace is the largest number of steps in one trace.
 const perTrace = 400
 
 var seed = func() uint64 {
 	n, err := strconv.ParseUint(os.Getenv("DRIPFEED_SEED"), 10, 64)
-	if err != nil { // most often there is none
+	if err != nil { // mostly there is no error
 		n = rand.Uint64()
 	}
 	return n
@@ -94,8 +95,8 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 	stores := twoStores(rdb)
 	all := int64(stepsOf(600_000))
 	var total, blurred, trusted, lives, keys atomic.Int64
-	// The clock goes on by leaps, ahead and back, whatever the traces do. ahead is
-	// how far it has been, at most.
+	// The clock leaps ahead and back, whatever the traces do. ahead is the
+	// furthest that it has been ahead.
 	var ahead atomic.Int64
 	latest := func() time.Duration { return time.Duration(time.Now().UnixNano() + ahead.Load()) }
 	var traces sync.WaitGroup
@@ -126,7 +127,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 		case <-ended:
 			t.Logf("%d steps on %d keys, of which %d were forgotten and came again, blurred %d, trusted %d times, seed %d", total.Load(), keys.Load(), lives.Load()-keys.Load(), blurred.Load(), trusted.Load(), seed)
 			require.Less(t, blurred.Load(), total.Load()/100)
-			if !raced && !testing.Short() { // of few traces none may come to it
+			if !raced && !testing.Short() { // in a few traces this may not happen
 				require.Greater(t, trusted.Load(), total.Load()/1000)
 			}
 			return
@@ -150,7 +151,7 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 	for n := uint64(0); total < all; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			memory := leak.NewMemory()
-			latest := func() time.Duration { return math.MaxInt64 } // it forgets by itself, and not too early: see its own tests
+			latest := func() time.Duration { return math.MaxInt64 } // Memory forgets by itself, and not too early: see its own tests
 			w := newTrace(seed+n, "trace", []leak.Store{memory, memory}, latest)
 			for w.steps < perTrace {
 				if err := w.step(); err != nil {
@@ -164,12 +165,12 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 		})
 	}
 	t.Logf("%d steps, blurred %d, trusted %d times, seed %d", total, blurred, trusted, seed)
-	if !raced && !testing.Short() { // of few traces none may come to it
+	if !raced && !testing.Short() { // in a few traces this may not happen
 		require.Greater(t, trusted, total/1000)
 	}
 }
 
-// pause draws how far the clock goes until the next step.
+// pause draws the time until the next step.
 func (t *trace) pause() time.Duration {
 	l := &t.limits[t.r.IntN(len(t.limits))]
 	d := l.Capacity / l.LeakRate * 1e9
@@ -178,11 +179,11 @@ func (t *trace) pause() time.Duration {
 		return 0
 	case 3:
 		return time.Microsecond
-	case 4, 5: // when what was refused could go
+	case 4, 5: // when the refused call could go
 		if t.got.Wait < 48*time.Hour {
 			return t.got.Wait + time.Microsecond - 1
 		}
-	case 6, 7: // when what was booked goes
+	case 6, 7: // when the booked call goes
 		if k := len(t.got.Charges); k > 0 {
 			if in, _ := t.got.State.Due(t.got.Charges[k-1].Place); in < 48*time.Hour {
 				return in + time.Microsecond - 1
@@ -204,7 +205,7 @@ func (t *trace) pause() time.Duration {
 	return time.Duration(t.r.ExpFloat64() * d * []float64{0.01, 0.1, 0.3}[t.r.IntN(3)])
 }
 
-// twoStores are two workers' stores.
+// twoStores returns the stores of two workers.
 func twoStores(rdb redis.UniversalClient) []leak.Store {
 	return []leak.Store{
 		redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}),

@@ -16,15 +16,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// rivals are two workers of one key that were made with different limits, and what
-// has left through each, by the server's clock.
+// rivals are two workers of one key with different limits, and the calls that have left through
+// each, by the server's clock.
 type rivals struct {
 	each   [2]outboundtest.History
 	all    outboundtest.History
 	differ bool
 }
 
-// compete has two workers take what they can get, until so many calls have gone.
+// compete makes two workers take what they can get, until this many calls have gone.
 func compete(t *testing.T, s *server, calls int, limits [2][]outbound.Limit) *rivals {
 	r := rand.New(rand.NewPCG(1, uint64(calls)))
 	var c rivals
@@ -73,7 +73,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 	require.NoError(t, c.all.Check(common.Capacity, common.LeakRate, 1e-6))
 }
 
-// A level that two share leaks by the rate of who asks.
+// A level that two workers share leaks by the rate of the worker that asks.
 func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T) {
 	t.Parallel()
 	slow, fast := outbound.Limit{Capacity: 5, LeakRate: 10}, outbound.Limit{Capacity: 20, LeakRate: 40}
@@ -84,7 +84,7 @@ func TestWorkersWithDifferentShapesOfOneLimitStayWithinBothTogether(t *testing.T
 	}
 }
 
-// forgetful is a worker's store that remembers no refusal.
+// forgetful returns a worker's store that remembers no refusal.
 func forgetful(rdb redis.UniversalClient) leak.Store {
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -93,7 +93,7 @@ func forgetful(rdb redis.UniversalClient) leak.Store {
 	})
 }
 
-// What a worker has booked at a higher rate lets a limit leak faster, and is void after a Resume.
+// Bookings at a higher rate let a limit leak faster. A Resume makes them void.
 func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -113,7 +113,7 @@ func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A level knows the capacity that it was filled under.
+// A level remembers the capacity under which it was filled.
 func TestAResumeByAWorkerWithASmallerCapacityRefillsNothing(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -132,8 +132,8 @@ func TestAResumeByAWorkerWithASmallerCapacityRefillsNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A hold without bookings lets a limit leak ahead, and a Resume takes that back: for the
-// limit with the larger capacity as well, under whichever it comes.
+// A hold without bookings lets a limit leak ahead, and a Resume takes that back. That holds for
+// the limit with the larger capacity, too, whichever limits the Resume comes under.
 func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeakInRedis(t *testing.T) {
 	t.Parallel()
 	long := outbound.Limit{Capacity: 20, LeakRate: 1, Name: "long"}
@@ -141,8 +141,8 @@ func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeakInRedis(t *testing
 	smaller := []outbound.Limit{short, {Capacity: 10, LeakRate: 1, Name: "long"}}
 	for _, c := range []struct {
 		name string
-		own  []outbound.Limit // the second worker's
-		set  []outbound.Limit // for all, before the Resume; and then the first worker's
+		own  []outbound.Limit // the second worker's limits
+		set  []outbound.Limit // set for all before the Resume, and then set back to the first worker's limits
 	}{
 		{"another capacity", smaller, nil},
 		{"another capacity that is set", smaller, smaller},

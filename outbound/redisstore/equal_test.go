@@ -37,8 +37,8 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 					return grant(cmd)
 				})
 				var all sync.WaitGroup
-				for i := range calls + 1 { // the first goes alone
-					b := outbound.Must(outbound.NewSharedBucket(s, "key", c.limit(i))) // as who makes one for each request
+				for i := range calls + 1 { // the first call goes alone
+					b := outbound.Must(outbound.NewSharedBucket(s, "key", c.limit(i))) // as a program that makes a bucket for each request
 					all.Go(func() {
 						_, err := b.Acquire(context.Background(), outbound.Cost{1})
 						require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 					synctest.Wait()
 				}
 				all.Wait()
-				time.Sleep(time.Minute) // the lane's goroutine
+				time.Sleep(time.Minute) // until the pipeline's goroutine ends
 				synctest.Wait()
 				require.Equal(t, c.trips, trips)
 			})
@@ -54,7 +54,7 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 	}
 }
 
-func TestBucketsOfOneKeyAndEqualLimitsHearOfARefusalWithoutATrip(t *testing.T) {
+func TestBucketsOfOneKeyAndEqualLimitsShareARefusal(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	var trips atomic.Int64
@@ -67,7 +67,7 @@ func TestBucketsOfOneKeyAndEqualLimitsHearOfARefusalWithoutATrip(t *testing.T) {
 		return err != nil
 	}
 	require.False(t, refused(limit))
-	require.Eventually(t, func() bool { // what is remembered is asked for again after a second
+	require.Eventually(t, func() bool { // a remembered refusal is asked anew after a second
 		before := trips.Load()
 		for range 100 {
 			require.True(t, refused(limit))
@@ -75,12 +75,13 @@ func TestBucketsOfOneKeyAndEqualLimitsHearOfARefusalWithoutATrip(t *testing.T) {
 		return trips.Load() <= before+1
 	}, time.Minute, time.Millisecond)
 	before := trips.Load()
-	limit.LeakRate *= 2 // is not known
+	limit.LeakRate *= 2 // the store remembers nothing of these limits
 	refused(limit)
 	require.Greater(t, trips.Load(), before)
 }
 
-// BenchmarkBuckets has many goroutines use one bucket, a bucket each, and one for each call.
+// BenchmarkBuckets makes many goroutines use one bucket, one bucket each, and one bucket for
+// each call.
 func TestLimitsThatAreInForceAlreadyChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

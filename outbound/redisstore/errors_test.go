@@ -19,16 +19,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// trouble is a server that does not do what it is asked.
+// trouble is a way in which a server does not do what it is asked.
 type trouble struct {
 	why    string
-	says   string // in the error
-	away   bool   // as one that may come back by itself
-	denied bool   // as one that no wait cures
-	empty  bool   // the cure takes what was stored
+	says   string // a part of the error's text
+	away   bool   // the server may come back by itself
+	denied bool   // no wait cures it
+	empty  bool   // the cure loses the stored data
 	args   []string
-	// cause makes the trouble, and returns what ends it. It may change how clients
-	// are made.
+	// cause makes the trouble, and returns a function that ends it. It may change
+	// how clients are made.
 	cause func(t *testing.T, s *redistest.Server, o *redis.Options, name string) (cure func())
 }
 
@@ -55,7 +55,7 @@ var troubles = []trouble{
 		return func() { s.Do(t, "ACL", "SETUSER", "worker", "~dripfeed:*") }
 	}},
 	{why: "the server is a replica", says: "READONLY", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
-		s.Do(t, "REPLICAOF", "127.0.0.1", "1") // of nobody who answers, so it keeps what it has
+		s.Do(t, "REPLICAOF", "127.0.0.1", "1") // no master answers there, so the server keeps its data
 		return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }
 	}},
 	{why: "the memory is full", says: "OOM", away: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options, _ string) func() {
@@ -93,7 +93,7 @@ var troubles = []trouble{
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = other.Eval(context.Background(), "while true do end", nil).Err() // until it is killed
+			_ = other.Eval(context.Background(), "while true do end", nil).Err() // runs until the test kills it
 		}()
 		require.Eventually(t, func() bool {
 			err := s.Client(t).Ping(t.Context()).Err()
@@ -123,7 +123,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			before := outbound.Must(outbound.NewSharedBucket(plain, key, limit))
 			_, err := before.Acquire(t.Context(), outbound.Cost{10})
 			require.NoError(t, err)
-			for i := 3; i < 6; i++ { // others have set the limits of some keys
+			for i := 3; i < 6; i++ { // for these keys a worker has set limits
 				set := outbound.Must(outbound.NewSharedBucket(plain, fmt.Sprint(key, i), limit))
 				require.NoError(t, set.SetLimits(t.Context(), outbound.Limit{Capacity: 50, LeakRate: 1e-6}))
 			}
@@ -135,7 +135,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			var told events
 			timeout := time.Second
 			if c.denied {
-				timeout = time.Minute // it says so at once, as soon as the machine lets it
+				timeout = time.Minute // the error comes at once, as soon as the machine lets it
 			}
 			store := redisstore.New(rdb, redisstore.Config{Timeout: timeout, Observe: told.observe})
 			b := outbound.Must(outbound.NewSharedBucket(store, key, limit))
@@ -161,7 +161,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			} else {
 				require.Empty(t, told.of(redisstore.EventAway))
 			}
-			for i := range 6 { // who only looks at another key hears the same, and ends no outage
+			for i := range 6 { // a look at another key gets the same error, and ends no outage
 				other := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint(key, i), limit))
 				_, err := other.State(t.Context())
 				require.Equal(t, c.away, isAway(err), "%v", err)
@@ -176,7 +176,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 
 			cure()
 			granted := 0.
-			require.Eventually(t, func() bool { // the same store, without a restart
+			require.Eventually(t, func() bool { // the same store goes on, without a restart
 				_, err := b.Acquire(t.Context(), outbound.Cost{1})
 				if err == nil {
 					granted++
@@ -201,7 +201,7 @@ func isAway(err error) bool { return errors.Is(err, outbound.ErrAway) }
 func TestAClientWithoutAConnectionLeftIsAway(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 10*time.Millisecond })
-	held := rdb.Conn() // for long, as a blocking command does
+	held := rdb.Conn() // held for long, as by a blocking command
 	require.NoError(t, held.Ping(t.Context()).Err())
 	var told events
 	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: 300 * time.Millisecond, Observe: told.observe}), "pool", reset))

@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// The exam with a server that a store cannot hear of when told so.
+// The exam with a server that stops answering when the exam says so.
 func TestTheExamWhereAServerHangs(t *testing.T) {
 	server := redistest.Start(t)
 	var mu sync.Mutex

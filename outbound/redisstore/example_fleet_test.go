@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lines is a log that is read while others write it.
+// lines is a log that the test reads while others write it.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -50,7 +50,7 @@ func TestTheWorkerOfTheExampleLogsThatRedisIsAway(t *testing.T) {
 	}
 	call()
 	mini.Close()
-	call() // by the worker's own share
+	call() // goes by the worker's own share
 	for _, line := range []string{"msg=redis event=away", `msg="the limit is shared" "by redis"=false`} {
 		require.Eventually(t, func() bool { return log.has(line) }, time.Minute, time.Millisecond, line)
 	}

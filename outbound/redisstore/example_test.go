@@ -14,8 +14,9 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// newWorker returns the client of one of four workers. While Redis is away it goes on
-// with a quarter of the limit, and the log tells when it is away and when it is back.
+// newWorker returns the client of one of four workers. While Redis is away the worker
+// goes on with a quarter of the limit. The log tells when Redis is away and when it
+// is back.
 func newWorker(rdb *redis.Client, log *slog.Logger) (*http.Client, error) {
 	store := &fallback.Store{
 		Store: redisstore.New(rdb, redisstore.Config{

@@ -17,7 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// events collects what a store tells.
+// events collects a store's events.
 type events struct {
 	mu  sync.Mutex
 	all []redisstore.Event
@@ -29,7 +29,7 @@ func (e *events) observe(ev redisstore.Event) {
 	e.all = append(e.all, ev)
 }
 
-// of returns those of a kind.
+// of returns the events of a kind.
 func (e *events) of(kind redisstore.EventKind) (some []redisstore.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,7 +61,7 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 			store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
 			b, _ := used(t, s, store, fmt.Sprint("limits:", i))
 			require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", bad).Err())
-			if bad == "5" { // that SetLimits was called five times, and the last time without any
+			if bad == "5" { // the stamp says that SetLimits was called five times, the last time without limits
 				require.Equal(t, 2, drain(t, b, 10))
 				return
 			}
@@ -71,7 +71,7 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 			store.Forget(b.Key())
 			_, err := b.Acquire(t.Context(), outbound.Cost{10})
 			require.NoError(t, err)
-			s.forward(time.Second) // until nothing is booked
+			s.forward(time.Second) // until no booking is left
 			require.NoError(t, b.SetLimits(t.Context(), outbound.Limit{Capacity: 20, LeakRate: 1}))
 			_, err = b.Acquire(t.Context(), outbound.Cost{10})
 			require.NoError(t, err)
@@ -79,7 +79,8 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 	}
 }
 
-// Who counts by limits that were set finds garbage in their place as any other does.
+// A worker that counts by limits that were set finds garbage in their place, as any
+// other worker does.
 func TestLimitsThatCannotBeReadAnyMoreAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -115,7 +116,7 @@ func TestAClockWithoutAStateIsGarbage(t *testing.T) {
 	}
 }
 
-// As with Apply: a worker that is behind such a lead would catch up for ever.
+// As with Apply: a worker behind such a lead would try to catch up for ever.
 func TestALeadThatNobodyCanReachIsGarbage(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -130,8 +131,8 @@ func TestALeadThatNobodyCanReachIsGarbage(t *testing.T) {
 	}
 }
 
-// FuzzWhatIsStored writes anything into the fields of a key.
-func FuzzWhatIsStored(f *testing.F) {
+// FuzzStoredBytes writes any bytes into the fields of a key.
+func FuzzStoredBytes(f *testing.F) {
 	s := newMini(f)
 	limit := outbound.Limit{Capacity: 10, LeakRate: 1}
 	{
@@ -156,7 +157,7 @@ func FuzzWhatIsStored(f *testing.F) {
 		own := []leak.Limit{{Capacity: limit.Capacity, Rate: limit.LeakRate}}
 		counts, stamp := own, int64(0)
 		ask := func() (r leak.Reply, err error) {
-			for range 3 { // with what is in force
+			for range 3 { // ask again with the limits in force
 				o := &leak.Op{Limits: counts, Stamp: stamp, Action: leak.Book, Costs: make([]leak.Units, 12)}
 				for i := range o.Costs {
 					for j := range counts {
@@ -179,7 +180,7 @@ func FuzzWhatIsStored(f *testing.F) {
 			return r, err
 		}
 		require.NoError(t, s.rdb.Del(t.Context(), store.Key(key)).Err())
-		r, err := ask() // for a record of this store's
+		r, err := ask() // makes a record of this store's
 		require.NoError(t, err)
 		require.Len(t, r.Charges, 10)
 		for name, value := range map[string][]byte{"s": state, "c": clock, "r": row, "l0": level, "v": limits, store.Worker(): record} {
@@ -191,7 +192,7 @@ func FuzzWhatIsStored(f *testing.F) {
 		}
 		for range 2 {
 			r, err = ask()
-			if err != nil { // limits that only this side can read, or a record of a number that is yet to come
+			if err != nil { // limits that only this side can read, or a record whose number is still to come
 				require.False(t, errors.Is(err, outbound.ErrAway))
 				return
 			}
@@ -210,7 +211,7 @@ func FuzzWhatIsStored(f *testing.F) {
 			if len(told.of(redisstore.EventGarbage)) == 0 {
 				return
 			}
-			// Garbage is gone with one look at it.
+			// One look at garbage removes it.
 			s.forward(10*time.Second + time.Millisecond)
 		}
 		if leak.Equal(counts, own) {

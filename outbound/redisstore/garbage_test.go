@@ -19,7 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// server is one whose clock a test can set.
+// server is a server whose clock a test can set.
 type server struct {
 	rdb     *redis.Client
 	forward func(time.Duration)
@@ -47,7 +47,7 @@ func newClocked(t testing.TB) *server {
 	}}
 }
 
-// packed writes numbers as the script does.
+// packed encodes numbers as the script does.
 func packed(numbers ...float64) string {
 	var b []byte
 	for _, f := range numbers {
@@ -56,10 +56,10 @@ func packed(numbers ...float64) string {
 	return string(b)
 }
 
-// spoilt is what a key's field holds instead of what was written, and what for.
+// spoilt is a wrong value of a key's field, and what is wrong with it.
 type spoilt struct{ why, value string }
 
-// spoil makes garbage of a value.
+// spoil makes wrong values of a right one.
 func spoil(was string) []spoilt {
 	all := []spoilt{
 		{"empty", ""}, {"text", "hello"}, {"text of the same length", strings.Repeat("x", len(was))},
@@ -74,8 +74,8 @@ func spoil(was string) []spoilt {
 	return all
 }
 
-// used makes a key of a bucket of ten that leaks one a second, with eight in it and
-// a refusal behind it, and returns what it holds.
+// used makes a key of a bucket of ten that leaks one a second. The bucket has eight in it and a
+// refusal behind it. used returns the key's fields.
 func used(t testing.TB, s *server, store *redisstore.Store, key string) (*outbound.Bucket, map[string]string) {
 	b := outbound.Must(outbound.NewSharedBucket(store, key, outbound.Limit{Capacity: 10, LeakRate: 1}))
 	p, err := b.Acquire(t.Context(), outbound.Cost{1})
@@ -90,7 +90,7 @@ func used(t testing.TB, s *server, store *redisstore.Store, key string) (*outbou
 	return b, fields
 }
 
-// drain takes what it can get, and returns how much that was.
+// drain takes as many units as it can get, up to most, and returns their number.
 func drain(t testing.TB, b *outbound.Bucket, most int) int {
 	for n := range most + 1 {
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
@@ -123,7 +123,7 @@ func TestGarbageInAKeyNeitherOpensNorShutsABucket(t *testing.T) {
 				name := field[:1]
 				for i, bad := range spoil(was) {
 					if kind == "miniredis" && i%every != cases%every && !strings.Contains(bad.why, "NaN") {
-						continue // there each costs a hundred times as much
+						continue // there each value costs a hundred times as much
 					}
 					cases++
 					store := redisstore.New(s.rdb, config)
@@ -142,7 +142,8 @@ func TestGarbageInAKeyNeitherOpensNorShutsABucket(t *testing.T) {
 					store.Forget(key)
 					_, err := b.Acquire(t.Context(), outbound.Cost{10})
 					require.NoError(t, err, "%s: %s", name, bad.why)
-					// A worker's record may be gone at any time, and some numbers are ones that might be there.
+					// A worker's record may be gone at any time, and some wrong numbers could be
+					// right ones.
 					if name != "w" && !strings.Contains(bad.why, "number") {
 						require.Eventually(t, func() bool { return told.Load() > before }, time.Minute, time.Millisecond, "%s: %s", name, bad.why)
 						require.Zero(t, n, "%s: %s", name, bad.why)

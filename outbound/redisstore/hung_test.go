@@ -18,7 +18,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// ours returns the stacks of goroutines that run this package's code, tests aside.
+// ours returns the stacks of goroutines that run this package's code, except its tests.
 func ours() (stacks []string) {
 	buf := make([]byte, 64<<20)
 	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -30,14 +30,14 @@ func ours() (stacks []string) {
 }
 
 func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
-	// Not beside others: it counts goroutines, and time.
+	// This test counts goroutines, and time, so it does not run beside others.
 	const callers, keys = 10_000, 100
 	server := redistest.Start(t)
 	var mu sync.Mutex
 	dialled := 0
 	rdb := server.Client(t, func(o *redis.Options) {
 		o.OnConnect = func(context.Context, *redis.Conn) error { mu.Lock(); dialled++; mu.Unlock(); return nil }
-		o.ReadTimeout, o.PoolTimeout = time.Minute, time.Minute // of its own, far beyond the store's second
+		o.ReadTimeout, o.PoolTimeout = time.Minute, time.Minute // the client's own timeouts, far beyond the store's second
 	})
 	var told events
 	s := redisstore.New(rdb, redisstore.Config{Observe: told.observe})
@@ -80,16 +80,16 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 	t.Logf("%d callers were answered within %v", callers, time.Duration(longest.Load()))
 	require.Nil(t, wrong.Load())
 	require.Zero(t, granted.Load())
-	// A second, and what a busy machine takes to run ten thousand goroutines.
+	// A second, and the time that a busy machine takes to run ten thousand goroutines.
 	require.Less(t, time.Duration(longest.Load()), 30*time.Second)
 
-	// Whoever comes now is answered at once, but for the few that try.
+	// Later callers are answered at once, except the few that try the server.
 	fast := 0
 	for range 50 {
 		began := time.Now()
 		_, err := buckets[fast%keys].Acquire(t.Context(), outbound.Cost{1})
 		require.True(t, isAway(err), "%v", err)
-		if time.Since(began) < 500*time.Millisecond { // who tries waits for a second
+		if time.Since(began) < 500*time.Millisecond { // a caller that tries waits for a second
 			fast++
 		}
 	}
@@ -102,7 +102,8 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	told.await(t, redisstore.EventBack)
 	require.Eventually(t, func() bool { return len(ours()) == 0 }, time.Minute, 50*time.Millisecond, "left over: %v", ours())
-	// What had been sent was charged, and nobody got it: a call for each that went along.
+	// The server charged the requests that had been sent, and no caller got those calls:
+	// one call for each caller whose operation was in a request.
 	charged := 0.
 	for _, a := range accounts {
 		charged += a.charged(t)

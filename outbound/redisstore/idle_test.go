@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-func TestKeysThatNobodyUsesAreForgottenThoughNoOtherComes(t *testing.T) {
+func TestUnusedKeysAreForgottenWithoutNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"})
 		rdb.AddHook(between(func(cmd redis.Cmder, _ func() error) error { return grant(cmd) }))
@@ -23,18 +23,18 @@ func TestKeysThatNobodyUsesAreForgottenThoughNoOtherComes(t *testing.T) {
 			_, err := outbound.Must(outbound.NewSharedBucket(s, key, reset)).Acquire(context.Background(), outbound.Cost{1})
 			require.NoError(t, err)
 		}
-		for round := range 2 { // after all have been forgotten, too
+		for round := range 2 { // the second round comes after the store has forgotten all keys
 			for i := range 100 {
 				ask(fmt.Sprint(i))
 			}
-			require.Equal(t, 100, s.Lines(), "round %d", round)
+			require.Equal(t, 100, s.Keys(), "round %d", round)
 			for range 60 {
 				time.Sleep(time.Minute)
 				ask("used")
 			}
-			require.Equal(t, 1, s.Lines(), "round %d", round)
+			require.Equal(t, 1, s.Keys(), "round %d", round)
 			time.Sleep(time.Hour)
-			require.Zero(t, s.Lines(), "round %d", round)
+			require.Zero(t, s.Keys(), "round %d", round)
 		}
 		require.NoError(t, rdb.Close())
 		time.Sleep(5 * time.Minute)

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// loser is a worker whose server may lose what it has.
+// loser is a worker whose server may lose its data.
 type loser struct {
 	*server
 	*outbound.Bucket
@@ -36,7 +36,7 @@ func (l *loser) worker(key string, limit outbound.Limit) *loser {
 	return &loser{l.server, outbound.Must(outbound.NewSharedBucket(store, key, limit)), store, &told}
 }
 
-// copied returns what the key holds now, and a function that sets it back to that.
+// copied returns the key's fields of now, and a function that restores them.
 func (l *loser) copied(t *testing.T) (restore func()) {
 	name := l.store.Key(l.Key())
 	fields, err := l.rdb.HGetAll(t.Context(), name).Result()
@@ -48,11 +48,12 @@ func (l *loser) copied(t *testing.T) (restore func()) {
 }
 
 func (l *loser) lose(t *testing.T) {
-	l.forward(time.Millisecond) // no two lives begin at once
+	l.forward(time.Millisecond) // no two lives may begin at the same time
 	require.NoError(t, l.rdb.Del(t.Context(), l.store.Key(l.Key())).Err())
 }
 
-// quiet checks that no loss was told. An event of now follows those of before.
+// quiet checks that no loss was told. It causes an event, which comes after all
+// earlier ones.
 func (l *loser) quiet(t *testing.T) {
 	t.Helper()
 	require.NoError(t, l.rdb.Set(t.Context(), l.store.Key(l.Key()), "no bucket", 0).Err())
@@ -63,7 +64,7 @@ func (l *loser) quiet(t *testing.T) {
 	require.Empty(t, l.told.of(redisstore.EventDataLoss))
 }
 
-func TestALossOfDataIsToldAndAnExpiredKeyIsNone(t *testing.T) {
+func TestALossOfDataIsToldAndAnExpiredKeyIsNoLoss(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
 		for name, c := range map[string]struct {
@@ -138,13 +139,13 @@ func TestALossOfDataIsToldAndAnExpiredKeyIsNone(t *testing.T) {
 					l.lose(t)
 					l.acquire(t)
 				}
-				require.Len(t, l.told.of(redisstore.EventDataLoss), 1) // a minute long
+				require.Len(t, l.told.of(redisstore.EventDataLoss), 1) // no second event within a minute
 			})
 		}
 	}
 }
 
-// tenth is a limit that is empty soon.
+// tenth is a limit that empties soon.
 var tenth = outbound.Limit{Capacity: 100, LeakRate: 10}
 
 func TestAServerThatIsFlushedIsToldByEachWorker(t *testing.T) {

@@ -19,17 +19,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// tally is a limit of which next to nothing runs out, so that a key counts.
+// tally is a limit from which almost nothing leaks, so that a key counts charges.
 var tally = outbound.Limit{Capacity: 1e9, LeakRate: 1}
 
-// account is a bucket that counts what is charged and what comes back.
+// account is a bucket that counts its charges and returns.
 type account struct {
 	key    string
-	store  leak.Store // past all faults
+	store  leak.Store // goes around all faults
 	before float64
 }
 
-// newAccount makes a key that does not run empty: it is half full.
+// newAccount makes a key that does not run empty, because it is half full.
 func newAccount(t testing.TB, rdb redis.UniversalClient, key string) *account {
 	a := &account{key: fmt.Sprintf("%s:%x", key, rand.Uint64()), store: redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})}
 	_, err := outbound.Must(outbound.NewSharedBucket(a.store, a.key, tally)).Acquire(t.Context(), outbound.Cost{5e8})
@@ -38,8 +38,8 @@ func newAccount(t testing.TB, rdb redis.UniversalClient, key string) *account {
 	return a
 }
 
-// charged returns how much has been charged, less what has come back: the level,
-// and what has run out of it.
+// charged returns what has been charged, less what has come back: the level, and what
+// has leaked.
 func (a *account) charged(t testing.TB) float64 {
 	t.Helper()
 	r, err := a.store.Update(context.Background(), a.key, &leak.Op{Limits: []leak.Limit{{Capacity: tally.Capacity, Rate: tally.LeakRate}}})
@@ -53,7 +53,7 @@ func (a *account) bucket(t testing.TB, s leak.Store) *outbound.Bucket {
 	return b
 }
 
-// decisions is how many a test makes where replies are lost.
+// decisions returns the number of decisions in a test that loses replies.
 func decisions() int64 {
 	switch {
 	case os.Getenv("DRIPFEED_LONG") != "":
@@ -66,14 +66,14 @@ func decisions() int64 {
 
 func ofScripts(words []string) bool { return words[0] == "EVALSHA" || words[0] == "EVAL" }
 
-// through returns a client that goes through a proxy.
+// through returns a client that connects through a proxy.
 func through(t testing.TB, p *redistest.Proxy) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: p.Addr(), ReadTimeout: time.Second, PoolSize: 20})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
 
-// many has goroutines share n calls.
+// many shares n calls among goroutines.
 func many(goroutines int, n int64, call func(g, i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -87,12 +87,12 @@ func many(goroutines int, n int64, call func(g, i int)) {
 	wg.Wait()
 }
 
-func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
+func TestEveryDecisionIsChargedOnceDespiteLosses(t *testing.T) {
 	for name, c := range map[string]struct {
 		faults  redistest.Faults
-		few     int64 // of how many decisions one is made
+		few     int64 // the test makes one in few of all decisions
 		timeout time.Duration
-		errors  bool // the time is up for some
+		errors  bool // some decisions run out of time
 	}{
 		"replies":            {faults: redistest.Faults{DropReplies: 0.05}, few: 1, timeout: time.Minute},
 		"requests":           {faults: redistest.Faults{DropRequests: 0.05}, few: 4, timeout: time.Minute},
@@ -132,13 +132,13 @@ func TestEveryDecisionIsChargedOnceWhateverIsLost(t *testing.T) {
 				}
 			})
 			proxy.Set(redistest.Faults{})
-			// What is still on its way may arrive.
+			// Wait for the messages that are still on their way.
 			time.Sleep(3 * c.faults.Jitter)
 			counts := proxy.Counts()
 			for k, a := range accounts {
 				charged, sure, open := a.charged(t), float64(granted[k].Load()), float64(doubtful[k].Load())
 				t.Logf("%v granted, %v not known, %v charged", sure, open, charged)
-				if !c.errors { // else a busy machine may be in time for none
+				if !c.errors { // with errors, a busy machine may be in time for none
 					require.Zero(t, open)
 					require.NotZero(t, sure)
 				}
@@ -178,15 +178,16 @@ func TestAWorkersFirstReplyMayBeLost(t *testing.T) {
 	require.GreaterOrEqual(t, proxy.Counts().Dropped, 2*workers)
 }
 
-// Of very many places only the first are booked, and the rest with another trip.
-func TestABatchOfAnySizeIsGrantedAgainAsItWas(t *testing.T) {
+// The store books only the first of very many places with one trip, and the rest with
+// another.
+func TestARepeatedBatchOfAnySizeIsUnchanged(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	for _, n := range []int{1, 2, 500, 4_096, 4_097, 20_000} {
 		proxy := redistest.NewProxy(t, server.Addr())
 		a := newAccount(t, server.Client(t), "batch")
 		b := a.bucket(t, redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute}))
-		_, err := b.State(t.Context()) // the script is known from here on
+		_, err := b.State(t.Context()) // the server knows the script from here on
 		require.NoError(t, err)
 		var lost atomic.Int32
 		proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool { return ofScripts(words) && lost.Add(1) == 1 }})
@@ -208,7 +209,7 @@ func TestScriptsMayBeFlushedAtAnyTime(t *testing.T) {
 	s := punctual(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}))
 	var accounts []*account
 	var buckets []*outbound.Bucket
-	for range 20 { // so that there are pipelines
+	for range 20 { // often enough to make pipelines
 		a := newAccount(t, rdb, "flush")
 		accounts = append(accounts, a)
 		buckets = append(buckets, a.bucket(t, s))
@@ -241,7 +242,7 @@ func TestScriptsMayBeFlushedAtAnyTime(t *testing.T) {
 	t.Logf("flushed %d times in %d decisions", flushed, n)
 }
 
-func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
+func TestNothingComesBackTwiceDespiteLosses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -252,18 +253,18 @@ func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
 	var kept atomic.Int64 // thousandths
 	many(32, decisions()/4, func(g, i int) {
 		switch i % 3 {
-		case 0: // a ticket that nobody needs
+		case 0: // give back an unused ticket
 			k := outbound.Booking{Costs: []outbound.Cost{{2}, {1}}, Wait: time.Second}
 			require.NoError(t, b.Book(context.Background(), &k))
 			back := outbound.Booking{Back: k.Tickets[:1]}
 			require.NoError(t, b.Book(context.Background(), &back))
 			kept.Add(1000)
-		case 1: // a call that cost less
+		case 1: // settle a call that cost less
 			p, err := b.Acquire(context.Background(), outbound.Cost{3})
 			require.NoError(t, err)
 			p.Settle(outbound.Cost{1.5})
 			kept.Add(1500)
-		case 2: // and one that cost more
+		case 2: // settle a call that cost more
 			p, err := b.Acquire(context.Background(), outbound.Cost{1})
 			require.NoError(t, err)
 			p.Settle(outbound.Cost{1.25})
@@ -271,13 +272,13 @@ func TestNothingComesBackTwiceWhateverIsLost(t *testing.T) {
 		}
 	})
 	want, got := float64(kept.Load())/1000, a.charged(t)
-	// Of charges whose reply was lost nothing comes back: that costs room, and no more.
+	// A charge whose reply was lost gives nothing back: that costs room, and no more.
 	t.Logf("%v used, %v charged", want, got)
 	require.GreaterOrEqual(t, got, want-0.01)
 	require.LessOrEqual(t, got, want*1.3)
 }
 
-// One caller to a key: then no decision goes along with what comes back.
+// Each key has one caller, so no decision goes in one trip with a return.
 func TestAReturnWhoseReplyIsLostReturnsOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -286,7 +287,7 @@ func TestAReturnWhoseReplyIsLostReturnsOnce(t *testing.T) {
 		if !ofScripts(words) || len(words) < 8 {
 			return false
 		}
-		step := words[7] // after the script, the key, the worker, the numbers and one field
+		step := words[7] // the words before are the script, the key, the worker, the numbers and one field
 		return step[0] == 'S' || step[0] == 'U'
 	}})
 	var accounts []*account
@@ -296,7 +297,7 @@ func TestAReturnWhoseReplyIsLostReturnsOnce(t *testing.T) {
 	n := int(decisions() / 1000)
 	var wg sync.WaitGroup
 	for _, a := range accounts {
-		// No pipeline, either, in which the others lose their replies with it.
+		// One store for each, so that no pipeline loses the replies of others with it.
 		b := a.bucket(t, redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute}))
 		wg.Go(func() {
 			for range n {

@@ -6,17 +6,18 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// model is a key as the arithmetic knows it.
+// model is a key as the Go arithmetic computes it.
 type model struct {
 	leak.Stored
-	// others are states in which the store may be instead, as to the time: where
-	// nothing has changed but by rounding, it may have kept the state or not.
+	// others are other states that the store may have. They differ in time: where
+	// nothing has changed but by rounding, the store may have kept the state or
+	// not.
 	others []leak.Stored
-	ahead  time.Duration // of the last answer: how far what is kept is ahead of it
+	ahead  time.Duration // in the last answer: how far the kept state is ahead of it
 }
 
-// apply does what a store does, and keeps the state only if more than the time is
-// new in it.
+// apply carries an operation out as a store does. It keeps the state only if more
+// than its time is new.
 func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
 	was, peeked := m.Stored, m.Stored
 	r := op.Apply(&m.Stored, at)

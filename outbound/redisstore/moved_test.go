@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// unanswered fails all commands that come so far.
+// unanswered fails all other commands.
 type unanswered struct{ between }
 
 func (unanswered) ProcessHook(redis.ProcessHook) redis.ProcessHook {
@@ -29,7 +29,7 @@ func TestANodeThatIsReplacedIsToldAsBack(t *testing.T) {
 	t.Run("it fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { replaced(t, 0, 5*time.Second, 0) })
 	})
-	t.Run("it hangs", func(t *testing.T) { // with all attempts, and so is known to be away before the other is known
+	t.Run("it hangs", func(t *testing.T) { // all attempts hang, so the node is known to be away before the other one is known
 		synctest.Test(t, func(t *testing.T) { replaced(t, time.Minute, 1900*time.Millisecond, 0) })
 	})
 	t.Run("nobody asks for its keys again", func(t *testing.T) {
@@ -37,10 +37,10 @@ func TestANodeThatIsReplacedIsToldAsBack(t *testing.T) {
 	})
 }
 
-// replaced has a caller ask a cluster of ten keys for 20 s. After a second the only
-// node begins to hang for so long, and then to fail, and later a replica takes over. A caller
-// who rests after a time does so until others who use its client have noticed, and then
-// asks for other keys.
+// replaced makes a caller use ten keys of a cluster for 20 s. After a second the only node
+// fails each request after hangs, and a replica takes over after promotion. With rests, the
+// caller rests from that time on until other users of its client have noticed, and then uses
+// other keys.
 func replaced(t *testing.T, hangs, promotion, rests time.Duration) {
 	began := time.Now()
 	promoted := func() bool { return time.Since(began) > promotion }
@@ -58,7 +58,7 @@ func replaced(t *testing.T, hangs, promotion, rests time.Duration) {
 			node := redis.NewClient(o)
 			node.AddHook(between(func(cmd redis.Cmder, _ func() error) error {
 				time.Sleep(time.Millisecond)
-				if o.Addr == old && time.Since(began) > time.Second { // for good
+				if o.Addr == old && time.Since(began) > time.Second { // from then on
 					failed.Add(1)
 					time.Sleep(hangs)
 					err := said("LOADING Redis is loading the dataset in memory")

@@ -20,7 +20,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// between is what stands between a client and its server, for scripts.
+// between stands between a client and its server, for scripts.
 type between func(cmd redis.Cmder, next func() error) error
 
 func (f between) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -38,7 +38,7 @@ func (f between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// grant answers a request as if all that it asks for had been booked.
+// grant answers a request as if the server had booked all that it asks for.
 func grant(cmd redis.Cmder) error {
 	number := func(b []byte, i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:])) }
 	args := cmd.Args()
@@ -57,12 +57,12 @@ func grant(cmd redis.Cmder) error {
 	return nil
 }
 
-// bubble makes a bucket on a server that is nothing but what stands before it.
+// bubble makes a bucket without a server: f answers instead.
 func bubble(t *testing.T, f between) *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(bubbleStore(t, redisstore.Config{}, f), "key", outbound.PerSecond(10)))
 }
 
-// bubbleStore makes a store on a server that is nothing but what stands before it.
+// bubbleStore makes a store without a server: f answers instead.
 func bubbleStore(t *testing.T, c redisstore.Config, f between) *redisstore.Store {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -70,7 +70,7 @@ func bubbleStore(t *testing.T, c redisstore.Config, f between) *redisstore.Store
 	return redisstore.New(rdb, c)
 }
 
-func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
+func TestAnOperationTakesNoLongerThanTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bubble(t, func(cmd redis.Cmder, _ func() error) error {
 			time.Sleep(700 * time.Millisecond)
@@ -82,7 +82,8 @@ func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
 				began := time.Now()
 				_, err := b.Acquire(context.Background(), outbound.Cost{1})
 				took := time.Since(began)
-				// The first goes alone, and the others gather while it is on its way.
+				// The first call goes alone, and the others gather while it is on its
+				// way.
 				if i == 0 {
 					require.NoError(t, err)
 					require.Equal(t, 700*time.Millisecond, took)
@@ -94,7 +95,7 @@ func TestAnOperationTakesNoLongerThanTimeoutWhateverItWaitsFor(t *testing.T) {
 			synctest.Wait()
 		}
 		calls.Wait()
-		time.Sleep(time.Minute) // what came too late, and the lane's goroutine
+		time.Sleep(time.Minute) // until late replies and the pipeline's goroutine have ended
 	})
 }
 
@@ -164,7 +165,8 @@ func TestCallsOfManyCostsAreRefusedByOneTrip(t *testing.T) {
 	var admitted, entered atomic.Int64
 	var all sync.WaitGroup
 	for i := range calls {
-		// They come one after the other, of falling costs; 5 and less have room.
+		// Calls come one after the other, with falling costs; those of 5 and less
+		// have room.
 		all.Go(func() {
 			entered.Add(1)
 			p, err := b.Acquire(context.Background(), outbound.Cost{float64(2*calls - 2*i)})
@@ -210,6 +212,6 @@ func TestAClusterThatNeverAnswersKeepsNobodyWaiting(t *testing.T) {
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		require.ErrorIs(t, err, outbound.ErrAway)
 	}
-	// The client alone hangs for a minute in each.
+	// The client itself hangs for a minute in each.
 	require.Less(t, time.Since(began), 30*time.Second)
 }

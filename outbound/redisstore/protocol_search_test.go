@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// stored is the store's state, as far as it matters here: who is charged for what.
+// stored is the part of the store's state that matters here: the charges.
 type stored struct {
 	life     int8 // 0: there is no such key
 	slot     int8 // the latest operation, plus one
@@ -15,10 +15,10 @@ type stored struct {
 	returned [3]int8
 }
 
-// record is what the store keeps of one worker.
+// record is the store's record of one worker.
 type record struct {
 	seq   int8 // of its latest request
-	since int8 // nothing is missing from this number on
+	since int8 // the record is unbroken from this number on
 }
 
 type phase uint8
@@ -27,22 +27,22 @@ const (
 	idle phase = iota
 	asking
 	answered
-	over // given up, or without use, or its worker has crashed
+	over // given up, or not needed, or its worker has crashed
 )
 
-// progress is that of one operation, with its request.
+// progress is the state of one operation and its request.
 type progress struct {
 	phase   phase
 	flying  int8  // copies of the request on their way
-	replies uint8 // on their way: a bit for each life of the key that one speaks of
-	life    int8  // of the key, in the reply that was heard
+	replies uint8 // replies on their way: a bit for each life of the key that a reply comes from
+	life    int8  // life of the key, in the reply that has arrived
 
-	start, seq, heard int8 // of the request: which start of the worker, its number, the highest number answered before
+	start, seq, heard int8 // of the request: the worker's start, the request's number, the highest number answered before
 }
 
-// world is everything at one moment.
+// world is the state of everything at one moment.
 type world struct {
-	now, before stored // before the store's latest write
+	now, before stored // before is the state before the store's latest write
 	lives       int8
 	ops         [3]progress
 	starts      [2]int8 // how often a worker has crashed
@@ -50,7 +50,7 @@ type world struct {
 	faulted     bool
 }
 
-// search is one search through all worlds that can be.
+// search is one search through all possible worlds.
 type search struct {
 	variant
 	script [3]operation
@@ -62,7 +62,7 @@ type search struct {
 	first  map[harm]int
 }
 
-// event is what has led from one world to the next.
+// event is the step from one world to the next.
 type event struct {
 	what string
 	who  int // operation or worker
@@ -74,7 +74,7 @@ func (e event) String() string {
 
 func newSearch(v variant, script [3]operation) *search {
 	s := &search{variant: v, script: script, number: map[world]int{}, first: map[harm]int{}}
-	// The key exists: a key that is born anew each time hides faults.
+	// The key exists: a key born anew each time would hide faults.
 	s.reach(world{now: stored{life: 1}, before: stored{life: 1}, lives: 1}, -1, "", 0)
 	for i := 0; i < len(s.worlds); i++ {
 		s.next(i)
@@ -82,7 +82,7 @@ func newSearch(v variant, script [3]operation) *search {
 	return s
 }
 
-// reach notes a world that follows from another.
+// reach adds a world that follows from another.
 func (s *search) reach(w world, from int, what string, who int) {
 	if _, known := s.number[w]; known {
 		return
@@ -131,7 +131,7 @@ func (s *search) story(h harm) string {
 	return strings.Join(steps, "; ")
 }
 
-// next goes to all worlds that can follow from one.
+// next reaches all worlds that can follow from one.
 func (s *search) next(from int) {
 	w := s.worlds[from]
 	for worker := range 2 {
@@ -147,7 +147,7 @@ func (s *search) next(from int) {
 	}
 }
 
-// lose is what happens to the store.
+// lose takes each step in which the store loses something.
 func (s *search) lose(w world, from int) {
 	w.faulted = true
 	what := "the store forgets its latest write"
@@ -171,7 +171,7 @@ func (s *search) work(w world, from, worker int) {
 		after.crashed = true
 		after.starts[worker]++
 		for i := range after.ops {
-			// It knows nothing of what it has done, or asked for.
+			// The worker no longer knows what it has done, or asked for.
 			if op := &after.ops[i]; s.script[i].worker == worker && op.phase != idle {
 				op.phase, op.replies = over, 0
 			}
@@ -187,19 +187,19 @@ func (s *search) work(w world, from, worker int) {
 		} else {
 			s.wait(w, from, i)
 		}
-		return // one operation after the other
+		return // a worker makes one operation after the other
 	}
 }
 
-// copies is how often a request is sent.
+// copies is the number of copies of each request.
 const copies = 3
 
-// begin starts an operation: its request is made, and sent.
+// begin starts an operation: the worker makes its request, and sends it.
 func (s *search) begin(w world, from, i int) {
 	op := &w.ops[i]
 	if of := s.script[i].returns; of >= 0 {
 		charge := w.ops[of]
-		here := charge.start == w.starts[s.script[i].worker] // or the permit is lost with its worker
+		here := charge.start == w.starts[s.script[i].worker] // else the permit is lost with its worker
 		inDoubt := s.doubt && charge.phase == over && charge.seq > 0 && of == i-1
 		if !here || charge.phase != answered && !inDoubt {
 			op.phase = over
@@ -236,8 +236,7 @@ func (s *search) wait(w world, from, i int) {
 	s.reach(after, from, "# is given up", i)
 }
 
-// deliver is the store: it does what a request asks for, or answers from what it
-// has kept.
+// deliver plays the store: it carries a request out, or answers from its record.
 func (s *search) deliver(w world, i int) world {
 	op := &w.ops[i]
 	op.flying--
@@ -251,14 +250,14 @@ func (s *search) deliver(w world, i int) world {
 		w.answer(i)
 		return w
 	case s.token == perWorker && r.seq > op.seq:
-		return w // too old: nobody waits for it
+		return w // the request is too old: nobody waits for it
 	}
 	if w.now.life == 0 {
 		w.lives++
 		w.now.life = w.lives
 	}
 	if s.proof == unbroken && r.seq < op.heard {
-		r.since = op.seq // it has answered more than it knows of
+		r.since = op.seq // the store has answered more than its record has
 	}
 	if of := s.script[i].returns; of < 0 {
 		w.now.charged[i]++
@@ -272,13 +271,13 @@ func (s *search) deliver(w world, i int) world {
 }
 
 func (s *search) proved(r record, charge progress, life int8) bool {
-	if charge.life == 0 { // in doubt
+	if charge.life == 0 { // the worker does not know whether it was charged
 		return r.seq == charge.seq
 	}
 	return charge.life == life && r.since <= charge.seq && charge.seq <= r.seq
 }
 
-// answer sends the reply, which matters only to a worker that still waits.
+// answer sends the reply. It matters only to a worker that still waits.
 func (w *world) answer(i int) {
 	if w.ops[i].phase == asking {
 		w.ops[i].replies |= 1 << w.now.life

@@ -7,19 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file searches every order of events in which three operations of two
-// workers can reach a store: each request is sent up to three times, each copy
-// and each reply arrives at any time, in any order, or never; a worker may give
-// up on an operation at any time after it was sent, and go on to its next. On top
-// of that, a worker may crash and start anew, and the store may lose its latest
-// write (a failover to a replica that had not heard of it), all that it held, or its
-// records of the workers.
+// This file searches every order of events in which three operations of two workers
+// can reach a store. The worker sends each request up to three times. Each copy and
+// each reply arrives at any time, in any order, or never. A worker may give up an
+// operation at any time after it has sent it, and go on to its next. A worker may
+// also crash and start anew. The store may also lose its latest write (a failover to
+// a replica that had not received it), all its data, or its records of the workers.
 //
-// Two things make this small. All copies are sent at once: one that is sent again
-// later is one that was sent at first, and took longer. And losing a message is no
-// step: it is one that never arrives.
+// Two simplifications make this small. A worker sends all copies at once: a copy
+// sent again later is the same as one sent at first that took longer. And losing a
+// message is no step: a lost message is one that never arrives.
 //
-// What must never be:
+// These must never happen:
 
 // harm is a set of violations.
 type harm uint8
@@ -27,8 +26,8 @@ type harm uint8
 const (
 	chargedTwice    harm = 1 << iota // one call, charged twice
 	returnedTwice                    // one charge, given back twice
-	returnedNothing                  // given back, though it is not charged: capacity out of nothing
-	uncharged                        // a call goes that is not charged
+	returnedNothing                  // given back, though it was not charged: capacity out of nothing
+	uncharged                        // a call goes, and was not charged
 )
 
 var harms = []string{"charged twice", "returned twice", "returned without charge", "granted without charge"}
@@ -46,14 +45,15 @@ func (h harm) String() string {
 	return strings.Join(all, ", ")
 }
 
-// operation is one step of a worker: a charge, or the return of an earlier one.
+// operation is one operation of a worker: a charge, or the return of an earlier
+// charge.
 type operation struct {
 	worker  int
-	returns int // the operation whose charge it gives back; -1: it is a charge
+	returns int // the operation whose charge it gives back; -1: it charges
 }
 
-// scripts are three operations each. Workers run beside each other; the
-// operations of one worker follow each other.
+// scripts have three operations each. Workers run at the same time; the operations
+// of one worker follow each other.
 var scripts = map[string][3]operation{
 	"A charges and returns, B charges":    {{0, -1}, {0, 0}, {1, -1}},
 	"A charges twice, B charges":          {{0, -1}, {0, -1}, {1, -1}},
@@ -62,12 +62,12 @@ var scripts = map[string][3]operation{
 	"A charges, returns, charges":         {{0, -1}, {0, 0}, {0, -1}},
 }
 
-// token says how the store knows a request that it has done already.
+// token says how the store recognizes a request that it has carried out before.
 type token uint8
 
 const (
-	noToken   token = iota // not at all
-	oneSlot                // it keeps the latest request, whoever sent it
+	noToken   token = iota // it does not
+	oneSlot                // it keeps the latest request, of any worker
 	perWorker              // it keeps the latest request of each worker, by a rising number
 )
 
@@ -76,47 +76,46 @@ type proof uint8
 
 const (
 	unproved proof = iota // always
-	reached               // if the worker's record has reached the number of the charge, in the same life of the key
-	unbroken              // and the record has not lost anything between that charge and now
+	reached               // if the worker's record has reached the charge's number, in the same life of the key
+	unbroken              // and the record has lost nothing between that charge and now
 )
 
-// fault is what happens to the store, once.
+// fault is what the store loses, once.
 type fault uint8
 
 const (
 	noFault  fault = iota
-	rollback       // its latest write is lost
-	wiped          // everything is
-	dropped        // the workers' records are, as idle ones may be to save room
+	rollback       // its latest write
+	wiped          // all its data
+	dropped        // the workers' records, as a store drops idle ones to save room
 )
 
-// variant is one protocol in one world.
+// variant is one protocol, with one set of faults.
 type variant struct {
 	token   token
 	proof   proof
-	doubt   bool // a charge that was given up is returned, too, by the very next request
+	doubt   bool // the worker's next request also returns a charge that was given up
 	crash   bool // one worker may crash, and starts anew
-	sameID  bool // and calls itself as it did before
+	sameID  bool // and uses the same name as before
 	fault   fault
 	wanted  harm
-	another int // states that a coarser model has counted; 0: none
+	another int // number of states of a coarser model; 0: unknown
 }
 
-// variants are protocols, and what is wrong with each.
+// variants are protocols, each with its violations.
 //
-// Those with an unbroken number are what a store is to do: each request carries
+// The store has to follow the variants with an unbroken number. Each request carries
 // the worker's id, its number, and the highest number that the worker has had an
-// answer to; a charge is given back only if the worker's record has reached its
-// number without a break, and the key has not died since.
+// answer to. The store gives a charge back only if the worker's record has reached
+// its number without a break, and the key has not died since.
 //
-// The log has the number of states beside that of a coarser model. The counts
-// cannot be equal, only of a size: this one searches five rows of operations and
-// not one, starts crashed workers anew, lets two work beside each other, and takes
-// no steps for what is lost or sent again. The verdicts can be compared, and are
-// the same but for one: the coarser model found no fault in "returns by number,
-// rollback". One is only there if another charge comes between a charge and its
-// return: the store loses the first, takes the second, and then has a number that
-// is high enough for the first to be given back.
+// The log shows the number of states beside that of a coarser model. The counts are
+// of one size, but cannot be equal: this search runs five scripts and not one,
+// starts crashed workers anew, lets two work at the same time, and takes no steps
+// for lost or repeated messages. The verdicts can be compared. They are the same but
+// for one: the coarser model found no fault in "returns by number, rollback". That
+// fault needs another charge between a charge and its return: the store loses the
+// first, takes the second, and then has a number high enough to give the first back.
 var variants = []struct {
 	name string
 	variant
@@ -140,7 +139,7 @@ var variants = []struct {
 	{"returns by unbroken number, doubtful ones too, rollback", variant{token: perWorker, proof: unbroken, doubt: true, crash: true, fault: rollback, wanted: uncharged}},
 }
 
-func TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome(t *testing.T) {
+func TestARecordPerWorkerChargesOnceInAnyOrderOfMessages(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			var found harm

@@ -14,11 +14,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// As while a release rolls out that raises the rate: both keep going, and the
-// places that they book do not run away from them.
+// This happens while a release with a higher rate rolls out. Both workers keep
+// going, and the places that they book do not move ever further away.
 func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 	s := newMini(t)
-	now := time.Unix(0, 0) // by which the calls' places are compared
+	now := time.Unix(0, 0) // the calls' places are compared by it
 	ctx, key := context.Background(), fmt.Sprint(t.Name(), rand.Uint64())
 	rates := []float64{10, 40}
 	var workers []*outbound.Bucket
@@ -35,7 +35,8 @@ func TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 			if due[i].After(now) {
 				continue
 			}
-			// The place booked before is due: it goes, and the next is booked.
+			// The place booked before is due: its call goes, and the worker
+			// books the next.
 			k := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Minute}
 			require.NoError(t, b.Book(ctx, &k))
 			due[i] = now.Add(time.Until(k.Clock.Due(k.Tickets[0])).Round(time.Millisecond))

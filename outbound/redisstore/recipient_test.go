@@ -49,14 +49,14 @@ const (
 	replicaNode = "192.0.2.2:1"
 )
 
-// pair is a cluster of a master, which hangs from some time on, and its replica, which
-// does what a test says from then on.
+// pair is a cluster of a master and its replica. From some time on the master hangs, and
+// the replica does what the test says.
 type pair struct {
 	hung  atomic.Bool
 	pings atomic.Int64
 }
 
-// client returns one that heeds no deadline, as a go-redis by default.
+// client returns a client that ignores deadlines, as go-redis does by default.
 func (p *pair) client(replica func(cmd redis.Cmder) error) *redis.ClusterClient {
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{masterNode},
@@ -68,7 +68,7 @@ func (p *pair) client(replica func(cmd redis.Cmder) error) *redis.ClusterClient 
 					p.pings.Add(1)
 				}
 				switch {
-				case name == "command": // which the client asks once, and remembers
+				case name == "command": // the client asks this once, and remembers the answer
 					cmd.(*redis.CommandsInfoCmd).SetVal(map[string]*redis.CommandInfo{"eval": {}, "evalsha": {}})
 					return nil
 				case p.hung.Load() && o.Addr == replicaNode:
@@ -99,8 +99,8 @@ func TestNobodyWaitsForAReplicaThatHangsWithItsMaster(t *testing.T) {
 		var p pair
 		var s *redisstore.Store
 		rdb := p.client(func(redis.Cmder) error {
-			// Others hold it for a moment. Who waits for this would hold it for good, and
-			// then the bubble's time would stand still.
+			// Others hold the lock for a moment. A caller who waited for the replica
+			// would hold it for good, and then the bubble's time would stand still.
 			for range 1_000_000 {
 				if !s.Locked() {
 					return hang()
@@ -148,7 +148,7 @@ func TestNobodyWaitsForAReplicaThatHangsWithItsMaster(t *testing.T) {
 func TestAReplicaIsAskedAsSoonAsItIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p pair
-		rdb := p.client(func(cmd redis.Cmder) error { // promoted, which the client does not know
+		rdb := p.client(func(cmd redis.Cmder) error { // the replica was promoted, and the client does not know it
 			time.Sleep(time.Millisecond)
 			switch name := strings.ToLower(cmd.Name()); {
 			case name == "cluster":

@@ -18,14 +18,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// watched is a bucket whose trips are counted.
+// watched is a bucket whose trips the test counts.
 type watched struct {
 	*outbound.Bucket
 	*testing.T
 	key   string
 	store leak.Store
 	proxy *redistest.Proxy
-	rdb   *redis.Client // past the proxy
+	rdb   *redis.Client // does not go through the proxy
 }
 
 func watch(t *testing.T, limits ...outbound.Limit) *watched {
@@ -37,8 +37,8 @@ func watch(t *testing.T, limits ...outbound.Limit) *watched {
 	return w
 }
 
-// punctual is a store of which no answer is late, however busy the machine is: one that
-// is costs another trip, and after some of them the call.
+// punctual wraps a store so that no answer is late, however busy the machine is. A late
+// answer costs another trip, and after some of them the call.
 func punctual(s leak.Store) leak.Store {
 	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 		r, err := s.Update(ctx, key, op)
@@ -47,7 +47,7 @@ func punctual(s leak.Store) leak.Store {
 	})
 }
 
-// other is the same bucket in another process.
+// other returns the same bucket in another process.
 func (w *watched) other(limits ...outbound.Limit) *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(redisstore.New(w.rdb, redisstore.Config{Timeout: time.Minute}), w.key, limits...))
 }
@@ -67,7 +67,7 @@ func (w *watched) refused(n float64) *outbound.ThrottledError {
 	return full
 }
 
-// trips returns how many f takes.
+// trips returns how many trips f takes.
 func (w *watched) trips(f func()) int {
 	before := w.proxy.Counts().Requests
 	f()
@@ -76,7 +76,7 @@ func (w *watched) trips(f func()) int {
 
 var slowly = outbound.Limit{Capacity: 10, LeakRate: 0.01}
 
-func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 	t.Parallel()
 	w := watch(t, slowly)
 	w.take(8)
@@ -91,7 +91,7 @@ func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
 			last = full.RetryAfter
 		}
 	})
-	// It is remembered for a second, so that on a machine that is busy it may end.
+	// The store remembers it for a second, so on a busy machine that may end.
 	require.LessOrEqual(t, trips, int(time.Since(began)/time.Second))
 	require.Equal(t, 1, w.trips(func() { w.take(2) }), "a cheaper call fits")
 }
@@ -128,7 +128,7 @@ func TestARefusalIsForgottenWhenRoomIsMadeHere(t *testing.T) {
 		require.Equal(t, 2, w.trips(func() {
 			room(w, &p)
 			if name == "resume" {
-				w.refused(5) // nothing refills, but that is asked anew
+				w.refused(5) // nothing refills, but the store asks anew
 			} else {
 				w.take(5)
 			}
@@ -136,7 +136,7 @@ func TestARefusalIsForgottenWhenRoomIsMadeHere(t *testing.T) {
 	}
 }
 
-func TestRoomThatOthersHaveMadeIsHeardOfWithinASecond(t *testing.T) {
+func TestRoomMadeByOthersIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	w := watch(t, slowly)
 	other := w.other(slowly)
@@ -158,9 +158,9 @@ func TestARefusalOfOneBucketIsNotAnothers(t *testing.T) {
 	w.take(10)
 	w.refused(5)
 	large := outbound.Must(outbound.NewSharedBucket(w.store, w.key, outbound.Limit{Capacity: 100, LeakRate: 0.01}))
-	_, err := large.Acquire(t.Context(), outbound.Cost{5}) // the same key, with other limits
+	_, err := large.Acquire(t.Context(), outbound.Cost{5}) // another bucket of the same key, with other limits
 	require.NoError(t, err)
-	for i, c := range []outbound.Cost{{}, {-1}, {1000}} { // and what can never go is told apart
+	for i, c := range []outbound.Cost{{}, {-1}, {1000}} { // the store tells impossible costs apart
 		_, err := w.Acquire(t.Context(), c)
 		require.NotErrorIs(t, err, outbound.ErrThrottled, i)
 	}
@@ -180,7 +180,7 @@ func BenchmarkRememberedRefusal(b *testing.B) {
 	}
 }
 
-func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
+func TestACallerWhoGivesUpReturnsAtOnceAndPaysNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -203,7 +203,7 @@ func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
 		var err error
 		if g%4 < 2 {
 			_, err = b.Acquire(ctx, outbound.Cost{1})
-		} else { // by itself in its request
+		} else { // alone in its request
 			k := outbound.Booking{Costs: []outbound.Cost{{1}, {1}}, Wait: time.Second}
 			err = b.Book(ctx, &k)
 		}
@@ -218,7 +218,7 @@ func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
 			went.Add(1)
 		}
 		if went.Load() == 20 {
-			proxy.Set(redistest.Faults{}) // for the rest
+			proxy.Set(redistest.Faults{}) // faults off for the rest
 		}
 	})
 	require.EqualValues(t, 20, went.Load())
@@ -231,7 +231,7 @@ func TestACallerWhoGoesIsGoneAtOnceAndPaysNothing(t *testing.T) {
 	require.InDelta(t, 30, a.charged(t), 0.1)
 }
 
-func TestWhatWasBookedForACallerWhoHasGoneComesBack(t *testing.T) {
+func TestABookingOfACallerWhoHasGoneComesBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -247,13 +247,13 @@ func TestWhatWasBookedForACallerWhoHasGoneComesBack(t *testing.T) {
 		proxy.Set(redistest.Faults{Delay: 500 * time.Millisecond, Only: func(words []string) bool {
 			select {
 			case sent <- struct{}{}:
-			default: // what comes after it
+			default: // the operations after it
 			}
 			return true
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			<-sent // it is on its way
+			<-sent // the request is on its way
 			cancel()
 		}()
 		if together {
@@ -261,8 +261,8 @@ func TestWhatWasBookedForACallerWhoHasGoneComesBack(t *testing.T) {
 		} else {
 			_, err = b.Acquire(ctx, outbound.Cost{7})
 		}
-		require.Equal(t, context.Canceled, err) // ctx's own, and no store's
-		// First it is charged, and then not any more.
+		require.Equal(t, context.Canceled, err) // ctx's own error, and no StoreError
+		// First the call is charged, and then it comes back.
 		require.Eventually(t, func() bool { return a.charged(t) > 6.9 }, time.Minute, time.Millisecond)
 		proxy.Set(redistest.Faults{})
 		require.Eventually(t, func() bool { return a.charged(t) < 0.1 }, time.Minute, 10*time.Millisecond)

@@ -26,7 +26,7 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 	require.NoError(t, err)
 	p, err := b.Acquire(context.Background(), outbound.Cost{1})
 	require.NoError(t, err)
-	p.Done() // the success rides on the next request, which so changes something
+	p.Done() // the success goes with the next request, which therefore changes something
 
 	var lost atomic.Int32
 	proxy.Set(redistest.Faults{DropReplies: 1, Only: func(words []string) bool {
@@ -55,15 +55,15 @@ func TestARefusalWhoseReplyIsLostIsTheSameRefusal(t *testing.T) {
 	require.InDelta(t, 100, full.RetryAfter.Seconds(), 5)
 }
 
-func TestWhatIsGrantedAgainComesBackWhole(t *testing.T) {
+func TestARepeatedGrantComesBackWhole(t *testing.T) {
 	proxy := redistest.NewProxy(t, redistest.Shared(t).Addr())
 	for !grantedAgain(t, proxy) {
 		t.Log("the machine was too slow")
 	}
 }
 
-// grantedAgain reports whether it was fast enough: what was booked more than 100 ms ago
-// has left, and does not come back whole.
+// grantedAgain reports whether the test was fast enough: bookings of more than 100 ms
+// ago have left, and do not come back whole.
 func grantedAgain(t *testing.T, proxy *redistest.Proxy) bool {
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })

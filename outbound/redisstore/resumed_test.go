@@ -27,14 +27,14 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 			"it was lost":    {0, func(t *testing.T, l *loser) { l.lose(t) }},
 			"it was lost, and many look": {0, func(t *testing.T, l *loser) {
 				l.lose(t)
-				for range 100 { // each finds a new life, some right after each other
+				for range 100 { // each round finds a new life, some right after each other
 					_, err := l.State(t.Context())
 					require.NoError(t, err)
 				}
 			}},
 			"it was lost, and refused": {0, func(t *testing.T, l *loser) { l.lose(t); refused(t, l) }},
 			"it was resumed": {1, func(t *testing.T, l *loser) {
-				l.forward(time.Millisecond) // no life begins twice at once
+				l.forward(time.Millisecond) // no two lives may begin at the same time
 				require.NoError(t, l.worker(l.Key(), tenth).Resume(t.Context()))
 			}},
 			"it was resumed after a refusal": {1, func(t *testing.T, l *loser) {
@@ -54,7 +54,7 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 				require.NoError(t, err)
 				resumed := 0
 				require.NoError(t, l.SetLimits(t.Context(), outbound.Limit{Capacity: 7, LeakRate: 1}))
-				for kind := range changes { // the last of them is that of the limits
+				for kind := range changes { // the last change is that of the limits
 					if kind == outbound.ChangeResumed {
 						resumed++
 					} else if kind == outbound.ChangeLimits {

@@ -17,7 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
+func TestACallerBackAtRetryAfterIsAdmittedByRedis(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
@@ -48,7 +48,7 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 		mini.SetTime(now)
 		key := fmt.Sprint("back:", i)
 		book := func(n float64) leak.Reply {
-			op := &leak.Op{Action: leak.Book, Costs: make([]leak.Units, 1), Horizon: 1} // so that the store asks anew and does not remember a refusal
+			op := &leak.Op{Action: leak.Book, Costs: make([]leak.Units, 1), Horizon: 1} // with a Horizon no remembered refusal answers
 			for i, l := range limits {
 				op.Limits = append(op.Limits, leak.Limit{Name: l.Name, Capacity: l.Capacity, Rate: l.LeakRate})
 				op.Costs[0][i] = op.Limits[i].Takes(n)
@@ -81,7 +81,7 @@ func TestWhoComesBackToRedisAtRetryAfterIsAdmitted(t *testing.T) {
 	}
 }
 
-func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfItInRedis(t *testing.T) {
+func TestACostAboveTheCapacityByRoundingTakesAllOfItInRedis(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	ctx := context.Background()

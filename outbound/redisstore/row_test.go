@@ -15,8 +15,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// Refusals of all frequencies, each after a success, and pauses as long as a row is
-// remembered: every verdict of the arithmetic comes, and the script comes to the same.
+// The API refuses at all frequencies, each time after a success, with pauses as long as a
+// row is remembered. The arithmetic reaches each of its verdicts, and the script reaches
+// the same.
 func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -27,7 +28,7 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	now := time.Unix(1_700_000_000, 0)
 	var model leak.Stored
-	var epochs [2]int64 // as the script knows them, and as the arithmetic does
+	var epochs [2]int64 // as the script counts them, and as the arithmetic does
 	seen, forgotten := map[int64]int{}, 0
 	calls, pace, hint := 1, time.Second, time.Duration(0)
 	steps := 1200
@@ -92,8 +93,8 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	}
 }
 
-// What was stored before there were rows of refusals has none, and an hour after the
-// last refusal it has none any more.
+// A key stored before there were rows of refusals has no row. An hour after the last
+// refusal a key has no row any more.
 func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -132,8 +133,8 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	require.NotContains(t, stored(), "r")
 }
 
-// The script's verdict that slowing down does not help has the limits of the arithmetic's:
-// three full rows, and four tenths of the speed.
+// The script and the arithmetic give up slowing down at the same limits: three full rows,
+// and four tenths of the speed.
 func TestTheScriptStopsSlowingDownAtFourTenthsOfTheSpeed(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -154,7 +155,7 @@ func TestTheScriptStopsSlowingDownAtFourTenthsOfTheSpeed(t *testing.T) {
 		}
 		require.NoError(t, s.rdb.Del(t.Context(), store.Key("key")).Err())
 		was := ask(leak.Report{Kind: leak.Refused, Epoch: ask().Epoch, Wait: time.Millisecond})
-		counts := float64((160*4096+15)*256 + c.trust + 3) // and one more
+		counts := float64((160*4096+15)*256 + c.trust + 3) // one refusal short of a full row
 		now := float64(was.At) / 1e3
 		require.NoError(t, s.rdb.HSet(t.Context(), store.Key("key"),
 			"r", packed(counts, c.v, 10, 1, now+3.6e9), "c", packed(0, -1e7, c.v, float64(was.Epoch), -1, 0)).Err())

@@ -8,7 +8,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// charges are all that an operation points to.
+// charges returns all charges of an operation.
 func charges(op *leak.Op) []*leak.Charge {
 	var all []*leak.Charge
 	for i := range op.Back {
@@ -25,7 +25,7 @@ func charges(op *leak.Op) []*leak.Charge {
 	return all
 }
 
-// clone makes an operation that has charges of its own.
+// clone copies an operation with its charges.
 func clone(op *leak.Op) *leak.Op {
 	c := *op
 	c.Reports, c.Back, c.Into = slices.Clone(op.Reports), slices.Clone(op.Back), nil
@@ -44,10 +44,10 @@ func clone(op *leak.Op) *leak.Op {
 	return &c
 }
 
-// snap makes a charge the latest that is so but for rounding: its place and the
-// server's clock are rounded each for itself, and a nanosecond more or less is
-// nothing to the store. Of those whose bit is set in bent, the first in charges
-// being the lowest, it makes none the latest.
+// snap makes charges the latest that are so but for rounding: a place and the
+// server's clock are rounded separately, and the store ignores a nanosecond
+// more or less. It makes no charge the latest whose bit is set in bent, with
+// the lowest bit for the first charge.
 func snap(op *leak.Op, s leak.Stored, at time.Duration, bent int) {
 	limits := op.Limits
 	look := leak.Op{Limits: limits, Stamp: op.Stamp}

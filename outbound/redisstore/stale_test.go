@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// before is a hook that is called before each command, with its number.
+// before is a hook that go-redis calls before each command, with its number.
 type before func(n int64)
 
 func (f before) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -31,8 +31,8 @@ func (f before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// What has been given back with one trip is not given back again where the call's own
-// turn, with the next trip, finds that others have set limits meanwhile.
+// One trip gives a place back. The next trip makes the caller's own call, and finds that
+// a worker has set other limits. The place is not given back again.
 func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
@@ -64,10 +64,10 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	started := make(chan struct{})
 	rdb.AddHook(before(func(n int64) {
 		switch n {
-		case 1: // two calls come meanwhile, and go together
+		case 1: // meanwhile two calls come, and go together
 			close(started)
 			pending(2)
-		case 3: // the trip that the second one makes for itself
+		case 3: // the second call's own trip
 			if err := other.SetLimits(context.Background(), outbound.Limit{Capacity: 40, LeakRate: 1e-6}); err != nil {
 				t.Error(err)
 			}
@@ -76,7 +76,7 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	replies := make(chan leak.Reply, 3)
 	go func() { replies <- ask(&leak.Op{}) }()
 	<-started
-	go func() { replies <- ask(&leak.Op{Action: leak.Book, Costs: []leak.Units{{15}}}) }() // which has no room
+	go func() { replies <- ask(&leak.Op{Action: leak.Book, Costs: []leak.Units{{15}}}) }() // this call has no room
 	pending(1)
 	var last leak.Reply
 	done := make(chan struct{})
@@ -95,7 +95,7 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 20, state.Level, 1e-3)
 
-	// A bucket takes that for what it is.
+	// A bucket treats the answer correctly.
 	b := outbound.Must(outbound.NewSharedBucket(punctual(store), "key", outbound.Limit{Capacity: 30, LeakRate: 1e-6}))
 	_, err = b.Acquire(t.Context(), outbound.Cost{20})
 	require.NoError(t, err)
@@ -103,9 +103,9 @@ func TestAStaleAnswerTellsThatTheReportsWentBefore(t *testing.T) {
 	require.ErrorIs(t, err, outbound.ErrThrottled)
 }
 
-// What a caller who has gone had to say is lost where limits were set meanwhile, and the
-// store tells of it.
-func TestAReportOfNobodyThatFindsOtherLimitsIsToldAsLost(t *testing.T) {
+// The report of a caller who has gone is lost if limits were set meanwhile. The store
+// tells of it.
+func TestAReportWithoutACallerIsToldAsLostUnderOtherLimits(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)
 	rdb := redis.NewClient(&redis.Options{Addr: s.rdb.Options().Addr})
@@ -114,7 +114,7 @@ func TestAReportOfNobodyThatFindsOtherLimitsIsToldAsLost(t *testing.T) {
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
 	other := outbound.Must(outbound.NewSharedBucket(redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), "key", outbound.Limit{Capacity: 30, LeakRate: 1}))
 	limits := []leak.Limit{{Capacity: 30, Rate: 1}}
-	_, err := store.Update(t.Context(), "key", &leak.Op{Limits: limits}) // so that the server knows the script
+	_, err := store.Update(t.Context(), "key", &leak.Op{Limits: limits}) // the server learns the script
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})

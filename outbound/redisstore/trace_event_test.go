@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// event is what comes rarely: holds, refusals by the API, Resume.
+// event draws one of the rare steps: holds, refusals by the API, Resume.
 func (t *trace) event(worker int, p *permits) error {
 	t.events--
 	d := time.Duration(t.r.ExpFloat64() * float64([]time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour}[t.r.IntN(4)]))
@@ -44,8 +44,8 @@ func (t *trace) event(worker int, p *permits) error {
 	return t.both(worker, func(_ int, b *outbound.Bucket) error { return b.Resume(background) })
 }
 
-// refuse has a call succeed and another one refused. Mostly the API does not slow down
-// by itself between: so the row of refusals is filled fast.
+// refuse makes a call succeed and the API refuse another one. Mostly the API does not
+// slow down in between, so the row of refusals fills fast.
 func (t *trace) refuse(worker int) error {
 	d := time.Duration(0)
 	if t.r.IntN(3) == 0 {
@@ -92,17 +92,17 @@ func (t *trace) refuse(worker int) error {
 	return nil
 }
 
-// setLimits sets other limits for all, or none.
+// setLimits sets other limits for all workers, or none.
 func (t *trace) setLimits(worker int) error {
 	t.events--
 	var limits []outbound.Limit
 	switch t.r.IntN(6) {
 	case 0:
 	case 1:
-		limits = t.limits // those that may have been set already
+		limits = t.limits // limits that may have been set already
 	default:
 		limits = t.someLimits()
-		for i := range limits { // mostly another shape of the same
+		for i := range limits { // mostly another shape of the same limit
 			if i < len(t.limits) && t.r.IntN(4) > 0 {
 				limits[i] = limits[i].Of(t.limits[i].Unit, t.limits[i].Name)
 			}
@@ -131,7 +131,7 @@ func (t *trace) setLimits(worker int) error {
 			return err
 		})
 	}
-	// The other workers mostly hear of it with whatever they do next.
+	// The other workers mostly learn of it with their next operation.
 	for other := range t.left {
 		if err == nil && other != worker && t.r.IntN(4) == 0 {
 			err = t.both(other, func(_ int, b *outbound.Bucket) error { _, err := b.State(background); return err })

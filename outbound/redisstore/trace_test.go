@@ -19,22 +19,22 @@ type trace struct {
 	limits  []outbound.Limit
 	permits []*permits
 	steps   int
-	events  int           // holds, slow-downs and the like that are left: in most traces there are few
-	storm   int           // refusals that are left to come one after the other, each after a success
-	last    func() string // what the last step was
+	events  int           // holds, slow-downs and the like still to come: most traces have few
+	storm   int           // refusals still to come one after the other, each after a success
+	last    func() string // describes the last step
 }
 
-// permits are one call's, on both sides.
+// permits are the permits of one call on both sides.
 type permits struct {
 	worker  int
 	cost    outbound.Cost
 	tickets [2]outbound.Ticket
 	permits [2]outbound.Permit
-	booked  bool // by tickets
-	used    bool // the ticket is a permit now
+	booked  bool // the call has tickets
+	used    bool // the ticket has become a permit
 }
 
-// permit makes a permit of the ticket, if it is one yet.
+// permit turns the ticket into a permit, unless it is one already.
 func (p *permits) permit(side int) *outbound.Permit {
 	if p.booked && !p.used {
 		for i := range p.permits {
@@ -58,7 +58,7 @@ func newTrace(seed uint64, key string, stores []leak.Store, latest func() time.D
 	return t
 }
 
-// someLimits draws one to four limits, of which some count the same unit.
+// someLimits draws one to four limits. Some of them count the same unit.
 func (t *trace) someLimits() []outbound.Limit {
 	shapes := []outbound.Limit{
 		{Capacity: 1, LeakRate: 1}, {Capacity: 3, LeakRate: 10}, {Capacity: 40, LeakRate: 2}, {Capacity: 2.5, LeakRate: 1.25},
@@ -78,7 +78,7 @@ func (t *trace) someLimits() []outbound.Limit {
 	return limits
 }
 
-// cost draws one that mostly fits.
+// cost draws a cost that mostly fits.
 func (t *trace) cost() (c outbound.Cost) {
 	part := t.r.Float64() * t.r.Float64()
 	if t.r.IntN(4) == 0 {
@@ -108,7 +108,7 @@ func (t *trace) cost() (c outbound.Cost) {
 	return c
 }
 
-// wait draws how long something may take, of all lengths.
+// wait draws a duration, of all lengths.
 func (t *trace) wait() time.Duration {
 	l := &t.limits[t.r.IntN(len(t.limits))]
 	switch d := time.Duration(l.Capacity / l.LeakRate * 1e9); t.r.IntN(8) {
@@ -140,7 +140,7 @@ func (t *trace) drop(p *permits) {
 	t.permits = slices.DeleteFunc(t.permits, func(q *permits) bool { return p == q })
 }
 
-// step does one thing at random on both sides, and returns the first difference.
+// step does the same random thing on both sides, and returns the first difference.
 func (t *trace) step() error {
 	t.steps++
 	before := t.asked
@@ -148,7 +148,7 @@ func (t *trace) step() error {
 		return fmt.Errorf("step %d, %s: %w", t.steps, t.last(), err)
 	}
 	if t.asked == before {
-		t.steps-- // it was nothing
+		t.steps-- // nothing was done
 	}
 	return nil
 }
@@ -184,7 +184,8 @@ func (t *trace) act() error {
 	case op < 76 && p != nil:
 		t.last = func() string { return "done" }
 		t.drop(p)
-		// The first success after a hold goes at once, others ride with what is next.
+		// The first success after a hold goes at once, and others go with the next
+		// operation.
 		if err := t.both(worker, func(side int, _ *outbound.Bucket) error { p.permit(side).Done(); return nil }); err != nil {
 			return err
 		}

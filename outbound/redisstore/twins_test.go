@@ -13,41 +13,41 @@ import (
 )
 
 // twins are the buckets of one key twice: on the store under test, for several
-// workers, and on the arithmetic, which is told the time at which the store says
-// that it has answered. Both are used alike, each with permits of its own, and
-// each answer of the arithmetic is compared with the store's.
+// workers, and on the Go arithmetic, which gets the time at which the store says that
+// it has answered. The test uses both alike, with permits of each side's own, and
+// compares each answer of the arithmetic with the store's.
 type twins struct {
 	key         string
 	stores      []leak.Store
 	left, right []*outbound.Bucket // one for each store
 	model       model
-	latest      func() time.Duration // the latest time that the store's clock has shown yet
+	latest      func() time.Duration // the latest time that the store's clock has shown
 
-	answers  []leak.Reply  // the store's, that the arithmetic has not compared yet
-	got      leak.Reply    // the one that it compares
-	asked    int           // answers of the store
-	compared int           // answers of both
-	until    time.Duration // when the key may be forgotten
-	epochs   [2]int64      // at the beginning of this life, here and there
-	lives    int           // how often it was forgotten
-	lead     float64       // before
-	blurred  int           // answers in which rounding decides, and that differ
-	trusted  int           // answers of buckets that refusals slow down no more
-	before   func() string // what was asked, of what
+	answers  []leak.Reply  // the store's answers that the arithmetic has not compared yet
+	got      leak.Reply    // the answer under comparison
+	asked    int           // number of the store's answers
+	compared int           // number of compared answers
+	until    time.Duration // when the store may forget the key
+	epochs   [2]int64      // at the beginning of this life, on each side
+	lives    int           // how often the store has forgotten the key
+	lead     float64       // the lead before
+	blurred  int           // answers that differ, where rounding decides
+	trusted  int           // answers of buckets that refusals no longer slow down
+	before   func() string // describes the operation, and the state before it
 	err      error         // the first difference
 }
 
-// errRow is a difference in what refusals have taught: no rounding decides that.
+// errRow is a difference in the row of refusals. Rounding does not explain it.
 var errRow = errors.New("row of refusals")
 
-// storeFunc is a store.
+// storeFunc is a function as a store.
 type storeFunc func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error)
 
 func (f storeFunc) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 	return f(ctx, key, op)
 }
 
-// describe tells what matters of an operation when there is a difference.
+// describe returns the parts of an operation that explain a difference.
 func describe(op *leak.Op) string {
 	s := op.Action.String()
 	for _, r := range op.Reports {
@@ -74,7 +74,7 @@ func newTwins(key string, stores []leak.Store, latest func() time.Duration, limi
 	return w
 }
 
-// store hands on to the store under test.
+// store wraps the store under test.
 func (w *twins) store(s leak.Store) leak.Store {
 	return storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
 		if f, ok := s.(interface{ Forget(string) }); ok {
@@ -85,12 +85,12 @@ func (w *twins) store(s leak.Store) leak.Store {
 			r.Charges = slices.Clone(r.Charges)
 			w.answers, w.asked = append(w.answers, r), w.asked+1
 		}
-		r.When = time.Time{} // no answer is late, however busy the machine is
+		r.When = time.Time{} // so that no answer is late, however busy the machine is
 		return r, err
 	})
 }
 
-// compute answers as the arithmetic does, and compares.
+// compute answers by the Go arithmetic, and compares the answers.
 func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
 	w.compared++
 	if len(w.answers) == 0 {
@@ -103,7 +103,7 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 		return w.stale(op), nil
 	}
 	at := got.State.At
-	fresh := got.State.Epoch - w.epochs[0] + w.epochs[1] // as the arithmetic would count
+	fresh := got.State.Epoch - w.epochs[0] + w.epochs[1] // as the arithmetic counts
 	if m.State.Speed == 0 || max(fresh-m.State.Epoch, m.State.Epoch-fresh) > 8 {
 		if w.latest() < w.until {
 			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
@@ -137,10 +137,10 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 	return w.finish(op, &want, got), nil
 }
 
-// stale is compute where the store says that other limits are in force.
+// stale is compute for an answer that says that other limits are in force.
 func (w *twins) stale(op *leak.Op) leak.Reply {
 	got, m := &w.got, &w.model
-	if m.State.Speed != 0 && op.Stamp == m.Stamp { // it has forgotten the key
+	if m.State.Speed != 0 && op.Stamp == m.Stamp { // the store has forgotten the key
 		if w.latest() < w.until {
 			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
 		}
@@ -156,7 +156,7 @@ func (w *twins) stale(op *leak.Op) leak.Reply {
 	return want
 }
 
-// counted are the limits that an operation's answer counts by.
+// counted returns the limits by which an operation's answer counts.
 func counted(op *leak.Op) []leak.Limit {
 	if op.Action == leak.Replace {
 		return op.Replacement
@@ -164,8 +164,8 @@ func counted(op *leak.Op) []leak.Limit {
 	return op.Limits
 }
 
-// search looks for a way in which the store has come to its answer, where rounding
-// decides: from another state, or with another charge taken for the latest.
+// search looks for a way in which the store may have reached its answer, where
+// rounding decides: from another state, or with another charge taken for the latest.
 func (w *twins) search(op *leak.Op, try func(leak.Stored, int) (*leak.Op, leak.Reply), was *model) (*leak.Op, leak.Reply) {
 	states := append([]leak.Stored{was.Stored}, was.others...)
 	for bent := range 1 << min(8, len(charges(op))) {
@@ -185,7 +185,7 @@ func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
 	if want.State.Row.Trust > 0 {
 		w.trusted++
 	}
-	if err := w.compare(op, want, got); err != nil && w.err == nil && (errors.Is(err, errRow) || !blurs(op, want)) && !w.hair(op, want, got) {
+	if err := w.compare(op, want, got); err != nil && w.err == nil && (errors.Is(err, errRow) || !blurs(op, want)) && !w.byANanosecond(op, want, got) {
 		w.differ("%w\nasked      %s\nstore      %+v\narithmetic %+v", err, w.before(), *got, *want)
 	} else if err != nil {
 		w.blurred++
@@ -201,8 +201,8 @@ func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
 		w.model.Lead = max(w.lead, got.Claim)
 	}
 	w.until = max(w.until, want.State.At+min(want.Expire, math.MaxInt64/2))
-	// What differs by rounding is not to add up: each step begins where the store is.
-	// What the store has only looked at it has not kept.
+	// Differences by rounding must not add up: each step begins with the store's
+	// state. The store has not kept a state that it has only looked at.
 	m := &w.model
 	is, kept := got.State, want.State
 	is.Epoch = want.State.Epoch
@@ -220,13 +220,13 @@ func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
 	return *want
 }
 
-// blurs reports whether rounding may have decided which booking is the latest: sums
-// have become so large, as they do when rates are changed late in a life, that their
-// last digits are as much as what is taken for rounding, or as they are of a limit
-// that nothing was charged to, far ahead; or times so long that they
-// have no nanoseconds; or so much runs out in the few nanoseconds by which the places
-// of a batch are rounded; or a place is given back while the clock is slowed and shows
-// no whole nanoseconds, or while places of days are booked.
+// blurs reports whether rounding may have decided which booking is the latest. That is
+// so if sums have become so large that their last digits are as much as the tolerance
+// for rounding (rates changed late in a life, or a limit far ahead that nothing was
+// charged to); if times are so long that they have no nanoseconds; if so much leaks in
+// the few nanoseconds by which the places of a batch are rounded; or if a place is
+// given back while the clock is slowed and shows no whole nanoseconds, or while places
+// of days are booked.
 func blurs(op *leak.Op, r *leak.Reply) bool {
 	if (len(op.Back) > 0 || op.Move != nil || len(op.Reports) > 0) && (r.State.Speed < 1 || r.State.Last > 24*time.Hour) {
 		return true
@@ -251,9 +251,9 @@ func blurs(op *leak.Op, r *leak.Reply) bool {
 	return r.State.Last > 1e15
 }
 
-// hair reports whether one has granted more than the other, and a nanosecond has
-// decided that.
-func (w *twins) hair(op *leak.Op, a, b *leak.Reply) bool {
+// byANanosecond reports whether one side has granted more than the other because of a
+// nanosecond.
+func (w *twins) byANanosecond(op *leak.Op, a, b *leak.Reply) bool {
 	if len(a.Charges) > len(b.Charges) {
 		a, b = b, a
 	}
@@ -275,14 +275,15 @@ func (w *twins) differ(format string, args ...any) {
 	}
 }
 
-// compare returns a difference between what both have answered.
+// compare returns a difference between both answers.
 func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 	if len(got.Charges) != len(want.Charges) || got.Refused != want.Refused || want.Stale {
 		return fmt.Errorf("granted %d, refused %v; want %d, %v, stale %v", len(got.Charges), got.Refused, len(want.Charges), want.Refused, want.Stale)
 	}
 	limits := counted(op)
-	// Each place of a batch is rounded anew; doubles have 16 digits, and are cut off
-	// short of the longest duration; and a slowed clock makes more of a nanosecond.
+	// Each place of a batch is rounded anew. Doubles have 16 digits, and the script
+	// cuts them off short of the longest duration. A slowed clock magnifies a
+	// nanosecond.
 	far := 2 + float64(len(want.Charges))
 	if v := got.State.Speed; v < 1 {
 		far += far / v
@@ -308,15 +309,15 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 			s.Dial(), s.Last, s.Rem, s.Speed, s.Fails, s.Epoch-w.epochs[1])
 	}
 	for i := range limits {
-		// A nanosecond is that much, and each place of a batch is rounded anew.
+		// The worth of a nanosecond. Each place of a batch is rounded anew.
 		slack := 1e-6 + 2e-9*limits[i].Rate*float64(1+len(want.Charges))
 		a, b := g.Level[i], s.Level[i]
-		if op.Action == leak.Replace { // what has come back is counted from the dial's zero, at another rate
+		if op.Action == leak.Replace { // what has come back counts from the dial's zero, at another rate
 			slack += 1e-15 * 1e5 * math.Abs(s.Dial().Seconds())
-			slack += 2e-9 * 1e5 // and what was in it has leaked at another rate
+			slack += 2e-9 * 1e5 // the level has leaked at another rate
 		}
 		if op.Action == leak.Replace && (math.Abs(a.Ret-b.Ret) > slack || math.Abs(a.Top-b.Top) > slack) {
-			// One that is at its brim may be taken as a hair below, and raised.
+			// A limit at its brim may seem a little below it, and be raised.
 			if brim := limits[i].Capacity + limits[i].Rate*max(0, s.Last).Seconds(); math.Abs(a.Level-brim) < slack {
 				a.Ret, a.Top = b.Ret, b.Top
 			}
@@ -340,8 +341,8 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 	return nil
 }
 
-// tied reports whether the call that was refused waits as long for another limit,
-// or for its order, as for the one that is named.
+// tied reports whether the refused call waits as long for another limit, or for its
+// order, as for the limit that the answer names.
 func (w *twins) tied(op *leak.Op, r *leak.Reply, other int) bool {
 	var waits [2]float64
 	for i, limit := range [...]int{r.Limit, other} {
@@ -356,7 +357,7 @@ func (w *twins) tied(op *leak.Op, r *leak.Reply, other int) bool {
 }
 
 // both does the same on both sides, with a worker's bucket, and returns the first
-// difference between them so far.
+// difference so far.
 func (w *twins) both(worker int, do func(side int, b *outbound.Bucket) error) error {
 	left := do(0, w.left[worker])
 	if left != nil && !expected(left) {

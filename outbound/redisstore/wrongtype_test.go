@@ -14,7 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// others are the types that a key may have besides ours, and what makes one.
+// others are the types that a key may have besides ours, each with the command
+// that makes it.
 var others = map[string][]any{
 	"string": {"SET", "", "hello"},
 	"list":   {"RPUSH", "", "hello"},
@@ -44,7 +45,7 @@ var firsts = map[string]func(t *testing.T, b *outbound.Bucket){
 	"SetLimits": func(t *testing.T, b *outbound.Bucket) { require.NoError(t, b.SetLimits(t.Context(), reset)) },
 }
 
-// reset is a limit that is empty again only long after a test.
+// reset is a limit that empties only long after a test.
 var reset = outbound.Limit{Capacity: 10, LeakRate: 1e-6}
 
 func TestAKeyOfAnotherTypeIsGarbage(t *testing.T) {
@@ -69,7 +70,7 @@ func otherTypes(t *testing.T, rdb redis.UniversalClient) {
 
 				first(t, b)
 				require.Equal(t, b.Key(), told.await(t, redisstore.EventGarbage).Key)
-				used.Settle(outbound.Cost{}) // nothing comes back of what was before
+				used.Settle(outbound.Cost{}) // charges from before do not come back
 				if name != "Resume" {
 					_, err = b.Acquire(t.Context(), outbound.Cost{1})
 					require.ErrorIs(t, err, outbound.ErrThrottled)

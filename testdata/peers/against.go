@@ -15,14 +15,14 @@ import (
 
 const (
 	module   = "github.com/dripfeed/dripfeed"
-	thisTree = "../.." // from where this program's source is
+	thisTree = "../.." // as seen from this program's source
 )
 
-// againstTree measures dripfeed as it stands in this tree and in another one. Both
-// take turns at each row, in a process of its own each, and who is first changes
-// from round to round.
+// againstTree measures dripfeed in this tree and in another one. Both take turns at
+// each row, in a process of its own for each turn. Which tree is first changes from
+// round to round.
 func againstTree(w, progress io.Writer, contests []contest, o options, only *regexp.Regexp) error {
-	// An interrupt ends the turn, so that what was built is removed.
+	// An interrupt ends the turn, so that the built programs are removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	tmp, err := os.MkdirTemp("", "peers")
@@ -62,7 +62,7 @@ func againstTree(w, progress io.Writer, contests []contest, o options, only *reg
 	return nil
 }
 
-// duel lets both programs take their turns at one scenario.
+// duel makes both programs take their turns at one scenario.
 func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o options, this, other string) ([]*row, error) {
 	rows := make([]*row, len(s.metrics))
 	for i, m := range s.metrics {
@@ -78,8 +78,8 @@ func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o op
 			}
 			e := errand{o, s.name, c.name}
 			got, err := e.in(ctx, program)
-			// A server that is starved for a second fails a turn, which says nothing
-			// of the trees and need not cost all the turns before.
+			// A server that gets no processor for a second fails a turn. That says
+			// nothing about the trees, and must not cost all earlier turns.
 			for again := 0; err != nil && again < 2 && ctx.Err() == nil; again++ {
 				fmt.Fprintf(progress, "once more: %v\n", err)
 				got, err = e.in(ctx, program)
@@ -90,14 +90,14 @@ func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o op
 			for i, v := range got.Values {
 				rows[i].add(own, v, got.Allocated)
 				rows[i].wrong = max(rows[i].wrong, got.Wrong)
-				got.Allocated = nil // it belongs to the first
+				got.Allocated = nil // it belongs to the first metric
 			}
 		}
 	}
 	return rows, nil
 }
 
-// build compiles this program's own source with the dripfeed of a tree.
+// build compiles this program's own source with a tree's dripfeed.
 func build(ctx context.Context, tree, program string) error {
 	tree, err := filepath.Abs(tree)
 	if err != nil {

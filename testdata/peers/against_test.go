@@ -37,7 +37,7 @@ func TestBothTreesTakeTheirTurnsAtEachRow(t *testing.T) {
 	}
 }
 
-// script writes a program of the shell.
+// script writes a shell program.
 func script(t *testing.T, name, text string) string {
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
@@ -46,7 +46,7 @@ func script(t *testing.T, name, text string) string {
 	return path
 }
 
-func TestWhoIsFirstChangesFromRoundToRound(t *testing.T) {
+func TestTheFirstTreeChangesFromRoundToRound(t *testing.T) {
 	turns := filepath.Join(t.TempDir(), "turns")
 	program := func(name, sample string) string {
 		return script(t, name, "echo "+name+" >>"+turns+"\necho '"+sample+"'\n")
@@ -117,7 +117,7 @@ func TestAProgramIsBuiltWithTheTreeThatItIsToldAbout(t *testing.T) {
 	found := false
 	for _, dep := range info.Deps {
 		if dep.Path == module {
-			found = dep.Replace != nil && dep.Replace.Path == root // go.mod itself names it another way
+			found = dep.Replace != nil && dep.Replace.Path == root // go.mod itself writes it in another way
 		}
 	}
 	if !found {

@@ -8,24 +8,24 @@ import (
 	"strconv"
 )
 
-// What a row may be worse by, beyond the spread.
+// By how much a row may be worse, beyond the spread.
 const (
 	slowerAllowed = 0.05 // of the other tree's median
 	largerAllowed = 8    // bytes
 )
 
-// fewestRounds leave three values to each half of a tree's turns, so that one wild
+// fewestRounds leaves three values in each half of a tree's turns, so that one wild
 // value does not widen the spread.
 const fewestRounds = 6
 
-// A pair is what the turns of two trees have measured.
+// A pair holds the measurements of both trees.
 type pair struct{ this, other cell }
 
 // spread returns by how much two runs of one tree may differ.
 func (p pair) spread() float64 { return max(p.this.spread(), p.other.spread()) }
 
-// above reports whether this tree's median is above the other's by more than the
-// spread and what is allowed.
+// above reports whether this tree's median exceeds the other's by more than the
+// spread and the allowed part.
 func (p pair) above(allowed float64) bool {
 	return p.this.median()-p.other.median() > p.spread()+allowed
 }
@@ -33,9 +33,9 @@ func (p pair) above(allowed float64) bool {
 // swapped returns the pair as the other tree sees it.
 func (p pair) swapped() pair { return pair{p.other, p.this} }
 
-// spread returns the most by which the medians of two halves of the values differ,
-// over all ways to halve them: what two runs with half the rounds could have shown.
-// That is the distance of the quartiles.
+// spread returns the distance of the quartiles. It is the largest difference between
+// the medians of two halves of the values, over all ways to halve them: two runs
+// with half the rounds could differ by so much.
 func (c *cell) spread() float64 {
 	v := slices.Sorted(slices.Values(c.values))
 	half := len(v) / 2
@@ -47,13 +47,13 @@ type row struct {
 	name   string
 	metric metric
 	values pair
-	wrong  float64 // the largest share of decisions that went wrong in a turn
-	// counted is true if the turns have counted what they allocate.
+	wrong  float64 // largest share of wrong decisions in a turn
+	// counted says that the turns have counted their allocations.
 	counted        bool
 	objects, bytes pair
 }
 
-// add notes a turn, of this tree or of the other.
+// add records a turn of this tree, or of the other.
 func (r *row) add(this bool, value float64, a *allocated) {
 	side := func(p *pair) *cell {
 		if this {
@@ -70,7 +70,8 @@ func (r *row) add(this bool, value float64, a *allocated) {
 	}
 }
 
-// verdict says how this tree differs by more than chance, and whether for the worse.
+// verdict returns how this tree differs by more than chance, and whether it is
+// worse.
 func (r *row) verdict() (text string, worse bool) {
 	allowed := func(p pair) float64 { return slowerAllowed * math.Abs(p.other.median()) }
 	more, less := "slower", "quicker"

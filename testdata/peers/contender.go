@@ -8,44 +8,44 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A contender is one library, or one way to use it, in the comparison. A nil
-// function means that it has nothing of the kind.
+// A contender is one library in the comparison, or one way to use it. A nil function
+// means that the library cannot do this.
 type contender struct {
 	name string
-	// peer is true for other people's libraries: the fastest of them is what
-	// the subject is held against.
+	// peer is true for other people's libraries. The last table compares the subject
+	// with the fastest of them.
 	peer bool
 
 	// admit returns a decision on a limit with room at every call.
 	admit func() (func() bool, error)
 	// refuse returns a decision on a limit of one unit per hour.
 	refuse func() (func() bool, error)
-	// alone is true where such a limit is an object of its own, not a key in a store.
+	// alone says that such a limit is an object of its own, and not a key in a store.
 	alone bool
-	// keyed returns a decision per key, each with room at every call, and what
-	// ends the set of keys.
+	// keyed returns a decision per key, each with room at every call, and a function
+	// that ends the set of keys.
 	keyed func() (take func(key string) bool, stop func(), err error)
-	// wait returns a call that waits its turn at that rate, one at a time.
+	// wait returns a call that waits for its turn at that rate, one at a time.
 	wait func(perSecond float64) (func(context.Context) error, error)
-	// cancels is true if that call heeds its context.
+	// cancels says that this call ends with its context.
 	cancels bool
 	// wrap returns a RoundTripper that paces base, with room at every call.
 	wrap func(base http.RoundTripper) (http.RoundTripper, error)
 
-	// shared returns a decision per key that a server keeps, each with room at
+	// shared returns a decision per key with the limits in a server, each with room at
 	// every call. Each result is a worker of its own.
 	shared func(redis.UniversalClient) (func(key string) bool, error)
-	// sharedRefuse returns a decision on a limit there of one unit per hour.
+	// sharedRefuse returns a decision on such a limit of one unit per hour.
 	sharedRefuse func(redis.UniversalClient) (func() bool, error)
-	// command is what a decision sends, if it is one command, as the server's
-	// statistics call it.
+	// command is the command that a decision sends, in the words of the server's
+	// statistics, if it sends just one.
 	command string
-	// keeps is true if the server keeps something of it.
+	// keeps says that the server stores something for each limit.
 	keeps bool
 }
 
-// contenders lists who takes part in memory, in the order of the rows and of the turns.
-// The first is what the ratios refer to.
+// contenders lists the contenders in memory, in the order of the rows and of the turns.
+// Ratios refer to the first.
 func contenders() []contender {
 	return []contender{
 		floor(),
@@ -63,14 +63,14 @@ func contenders() []contender {
 	}
 }
 
-// subject is the contender that the last table holds against the others.
+// subject is the contender that the last table compares with the others.
 const subject = "dripfeed"
 
-// plenty is a rate per second, and a burst, that no machine can use up: a unit
-// is back after a nanosecond.
+// plenty is a rate per second, and a burst, that no machine can exhaust: a unit is back
+// after a nanosecond.
 const plenty = 1_000_000_000
 
-// errNoRoom is what the RoundTrippers made of a bare limiter return.
+// errNoRoom is the error of RoundTrippers made of a bare limiter.
 var errNoRoom = errors.New("peers: no room")
 
 func nothing() {}

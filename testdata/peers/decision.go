@@ -5,7 +5,7 @@ import (
 	"runtime"
 )
 
-// decision measures one call on one limit that admits or refuses all of them.
+// decision measures a call on one limit that admits all calls or refuses all.
 func decision(o options, admitted bool, goroutines int) scenario {
 	verb, build := "refused", func(c contender) func() (func() bool, error) { return c.refuse }
 	if admitted {
@@ -22,7 +22,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 				return sample{}, err
 			}
 			if !admitted {
-				take() // the one unit that there is
+				take() // takes the only unit
 			}
 			if err := all(1000, admitted, take); err != nil {
 				return sample{}, err
@@ -45,7 +45,7 @@ func decision(o options, admitted bool, goroutines int) scenario {
 	}
 }
 
-// limitSize measures what a limit takes that has admitted a call.
+// limitSize measures the memory of a limit that has admitted a call.
 func limitSize() scenario {
 	return scenario{
 		section: "A limit in memory, bytes",

@@ -76,7 +76,7 @@ func dripfeed() contender {
 	}
 }
 
-// dripfeedLimits has three limits in a bucket, of which the last may refuse.
+// dripfeedLimits has three limits in a bucket. Only the last may refuse.
 func dripfeedLimits() contender {
 	return contender{
 		name:   subject + ", three limits",
@@ -86,7 +86,7 @@ func dripfeedLimits() contender {
 	}
 }
 
-// dripfeedQueue has a queue before the bucket, in which nobody waits.
+// dripfeedQueue has a queue before the bucket. Nobody waits in it.
 func dripfeedQueue() contender {
 	return contender{
 		name: subject + ", through a queue",
@@ -110,7 +110,7 @@ func dripfeedQueue() contender {
 	}
 }
 
-// dripfeedAcquire leaves Done out: what the decision alone costs.
+// dripfeedAcquire leaves out Done, to measure the decision alone.
 func dripfeedAcquire() contender {
 	single := func(limit outbound.Limit) func() (func() bool, error) {
 		return func() (func() bool, error) {

@@ -15,7 +15,7 @@ func dripfeedShared() contender {
 	return sharedBuckets(subject, []outbound.Limit{endlessShared}, []outbound.Limit{oneAnHour})
 }
 
-// dripfeedSharedLimits has three limits in a bucket, of which the last may refuse.
+// dripfeedSharedLimits has three limits in a bucket. Only the last may refuse.
 func dripfeedSharedLimits() contender {
 	two := []outbound.Limit{endlessShared, endlessShared.Of(0, "second")}
 	return sharedBuckets(subject+", three limits",

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// childEnv tells a copy of this program which turn it has to take.
+// childEnv is the environment variable that tells a copy of this program which
+// turn to take.
 const childEnv = "PEERS_CHILD"
 
-// An errand is what that variable holds, as JSON: one turn.
+// An errand is one turn, the value of that variable as JSON.
 type errand struct {
 	Options   options
 	Scenario  string
@@ -48,8 +49,8 @@ func (e errand) in(ctx context.Context, program string) (s sample, err error) {
 	return s, err
 }
 
-// childMain runs the errand that the environment asks for, if there is one, and
-// says whether there was.
+// childMain runs the errand in the environment, if there is one, and reports
+// whether there was one.
 func childMain() bool {
 	order := os.Getenv(childEnv)
 	if order == "" {
@@ -67,7 +68,7 @@ func childMain() bool {
 	return true
 }
 
-// run takes the turn here. A server that it needs is its own.
+// run takes the turn in this process. If it needs a server, it starts its own.
 func (e errand) run() error {
 	redis := new(server)
 	defer redis.stop()

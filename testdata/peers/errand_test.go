@@ -14,7 +14,7 @@ func TestATurnInItsOwnProcessMeasuresWhatItIsAskedFor(t *testing.T) {
 	for _, e := range []errand{
 		{small, s.name, "nobody"},
 		{small, "nothing", subject},
-		{small, s.name, retryable().name}, // which does not wait
+		{small, s.name, retryable().name}, // retryable does not wait
 	} {
 		if err := e.run(); err == nil || !strings.Contains(err.Error(), "nobody called") {
 			t.Errorf("%q for %q: error %v", e.Scenario, e.Contender, err)

@@ -12,7 +12,7 @@ import (
 type fifo struct {
 	interval time.Duration
 
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	next    time.Duration
 	waiters list.List // of chan struct{}
 	timer   *time.Timer
@@ -47,7 +47,7 @@ func (q *fifo) wait(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	select {
-	case <-ready: // both at once: the place is taken, so it is used
+	case <-ready: // both at once: the place is taken, so use it
 		return nil
 	default:
 		q.waiters.Remove(e)
@@ -55,7 +55,7 @@ func (q *fifo) wait(ctx context.Context) error {
 	}
 }
 
-// release lets go all that is due and sets the timer for the one after.
+// release lets all due waiters go, and sets the timer for the next.
 func (q *fifo) release() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

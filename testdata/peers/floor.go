@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// start makes a clock read one look at the monotonic clock.
+// With start, reading the clock takes one read of the monotonic clock.
 var start = time.Now()
 
-// casLimit is the least that a limit needs: one clock read, one
-// compare-and-swap of the time at which it is empty.
+// casLimit is the least that a limit needs: one clock read, and one
+// compare-and-swap of the time at which the limit is empty.
 type casLimit struct {
-	_         [64]byte // a cache line of its own, as a library would see to
+	_         [64]byte // a cache line of its own, as a library would arrange
 	empty     atomic.Int64
 	_         [56]byte
 	interval  int64
@@ -113,7 +113,7 @@ func floorMutex() contender {
 		},
 		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
-			// One mutex for the map and all that is in it.
+			// One mutex for the map and all its entries.
 			var mu sync.Mutex
 			empty := make(map[string]*int64)
 			return func(key string) bool {

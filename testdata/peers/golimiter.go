@@ -7,8 +7,8 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 )
 
-// goLimiter refills all at once at the end of an interval. So the interval is
-// longer than any run, and the tokens last.
+// goLimiter refills all tokens at once at the end of an interval. So the
+// interval is longer than any run, and the tokens last.
 func goLimiter() contender {
 	store := func(tokens uint64) (func(string) bool, func(), error) {
 		s, err := memorystore.New(&memorystore.Config{Tokens: tokens, Interval: 1000 * time.Hour})

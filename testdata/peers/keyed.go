@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// keyNames and keyOrder are the same for all, and made before anything is
-// measured: a table of keys, as long as was ever asked for, and a random walk.
+// keyNames and keyOrder are the same for all contenders, and made before any
+// measurement: a table of keys, as long as the longest asked for, and a random
+// walk.
 var (
 	keyNames []string
 	keyOrder = sync.OnceValue(func() []uint32 {
@@ -21,7 +22,7 @@ var (
 	})
 )
 
-// keyTable returns the first so many keys.
+// keyTable returns the first keys of the table.
 func keyTable(keys int) []string {
 	for len(keyNames) < keys {
 		keyNames = append(keyNames, fmt.Sprintf("tenant-%07d", len(keyNames)))
@@ -29,14 +30,14 @@ func keyTable(keys int) []string {
 	return keyNames[:keys]
 }
 
-// pick chooses a name by a random number, multiplied and shifted to be below
-// their number.
+// pick chooses a name by a random number: it multiplies and shifts the number
+// to an index.
 func pick(names []string, random uint32) string {
 	return names[uint64(random)*uint64(len(names))>>32]
 }
 
-// keyed measures an admitted decision for keys in random order, all of which
-// have been seen before, and what a key takes.
+// keyed measures an admitted decision for keys in random order, after each key
+// has been seen once. It also measures the memory of a key.
 func keyed(o options, keys, goroutines int) scenario {
 	column := fmt.Sprintf("%d keys", keys)
 	if keys == 1 {
@@ -51,7 +52,7 @@ func keyed(o options, keys, goroutines int) scenario {
 		metrics: []metric{{name: column, digits: 0, ratio: true}},
 		offered: func(c contender) bool { return c.keyed != nil },
 	}
-	weigh := keys > 1000 // with fewer the fixed cost hides it
+	weigh := keys > 1000 // with fewer keys the fixed cost hides theirs
 	if weigh {
 		s.metrics = append(s.metrics, metric{name: "bytes per key", digits: 0, ratio: true, size: true})
 	}
@@ -91,7 +92,7 @@ func keyed(o options, keys, goroutines int) scenario {
 	return s
 }
 
-// liveHeap returns the bytes that two collections leave.
+// liveHeap returns the bytes on the heap after two collections.
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

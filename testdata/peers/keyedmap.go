@@ -2,7 +2,7 @@ package main
 
 import "sync"
 
-// keyedMap is what people write around a limiter that knows no keys: a map and
+// keyedMap is the usual wrapper around a limiter that knows no keys: a map and
 // a lock for reading, which is the quickest of the usual ways with many
 // goroutines. It drops nothing and has no bound.
 type keyedMap[T any] struct {

@@ -1,7 +1,8 @@
 // Command peers measures dripfeed beside other rate limiters for Go, in one
 // run, and prints the medians and their ratios as Markdown tables. Contenders
-// take turns, round by round, so that what disturbs the machine disturbs all.
-// With -against, the contenders are dripfeed here and dripfeed in another tree.
+// take turns, round by round, so that a disturbance of the machine affects all
+// of them. With -against, the contenders are dripfeed in this tree and dripfeed
+// in another.
 package main
 
 import (
@@ -44,7 +45,7 @@ func main() {
 	}
 }
 
-// run measures and prints: tables to w, what is being done to progress.
+// run measures, and prints tables to w and its progress to progress.
 func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 	if o.Rounds < 1 || o.Keys < 1 || o.Keys > 1_000_000 || o.Waiters < 2 {
 		return fmt.Errorf("rounds %d, keys %d or waiters %d out of range", o.Rounds, o.Keys, o.Waiters)
@@ -101,8 +102,9 @@ func writeMachine(w io.Writer, o options) {
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
 }
 
-// measure lets all who can take their turns at one scenario and returns its
-// columns, none if nobody was asked for.
+// measure makes all contenders that can do a scenario take their turns at it.
+// It returns the scenario's columns, or none if -only leaves out all
+// contenders.
 func measure(progress io.Writer, s scenario, o options, list []contender, only *regexp.Regexp) ([]*column, error) {
 	columns := make([]*column, len(s.metrics))
 	for i, m := range s.metrics {

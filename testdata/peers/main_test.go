@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if childMain() { // the waiting is measured in copies of this program
+	if childMain() { // copies of this program measure the waiting
 		return
 	}
 	os.Exit(m.Run())
@@ -22,8 +22,8 @@ var (
 	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Idle: time.Millisecond}
 )
 
-func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
-	redis := new(server) // which is not started
+func TestARunMeasuresAllThatEachContenderOffers(t *testing.T) {
+	redis := new(server) // the server is not started
 	if err := missing(); err != nil {
 		if required() {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestARunMeasuresEveryContenderInAllThatItOffers(t *testing.T) {
 	t.Log("\n" + out.String())
 }
 
-// section returns the table whose first heading that is.
+// section returns the table with this first heading.
 func section(tables, heading string) string {
 	_, table, _ := strings.Cut(tables, "| "+heading+" |")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -76,7 +76,7 @@ func TestOnlyWhatWasAskedForIsMeasured(t *testing.T) {
 }
 
 func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
-	left := 5000 // enough for the look before the measurement, not for all of it
+	left := 5000 // enough for the check before the measurement, not for all of it
 	fickle := contender{name: "fickle", admit: func() (func() bool, error) {
 		return func() bool { left--; return left > 0 }, nil
 	}}

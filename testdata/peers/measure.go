@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// mostWrong is the share of decisions that may go wrong before a measurement
-// means nothing.
+// mostWrong is the largest share of wrong decisions with which a measurement still
+// means something.
 const mostWrong = 0.01
 
-// manyTurns is the count to begin with where a turn takes less than a microsecond.
+// manyTurns is the first count where a turn takes less than a microsecond.
 const manyTurns = 1000
 
-// allocated is what a decision leaves to the collector.
+// allocated is the garbage of a decision.
 type allocated struct{ Objects, Bytes float64 }
 
-// timed runs work with counts that grow from the first until it takes at least as
-// long as asked, and returns what the last run took per count.
+// timed runs work with counts that grow from first until it takes at least as long
+// as least. It returns the time and the allocations per count of the last run.
 func timed(least time.Duration, first int, work func(n int)) (ns float64, a allocated) {
 	var before, after runtime.MemStats
 	for n := first; ; {
@@ -39,9 +39,9 @@ func timed(least time.Duration, first int, work func(n int)) (ns float64, a allo
 	}
 }
 
-// fan divides n turns among goroutines that start together, and returns when
-// the last has ended. A single goroutine is the caller's own. There are as many
-// threads as GOMAXPROCS says, whatever the number of goroutines.
+// fan divides n turns among goroutines that start together, and returns when the
+// last has ended. With one goroutine it uses the caller's. The number of threads
+// is GOMAXPROCS, whatever the number of goroutines.
 func fan(goroutines, n int, turns func(goroutine, n int)) {
 	if goroutines == 1 {
 		turns(0, n)
@@ -63,7 +63,7 @@ func fan(goroutines, n int, turns func(goroutine, n int)) {
 	done.Wait()
 }
 
-// tally counts what did not come out as it should.
+// tally counts decisions, and the wrong ones among them.
 type tally struct{ all, wrong atomic.Int64 }
 
 func (t *tally) add(all, wrong int) {
@@ -71,7 +71,7 @@ func (t *tally) add(all, wrong int) {
 	t.wrong.Add(int64(wrong))
 }
 
-// share returns the part that went wrong, and an error if it is too large.
+// share returns the part of wrong decisions, and an error if it is too large.
 func (t *tally) share() (float64, error) {
 	s := float64(t.wrong.Load()) / float64(max(t.all.Load(), 1))
 	if s > mostWrong {
@@ -80,7 +80,7 @@ func (t *tally) share() (float64, error) {
 	return s, nil
 }
 
-// all returns an error unless the next n results of f are as wanted.
+// all returns an error unless the next n results of f are want.
 func all(n int, want bool, f func() bool) error {
 	for i := range n {
 		if f() != want {

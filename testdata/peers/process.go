@@ -5,7 +5,7 @@ import "os/exec"
 // process is a child.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the child has ended
 }
 
 func (p *process) ended() bool {
@@ -17,7 +17,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// kill ends it and returns when it is gone.
+// kill ends the child and returns when it is gone.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may be gone already
 	<-p.done

@@ -12,14 +12,14 @@ func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel looks at the thread that has started the child, not at the
-		// program: that thread must not end before.
+		// The kernel watches the thread that started the child, and not the
+		// program, so that thread must not end earlier.
 		runtime.LockOSThread()
 		defer close(p.done)
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it is killed, which is an error here
+			_ = cmd.Wait() // Wait returns an error for a killed child
 		}
 	}()
 	if err := <-started; err != nil {

@@ -4,7 +4,7 @@ package main
 
 import "os/exec"
 
-// launch starts a child. If this program is killed, it goes on.
+// launch starts a child. If this program is killed, the child goes on.
 func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	if err := cmd.Start(); err != nil {
@@ -12,7 +12,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // it is killed, which is an error here
+		_ = cmd.Wait() // Wait returns an error for a killed child
 	}()
 	return p, nil
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// retryable paces nothing; it shows what another popular RoundTripper adds.
+// retryable paces nothing. It shows the cost of another popular RoundTripper.
 func retryable() contender {
 	return contender{
 		name: "retryablehttp",

@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// instant answers at once, always with the same response. One goroutine only.
+// instant answers at once, always with the same response. Only one goroutine
+// may use it.
 type instant struct{ response http.Response }
 
 func newInstant() *instant {
@@ -17,12 +18,12 @@ func newInstant() *instant {
 }
 
 func (t *instant) RoundTrip(r *http.Request) (*http.Response, error) {
-	t.response.Body = http.NoBody // whoever wrapped it has had it
+	t.response.Body = http.NoBody // a wrapper may have replaced the body
 	t.response.Request = r
 	return &t.response, nil
 }
 
-// roundTrip measures what a RoundTripper adds to an instant one.
+// roundTrip measures the time that a RoundTripper adds to an instant one.
 func roundTrip(o options) scenario {
 	return scenario{
 		section: "A RoundTripper over an instant base",

@@ -8,23 +8,23 @@ type options struct {
 	Benchtime time.Duration
 	Keys      int
 	Waiters   int
-	Idle      time.Duration // how long waiters are watched while nothing happens
+	Idle      time.Duration // how long to watch waiters while nothing happens
 
-	Against string // the other tree, if trees are compared
-	Strict  bool   // a worse row is an error then
+	Against string // the other tree; "": compare no trees
+	Strict  bool   // then a worse row is an error
 }
 
 // A scenario measures one thing that some of the contenders can do.
 type scenario struct {
-	section string // the table that it stands in
+	section string // the table of its columns
 	name    string
 	metrics []metric
-	// offered says whether the contender can do it.
+	// offered reports whether the contender can do it.
 	offered func(contender) bool
 	// measure takes one turn.
 	measure func(contender) (sample, error)
-	// apart is true where each turn has a process of its own: goroutines that
-	// have ended leave memory to those that come after.
+	// apart says that each turn has a process of its own: goroutines that have
+	// ended leave memory to later ones.
 	apart bool
 }
 
@@ -32,28 +32,28 @@ type scenario struct {
 type metric struct {
 	name   string
 	digits int
-	// ratio is false where a ratio to the first contender says nothing.
+	// ratio is false if a ratio to the first contender means nothing.
 	ratio bool
-	// size is true where it is bytes that are kept.
+	// size says that the metric is bytes in use.
 	size bool
 }
 
-// A sample is what one turn measured.
+// A sample is the result of one turn.
 type sample struct {
 	Values []float64 // one for each metric
-	Wrong  float64   // the share of decisions that went wrong
-	// Allocated is what the decisions of the first metric allocate, nil where
-	// nobody has counted.
+	Wrong  float64   // the share of wrong decisions
+	// Allocated is the garbage of the decisions of the first metric; nil:
+	// nobody has counted it.
 	Allocated *allocated
 }
 
-// A contest is who is measured beside each other, in what.
+// A contest is a set of contenders, and the scenarios to compare them in.
 type contest struct {
 	list      []contender
 	scenarios []scenario
 }
 
-// contests lists what there is to measure, through Redis only with a server.
+// contests lists the measurements, those through Redis only with a server.
 func contests(o options, s *server) []contest {
 	list := []contest{{contenders(), scenarios(o)}}
 	if s != nil {
@@ -62,7 +62,7 @@ func contests(o options, s *server) []contest {
 	return list
 }
 
-// scenarios lists what is measured in memory, in the order of the tables.
+// scenarios lists the scenarios in memory, in the order of the tables.
 func scenarios(o options) []scenario {
 	var list []scenario
 	for _, g := range []int{1, 2, 64} {

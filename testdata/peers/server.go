@@ -17,17 +17,17 @@ import (
 // requireEnv, set to 1, makes a missing redis-server an error.
 const requireEnv = "DRIPFEED_REQUIRE_REDIS"
 
-// patience is how long a server may take to start, which normally takes 10 ms.
+// patience bounds the start of a server, which normally takes 10 ms.
 const patience = 10 * time.Second
 
 // A server is a redis-server of this run's own, on a free port, that writes
-// nothing to the disk. It is started when it is first asked for.
+// nothing to the disk. It starts at its first use.
 type server struct {
 	process *process
 	client  *redis.Client
 }
 
-// missing says why there can be no server, or returns nil.
+// missing returns the reason why there can be no server, or nil.
 func missing() error {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return fmt.Errorf("redis-server is not installed, so nothing is measured through Redis: %w", err)
@@ -38,8 +38,8 @@ func missing() error {
 // required reports whether a missing server is an error.
 func required() bool { return os.Getenv(requireEnv) == "1" }
 
-// empty returns the client of the server, in which there is nothing then: no
-// key, no script, no statistics.
+// empty empties the server and returns its client. The server then has no key,
+// no script and no statistics.
 func (s *server) empty() (*redis.Client, error) {
 	if s.client == nil {
 		if err := s.start(); err != nil {
@@ -55,7 +55,7 @@ func (s *server) empty() (*redis.Client, error) {
 	return s.client, err
 }
 
-// start tries ports until one is not taken by somebody quicker.
+// start tries ports until it finds one that no other process takes first.
 func (s *server) start() error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -107,14 +107,14 @@ func (s *server) stop() {
 	*s = server{}
 }
 
-// usage is the time, in µs, that a server has spent.
+// usage is processor time of a server, in µs.
 type usage struct {
 	command float64 // inside one command
-	all     float64 // of the processor, with the network
+	all     float64 // of the whole process, with the network
 }
 
-// usage returns what the server has spent since it was empty, and, of all, since
-// it was started.
+// usage returns the server's time inside command since it was empty, and its
+// whole time since it was started.
 func (s *server) usage(command string) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -8,12 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// plentyShared is a rate per second, and a burst, that no server can use up.
-// It is lower than plenty, so that a call is still seen in a time that is kept
-// as seconds in a double.
+// plentyShared is a rate per second, and a burst, that no server can exhaust. It is
+// lower than plenty, so that a call still shows in a time that is a double of
+// seconds.
 const plentyShared = 10_000_000
 
-// sharers lists who keeps limits in Redis. The first is what the ratios refer to.
+// sharers lists the contenders with limits in Redis. Ratios refer to the first.
 func sharers() []contender {
 	return []contender{
 		minimalScript(),
@@ -25,7 +25,7 @@ func sharers() []contender {
 	}
 }
 
-// sharedScenarios lists what is measured through Redis, in the order of the tables.
+// sharedScenarios lists the scenarios through Redis, in the order of the tables.
 func sharedScenarios(o options, s *server) []scenario {
 	return []scenario{
 		sharedDecision(o, s, 1, 1),
@@ -80,7 +80,7 @@ func sharedRefusal(o options, s *server) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			take() // the one unit that there is
+			take() // takes the only unit
 			if err := all(10, false, take); err != nil {
 				return sample{}, err
 			}
@@ -100,7 +100,7 @@ func sharedRefusal(o options, s *server) scenario {
 	}
 }
 
-// serverTime measures what decisions on one key cost the server.
+// serverTime measures the server's time for decisions on one key.
 func serverTime(o options, s *server, goroutines int) scenario {
 	return scenario{
 		section: "The server's time per decision, µs",
@@ -133,7 +133,7 @@ func serverTime(o options, s *server, goroutines int) scenario {
 	}
 }
 
-// weight measures what a bucket takes in the server's memory.
+// weight measures the memory of a bucket in the server.
 func weight(s *server, workers int) scenario {
 	column := fmt.Sprintf("used by %d", workers)
 	return scenario{
@@ -158,7 +158,7 @@ func weight(s *server, workers int) scenario {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			keys, err := rdb.Keys(ctx, "*").Result() // of a server of our own
+			keys, err := rdb.Keys(ctx, "*").Result() // this server is our own
 			if err != nil {
 				return sample{}, err
 			}
@@ -175,8 +175,8 @@ func weight(s *server, workers int) scenario {
 	}
 }
 
-// drive has goroutines decide about keys in random order, all of which have been
-// seen before. It returns the number of decisions, those before included, and the
+// drive makes goroutines decide about keys in random order, after each key has been
+// seen once. It returns the number of decisions, including the first ones, and the
 // time of one.
 func drive(least time.Duration, c contender, rdb redis.UniversalClient, goroutines, keys int) (decisions int64, ns float64, a allocated, wrong float64, err error) {
 	take, err := c.shared(rdb)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A cell is all that was measured for a contender in one column.
+// A cell holds the values of a contender in one column.
 type cell struct {
 	values []float64
 	wrong  float64
@@ -24,8 +24,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// A column is one metric of one scenario, with a cell for each contender that
-// was measured.
+// A column is one metric of one scenario, with a cell for each measured
+// contender.
 type column struct {
 	section string
 	metric  metric
@@ -42,7 +42,7 @@ func (c *column) add(contender string, value, wrong float64) {
 }
 
 // writeTables prints a Markdown table per section, in the order of the columns,
-// and then one that holds the subject against the others.
+// and then a table that compares the subject with the others.
 func writeTables(w io.Writer, columns []*column) {
 	for len(columns) > 0 {
 		section := columns[0].section
@@ -89,8 +89,8 @@ func writeWrong(w io.Writer, wrong float64) {
 	}
 }
 
-// text returns the median and, where both are known, how many times the first
-// contender's that is.
+// text returns the median and, where both are known, its ratio to the first
+// contender's.
 func (c *column) text(of, first *cell) string {
 	text := strconv.FormatFloat(of.median(), 'f', c.metric.digits, 64)
 	if c.metric.ratio && first != nil && first.median() > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/throttled/throttled/v2/store/memstore"
 )
 
-// throttledLimiter goes on until it has an answer. By default it answers with an
+// throttledLimiter tries until it has an answer. By default it answers with an
 // error after ten lost races: in memory, with two goroutines, 3 times in 100;
 // through Redis, with 64 goroutines on a key, mostly.
 func throttledLimiter(store throttled.GCRAStoreCtx, rate throttled.Rate, burst int) (func(string) bool, error) {
@@ -25,8 +25,8 @@ func throttledLimiter(store throttled.GCRAStoreCtx, rate throttled.Rate, burst i
 	}, nil
 }
 
-// throttledMemstore uses the store without a bound, the quicker of its two; it
-// never drops a key.
+// throttledMemstore uses the store without a bound, the quicker of throttled's
+// two. It never drops a key.
 func throttledMemstore() contender {
 	limiter := func(rate throttled.Rate, burst int) (func(string) bool, error) {
 		store, err := memstore.NewCtx(0)
@@ -54,7 +54,7 @@ func throttledMemstore() contender {
 }
 
 // throttledRedis sends several commands for a decision, and all of them again for
-// each race that it has lost.
+// each race that it loses.
 func throttledRedis() contender {
 	limiter := func(rdb redis.UniversalClient, rate throttled.Rate, burst int) (func(string) bool, error) {
 		store, err := goredisstore.NewCtx(rdb, "throttled:")

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/ratelimit"
 )
 
-// uber cannot refuse, only wait; with that rate and slack it never has to.
+// uber cannot refuse, but only wait. With this rate and slack it never has to.
 // Its rates are whole numbers per some duration.
 func uber() contender {
 	return contender{

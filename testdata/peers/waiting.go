@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// releaseRate is how many waiters may go per second when they are let go.
+// releaseRate is the number of waiters that may go per second in the test of
+// their release.
 const releaseRate = 100_000
 
 func waits(c contender) bool           { return c.wait != nil }
@@ -37,7 +38,7 @@ func parked(o options) scenario {
 	}
 }
 
-// released measures how long all take to go.
+// released measures the time until all waiters have gone.
 func released(o options) scenario {
 	return scenario{
 		section: waitingSection(o),
@@ -52,11 +53,13 @@ func released(o options) scenario {
 	}
 }
 
-// park lets the waiters wait, looks at them, and cancels them all at once.
+// park starts the waiters, measures them while they wait, and cancels them all
+// at once.
 func park(o options, c contender) (sample, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	// One a minute: the first goes at once, here, and nobody else in this run.
+	// One call a minute: the first goes at once, from here, and no other goes
+	// during this run.
 	wait, err := c.wait(1.0 / 60)
 	if err != nil {
 		return sample{}, err
@@ -68,7 +71,7 @@ func park(o options, c contender) (sample, error) {
 	before := memoryInUse()
 	var ended sync.WaitGroup
 	var granted, failed atomic.Int64
-	waiter := func() { // one closure for all: it is not the waiters' memory
+	waiter := func() { // one closure for all, because it is not the waiters' memory
 		defer ended.Done()
 		switch err := wait(ctx); {
 		case err == nil:
@@ -100,7 +103,8 @@ func park(o options, c contender) (sample, error) {
 	return sample{Values: []float64{bytes, milliseconds(cpu) / o.Idle.Seconds(), milliseconds(took)}}, nil
 }
 
-// release times the waiters from before the first has come until the last goes.
+// release measures the time from before the first waiter arrives until the last
+// has gone.
 func release(o options, c contender) (sample, error) {
 	ctx := context.Background()
 	wait, err := c.wait(releaseRate)
@@ -129,7 +133,8 @@ func release(o options, c contender) (sample, error) {
 	}}, nil
 }
 
-// allParked returns when so many goroutines wait and no other is ready to run.
+// allParked returns when this many goroutines wait and no other is ready to
+// run.
 func allParked(waiters int) error {
 	state := []metrics.Sample{
 		{Name: "/sched/goroutines/waiting:goroutines"},

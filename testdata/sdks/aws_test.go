@@ -21,7 +21,7 @@ var keys = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, e
 	return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 })
 
-// post sends a request whose body cannot be had a second time, as the SDK makes them.
+// post sends a request whose body can be read only once, as the SDK makes them.
 func post(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) error {
 	c := sqs.New(sqs.Options{BaseEndpoint: &s.URL, Region: "eu-central-1", HTTPClient: client, Credentials: keys, Retryer: retryer})
 	_, err := c.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &s.URL, MessageBody: aws.String("hello")})

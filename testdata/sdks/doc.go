@@ -1,4 +1,4 @@
-// Package sdks tries SDKs of other people's APIs above dripfeed's transport, against
-// servers of its own. It is a module of its own, so that nobody who uses dripfeed
-// downloads them. Its interceptors for gRPC are to be copied.
+// Package sdks tests SDKs of other people's APIs above dripfeed's transport, against
+// servers of its own. It is a module of its own, so that dripfeed's users do not
+// download the SDKs. Its interceptors for gRPC are there to be copied.
 package sdks

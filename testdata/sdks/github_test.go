@@ -16,7 +16,7 @@ func gitHub(t *testing.T, s *server, client *http.Client) *github.Client {
 	return c
 }
 
-// It does not try again by itself: the attempts are those of the RoundTripper.
+// go-github does not try again by itself: the attempts are the RoundTripper's.
 func TestGitHubsRateLimitErrorIsFound(t *testing.T) {
 	reset := time.Now().Add(time.Hour).Unix()
 	s := answer(t, 429, `{"message": "API rate limit exceeded"}`, "Retry-After", "0.01",

@@ -17,8 +17,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// UnaryPacing has each unary call admitted by the limiter. gRPC's own retries, which a
-// service config asks for, are made below it and are free: see grpc.WithDisableRetry.
+// UnaryPacing makes the limiter admit each unary call. gRPC's own retries, which a service
+// config asks for, happen below it and are free: see grpc.WithDisableRetry.
 func UnaryPacing(l outbound.Limiter) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		permit, err := l.Acquire(ctx, outbound.Cost{1})
@@ -32,9 +32,9 @@ func UnaryPacing(l outbound.Limiter) grpc.UnaryClientInterceptor {
 	}
 }
 
-// StreamPacing has each stream admitted by the limiter. It is in progress until it ends
-// with an error or io.EOF, or its context does; its messages are free. It hears of the end
-// by grpc.OnFinish, which gRPC calls experimental.
+// StreamPacing makes the limiter admit each stream. A stream is in progress until it ends
+// with an error or io.EOF, or until its context ends. Its messages are free. StreamPacing
+// learns of the end by grpc.OnFinish, which gRPC calls experimental.
 func StreamPacing(l outbound.Limiter) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		permit, err := l.Acquire(ctx, outbound.Cost{1})
@@ -56,7 +56,7 @@ func report(permit *outbound.Permit, err error) {
 	s := status.Convert(err)
 	switch s.Code() {
 	case codes.ResourceExhausted:
-		if !strings.Contains(s.Message(), "larger than max") { // gRPC's own word for a message
+		if !strings.Contains(s.Message(), "larger than max") { // gRPC's own text about a message
 			permit.Refused(min(retryIn(s), time.Hour))
 		}
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
@@ -65,7 +65,7 @@ func report(permit *outbound.Permit, err error) {
 	permit.Done()
 }
 
-// retryIn returns how long the API asks to wait; 0: it does not say.
+// retryIn returns the wait that the API asks for; 0: it asks for none.
 func retryIn(s *status.Status) time.Duration {
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
@@ -75,8 +75,8 @@ func retryIn(s *status.Status) time.Duration {
 	return 0
 }
 
-// refusal is a limiter's error with the status that an API would give: Unavailable where
-// its store is away or its queue closed. errors.As finds the *outbound.ThrottledError.
+// refusal is a limiter's error with the status that an API would give: Unavailable if its
+// store is away or its queue closed. errors.As finds the *outbound.ThrottledError.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }

@@ -25,12 +25,13 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// health is an API with a unary call and a stream, which send two answers and end so.
+// health is an API with a unary call and a stream. The stream sends two answers. Both
+// end with the test's error.
 type health struct {
 	grpc_health_v1.UnimplementedHealthServer
 	calls atomic.Int64
 	end   error
-	size  int // of the names in List
+	size  int // size of the names in List
 }
 
 func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
@@ -79,7 +80,7 @@ func bucket(t *testing.T, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-// exhausted is how an API refuses a call.
+// exhausted is an API's error for a call that it refuses.
 func exhausted(t *testing.T, after time.Duration) error {
 	s, err := status.New(codes.ResourceExhausted, "quota").WithDetails(
 		&errdetails.ErrorInfo{Reason: "RATE_LIMIT_EXCEEDED"},
@@ -125,11 +126,11 @@ func TestCallsAndStreamsWithoutRoomDoNotGoOut(t *testing.T) {
 	}
 }
 
-func TestAnAPIsRetryInfoHoldsAllWhoShareTheBucket(t *testing.T) {
+func TestAnAPIsRetryInfoHoldsAllCallersOfTheBucket(t *testing.T) {
 	for name, call := range calls {
 		for after, want := range map[time.Duration]time.Duration{
 			20 * time.Minute: 20 * time.Minute,
-			300 * time.Hour:  time.Hour, // the most that we believe
+			300 * time.Hour:  time.Hour, // the longest wait that we believe
 			-time.Hour:       time.Second,
 			math.MaxInt64:    time.Hour,
 		} {
@@ -158,7 +159,7 @@ func TestOtherEndsHoldNobody(t *testing.T) {
 			idle(t, b)
 		}
 	}
-	// gRPC itself says ResourceExhausted of a message that is too large.
+	// gRPC itself returns ResourceExhausted for a message that is too large.
 	b := bucket(t, outbound.PerSecond(1e6), outbound.AtOnce(1))
 	_, err := dialed(t, &health{size: 5 << 20}, b).List(t.Context(), &grpc_health_v1.HealthListRequest{})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
-// server answers all requests alike, and counts them.
+// server gives all requests the same answer, and counts them.
 type server struct {
 	*httptest.Server
 	attempts atomic.Int64
@@ -37,10 +37,11 @@ func answer(t *testing.T, status int, body string, header ...string) *server {
 	return s
 }
 
-// made returns how many attempts were made since it was called last.
+// made returns the number of attempts since its last call.
 func (s *server) made() int { return int(s.attempts.Swap(0)) }
 
-// pacing is what an SDK's requests go through, with holds and pauses of no more than 10 ms.
+// pacing is the transport of an SDK's requests, with holds and pauses of no more than 10
+// ms.
 func pacing(t *testing.T, onRefusal func(*http.Request, error) (*http.Response, error)) *transport.Transport {
 	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1000))
 	require.NoError(t, err)
@@ -62,7 +63,7 @@ func paced(t *testing.T) *http.Client {
 	return &http.Client{Transport: &retry.RoundTripper{Client: client}}
 }
 
-// full returns a client whose bucket has no room for an hour, and says so by a 429.
+// full returns a client whose bucket has no room for an hour, and that says so by a 429.
 func full(t *testing.T) *http.Client {
 	held := pacing(t, transport.TooManyRequests)
 	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1))
@@ -72,7 +73,7 @@ func full(t *testing.T) *http.Client {
 	return &http.Client{Transport: held}
 }
 
-// What the attempts of an SDK are compared with.
+// The tests of the SDKs compare their attempts with these numbers.
 func TestAPlainRequestMakesElevenAttemptsOnAnEndless429AndFiveOnAnEndless503(t *testing.T) {
 	for status, want := range map[int]int{429: 11, 503: 5} {
 		s := answer(t, status, "{}", "Retry-After", "0.01")

@@ -22,7 +22,8 @@ func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
 	return err
 }
 
-// It tries nothing again but locks and errors, and sends the same request then.
+// stripe-go tries again only after locks and errors, and then sends the same
+// request.
 func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 	for _, c := range []struct {
 		code    stripe.ErrorCode

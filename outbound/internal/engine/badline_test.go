@@ -13,23 +13,24 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 )
 
-// badLine is a carrier that loses what it sends or what comes back, repeats it later, and
-// delays all.
+// badLine is a carrier on a bad line: the line loses requests and replies, repeats
+// requests later, and delays both.
 type badLine struct {
 	engine.Carrier
 	lost     float64       // share of the requests that are lost
-	unheard  float64       // share of the replies that are
+	unheard  float64       // share of the replies that are lost
 	repeated float64       // share of the requests that arrive a second time
-	delay    time.Duration // of each way, at most; a tenth of all take 100 times as long
+	delay    time.Duration // of each way, at most; every tenth way takes up to 100 times as long
 
 	mu   sync.Mutex
 	dice *rand.Rand
-	wg   sync.WaitGroup // of what is still on its way
+	wg   sync.WaitGroup // counts the repeated requests that are still on their way
 }
 
 var errLost = errors.New("lost on the way")
 
-// dice returns random numbers, which DRIPFEED_SEED repeats.
+// dice returns a source of random numbers. With DRIPFEED_SEED it draws the same numbers
+// again.
 func dice(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	if s, err := strconv.ParseUint(os.Getenv("DRIPFEED_SEED"), 10, 64); err == nil {
@@ -55,7 +56,7 @@ func (b *badLine) way() {
 	time.Sleep(d)
 }
 
-// wait waits until nothing is on its way.
+// wait waits until no repeated request is on its way.
 func (b *badLine) wait() { b.wg.Wait() }
 
 func (b *badLine) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {

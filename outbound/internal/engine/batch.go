@@ -9,35 +9,35 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// batch is trips that go together, and are tried until all of them have an answer or the
-// time is up. A trip without an answer goes once more with the same number, which the
-// store answers from its record. So an attempt can be given up, and another one made,
-// whatever has become of the first.
+// batch is a set of trips that go together. The pipeline tries them until each has an answer
+// or the time is up. A trip without an answer goes once more with the same number, and the
+// store answers that number from its record. So the batch can give up an attempt and make
+// another one, whatever has become of the first.
 type batch struct {
 	pipe     *pipeline
 	trips    []*Trip
 	began    time.Time
 	deadline time.Time
 
-	// The shard's lock protects these.
+	// The shard's lock protects these fields.
 	timer *time.Timer
 	left  int   // trips without an answer
 	aside bool  // another node is asked as well
-	over  bool  // none is left, or the time is up
+	over  bool  // every trip has its answer, or the time is up
 	last  error // why there was no answer
 }
 
 const (
-	attemptsAtOnce = 4 // of one pipeline: a client that hangs does not hang with all its connections
+	attemptsAtOnce = 4 // attempts of one pipeline: a client that hangs does not hang with all its connections
 	retryPause     = 5 * time.Millisecond
 	maxRetryPause  = 100 * time.Millisecond
 )
 
-// patience is how long an attempt takes before another one is begun beside it.
+// patience is how long an attempt may take before the batch begins another one beside it.
 func (b *batch) patience() time.Duration { return max(1, b.pipe.shard.config.Timeout/4) }
 
-// carryOut sends the batch. work is what the caller can wait on for more; nil: it
-// cannot.
+// carryOut sends the batch. work wakes a caller that can wait for more work; it is nil if
+// the caller cannot wait.
 func (b *batch) carryOut(work chan struct{}) successor {
 	p := b.pipe
 	p.shard.mu.Lock() // it may be late at once
@@ -50,8 +50,8 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	return b.attempt(work, false)
 }
 
-// attempt sends what has no answer yet until all have one. aside: to another node, if
-// there is one that may have the keys by now.
+// attempt sends the trips without an answer, again and again, until all have one. With aside
+// it asks another node, if there is one that may have the keys by now.
 func (b *batch) attempt(work chan struct{}, aside bool) successor {
 	pause := retryPause
 	for {
@@ -75,7 +75,7 @@ func (b *batch) attempt(work chan struct{}, aside bool) successor {
 	}
 }
 
-// begin returns what is to be sent, if anything is, and to which node.
+// begin returns the attempts to send, if there are any, and the node to ask.
 func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	p := b.pipe
 	sh := p.shard
@@ -87,7 +87,7 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	if to = p.recipient(aside); to.aside {
 		b.aside = true
 	} else if aside && p.out >= attemptsAtOnce {
-		return nil, to // not even more that hang
+		return nil, to // enough attempts hang already
 	}
 	p.count(to, 1)
 	todo = make([]Attempt, 0, b.left)
@@ -100,7 +100,7 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	return todo, to
 }
 
-// buffer returns room for charges.
+// buffer returns memory for charges.
 func (e *Engine) buffer() *[]leak.Charge {
 	if b, _ := e.buffers.Get().(*[]leak.Charge); b != nil {
 		return b
@@ -108,8 +108,9 @@ func (e *Engine) buffer() *[]leak.Charge {
 	return new([]leak.Charge)
 }
 
-// take hands the answers on. It reports who goes on with the pipeline if they were the last,
-// and whether it is better to wait before asking for the rest again.
+// take hands the answers to the callers. If these were the last ones, it reports which
+// goroutine sends the next batch. calm says that it is better to wait before asking for the
+// rest again.
 func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arrived time.Time) (next successor, calm bool) {
 	p := b.pipe
 	sh := p.shard
@@ -118,7 +119,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		for i := range out {
 			out[i].hand(sh)
 		}
-		for i := range todo { // what is in them has been copied
+		for i := range todo { // the callers have copies of the charges
 			sh.buffers.Put(todo[i].buffer)
 		}
 	}()
@@ -150,10 +151,10 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			}
 			out = append(out, sh.deliver(a, sent))
 		case v == Again:
-		case to.aside: // it has not been promoted
+		case to.aside: // the node has not been promoted
 			p.seek(b)
 			failed, calm = true, true
-		case to.node != nil && (v == Elsewhere || v == Unasked): // it is no master any more
+		case to.node != nil && (v == Elsewhere || v == Unasked): // the node is no longer a master
 			p.direct, p.after, failed, calm = nil, nil, true, true
 			b.note(a.Err)
 		case v == Elsewhere:
@@ -194,7 +195,8 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
 	return sh.refuse(a.Trip, a.Err)
 }
 
-// late is called when an attempt takes long: it begins another one, or gives up.
+// late is called when an attempt takes too long. It begins another attempt, or gives the
+// batch up.
 func (b *batch) late() {
 	p := b.pipe
 	sh := p.shard
@@ -236,15 +238,15 @@ func (b *batch) late() {
 	}
 }
 
-// note notes why there was no answer. That the time was up says less than what has
-// happened before.
+// note keeps the reason why there was no answer. An error that only says that the time is up
+// does not replace a reason that came before.
 func (b *batch) note(err error) {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		b.last = err
 	}
 }
 
-// cause is why there was no answer.
+// cause returns the reason why there was no answer.
 func (b *batch) cause() error {
 	if b.last == nil {
 		return b.pipe.shard.config.silent()

@@ -7,48 +7,49 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Carrier is what the author of a store writes: it carries trips out, for one engine. The
-// store knows the carrier as one worker, by a name that is new for each, such as a random
-// number, because each engine numbers its trips from 1. The engine calls Compose and Take of
-// one key one at a time, with a lock held that other keys need, too: neither may block. For
-// other keys they may run at the same time.
+// Carrier carries trips out, for one engine. It is the part that the author of a store writes.
+// The store knows the carrier as one worker. Give each carrier a name that is new, such as a
+// random number, because each engine numbers its trips from 1. The engine calls Compose and
+// Take of one key one at a time, and holds a lock that other keys need, too: neither may block.
+// For other keys they may run at the same time.
 type Carrier interface {
-	// Compose prepares a trip before its first attempt. Of each key one trip at most is
-	// under way.
+	// Compose prepares a trip before its first attempt. At most one trip of each key is under
+	// way.
 	Compose(t *Trip)
 	// Send makes one attempt at each trip, and writes its Reply or its Err. It returns when
-	// each has one, or soon after ctx has ended. to is the node to ask; nil: the carrier
-	// knows. Several attempts at one trip may run at the same time, in any goroutine. At most
-	// 16 for a node do, 4 for a trip, unless the store hangs.
+	// each attempt has one, or soon after ctx has ended. to is the node to ask; nil: the
+	// carrier knows it. Several attempts at one trip may run at the same time, in any
+	// goroutine: at most 16 for a node and 4 for a trip, unless the store hangs.
 	Send(ctx context.Context, to Node, todo []Attempt)
-	// Take looks at what an attempt has brought, and says what comes of its trip. After Done
-	// the engine takes Reply for the trip's.
+	// Take looks at the outcome of an attempt, and says how its trip goes on. After Done the
+	// engine takes Reply as the trip's answer.
 	Take(a *Attempt) Verdict
-	// Away makes an error that matches [leak.ErrAway] of its cause.
+	// Away wraps cause in an error that matches [leak.ErrAway].
 	Away(cause error) error
 }
 
-// Key is one key, and what the carrier knows of it.
+// Key is one key, and the carrier's knowledge of it.
 type Key struct {
 	Bucket string // as the program wrote it
-	State  any    // the carrier's; nil until it sets it. Only Compose and Take may use it
+	State  any    // the carrier's; nil until the carrier sets it. Only Compose and Take may use it
 }
 
-// Trip is one step of a key, which serves all the operations that have gathered for it. The
+// Trip is one step of a key, and serves all the operations that have gathered for it. The
 // carrier has to carry it out exactly once, however many attempts that takes.
 type Trip struct {
 	Key *Key
-	// Op is all that the operations ask, in one, with at most [MaxOps] costs. It is a copy,
-	// which nobody changes.
+	// Op joins what all the operations ask, with at most [MaxOps] costs. It is a copy, and
+	// nobody changes it.
 	Op leak.Op
-	// Seq is the trip's number. Later trips have higher numbers, in the whole engine. A store
-	// keeps the number of the last trip that each worker has made of a key, and what it
-	// booked. It answers a number that comes again with that, and carries out none that is
-	// lower: nobody waits for that any more. A record has to last for as long as an attempt
-	// may be under way.
+	// Seq is the trip's number. Later trips of the engine have higher numbers. For each worker
+	// the store keeps the number of its last trip of a key, and the charges that this trip
+	// booked. If that number comes again, the store answers from this record. It carries out no
+	// lower number, because nobody waits for that trip any more. A record has to last for as
+	// long as an attempt may be under way.
 	Seq int64
-	// Fence says that what became of the key's last trip is not known. The store has to record
-	// this one even if it changes nothing else: then the other can no longer be carried out.
+	// Fence says that the engine does not know what became of the key's last trip. The store
+	// has to record this trip even if it changes nothing else: then it can no longer carry out
+	// the other one.
 	Fence bool
 	// Clock is no more than what the store's clock shows now; 0: not known.
 	Clock time.Duration
@@ -58,9 +59,9 @@ type Trip struct {
 
 	queue *keyQueue
 	ops   []*pendingOp
-	gates []*pendingOp // those of ops that ask for one of Op.Costs each
-	main  *pendingOp   // the one that asks for all of Op.Costs, or for another action
-	acts  bool         // it may change what a refusal has said
+	gates []*pendingOp // the operations that ask for one of Op.Costs each
+	main  *pendingOp   // the operation that asks for all of Op.Costs, or for another action
+	acts  bool         // it may make a remembered refusal wrong
 	alone bool         // as in Attempt; the shard's lock protects it
 	done  bool         // it has its answer; the shard's lock protects it
 }
@@ -68,34 +69,35 @@ type Trip struct {
 // Attempt is one attempt at a trip.
 type Attempt struct {
 	*Trip
-	// Alone asks for this trip to go by itself, where others go together in one message: it
-	// was sent to a node that no longer has its key.
+	// Alone says that this trip must go by itself, even if the carrier sends others together in
+	// one message: an earlier attempt went to a node that no longer has the key.
 	Alone bool
 	// Aside says that the node which is asked is not known to have the key: only its Reply
 	// says that it has.
 	Aside bool
-	// Into is where Send appends Reply.Charges, which are the engine's from then on.
+	// Into is the slice to which Send appends Reply.Charges. From then on the charges are the
+	// engine's.
 	Into []leak.Charge
-	// Reply is what the store has answered, when it carried the trip out first. When and Heard
-	// are the engine's to write.
+	// Reply is the store's answer from when it first carried the trip out. The engine writes
+	// When and Heard.
 	Reply leak.Reply
 	// Now is what the store's clock has shown at a time between the attempt's beginning and
 	// its end; 0: Reply.State.At is such a time. With Anew it counts, too.
 	Now time.Duration
-	// Arrived is when the answer was here; zero: when Send returns.
+	// Arrived is when the answer arrived; zero: when Send returns.
 	Arrived time.Time
-	// Loss says what the store must have lost, because it knows less of the key than it has
-	// said before; nil: nothing.
+	// Loss says what the store has lost: it knows less of the key than it has answered before.
+	// nil: it has lost nothing.
 	Loss error
 	// Err is why there is no reply.
 	Err error
 	// Note is the carrier's, for Take.
 	Note any
 
-	buffer *[]leak.Charge // what Into is of
+	buffer *[]leak.Charge // the slice that Into uses
 }
 
-// Verdict is what comes of a trip after an attempt.
+// Verdict says how a trip goes on after an attempt.
 type Verdict uint8
 
 // The verdicts. A key whose trips end with Anew, because other workers are always first or it
@@ -107,23 +109,25 @@ const (
 	Elsewhere                // send it once more: another node has the key
 	Anew                     // nothing was done nor will be: its operations go with the key's next trip
 	Failed                   // the store has answered Err, which no wait cures
-	Denied                   // Failed, because the store does not let this program in
+	Denied                   // Failed, because the store denies this program access
 	Unasked                  // Failed, and no store was asked
 )
 
 // Node is a server that a carrier knows. Two with the same address are the same.
 type Node interface{ Addr() string }
 
-// Nodes is how an engine finds the nodes of a store that spreads its keys over several.
+// Nodes finds the nodes of a store that spreads its keys over several.
 type Nodes struct {
 	// Owner returns the node that has a key, with Done, or another verdict and its error. It
 	// may ask the nodes, and take longer than ctx.
 	Owner func(ctx context.Context, key string) (n Node, v Verdict, err error)
-	// Known is Owner by what is known already. It must not block. nil: nothing is known.
+	// Known returns the node that the carrier takes for the key's owner, without asking. It
+	// must not block. nil: the carrier knows none.
 	Known func(key string) Node
-	// Heir returns a node that has a copy of a key, and refuses it until it is promoted. It
-	// may take any time. nil: there is none. A nil Heir: no node but the owner may be asked.
+	// Heir returns a replica of a key's node, which refuses the key until it is promoted. It
+	// may take any time. nil: there is none. If the field Heir is nil, the engine may ask no
+	// node but the owner.
 	Heir func(key string) Node
-	// Refresh has the nodes looked for again, by and by. It must not block.
+	// Refresh makes the carrier look for the nodes again, in its own time. It must not block.
 	Refresh func()
 }

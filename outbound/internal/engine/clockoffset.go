@@ -3,22 +3,23 @@ package engine
 import "time"
 
 // clockOffset estimates how far the store's clock is ahead of this process's. Each trip
-// bounds it: the reply was written after the request was sent and before it arrived.
-// The bounds of many trips together are narrow, and their middle is the estimate.
-// A slow reply is then still laid on the time at which it was written.
+// bounds the offset: the store wrote the reply after the request was sent and before
+// the reply arrived. The bounds of many trips together are narrow, and their middle is
+// the estimate. So the engine can tell when the store wrote a reply, even if the reply
+// was slow.
 type clockOffset struct {
 	low, high time.Duration // store - local
-	when      time.Time     // of these bounds; zero: none yet
-	back      time.Duration // a reply's way back, mean
-	spread    time.Duration // and its deviation
+	when      time.Time     // when these bounds were found; zero: there are none yet
+	back      time.Duration // mean time of a reply's way back
+	spread    time.Duration // mean deviation of that time
 }
 
-// drift is how much two clocks may go apart, at most: one part of so many.
+// drift bounds how far two clocks go apart: by one part in drift.
 const drift = 5000
 
-// lay takes a trip's bounds in, and returns the local time at which the store's clock
-// showed at, and the one by which such a reply is normally here. now is what that clock
-// showed between sent and arrived.
+// lay adds a trip's bounds. when is the local time at which the store's clock showed
+// at. heard is the local time by which such a reply normally arrives. now is a time of
+// the store's clock between sent and arrived.
 func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when, heard time.Time) {
 	low, high := now-local(arrived), now-local(sent)
 	if !o.when.IsZero() {
@@ -26,7 +27,7 @@ func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when,
 		if l, h := max(low, o.low-apart), min(high, o.high+apart); l <= h {
 			low, high = l, h
 		} else {
-			o.back, o.spread = 0, 0 // another server, or its clock was set
+			o.back, o.spread = 0, 0 // this is another server, or somebody has set the clock
 		}
 	}
 	o.low, o.high, o.when = low, high, arrived
@@ -36,13 +37,13 @@ func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when,
 		o.back, o.spread = back, back/8
 	}
 	most := o.back + 4*o.spread
-	back = min(back, max(most, o.back+o.back/4)) // one that is far too long counts less
+	back = min(back, max(most, o.back+o.back/4)) // a way that is far too long counts less
 	o.spread += (max(back-o.back, o.back-back) - o.spread) / 4
 	o.back += (back - o.back) / 8
 	return when, when.Add(most)
 }
 
-// least returns what the store's clock shows now at least; 0: that is not known.
+// least returns a lower bound of the store's clock; 0: unknown.
 func (o *clockOffset) least(now time.Time) time.Duration {
 	if o.when.IsZero() {
 		return 0
@@ -50,7 +51,7 @@ func (o *clockOffset) least(now time.Time) time.Duration {
 	return max(0, local(now)+o.low-now.Sub(o.when)/drift)
 }
 
-// start is the zero of the local times here.
+// start is the local time that counts as zero here.
 var start = time.Now()
 
 func local(t time.Time) time.Duration { return t.Sub(start) }

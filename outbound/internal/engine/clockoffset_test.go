@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trips lets n replies come, each a while after the one before, and tells of each how
-// far the estimate is behind the time at which it was written, how long its way back
-// was, and how long that normally is.
+// trips plays n trips, each 10 ms after the one before. It calls tell for each reply,
+// with the time by which the estimate lies before the reply was written, with the
+// time that the reply's way back took, and with the time that lay takes for normal.
 func (o *clockOffset) trips(n int, way func(i int) (there, back time.Duration), tell func(i int, behind, back, normal time.Duration)) {
 	now := start
 	for i := range n {
@@ -32,7 +32,7 @@ func TestTheFirstTripMayOpenAConnection(t *testing.T) {
 		}
 		return 100 * ms, 100 * ms
 	}, func(i int, behind, _, normal time.Duration) {
-		if i == 0 { // places look due earlier than they are, and are given back
+		if i == 0 { // places look due earlier than they are, and callers give them back
 			require.Equal(t, 300*ms, behind)
 			return
 		}
@@ -42,7 +42,7 @@ func TestTheFirstTripMayOpenAConnection(t *testing.T) {
 	})
 }
 
-func TestAReplyIsNormallyHereInTime(t *testing.T) {
+func TestMostRepliesArriveByTheirNormalTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, way := range []time.Duration{ms / 20, ms, 10 * ms, 100 * ms} {
 		late := 0
@@ -67,8 +67,8 @@ func TestAReplyIsNormallyHereInTime(t *testing.T) {
 	}
 }
 
-// A route that has become longer for good is learned.
-func TestALongerWayIsLearned(t *testing.T) {
+// A route may become longer for good.
+func TestTheEstimateLearnsALongerWay(t *testing.T) {
 	o := new(clockOffset)
 	o.trips(200, func(i int) (there, back time.Duration) {
 		if i < 100 { // the bounds are not narrow yet

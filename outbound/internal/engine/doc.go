@@ -1,35 +1,35 @@
-// Package engine is what stores across a network have in common: the part above the wire.
-// The author of such a store writes a [Carrier], whose one task is to carry operations out
-// on keys, atomically, by the store's clock. The engine makes a [leak.Store] of it:
+// Package engine is the part above the wire that stores across a network have in common. The
+// author of such a store writes a [Carrier]. Its one task is to carry operations out on
+// keys, atomically, by the store's clock. The engine makes a [leak.Store] of it:
 //
-//   - Callers of one key who come while a trip is under way go together in the next one, as
-//     one [leak.Op], and the reply is divided among them. Trips of many keys go in batches.
-//   - A trip is made exactly once. It has a number, and the store keeps a record of the last
-//     number of each worker, with its outcome. A trip whose reply is lost is sent again with
-//     the same number, as often as it takes, and beside an attempt that hangs.
+//   - While a trip of a key is under way, further callers gather and go together in the next, as
+//     one [leak.Op]. The engine divides the reply among them. Trips of many keys go in batches.
+//   - The store makes a trip exactly once. A trip has a number, and the store records the last
+//     number of each worker, with its outcome. If a reply is lost, the engine sends the trip with
+//     the same number again, as often as it takes, and beside an attempt that hangs.
 //   - No operation takes longer than Config.Timeout, whatever its context and the driver do.
-//     What is booked for a caller who has gone is given back.
-//   - A refusal is remembered for a second at most, and heard again without a trip.
-//   - Each reply is laid on this process's clock, by an estimate of the store's.
-//   - A server that does not answer is away: operations fail at once, and one batch at a
+//     If a caller has gone, the engine gives its booking back.
+//   - The engine remembers a refusal for a second at most, and repeats it without a trip.
+//   - The engine translates each reply's time to this process's clock, by an estimate.
+//   - A server that does not answer is away: its operations fail at once, and one batch at a
 //     time finds out whether it is back. Events tell of both.
-//   - Where keys are spread over nodes, each node has its own pipelines, and another node
-//     that may have been promoted is asked while one hangs.
+//   - Where a store spreads keys over nodes, each node has its own pipelines. While a node hangs,
+//     the engine also asks another node that may have been promoted.
 //
 // The files, in the order in which they use each other:
 //
-//	event.go        Event: what no call returns
+//	event.go        Event: news that no call returns
 //	clockoffset.go  how far the store's clock is ahead
 //	carrier.go      Carrier, Trip, Attempt, Verdict, Nodes: the contract
 //	refusal.go      the memory of a refusal
-//	pendingop.go    an operation whose caller waits, and how long it does
+//	pendingop.go    an operation whose caller waits, and how long it waits
 //	keyqueue.go     the operations that gather for a key
-//	trip.go         one operation of many
-//	outcome.go      many answers of one
-//	server.go       what was told of a server
+//	trip.go         makes one operation of many
+//	outcome.go      makes many answers of one
+//	server.go       which servers are away, and the events that tell it
 //	nodes.go        which node has a key, and which may have it by now
 //	batch.go        trips that go together, until all have an answer
 //	pipeline.go     one batch after the other, and outages
 //	engine.go       Engine: Update
-//	inspect.go      what tests of stores look at
+//	inspect.go      methods for the tests of stores
 package engine

@@ -11,27 +11,27 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Config is what an engine is made with.
+// Config configures an engine.
 type Config struct {
 	Carrier Carrier
-	// Timeout is the longest that an operation takes.
+	// Timeout is the longest time that an operation takes.
 	Timeout time.Duration
-	// Nodes finds the nodes of the store; nil: it has one.
+	// Nodes finds the nodes of the store; nil: the store has one node.
 	Nodes *Nodes
-	// Observe is called with what no call returns, in any goroutine, one call after the
-	// other. It must not block. nil: nothing is told.
+	// Observe is called with each event, in any goroutine, one call after the other. It
+	// must not block. nil: the engine tells no events.
 	Observe func(Event)
 }
 
-// forTrips is how long attempts at a trip are made: then the time is up for those who wait,
-// and all of them are to hear why.
+// forTrips returns how long the engine makes attempts at a trip. It is a 20th less than
+// Timeout, so that the waiting callers hear why the trip failed.
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
 
-// silent is the cause of an outage in which the store has said nothing.
+// silent returns the cause of an outage in which the store has not answered.
 func (c *Config) silent() error { return fmt.Errorf("no answer within %v", c.Timeout) }
 
-// Engine is the part of a store that lies above the wire. It is safe for concurrent use; it
-// has no goroutine while nothing is asked of it, forgets a key that was not used for 10
+// Engine is the part of a store above the wire. It is safe for concurrent use. It has no
+// goroutine while nobody asks it anything, forgets a key that nobody has used for 10
 // minutes, and needs no Close.
 type Engine struct {
 	config  Config
@@ -43,24 +43,24 @@ type Engine struct {
 
 	serversMu sync.Mutex
 	servers   map[string]*server // by address
-	ill       atomic.Int64       // how many of them are
+	ill       atomic.Int64       // number of ill servers
 }
 
-// shardCount is the number of pipelines to a node: each has one batch under way at most,
-// so that those of other keys do not wait for it.
+// shardCount is the number of pipelines to a node. Each has at most one batch under way, so
+// the keys of one pipeline do not wait for a batch of another.
 const shardCount = 4
 
-// shard is a part of the keys, with what is under way for them.
+// shard is a part of the keys, with the trips that are under way for them.
 type shard struct {
 	*Engine
 
-	mu    sync.Mutex // protects what follows, and all that the queues and pipelines hold
+	mu    sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
 	keys  map[string]*keyQueue
-	pipes map[string]*pipeline // by the address of a node; "": of the keys whose node is not known
-	first *pendingOp           // of those whose callers wait, in their order
+	pipes map[string]*pipeline // by the address of a node; "": for keys whose node is not known
+	first *pendingOp           // list of the operations whose callers wait, in their order
 	last  *pendingOp
-	clock *time.Timer // until the first has waited for too long; nil: nobody waits
-	broom *time.Timer // until keys are dropped that nobody uses; nil: there are none
+	clock *time.Timer // fires when the first of them has waited for too long; nil: nobody waits
+	broom *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
 }
 
 // New returns an engine. It does no I/O.
@@ -76,13 +76,13 @@ func New(c Config) *Engine {
 
 var seed = maphash.MakeSeed()
 
-// shard returns where a bucket's key is.
+// shard returns the shard of a bucket's key.
 func (e *Engine) shard(key string) *shard {
 	return &e.shards[maphash.String(seed, key)%shardCount]
 }
 
-// Update is a store's [leak.Store.Update]. Its errors are ctx's own, those that the carrier
-// has found to be Failed, and those of Away.
+// Update implements [leak.Store]. It returns ctx's own errors, the errors that the carrier
+// has found to be Failed, and those that the carrier's Away makes.
 func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
@@ -104,7 +104,7 @@ func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Re
 			<-w.ready
 		}
 	}
-	if w.lapsed { // others may still have it in their hands
+	if w.lapsed { // other goroutines may still use w
 		return r, w.err
 	}
 	if err = w.err; err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// ages is a limit of which nothing leaks in a test.
+// ages is a limit so slow that nothing leaks from it during a test.
 var ages = []leak.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
 
 // calls asks for n calls of one unit, now.
@@ -28,7 +28,8 @@ func calls(n int) *leak.Op {
 	return op
 }
 
-// bubble runs a test in virtual time, and lets what has no more to do end.
+// bubble runs a test in virtual time, and then gives the engine's idle goroutines time to
+// end.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(time.Minute)
@@ -36,7 +37,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-// each lets n goroutines work, and waits for them.
+// each runs work in n goroutines, and waits for them.
 func each(n int, work func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -45,8 +46,8 @@ func each(n int, work func(i int)) {
 	wg.Wait()
 }
 
-// kinds are stores, each with how to make a carrier for another worker, and the level of a
-// key.
+// kinds are the kinds of stores. Each entry makes a store, and returns how to make a
+// carrier for one more worker of it, and how to read the level of a key.
 var kinds = map[string]func() (worker func() engine.Carrier, level func() float64){
 	"map": func() (func() engine.Carrier, func() float64) {
 		s := newShelf()
@@ -59,7 +60,7 @@ var kinds = map[string]func() (worker func() engine.Carrier, level func() float6
 	},
 }
 
-func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
+func TestATripIsMadeExactlyOnceOverABadLine(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for range 10 {
@@ -87,8 +88,8 @@ func TestATripIsMadeExactlyOnceWhateverIsLostOrRepeated(t *testing.T) {
 	}
 }
 
-func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
-	vain, kept := 0., 0. // calls that nobody made, and those of them that did not come back
+func TestBookingsOfCallersWhoHaveGoneComeBack(t *testing.T) {
+	unclaimed, stuck := 0., 0. // booked calls that nobody made, and those of them that did not come back
 	for range 20 {
 		bubble(t, func(t *testing.T) {
 			s := newShelf()
@@ -105,16 +106,16 @@ func TestWhatIsBookedForCallersWhoHaveGoneComesBack(t *testing.T) {
 			})
 			time.Sleep(time.Minute)
 			line.wait()
-			vain += s.calls() - float64(got.Load())
-			kept += s.level("key") - float64(got.Load())
+			unclaimed += s.calls() - float64(got.Load())
+			stuck += s.level("key") - float64(got.Load())
 			require.GreaterOrEqual(t, s.level("key"), float64(got.Load())-0.1)
 		})
 	}
-	require.Greater(t, vain, 100.)
-	require.Less(t, kept, 0.2*vain, "more than could be others' by now: see State.Settle")
+	require.Greater(t, unclaimed, 100.)
+	require.Less(t, stuck, 0.2*unclaimed, "more than could be others' by now: see State.Settle")
 }
 
-// hanging is a carrier that hangs while it is told to, whatever its context.
+// hanging is a carrier that hangs until the test lets it go, whatever its context.
 type hanging struct {
 	engine.Carrier
 	mu    sync.Mutex
@@ -174,8 +175,7 @@ func TestEveryOperationEndsInTime(t *testing.T) {
 	})
 }
 
-// first is a carrier that holds the attempts at the first trip until it is told to let them
-// go.
+// first is a carrier that holds the attempts at the first trip until the test lets them go.
 type first struct {
 	engine.Carrier
 	free chan struct{}
@@ -188,7 +188,7 @@ func (f *first) Send(ctx context.Context, to engine.Node, todo []engine.Attempt)
 	f.Carrier.Send(ctx, to, todo)
 }
 
-func TestWhatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
+func TestATripThatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		f := &first{&porter{s}, make(chan struct{})}
@@ -214,7 +214,7 @@ func TestCallersOfAKeyGoTogether(t *testing.T) {
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
 		free := h.hang()
 		var wg sync.WaitGroup
-		var places sync.Map // by how full the bucket is there
+		var places sync.Map // by the level of the bucket at the place
 		for range 1000 {
 			wg.Go(func() {
 				r, err := e.Update(context.Background(), "key", calls(1))
@@ -232,7 +232,7 @@ func TestCallersOfAKeyGoTogether(t *testing.T) {
 	})
 }
 
-func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
+func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}
@@ -261,7 +261,7 @@ func TestARefusalIsHeardAgainWithoutATrip(t *testing.T) {
 	})
 }
 
-// settle reports that the call of a charge has cost as much.
+// settle returns a report that the call of a charge has cost used.
 func settle(c *leak.Charge, used float64) []leak.Report {
 	return []leak.Report{{Kind: leak.Settled, Charge: c, Used: leak.Units{used}}}
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Event is something that no call returns as its error.
+// Event is news that no call returns as its error.
 type Event struct {
 	Kind Kind
-	Key  string // the bucket's; "": it is about a server
+	Key  string // the bucket's; "": the event is about a server
 	Err  error  // the cause
 }
 
@@ -17,24 +17,24 @@ type Kind uint8
 
 // The kinds of events.
 const (
-	Away     Kind = iota + 1 // a server does not answer, or refuses all for now
+	Away     Kind = iota + 1 // a server does not answer, or refuses every request for now
 	Back                     // a server answers again, or another in its place
 	Differ                   // another worker uses a key with other limits
-	Garbage                  // a key held what no engine has written
+	Garbage                  // a key held bytes that no engine has written
 	Lost                     // a report did not reach the server
-	Denial                   // a server does not let this program in
-	DataLoss                 // a server has lost what it had said of a key
+	Denial                   // a server denies this program access
+	DataLoss                 // a server has lost what it had answered about a key
 )
 
-// events are still to be told.
+// events are the events that the engine still has to tell.
 type events struct {
 	mu    sync.Mutex
 	queue []Event
 	busy  bool // a goroutine tells them
 }
 
-// tell has an event told, in the order in which they come. It may be called with
-// any lock held.
+// tell queues an event for Observe. Observe gets the events in their order. The caller
+// may hold any lock.
 func (e *Engine) tell(kind Kind, key string, err error) {
 	if e.config.Observe == nil {
 		return
@@ -65,10 +65,11 @@ func (e *Engine) observe() {
 	}
 }
 
-// lose tells of the reports that are lost with an operation.
+// lose tells that the reports of an operation are lost.
 func (sh *shard) lose(q *keyQueue, err error) { sh.tell(Lost, q.Bucket, err) }
 
-// tellOf tells of what an answer says beside what was asked. The shard's lock is held.
+// tellOf tells the events that an answer carries besides the reply. The shard's lock
+// is held.
 func (sh *shard) tellOf(a *Attempt) {
 	q := a.queue
 	if a.Reply.Garbage {

@@ -14,11 +14,11 @@ func TestTheExam(t *testing.T) {
 	outboundtest.TestStore(t, func(*testing.T) leak.Store { return s.worker(engine.Config{}) })
 }
 
-func TestTheExamOverALineThatLosesRepeatsAndDelays(t *testing.T) {
+func TestTheExamOverABadLine(t *testing.T) {
 	s := newShelf()
 	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
-		// No reply is lost: a repeated one tells the state of a moment ago, and the exam wants
-		// that of now.
+		// The line loses no reply. A repeated reply tells the state of a moment ago, and the
+		// exam wants the state of now.
 		line := &badLine{Carrier: &porter{s}, dice: dice(t), lost: 0.1, repeated: 0.2, delay: time.Millisecond / 10}
 		t.Cleanup(line.wait)
 		return s.worker(engine.Config{Carrier: line})

@@ -12,14 +12,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// rowCarrier is a carrier on rows: it computes the step here, and swaps the row.
+// rowCarrier is a carrier on rows. It computes the step in this process, and swaps the row.
 type rowCarrier struct {
 	table  *table
 	worker string
 }
 
-// newRowStore returns a store on the rows of a table. It makes one trip for a step, makes it
-// exactly once, and ends within timeout.
+// newRowStore returns a store on the rows of a table. The store makes one trip for a step,
+// makes it exactly once, and ends within timeout.
 func newRowStore(t *table, timeout time.Duration) leak.Store {
 	c := rowCarrier{table: t, worker: rand.Text()}
 	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
@@ -100,7 +100,7 @@ func (c rowCarrier) Away(cause error) error { return fmt.Errorf("%w: %w", leak.E
 // bucket reads a row. What cannot be read is garbage: full to the brim.
 func (r row) bucket() (s leak.Stored) {
 	if r.token != 0 {
-		_ = s.UnmarshalBinary(r.state) // then Apply takes it for full
+		_ = s.UnmarshalBinary(r.state) // after an error Apply takes the bucket for full
 	}
 	return s
 }

@@ -1,12 +1,12 @@
 package engine
 
-// Forget drops what is remembered of a key's refusals, for tests that set the store's clock:
-// the time here knows nothing of that.
+// Forget drops a key's remembered refusal. Tests call it after they set the store's clock,
+// because the engine measures a refusal by the local clock.
 func (e *Engine) Forget(key string) {
 	e.with(key, func(q *keyQueue) { q.refusal = refusal{} })
 }
 
-// Pending returns how many operations of a key wait for a trip, for tests.
+// Pending returns the number of operations of a key that wait for a trip, for tests.
 func (e *Engine) Pending(key string) (n int) {
 	e.with(key, func(q *keyQueue) { n = len(q.pending) })
 	return n
@@ -21,7 +21,7 @@ func (e *Engine) with(key string, f func(*keyQueue)) {
 	}
 }
 
-// Keys returns how many keys are remembered, for tests.
+// Keys returns the number of keys that the engine remembers, for tests.
 func (e *Engine) Keys() (n int) {
 	for i := range e.shards {
 		sh := &e.shards[i]
@@ -43,8 +43,7 @@ func (e *Engine) Locked() bool {
 	return false
 }
 
-// HoldServers holds the lock that all servers share until it is told to let it go, for
-// tests.
+// HoldServers takes the lock of the map of servers, for tests. free releases it.
 func (e *Engine) HoldServers() (free func()) {
 	e.serversMu.Lock()
 	return e.serversMu.Unlock

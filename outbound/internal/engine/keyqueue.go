@@ -6,8 +6,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// keyQueue is what an engine knows of one key, and the operations that gather while a trip
-// is under way.
+// keyQueue holds the engine's knowledge of one key, and the operations that gather while a
+// trip is under way.
 type keyQueue struct {
 	Key
 	pipe    *pipeline
@@ -20,12 +20,12 @@ type keyQueue struct {
 
 	refusal refusal
 	offset  clockOffset
-	differ  time.Time // when it was last told
-	loss    time.Time // when it was last told
+	differ  time.Time // when a Differ event was last told
+	loss    time.Time // when a DataLoss event was last told
 }
 
-// enter has an operation carried out, or answers it at once: then it returns no pendingOp,
-// but an error, or writes the reply.
+// enter queues an operation, or answers it at once. If it answers, it returns no
+// pendingOp: it returns an error, or writes the reply.
 func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, error) {
 	now := time.Now()
 	sh.mu.Lock()
@@ -53,7 +53,7 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 	return w, nil
 }
 
-// probe asks something of the store that nobody waits for.
+// probe sends the store a look that nobody waits for.
 func (sh *shard) probe(q *keyQueue, op *leak.Op) {
 	sh.push(q, &pendingOp{op: &leak.Op{Limits: op.Limits, Stamp: op.Stamp}, queue: q, gone: true})
 }
@@ -65,7 +65,7 @@ func (sh *shard) push(q *keyQueue, w *pendingOp) {
 	}
 }
 
-// arrived lets the next trip of a key go.
+// arrived notes that a trip of a key has ended, and lets the next one go.
 func (sh *shard) arrived(q *keyQueue) {
 	q.away = false
 	if len(q.pending) > 0 && !q.queued {
@@ -73,7 +73,7 @@ func (sh *shard) arrived(q *keyQueue) {
 	}
 }
 
-// fail answers all that gather for a key.
+// fail ends all pending operations of a key with an error.
 func (sh *shard) fail(q *keyQueue, err error) {
 	for _, w := range q.pending {
 		if w.tells && !w.gone {
@@ -85,7 +85,7 @@ func (sh *shard) fail(q *keyQueue, err error) {
 	q.pending = nil
 }
 
-// key returns the queue of a key, and makes one if there is none.
+// key returns the queue of a key, and makes it if there is none.
 func (sh *shard) key(key string, now time.Time) *keyQueue {
 	q := sh.keys[key]
 	if q == nil {
@@ -100,20 +100,20 @@ func (sh *shard) key(key string, now time.Time) *keyQueue {
 	return q
 }
 
-// A key that nobody uses is remembered for so long, while others come and while none do.
-// The engine numbers trips, and not the key, so nothing is charged twice. What calls from
-// before would give back is lost.
+// An unused key is remembered for idle while new keys come, and for unused while none
+// come. The engine numbers trips for all keys together, so nothing is charged twice. Calls
+// from before can no longer give anything back.
 const (
 	idle   = time.Minute
 	unused = 10 * time.Minute
 )
 
-// idles reports whether nobody has used a key for so long.
+// idles reports whether nobody has used a key for longer than d.
 func (q *keyQueue) idles(d time.Duration, now time.Time) bool {
 	return !q.away && !q.queued && len(q.pending) == 0 && now.Sub(q.used) > d
 }
 
-// clear drops the keys that nobody uses, and comes again while there are others.
+// clear drops the unused keys, and runs again later while other keys are left.
 func (sh *shard) clear() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -127,11 +127,12 @@ func (sh *shard) clear() {
 		sh.broom.Reset(unused)
 		return
 	}
-	sh.keys = make(map[string]*keyQueue) // one that was large stays so
+	sh.keys = make(map[string]*keyQueue) // a map that was large does not shrink
 	sh.broom = nil
 }
 
-// sweep looks at a few keys and drops the idle ones, which keeps up with new ones.
+// sweep looks at up to four keys and drops the idle ones. It runs with each new key, and
+// so keeps up with them.
 func (sh *shard) sweep(now time.Time) {
 	looked := 0
 	for key, q := range sh.keys {

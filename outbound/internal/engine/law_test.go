@@ -15,8 +15,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// An answer that is late, because the reply before it was lost or the line is slow, tells of
-// a place at which others have followed long since. Its call must not leave beside theirs.
+// A late answer tells a place that others have followed long since. It is late because the
+// reply before it was lost or because the line is slow. Its call must not leave beside
+// theirs.
 func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 	limit := outbound.Limit{Capacity: 50, LeakRate: 50}
 	for name, kind := range kinds {
@@ -40,14 +41,14 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 					line.wait()
 				})
 				require.Greater(t, left.Len(), 600)
-				late := 150 * time.Millisecond // the bound of what is late, and a normal way back
+				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
 				require.NoError(t, left.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*late.Seconds()))
 			})
 		})
 	}
 }
 
-// unheard is a carrier whose next reply is lost, and that hears so after a while.
+// unheard is a carrier that loses its next reply, and reports the loss after a while.
 type unheard struct {
 	engine.Carrier
 	after time.Duration // 0: the reply arrives
@@ -63,7 +64,7 @@ func (u *unheard) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 	}
 }
 
-func TestARepeatedReplyIsLaidOnTheTimeOfTheFirst(t *testing.T) {
+func TestARepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

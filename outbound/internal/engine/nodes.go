@@ -7,16 +7,18 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// recipient is where an attempt goes. While a node hangs, the carrier may hear of the one
-// that was promoted only after timeouts of its own: such an attempt has a node.
+// recipient is the node that an attempt asks. While a node hangs, the carrier may learn of
+// the promoted one only after timeouts of its own. So the engine names the node of such an
+// attempt.
 type recipient struct {
-	node  Node // nil: the carrier knows
-	aside bool // it is asked in place of the pipeline's: if it answers, it was promoted
+	node  Node // nil: the carrier chooses the node
+	aside bool // the node is asked in place of the pipeline's: if it answers, it has been promoted
 }
 
-// other returns another node that may have the pipeline's keys by now, or nil: the one that
-// the carrier takes for their owner, or the heir that seek has found. An heir says that it
-// does not have them yet. The shard's lock is held, here and in what follows.
+// other returns another node that may have the pipeline's keys by now, or nil. It is the
+// node that the carrier takes for their owner, or the heir that seek has found. An heir
+// refuses the keys until it is promoted. The shard's lock is held, here and in the
+// functions below.
 func (p *pipeline) other() Node {
 	nodes := p.shard.config.Nodes
 	if nodes == nil || nodes.Heir == nil || p.key == nil || p.aside >= attemptsAtOnce {
@@ -29,7 +31,7 @@ func (p *pipeline) other() Node {
 }
 
 // seek finds an heir of the pipeline's node, for a batch that is late. Finding it may take
-// any time, and nobody who holds a lock may wait for that.
+// any time, so seek does it in a goroutine that holds no lock.
 func (p *pipeline) seek(b *batch) {
 	nodes := p.shard.config.Nodes
 	if nodes == nil || nodes.Heir == nil || p.key == nil || p.seeking {
@@ -52,7 +54,7 @@ func (p *pipeline) seek(b *batch) {
 	}()
 }
 
-// recipient returns where an attempt goes.
+// recipient returns the node that an attempt asks.
 func (p *pipeline) recipient(aside bool) recipient {
 	if aside || p.out >= attemptsAtOnce {
 		if node := p.other(); node != nil {
@@ -65,7 +67,7 @@ func (p *pipeline) recipient(aside bool) recipient {
 	return recipient{node: p.direct}
 }
 
-// address returns the address of a node, or "" of none.
+// address returns the address of a node, or "" if n is nil.
 func address(n Node) string {
 	if n == nil {
 		return ""
@@ -85,7 +87,8 @@ func (p *pipeline) count(to recipient, by int) {
 	}
 }
 
-// replace moves the keys of a pipeline to that of the node which has answered in its place.
+// replace moves the keys of a pipeline to the pipeline of the node that has answered in its
+// place.
 func (sh *shard) replace(p *pipeline, by Node) {
 	to := sh.pipe(by.Addr())
 	to.key, to.direct, to.after, to.outage = p.key, by, p.server, outage{}
@@ -101,7 +104,8 @@ func (sh *shard) replace(p *pipeline, by Node) {
 	p.ready = p.ready[:0]
 }
 
-// leave has the keys of a pipeline look for their nodes anew: others may have them by now.
+// leave makes the keys of a pipeline look for their nodes anew, because other nodes may
+// have them by now.
 func (sh *shard) leave(p *pipeline) {
 	if sh.config.Nodes == nil || p.finds {
 		return
@@ -114,8 +118,8 @@ func (sh *shard) leave(p *pipeline) {
 	}
 }
 
-// find moves the keys that are ready to the pipelines of their nodes. Only who asks a store
-// that has not answered yet has to wait for it.
+// find moves the ready keys to the pipelines of their nodes. Keys whose node is known do
+// not wait for it.
 func (p *pipeline) find() {
 	sh := p.shard
 	for {
@@ -152,15 +156,15 @@ func (p *pipeline) find() {
 	}
 }
 
-// found is what the carrier says of a key's node.
+// found is the carrier's answer about a key's node.
 type found struct {
 	node    Node
 	verdict Verdict
 	err     error
 }
 
-// ownerOf finds the node that has a key. It waits no longer than for a trip, whatever the
-// carrier does meanwhile.
+// ownerOf finds the node that has a key. It waits no longer than for a trip, even if the
+// carrier takes longer.
 func (p *pipeline) ownerOf(key string) found {
 	sh := p.shard
 	timeout := sh.config.forTrips()
@@ -185,8 +189,8 @@ func (p *pipeline) ownerOf(key string) found {
 	}
 }
 
-// settle gives a key to the pipeline of its node, unless that is away: then the key may
-// soon be another's.
+// settle gives a key to the pipeline of its node, unless that node is away: then another
+// node may soon have the key.
 func (sh *shard) settle(q *keyQueue, to *pipeline) {
 	now := time.Now()
 	to.key = &q.Key
@@ -205,7 +209,7 @@ func (sh *shard) settle(q *keyQueue, to *pipeline) {
 	hangs := op != nil && to.hangs(now)
 	if hangs {
 		q.pipe = to
-		op = &leak.Op{Limits: op.Limits, Stamp: op.Stamp} // its caller goes
+		op = &leak.Op{Limits: op.Limits, Stamp: op.Stamp} // the caller of op goes, so the probe needs an operation of its own
 	}
 	sh.fail(q, err)
 	if hangs {
@@ -213,8 +217,8 @@ func (sh *shard) settle(q *keyQueue, to *pipeline) {
 	}
 }
 
-// refresh has the nodes looked for again: by itself a client goes on for long with one that
-// has died.
+// refresh makes the carrier look for the nodes again. Without it, a client goes on for long
+// with a node that has died.
 func (e *Engine) refresh() {
 	if e.config.Nodes != nil {
 		e.config.Nodes.Refresh()

@@ -7,17 +7,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// outcome is what comes of a trip's operations.
+// outcome is the result of a trip for its operations.
 type outcome struct {
 	*Trip
-	reply   *leak.Reply   // of those who got what they asked
-	refusal *leak.Reply   // of those who were refused; nil: nobody was
-	charges []leak.Charge // of all gates, or of main
-	err     error         // of all
-	over    []*pendingOp  // their callers wait for it
+	reply   *leak.Reply   // for the callers who got what they asked for
+	refusal *leak.Reply   // for the refused callers; nil: the store refused nobody
+	charges []leak.Charge // the charges of all gates, or of main
+	err     error         // the error of all operations
+	over    []*pendingOp  // the operations that this trip ends
 }
 
-// errUntold is why the report of a caller that has gone was lost.
+// errUntold is the reason why the report of a caller that has gone was lost.
 var errUntold = errors.New("the step was not made, and no caller was left to report again")
 
 // deliver notes what a reply says, and lets the key's next trip go. The callers hear of it
@@ -41,7 +41,7 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 	}
 	if r.Refused {
 		o.refusal = r
-		if len(t.ops) > 1 { // perhaps not all are
+		if len(t.ops) > 1 { // perhaps the store did not refuse all of them
 			o.reply = new(leak.Reply)
 			*o.reply = *r
 			o.reply.Refused, o.reply.Limit, o.reply.Wait = false, -1, 0
@@ -56,9 +56,9 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 	return o
 }
 
-// divide says who is answered. The first gates have a charge each. The next one is refused,
-// and with it those who ask for as much, and all others who have no room in the state that
-// the reply tells. The rest goes with the next trip.
+// divide chooses the operations that the reply answers. Each of the first gates has a
+// charge. If the store has refused the next one, divide refuses it, all that ask for as
+// much, and all others without room in the reply's state. The rest go with the next trip.
 func (o *outcome) divide(sh *shard) {
 	booked := len(o.charges)
 	var again []*pendingOp
@@ -91,8 +91,8 @@ func (o *outcome) divide(sh *shard) {
 	}
 }
 
-// refuses returns what a call of this cost is told if it has no room in the state that the
-// reply tells, and nil if it has.
+// refuses returns the refusal of a call of this cost if it has no room in the reply's
+// state, and nil if it has room.
 func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
 	if o.refusal == nil {
 		return nil
@@ -108,7 +108,7 @@ func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
 	return &r
 }
 
-// hand lets the callers go. From then on their operations are theirs.
+// hand answers the callers. From then on their operations are theirs.
 func (o *outcome) hand(sh *shard) {
 	if o.err != nil {
 		for _, w := range o.over {
@@ -146,7 +146,7 @@ func (o *outcome) hand(sh *shard) {
 	}
 }
 
-// giveBack returns places whose callers have gone.
+// giveBack gives back the places of callers who have gone.
 func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
 	op := &leak.Op{Limits: t.Op.Limits, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
 	sh.mu.Lock()
@@ -154,8 +154,8 @@ func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
 	sh.push(t.queue, &pendingOp{op: op, queue: t.queue, gone: true})
 }
 
-// stale answers a trip that counts by limits which are not in force. Nothing was done, and
-// the callers who are still there ask again.
+// stale ends a trip by limits that are not in force. The store has done nothing, and the
+// callers who are still there ask again.
 func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 	q := t.queue
 	q.fence = t.Fence

@@ -11,38 +11,38 @@ type pendingOp struct {
 	op      *leak.Op // nil: the caller has gone
 	queue   *keyQueue
 	ready   chan struct{}
-	reply   *leak.Reply // but for the charges; operations with the same answer share it
+	reply   *leak.Reply // without the charges; operations with the same answer share it
 	charges []leak.Charge
 	err     error
 
-	until  time.Time // when its caller has waited for too long
+	until  time.Time // time at which its caller has waited for too long
 	before *pendingOp
-	after  *pendingOp // in the shard's list
+	after  *pendingOp // neighbours in the shard's list
 
-	place    int  // of its charge among the trip's, as one of its gates; below 0: none
+	place    int  // as a gate: index of its charge among the trip's; below 0: it has none
 	gate     bool // it is one of its trip's gates
-	tells    bool // it has reports
-	packed   bool // they are in a trip, and go with that
-	reported bool // they went with a trip before the one under way
-	lapsed   bool // its time has come
+	tells    bool // op has reports
+	packed   bool // a trip has taken its reports along
+	reported bool // its reports went with a trip before the one under way
+	lapsed   bool // its caller has gone because the time was up
 	gone     bool // nobody wants the answer
-	over     bool // the answer is there
+	over     bool // it has its answer
 }
 
-// Where a gate has no charge.
+// The places of gates without a charge.
 const (
 	refused  = -1
 	requeued = -2 // it goes with the next trip
 )
 
-// free lets a pendingOp be used again, by the same engine: in a testing bubble, its channel
-// belongs to that.
+// free keeps a pendingOp for reuse by the same engine. Another engine must not use it: in a
+// testing bubble, its channel belongs to that bubble.
 func (e *Engine) free(w *pendingOp) {
 	*w = pendingOp{ready: w.ready}
 	e.ops.Put(w)
 }
 
-// fail lets the caller go with an error.
+// fail answers the caller with an error.
 func (w *pendingOp) fail(err error) {
 	if !w.gone {
 		w.err = err
@@ -50,9 +50,9 @@ func (w *pendingOp) fail(err error) {
 	}
 }
 
-// list has the caller of an operation wait from now on for Config.Timeout at most,
-// whatever its operation waits for: other trips, a repetition, a client that hangs.
-// The shard's lock is held, here and in what follows.
+// list bounds how long the caller of an operation waits: from now on for Config.Timeout,
+// even if the operation waits for other trips, for a repetition or for a client that hangs.
+// The shard's lock is held, here and in the functions below.
 func (sh *shard) list(w *pendingOp, now time.Time) {
 	w.until = now.Add(sh.config.Timeout)
 	if w.before = sh.last; w.before != nil {
@@ -87,7 +87,7 @@ func (sh *shard) end(w *pendingOp) {
 	w.over = true
 }
 
-// lapse lets those callers go who have waited for too long.
+// lapse answers the callers who have waited for too long.
 func (sh *shard) lapse() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -107,8 +107,8 @@ func (sh *shard) lapse() {
 	sh.clock.Reset(sh.first.until.Sub(now))
 }
 
-// abandon gives up an operation. It reports whether that was in time; what it may
-// book all the same is given back.
+// abandon gives up an operation. It reports whether the operation had no answer yet. If a
+// trip books for it all the same, hand gives the booking back.
 func (sh *shard) abandon(w *pendingOp, err error) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -119,7 +119,7 @@ func (sh *shard) abandon(w *pendingOp, err error) bool {
 	return true
 }
 
-// drop lets go of an operation whose caller goes. The shard's lock is held.
+// drop notes that the caller of an operation goes. The shard's lock is held.
 func (sh *shard) drop(w *pendingOp, err error) {
 	sh.unlist(w)
 	w.gone, w.op = true, nil

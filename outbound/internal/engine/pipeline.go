@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// pipeline is the keys of one shard on one node. At most one batch of their trips is under
-// way, and the others gather for the next.
+// pipeline holds the keys of one shard on one node. At most one batch of their trips is under
+// way, and further operations gather for the next.
 type pipeline struct {
 	shard  *shard
 	node   string // the node's address; "" if the store has one node
-	key    *Key   // one of those that it has there; nil: there was none yet
+	key    *Key   // one of its keys; nil: it has had none yet
 	server *server
-	ready  []*keyQueue // with something pending, and no trip away
+	ready  []*keyQueue // keys with pending operations and no trip under way
 	busy   bool
-	finds  bool          // it has no node, but finds that of each key
-	worker chan struct{} // wakes the goroutine that waits for work; nil: none does
+	finds  bool          // it has no node of its own, but finds the node of each key
+	worker chan struct{} // wakes the goroutine that waits for work; nil: no goroutine waits
 
-	out   int       // attempts that the carrier is busy with
-	began time.Time // the last of them
-	aside int       // attempts at other nodes that it is busy with
+	out   int       // number of attempts that the carrier is busy with
+	began time.Time // when the last of them began
+	aside int       // number of attempts at other nodes that the carrier is busy with
 
-	direct  Node    // the node, if the carrier does not know yet that it has the keys
-	after   *server // whose keys they were
+	direct  Node    // the node, if the carrier does not know yet that this node has the keys
+	after   *server // the server that had the keys before
 	seeking bool    // a goroutine asks for an heir of the node
-	heir    Node    // that it has found; nil: none
+	heir    Node    // the heir that it has found; nil: none
 	outage
 }
 
-// outage is a server that does not answer. One batch at a time tries again, and
-// the others are answered at once: a server that is away adds a timeout to few
-// calls and not to all.
+// outage is the time in which a server does not answer. One batch at a time tries again, and
+// all other operations fail at once: so a server that is away adds a timeout to few calls and
+// not to all.
 type outage struct {
-	cause error // nil: there is none
+	cause error // nil: there is no outage
 	until time.Time
 	pause time.Duration
 }
@@ -42,12 +42,13 @@ const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = 250 * time.Millisecond
 
-	// linger is how long a goroutine waits for more work when there is none: a
-	// new one for each trip would grow its stack again in each.
+	// linger is how long a goroutine waits for more work when there is none. A new goroutine
+	// for each trip would grow its stack again each time.
 	linger = 100 * time.Millisecond
 )
 
-// pipe returns the pipeline to a node. That of no node finds the nodes, if there are several.
+// pipe returns the pipeline to a node. If the store has several nodes, the pipeline of ""
+// finds the nodes of keys.
 func (sh *shard) pipe(node string) *pipeline {
 	p := sh.pipes[node]
 	if p == nil {
@@ -57,7 +58,7 @@ func (sh *shard) pipe(node string) *pipeline {
 	return p
 }
 
-// refuses returns why an operation is not even to be tried.
+// refuses returns the reason why an operation fails without an attempt, or nil.
 func (p *pipeline) refuses(now time.Time) error {
 	if p.cause == nil || !p.busy && !now.Before(p.until) && (p.out < attemptsAtOnce || p.other() != nil) {
 		return nil
@@ -65,9 +66,9 @@ func (p *pipeline) refuses(now time.Time) error {
 	return p.cause
 }
 
-// hangs reports whether the carrier hangs with as many attempts as it is given, and it
-// is time to try one more that nobody waits for: what hangs may be all that is left of
-// an outage.
+// hangs reports whether the carrier hangs with as many attempts as the engine gives it, and
+// whether it is time for a probe: the outage may be over, and only the old attempts may still
+// hang.
 func (p *pipeline) hangs(now time.Time) bool {
 	return p.out >= attemptsAtOnce && !p.busy && now.Sub(p.began) >= p.shard.config.Timeout
 }
@@ -79,7 +80,7 @@ func (p *pipeline) push(q *keyQueue) {
 	case p.busy:
 	case p.worker != nil:
 		p.busy = true
-		p.worker <- struct{}{} // which has room: it is given away with this
+		p.worker <- struct{}{} // this does not block: each send takes the channel away
 		p.worker = nil
 	case p.finds:
 		p.busy = true
@@ -90,8 +91,8 @@ func (p *pipeline) push(q *keyQueue) {
 	}
 }
 
-// run sends batch after batch, and ends when there is nothing for a while. In an
-// outage it tries once.
+// run sends batch after batch, and ends when there is no work for a while. In an outage it
+// tries once.
 func (p *pipeline) run() {
 	work := make(chan struct{}, 1)
 	idle := time.NewTimer(linger)
@@ -117,8 +118,8 @@ func (p *pipeline) run() {
 	}
 }
 
-// next takes what has gathered. If that is nothing, the pipeline is free, and the caller
-// waits for work.
+// next makes a batch of the keys that are ready. If there is none, it marks the pipeline as
+// free, and the caller waits for work.
 func (p *pipeline) next(work chan struct{}) *batch {
 	sh := p.shard
 	sh.mu.Lock()
@@ -127,7 +128,7 @@ func (p *pipeline) next(work chan struct{}) *batch {
 	b := &batch{pipe: p, trips: make([]*Trip, 0, n)}
 	for _, q := range p.ready[:n] {
 		q.queued = false
-		if t := sh.compose(q); t != nil { // else its callers have gone
+		if t := sh.compose(q); t != nil { // nil: all callers have gone
 			q.away = true
 			b.trips = append(b.trips, t)
 		}
@@ -149,12 +150,12 @@ func (p *pipeline) next(work chan struct{}) *batch {
 type successor uint8
 
 const (
-	handedOver successor = iota // another one, which ends this batch
-	goOn                        // the caller
-	pause                       // the caller, once the channel that it has given tells it of work
+	handedOver successor = iota // another goroutine, which ends this batch
+	goOn                        // the calling goroutine
+	pause                       // the calling goroutine, once its channel tells it of work
 )
 
-// end is who goes on when a batch has ended. The shard's lock is held.
+// end returns the successor when a batch has ended. The shard's lock is held.
 func (p *pipeline) end(work chan struct{}) successor {
 	if len(p.ready) > 0 || work == nil {
 		return goOn
@@ -163,8 +164,8 @@ func (p *pipeline) end(work chan struct{}) successor {
 	return pause
 }
 
-// leave takes the goroutine away that waits with this channel. It reports whether
-// there is work for it after all.
+// leave takes away the waiting goroutine of this channel. It reports whether there is work
+// for that goroutine after all.
 func (p *pipeline) leave(work chan struct{}) bool {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
@@ -175,8 +176,8 @@ func (p *pipeline) leave(work chan struct{}) bool {
 	return false
 }
 
-// down begins or prolongs an outage, of what was tried from began on. The shard's lock is
-// held.
+// down begins or prolongs an outage, which a batch that began at began has found. The shard's
+// lock is held.
 func (p *pipeline) down(err error, began, now time.Time) {
 	p.server.down(p, err, began, now)
 	if p.pause == 0 {
@@ -193,9 +194,9 @@ func (p *pipeline) down(err error, began, now time.Time) {
 	p.ready = nil
 }
 
-// up ends an outage: the server has answered what was sent at this time.
+// up ends an outage: the server has answered a request sent at this time.
 func (p *pipeline) up(sent time.Time) {
 	p.outage = outage{}
-	p.heir = nil // another outage may find another one
+	p.heir = nil // the next outage may find another heir
 	p.server.up(p.shard.Engine, sent)
 }

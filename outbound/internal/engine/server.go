@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// server is what was told of one, by all the pipelines to it.
+// server is the state of one server, as all the pipelines to it have told it.
 type server struct {
-	ill atomic.Bool // away or denies
+	ill atomic.Bool // the server is away or denies access
 
-	mu     sync.Mutex // protects what follows
+	mu     sync.Mutex // protects the fields below
 	away   bool
-	key    *Key // one that it had when it was last found away; nil: not known
+	key    *Key // one of the keys that it had when it was last found away; nil: unknown
 	since  time.Time
-	back   time.Time // when it was last told that it is back
+	back   time.Time // when a Back event was last told
 	denies bool
-	told   time.Time // when it was last told that it denies
+	told   time.Time // when a Denial event was last told
 }
 
-// server returns what is known of the server at an address.
+// server returns the state of the server at an address.
 func (e *Engine) server(addr string) *server {
 	e.serversMu.Lock()
 	defer e.serversMu.Unlock()
@@ -31,8 +31,8 @@ func (e *Engine) server(addr string) *server {
 	return sv
 }
 
-// down notes that a pipeline's server is away, as what was tried from began on has found. If
-// another pipeline has found it back since, that is no news.
+// down notes that a pipeline's server is away, as a batch that began at began has found. If
+// another pipeline has found the server back since then, down does nothing.
 func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
@@ -47,7 +47,7 @@ func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	}
 }
 
-// up notes that it has done what was sent at this time.
+// up notes that the server has carried out a request sent at this time.
 func (sv *server) up(e *Engine, sent time.Time) {
 	if !sv.ill.Load() {
 		return
@@ -58,8 +58,8 @@ func (sv *server) up(e *Engine, sent time.Time) {
 	sv.answered(e, sent)
 }
 
-// answered notes that it has answered what was sent at this time: before it was found
-// away, that says nothing. mu is held.
+// answered notes that the server has answered a request sent at this time. If the request
+// was sent before the server was found away, the answer does not bring it back. mu is held.
 func (sv *server) answered(e *Engine, sent time.Time) {
 	if sv.away && sent.After(sv.since) {
 		sv.away, sv.back = false, time.Now()
@@ -68,7 +68,7 @@ func (sv *server) answered(e *Engine, sent time.Time) {
 	sv.note(e)
 }
 
-// note notes whether it is ill. mu is held.
+// note counts the server as ill while it is away or denies access. mu is held.
 func (sv *server) note(e *Engine) {
 	ill := sv.away || sv.denies
 	if sv.ill.Swap(ill) == ill {
@@ -81,7 +81,7 @@ func (sv *server) note(e *Engine) {
 	}
 }
 
-// refused notes an error with which the server has answered what was sent at this time.
+// refused notes an error that the server has answered to a request sent at this time.
 func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
 	if v == Unasked {
 		return
@@ -100,8 +100,8 @@ func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
 	sv.answered(p.shard.Engine, sent)
 }
 
-// inPlace notes that a pipeline's server has done what was sent at this time: that ends the
-// outages of those whose keys it has now.
+// inPlace notes that a pipeline's server has carried out a request sent at this time. That
+// ends the outages of other servers if this one has their keys now.
 func (e *Engine) inPlace(p *pipeline, sent time.Time) {
 	if e.config.Nodes == nil || e.ill.Load() == 0 {
 		return

@@ -9,14 +9,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// shelf is what a store keeps: a map with a mutex.
+// shelf is the state of a store: a map with a mutex.
 type shelf struct {
 	mu     sync.Mutex
 	keys   map[string]*kept
-	booked int // calls
+	booked int // number of booked calls
 }
 
-// kept is what it keeps of a key: beside the bucket, the last trip of each worker.
+// kept is the state of one key: the bucket, and the last trip of each worker.
 type kept struct {
 	leak.Stored
 	last map[*porter]recorded
@@ -43,7 +43,7 @@ func (s *shelf) worker(c engine.Config) *engine.Engine {
 	return engine.New(c)
 }
 
-// errAway is what matches ErrAway.
+// errAway matches leak.ErrAway.
 type errAway struct{ error }
 
 func (errAway) Is(target error) bool { return target == leak.ErrAway }
@@ -65,7 +65,7 @@ func (p *porter) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
 	}
 }
 
-// carryOut carries a trip out unless that has been done.
+// carryOut carries a trip out, unless the shelf has carried it out before.
 func (p *porter) carryOut(t *engine.Trip, into []leak.Charge, now time.Duration) (leak.Reply, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *porter) carryOut(t *engine.Trip, into []leak.Charge, now time.Duration)
 	op.Into = into
 	r := op.Apply(&k.Stored, now)
 	if op.Action == leak.Book && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && !t.Fence {
-		return r, nil // a look, which needs no record
+		return r, nil // a look needs no record
 	}
 	p.booked += len(r.Charges)
 	copied := r
@@ -95,7 +95,7 @@ func (p *porter) carryOut(t *engine.Trip, into []leak.Charge, now time.Duration)
 	return r, nil
 }
 
-// calls returns how many were booked.
+// calls returns the number of booked calls.
 func (s *shelf) calls() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,16 +8,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// MaxOps is the most operations that go in one trip, and the most costs that one books.
+// MaxOps is the largest number of operations in one trip, and of costs that one trip books.
 const MaxOps = 4096
 
-// compose makes a trip of the first operations that have gathered for a key, or nil of
-// nothing. The shard's lock is held, so that no caller goes while its operation is read.
+// compose makes a trip of the first operations that have gathered for a key. It returns nil
+// if there are none. The shard's lock is held, so that no caller goes while compose reads
+// its operation.
 //
 // Operations go together if they count by the same limits, and if one reply answers all of
-// them: any number of gates, or one other booking, and any number that only look. What
-// meters, resumes or replaces goes by itself: a look that went with a Replace would be told
-// the new limits' stamp.
+// them: any number of gates, or one other booking, and any number of looks. An operation
+// that meters, resumes or replaces goes by itself: a look that went with a Replace would
+// get the new limits' stamp.
 func (sh *shard) compose(q *keyQueue) *Trip {
 	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps))}
 	taken, gates := 0, 0
@@ -71,8 +72,8 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 	return t
 }
 
-// join makes one operation of the trip's, and copies all that callers may change once they
-// have gone.
+// join makes one operation of all operations of the trip. It copies everything that callers
+// may change once they have gone.
 func (t *Trip) join() {
 	op := &t.Op
 	op.Action = leak.Book
@@ -92,7 +93,7 @@ func (t *Trip) join() {
 		}
 	}
 	for _, w := range t.ops {
-		if w.packed { // they were in a trip before that did not come to its booking
+		if w.packed { // its reports were in an earlier trip, which did not get as far as its booking
 			w.reported = true
 			continue
 		}
@@ -115,7 +116,7 @@ func isGate(op *leak.Op) bool {
 	return op.Action == leak.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
 }
 
-// onlyLooks reports whether an operation only looks, beside its reports.
+// onlyLooks reports whether an operation does nothing but look and report.
 func onlyLooks(op *leak.Op) bool {
 	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
 }

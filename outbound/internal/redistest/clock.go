@@ -16,12 +16,13 @@ import (
 //go:embed testdata/clock.c
 var clockSource []byte
 
-// clockFile names the file with a server's offset, in its environment.
+// clockFile is the environment variable that names the file with a server's
+// offset.
 const clockFile = "REDISTEST_CLOCK"
 
 var errNoCompiler = errors.New("there is no gcc on PATH, which a clock of the server's own needs")
 
-// clockLibrary builds, once per process, what is preloaded into servers.
+// clockLibrary builds the library that servers preload, once per process.
 var clockLibrary = sync.OnceValues(func() (string, error) {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -42,7 +43,7 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 })
 
 // StartWithClock starts a server whose wall clock [Server.SetClock] moves. The
-// test is skipped where there is no gcc, with which what moves it is built.
+// test is skipped where there is no gcc to build the library that moves it.
 func StartWithClock(t testing.TB, args ...string) *Server {
 	t.Helper()
 	b, err := find()
@@ -60,7 +61,7 @@ func StartWithClock(t testing.TB, args ...string) *Server {
 	return start(t, config{program: b, args: args, env: []string{"LD_PRELOAD=" + library}, clock: true})
 }
 
-// newOffset makes the file that a server's clock reads its offset from.
+// newOffset makes the file from which a server's clock reads its offset.
 func newOffset(path string) (*os.File, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -80,9 +81,9 @@ func writeOffset(f *os.File, offset time.Duration) error {
 	return err
 }
 
-// SetClock sets the server's wall clock, of which TIME and all expiries are, to
-// the system's plus offset, from now on and through restarts. Only a server from
-// [StartWithClock] has one to set.
+// SetClock sets the server's wall clock to the system's plus offset, from now on
+// and through restarts. TIME and all expiries follow that clock. Only a server
+// from [StartWithClock] has such a clock.
 func (s *Server) SetClock(t testing.TB, offset time.Duration) {
 	t.Helper()
 	if s.offset == nil {
@@ -91,6 +92,6 @@ func (s *Server) SetClock(t testing.TB, offset time.Duration) {
 	if err := writeOffset(s.offset, offset); err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	// What is under way may have read the time before.
+	// Commands that are under way may have read the time before.
 	s.Do(t, "PING")
 }

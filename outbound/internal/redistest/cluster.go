@@ -16,16 +16,16 @@ const (
 	allSlots = 16384
 )
 
-// Cluster is a Redis Cluster of three masters with a replica each. Its nodes are
-// killed, stopped and restarted like any [Server].
+// Cluster is a Redis Cluster of three masters with a replica each. A test can kill, stop
+// and restart its nodes like any [Server].
 type Cluster struct {
-	Nodes []*Server // who is a master of them may change
+	Nodes []*Server // which of them are masters may change
 
-	ids []string // by which the nodes know each other, in the same order
+	ids []string // the ids by which the nodes know each other, in the same order
 }
 
-// StartCluster starts a cluster of the test's own, which takes Redis about 2 s.
-// The test is skipped where there is no redis-server.
+// StartCluster starts a cluster of the test's own. That takes Redis about 2 s. The test is
+// skipped where there is no redis-server.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	b, err := find()
@@ -56,9 +56,9 @@ var sharedCluster = sync.OnceValues(func() (*Cluster, error) {
 	return c, nil
 })
 
-// SharedCluster returns the one cluster that serves all tests of a binary, as
-// [Shared] does with one server. Its slots may be moved and its replicas promoted
-// while others use it, but its nodes cannot be killed or stopped.
+// SharedCluster returns the one cluster that serves all tests of a binary, as [Shared] does
+// with one server. A test may move its slots and promote its replicas while others use it,
+// but cannot kill or stop its nodes.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	b, err := find()
@@ -81,7 +81,7 @@ func newCluster(b program) (*Cluster, error) {
 		wg.Go(func() {
 			c.Nodes[i], errs[i] = run(config{program: b, args: []string{
 				"--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
-				// At the defaults a replica takes seconds to be seen.
+				// At the defaults it takes seconds until the master sees a replica.
 				"--repl-ping-replica-period", "1", "--repl-diskless-sync-delay", "0",
 			}})
 		})
@@ -100,7 +100,7 @@ func newCluster(b program) (*Cluster, error) {
 	return c, nil
 }
 
-// join makes one cluster of the nodes: the first three are its masters.
+// join makes a cluster of the nodes: the first three are its masters.
 func (c *Cluster) join() error {
 	for i, n := range c.Nodes {
 		id, err := n.do("CLUSTER", "MYID")
@@ -118,7 +118,7 @@ func (c *Cluster) join() error {
 		if _, err := n.do(slots...); err != nil {
 			return err
 		}
-		// Without one of its own each, they would first have to agree on epochs.
+		// Without epochs of their own the nodes would first have to agree on them.
 		if _, err := n.do("CLUSTER", "SET-CONFIG-EPOCH", i+1); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (c *Cluster) join() error {
 		}
 	}
 	for i, n := range c.Nodes[masters:] {
-		if err := poll(func() error { // until it has heard of its master
+		if err := poll(func() error { // until the replica has heard of its master
 			_, err := n.do("CLUSTER", "REPLICATE", c.ids[i])
 			return err
 		}); err != nil {
@@ -139,8 +139,9 @@ func (c *Cluster) join() error {
 	return poll(c.whole)
 }
 
-// whole tells whether all nodes agree that every slot has a master and a replica, and the
-// replicas have what the masters have. On a busy machine one may be promoted meanwhile.
+// whole reports whether all nodes agree that every slot has a master and a replica, and
+// whether the replicas have all data of the masters. On a busy machine the cluster may
+// promote a replica meanwhile.
 func (c *Cluster) whole() error {
 	if err := c.agree(); err != nil {
 		return err
@@ -177,8 +178,8 @@ func (c *Cluster) end() {
 	}
 }
 
-// agree tells whether every live node finds the cluster in order, and all name
-// the same masters and replicas.
+// agree reports whether every live node finds the cluster in order, and all name the same
+// masters and replicas.
 func (c *Cluster) agree() error {
 	var first any
 	for _, n := range c.Nodes {
@@ -233,7 +234,7 @@ func (s *Server) self() (self, error) {
 	return self{}, fmt.Errorf("the node on port %d does not know itself: %q", s.Port(), reply)
 }
 
-// has tells whether a slot is among those of a node.
+// has reports whether a node has a slot.
 func (s self) has(slot int) bool {
 	for _, r := range s.slots {
 		from, to, isRange := strings.Cut(r, "-")
@@ -242,7 +243,7 @@ func (s self) has(slot int) bool {
 		}
 		first, err := strconv.Atoi(from)
 		last, err2 := strconv.Atoi(to)
-		// Slots on the move are written in another form, and appear as these, too.
+		// A node also writes slots on the move in another form, and lists them here, too.
 		if err == nil && err2 == nil && first <= slot && slot <= last {
 			return true
 		}
@@ -250,8 +251,8 @@ func (s self) has(slot int) bool {
 	return false
 }
 
-// Client returns a client of the cluster, closed when the test ends. The options
-// are go-redis' own defaults, but for what the functions change.
+// Client returns a client of the cluster, which is closed when the test ends. Its options
+// are go-redis' defaults, unless the functions change them.
 func (c *Cluster) Client(t testing.TB, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
 	o := &redis.ClusterOptions{}
@@ -266,7 +267,7 @@ func (c *Cluster) Client(t testing.TB, change ...func(*redis.ClusterOptions)) *r
 	return client
 }
 
-// live returns a node that can be asked.
+// live returns a node that answers.
 func (c *Cluster) live() (*Server, error) {
 	for _, n := range c.Nodes {
 		if n.alive() {

@@ -44,7 +44,8 @@ func TestASlotMovesStepByStep(t *testing.T) {
 	require.Equal(t, from, m.From)
 	require.Equal(t, 1, m.Move(t, 1))
 
-	// What is still there is served there, what is not, at the other master.
+	// The old master serves the keys that it still has, and the other one the
+	// rest.
 	asked, plain := 0, from.Client(t)
 	for i := range 3 {
 		if err := plain.Get(t.Context(), key(i)).Err(); err != nil {
@@ -86,8 +87,8 @@ func TestAClustersClientCanGoThroughProxies(t *testing.T) {
 	require.Equal(t, 1, p.Counts().Commands["INCR"])
 }
 
-// This one breaks the cluster that the others use, and mends it: a second one
-// would take its seconds.
+// This test breaks the shared cluster and mends it: a cluster of its own would
+// take seconds.
 func TestAClusterReplacesAMasterThatWasKilled(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)

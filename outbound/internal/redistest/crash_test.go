@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// child runs TestInAProcessOfItsOwn in one.
+// child runs TestInAProcessOfItsOwn in a process of its own.
 func child(t *testing.T, does string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInAProcessOfItsOwn$", "-test.v", "-test.timeout=60s")
@@ -22,7 +22,7 @@ func child(t *testing.T, does string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// A part of the tests below.
+// TestInAProcessOfItsOwn is the child's part of the tests below.
 func TestInAProcessOfItsOwn(t *testing.T) {
 	does := os.Getenv("REDISTEST_CHILD")
 	switch does {
@@ -46,7 +46,7 @@ func TestInAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestNothingSurvivesAProcessThatEnds(t *testing.T) {
+func TestServersAndFilesEndWithTheirProcess(t *testing.T) {
 	need(t)
 	for _, how := range []string{"kill", "panic", "return"} {
 		t.Run(how, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestNothingSurvivesAProcessThatEnds(t *testing.T) {
 	}
 }
 
-// withoutServer is what tests see where there is no redis-server.
+// withoutServer makes a test see a machine without redis-server.
 func withoutServer(t *testing.T) {
 	tests := []struct {
 		name string

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What it imports is for tests, and not for users' binaries.
+// The package imports libraries for tests, which do not belong in users'
+// binaries.
 func TestOnlyTestsImportThisPackage(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "./...")
 	cmd.Dir = "../../.."

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// mine fails the test if the server serves others, too.
+// mine fails the test if the server also serves other tests.
 func (s *Server) mine(t testing.TB) {
 	t.Helper()
 	if s.shared {
@@ -25,8 +25,8 @@ func (s *Server) real(t testing.TB, what string) {
 	}
 }
 
-// Stop stops the process, as a machine that hangs: what it was asked it answers
-// after [Server.Cont]. It returns when the process stands.
+// Stop stops the process, like a machine that hangs. The server answers requests
+// from meanwhile after [Server.Cont]. Stop returns when the process stands still.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	s.real(t, "cannot be stopped")
@@ -52,15 +52,15 @@ func (s *Server) standing(yes bool) {
 	s.stopped = yes
 }
 
-// alive tells whether it can be asked.
+// alive reports whether the server can answer.
 func (s *Server) alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.stopped && !s.process.ended()
 }
 
-// Kill ends the process at once (SIGKILL), stopped or not: connections to it
-// break, and the port refuses new ones.
+// Kill ends the process at once (SIGKILL), even if it is stopped: connections to
+// it break, and the port refuses new ones.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	s.mine(t)
@@ -71,8 +71,8 @@ func (s *Server) Kill(t testing.TB) {
 	s.current().kill()
 }
 
-// Save keeps what the server holds now for the next [Server.Restart], and for
-// that one only.
+// Save keeps the server's data of now for the next [Server.Restart], and for that
+// one only.
 func (s *Server) Save(t testing.TB) {
 	t.Helper()
 	s.real(t, "cannot keep what it held at one moment")
@@ -80,9 +80,10 @@ func (s *Server) Save(t testing.TB) {
 	s.saved = true
 }
 
-// Restart kills the server, if it runs, and starts it on the same port: with
-// what [Server.Save] has kept since the last start, else empty. What
-// [Server.Config] has set is lost. A cluster's node keeps its place in it.
+// Restart kills the server if it runs, and starts it on the same port. The server
+// then has the data that [Server.Save] has kept since the last start, or is empty.
+// It loses what [Server.Config] has set. A cluster's node keeps its place in the
+// cluster.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.mine(t)
@@ -122,7 +123,8 @@ func (s *Server) Config(t testing.TB, pairs ...string) {
 	s.Do(t, args...)
 }
 
-// poll asks until the answer is nil, and returns the last answer if that never is.
+// poll asks until the answer is nil. If that takes too long, it returns the last
+// answer.
 func poll(ask func() error) error {
 	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -16,15 +16,15 @@ type link struct {
 	once           sync.Once
 
 	mu     sync.Mutex
-	asked  []bool // for each reply that is due, whether it has faults
-	pieces bool   // a replica's: no requests and replies any more
+	asked  []bool // whether each reply that is due has faults
+	pieces bool   // true for a replica's connection: it has no more requests and replies
 }
 
-// parcel is what goes on to the other side, when it is due.
+// parcel is data for the other side, and the time at which to send it.
 type parcel struct {
 	due  time.Time
 	data []byte
-	last bool // closes the connection instead
+	last bool // close the connection instead
 }
 
 func newLink(p *Proxy, client, server net.Conn) *link {
@@ -35,7 +35,7 @@ func newLink(p *Proxy, client, server net.Conn) *link {
 func (l *link) close() {
 	l.once.Do(func() {
 		close(l.closed)
-		_ = l.client.Close() // whatever is not sent yet is lost, as is meant
+		_ = l.client.Close() // data not sent yet is lost, as is meant
 		_ = l.server.Close()
 	})
 }
@@ -51,8 +51,8 @@ func (l *link) run() {
 	wg.Wait()
 }
 
-// carry hands parcels on when they are due, and ends the connection when there
-// are no more.
+// carry sends parcels when they are due, and ends the connection after the
+// last.
 func (l *link) carry(parcels <-chan parcel, to net.Conn) {
 	defer l.close()
 	timer := time.NewTimer(0)
@@ -70,8 +70,8 @@ func (l *link) carry(parcels <-chan parcel, to net.Conn) {
 			return
 		}
 		if _, err := to.Write(p.data); err != nil {
-			// A client that has gone hears nothing, but what it has asked for
-			// still reaches the server.
+			// A client that has gone gets no replies, but its requests still
+			// reach the server.
 			if to == l.client {
 				continue
 			}
@@ -80,7 +80,7 @@ func (l *link) carry(parcels <-chan parcel, to net.Conn) {
 	}
 }
 
-// post adds a parcel, and tells whether there is anybody to carry it.
+// post adds a parcel, and reports whether the link is still open.
 func (l *link) post(to chan<- parcel, p parcel) bool {
 	select {
 	case to <- p:
@@ -90,7 +90,7 @@ func (l *link) post(to chan<- parcel, p parcel) bool {
 	}
 }
 
-// requests reads what the client says until it ends.
+// requests reads the client's requests until it ends.
 func (l *link) requests(to chan<- parcel) {
 	defer close(to)
 	r := bufio.NewReader(l.client)
@@ -132,7 +132,7 @@ func (l *link) expect(words []string, faulty bool) {
 		case name == "SYNC", name == "PSYNC":
 			l.pieces = true
 		case strings.HasSuffix(name, "SUBSCRIBE"):
-			return // answered by as many messages as it has channels
+			return // the server answers with as many messages as the command has channels
 		}
 	}
 	l.asked = append(l.asked, faulty)
@@ -144,8 +144,8 @@ func (l *link) inPieces() bool {
 	return l.pieces
 }
 
-// answered tells whether the reply at hand has faults. A message that nobody
-// asked for has, unless they are only for some commands.
+// answered reports whether the reply at hand has faults. A message that nobody
+// has asked for has faults, unless Only restricts faults to some commands.
 func (l *link) answered(push bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +157,7 @@ func (l *link) answered(push bool) bool {
 	return faulty
 }
 
-// replies reads what the server says until it ends.
+// replies reads the server's replies until it ends.
 func (l *link) replies(to chan<- parcel) {
 	defer close(to)
 	r := bufio.NewReader(l.server)
@@ -188,7 +188,7 @@ func (l *link) replies(to chan<- parcel) {
 	}
 }
 
-// pass hands bytes on in the pieces in which they come.
+// pass sends bytes on in the pieces in which they arrive.
 func (l *link) pass(r *bufio.Reader, to chan<- parcel, next func() fate) {
 	deaf := false
 	for {

@@ -15,12 +15,13 @@ import (
 // process is a child that the kernel ends if this process ends before it.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and has been waited for
+	done chan struct{} // closed when the child has ended and this process has waited for it
 }
 
-// starter runs what starts children. The kernel's promise to end a child is
-// tied to the thread that started it, not to the process, so that thread must
-// not end before: this goroutine keeps one for itself, for good.
+// starter runs the functions that start children. The kernel's promise to end a
+// child is tied to the thread that started it, not to the process, so that
+// thread must not end earlier: this goroutine keeps a thread of its own, for
+// good.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -33,8 +34,8 @@ var starter = sync.OnceValue(func() chan<- func() {
 })
 
 func launch(cmd *exec.Cmd) (*process, error) {
-	// In a group of its own it does not hear a Ctrl-C that is meant for the
-	// test, which would end it in the middle of that test's cleanup.
+	// In a group of its own the child gets no Ctrl-C that is meant for the
+	// test. It would end the child in the middle of that test's cleanup.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
 	starter() <- func() { started <- cmd.Start() }
@@ -44,7 +45,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // a server that was killed has failed, in Wait's words
+		_ = cmd.Wait() // Wait returns an error for a killed server
 	}()
 	return p, nil
 }
@@ -60,13 +61,13 @@ func (p *process) ended() bool {
 	}
 }
 
-// kill ends it, also one that is stopped, and returns when it is gone.
+// kill ends the child, even if it is stopped, and returns when it is gone.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may be gone already
 	<-p.done
 }
 
-// stop returns when it really stands: the signal alone is only an order.
+// stop returns when the child stands still: sending the signal is not enough.
 func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -87,5 +88,5 @@ func (p *process) stop() error {
 
 func (p *process) cont() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// detach keeps what is meant for the test, as a Ctrl-C is, from a child.
+// detach keeps a Ctrl-C that is meant for the test away from a child.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

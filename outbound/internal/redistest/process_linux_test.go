@@ -11,12 +11,12 @@ import (
 )
 
 // onDyingThread runs f in a thread that ends afterwards, and returns its id. The
-// first thread of a process never ends: if f would run in that one, it is kept
-// busy until another has run f.
+// first thread of a process never ends: if f would run in that one,
+// onDyingThread keeps it busy until another thread has run f.
 func onDyingThread(f func()) int {
 	id := make(chan int)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with its goroutine
 		if syscall.Gettid() == syscall.Getpid() {
 			defer runtime.UnlockOSThread()
 			id <- onDyingThread(f)

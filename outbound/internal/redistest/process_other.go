@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// process is never started here: find says so first.
+// process is never started on this system, because find returns an error first.
 type process struct{ done chan struct{} }
 
 var errLinux = errors.New("servers are started on Linux only")

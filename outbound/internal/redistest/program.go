@@ -15,7 +15,7 @@ import (
 // program is the redis-server on PATH.
 type program struct {
 	path  string
-	name  string // as it calls itself, version included
+	name  string // the server's own name for itself, with its version
 	major int
 }
 
@@ -23,7 +23,7 @@ func (p program) String() string { return fmt.Sprintf("%s (%s)", p.name, p.path)
 
 var versionText = regexp.MustCompile(`^(\w+) server v=((\d+)\S*)`)
 
-// find looks for the server anew each time: a test may change PATH.
+// find looks for redis-server, each time anew: a test may change PATH.
 func find() (program, error) {
 	if runtime.GOOS != "linux" {
 		return program{}, errors.New("real servers are started on Linux only, where the kernel ends them with the test")
@@ -47,10 +47,11 @@ func find() (program, error) {
 	return program{path: path, name: fmt.Sprintf("a real server, %s %s", found[1], found[2]), major: major}, nil
 }
 
-// required tells whether a missing server is a failure.
+// required reports whether a missing server is a failure.
 func required() bool { return os.Getenv("DRIPFEED_REQUIRE_REDIS") == "1" }
 
-// lack skips the test for want of something, or fails it where nothing may be missing.
+// lack skips the test because something is missing, or fails it where nothing may be
+// missing.
 func lack(t testing.TB, why string) {
 	t.Helper()
 	if required() {
@@ -61,7 +62,7 @@ func lack(t testing.TB, why string) {
 
 var announced sync.Once
 
-// announce says once per process what the tests talk to.
+// announce logs once per process which server the tests talk to.
 func announce(t testing.TB, what string) {
 	t.Helper()
 	announced.Do(func() { t.Log("redistest: these tests talk to " + what) })

@@ -11,51 +11,54 @@ import (
 	"time"
 )
 
-// Faults are what a [Proxy] does to those who talk through it. The zero value is
-// none. Probabilities are from 0 to 1, and drawn anew for each request or reply.
+// Faults are what a [Proxy] does to the connections through it. The zero value
+// does nothing. Probabilities are from 0 to 1, and the proxy draws anew for each
+// request or reply.
 type Faults struct {
-	// Delay holds each reply back for so long, and Jitter for up to so much
-	// more, at random. Those of one connection keep their order.
+	// Delay holds each reply back for so long, and Jitter for up to so much more,
+	// at random. The replies of one connection keep their order.
 	Delay, Jitter time.Duration
 	// DelayRequests does the same to requests. They reach the server even if
 	// the client has given up and closed the connection meanwhile.
 	DelayRequests time.Duration
-	// DropReplies is the probability that a reply is lost, after the server has
-	// done what it answers: the connection is closed instead.
+	// DropReplies is the probability that the proxy closes the connection instead
+	// of sending a reply on. The server has then carried the command out.
 	DropReplies float64
-	// SwallowReplies is the same, but the connection stays open: nothing is
-	// heard on it any more, though the server still does what it is asked.
+	// SwallowReplies is the same, but the connection stays open: the proxy sends
+	// nothing more to the client on it, and the server still carries out its
+	// requests.
 	SwallowReplies float64
-	// DropRequests is the probability that a request is lost, and never reaches
-	// the server: the connection is closed.
+	// DropRequests is the probability that the proxy closes the connection instead
+	// of sending a request on. The request never reaches the server.
 	DropRequests float64
-	// SwallowRequests is the same, but the connection stays open, and what
-	// follows on it does not reach the server either.
+	// SwallowRequests is the same, but the connection stays open. Later requests
+	// on it do not reach the server either.
 	SwallowRequests float64
 	// Refuse closes new connections at once.
 	Refuse bool
-	// Only, if not nil, tells which commands have faults, by their words, and
-	// so do their replies; published messages have none then. It is called for
-	// one command at a time, and must not use the proxy.
+	// Only, if not nil, reports whether a command has faults, by its words. Its
+	// reply has faults then, too, and published messages have none. The proxy
+	// calls it for one command at a time. It must not use the proxy.
 	Only func(words []string) bool
-	// Handshakes have faults, too: HELLO, AUTH, SELECT, CLIENT and READONLY, with
-	// which clients open a connection. By default they pass untouched.
+	// Handshakes says that the commands that open a connection have faults, too:
+	// HELLO, AUTH, SELECT, CLIENT and READONLY. By default the proxy passes them
+	// untouched.
 	Handshakes bool
 }
 
-// Counts are what has gone through a [Proxy], handshakes left out.
+// Counts counts what has gone through a [Proxy], without handshakes.
 type Counts struct {
 	Connections int
-	Requests    int            // heard from clients
+	Requests    int            // requests from clients
 	Commands    map[string]int // the same by the first word, in capitals
-	Replies     int            // handed on to clients, those of commands without faults left out
+	Replies     int            // replies sent on to clients, without those of commands that have no faults
 	Dropped     int            // requests and replies lost with their connection
-	Swallowed   int            // and without
+	Swallowed   int            // requests and replies lost while their connection stayed open
 }
 
-// Proxy stands between clients and one server. Faults are of whole requests and
-// replies, whatever the network cut them into, in RESP2 and RESP3; a replica's
-// connection passes in pieces as they come.
+// Proxy stands between clients and one server. Faults apply to whole requests and
+// replies in RESP2 and RESP3, however the network has cut them. A replica's
+// connection passes in pieces as they arrive.
 type Proxy struct {
 	target string
 	listen net.Listener
@@ -87,19 +90,19 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr returns the address to talk to instead of the server's.
+// Addr returns the proxy's address. Clients use it instead of the server's.
 func (p *Proxy) Addr() string { return p.listen.Addr().String() }
 
-// Set replaces the faults, for what comes from now on. On connections that
-// swallow, nothing is heard again.
+// Set replaces the faults for all later requests and replies. Connections that
+// swallow stay silent.
 func (p *Proxy) Set(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = f
 }
 
-// Seed starts the random numbers anew. With one seed, the n-th draw is always
-// the same: so are the faults, as long as one request follows the other.
+// Seed starts the random numbers anew. With one seed the n-th draw is always the
+// same, and so are the faults, as long as requests come one after the other.
 func (p *Proxy) Seed(seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +118,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Counts returns what has gone through since the start.
+// Counts returns the counts since the start.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,9 +127,9 @@ func (p *Proxy) Counts() Counts {
 	return c
 }
 
-// Through returns a dialer that takes the way through one of the proxies to the
-// server that it stands before, and the direct way to all others: for clients that
-// are told addresses by a cluster or a sentinel.
+// Through returns a dialer for clients that get addresses from a cluster or a
+// sentinel. To reach a server behind one of the proxies it dials that proxy. It
+// dials all other servers directly.
 func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	way := map[string]string{}
 	for _, p := range proxies {
@@ -142,7 +145,7 @@ func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) 
 }
 
 func (p *Proxy) end() {
-	_ = p.listen.Close() // it is open until here
+	_ = p.listen.Close() // the listener is open until here
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
@@ -162,12 +165,12 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) connect(client net.Conn) {
 	if p.with().Refuse {
-		_ = client.Close() // the client is not to hear anything but this
+		_ = client.Close() // the client must see nothing but a closed connection
 		return
 	}
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
-		_ = client.Close() // as a refusal, as near as it gets
+		_ = client.Close() // the nearest thing to a refused connection
 		return
 	}
 	l := newLink(p, client, server)
@@ -184,14 +187,14 @@ func (p *Proxy) connect(client net.Conn) {
 	p.mu.Unlock()
 }
 
-// with returns the faults of now.
+// with returns the current faults.
 func (p *Proxy) with() Faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.faults
 }
 
-// fate is what becomes of one request or reply.
+// fate says what becomes of one request or reply.
 type fate struct {
 	delay         time.Duration
 	drop, swallow bool
@@ -201,7 +204,8 @@ var handshakes = map[string]bool{
 	"HELLO": true, "AUTH": true, "SELECT": true, "CLIENT": true, "READONLY": true, "READWRITE": true,
 }
 
-// request counts a request, and returns its fate, and whether its reply has one.
+// request counts a request. It returns the request's fate, and whether its reply
+// has faults.
 func (p *Proxy) request(words []string) (fate, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,8 +244,8 @@ func (p *Proxy) reply() fate {
 	return f
 }
 
-// draw uses up one random number whatever the probabilities, so that a change of
-// one does not shift what follows.
+// draw uses one random number whatever the probabilities, so that another
+// probability does not shift later draws.
 func (p *Proxy) draw(drop, swallow float64) fate {
 	x := p.random.Float64()
 	f := fate{drop: x < drop, swallow: x >= drop && x < drop+swallow}

@@ -16,13 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// once makes a client that tries everything once, and is patient.
+// once makes a client send everything once, with long timeouts.
 func once(o *redis.Options) {
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ReadTimeout, o.PoolTimeout = patience, patience
 }
 
-// throughProxy returns a proxy, a client that talks through it, and one that does not.
+// throughProxy returns a proxy, a client that talks through it, and a client that
+// talks to the server directly.
 func throughProxy(t *testing.T, change func(*redis.Options)) (p *Proxy, through, direct *redis.Client) {
 	t.Helper()
 	s := Start(t)
@@ -31,8 +32,8 @@ func throughProxy(t *testing.T, change func(*redis.Options)) (p *Proxy, through,
 	return p, through, s.Client(t)
 }
 
-// counted waits until a counter stands at n: what a client has given up may
-// still be on its way.
+// counted waits until a counter stands at n: requests that a client has given up may
+// still be on their way.
 func counted(t *testing.T, client *redis.Client, key string, n int) {
 	t.Helper()
 	require.NoError(t, poll(func() error {
@@ -76,7 +77,7 @@ func TestAProxyWithoutFaultsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAProxyPassesWhatIsPublished(t *testing.T) {
+func TestAProxyPassesPublishedMessages(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		_, client, direct := throughProxy(t, func(o *redis.Options) { o.Protocol = protocol })
 		sub := client.Subscribe(t.Context(), "a", "b")
@@ -92,7 +93,7 @@ func TestAProxyPassesWhatIsPublished(t *testing.T) {
 	}
 }
 
-func TestADroppedReplyIsOfACommandThatWasDone(t *testing.T) {
+func TestADroppedReplyLeavesItsCommandDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	p.Set(Faults{DropReplies: 1})
 	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
@@ -101,7 +102,7 @@ func TestADroppedReplyIsOfACommandThatWasDone(t *testing.T) {
 	require.Zero(t, p.Counts().Replies)
 }
 
-// This is what a store must be safe from: go-redis does it by default.
+// A store must be safe from such retries: go-redis makes them by default.
 func TestAClientThatRetriesADroppedReplyDoesItAgain(t *testing.T) {
 	p, client, direct := throughProxy(t, func(o *redis.Options) { o.MaxRetries = 3; o.ReadTimeout = patience })
 	p.Set(Faults{DropReplies: 1})
@@ -118,7 +119,7 @@ func TestADroppedRequestIsNeverDone(t *testing.T) {
 	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
 }
 
-// dial returns a plain connection, and how to send on it.
+// dial returns a plain connection, and a function that sends commands on it.
 func dial(t *testing.T, addr string) (net.Conn, func(commands string)) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -131,7 +132,8 @@ func dial(t *testing.T, addr string) (net.Conn, func(commands string)) {
 	}
 }
 
-// spelt writes commands of a line each as clients do: a miniredis knows no others.
+// spelt encodes commands, one a line, as clients do: a miniredis understands nothing
+// else.
 func spelt(commands string) (b []byte) {
 	for line := range strings.Lines(commands) {
 		words := strings.Fields(line)
@@ -154,7 +156,7 @@ func swallowed(t *testing.T, p *Proxy) {
 	}))
 }
 
-// silent tells that nothing comes on a connection that stays open.
+// silent fails the test if anything comes on the connection, or if it closes.
 func silent(t *testing.T, conn net.Conn) {
 	t.Helper()
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
@@ -163,8 +165,8 @@ func silent(t *testing.T, conn net.Conn) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// A reply that came after a lost one would be taken for it.
-func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
+// A client would take a later reply for the lost one.
+func TestASwallowedReplySilencesItsConnection(t *testing.T) {
 	p, _, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowReplies: 1})
@@ -177,7 +179,7 @@ func TestAfterASwallowedReplyNothingIsHeardOnItsConnection(t *testing.T) {
 	silent(t, conn)
 }
 
-func TestASwallowedRequestIsNeverDoneAndNoneThatFollows(t *testing.T) {
+func TestASwallowedRequestAndAllAfterItAreNeverDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowRequests: 1})
@@ -190,7 +192,7 @@ func TestASwallowedRequestIsNeverDoneAndNoneThatFollows(t *testing.T) {
 	require.Equal(t, "1", direct.Get(t.Context(), "n").Val())
 }
 
-// Replies are matched with requests, and what is published answers none.
+// The proxy matches replies with requests, but a published message answers none.
 func TestAPublishedMessageIsNoReply(t *testing.T) {
 	p, _, _ := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
@@ -256,7 +258,7 @@ func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {
 	require.Error(t, client.Ping(t.Context()).Err())
 }
 
-func TestOneSeedGivesOneRowOfFaults(t *testing.T) {
+func TestOneSeedGivesTheSameFaults(t *testing.T) {
 	p, client, _ := throughProxy(t, once)
 	row := func(seed uint64) (lost string) {
 		p.Set(Faults{})

@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// online tells whether so many replicas follow a server up to what it has
+// online reports whether so many replicas have everything that a server has
 // written so far. A link that is "up" is not enough: a master sends nothing
-// until the replica's first word, and one that is killed before leaves it empty.
+// until the replica's first word, and if it is killed before that, the replica
+// is empty.
 func online(master *Server, replicas int) error {
 	info, err := master.do("INFO", "replication")
 	if err != nil {

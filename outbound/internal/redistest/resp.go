@@ -8,11 +8,12 @@ import (
 	"strconv"
 )
 
-// maxLength is of the longest string, and the longest list, that Redis takes.
+// maxLength is the length of the longest string, and of the longest list, that
+// Redis takes.
 const maxLength = 512 << 20
 
-// readReply reads one whole value of RESP2 or RESP3, nested ones included, and
-// returns it as it came.
+// readReply reads one whole value of RESP2 or RESP3, including nested ones, and
+// returns its bytes unchanged.
 func readReply(r *bufio.Reader) ([]byte, error) {
 	var raw bytes.Buffer
 	for values := 1; values > 0; values-- {
@@ -35,12 +36,12 @@ func readReply(r *bufio.Reader) ([]byte, error) {
 		if err != nil || n > maxLength {
 			return raw.Bytes(), fmt.Errorf("no length: %q", line)
 		}
-		if n < 0 { // null, as RESP2 says it
+		if n < 0 { // null in RESP2
 			continue
 		}
 		switch line[0] {
 		case '$', '!', '=':
-			// Nothing is set aside for a length that nobody has sent yet.
+			// Allocate no memory for a length before the bytes arrive.
 			if _, err := io.CopyN(&raw, r, int64(n)+2); err != nil {
 				return raw.Bytes(), err
 			}
@@ -48,15 +49,15 @@ func readReply(r *bufio.Reader) ([]byte, error) {
 			values += n
 		case '%':
 			values += 2 * n
-		case '|': // attributes stand before the value that they are of
+		case '|': // attributes come before their value
 			values += 2*n + 1
 		}
 	}
 	return raw.Bytes(), nil
 }
 
-// readRequest reads one command, in the form that clients send or as a line of
-// words, and returns it as it came. Of a list, it has its words.
+// readRequest reads one command, as clients send it or as a line of words. It
+// returns the bytes unchanged, and the words of a command sent as a list.
 func readRequest(r *bufio.Reader) (raw []byte, words []string, err error) {
 	first, err := r.Peek(1)
 	if err != nil {

@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// removal waits until its input ends, which it does with the process that holds
-// the other end, however that ends, and then removes a directory. A server that
-// is just being killed may still write into it, hence the second try.
+// removal waits until its input ends, and then removes a directory. The input
+// ends with the process that holds the other end, however that process ends. A
+// server that is just being killed may still write into the directory, hence
+// the second try.
 const removal = `cat >/dev/null; rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }`
 
-// root is the directory for all files of this process's servers.
+// root makes the directory for all files of this process's servers.
 var root = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
@@ -30,7 +31,7 @@ var root = sync.OnceValues(func() (string, error) {
 		}
 	}
 	cmd := exec.Command("/bin/sh", "-c", removal, "sh", dir)
-	cmd.Env = []string{"PATH=/usr/bin:/bin"} // a test may have changed it
+	cmd.Env = []string{"PATH=/usr/bin:/bin"} // a test may have changed PATH
 	detach(cmd)
 	if _, err := cmd.StdinPipe(); err != nil {
 		return "", err
@@ -38,8 +39,8 @@ var root = sync.OnceValues(func() (string, error) {
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("removing %s later: %w", dir, err)
 	}
-	// This goroutine holds the other end of the pipe, to close it after a Wait
-	// that ends only if somebody else ends the shell.
+	// This goroutine holds the other end of the pipe. Wait closes it, and ends
+	// only if somebody else ends the shell.
 	go func() { _ = cmd.Wait() }()
 	return dir, nil
 })
@@ -53,17 +54,17 @@ func room() (string, error) {
 	return os.MkdirTemp(dir, "")
 }
 
-// Ports are taken from below the range of which the kernel gives out (from
-// 32768 on Linux), so that no client's connection is in the way, and so that
-// there is one 10 000 above for a cluster's own talk.
+// The servers' ports are below the range from which the kernel gives out ports
+// (from 32768 on Linux). So no client's connection is in the way, and a
+// cluster's node can have a second port 10 000 above.
 const (
 	firstPort = 10_000
 	lastPort  = 22_000
 	busOffset = 10_000
 )
 
-// freePort returns a port that is free at this moment, as is the one for a
-// cluster's own talk. Who uses it must cope with having been overtaken.
+// freePort returns a port that is free at this moment, as is the second port of
+// a cluster's node. Another process may take it before the caller does.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

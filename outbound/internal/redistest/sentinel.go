@@ -16,15 +16,15 @@ const (
 )
 
 // Sentinel is a master with two replicas, and three sentinels that promote one of
-// them when the master is gone for half a second. Every server of it may be
-// killed, stopped and restarted.
+// them when the master has been gone for half a second. A test can kill, stop and
+// restart every server of it.
 type Sentinel struct {
 	Servers   []*Server // the first is the master until another is promoted
 	Sentinels []*Server
 }
 
 // StartSentinel starts such a set, which takes about 0.3 s. It ends with the
-// test, which is skipped where there is no redis-server.
+// test. The test is skipped where there is no redis-server.
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	b, err := find()
@@ -39,7 +39,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 	for range 2 {
 		s.Servers = append(s.Servers, start(t, config{program: b, args: follow}))
 	}
-	// Sentinels that find no replicas at first look for them only every 10 s.
+	// A sentinel that finds no replicas at first looks for them only every 10 s.
 	if err := poll(func() error { return online(master, 2) }); err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
@@ -50,8 +50,9 @@ func StartSentinel(t testing.TB) *Sentinel {
 		s.Sentinels = append(s.Sentinels, start(t, config{program: b, sentinel: conf}))
 	}
 	for _, n := range s.Sentinels {
-		// Old versions cannot, and are slower. Shortening anything else than
-		// these two brings split votes, and failovers of many seconds.
+		// Old versions do not know this command, and are slower. Shortening any
+		// timeout but these two led to split votes, and to failovers of many
+		// seconds.
 		_, _ = n.do("SENTINEL", "DEBUG", "info-period", "100", "publish-period", "100")
 	}
 	for _, n := range s.Sentinels {
@@ -62,7 +63,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-// complete tells whether a sentinel knows everybody.
+// complete reports whether a sentinel knows all servers and sentinels.
 func (s *Sentinel) complete(n *Server) error {
 	reply, err := n.do("SENTINEL", "MASTER", sentinelName)
 	if err != nil {
@@ -79,9 +80,9 @@ func (s *Sentinel) complete(n *Server) error {
 	return nil
 }
 
-// Client returns a client that finds the master by asking the sentinels, closed
-// when the test ends. The options are go-redis' own defaults, but for what the
-// functions change.
+// Client returns a client that asks the sentinels for the master. It is closed
+// when the test ends. Its options are go-redis' defaults, unless the functions
+// change them.
 func (s *Sentinel) Client(t testing.TB, change ...func(*redis.FailoverOptions)) *redis.Client {
 	t.Helper()
 	o := &redis.FailoverOptions{MasterName: sentinelName}
@@ -96,7 +97,7 @@ func (s *Sentinel) Client(t testing.TB, change ...func(*redis.FailoverOptions)) 
 	return client
 }
 
-// master returns whom the live sentinels all name.
+// master returns the server that all live sentinels name.
 func (s *Sentinel) master() (*Server, error) {
 	var port string
 	for _, n := range s.Sentinels {
@@ -121,9 +122,9 @@ func (s *Sentinel) master() (*Server, error) {
 	return nil, errors.New("no sentinel is alive")
 }
 
-// Master returns the server that the sentinels name as the master. After it was
-// killed or stopped, it waits until they have promoted another, and that takes
-// writes.
+// Master returns the server that the sentinels name as the master. If the master
+// was killed or stopped, it waits until the sentinels have promoted another
+// server, and until that one takes writes.
 func (s *Sentinel) Master(t testing.TB) *Server {
 	t.Helper()
 	var found *Server

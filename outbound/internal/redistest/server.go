@@ -18,40 +18,40 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience is how long anything here may take that normally takes milliseconds,
-// or in a cluster seconds. It only ends what would hang.
+// patience bounds every wait of this package that normally takes milliseconds, or
+// in a cluster seconds. It only ends a wait that would hang.
 const patience = 30 * time.Second
 
-// Server is one server, running or not. Its methods are for one goroutine, but
-// for Addr, Port and Pid.
+// Server is one server, running or not. Only Addr, Port and Pid may be called by
+// several goroutines at once.
 type Server struct {
 	config config
 	dir    string
 	port   int
-	mini   *miniredis.Miniredis // instead of a process
-	shared bool                 // serves other tests, too
+	mini   *miniredis.Miniredis // used instead of a process
+	shared bool                 // the server also serves other tests
 
 	mu      sync.Mutex
 	process *process
 	stopped bool
 	saved   bool
 
-	offset *os.File // of its clock; nil: it has the system's
+	offset *os.File // the offset of its clock; nil: it has the system's clock
 }
 
-// config is what a server is started with.
+// config configures a server's start.
 type config struct {
 	program  program
 	args     []string
 	env      []string
-	sentinel string // what a sentinel starts with in the file that it rewrites; "": no sentinel
-	clock    bool   // it has one of its own
+	sentinel string // the first content of the file that a sentinel rewrites; "": no sentinel
+	clock    bool   // it has a clock of its own
 }
 
 // Start starts a server of the test's own, with arguments as redis-server takes
-// them ("--maxmemory", "2mb"), and returns when it answers, about 10 ms later. It
-// ends with the test. Without a redis-server it is a miniredis, or the test is
-// skipped if there are arguments.
+// them ("--maxmemory", "2mb"). It returns when the server answers, about 10 ms
+// later. The server ends with the test. Without a redis-server Start gives a
+// miniredis, or skips the test if there are arguments.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	b, err := find()
@@ -90,7 +90,7 @@ func startMini(t testing.TB) *Server {
 // errTaken says that another process was faster to take the port.
 var errTaken = errors.New("the port is taken")
 
-// run starts a server on whatever port is free.
+// run starts a server on any free port.
 func run(c config) (*Server, error) {
 	dir, err := room()
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Server) launch() error {
 	s.mu.Unlock()
 	if err := s.answers(p); err != nil {
 		p.kill()
-		said, _ := os.ReadFile(s.path("log")) // it only explains what has gone wrong
+		said, _ := os.ReadFile(s.path("log")) // the log only explains the error
 		if bytes.Contains(said, []byte("Address already in use")) {
 			return errTaken
 		}
@@ -171,9 +171,9 @@ func (s *Server) arguments() []string {
 	return append(args, s.config.args...)
 }
 
-// answers waits until the process says that it serves. It is asked through the
-// unix socket in its own directory, where no other server can answer; a server
-// opens it after its port.
+// answers waits until the process says that it serves. It asks through the unix
+// socket in the server's own directory, where no other server can answer. A
+// server opens the socket after its port.
 func (s *Server) answers(p *process) error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if p.ended() {
@@ -201,7 +201,7 @@ func ping(socket string) bool {
 	reply := make([]byte, 64)
 	n, err := conn.Read(reply)
 	reply = reply[:n]
-	// Any error but this one, NOAUTH above all, is of a server that serves.
+	// A server that answers any other error, such as NOAUTH, serves.
 	return err == nil && !bytes.HasPrefix(reply, []byte("-LOADING"))
 }
 
@@ -211,9 +211,9 @@ func (s *Server) end() {
 		p.kill()
 	}
 	if s.offset != nil {
-		_ = s.offset.Close() // nothing is left to write
+		_ = s.offset.Close() // there is nothing left to write
 	}
-	_ = os.RemoveAll(s.dir) // what this leaves goes with the root
+	_ = os.RemoveAll(s.dir) // what is left goes with the root directory
 }
 
 func (s *Server) current() *process {
@@ -222,13 +222,13 @@ func (s *Server) current() *process {
 	return s.process
 }
 
-// Real tells whether it is a Redis server, and not a miniredis.
+// Real reports whether s is a Redis server, and not a miniredis.
 func (s *Server) Real() bool { return s.mini == nil }
 
-// Addr returns "127.0.0.1:port", which stays the same through restarts.
+// Addr returns "127.0.0.1:port". It stays the same through restarts.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port())) }
 
-// Port returns the port that it listens on.
+// Port returns the server's port.
 func (s *Server) Port() int {
 	if s.mini != nil {
 		port, _ := strconv.Atoi(s.mini.Port()) // miniredis formats what it got from the listener
@@ -237,7 +237,7 @@ func (s *Server) Port() int {
 	return s.port
 }
 
-// Pid returns the id of its process; of a miniredis, the test's own.
+// Pid returns the id of the server's process. A miniredis runs in the test's own.
 func (s *Server) Pid() int {
 	if s.mini != nil {
 		return os.Getpid()
@@ -245,8 +245,8 @@ func (s *Server) Pid() int {
 	return s.current().pid()
 }
 
-// Client returns a client of the server, closed when the test ends. The options
-// are go-redis' own defaults, but for what the functions change.
+// Client returns a client of the server, which is closed when the test ends. Its
+// options are go-redis' defaults, unless the functions change them.
 func (s *Server) Client(t testing.TB, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	o := &redis.Options{Addr: s.Addr()}
@@ -258,8 +258,8 @@ func (s *Server) Client(t testing.TB, change ...func(*redis.Options)) *redis.Cli
 	return client
 }
 
-// do sends one command on a connection of its own, past any proxy and any limit
-// on the port.
+// do sends one command on a connection of its own. It does not go through a
+// proxy, and no limit on the port stops it.
 func (s *Server) do(args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -272,8 +272,8 @@ func (s *Server) do(args ...any) (any, error) {
 	return client.Do(ctx, args...).Result()
 }
 
-// Do sends one command, of the test's own making, and returns the reply. It
-// fails the test if that is an error.
+// Do sends one command and returns the reply. It fails the test if that is an
+// error.
 func (s *Server) Do(t testing.TB, args ...any) any {
 	t.Helper()
 	reply, err := s.do(args...)

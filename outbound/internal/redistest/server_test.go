@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// need skips a test of what only real servers do.
+// need skips a test that needs a real server.
 func need(t *testing.T) {
 	t.Helper()
 	if _, err := find(); err != nil {
@@ -21,8 +21,7 @@ func need(t *testing.T) {
 	}
 }
 
-// gone tells whether there is no process of this id, or only what its parent
-// has not asked for yet.
+// gone reports whether no process has this id, or only a zombie.
 func gone(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -62,7 +61,7 @@ func TestServersListenOnThisMachineOnlyAndKeepNothing(t *testing.T) {
 	require.Equal(t, []any{"appendonly", "no"}, list(s.Do(t, "CONFIG", "GET", "appendonly")))
 }
 
-// list is a reply of pairs, whichever protocol it came by, if there is one pair.
+// list returns a reply of one pair as a list, whichever protocol sent it.
 func list(reply any) []any {
 	if m, ok := reply.(map[any]any); ok {
 		for k, v := range m {
@@ -90,7 +89,7 @@ func TestAStoppedServerAnswersWhenItGoesOn(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
-func TestARestartedServerHasItsPortAndIsEmpty(t *testing.T) {
+func TestARestartedServerKeepsItsPortAndIsEmpty(t *testing.T) {
 	for name, s := range map[string]*Server{"redis": Start(t), "miniredis": startMini(t)} {
 		client := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.DialerRetries = 1 })
 		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err(), name)
@@ -106,7 +105,7 @@ func TestARestartedServerHasItsPortAndIsEmpty(t *testing.T) {
 	}
 }
 
-func TestARestartedServerHasWhatWasSavedOnce(t *testing.T) {
+func TestARestartLoadsASaveOnce(t *testing.T) {
 	need(t)
 	s := Start(t)
 	client := s.Client(t)
@@ -133,7 +132,8 @@ func TestDebugCommandsAreAllowed(t *testing.T) {
 	require.Equal(t, "OK", Start(t).Do(t, "DEBUG", "SLEEP", "0"))
 }
 
-// Two binaries may look for a free port at once, and one of them is late.
+// Two binaries may look for a free port at the same time, and one of them is
+// late.
 func TestAServerMovesOnFromAPortThatIsTaken(t *testing.T) {
 	need(t)
 	first := Start(t)
@@ -159,7 +159,7 @@ func TestTheSharedServerIsOne(t *testing.T) {
 	require.True(t, first.Real())
 }
 
-// outcome is a test that notes how it ended, instead of ending.
+// outcome is a testing.TB that records how it ended, instead of ending.
 type outcome struct {
 	testing.TB
 	failed string
@@ -172,7 +172,7 @@ func (o *outcome) Fatal(args ...any) {
 	runtime.Goexit()
 }
 
-func TestWhatOthersWouldNoticeFailsOnTheSharedServer(t *testing.T) {
+func TestFaultsFailOnTheSharedServer(t *testing.T) {
 	need(t)
 	s := Shared(t)
 	for name, f := range map[string]func(testing.TB){

@@ -7,7 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// shared is the one server for all tests of this process, which ends it.
+// shared starts the one server for all tests of this process. It ends with the
+// process.
 var shared = sync.OnceValues(func() (*Server, error) {
 	b, err := find()
 	if err != nil {
@@ -22,9 +23,9 @@ var shared = sync.OnceValues(func() (*Server, error) {
 })
 
 // Shared returns the one server that serves all tests of a binary. Each test
-// uses keys of its own, at random, and does nothing that others would notice:
-// what breaks or configures the server fails. Without a redis-server it is a
-// miniredis of the test's own.
+// uses random keys of its own, and does nothing that other tests would notice:
+// methods that break or configure the server fail it. Without a redis-server
+// Shared gives a miniredis of the test's own.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	if _, err := find(); err != nil {
@@ -38,9 +39,9 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Each runs a test against a miniredis, and against the real server that
-// [Shared] returns, as subtests "miniredis" and "redis". The second is skipped
-// where there is none.
+// Each runs a test against a miniredis, and against the real server of
+// [Shared], as subtests "miniredis" and "redis". The second is skipped where
+// there is no redis-server.
 func Each(t *testing.T, test func(t *testing.T, kind string, client redis.UniversalClient)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {

@@ -21,8 +21,8 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return int(slot)
 }
 
-// owner returns the live master that has a slot; of two that think so, the one
-// that came later to it.
+// owner returns the live master that has a slot. If two masters think so, it
+// returns the one with the later epoch.
 func (c *Cluster) owner(slot int) (*Server, error) {
 	var found *Server
 	var epoch int64 = -1
@@ -44,8 +44,8 @@ func (c *Cluster) owner(slot int) (*Server, error) {
 	return found, nil
 }
 
-// Owner returns the master that has the slot of a key, waiting for one if its
-// master was killed or stopped and no replica has taken over yet.
+// Owner returns the master that has the slot of a key. If its master was killed or
+// stopped, Owner waits until a replica has taken over.
 func (c *Cluster) Owner(t testing.TB, key string) *Server {
 	t.Helper()
 	slot := c.Slot(t, key)
@@ -59,7 +59,8 @@ func (c *Cluster) Owner(t testing.TB, key string) *Server {
 	return found
 }
 
-// Master returns a live master that is none of the others: one to move a slot to.
+// Master returns a live master that is none of the others, so that a test can move
+// a slot to it.
 func (c *Cluster) Master(t testing.TB, others ...*Server) *Server {
 	t.Helper()
 	for _, n := range c.Nodes {
@@ -90,8 +91,8 @@ func (c *Cluster) Replica(t testing.TB, master *Server) *Server {
 	return nil
 }
 
-// Ready waits until all nodes that run find the cluster in order and agree on who
-// has which slots: after a failover, until clients are told of it.
+// Ready waits until all running nodes find the cluster in order and agree on the
+// owner of each slot. After a failover, clients then hear of it.
 func (c *Cluster) Ready(t testing.TB) {
 	t.Helper()
 	if err := poll(c.agree); err != nil {
@@ -99,15 +100,15 @@ func (c *Cluster) Ready(t testing.TB) {
 	}
 }
 
-// Failover promotes a replica in an orderly way, without loss, and waits until
-// all nodes know.
+// Failover promotes a replica in an orderly way, without loss, and waits until all
+// nodes know.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	var asked time.Time
 	if err := poll(func() error {
-		if time.Since(asked) > 10*time.Second { // a node gives up after 5 s, as on a busy machine
+		if time.Since(asked) > 10*time.Second { // a node gives up after 5 s, which happens on a busy machine
 			asked = time.Now()
-			_, _ = replica.do("CLUSTER", "FAILOVER") // what has come of it, it says itself
+			_, _ = replica.do("CLUSTER", "FAILOVER") // the replica's own state shows the outcome
 		}
 		me, err := replica.self()
 		if err == nil && !me.master {
@@ -120,9 +121,9 @@ func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	c.Ready(t)
 }
 
-// Migration is the way of one slot from one master to another. While it lasts,
-// keys that are still at From are served there, and who asks for others is sent to
-// To with ASK; of a command with keys on both sides neither takes care (TRYAGAIN).
+// Migration moves one slot from one master to another. While it lasts, From serves
+// the keys that it still has, and redirects clients that ask for other keys to To
+// with ASK. Neither serves a command with keys on both sides (TRYAGAIN).
 type Migration struct {
 	Slot     int
 	From, To *Server
@@ -164,7 +165,7 @@ func (m *Migration) Finish(t testing.TB) {
 	for m.Move(t, 100) > 0 {
 	}
 	id := m.cluster.ids[slices.Index(m.cluster.Nodes, m.To)]
-	// The new owner first: in between there would be a slot that nobody has.
+	// Tell the new owner first: otherwise nobody would have the slot for a moment.
 	m.To.Do(t, "CLUSTER", "SETSLOT", m.Slot, "NODE", id)
 	m.From.Do(t, "CLUSTER", "SETSLOT", m.Slot, "NODE", id)
 	for _, n := range m.cluster.Nodes {

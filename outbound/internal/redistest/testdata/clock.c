@@ -1,6 +1,6 @@
-// Preloaded into a server, this moves its wall clock by as many nanoseconds as
-// the file in REDISTEST_CLOCK holds at the moment. The real time comes from the
-// kernel directly: looking the C library's function up would allocate, and an
+// A server preloads this library, which moves the server's wall clock by the number
+// of nanoseconds in the file that REDISTEST_CLOCK names. It asks the kernel for the
+// real time directly: looking up the C library's function would allocate, and an
 // allocator that asks for the time would then wait for itself.
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -27,8 +27,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// orders are what a worker in a process of its own is to do. The variable of that name
-// makes this binary one.
+// orders tell a worker in a process of its own what to do. The environment variable of
+// that name turns this test binary into such a worker.
 type orders struct {
 	Addr      string
 	Key       string
@@ -39,9 +39,9 @@ type orders struct {
 
 const ordersVariable = "DRIPFEED_CHAOS_WORKER"
 
-// obey is the worker's main function. It calls by writing down when: each line that
-// has left is a call that was made, whatever becomes of the process. It ends when its
-// input does, which is when the test ends, at the latest.
+// obey is the worker's main function. To call, the worker writes the time of the call:
+// each line that has left the process is a call, even if the process is then killed.
+// obey returns when its input ends, at the latest when the test ends.
 func obey(text string) {
 	var o orders
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -67,14 +67,15 @@ func obey(text string) {
 	wg.Wait()
 }
 
-// diary writes to the test what a worker does, a line for each thing.
+// diary writes to the test what a worker does: one line for each call, grant or
+// return.
 type diary struct{ mu sync.Mutex }
 
 func (d *diary) write(word string, numbers ...int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	line := fmt.Appendf(nil, "%s %d\n", word, numbers)
-	if _, err := os.Stdout.Write(line); err != nil { // in one piece
+	if _, err := os.Stdout.Write(line); err != nil { // one write for the whole line
 		os.Exit(1)
 	}
 }
@@ -84,29 +85,29 @@ func (d *diary) grant(g grant) {
 }
 func (d *diary) giveBack(s spot) { d.write("back", int64(s.born), int64(s.place)) }
 
-// children are workers in processes of their own.
+// children are worker processes.
 type children struct {
 	*record
 	t      *testing.T
 	orders orders
-	calls  outboundtest.History // of all
-	late   *lateness            // of this process, and of theirs
+	calls  outboundtest.History // the calls of all children
+	late   *lateness            // the lateness of this process, and of the children
 	all    []*child
 }
 
-// child is one of them.
+// child is one worker process.
 type child struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
-	done   chan struct{} // closed when all it has said was read, and it has ended
+	done   chan struct{} // closed when the child has ended, and the test has read all its lines
 	calls  outboundtest.History
 	record record
 	mu     sync.Mutex
-	pauses []delay // in which it was stopped by the test
+	pauses []delay // the times in which the test had stopped it
 	lates  []delay
 }
 
-// processes is how many there are, of all tests.
+// processes counts the running children of all tests.
 var processes atomic.Int64
 
 func newChildren(t *testing.T, o orders) *children {
@@ -115,8 +116,8 @@ func newChildren(t *testing.T, o orders) *children {
 	return c
 }
 
-// start runs what starts processes that are to be killed with this one: the kernel
-// ties that to the thread which starts them, and so to one that never ends.
+// start runs functions that start processes, in a thread that never ends. The kernel
+// kills a child when the thread that started it ends.
 var start = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -128,7 +129,7 @@ var start = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// add starts one more.
+// add starts one more child.
 func (c *children) add() *child {
 	c.t.Helper()
 	text, err := json.Marshal(c.orders)
@@ -150,13 +151,13 @@ func (c *children) add() *child {
 		defer close(one.done)
 		defer processes.Add(-1)
 		c.listen(one, out)
-		_ = one.cmd.Wait() // it was killed
+		_ = one.cmd.Wait() // the test has killed it
 	}()
 	return one
 }
 
-// listen writes down what a child says until it ends. A line that was not finished is
-// of a call that was not made.
+// listen records the lines of a child until it ends. It drops an unfinished line: that
+// call was not made.
 func (c *children) listen(one *child, out io.Reader) {
 	r := bufio.NewReader(out)
 	for {
@@ -166,7 +167,7 @@ func (c *children) listen(one *child, out io.Reader) {
 		}
 		word, rest, _ := strings.Cut(line, " ")
 		var n [4]int64
-		_, _ = fmt.Sscanf(rest, "[%d %d %d %d", &n[0], &n[1], &n[2], &n[3]) // as many as there are
+		_, _ = fmt.Sscanf(rest, "[%d %d %d %d", &n[0], &n[1], &n[2], &n[3]) // a line may have fewer than four numbers
 		switch word {
 		case "call":
 			at := time.Unix(0, n[0])
@@ -196,7 +197,7 @@ func (one *child) kill() {
 	_ = one.stdin.Close()
 }
 
-// pause stops a child for a time, as a machine is that is suspended.
+// pause stops a child for a time, as when its machine is suspended.
 func (c *children) pause(one *child, d time.Duration) {
 	c.t.Helper()
 	from := time.Now()
@@ -209,10 +210,10 @@ func (c *children) pause(one *child, d time.Duration) {
 	one.pauses = append(one.pauses, delay{wall(from), wall(to)})
 }
 
-// beyond returns by how many a child's calls after a time are more than the places it
-// has for then, with a tolerance: so many went with places that were due before. A
-// worker books ahead, further the longer its trips last: a short pause can end before
-// what was booked before it is due.
+// beyond returns by how many calls a child made more calls after a time than it has
+// places for, within a tolerance. So many calls used places that were due before. A
+// worker books ahead, and further if its trips take longer: a short pause can end
+// before its earlier bookings are due.
 func (one *child) beyond(from time.Time, tolerance time.Duration) int {
 	one.record.mu.Lock()
 	defer one.record.mu.Unlock()
@@ -245,19 +246,20 @@ type change struct {
 	by int
 }
 
-// wall makes a time comparable with those of other processes.
+// wall strips a time of its monotonic clock, so that it compares with the times of
+// other processes.
 func wall(t time.Time) time.Time { return t.Round(0) }
 
-// end ends all of them.
+// end ends all children.
 func (c *children) end() {
 	for _, one := range c.all {
 		one.kill()
 	}
 }
 
-// early returns by how much the lateness of the machine, and the tolerance, may have
-// brought a call nearer to those before it. That the test has paused a worker is no
-// such reason: what it has done with its calls then is to be seen.
+// early returns by how much the tolerance, and the lateness of the machine, may have
+// brought a call nearer to the calls before it. A pause that the test has made does
+// not count: the test wants to see what the worker does with its calls then.
 func (c *children) early() func(time.Time) time.Duration {
 	l := &lateness{}
 	c.late.mu.Lock()
@@ -279,7 +281,7 @@ func (c *children) early() func(time.Time) time.Duration {
 	return func(at time.Time) time.Duration { return c.orders.Tolerance + l.of(at) }
 }
 
-// check ends all and checks what they did.
+// check ends all children and checks their calls and grants.
 func (c *children) check(slack float64) {
 	c.t.Helper()
 	c.end()

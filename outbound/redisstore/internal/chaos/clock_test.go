@@ -18,8 +18,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// The server's clock jumps ahead: to the bucket that looks like a rest, and it is empty.
-// Then it steps back by as much, which is lost time, and nothing stalls.
+// The server's clock jumps ahead. The bucket takes that for a rest, and is empty. Then
+// the clock steps back by as much. The bucket loses that time, and nothing stalls.
 func TestAServersClockThatJumpsCostsOneCapacityAndNoHour(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -43,7 +43,7 @@ func TestAServersClockThatJumpsCostsOneCapacityAndNoHour(t *testing.T) {
 	f.checkBoth(0, jumps*emptied(f.limit))
 }
 
-// A clock that only ever steps back mints nothing.
+// A clock that only steps back mints nothing.
 func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -66,7 +66,7 @@ func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 }
 
 // A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again.
-// That counts once: time that came back is known to have been there.
+// That counts once: the bucket knows the time that came back from before.
 func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
 	t.Parallel()
 	const swing, steps = 50 * time.Millisecond, 20
@@ -85,8 +85,9 @@ func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
 	f.checkBoth(0, once+f.limit.LeakRate*hearing.Seconds())
 }
 
-// The replica that is promoted has a clock of its own: an hour ahead, it finds an
-// hour of rest; an hour behind, it finds a clock that has stepped back.
+// The promoted replica has a clock of its own. If it is an hour ahead, the bucket takes
+// that for an hour of rest. If it is an hour behind, the bucket sees a clock that has
+// stepped back.
 func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
 	t.Parallel()
 	for name, offset := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
@@ -108,13 +109,13 @@ func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
 			t.Logf("after the failover the first call went %v later", took.Round(time.Millisecond))
 			require.Less(t, took, 20*time.Second)
 			f.run(500 * time.Millisecond)
-			// The last charges may not have reached the replica, in either case.
+			// In either case the last charges may not have reached the replica.
 			f.check(forgotten(f.limit))
 		})
 	}
 }
 
-// wallClock are the functions that make a time of the wall's clock of a time.Time, or
+// wallClock names the functions that turn a time.Time into a time of the wall clock, or
 // the other way round.
 var wallClock = map[string]bool{
 	"Unix": true, "UnixNano": true, "UnixMicro": true, "UnixMilli": true, "Round": true, "Truncate": true,
@@ -122,9 +123,8 @@ var wallClock = map[string]bool{
 	"MarshalJSON": true, "MarshalBinary": true, "MarshalText": true, "GobEncode": true,
 }
 
-// A worker's wall clock can be set as anybody likes, since nothing that decides looks
-// at it: times are only ever compared and subtracted, which is monotonic, and what is
-// sent to the store are durations.
+// A worker's wall clock can be set at will, because no decision reads it: the code only
+// compares and subtracts times, which is monotonic, and sends durations to the store.
 func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "..")

@@ -1,19 +1,19 @@
-// Package chaos has tests only: workers that share a bucket in Redis, while
-// everything breaks that can. The table in matrix_test.go says which test shows
-// what becomes of which fault.
+// Package chaos has tests only. Workers share a bucket in Redis, while each
+// fault in turn happens to them, to the server or to the network. The table in
+// matrix_test.go names the faults, the tests of each, and its cost.
 //
-// Each test has the workers call an API, or write down when they call, and then
-// asks two things of what happened. First, whether the places that the store has
-// granted keep the limit on the bucket's own dial: to the microsecond, whatever
-// the machine was busy with. Then, whether the calls did, on the clock of the
-// machine. What is late on the way makes them come closer together: so the
-// allowance there has what the fault may cost, the tolerance of the queue, and
-// what the lateness that was measured meanwhile is worth at the leak rate.
+// In each test the workers call an API, or write down when they call. Then the
+// test checks two things. First, the places that the store has granted keep the
+// limit in bucket time: to the microsecond, however busy the machine was.
+// Second, the calls keep it by the machine's clock. Calls that are late come
+// closer together. So there the test allows the cost of the fault, the tolerance
+// of the queue, and the lateness that it has measured meanwhile, at the leak
+// rate.
 //
-// Whatever is left to chance is drawn from a seed that the test prints, and that
-// DRIPFEED_SEED sets: the same kills, pauses and partitions come at the same
-// moments then, but processes and networks are as fast as they are that day.
+// All random numbers come from a seed. The test prints it, and DRIPFEED_SEED
+// sets it. The same seed gives the same kills, pauses and partitions at the same
+// moments, but processes and networks are as fast as they are that day.
 //
-// The tests need Linux and a redis-server, and are skipped without, as package
-// redistest says.
+// The tests need Linux and a redis-server, and are skipped without them, as
+// package redistest says.
 package chaos

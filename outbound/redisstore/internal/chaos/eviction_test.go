@@ -15,8 +15,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// A server that may evict keys evicts buckets, because they expire, and each time the
-// bucket is empty: such a server is none to keep buckets in.
+// A server that may evict keys evicts buckets, because they expire. Each time the
+// bucket is empty afterwards: do not keep buckets in such a server.
 func TestABucketThatIsEvictedCostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"volatile-ttl", "allkeys-random"} {

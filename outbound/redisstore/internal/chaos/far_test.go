@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// distant returns a client that is a round trip of so long away from its server: for
-// all that it says, and to open a connection.
+// distant returns a client that is a round trip of this length away from its server,
+// also when it opens a connection.
 func distant(t *testing.T, s *redistest.Server, trip time.Duration, change ...func(*redis.Options)) *redis.Client {
 	p := redistest.NewProxy(t, s.Addr())
 	p.Set(redistest.Faults{Delay: trip / 2, DelayRequests: trip / 2, Handshakes: true})
@@ -28,8 +28,8 @@ func distant(t *testing.T, s *redistest.Server, trip time.Duration, change ...fu
 	})...)
 }
 
-// Workers who are far away leave at their places as those do who are near, from the
-// first call on.
+// Workers far from the server make their calls at their places, as those near to it
+// do, from the first call on.
 func TestAFleetFarFromItsServerKeepsTheLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

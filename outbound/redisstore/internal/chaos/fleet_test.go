@@ -19,11 +19,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// patience ends what would hang. Nothing else depends on it.
+// patience bounds a wait that would otherwise hang. Nothing else depends on it.
 const patience = 2 * time.Minute
 
-// fleet is workers in this process, each with a store and a client of its own, who
-// share a bucket and call an API that only writes down when.
+// fleet is a set of workers in this process, each with a store and a client of its
+// own. They share a bucket, and call an API that only records the time of each call.
 type fleet struct {
 	*record
 	t         *testing.T
@@ -86,7 +86,7 @@ func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 	return m
 }
 
-// addSome starts workers who are alike.
+// addSome starts n equal workers.
 func (f *fleet) addSome(n int, client func() redis.UniversalClient, r role) {
 	f.t.Helper()
 	for range n {
@@ -104,7 +104,7 @@ func (f *fleet) arrive() {
 	if err != nil {
 		panic(err)
 	}
-	_ = resp.Body.Close() // it is in memory
+	_ = resp.Body.Close() // the body is in memory
 }
 
 func (f *fleet) observe(e redisstore.Event) {
@@ -113,14 +113,14 @@ func (f *fleet) observe(e redisstore.Event) {
 	f.events[e.Kind]++
 }
 
-// heard returns how often the workers were told something.
+// heard returns how often the workers were told an event of this kind.
 func (f *fleet) heard(k redisstore.EventKind) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.events[k]
 }
 
-// stop ends the calls and waits for all who make them.
+// stop ends the calls and waits for all workers.
 func (f *fleet) stop() {
 	f.cancel()
 	f.wg.Wait()
@@ -147,7 +147,7 @@ func goesOn(t *testing.T, calls *outboundtest.History, n int) time.Duration {
 	return time.Since(from)
 }
 
-// eventually waits until something is so.
+// eventually waits until so returns true.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(2 * time.Millisecond) {
@@ -157,7 +157,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// times returns when calls went, in order.
+// times returns the times of the calls, in order.
 func times(h *outboundtest.History) []time.Time {
 	var all []time.Time
 	for at := range h.All() {
@@ -166,15 +166,15 @@ func times(h *outboundtest.History) []time.Time {
 	return slices.Clip(all)
 }
 
-// check stops the fleet and checks all that it did, but for what the faults may
-// cost: slack, in units.
+// check stops the fleet and checks all its places and calls. slack is what the faults
+// may cost, in units.
 func (f *fleet) check(slack float64) {
 	f.t.Helper()
 	f.checkBoth(slack, slack)
 }
 
-// checkBoth is check where the faults cost something else on the bucket's dial than
-// on the API's clock.
+// checkBoth is check for faults that cost something else in bucket time (places) than
+// by the API's clock (calls).
 func (f *fleet) checkBoth(places, calls float64) {
 	f.t.Helper()
 	f.stop()
@@ -182,8 +182,8 @@ func (f *fleet) checkBoth(places, calls float64) {
 	f.checkCalls(f.api.Arrivals(), f.limit, calls)
 }
 
-// checkCalls fails the test if calls break a limit by more than slack, beside what
-// the tolerance of the queues and the lateness of the machine explain.
+// checkCalls fails the test if calls break a limit by more than slack, beyond what the
+// tolerance of the queues and the lateness of the machine explain.
 func (f *fleet) checkCalls(h *outboundtest.History, l outbound.Limit, slack float64) {
 	f.t.Helper()
 	checkCalls(f.t, h, l, slack, func(at time.Time) time.Duration { return f.tolerance + f.late.of(at) })
@@ -203,17 +203,17 @@ func checkCalls(t *testing.T, h *outboundtest.History, l outbound.Limit, slack f
 	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", h.Check(l.Capacity, l.LeakRate, slack))
 }
 
-// What a worker has heard is good for 25 ms, and it books up to 100 ms ahead, beside
-// a trip or two.
+// A worker uses a reply for up to 25 ms. It books up to 100 ms ahead, and a trip or
+// two more.
 const (
 	hearing = 25 * time.Millisecond
 	ahead   = 150 * time.Millisecond
 )
 
-// emptied is what it may cost that a bucket is found empty: one more capacity, and the
+// emptied is the cost of a bucket that is found empty: one more capacity, and the
 // places that workers use before they hear of it.
 func emptied(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*hearing.Seconds() }
 
-// forgotten is what it may cost at most that the last charges are forgotten: they
-// stand for no more than a full bucket, and for what was booked ahead of it.
+// forgotten is the highest cost of forgetting the last charges: they are at most a
+// full bucket, and the bookings ahead of it.
 func forgotten(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*ahead.Seconds() }

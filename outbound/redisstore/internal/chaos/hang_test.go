@@ -12,8 +12,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// A cluster's master stands still, and its replica is promoted. Each worker goes on
-// there long before its client gives the master up, and all hear that it is over.
+// A cluster's master hangs, and its replica is promoted. Each worker goes on with
+// the replica long before its client gives the master up, and each hears that the
+// outage is over.
 func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// Of ten worker processes one after the other is killed, wherever it is, and started
-// anew. What it had booked is lost, and leaks away; the others have the rate.
+// The test kills one of ten worker processes after the other, wherever it is, and
+// starts it anew. Its bookings are lost, and leak away; the others have the rate.
 func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -48,7 +48,7 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 	goesOn(t, &c.calls, 50)
 	c.check(0)
 
-	// How long after each kill there is the rate again, over a tenth of a second.
+	// Measure how long after each kill the rate is back, over a tenth of a second.
 	const window = 100 * time.Millisecond
 	all := times(&c.calls)
 	var after []time.Duration
@@ -64,9 +64,9 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 	t.Logf("of the rate %.1f %% was used", 100*c.calls.Use(limit.Capacity, limit.LeakRate))
 }
 
-// A worker of two is paused, as by a debugger or a machine that is suspended, for half
-// a second and for five. It does not let go in a bunch what came due meanwhile, while
-// the other one has the rate.
+// One of two workers is paused, as by a debugger or on a suspended machine, for half a
+// second and for five. Meanwhile its places come due, and the other worker has the
+// rate. The paused worker does not make the missed calls in a bunch afterwards.
 func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -91,7 +91,7 @@ func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	for _, p := range one.pauses {
 		n := one.beyond(p.to, c.orders.Tolerance)
 		t.Logf("after a pause of %v %d calls went with places that were due in it", p.to.Sub(p.from).Round(time.Millisecond), n)
-		// Those that had been let go already, and had not gone.
+		// Calls that the queue had let go already, and that had not gone.
 		require.LessOrEqual(t, n, 5)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// delay is a time that a timer has come late.
+// delay is a time by which a timer was late.
 type delay struct{ from, to time.Time }
 
-// watch measures how late this process is: how late a goroutine runs that sleeps a
-// millisecond at a time, until done is closed. It tells of delays above 1 ms.
+// watch measures the lateness of this process until done is closed: how late a goroutine
+// runs that sleeps a millisecond at a time. It tells of delays above 1 ms.
 func watch(done <-chan struct{}, tell func(delay)) {
 	const nap = time.Millisecond
 	timer := time.NewTimer(nap)
@@ -36,11 +36,11 @@ func watch(done <-chan struct{}, tell func(delay)) {
 	}
 }
 
-// lateness is when processes were late.
+// lateness records when processes were late.
 type lateness struct {
 	mu      sync.Mutex
 	all     []delay
-	sorted  bool // by their ends
+	sorted  bool // delays are sorted by their ends
 	longest time.Duration
 }
 
@@ -66,12 +66,12 @@ func measure(t *testing.T) *lateness {
 	return l
 }
 
-// hops is how often a call may be late between the moment for which the store has
-// granted it and the moment at which it is seen: the reply's way, the queue, the
-// goroutine that waits for it, the API.
+// hops is how often a call may be late between the moment for which the store has granted
+// it and the moment at which the API sees it: on the reply's way, in the queue, in the
+// goroutine that waits for it, and in the API.
 const hops = 4
 
-// of returns how late the machine may have made a call that was seen at a time.
+// of returns how late the machine may have made a call that the API saw at a time.
 func (l *lateness) of(at time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,9 +79,9 @@ func (l *lateness) of(at time.Time) time.Duration {
 		slices.SortFunc(l.all, func(a, b delay) int { return a.to.Compare(b.to) })
 		l.sorted = true
 	}
-	worst := time.Millisecond // which is not told of
+	worst := time.Millisecond // watch does not tell of delays up to this
 	for {
-		// What was late within the time that it may take, and then in the longer one.
+		// A worse delay widens the time in which to look for others.
 		from, again := at.Add(-hops*worst), false
 		first, _ := slices.BinarySearchFunc(l.all, from, func(d delay, t time.Time) int { return d.to.Compare(t) })
 		for _, d := range l.all[first:] {
@@ -98,14 +98,15 @@ func (l *lateness) of(at time.Time) time.Duration {
 	}
 }
 
-// unexplained returns by how many calls a limit was broken that lateness does not
-// explain. Each call may have been granted as much earlier as early says; the calls
-// that even so were all granted between two moments are too many for the limit.
+// unexplained returns by how many calls a history breaks a limit that lateness does not
+// explain. The store may have granted each call earlier than the API saw it, by as much
+// as early says. Even so, the calls that must all have been granted between two moments
+// are too many for the limit.
 func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time.Duration) float64 {
 	if len(calls) == 0 {
 		return 0
 	}
-	type span struct{ from, to time.Duration } // when it was granted at the earliest, and when it was seen
+	type span struct{ from, to time.Duration } // from the earliest grant to the arrival at the API
 	spans := make([]span, len(calls))
 	for i, at := range calls {
 		to := at.Sub(calls[0])
@@ -114,7 +115,7 @@ func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time
 	slices.SortFunc(spans, func(a, b span) int { return int(a.to - b.to) })
 	over := 0.
 	for i, begin := range spans {
-		first := i // who was seen before that was granted before
+		first := i // earlier arrivals that were granted before
 		for first > 0 && spans[first-1].to >= begin.from {
 			first--
 		}
@@ -142,12 +143,14 @@ func TestLatenessExplainsCallsThatComeTogetherAndNoMore(t *testing.T) {
 	require.Equal(t, hops*100*time.Millisecond, late.of(at(1052)))
 	require.Equal(t, hops*time.Millisecond, late.of(at(2900)))
 
-	// Two at once and one every 100 ms; seen together after 1 s, all of the last 400 ms.
+	// Two calls at once and then one every 100 ms. The API sees those of the last 400 ms
+	// together, after 1 s.
 	calls := []time.Time{at(0), at(0), at(100), at(200), at(300), at(400), at(500), at(1050), at(1050), at(1050), at(1050), at(1050)}
 	require.Zero(t, unexplained(calls, limit, func(time.Time) time.Duration { return hops * 100 * time.Millisecond }))
 	require.Zero(t, unexplained(calls, limit, early))
 	require.InDelta(t, 3, unexplained(calls, limit, func(time.Time) time.Duration { return 0 }), 1e-9)
-	// One more than that explains; and the same two seconds later, when nothing was late.
+	// One call more than lateness explains; and the same two seconds later, when nothing
+	// was late.
 	require.InDelta(t, 14-2-10.54, unexplained(append(calls, at(1050), at(1050)), limit, early), 1e-9)
 	require.InDelta(t, 3, unexplained(append(calls, at(5000), at(5000), at(5000), at(5000), at(5000)), limit, early), 0.1)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// One of four workers changes the limits while all of them call. From then on the
-// new ones count for all: what was in the bucket stays in it.
+// One of four workers changes the limits while all of them call. From then on the new
+// limits count for all, and the bucket keeps its content.
 func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -51,7 +51,7 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 				h.Add(at, 1)
 			}
 		}
-		// What may have been in the bucket when it changed is above the new limit, once.
+		// The bucket's content may have been above the new limit when it changed, once.
 		f.checkCalls(&h, p.limit, max(0, before-p.limit.Capacity))
 		before = max(p.limit.Capacity, before-p.limit.LeakRate*p.to.Sub(p.from).Seconds())
 	}
@@ -62,7 +62,7 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 	}
 }
 
-// Whoever changes a rate again and again does not refill the bucket with it.
+// Changing a rate again and again does not refill the bucket.
 func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -80,8 +80,8 @@ func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 	f.check(0)
 }
 
-// Two workers of an old release have other limits than two of a new one. All go on,
-// each within its own limit, and they are told.
+// Two workers of an old release have other limits than two workers of a new one. All of
+// them go on, each within its own limit, and each is told of the difference.
 func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -106,7 +106,8 @@ func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 	require.Positive(t, f.heard(redisstore.EventDiffer), "nobody was told")
 }
 
-// Keys of another version's format lie beside ours, and are neither read nor changed.
+// Keys of another version's format lie beside ours. The store neither reads nor changes
+// them.
 func TestAnotherFormatsKeysAreNotTouched(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

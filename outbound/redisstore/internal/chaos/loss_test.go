@@ -20,8 +20,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// A server that keeps nothing is restarted while four workers use it: each time the
-// bucket begins a new life, empty.
+// The test restarts a server without persistence while four workers use it. Each
+// time the bucket begins a new life, empty.
 func TestAServerThatLosesItsDataCostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -39,7 +39,8 @@ func TestAServerThatLosesItsDataCostsOneCapacity(t *testing.T) {
 	require.LessOrEqual(t, len(f.lives()), restarts+1)
 }
 
-// elsewhere dials whatever server it is told to, wherever a client wants to go.
+// elsewhere dials the server that the test has set, whatever address a client asks
+// for.
 type elsewhere struct{ addr atomic.Value }
 
 func (e *elsewhere) dial(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -47,15 +48,15 @@ func (e *elsewhere) dial(ctx context.Context, network, _ string) (net.Conn, erro
 	return d.DialContext(ctx, network, e.addr.Load().(string))
 }
 
-// pair is a master with a replica that can be cut off from it, and the way to
-// whichever of them is to be used.
+// pair is a master with a replica that the test can cut off from it, and a dialer
+// to the one of them in use.
 type pair struct {
 	master, replica *redistest.Server
 	link            *redistest.Proxy
 	way             elsewhere
 }
 
-// newPair starts the two, with what starts the replica.
+// newPair starts the two. start starts the replica.
 func newPair(t *testing.T, start func(t testing.TB, args ...string) *redistest.Server) *pair {
 	t.Helper()
 	p := &pair{master: redistest.Start(t, "--repl-diskless-sync-delay", "0")}
@@ -74,22 +75,22 @@ func (p *pair) client(t *testing.T) *redis.Client {
 	return p.master.Client(t, func(o *redis.Options) { o.Dialer = p.way.dial })
 }
 
-// follows waits until the replica has heard of a key. Before, it may not have heard
-// of anything, though it follows: the master waits for its first word.
+// follows waits until the replica has a key. A replica that has just begun to
+// follow may have nothing yet: the master waits for its first word.
 func (p *pair) follows(t *testing.T, key string) {
 	t.Helper()
 	eventually(t, "the replica has the key", func() bool { return p.replica.Do(t, "EXISTS", key) == int64(1) })
 }
 
-// promote has the replica take over from the master, which was killed.
+// promote makes the replica take over from the killed master.
 func (p *pair) promote(t *testing.T) {
 	t.Helper()
 	p.replica.Do(t, "REPLICAOF", "NO", "ONE")
 	p.way.addr.Store(p.replica.Addr())
 }
 
-// lastChange returns the server's time of the latest change of a bucket that a
-// server knows of.
+// lastChange returns the server's time of the latest change of a bucket, as a
+// server knows it.
 func lastChange(t *testing.T, s *redistest.Server, key string) time.Duration {
 	t.Helper()
 	head, _ := s.Do(t, "HGET", key, "s").(string)
@@ -97,9 +98,10 @@ func lastChange(t *testing.T, s *redistest.Server, key string) time.Duration {
 	return time.Duration(math.Float64frombits(binary.LittleEndian.Uint64([]byte(head)))) * time.Microsecond
 }
 
-// A replica that was cut off for a while becomes the master. What was charged
-// meanwhile is forgotten, and so may be used once more; nothing else is.
-func TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf(t *testing.T) {
+// A replica that was cut off for a while becomes the master. It has forgotten the
+// charges of that while, so callers may use them once more. Nothing else is
+// forgotten.
+func TestAFailoverCostsNoMoreThanTheChargesThatItLost(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	p := newPair(t, redistest.Start)

@@ -28,12 +28,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// silence is what clients have to say of servers that were killed on purpose.
+// silence drops the log of clients whose servers the tests kill on purpose.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// lingering returns which goroutines of the library, and which worker processes, do
+// lingering names the goroutines of the library and the worker processes that do
 // not end, if there are any.
 func lingering() string {
 	var left string

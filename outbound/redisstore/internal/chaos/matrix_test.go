@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// matrix says which test shows what becomes of which fault, here and in the packages
-// whose business it is.
+// matrix names the tests of each fault, in this package and in the packages that handle
+// the fault.
 //
-// allowed is what the fault may cost: how many units may leave above the limit in any
-// window, beside r*τ for calls that are late by up to the tolerance τ of their queue.
-// C is a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for
-// the places that workers use before they hear of it.
+// allowed is the cost of the fault: how many units may leave above the limit in any
+// window. Calls that are late by up to the tolerance τ of their queue may add r*τ. C is
+// a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for the
+// places that workers use before they hear of it.
 var matrix = []struct {
 	row     int
 	fault   string
@@ -28,15 +28,15 @@ var matrix = []struct {
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
-		"TestAtOnceOfASharedBucketIsItsOwn", // so there are no leases that could outlive it
+		"TestAtOnceOfASharedBucketIsItsOwn", // so no lease can outlive the worker
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it; and r*W if both masters write for W", []string{
-		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
-		"TestARecordPerWorkerChargesOnceInWhateverOrderMessagesCome",
+		"TestARecordPerWorkerChargesOnceInAnyOrderOfMessages",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
@@ -54,9 +54,9 @@ var matrix = []struct {
 		"TestADelayedReplyShiftsNoTicket",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
-		"TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt",
+		"TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt",
 		"TestARequestThatComesAfterItsSuccessorChargesNothing",
-		"TestEveryDecisionIsChargedOnceWhateverIsLost",
+		"TestEveryDecisionIsChargedOnceDespiteLosses",
 		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
 		"TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp",
@@ -84,7 +84,7 @@ var matrix = []struct {
 	{13, "the server does not know the script any more", "0", []string{
 		"TestScriptsMayBeFlushedAtAnyTime",
 		"TestAServerThatLosesItsDataCostsOneCapacity",
-		"TestAFailoverCostsNoMoreThanWhatTheReplicaHadNotHeardOf",
+		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 	}},
 	{14, "a slot moves to another master", "0", []string{
 		"TestBucketsWhoseSlotMovesChargeEachCallOnce",
@@ -159,11 +159,11 @@ var matrix = []struct {
 		"TestAnotherFormatsKeysAreNotTouched",
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
-		"TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing",
+		"TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing",
 		"TestACallThatCannotMakeItIsRefusedAtOnce",
 	}},
 	{31, "a queue is closed while calls wait", "0", []string{
-		"TestCloseEndsAllWhoWaitForAStore",
+		"TestCloseEndsAllCallsThatWaitForAStore",
 		"TestCloseRefusesAllAndGivesTheirPlacesBack",
 		"TestShutdownRefusesNewcomersAndLetsTheRestGo",
 	}},

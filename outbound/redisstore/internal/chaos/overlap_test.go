@@ -15,9 +15,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// Sentinels are told to promote a replica, while the master is well. Until that is
-// demoted both admit; but where a master needs one replica of two to write, only that
-// does which the other replica follows.
+// The test tells sentinels to promote a replica while the master is well. Until the old master
+// is demoted, both masters admit. If a master needs one replica of two to write, only the master
+// that the other replica follows admits.
 func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 	t.Parallel()
 	for _, least := range []string{"0", "1"} {
@@ -28,7 +28,7 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 				server.Do(t, "CONFIG", "SET", "min-replicas-to-write", least)
 			}
 			f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-			for _, server := range s.Servers { // whoever of them is a master is used, both if both are
+			for _, server := range s.Servers { // each server that is a master is used: both, while both are masters
 				f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
 			}
 			f.goesOn(20)
@@ -36,7 +36,7 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 
 			var servers []*redis.Client
 			for _, server := range s.Servers {
-				servers = append(servers, server.Client(t)) // the one that is demoted ends connections
+				servers = append(servers, server.Client(t)) // the demoted server ends its connections
 			}
 			begin := time.Now()
 			failOver(t, s)
@@ -56,7 +56,7 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 			overlap := time.Since(begin)
 			t.Logf("the old master was demoted %v after the failover began", overlap.Round(time.Millisecond))
 			f.goesOn(50)
-			// On a machine that is busy the sentinels may find a master down, and promote again.
+			// On a busy machine the sentinels may find a master down, and promote again.
 			epoch, err := strconv.ParseFloat(fmt.Sprint(s.Sentinels[0].Do(t, "SENTINEL", "MASTER", "master").(map[any]any)["config-epoch"]), 64)
 			require.NoError(t, err)
 			slack := max(1, epoch) * forgotten(f.limit)
@@ -68,12 +68,12 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 	}
 }
 
-// failOver has the sentinels promote a replica, and waits until they have. On a machine
-// that is busy they may give up, or promote the first master again: they are asked anew
-// when they have had their time.
+// failOver makes the sentinels promote a replica, and waits until they have. On a busy machine
+// they may give up, or promote the first master again: then failOver asks them again after their
+// own timeout.
 func failOver(t *testing.T, s *redistest.Sentinel) {
 	t.Helper()
-	const patience = 15 * time.Second // longer than their own
+	const patience = 15 * time.Second // longer than the sentinels' own timeout
 	sentinel := s.Sentinels[0].Client(t)
 	var replicas []*redis.Client
 	for _, server := range s.Servers[1:] {
@@ -83,7 +83,7 @@ func failOver(t *testing.T, s *redistest.Sentinel) {
 	eventually(t, "a replica is promoted", func() bool {
 		if time.Since(asked) > patience {
 			asked = time.Now()
-			_ = sentinel.Do(t.Context(), "SENTINEL", "FAILOVER", "master").Err() // one may be under way
+			_ = sentinel.Do(t.Context(), "SENTINEL", "FAILOVER", "master").Err() // a failover may be under way
 		}
 		for _, replica := range replicas {
 			role, err := replica.Do(t.Context(), "ROLE").Slice()

@@ -17,12 +17,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// blackHole is a network that takes everything and delivers nothing.
+// blackHole is a network that accepts everything and delivers nothing.
 var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshakes: true}
 
-// busy is more than a trip takes on a machine that is busy: who finds its store away
-// while the others do not has its share on top of the rate.
-const busy = 2 * time.Second
+// busyTimeout is longer than a trip on a busy machine. A worker that took a slow
+// store for away, while the others did not, would add its share to the rate.
+const busyTimeout = 2 * time.Second
 
 // behind returns a client that reaches a server through a proxy only.
 func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client {
@@ -30,7 +30,7 @@ func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client
 }
 
 // One worker of four does not reach the store. Its calls fail, the others have the
-// whole rate, and nobody goes beyond it.
+// whole rate, and nobody exceeds it.
 func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -43,7 +43,7 @@ func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 	f.run(d.between(0, 300*time.Millisecond))
 
 	way.Set(blackHole)
-	failures, _ := alone.failed() // of a machine that is busy
+	failures, _ := alone.failed() // failures that a busy machine has caused before
 	eventually(t, "the worker finds its store away", func() bool { n, _ := alone.failed(); return n > failures })
 	before, others := alone.calls.Len(), f.api.Arrivals().Len()
 	f.run(d.between(500*time.Millisecond, time.Second))
@@ -53,14 +53,14 @@ func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 	t.Log("the worker says:", err)
 
 	way.Set(redistest.Faults{})
-	way.Cut() // what was swallowed is not heard of any more
+	way.Cut() // the client must not wait for swallowed replies
 	t.Logf("after the partition its first call went %v later", goesOn(t, &alone.calls, 1).Round(time.Millisecond))
 	f.check(0)
 }
 
-// The same worker with a share of its own. The others know nothing of that, and so
-// its share comes on top while they have the whole rate; when it is back it charges
-// what it has used.
+// The same worker with a share of its own. The others know nothing of that, so its
+// share comes on top while they have the whole rate. When the store is back, the
+// worker charges what it has used.
 func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	t.Parallel()
 	const share = 0.25
@@ -68,7 +68,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	way := redistest.NewProxy(t, server.Addr())
 	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
 	var away atomic.Bool
-	alone := f.add(behind(t, server, way), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
+	alone := f.add(behind(t, server, way), role{timeout: busyTimeout, wrap: func(s leak.Store) leak.Store {
 		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
 	}})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
@@ -91,12 +91,13 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	f.checkPlaces(t, f.limit, 0)
 	own := share * (f.limit.Capacity + f.limit.LeakRate*apart.Seconds())
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
-	// Tickets of the store may be used for a while after the switch.
+	// After the switch the worker may use the store's tickets for a while.
 	f.checkCalls(f.api.Arrivals(), f.limit, own+f.limit.LeakRate*hearing.Seconds())
 	require.Positive(t, f.heard(redisstore.EventBack), "nobody was told that the store is back")
 }
 
-// All four are cut off, and have a quarter each: together they keep the limit.
+// All four workers are cut off, and each has a share of a quarter: together they
+// keep the limit.
 func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -106,7 +107,7 @@ func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 	ways := make([]*redistest.Proxy, 4)
 	for i := range ways {
 		ways[i] = redistest.NewProxy(t, server.Addr())
-		f.add(behind(t, server, ways[i]), role{timeout: busy, wrap: func(s leak.Store) leak.Store {
+		f.add(behind(t, server, ways[i]), role{timeout: busyTimeout, wrap: func(s leak.Store) leak.Store {
 			return &fallback.Store{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
 				if yes {
 					away.Add(1)

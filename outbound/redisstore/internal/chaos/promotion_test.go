@@ -16,8 +16,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
-// steady is a fleet's limit and its queues' tolerance where a test measures the rate:
-// a busy machine is late, and what is late counts for nothing.
+// steady and steadyTolerance are a fleet's limit and its queues' tolerance where a
+// test measures the rate. A busy machine makes calls late, and a queue does not make
+// up for late calls.
 var steady = outbound.Limit{Capacity: 4, LeakRate: 200}
 
 const steadyTolerance = 50 * time.Millisecond
@@ -34,8 +35,8 @@ func newSteady(t *testing.T, client func() redis.UniversalClient) (*fleet, float
 	return f, float64(f.api.Arrivals().Len()-n) / time.Since(from).Seconds()
 }
 
-// promoted waits until one of some servers is a master that takes writes, and returns
-// which and when.
+// promoted waits until one of the servers is a master that takes writes. It returns
+// that server and the time.
 func promoted(t *testing.T, servers ...*redistest.Server) (*redistest.Server, time.Time) {
 	t.Helper()
 	var clients []*redis.Client
@@ -67,9 +68,9 @@ func promoted(t *testing.T, servers ...*redistest.Server) (*redistest.Server, ti
 	return servers[found], time.Now()
 }
 
-// recovers lets the fleet work on, reports how long after a promotion it has had its
-// rate again, and fails the test if that never comes. before is what the fleet had
-// on this machine, which others may keep busy.
+// recovers lets the fleet work on, and reports how long after a promotion it had its
+// rate again. It fails the test if that never happens. before is the fleet's earlier
+// rate on this machine, which may be busy.
 func (f *fleet) recovers(promotion time.Time, before float64) {
 	f.t.Helper()
 	const window = time.Second
@@ -90,14 +91,15 @@ func (f *fleet) recovers(promotion time.Time, before float64) {
 	require.Less(f.t, after(want), 10*time.Second)
 }
 
-// Two of a cluster's three masters stand still, and then one is killed.
+// Two of a cluster's three masters hang, and then one is killed.
 func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.StartCluster(t)
 	client := func() redis.UniversalClient { return c.Client(t) }
 
-	// No majority is left, so there is no store: on no node, until there is one again.
+	// No majority is left, so there is no store on any node until there is a majority
+	// again.
 	whole := t.Run("AMinorityIsNoStore", func(t *testing.T) {
 		f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
 		f.addSome(3, client, role{})

@@ -17,7 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// spot is a place on the dial of one life of a bucket.
+// spot is a place in the bucket time of one life of a bucket.
 type spot struct{ born, place time.Duration }
 
 // grant is a call that the store has admitted.
@@ -27,7 +27,7 @@ type grant struct {
 	due time.Duration // the server's time at which the call may go
 }
 
-// record is what the workers of a test were granted.
+// record holds the grants and returns of a test's workers.
 type record struct {
 	mu       sync.Mutex
 	grants   []grant
@@ -49,8 +49,8 @@ func (r *record) giveBack(s spot) {
 	r.returned[s]++
 }
 
-// between returns how many calls were admitted after a time of the server and up to
-// another.
+// between returns the number of calls that the store admitted after one time of the
+// server and up to another.
 func (r *record) between(after, to time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +63,7 @@ func (r *record) between(after, to time.Duration) int {
 	return n
 }
 
-// lives returns the places that were used, by the life of the bucket that granted
-// them.
+// lives returns the used places, by the life of the bucket that granted them.
 func (r *record) lives() map[time.Duration]*outboundtest.History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,11 +85,11 @@ func (r *record) lives() map[time.Duration]*outboundtest.History {
 	return lives
 }
 
-// rounding is what the microseconds of a server's clock may be worth.
+// rounding is the cost, in units, of the microseconds in a server's times.
 const rounding = 1e-2
 
-// checkPlaces fails the test if the places of one life of the bucket break its
-// limit by more than slack. It returns by how much they do.
+// checkPlaces fails the test if the places of one life of the bucket break its limit
+// by more than slack. It returns the largest excess.
 func (r *record) checkPlaces(t *testing.T, l outbound.Limit, slack float64) float64 {
 	t.Helper()
 	worst, calls := 0., 0
@@ -114,14 +113,14 @@ func excess(h *outboundtest.History, l outbound.Limit) float64 {
 	return 0
 }
 
-// ledger is what notes what becomes of calls.
+// ledger records what becomes of calls.
 type ledger interface {
 	grant(grant)
 	giveBack(spot)
 }
 
-// witness is a store that notes what another one grants under one key, and what
-// is given back to it.
+// witness is a store around another one. It records what that store grants under one
+// key, and what callers give back.
 type witness struct {
 	leak.Store
 	key    string
@@ -144,7 +143,7 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if op.Move != nil && len(r.Charges) > 0 {
 		back = append(back, moved)
 	}
-	if r.Stale && !r.Reported { // nothing was done
+	if r.Stale && !r.Reported { // the store has done nothing
 		back = nil
 	}
 	for _, s := range back {
@@ -158,8 +157,8 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 }
 
 // recovery returns how long after from the rate is back: the shortest time after
-// which a window has at least so many calls per second. Below 0: never. The times
-// are sorted.
+// which a window has at least rate calls per second. It returns less than 0 if that
+// never happens. The times are sorted.
 func recovery(times []time.Time, from time.Time, window time.Duration, rate float64) time.Duration {
 	want := int(rate * window.Seconds())
 	// A window with enough calls begins with one of them, or is part of a longer one.

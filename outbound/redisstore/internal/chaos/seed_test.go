@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dice are the random numbers of one test.
+// dice draw the random numbers of one test.
 type dice struct{ *rand.Rand }
 
-// newDice returns those of DRIPFEED_SEED, or new ones, and prints the seed.
+// newDice returns dice with the seed of DRIPFEED_SEED, or with a new one, and
+// prints the seed.
 func newDice(t *testing.T) dice {
 	t.Helper()
 	seed := rand.Uint64N(1e6)
@@ -26,7 +27,7 @@ func newDice(t *testing.T) dice {
 		require.NoError(t, err, "DRIPFEED_SEED")
 	}
 	t.Logf("to draw the same random numbers again: DRIPFEED_SEED=%d go test -run '^%s$' ./outbound/redisstore/internal/chaos", seed, t.Name())
-	h := fnv.New64a() // so that it is the same whichever tests run
+	h := fnv.New64a() // the test's name, so that its numbers do not depend on which tests run
 	_, _ = h.Write([]byte(t.Name()))
 	return dice{rand.New(rand.NewPCG(seed, h.Sum64()))}
 }

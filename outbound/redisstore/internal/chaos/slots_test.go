@@ -18,8 +18,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// returns is a store that counts what callers give back because its answer came too late
-// to be used, as any may on a machine that is busy: of that comes back what is safe.
+// returns is a store that counts what callers give back because a reply came too late.
+// On a busy machine any reply may be too late. The store takes back only as much of it
+// as is safe.
 type returns struct {
 	leak.Store
 	n *atomic.Int64
@@ -33,14 +34,14 @@ func (r returns) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	return reply, err
 }
 
-// The slot of several buckets moves from master to master while they are used: each
+// The slot of several buckets moves from master to master while workers use them. Each
 // call is charged exactly once, and none fails.
 func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.SharedCluster(t)
 	keys := []string{"one", "two", "three", "four"}
-	// One tag, and so one slot.
+	// All keys have one tag, and so one slot.
 	config := redisstore.Config{Prefix: "{" + d.tag() + "}", Timeout: 10 * time.Second}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -100,7 +101,7 @@ func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
 	}
 }
 
-// The same with a fleet that keeps the rate.
+// The same with a fleet, which keeps the rate.
 func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)

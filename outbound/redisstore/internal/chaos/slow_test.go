@@ -17,15 +17,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// counter is a limit that counts: nothing leaks that would matter, and so the level
-// is the number of calls that were charged.
+// counter is a limit that counts: almost nothing leaks from it, so its level is the
+// number of charged calls.
 var counter = outbound.Limit{Capacity: 1e6, LeakRate: 1e-3}
 
-// clerk is a worker without a queue that acquires as often as it may.
+// clerk is a worker without a queue, which acquires as often as it can.
 type clerk struct {
 	bucket    *outbound.Bucket
 	confirmed atomic.Int64
-	doubtful  atomic.Int64 // calls that failed, and may have been charged
+	doubtful  atomic.Int64 // failed calls that may have been charged
 	longest   atomic.Int64
 }
 
@@ -43,7 +43,7 @@ func (c *clerk) acquire() error {
 	took := time.Since(from)
 	if err == nil {
 		c.confirmed.Add(1)
-	} else if took > 10*time.Millisecond { // else it was not even tried
+	} else if took > 10*time.Millisecond { // else the store made no attempt
 		c.doubtful.Add(1)
 	}
 	for {
@@ -54,10 +54,10 @@ func (c *clerk) acquire() error {
 	}
 }
 
-// A server that hangs, again and again, charges every call that was admitted, and of
-// the others at most those of the one request per worker that was under way: what
-// was given up is not carried out later.
-func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
+// A server hangs again and again. It charges every admitted call. Of the others it
+// charges at most the calls of the one request per worker that was under way: it does
+// not carry out later what the worker has given up.
+func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -79,7 +79,7 @@ func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					_ = c.acquire() // counted there
+					_ = c.acquire() // acquire counts the failures
 					nap(ctx, 2*time.Millisecond)
 				}
 			})
@@ -122,20 +122,21 @@ func TestAServerThatHangsChargesWhatWasAdmittedAndWhatIsInDoubt(t *testing.T) {
 	require.Less(t, time.Duration(longest), timeout+5*time.Second)
 }
 
-// A request that was given up is still on its way, and arrives when the next one of its
-// worker has been answered: it is not carried out any more.
+// A worker has given up a request, which is still on its way. It arrives after the
+// worker's next request has been answered, and the server does not carry it out.
 func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	way := redistest.NewProxy(t, server.Addr())
-	// The client hangs up when it has waited enough, or it would be busy all the while.
+	// The client closes the connection after its timeout. Otherwise it would stay busy
+	// with the request.
 	client := server.Client(t, func(o *redis.Options) { o.Addr, o.ReadTimeout = way.Addr(), 50*time.Millisecond })
 	c := newClerk(t, client, "counter", 300*time.Millisecond)
 	eventually(t, "a call is admitted", func() bool { return c.acquire() == nil })
 	const delay = 2 * time.Second
 	way.Set(redistest.Faults{DelayRequests: delay})
 	require.ErrorIs(t, c.acquire(), outbound.ErrAway)
-	sent := time.Now() // its latest copy, at the latest
+	sent := time.Now() // the last copy of the request left before this
 	way.Set(redistest.Faults{})
 	from := time.Now()
 	eventually(t, "the next call is admitted", func() bool { return c.acquire() == nil })
@@ -153,8 +154,8 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	require.InDelta(t, before, level(), 0.1, "it was carried out all the same")
 }
 
-// A store that is slow, more and less: up to its time an operation waits for the
-// reply, and no longer. The queue's calls keep the limit meanwhile.
+// A store is slow, sometimes more and sometimes less. An operation waits for the reply
+// up to its timeout, and no longer. Meanwhile the queue's calls keep the limit.
 func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -176,12 +177,13 @@ func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	for _, m := range f.members {
 		goesOn(t, &m.calls, 1)
 	}
-	// Who is always far from the store is late by as much, and the one who is near
-	// is not: so the calls may come together that are due at different times.
+	// A worker far from the store is always late by the length of the way, and a worker
+	// near it is not. So calls that are due at different times may come together.
 	f.checkBoth(0, f.limit.LeakRate*far.Seconds())
 }
 
-// Of a store that takes longer than an operation may, each decision takes that long.
+// If a store takes longer than an operation may take, each decision takes as long as an
+// operation may.
 func TestADecisionTakesNoLongerThanItsTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -18,10 +18,10 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// minutely leaks one unit a minute, and so nothing while a test runs.
+// minutely leaks one unit a minute, so nothing leaks while a test runs.
 var minutely = outbound.Limit{Capacity: 3, LeakRate: 1. / 60}
 
-// waiting is a queue on a bucket in a server, which is full.
+// waiting returns a queue on a full bucket in a server.
 func waiting(t *testing.T) (*queue.Queue, *outbound.Bucket) {
 	t.Helper()
 	b, err := outbound.NewSharedBucket(redisstore.New(redistest.Start(t).Client(t), redisstore.Config{Timeout: time.Minute}), "bucket", minutely)
@@ -34,9 +34,9 @@ func waiting(t *testing.T) (*queue.Queue, *outbound.Bucket) {
 	return q, b
 }
 
-// Who cannot make a deadline is refused at once and charged nothing, in front of those
-// who can and behind them.
-func TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
+// A call that cannot make its deadline is refused at once and charged nothing, both in
+// front of calls that can make theirs and behind them.
+func TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	q, b := waiting(t)
@@ -45,7 +45,7 @@ func TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 40 {
 		if i == 5 {
-			for range 5 { // they stand in the queue from here on
+			for range 5 { // these calls wait in the queue from here on
 				wg.Go(func() {
 					_, err := q.Acquire(patient, outbound.Cost{1})
 					if !errors.Is(err, context.Canceled) {
@@ -69,15 +69,15 @@ func TestWhoCannotMakeADeadlineIsRefusedAtOnceAndChargedNothing(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	// The place of the first who waited goes back: it was the last booking.
-	eventually(t, "nothing is charged for those who have not gone", func() bool {
+	// The place of the first waiting call goes back, because it was the last booking.
+	eventually(t, "nothing is charged for calls that have not gone", func() bool {
 		s, err := b.State(t.Context())
 		require.NoError(t, err)
 		return s.Level <= 3.001
 	})
 }
 
-func TestCloseEndsAllWhoWaitForAStore(t *testing.T) {
+func TestCloseEndsAllCallsThatWaitForAStore(t *testing.T) {
 	t.Parallel()
 	q, b := waiting(t)
 	var wg sync.WaitGroup

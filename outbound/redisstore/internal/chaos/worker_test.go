@@ -17,31 +17,31 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// role is what a worker is to do. Its zero value works.
+// role configures a worker. Its zero value works.
 type role struct {
 	limit     *outbound.Limit // nil: the fleet's
-	callers   int             // goroutines that call as often as they may; 0: 3
+	callers   int             // goroutines that call as often as they can; 0: 3
 	wrap      func(leak.Store) leak.Store
-	timeout   time.Duration // of the store
-	tolerance time.Duration // of the queue
+	timeout   time.Duration // timeout of the store
+	tolerance time.Duration // tolerance of the queue
 }
 
-// worker is one worker of a fleet: a store, a queue, and goroutines that always
-// want to call.
+// worker is one worker of a fleet: a store, a queue, and goroutines that always want to
+// call.
 type worker struct {
 	store  *redisstore.Store
 	bucket *outbound.Bucket
 	queue  *queue.Queue
-	call   func() // what calls the API
+	call   func() // calls the API
 
 	mu       sync.Mutex
 	failures int
-	failure  error // the latest
-	odd      error // one that no outage explains
+	failure  error // the latest failure
+	odd      error // a failure that no outage explains
 }
 
-// newWorker makes one. What it is granted is noted in l, and what no call returns is
-// told to observe.
+// newWorker makes a worker. l records its grants, and observe gets the events of its
+// store.
 func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(redisstore.Event)) (*worker, error) {
 	w := &worker{store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
 	var s leak.Store = witness{w.store, key, l}
@@ -81,7 +81,8 @@ func (w *worker) fail(ctx context.Context, err error) {
 	}
 }
 
-// failed returns how many calls have failed because of the store, and the latest error.
+// failed returns the number of calls that have failed because of the store, and the
+// latest error.
 func (w *worker) failed() (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
