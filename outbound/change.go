@@ -225,7 +225,7 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
 	}
 	w.state, w.when = is, r.When
-	w.limits, w.atOnce, w.collected = limits, r.atOnce, r.collected
+	w.limits, w.atOnce, w.collected = limits, r.atOnce, max(w.collected, r.collected) // trips may cross
 }
 
 func (w *watch) addLocked(c Change) { w.news = append(w.news, c) }

@@ -107,8 +107,11 @@ func (b *core) inForce() *inForce {
 	if p := b.slow.Load(); p != nil {
 		return p.force.Load()
 	}
-	return &inForce{limitSet: newLimitSet([]Limit{b.first()})}
+	return b.ofCell()
 }
+
+// ofCell returns the limit by which the cell counts.
+func (b *core) ofCell() *inForce { return &inForce{limitSet: newLimitSet([]Limit{b.first()})} }
 
 // given returns the limits in force as callers have given them, with an AtOnce.
 func (b *core) given() []Limit {
@@ -182,7 +185,8 @@ func (b *core) peek(ctx context.Context, name string, r *reply) error {
 	if b.slow.Load() != nil || word == busy {
 		return b.do(ctx, name, &step{}, r)
 	}
-	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.inForce()}
+	// Other limits may be set at this moment, and the cell knows nothing of them.
+	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.ofCell()}
 	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
 	return nil
 }
@@ -209,6 +213,12 @@ func (b *core) idle() bool {
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if len(s.costs) > 0 && !s.costs[0].valid() {
 		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
+	}
+	for i := range s.costs { // what comes after an invalid one is not booked, and takes no slot
+		if !s.costs[i].valid() {
+			s.costs = s.costs[:i]
+			break
+		}
 	}
 	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
 		return err

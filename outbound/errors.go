@@ -192,27 +192,25 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
-// withKey is an error with a key.
-type withKey interface {
-	error
-	labelled(label string) error // a copy, because others may have the error, with a label as its key
-}
-
+// labelled returns a copy with a label as its key: others may have the error, too.
 func (e ThrottledError) labelled(label string) error {
 	e.Key = label
 	return &e
 }
 
+// labelled is as that of a ThrottledError.
 func (e CostError) labelled(label string) error {
 	e.Key = label
 	return &e
 }
 
+// labelled is as that of a ThrottledError.
 func (e LimitError) labelled(label string) error {
 	e.Key = label
 	return &e
 }
 
+// labelled is as that of a ThrottledError.
 func (e StoreError) labelled(label string) error {
 	e.Key = label
 	return &e

@@ -198,15 +198,37 @@ func (k *Keyed[K]) acquire(ctx context.Context, s *keyShard[K], hash uint64, key
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
 func (k *Keyed[K]) labelled(key K, err error) error {
-	var own withKey
-	if k.Label == nil || !errors.As(err, &own) {
+	if k.Label == nil {
 		return err
 	}
-	labelled := own.labelled(k.Label(key))
-	if error(own) == err {
-		return labelled
+	label := k.Label(key)
+	switch e := err.(type) {
+	case *ThrottledError:
+		return e.labelled(label)
+	case *CostError:
+		return e.labelled(label)
+	case *LimitError:
+		return e.labelled(label)
+	case *StoreError:
+		return e.labelled(label)
 	}
-	return &relabelled{labelled, err}
+	var (
+		throttled *ThrottledError
+		cost      *CostError
+		limit     *LimitError
+		store     *StoreError
+	)
+	switch { // the refusal before an error that wraps it
+	case errors.As(err, &throttled):
+		return &relabelled{throttled.labelled(label), err}
+	case errors.As(err, &cost):
+		return &relabelled{cost.labelled(label), err}
+	case errors.As(err, &limit):
+		return &relabelled{limit.labelled(label), err}
+	case errors.As(err, &store):
+		return &relabelled{store.labelled(label), err}
+	}
+	return err
 }
 
 // relabelled is an error that wraps one with a key. It tells that one with the label, and not

@@ -144,3 +144,55 @@ func TestAnErrorShows64BytesOfAKey(t *testing.T) {
 		}
 	}
 }
+
+// failing is a limiter whose answer is an error.
+type failing struct{ err error }
+
+func (f failing) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
+	return outbound.Permit{}, f.err
+}
+
+// embedding is a program's own error, which no program can compare with ==.
+type embedding struct {
+	*outbound.ThrottledError
+	hints []string
+}
+
+func TestALabelledErrorHidesTheKeyOfWhatItWrapsAndIsStillItself(t *testing.T) {
+	refusal := &outbound.ThrottledError{Key: "secret"}
+	own := embedding{refusal, []string{"later"}}
+	for name, err := range map[string]error{
+		"wrapped in a store's": fmt.Errorf("x: %w", &outbound.StoreError{Key: "secret", Err: refusal}),
+		"embedded":             own,
+		"embedded, a pointer":  &own,
+		"wrapped and embedded": fmt.Errorf("x: %w", own),
+	} {
+		keyed := &outbound.Keyed[string]{
+			Label: func(string) string { return "label" },
+			New:   func(string) (outbound.Limiter, error) { return failing{err}, nil },
+		}
+		_, got := keyed.Acquire(background, "secret", outbound.Cost{1})
+		var throttled *outbound.ThrottledError
+		if errors.As(err, &throttled) { // else it is the limiter's own error
+			if strings.Contains(got.Error(), "secret") {
+				t.Errorf("%s: %v shows the key", name, got)
+			}
+			if !errors.As(got, &throttled) || throttled.Key != "label" {
+				t.Errorf("%s: the refusal's key is %q", name, throttled.Key)
+			}
+		}
+		var value embedding
+		var pointer *embedding
+		if errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer) {
+			t.Errorf("%s: the program does not find its own error in %v", name, got)
+		}
+	}
+}
+
+func TestARefusalWithoutALabelCostsAKeyedNothing(t *testing.T) {
+	err := error(&outbound.ThrottledError{Key: "key"})
+	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return failing{err}, nil }}
+	if n := testing.AllocsPerRun(1000, func() { _, _ = keyed.Acquire(background, "key", outbound.Cost{1}) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

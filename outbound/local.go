@@ -28,6 +28,8 @@ type localState struct {
 	base int64         // the epoch that the word knows of
 	idle time.Duration // when the state is as good as a new one, if it is left alone
 	seen int64         // the cell's, when its word was moved here
+
+	replaced bool // SetLimits has changed how many calls may be in progress
 }
 
 func (l *localState) init(born time.Duration, law []leak.Limit) {
@@ -47,9 +49,11 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 		l.stored.State.Succeeded(l.base)
 	}
 	if s.action == leak.Replace {
+		most := m.slots.most()
 		set := newLimitSet(s.limits)
 		t.set = &set
 		m.slots.limit.Store(newAtOnce(s.limits))
+		l.replaced = l.replaced || m.slots.most() != most
 	}
 	asked := m.slots.reserve(s)
 	r.bad = t.resolve(s, f, m.slots.most() > 0) // by the old limits, so that what they leaked is known
@@ -67,7 +71,7 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 	m.watches.announce(r) // with the lock held, or a later operation could be told first
 	if len(r.force.law) == 1 {
 		l.idle = later(r.State.At, r.Expire)
-		l.shutLocked(c)
+		l.shutLocked(c, m.slots.most())
 	}
 }
 
@@ -102,10 +106,11 @@ func (l *localState) renewLocked(c *cell, m *common, t time.Duration) {
 	c.seen.Store(never) // a Resume lets nobody be on the way any more
 }
 
-// shutLocked moves the state back to the word, if it is simple enough.
-func (l *localState) shutLocked(c *cell) {
+// shutLocked moves the state back to the word, if it is simple enough. most calls may be in
+// progress, of which the cell knows nothing; 0: any number.
+func (l *localState) shutLocked(c *cell, most int) {
 	s := &l.stored.State
-	simple := c.unit != 0 && l.stored.Version == 0 && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
+	simple := c.unit != 0 && most == 0 && l.stored.Version == 0 && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
 		s.Rem <= 0 && s.Last <= 0 && s.Level[0].Ret == 0 && s.Level[0].Level <= c.capacity
 	if !simple {
 		return
@@ -146,5 +151,5 @@ func (l *localState) succeed(c *cell, t int64) {
 func (l *localState) changed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.stored.Version > 0
+	return l.stored.Version > 0 || l.replaced
 }
