@@ -103,8 +103,8 @@ func (k *Clock) Due(t Ticket) time.Time {
 func (k *Clock) Back() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may go at the time now, and how late
-// it is, a lateness before a hold included: always after its place, also where the
-// reply that tells of the place is here only then. A call that is due is not ready
+// it is, a lateness before a hold included. Late counts from the place, even if the
+// reply that tells of the place arrived after it. A call that is due is not ready
 // while the clock was not heard lately enough: then book, or only listen. The call
 // that goes knows of the holds that this clock knows of, and not only of those at
 // its booking: if the API refuses it, that is news. So a ticket that a Booking under

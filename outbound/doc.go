@@ -43,8 +43,8 @@
 // A [Bucket] has one to eight limits, each on one of up to four units: calls,
 // tokens, money. A [Cost] has a number for each unit. A call is charged to all
 // limits or to none, and one that waits for one limit fills the others when it
-// goes. [AtOnce] limits calls in progress; with a queue of its own it goes around the
-// limiters that count calls per time, which are next to the call: see package queue.
+// goes. [AtOnce] limits calls in progress. In a queue of its own it is the outer limiter, and
+// the one that counts calls per time is the inner one: see package queue.
 //
 // # Gate and meter
 //
@@ -177,7 +177,8 @@
 //	store      redisstore: Engine.Update -> shard.enter -> pipeline.run -> shard.compose ->
 //	           carrier.Compose -> carrier.Send -> refused in bucket.lua.
 //	           A store in Go: Op.Apply -> Stored.report -> State.Refused -> State.Hold
-//	           The key now has Rem above 0, another Epoch, and perhaps a lower Speed
+//	           The key now has Rem above 0, another Epoch if the call was not of an older
+//	           one, and from the second refusal on a lower Speed
 //
 // Nobody sends that to the other worker. It relies on a reply for 25 ms, or as long as a trip
 // takes, and asks again before it lets a call go:
@@ -188,10 +189,11 @@
 //	           core.clock makes the Clock
 //	queue      Clock.Same is false: state.hopeless lists the calls that cannot make their
 //	           deadlines now, and they are refused. letGoLocked asks Clock.Ready: no ticket is
-//	           due while Rem is above 0. nextIn sets the timer for the hold's end
+//	           due while Rem is above 0. nextIn tells when to look again, at the hold's end or
+//	           in 10 s, and setTimerLocked sets the timer
 //
 // A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held
-// set. Queues around the same Bucket as the refused call hear it at once: do calls
+// set, or a second later if the store remembers a refusal from before. Queues around the same Bucket as the refused call hear it at once: do calls
 // waiting.changed, which calls what they gave to [Bucket.OnChange]. Callers of
 // [Bucket.Changes] hear of the hold with the next reply, by watches.announce.
 package outbound

@@ -86,8 +86,8 @@ func (l *localState) openLocked(c *cell, m *common) {
 	c.read(&l.stored.State, m.force.Load().law, word, l.seen, t)
 }
 
-// renewLocked begins a new life for the word to be of, if at time t the state is as good as a new
-// one. It begins when that came to be so, so that no call of before is taken for one of it.
+// renewLocked begins a new life, to which the word then belongs, if the state is as good as a
+// new one at time t. The life begins when that came to be so: no call of before is of it.
 // What was refused is forgotten with the life; if nothing was, a refusal of one of its calls
 // is still to be news, and so the epoch stays. While somebody waits the life goes on: a
 // place that is late is known as late in it.

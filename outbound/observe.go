@@ -19,7 +19,7 @@ type Event struct {
 	Cost Cost
 	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is in
 	// the first three kinds and, if it was a millisecond or longer, in the EventWaited
-	// before as well: to sum waits up, leave that out, or take nothing else.
+	// before as well: sum up either EventWaited or the first three kinds, never both.
 	Wait time.Duration
 	// Used is what the call really cost, with EventSettled.
 	Used Cost

@@ -45,7 +45,7 @@
 // Queues of many processes on one shared bucket are a fleet. Those with a backlog, which is
 // more calls than have a place, have equal shares: a worker that asks less often, because it
 // is further from the store, catches up with the one that has booked most, by places up to
-// 100 ms after its first, or as long after it as the first is away. A worker whose backlog
+// 100 ms after its first or, if the first is further away, at most twice as far as that. A worker whose backlog
 // begins is level with the others from then on. It is not owed anything for the time before.
 //
 // Simulated fleets had 1 to 1 000 workers, 50 and 1 000 calls per second and capacities of 1

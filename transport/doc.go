@@ -19,7 +19,7 @@
 //     they go on at 0.9 of their speed, or at 0.7 if that pause ended less than 10 s ago. If
 //     none had, the pause was too short, and the next is at least twice as long, up to
 //     MaxHold or an hour. Of all refusals of calls that left before the bucket knew of the
-//     first of them, only that one counts.
+//     first of them, only that one slows it down; the others may make the wait longer.
 //   - A refusal of too many calls at once: all wait for 1 s at most, and the bucket does not
 //     slow down; [outbound.AtOnce] is the cure.
 //   - 503 with a Retry-After: all wait for as long, and the bucket does not slow down.

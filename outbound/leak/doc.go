@@ -112,8 +112,8 @@
 //
 // A call takes its units from all limits or from none. It goes after all that are booked:
 // order of booking is order of departure. So a call may wait for a limit that it does not
-// count: after one report an hour is booked, a row of a limit of ten a second is refused for
-// an hour. That is the price of an order that everybody can compute.
+// count: after one report an hour is booked, a database row, which only a limit of ten a
+// second counts, is refused for an hour. That is the price of an order that everybody can compute.
 //
 // A batch fills one call after the other, the first with its own longest wait, the others
 // with the horizon, and stops at the first that is refused. [Limit.Takes] makes a cost of 0

@@ -21,7 +21,7 @@ type request struct {
 	unknown atomic.Bool // the server does not know the script
 }
 
-// A record holds so many places at most, because it counts them beside other things.
+// A record packs the number of places into 13 bits, with an offset of 512, so 7679 is the most.
 const _ = uint(7679 - engine.MaxOps)
 
 // header is what every request of a bucket carries of its limits.

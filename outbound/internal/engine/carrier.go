@@ -101,7 +101,7 @@ type Attempt struct {
 type Verdict uint8
 
 // The verdicts. A key whose trips end with Anew, because other workers are always first or it
-// is locked, delays no other. Its operations fail with Err in the end, which is not Away.
+// is locked, delays no other. Its operations fail with Err after Timeout: Err must not match [leak.ErrAway].
 const (
 	Done      Verdict = iota // Reply is the answer
 	Again                    // send it once more, at once

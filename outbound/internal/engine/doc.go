@@ -5,7 +5,7 @@
 //   - While a trip of a key is under way, further callers gather and go together in the next, as
 //     one [leak.Op]. The engine divides the reply among them. Trips of many keys go in batches.
 //   - The store makes a trip exactly once. A trip has a number, and the store records the last
-//     number of each worker, with its outcome. If a reply is lost, the engine sends the trip with
+//     number of each worker, and its outcome where the carrier cannot compute that again. If a reply is lost, the engine sends the trip with
 //     the same number again, as often as it takes, and beside an attempt that hangs.
 //   - No operation takes longer than Config.Timeout, whatever its context and the driver do.
 //     If a caller has gone, the engine gives its booking back.
