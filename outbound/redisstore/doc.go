@@ -124,7 +124,9 @@
 // A client whose own connections are used up says so, as redis.ErrPoolTimeout, where its
 // PoolTimeout is shorter than Config.Timeout. The other workers go on meanwhile, and the
 // share that a fallback gives this one comes on top of the whole rate: give the store a
-// client of its own, or a PoolSize that is enough for all its users.
+// client of its own, or a PoolSize that is enough for all its users. The store itself uses up
+// to 16 connections at a time while a server hangs. With fewer, as by go-redis's default on
+// one processor, some calls wait for Timeout each where they would fail at once.
 //
 // The client itself logs each failed attempt to connect, to the standard error:
 // redis.SetLogger takes another logger, and logging.Disable of go-redis ends it.
@@ -148,8 +150,8 @@
 // Package outbound/internal/engine gathers callers into trips and makes each trip exactly
 // once. This package carries a trip out, as one run of bucket.lua:
 //
-//	store.go    Config and Store: what programs see
-//	event.go    Event: what no call returns
+//	store.go    Config and Store, for programs
+//	event.go    Event, for what a call's error cannot tell
 //	key.go      the server's name of a key
 //	script.go   bucket.lua, and its digest
 //	request.go  a trip as the script reads it
@@ -157,7 +159,7 @@
 //	row.go      the row of refusals in an answer
 //	places.go   the charges that the script leaves to be computed here
 //	loss.go     how a loss of data shows
-//	cause.go    what comes of an error
+//	cause.go    errors, and whether a wait cures them
 //	cluster.go  which node has a key
 //	carrier.go  what the engine asks: Compose, Send, Take
 package redisstore

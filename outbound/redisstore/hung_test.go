@@ -37,6 +37,7 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 	dialled := 0
 	rdb := server.Client(t, func(o *redis.Options) {
 		o.OnConnect = func(context.Context, *redis.Conn) error { mu.Lock(); dialled++; mu.Unlock(); return nil }
+		o.PoolSize = 20                                         // more than hang, also where the default, 10 for each processor, is not
 		o.ReadTimeout, o.PoolTimeout = time.Minute, time.Minute // the client's own timeouts, far beyond the store's second
 	})
 	var told events
