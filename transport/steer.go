@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -12,9 +13,9 @@ const (
 	// slotHold is the longest hold after a refusal of too many calls at once: one of them
 	// ends soon, and a limit AtOnce is the cure.
 	slotHold = time.Second
-	// minHold is the shortest hold after a refusal by pace or quota, as
+	// holdUntold is the hold after a refusal by pace or quota that names no wait, as
 	// [outbound.Permit.Refused] says.
-	minHold = time.Second
+	holdUntold = time.Second
 	// soon is a reset that a success does not wait for, as [outbound.AnswerLeft] says.
 	soon = 2 * time.Second
 )
@@ -122,7 +123,7 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 	switch {
 	case paced && !before.refused:
 		answer.Kind = outbound.AnswerRefused
-		before = reported{true, max(answer.Wait, minHold)}
+		before = reported{true, cmp.Or(answer.Wait, holdUntold)}
 	case answer.Wait > before.wait:
 		before.wait = answer.Wait
 	default:
