@@ -26,7 +26,20 @@
 -- worker does not know what became of its request before, the stamp of the limits by which
 -- the request counts if they were set, or 0, or minus the stamp of limits that the worker
 -- cannot read, print, how many limits, and of each its unit, capacity and rate; the limits'
--- fields; then steps, each a letter and numbers.
+-- fields; then steps, each a letter and numbers:
+--   V        undo the last booking, to book again: its charge
+--   N        there was a booking to undo, which may not be undone: book nothing
+--   S        settle: a charge, and what the call has cost of each limit
+--   R, H, A  the API refused, asks for a hold, or told what remains: epoch, wait, longest hold,
+--            reason, 0, or 1 and a charge; with A what remains of each limit, or less than 0
+--   G        a call has succeeded: epoch
+--   U        give back: a charge
+--   M        meter: what to fill of each limit
+--   E        resume
+--   L        set limits: print, how many, and of each its unit, capacity and rate; then, as
+--            arguments of their own, the limits as they are kept and their fields
+--   B        book: longest wait, horizon, claim, how many runs, of each run a count and the
+--            cost of each limit, and the shortest wait if there is one; always the last
 --
 -- Each run creates the functions that it comes to, and most runs only book. So the code that books
 -- stands inline, and other steps create functions where they need them.
