@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -255,4 +256,31 @@ func TestAMoveNeedsNoFreePlace(t *testing.T) {
 		}
 		p.Done()
 	})
+}
+
+// peeking is a store that asks during a trip whether another call could start.
+type peeking struct {
+	leak.Store
+	during func()
+}
+
+func (p *peeking) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if p.during != nil && len(op.Costs) > 0 {
+		p.during()
+	}
+	return p.Store.Update(ctx, key, op)
+}
+
+func TestWhatComesAfterAnInvalidCostTakesNoSlot(t *testing.T) {
+	p := &peeking{Store: leak.NewMemory()}
+	b := Must(NewSharedBucket(p, "key", Limit{Capacity: 10, LeakRate: 1}, AtOnce(2)))
+	free := false
+	p.during = func() { free = b.slots().room() }
+	k := &Booking{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+	if err := b.Book(ctx, k); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.Tickets) != 1 || !free {
+		t.Errorf("%d tickets; another call could start: %v", len(k.Tickets), free)
+	}
 }
