@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -122,6 +123,24 @@ func TestAKeyThatIsNeverThisWorkersTurnDelaysNoOther(t *testing.T) {
 			require.NoError(t, err)
 			require.Less(t, time.Since(start), 20*time.Millisecond)
 		})
+		synctest.Wait()
 		require.Empty(t, told)
+	})
+}
+
+func TestAReportThatNobodyIsLeftToRepeatIsToldAsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told []engine.Kind
+		e := engine.New(engine.Config{
+			Carrier: contended{rowCarrier{newTable(), "worker"}}, Timeout: time.Second,
+			Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond/2) // while the trip is under way
+		defer cancel()
+		_, err := e.Update(ctx, "hot", &leak.Op{Limits: ages, Reports: settle(&leak.Charge{N: leak.Units{1}}, 2)})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, []engine.Kind{engine.Lost}, told)
 	})
 }
