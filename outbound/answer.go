@@ -71,14 +71,21 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 	default:
 		return false
 	}
-	near := false
-	if a.Wait > soon && a.Left.told() {
-		b.each(func(unit int, capacity, rate float64) {
-			n := a.Left[unit]
-			near = near || n >= 0 && n <= capacity+rate*since.Seconds()
-		})
+	if a.Wait <= soon || !a.Left.told() {
+		return false
 	}
-	return near
+	used := Cost{-1, -1, -1, -1} // at most; below 0: no limit counts that unit
+	b.each(func(unit int, capacity, rate float64) {
+		if n := capacity + rate*since.Seconds(); used[unit] < 0 || n < used[unit] {
+			used[unit] = n
+		}
+	})
+	for unit, n := range a.Left {
+		if n >= 0 && n <= used[unit] {
+			return true
+		}
+	}
+	return false
 }
 
 // report returns what the bucket hears of an answer to the call of this charge.

@@ -21,8 +21,8 @@ import (
 // one report an hour and ten rows a second, need two buckets.
 //
 // A Bucket is safe for concurrent use. A decision in memory takes some ten
-// nanoseconds for one limit and a few hundred for several; it does not
-// allocate with one limit of which nobody waits. A bucket has no goroutine and
+// nanoseconds for one leaky limit and a few hundred for others; it does not
+// allocate with one leaky limit of which nobody waits. A bucket has no goroutine and
 // needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
 type Bucket struct{ core }
 
@@ -200,7 +200,8 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // per 1s", with those that this bucket knows to be in force: the level of one that
 // stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
 // for the next second go at their places, and nobody overtakes them; places further
-// away are void, and callers that wait book anew, by the new limits. Limits that are in
+// away are void, and callers that wait book anew, by the new limits. A limit that becomes
+// one of another kind, such as a window, keeps its level, too. Limits that are in
 // force already change nothing: a program may set what it reads as often as it reads
 // it. In a shared store the limits that are set win over those that any bucket was made
 // with, until SetLimits with none, which makes the buckets' own count again; a bucket in

@@ -146,6 +146,8 @@ func TestRetryAfterIsExact(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{PerSecond(10)}, {Limit{Capacity: 2, LeakRate: 1}}, {Limit{Capacity: 3, LeakRate: 7}}, {Limit{Capacity: 1, LeakRate: 1e7 / 3}},
 		{PerSecond(10), PerMinute(100).Burst(10).Of(0, "minute")},
+		{Window(7, time.Second)}, {FixedWindow(7, time.Second)}, {Hourly(3)}, {PerSecond(10), Window(20, time.Minute), FixedWindow(30, 100*time.Second)},
+		{Daily(9, pacific), Hourly(4), Window(3, time.Minute), Monthly(30, time.UTC), Limit{Capacity: 2, LeakRate: 0.1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("exact", limits...))
@@ -176,6 +178,7 @@ func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
 	for cure, limits := range map[string][]Limit{
 		"Burst(900) or more":    {PerMinute(30_000)},
 		"Burst(901) or more":    {PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")},
+		"an n of 10 or more":    {Window(9, time.Hour), Daily(100, time.UTC)},
 		"Capacity 902 or more":  {{Capacity: 900, LeakRate: 1}},
 		"Capacity 1000 or more": {{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}},
 	} {

@@ -32,6 +32,8 @@ func buckets(t *testing.T) map[string]*Bucket {
 		"several": Must(NewBucket("several", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 20, LeakRate: 3, Unit: 1}, AtOnce(5))),
 		"shared":  Must(NewSharedBucket(leak.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 3})),
 		"held":    Must(NewBucket("held", Limit{Capacity: 10, LeakRate: 1})),
+		"window":  Must(NewBucket("window", Window(10, 10*time.Second))),
+		"day":     Must(NewSharedBucket(leak.NewMemory(), "day", Daily(10, time.UTC), FixedWindow(10, 10*time.Second), Window(10, time.Second).Of(1, ""))),
 	}
 	for name, b := range all {
 		if _, err := b.Acquire(ctx, Cost{2, 1}); err != nil {

@@ -42,13 +42,14 @@ type fill struct {
 	before int64 // when the fill before was
 }
 
-// start prepares the word, at time born, if whole nanoseconds per unit are exact enough.
+// start prepares the word, at time born, if whole nanoseconds per unit are exact enough. The
+// state of a window or a calendar is more than a word.
 func (c *cell) start(l *Limit, born time.Duration) bool {
 	unit := math.Ceil(1e9 / l.LeakRate * (1 - bits))
 	// The rate is rounded once, here, and down; the brim as every cost is.
 	// Rounding those apart would keep most limits from ever admitting all of
 	// their capacity.
-	if l.atOnce || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
+	if l.atOnce || l.kind != leak.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return false
 	}
 	brim := lasts(l.Capacity, int64(unit))

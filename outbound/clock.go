@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"math"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -13,6 +14,7 @@ type Clock struct {
 	state    leak.State
 	limits   *limitSet
 	version  int64
+	unix     time.Duration // the bucket's Unix time, of state; only where a limit counts by the calendar
 	at       time.Time     // of state
 	back     time.Duration // how long such a reply normally takes to be here
 	received time.Time     // when it was here
@@ -24,7 +26,7 @@ type Clock struct {
 // clock returns what the reply to a trip that was sent at that time tells.
 func (b *core) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{core: b, state: r.State, limits: &r.force.limitSet, version: r.Version, shared: b.remote()}
+	k := Clock{core: b, state: r.State, unix: r.Unix, limits: &r.force.limitSet, version: r.Version, shared: b.remote()}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -80,11 +82,28 @@ func (k *Clock) Known() bool { return k.core != nil }
 func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
 
 // Holds reports whether the ticket still names a place. After a Resume it does
-// not, nor after a SetLimits that has made places void: it is to be given back and
-// its call booked anew.
+// not, nor after a SetLimits that has made places void, nor if a hold or a slow-down has
+// moved it to another period of a limit that counts by the calendar: it is to be given
+// back and its call booked anew.
 func (k *Clock) Holds(t Ticket) bool {
-	since := k.version - t.call.version
-	return t.call.charge[0].Born == k.state.Born && (since == 0 || since == 1)
+	since, c := k.version-t.call.version, &t.call.charge[0]
+	if c.Born != k.state.Born || since != 0 && since != 1 {
+		return false
+	}
+	if k.limits.calendar == nil {
+		return true
+	}
+	in, late := k.state.Due(c.Place)
+	if since != 0 { // the change has left places nearby; this one may have been moved since
+		return in <= leak.Deaf
+	}
+	due := later(k.unix, in) - late
+	for i := range k.limits.law {
+		if k.limits.law[i].Kind.Calendar() && c.N[i] > 0 && leak.Moved(c.Up[i], due) {
+			return false
+		}
+	}
+	return true
 }
 
 // Due returns the time at which the ticket's call may go, by this clock.
@@ -153,21 +172,34 @@ func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
 
 // wait returns the real time from the reply on.
 func (k *Clock) wait(ahead, c *Cost) time.Duration {
-	w := max(0, k.state.Last)
+	w, real := max(0, k.state.Last), time.Duration(0)
 	for i := range k.limits.law {
-		l := &k.limits.law[i]
-		if n := l.Takes(c[l.Unit]); n > 0 {
-			w = max(w, l.Above(k.state.Level[i].Level+ahead[l.Unit]+n, l.Capacity))
+		l, level := &k.limits.law[i], &k.state.Level[i]
+		n := l.Takes(c[l.Unit])
+		if n <= 0 {
+			continue
+		}
+		n += level.Level + ahead[l.Unit]
+		full := n > l.Capacity*(1+0.5e-9) // as the law has it
+		switch {
+		case l.Kind == leak.Leaky:
+			w = max(w, l.Above(n, l.Capacity))
+		case full && l.Kind.Calendar():
+			real = max(real, time.Duration(level.Top))
+		case full:
+			// The first that went comes back after Top, and then a capacity in each window.
+			windows := math.Ceil(n/l.Capacity-1e-9) - 2
+			w = max(w, later(time.Duration(level.Top), time.Duration(min(windows*float64(l.Window), math.MaxInt64/2))))
 		}
 	}
-	return k.state.Real(w)
+	return max(real, k.state.Real(w))
 }
 
 // Tolerance returns how late a call may leave after its place unless somebody
 // knows better: a tenth of the time in which a unit leaks out of the limit that
-// drains soonest, at least 5 ms and at most 50 ms. With a limit made by [Per] or
-// its kin it is 5 ms: what it leaves for arrivals that move closer together is
-// 10 ms, and the network wants its share.
+// drains soonest, at least 5 ms and at most 50 ms, which is that of calendars alone.
+// With a limit made by [Per] or its kin, or by [Window], it is 5 ms: what it leaves for
+// arrivals that move closer together is 10 ms, and the network wants its share.
 func (k *Clock) Tolerance() time.Duration {
 	if k.limits == nil || len(k.limits.law) == 0 {
 		return shortTolerance
@@ -178,7 +210,10 @@ func (k *Clock) Tolerance() time.Duration {
 			return shortTolerance
 		}
 	}
-	unit := limits[leak.Shortest(limits)].Above(1, 0)
+	unit := maxWait
+	if i := leak.Shortest(limits); i >= 0 {
+		unit = limits[i].Above(1, 0)
+	}
 	return min(max(unit/10, shortTolerance), 10*shortTolerance)
 }
 

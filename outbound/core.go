@@ -50,7 +50,7 @@ func (b *core) init(key string, limits []Limit, store leak.Store) {
 	}
 	p := b.newSlowPath(limits)
 	if store != nil {
-		p.shared = &sharedState{store, &p.force.Load().limitSet}
+		p.shared = &sharedState{store: store, made: &p.force.Load().limitSet}
 	}
 	b.slow.Store(p)
 }
@@ -127,7 +127,7 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 		return
 	}
 	for _, l := range p.force.Load().law {
-		f(l.Unit, l.Capacity, l.Rate)
+		f(int(l.Unit), l.Capacity, l.Rate)
 	}
 }
 

@@ -15,9 +15,12 @@
 //
 // # The guarantee
 //
-// In any interval of length W at most Capacity + LeakRate*W units leave, for each limit of
-// a bucket: through concurrency, cancels, settles, holds, slow-downs, changes of limits, and
-// clocks that step back. A call may leave late, which adds at most LeakRate times its delay:
+// In any interval of length W at most Capacity + LeakRate*W units leave, for each leaky limit
+// of a bucket. For a [Window] of n it is at most n in any interval of its length, and for an
+// [Hourly], [Daily] or [Monthly] limit at most n in each period. That holds through
+// concurrency, cancels, settles, holds, slow-downs, changes of limits, and clocks that step
+// back. A call may leave late, which adds at most LeakRate times its delay. A window has 10 ms
+// to spare for that, and a calendar a second:
 //
 //   - From a queue by the queue's tolerance, which is 5 ms under [Per] and its kin and up to
 //     50 ms under other limits, however far away a shared store is.
@@ -37,6 +40,24 @@
 // lets some go at once, at a lower rate, so that the promise still holds. A literal [Limit]
 // spares nothing for the network: there the API's own capacity has to be above the bucket's
 // by what leaks in 10 ms.
+//
+// # Which limit for which API
+//
+//	GitHub: 5 000 an hour, however fast           PerSecond(10), Window(5_000, time.Hour)
+//	HubSpot: 100 in 10 s, 250 000 a day           Window(100, 10*time.Second), Daily(250_000, zone)
+//	Slack: 50 a minute, for each method           Window(50, time.Minute), a bucket for each method
+//	YouTube: 10 000 units a day, Pacific time     Daily(10_000, losAngeles)
+//	Stripe: 100 a second                          PerSecond(100)
+//	Shopify: a bucket of 40 that leaks 2 a second Limit{Capacity: 40, LeakRate: 2}
+//	OpenAI: 500 requests, 30 000 tokens a minute  Window(500, time.Minute), Window(30_000, time.Minute).Of(1, "tokens")
+//	a budget in money                             Monthly(1_000, zone), with Fillup
+//	an API that tells nothing about its limit     Per
+//
+// What they cost: [Per], alone in a bucket, is one word and one compare-and-swap; calls go
+// evenly, also after a pause. A [Window] uses all of its quota but for 10 ms of each window,
+// and may let it go in one burst. A decision takes a lock, and its log of the window, in 64
+// parts, up to 3 KiB. A calendar takes a lock and hardly more memory than Per, and gives up
+// the second after each reset. In a shared store all limits of a bucket are one trip.
 //
 // # Limits, units, costs
 //
@@ -71,7 +92,7 @@
 //     [context.DeadlineExceeded], queue.ErrFull or [ErrFull] where that is why. Come back after
 //     its RetryAfter; 0 means that nobody knows the time.
 //   - [ErrTooLarge]: the cost is above a limit's capacity. Never retry it. Its text says which
-//     Burst the cost needs.
+//     Burst, or which n, the cost needs.
 //   - [ErrInvalidCost], [ErrInvalidLimit], [ErrInvalidDuration], [ErrInvalidKey], [ErrNil]: a
 //     mistake in the program.
 //   - The ctx's own error: the context ended while the call waited. The call was charged
@@ -101,7 +122,8 @@
 // [Bucket.Book], and Wait is a queue. redis_rate's AllowAtMost, which takes as many of n
 // as there is room for, has no equal: a [Booking] of n costs of one with no Horizon takes
 // as many as may go now. Nor has its Reset, because an API does not forget what it has
-// counted: [Bucket.Resume] ends a hold and a slow-down, and refills nothing.
+// counted: [Bucket.Resume] ends a hold and a slow-down, and refills nothing. COMING_FROM.md
+// in this folder has tables for these two, failsafe-go, Bottleneck and Sidekiq.
 //
 // # Where state lives
 //
@@ -121,7 +143,9 @@
 //	now.go         the clock of this process
 //	reason.go      Reason: why an API asks for a pause
 //	cost.go        Cost: what a call takes, one number per unit
-//	limit.go       Limit: Per, Burst, Of, AtOnce, and what makes one invalid
+//	calendar.go    calendar: where a moment is in the periods of limits, in their time zones
+//	limit.go       Limit: Per, Burst, Of, AtOnce, what makes one invalid, and what the law knows of it
+//	window.go      Window, FixedWindow, Hourly, Daily, Monthly
 //	errors.go      all errors that callers see
 //	limit_json.go  a Limit in JSON
 //	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now

@@ -138,7 +138,10 @@ func (e *CostError) Error() string {
 	}
 	n := number(e.Cost[e.Limit.Unit])
 	cure := "Capacity " + n
-	if e.Limit.window != 0 {
+	switch {
+	case e.Limit.kind != leak.Leaky:
+		cure = "an n of " + n
+	case e.Limit.window != 0:
 		cure = "Burst(" + n + ")"
 	}
 	return fmt.Sprintf("outbound: cost %s is above the capacity of %s, %s: it needs %s or more",

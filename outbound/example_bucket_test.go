@@ -38,7 +38,7 @@ func ExampleNewBucket_severalLimits() {
 	)
 	bucket := outbound.Must(outbound.NewBucket("assistant",
 		outbound.PerSecond(10).Burst(3).Of(calls, "calls per second"),
-		outbound.PerHour(5_000).Burst(100).Of(calls, "calls per hour"),
+		outbound.Window(5_000, time.Hour).Of(calls, "calls per hour"),
 		outbound.PerHour(30_000).Burst(4_000).Of(tokens, "tokens"),
 	))
 

@@ -47,6 +47,7 @@ func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
 		"cell":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
 		"at once":    {PerSecond(10), AtOnce(1)},
+		"windows":    {Window(10, time.Second), FixedWindow(500, time.Minute)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, limits...) }}
@@ -272,6 +273,31 @@ func TestCallsOfAKeyObeyItsLimitWhileKeysComeAndGo(t *testing.T) {
 		all.Wait()
 		if made.Load() < 10*keys {
 			t.Errorf("only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
+		}
+	})
+}
+
+// What a tenant has spent of a day is not forgotten before the day is over, however long
+// nobody calls. Then its limiter makes room.
+func TestADayOfATenantIsKeptUntilMidnight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, Daily(2, time.UTC)) }}
+		until(t, "2024-02-29T06:00:00Z")
+		for range 2 {
+			p := mustAcquire(t, k.For("a"))
+			p.Done()
+		}
+		until(t, "2024-02-29T23:59:00Z")
+		if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+			t.Errorf("before midnight: %v", err)
+		}
+		if _, err := k.For("a").Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("the third of a day: %v", err)
+		}
+		until(t, "2024-03-01T00:00:01Z")
+		mustAcquire(t, k.For("b")).Done()
+		if k.Len() != 1 {
+			t.Errorf("%d limiters", k.Len())
 		}
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 const (
@@ -16,23 +18,26 @@ const (
 	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
 )
 
-// Limit is the shape of one leaky bucket: how much it holds, how fast that
-// leaks out, and which unit of a [Cost] it counts. In any interval of length W
-// at most Capacity + LeakRate*W units go out.
+// Limit is one limit of a bucket. Unless [Window], [FixedWindow], [Hourly], [Daily],
+// [Monthly] or [AtOnce] has made it, it is the shape of a leaky bucket: how much it holds,
+// how fast that leaks out, and which unit of a [Cost] it counts. In any interval of length
+// W at most Capacity + LeakRate*W units go out.
 //
 // A literal is for APIs that publish a bucket of their own, such as
-// Limit{Capacity: 40, LeakRate: 2}. For "n calls per window" use [Per],
-// [PerSecond], [PerMinute] or [PerHour]: a literal of capacity n that leaks
-// n per window lets almost 2n out inside one window, and such APIs refuse them.
+// Limit{Capacity: 40, LeakRate: 2}. For "n calls per window" use [Window], or, to space
+// calls evenly, [Per], [PerSecond], [PerMinute] or [PerHour]: a literal of capacity n that
+// leaks n per window lets almost 2n out inside one window, and such APIs refuse them.
 //
 // A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
 // Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
 // the bucket drains in no less than a nanosecond and within 100 years, Unit is 0
-// to 3, and Name is valid UTF-8.
+// to 3, and Name is valid UTF-8. So is a window whose Capacity or LeakRate was changed
+// after it was made.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
-	// LeakRate is the number of units per second that may go out in the long run.
+	// LeakRate is the number of units per second that may go out in the long run. It is 0
+	// where they come back by the calendar, or with [Permit.Done].
 	LeakRate float64
 	// Unit is the index of the number in a [Cost] that this limit counts.
 	Unit int
@@ -45,8 +50,10 @@ type Limit struct {
 
 	n      float64       // Per: so many
 	window time.Duration // in any window of this length
+	zone   string        // the name of a calendar's time zone
+	flaw   string        // what a method found wrong; NewBucket reports it
+	kind   leak.Kind
 	atOnce bool
-	flaw   string // what a method found wrong; NewBucket reports it
 }
 
 // Per returns a limit that spaces calls evenly so that the API sees at most n
@@ -75,10 +82,8 @@ func PerMinute(n float64) Limit { return Per(n, time.Minute) }
 
 // PerHour is [Per] with a window of one hour. It spaces calls evenly, as Per does:
 // with PerHour(5_000) one goes every 0.72 s, 300 calls take 215 s, and a faster limit
-// beside it, such as PerSecond(10), never binds. [Limit.Burst] lets more go at once,
-// Burst(500) for a tenth of the quota. An API that tells in its answers what remains
-// of the hour needs no such limit: package transport holds all calls where nothing
-// does.
+// beside it, such as PerSecond(10), never binds. [Window] lets as many go as there is room
+// for: beside it the 300 calls take 30 s.
 func PerHour(n float64) Limit { return Per(n, time.Hour) }
 
 // Burst returns the limit with room for b units at once. The leak rate is
@@ -96,6 +101,8 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
+	case l.kind != leak.Leaky:
+		l.flaw = "Burst is for limits that space calls evenly: of " + l.says() + " all may go at once as it is"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
@@ -135,9 +142,16 @@ func AtOnce(n int) Limit {
 // 445.858/s".
 func (l Limit) String() string {
 	s := number(l.Capacity) + " at once"
-	if l.atOnce {
+	switch {
+	case l.atOnce:
 		s = number(l.Capacity) + " in progress"
-	} else {
+	case l.kind == leak.Moving:
+		s = number(l.Capacity) + " in any " + short(l.window)
+	case l.kind == leak.Fixed:
+		s = number(l.Capacity) + " in " + short(l.window) + " from the first"
+	case l.kind.Calendar():
+		s = number(l.Capacity) + l.period()
+	default:
 		s += ", " + number(l.LeakRate) + "/s"
 	}
 	if l.Unit != 0 {
@@ -164,14 +178,72 @@ func (l *Limit) check() string {
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
 	case l.atOnce:
 		return ""
+	case l.kind != leak.Leaky:
+		return l.checkKind()
 	case !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
 	case l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
 	case l.Capacity/l.LeakRate < 1e-9:
 		return "it drains in less than a nanosecond, which no clock can tell from at once"
+	case l.zone != "":
+		return "only a day and a month have a time zone"
 	}
 	return ""
+}
+
+// checkKind is check for a window or a calendar.
+func (l *Limit) checkKind() (flaw string) {
+	if law := l.law(); l.kind > leak.Monthly || !law.Sound() || l.zone != "" && l.kind <= leak.Hourly {
+		return "the Capacity or the LeakRate of " + l.String() + " was changed: make the limit anew"
+	}
+	if l.kind.Calendar() && l.kind != leak.Hourly {
+		_, flaw = zoneOf(l.zone)
+	}
+	return flaw
+}
+
+// law returns what a store is to know of the limit.
+func (l *Limit) law() leak.Limit {
+	m := leak.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone}
+	if l.kind != leak.Leaky && l.window > 0 {
+		m.Window += jitter
+	}
+	return m
+}
+
+// limitOf is the way back of law.
+func limitOf(l *leak.Limit) Limit {
+	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
+	switch {
+	case l.Window <= 0:
+	case l.Kind != leak.Leaky:
+		m.window -= jitter
+	case l.Window > maxWait-jitter:
+		m.window = 0
+	default:
+		m.n = perOf(l)
+	}
+	return m
+}
+
+// perOf returns what Per was called with for a limit: the number of fewest digits, from 15
+// on, of which Per and Burst make its rate, or one nearby.
+func perOf(l *leak.Limit) float64 {
+	window := (l.Window + jitter).Seconds()
+	n := l.Rate*window + (l.Capacity - 1)
+	for digits := 15; digits <= 17; digits++ {
+		m, err := strconv.ParseFloat(strconv.FormatFloat(n, 'g', digits, 64), 64)
+		if err == nil && (m-(l.Capacity-1))/window == l.Rate {
+			return m
+		}
+	}
+	for _, to := range [...]float64{0, math.Inf(1)} {
+		if m := math.Nextafter(n, to); (m-(l.Capacity-1))/window == l.Rate {
+			return m
+		}
+	}
+	return n
 }
 
 // unnamed reports whether the limit has a level and was given no name.
@@ -179,19 +251,45 @@ func (l *Limit) unnamed() bool { return !l.atOnce && (l.Name == "" || l.Name == 
 
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
-	if l.window == 0 {
+	n := l.n
+	switch {
+	case l.kind.Calendar():
+		return digits(l.Capacity) + l.period()
+	case l.kind != leak.Leaky:
+		n = l.Capacity
+	case l.window == 0:
 		m := *l
 		m.Name = ""
 		return m.String()
 	}
-	window := l.window.String()
-	if strings.HasSuffix(window, "m0s") {
-		window = strings.TrimSuffix(window, "0s")
+	return digits(n) + " per " + short(l.window)
+}
+
+// period names the period of a calendar: " per day (Europe/Berlin)".
+func (l *Limit) period() string {
+	s := " per month"
+	switch l.kind {
+	case leak.Hourly:
+		s = " per hour"
+	case leak.Daily:
+		s = " per day"
 	}
-	if strings.HasSuffix(window, "h0m") {
-		window = strings.TrimSuffix(window, "0m")
+	if l.zone != "" && l.zone != "UTC" {
+		s += " (" + l.zone + ")"
 	}
-	return strconv.FormatFloat(l.n, 'g', 15, 64) + " per " + window
+	return s
+}
+
+// short is a duration without the zeros at its end: "1h".
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // same reports whether both are the same limit at different times.
@@ -208,6 +306,9 @@ func find(limits []Limit, l *Limit) int {
 	}
 	return -1
 }
+
+// digits writes a number so that another one is another name.
+func digits(f float64) string { return strconv.FormatFloat(f, 'g', 15, 64) }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -22,6 +23,8 @@ func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
 		"it is set, and one goes": {{hour}, {hour, many}, {many, hour}, {hour}},
 		"a named one comes":       {{hour}, {hour, named}, {hour, named, many}},
 		"another unit":            {{many, hour}, {outbound.Limit{Capacity: 10, LeakRate: 1. / 360, Unit: 1}, hour}},
+		"a day comes and goes":    {{outbound.Window(10, time.Hour)}, {outbound.Window(10, time.Hour), outbound.Daily(99, time.UTC)}, {outbound.Window(10, time.Hour)}},
+		"an hour goes and comes":  {{many, outbound.Hourly(10)}, {outbound.Hourly(10)}, {outbound.Hourly(10), many}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, shared := range []bool{false, true} {

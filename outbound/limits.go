@@ -3,7 +3,6 @@ package outbound
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -62,10 +61,10 @@ func findAtOnce(limits []Limit) int {
 	return slices.IndexFunc(limits, func(l Limit) bool { return l.atOnce })
 }
 
-// limitSet is a bucket's leaky limits, as stores know them. It never changes.
+// limitSet is a bucket's limits, but for an AtOnce, as stores know them. It never changes.
 type limitSet struct {
-	law []leak.Limit
-	n   []float64 // what Per was called with for each; nil: for none. The law does not need it
+	law      []leak.Limit
+	calendar *calendar // nil: none of them counts by the calendar
 }
 
 // newLimitSet leaves an AtOnce out, which is no limit of the law.
@@ -76,36 +75,20 @@ func newLimitSet(limits []Limit) (s limitSet) {
 	}
 	s.law = make([]leak.Limit, 0, size)
 	for i := range limits {
-		l := &limits[i]
-		if l.atOnce {
+		if limits[i].atOnce {
 			continue
 		}
-		if l.n != 0 && s.n == nil {
-			s.n = make([]float64, size)
-		}
-		if s.n != nil {
-			s.n[len(s.law)] = l.n
-		}
-		s.law = append(s.law, l.law())
+		s.law = append(s.law, limits[i].law())
 	}
+	s.calendar = newCalendar(s.law)
 	return s
-}
-
-// limit returns a limit as callers know it.
-func (s *limitSet) limit(i int) Limit {
-	l := &s.law[i]
-	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name, window: l.Window}
-	if s.n != nil {
-		m.n = s.n[i]
-	}
-	return m
 }
 
 // list returns the limits as callers know them.
 func (s *limitSet) list() []Limit {
 	all := make([]Limit, len(s.law), maxLimits)
 	for i := range all {
-		all[i] = s.limit(i)
+		all[i] = limitOf(&s.law[i])
 	}
 	return all
 }
@@ -136,31 +119,13 @@ func (s *limitSet) check(c *Cost, slots bool) *CostError {
 		n := l.Takes(c[l.Unit])
 		counted = counted || n > 0
 		if n > l.Capacity && c.valid() {
-			return &CostError{Limit: s.limit(i), Cost: *c, Err: ErrTooLarge}
+			return &CostError{Limit: limitOf(&s.law[i]), Cost: *c, Err: ErrTooLarge}
 		}
 	}
 	if !c.valid() || !counted && !slots && *c != (Cost{}) {
 		return &CostError{Cost: *c, Err: ErrInvalidCost}
 	}
 	return nil
-}
-
-// law returns what a store is to know of the limit.
-func (l *Limit) law() leak.Limit {
-	return leak.Limit{Name: l.Name, Unit: l.Unit, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window}
-}
-
-// limitOf is the way back of law, for a limit that another worker has set.
-func limitOf(l *leak.Limit) Limit {
-	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: l.Unit, Name: l.Name}
-	if l.Window > 0 && l.Window <= maxWait-jitter {
-		// As Per and Burst compute the rate, but for the last bits.
-		n, _ := strconv.ParseFloat(strconv.FormatFloat(l.Rate*(l.Window+jitter).Seconds()+l.Capacity-1, 'g', 15, 64), 64)
-		if n > 0 {
-			m.n, m.window = n, l.Window
-		}
-	}
-	return m
 }
 
 // atOnce is a bucket's limit on calls at once, and the place that it has among the limits.

@@ -266,6 +266,16 @@ func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
 		"no capacity":    {{Rate: 1}},
 		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
 		"nine":           make([]leak.Limit, 9),
+		"no such kind":   {{Capacity: 1, Kind: 77}},
+		"no such zone":   {{Capacity: 1, Kind: leak.Daily, Zone: "Europe/Nowhere"}},
+		"no zone":        {{Capacity: 1, Kind: leak.Monthly}},
+		"this machine's": {{Capacity: 1, Kind: leak.Monthly, Zone: "Local"}},
+		"an hour's zone": {{Capacity: 1, Kind: leak.Hourly, Zone: "UTC"}},
+		"a leak's zone":  {{Capacity: 1, Rate: 1, Zone: "UTC"}},
+		"short":          {{Capacity: 1, Rate: 1e9, Kind: leak.Moving, Window: 1}},
+		"no window":      {{Capacity: 1, Rate: 1, Kind: leak.Fixed}},
+		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: leak.Fixed, Window: time.Second}},
+		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: leak.Moving, Window: math.MaxInt64}},
 	} {
 		b := Must(NewSharedBucket(liar{limits}, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var failed *StoreError

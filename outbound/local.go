@@ -60,7 +60,12 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 	if t.set != nil {
 		t.op.Replacement, t.op.Unset = t.set.law, true
 	}
-	r.Reply = t.op.Apply(&l.stored, now())
+	at, unix := now(), time.Duration(0)
+	if f.calendar != nil {
+		unix = unixOf(time.Now())
+		t.op.Periods = f.calendar.at(unix)
+	}
+	r.Reply = t.op.ApplyAt(&l.stored, at, unix)
 	r.force = m.force.learn(f, &r.Reply, t.set)
 	if t.set != nil && r.force == f { // equal limits, but perhaps made in another way
 		r.force = &inForce{limitSet: *t.set, version: f.version, before: f.before}

@@ -45,18 +45,35 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	. "github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
+// What the cells call so.
 var (
-	_   = outbound.Cost{}
-	_   = Cost{}
-	ctx = context.Background()
-	key = "key"
-	n   = 3
+	_          = time.Hour
+	_          = outbound.Cost{}
+	_          = Cost{}
+	_          transport.Transport
+	ctx        = context.Background()
+	key        = "key"
+	zone       = time.UTC
+	d          = time.Minute
+	bucket     = Must(NewBucket(key, Limit{Capacity: 1_000, LeakRate: 1_000}))
+	limiter    = queue.New(bucket, queue.Config{})
+	store      = leak.NewMemory()
+	job        = func(context.Context) error { return nil }
+	handle     = func(context.Context, string) error { return nil }
+	listen     = func(context.Context, Event) {}
+	newLimiter = func(key string) (Limiter, error) { return NewBucket(key, PerSecond(10)) }
 )
+
+const n = 3
 
 func try(code string) func(...any) {
 	return func(results ...any) {
@@ -68,7 +85,6 @@ func try(code string) func(...any) {
 }
 
 func main() {
-	_, _ = key, n
 ` + main.String() + "}\n", calls
 }
 
@@ -109,15 +125,19 @@ func exported(t *testing.T, dir string) map[string]bool {
 	return names
 }
 
+// folders are where the packages are that the cells name.
+var folders = map[string]string{
+	"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "leak": "leak", "redisstore": "redisstore",
+	"queue": "../queue", "transport": "../transport",
+}
+
 // missing returns the names in the cells, such as outbound.Do, that no package has.
 func missing(t *testing.T, code []string) []string {
 	t.Helper()
 	var none []string
 	for _, c := range code {
 		pkg, name, ok := strings.Cut(strings.TrimLeft(c, "*"), ".")
-		dir, ours := map[string]string{
-			"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "leak": "leak", "queue": "../queue", "transport": "../transport",
-		}[pkg]
+		dir, ours := folders[pkg]
 		name, _, _ = strings.Cut(name, "(")
 		if ok && ours && !exported(t, dir)[name] {
 			none = append(none, c)

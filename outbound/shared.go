@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -11,13 +13,18 @@ import (
 // sharedState is a key in a store.
 type sharedState struct {
 	store leak.Store
-	made  *limitSet // what the bucket was made with
+	made  *limitSet    // what the bucket was made with
+	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
 }
 
-// mostStale is how often other limits may be found in force before a step is given up.
+// mostStale is how often a store may do nothing, because other limits are in force or its
+// time is in other periods of the calendar, before a step is given up.
 const mostStale = 8
 
-var errStale = errors.New("the limits change faster than they can be heard of")
+var (
+	errStale    = errors.New("the limits change faster than they can be heard of")
+	errUntimely = errors.New("the store's time of day is in no period of the calendar that it was told of")
+)
 
 // update has the store carry a step out, by the limits that are in force there.
 func (h *sharedState) update(ctx context.Context, key string, m *common, s *step, t *trip, r *reply) (err error) {
@@ -25,11 +32,17 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 	for stale := 0; ; stale++ {
 		r.force = m.force.Load()
 		r.bad = t.resolve(s, r.force, false)
+		if c := r.force.calendar; c != nil {
+			t.op.Periods = c.at(unixOf(time.Now()) + time.Duration(h.ahead.Load()))
+		}
 		if s.action == leak.Replace {
 			t.set = h.replacement(s, r.force)
 			t.op.Replacement, t.op.Unset = t.set.law, len(s.limits) == 0
 		}
 		r.Reply, err = h.store.Update(ctx, key, &t.op)
+		if err == nil && r.Unix != 0 && r.force.calendar != nil {
+			h.learn(&r.Reply)
+		}
 		if err != nil || !r.Stale {
 			break
 		}
@@ -38,8 +51,12 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 			s.reports, s.back = nil, nil
 			m.waiting.changed()
 		}
-		if err = m.force.learnStale(r.force, &r.Reply, h.made); err == nil && stale == mostStale {
-			err = errStale
+		most := errUntimely
+		if !r.Untimely {
+			most, err = errStale, m.force.learnStale(r.force, &r.Reply, h.made)
+		}
+		if err == nil && stale == mostStale {
+			err = most
 		}
 		if err != nil {
 			break
@@ -59,6 +76,15 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 		m.watches.announce(r)
 	}
 	return err
+}
+
+// learn notes what a reply tells of the store's time of day.
+func (h *sharedState) learn(r *leak.Reply) {
+	at := r.When
+	if at.IsZero() {
+		at = time.Now()
+	}
+	h.ahead.Store(int64(r.Unix - unixOf(at)))
 }
 
 // replacement returns the limits that the step sets: none are the bucket's own.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // State is what a limit looks like at one moment.
@@ -17,10 +19,12 @@ type State struct {
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added.
+	// EmptyIn is how long until the level is 0, if nothing is added. Of a calendar it is
+	// the end of the period: the reset.
 	EmptyIn time.Duration
 	// NextIn is how long until there is room for one more unit; 0: now. For a
-	// limit of a capacity below one unit, until it is empty.
+	// limit of a capacity below one unit, until it is empty. For a window without room,
+	// until the first of its units come back.
 	NextIn time.Duration
 	// HeldFor is how long a hold still lasts; 0: none does.
 	HeldFor time.Duration
@@ -38,14 +42,9 @@ func (r *reply) states() []State {
 	for i := range r.force.law {
 		level := s.Level[i].Level
 		l := &r.force.law[i]
-		all = append(all, State{
-			Limit:     r.force.limit(i),
-			Level:     level,
-			Full:      r.Full[i],
-			Remaining: max(0, l.Capacity-level),
-			EmptyIn:   s.Real(l.Above(level, 0)),
-			NextIn:    s.Real(l.Above(level, max(0, l.Capacity-1))),
-		})
+		is := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
+		is.EmptyIn, is.NextIn = comeBack(l, s, &s.Level[i])
+		all = append(all, is)
 	}
 	if a := r.atOnce; a != nil {
 		used := float64(r.used)
@@ -58,6 +57,23 @@ func (r *reply) states() []State {
 		}
 	}
 	return all
+}
+
+// comeBack returns how long it is until all units of a limit have come back, and until the
+// first has.
+func comeBack(l *leak.Limit, s *leak.State, level *leak.Level) (all, next time.Duration) {
+	room := max(0, l.Capacity-1)
+	if l.Kind == leak.Leaky {
+		return s.Real(l.Above(level.Level, 0)), s.Real(l.Above(level.Level, room))
+	}
+	all = time.Duration(level.Ret)
+	if level.Level > room {
+		next = time.Duration(level.Top)
+	}
+	if !l.Kind.Calendar() {
+		return s.Real(all), s.Real(next)
+	}
+	return all, max(next, s.Rem)
 }
 
 // nearest returns the state of the limit nearest its brim.

@@ -20,10 +20,23 @@ type waiting struct {
 	hasPostponed atomic.Bool
 	hasFailed    atomic.Bool
 
-	mu        sync.Mutex // protects what follows
-	watchers  map[*func()]struct{}
-	postponed []report // settles, while somebody waits
-	failed    []report // settles to send again, because their trips have failed
+	mu       sync.Mutex // protects what follows
+	watchers map[*func()]struct{}
+	kept     *keptReports // nil: there were none yet, as in most buckets
+}
+
+// keptReports are settles that are to be sent.
+type keptReports struct {
+	postponed []report // while somebody waits
+	failed    []report // again, because their trips have failed
+}
+
+// keepLocked returns the kept reports.
+func (w *waiting) keepLocked() *keptReports {
+	if w.kept == nil {
+		w.kept = new(keptReports)
+	}
+	return w.kept
 }
 
 func (w *waiting) init() {
@@ -82,7 +95,8 @@ func (w *waiting) postpone(r report) bool {
 	w.mu.Lock()
 	wanted := len(w.watchers) > 0
 	if wanted {
-		w.postponed = append(w.postponed, r.copied())
+		k := w.keepLocked()
+		k.postponed = append(k.postponed, r.copied())
 		w.hasPostponed.Store(true)
 	}
 	w.mu.Unlock()
@@ -110,8 +124,9 @@ func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 	}
 	if settles && w.hasPostponed.Load() {
 		w.mu.Lock()
-		reports = append(reports, w.postponed...)
-		w.postponed = nil
+		k := w.keepLocked()
+		reports = append(reports, k.postponed...)
+		k.postponed = nil
 		w.hasPostponed.Store(false)
 		w.mu.Unlock()
 	}
@@ -135,7 +150,8 @@ func (w *waiting) requeue(reports []report, reported int64) {
 			}
 			if beyond {
 				w.mu.Lock()
-				w.failed = append(w.failed, r.copied())
+				k := w.keepLocked()
+				k.failed = append(k.failed, r.copied())
 				w.hasFailed.Store(true)
 				w.mu.Unlock()
 			}
@@ -147,8 +163,9 @@ func (w *waiting) requeue(reports []report, reported int64) {
 func (w *waiting) takeFailed() []report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	reports := w.failed
-	w.failed = nil
+	k := w.keepLocked()
+	reports := k.failed
+	k.failed = nil
 	w.hasFailed.Store(false)
 	return reports
 }

@@ -96,6 +96,9 @@
 // until it could go. The forecast is a lower bound, and a cancel ahead only makes a call
 // earlier. After a hold or a change of limits the queue checks all calls again.
 //
+// A limit that counts by the calendar books no further ahead than its next period. Calls
+// that can go only in the one after it stay in line, and book when this period is over.
+//
 // # Late
 //
 // A call uses its place on time or not at all. A process that was paused, or is short of

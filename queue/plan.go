@@ -29,6 +29,9 @@ const (
 	// between them. Fewer pause it enough by themselves.
 	mostWasted = 3
 
+	// retry is how long the queue pauses at least if a calendar books no further ahead.
+	retry = 100 * time.Millisecond
+
 	// farthest is how far away a place may be for a call without a deadline. If some fault
 	// made a level wrong, the queue would stand still for years.
 	farthest = 24 * time.Hour
@@ -54,7 +57,8 @@ type state struct {
 	changed bool                     // the bucket has told of a change, and no trip was made since
 	noSlot  *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
 	wasted  int                      // trips that brought no place in time, since the last call went
-	pause   time.Time                // book nothing before, because of those; zero: none was needed
+	pause   time.Time                // book nothing before, because of those or of soonest; zero: none was needed
+	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
 	granted int                      // how many places the last booking got
 	booked  float64                  // units booked since the backlog began; 0: there is none
 }
@@ -252,6 +256,19 @@ func pauseAfter(wasted int) time.Duration {
 		return 0
 	}
 	return span << min(wasted-mostWasted, 6)
+}
+
+// bookableAt is when the queue tries again to book a place for w, which a calendar can book
+// only when its period is over: w waits for the one after the next.
+func (s *state) bookableAt(w *waiter, now time.Time) time.Time {
+	soonest, at := now.Add(retry), time.Time{}
+	if s.clock.Known() {
+		at, _ = s.clock.Earliest(&outbound.Cost{}, &w.cost)
+	}
+	if news := now.Add(newsCheck); s.shared && at.After(news) {
+		at = news // another worker may have changed the limits
+	}
+	return latest(soonest, at)
 }
 
 // within is the longest wait that ends by the deadline.

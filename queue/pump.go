@@ -38,6 +38,9 @@ func (q *Queue) stepLocked() bool {
 	q.letGoLocked(now)
 	if q.changed {
 		q.noSlot = nil // a call may have ended during the trip that found no slot
+		if !q.soonest.IsZero() {
+			q.soonest, q.pause = time.Time{}, time.Time{} // there may be other limits
+		}
 	}
 	first := q.toBook(now, &q.booking)
 	needed, onlyNews := q.needsTrip(first, now)
@@ -45,6 +48,9 @@ func (q *Queue) stepLocked() bool {
 		return false
 	}
 	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
+	if first != nil {
+		q.soonest = time.Time{}
+	}
 	err := q.tripLocked()
 	switch {
 	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
@@ -126,7 +132,14 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 		if !onlyNews {
 			q.failLocked(err)
 		}
-	case first != nil && !first.gone:
+	case first == nil || first.gone:
+	case full != nil && full.RetryAfter < q.booking.Wait:
+		// It can make it, but nobody books so far ahead in a calendar yet: only when this
+		// period is over.
+		now := time.Now()
+		q.soonest, q.pause = now.Add(full.RetryAfter), q.bookableAt(first, now)
+		q.refuseAllLocked(q.hopeless(now))
+	default:
 		q.refuseLocked(first, first.refusedBy(err))
 		if errors.Is(err, ErrFar) {
 			q.refuseAllLocked(q.asFar(first.cost, full, time.Now()))

@@ -24,6 +24,7 @@ func (s *state) admit(w *waiter, now time.Time) error {
 		if earliest, err = s.clock.Earliest(&s.line.unplacedCost, &w.cost); err != nil {
 			return err
 		}
+		earliest = latest(earliest, s.soonest)
 	}
 	switch {
 	case s.line.n >= s.config.MaxLen:
@@ -47,6 +48,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 			at = s.clock.Due(s.line.tickets[i])
 		} else {
 			at, err = s.clock.Earliest(&ahead, &w.cost)
+			at = latest(at, s.soonest)
 		}
 		switch {
 		case err != nil:
@@ -62,6 +64,14 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		}
 	}
 	return all
+}
+
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // expired returns the calls whose deadlines have passed while the queue waits for a slot, or

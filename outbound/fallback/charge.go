@@ -83,12 +83,17 @@ func (k *degradedKey) settle(s *leak.Report) {
 // debt returns what the store is to be charged with at time t: of each limit at most its
 // capacity, and nothing if the limit has had the time to drain since the last units were
 // spent. Otherwise debt subtracts nothing that has leaked: the store's level has leaked in
-// the same time, which must not count twice.
-func (k *degradedKey) debt(t time.Duration) (n leak.Units) {
+// the same time, which must not count twice. Of a window or a calendar it is at most what is
+// still in the share, as a look at it tells: the rest has come back to the store as well.
+func (k *degradedKey) debt(t time.Duration, is *leak.Reply) (n leak.Units) {
 	for i := range k.limits {
 		l := &k.limits[i]
-		if drained := l.Rate*(t-k.spentAt).Seconds() >= l.Capacity; !drained {
-			n[i] = min(k.spent[l.Unit], l.Capacity)
+		if drained := l.Rate*(t-k.spentAt).Seconds() >= l.Capacity; drained {
+			continue
+		}
+		n[i] = min(k.spent[l.Unit], l.Capacity)
+		if l.Kind != leak.Leaky && i < len(k.share) {
+			n[i] = min(n[i], is.State.Level[i].Level)
 		}
 	}
 	return n
@@ -97,10 +102,9 @@ func (k *degradedKey) debt(t time.Duration) (n leak.Units) {
 // debtOp returns the operation that tells the store of the outage: its debt, and a hold
 // that is in force. It reports false if there is nothing to tell.
 func (k *degradedKey) debtOp(t time.Duration) (op *leak.Op, ok bool) {
-	op = &leak.Op{Limits: k.limits, Stamp: k.stamp}
-	state := k.stored.State
-	state.Advance(k.share, t)
-	held := max(0, state.Rem)
+	op = &leak.Op{Limits: k.limits, Periods: k.periods, Stamp: k.stamp}
+	is := k.peek()
+	held := max(0, is.State.Rem)
 	if r := k.refused; r != nil && r != k.reported {
 		refused := *r
 		refused.Wait = max(1, held) // what is left of the hold; 0 would say that the API named no time
@@ -108,7 +112,7 @@ func (k *degradedKey) debtOp(t time.Duration) (op *leak.Op, ok bool) {
 	} else if held > 0 {
 		op.Reports = append(op.Reports, leak.Report{Kind: leak.Held, Wait: held})
 	}
-	if n := k.debt(t); n != (leak.Units{}) {
+	if n := k.debt(t, &is); n != (leak.Units{}) {
 		op.Action, op.Costs = leak.Meter, []leak.Units{n}
 	}
 	return op, op.Action == leak.Meter || len(op.Reports) > 0
@@ -117,18 +121,20 @@ func (k *degradedKey) debtOp(t time.Duration) (op *leak.Op, ok bool) {
 // charging is a try to charge the store with the debt of a key.
 type charging struct {
 	done chan struct{}
-	err  error // after done: why the store refused this key
+	// After done:
+	err      error       // why the store refused this key
+	untimely *leak.Reply // the store's time is not in the periods that the latest call has told; nil: it is
 }
 
 // awaitCharge waits for the try that charges the store with the debt of a key, or until ctx
 // ends. The first caller begins the try. If the store refuses this key, awaitCharge
-// returns its error, and the key's next call tries again. Otherwise the key is no longer
-// degraded, or the store is away again.
-func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) error {
+// returns its error, or its reply to periods that are not those of its time, and the key's
+// next call tries again. Otherwise the key is no longer degraded, or the store is away again.
+func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) (untimely *leak.Reply, err error) {
 	s.mu.Lock()
 	if s.keys[key] != k || s.breaker.in(away) {
 		s.mu.Unlock()
-		return nil
+		return nil, nil
 	}
 	c := k.charging
 	if c == nil {
@@ -139,9 +145,9 @@ func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) err
 	s.mu.Unlock()
 	select {
 	case <-c.done:
-		return c.err
+		return c.untimely, c.err
 	case <-ctx.Done():
-		return nil
+		return nil, nil
 	}
 }
 
@@ -160,9 +166,13 @@ func (s *Store) charge(key string, k *degradedKey) {
 			if r, err = s.tellLocked(key, op); err != nil {
 				break
 			}
+			if r.Untimely {
+				k.charging.untimely = &r
+				break
+			}
 			if r.Stale {
 				// None: each bucket's own count, and those its next call tells.
-				k.stamp, k.limits, k.share = r.Stamp, r.Limits, nil
+				k.stamp, k.limits, k.share, k.periods = r.Stamp, r.Limits, nil, nil
 				if stale++; stale > mostStale {
 					err = errStale
 				}

@@ -21,6 +21,7 @@ var births atomic.Int64
 type degradedKey struct {
 	stored    leak.Stored
 	limits    []leak.Limit  // the latest call counts by these; nil: by a bucket's own, not known yet
+	periods   []leak.Period // of the latest call that has told them for limits
 	stamp     int64         // of limits
 	share     []leak.Limit  // what this worker may use of them
 	since     time.Duration // when the outage began, as of which the bucket began full
@@ -41,22 +42,25 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if seen := s.seen[key]; seen.limits != nil && seen.stamp != op.Stamp {
 		return leak.Reply{Stale: true, Limits: seen.limits, Stamp: seen.stamp, Version: noVersion}, nil
 	}
+	if r := timely(op); r.Stale { // the bucket took the store's time of day for ours
+		return r, nil
+	}
 	k := s.degradeLocked(key)
 	if k == nil {
 		return leak.Reply{}, cause
 	}
-	s.countBy(k, op)
+	s.countBy(k, key, op)
 	if k.since != s.breaker.since {
 		// The last return has not charged it. Other workers may have used the store since.
 		k.since = s.breaker.since
-		s.fill(k)
+		s.fill(k, key)
 	}
 	k.used = true
 	here := *op
 	here.Limits, here.Stamp = k.share, 0
 	here.Reports = s.localReportsLocked(k, key, op.Reports)
 	t := now()
-	r := here.Apply(&k.stored, t)
+	r := here.ApplyAt(&k.stored, t, unix())
 	r.Differ, r.Stamp = false, op.Stamp
 	k.spend(&here, &r, t)
 	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > k.share[i].Capacity {
@@ -110,9 +114,26 @@ func (s *Store) newKeyLocked(key string) *degradedKey {
 	return k
 }
 
+// timely returns a reply that is Untimely if the periods of op are not those of this process's
+// time of day.
+func timely(op *leak.Op) leak.Reply {
+	if !dated(op.Limits) {
+		return leak.Reply{}
+	}
+	look := leak.Op{Limits: op.Limits, Periods: op.Periods}
+	return look.ApplyAt(new(leak.Stored), now(), unix())
+}
+
+// peek looks at the key. It changes nothing.
+func (k *degradedKey) peek() leak.Reply {
+	op := leak.Op{Limits: k.share, Periods: k.periods}
+	return op.ApplyAt(&k.stored, now(), unix())
+}
+
 // countBy has a key count by the limits of a call, and computes this worker's share of
 // them. A limit that is new to the key begins full, so that the switch causes no burst.
-func (s *Store) countBy(k *degradedKey, op *leak.Op) {
+func (s *Store) countBy(k *degradedKey, key string, op *leak.Op) {
+	k.periods = op.Periods
 	if k.share != nil && k.stamp != op.Stamp {
 		k.stored.Version += 2 // other limits were set: nothing comes back to calls from before
 	}
@@ -124,32 +145,28 @@ func (s *Store) countBy(k *degradedKey, op *leak.Op) {
 	k.share = append([]leak.Limit(nil), op.Limits...)
 	for i := range k.share {
 		l := &k.share[i]
-		level := 0.0
-		if s.Unlimited {
-			l.Capacity, l.Rate = unlimited, unlimited
-		} else {
-			l.Capacity = max(s.Share*l.Capacity, min(1, l.Capacity))
-			l.Rate *= s.Share
-			level = l.Capacity
-		}
+		s.shrink(l)
 		if !k.stored.Knows(l) {
-			k.stored.Others = append(k.stored.Others, leak.Other{Limit: *l, Level: leak.Level{Level: level}})
+			k.begin(i, s.level(key, l))
 		}
 	}
 }
 
 // fill fills every limit that a key knows to the brim, as of the beginning of the outage.
-func (s *Store) fill(k *degradedKey) {
+func (s *Store) fill(k *degradedKey, key string) {
 	if s.Unlimited {
 		return
 	}
-	op := leak.Op{Limits: k.share, Action: leak.Meter, Costs: make([]leak.Units, 1)}
+	op := leak.Op{Limits: k.share, Periods: k.periods, Action: leak.Meter, Costs: make([]leak.Units, 1)}
 	for i := range k.share {
-		op.Costs[0][i] = k.share[i].Capacity
+		op.Costs[0][i] = s.level(key, &k.share[i])
 	}
-	op.Apply(&k.stored, k.since)
+	op.ApplyAt(&k.stored, k.since, unix())
 	for i := range k.stored.Others {
 		o := &k.stored.Others[i]
+		if o.Limit.Kind != leak.Leaky {
+			continue // its log tells
+		}
 		o.Level.Level = max(o.Level.Level, o.Limit.Capacity)
 		o.Dial = k.stored.State.Dial()
 	}

@@ -27,6 +27,11 @@
 // had admitted the call. Units that such a call did not need are lost, which costs room;
 // units that it needed beyond its cost are charged here.
 //
+// A share of a window is a window of the same length. It begins full as if its units had
+// gone evenly: a 64th of them comes back in each 64th of the window. A share of an hour, a
+// day or a month is that of what was left of it when the store last told this worker; if it
+// never has, there is none until the next one. It counts by this machine's time of day.
+//
 // # When the store is back
 //
 // A worker with a Share stays on it until 3 s after the first worker has reached the store:
@@ -37,8 +42,9 @@
 // Then each worker charges the store with what it has spent of each key. As with
 // [outbound.Bucket.Fillup] no level rises above its brim: a worker that has spent more than
 // a capacity leaves a full bucket and no debt. A limit that has had the time to drain since
-// is not charged. The worker reports holds that are still in force. Permits of calls that
-// went meanwhile give nothing back to the store.
+// is not charged, nor is what has come back to its window or its day meanwhile. The worker
+// reports holds that are still in force. Permits of calls that went meanwhile give nothing
+// back to the store.
 //
 // For 100 ms no call goes, and calls that come wait, so that every worker has charged what
 // it has spent before the first call goes. A worker charges its keys one after the other:
@@ -51,6 +57,8 @@
 //   - tickets that a queue may still use for 25 ms after the switch: LeakRate*25 ms;
 //   - limits of which a Share is less than a unit: each worker has a whole unit, so ten
 //     workers with [outbound.PerSecond] may go all at once, each as seldom as its Share says;
+//   - hours, days and months: of what others have used of one since this worker last heard
+//     from the store it knows nothing, and takes its share of that as well;
 //   - workers that lose the store while others reach it: their Shares come on top of the
 //     others' use until they have charged them. While two of five workers with a Share of
 //     0.2 are cut off, or have no connection left, all together use 140 % of the limit.

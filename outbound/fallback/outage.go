@@ -99,7 +99,7 @@ func (s *Store) comeBack() {
 			return
 		}
 		if k != nil {
-			_ = s.awaitCharge(context.Background(), key, k) // the key's next call tries again and gets the error
+			_, _ = s.awaitCharge(context.Background(), key, k) // the key's next call tries again and gets the error
 		}
 	}
 }

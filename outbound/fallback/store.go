@@ -143,14 +143,27 @@ func (s *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Rep
 			s.mu.Unlock()
 			return leak.Reply{Stale: true, Version: noVersion}, true, nil
 		}
-		k.limits = op.Limits
+		k.limits, k.periods = op.Limits, op.Periods
+	} else if k != nil && op.Periods != nil {
+		if op.Stamp != k.stamp {
+			r = leak.Reply{Stale: true, Limits: k.limits, Stamp: k.stamp, Version: noVersion}
+			s.mu.Unlock()
+			return r, true, nil
+		}
+		if !leak.Equal(op.Limits, k.limits) {
+			k.limits, k.share = op.Limits, nil
+		}
+		k.periods = op.Periods
 	}
 	s.settleLocked()
 	s.mu.Unlock()
 	switch {
 	case k != nil:
-		err = s.awaitCharge(ctx, key, k)
-		return r, err != nil, err
+		untimely, err := s.awaitCharge(ctx, key, k)
+		if untimely != nil {
+			r = *untimely
+		}
+		return r, err != nil || untimely != nil, err
 	case pause > 0:
 		sleep(ctx, pause)
 		return r, false, nil

@@ -20,9 +20,19 @@ import "time"
 //
 // A look, a refusal, a report that says nothing new and a step by limits that are not in
 // force change nothing. [Reply.Changed] is then false, s is what it was, bit for bit, and a
-// store need not write it: the next step lets leak what has run out since. A booking, a fill
-// by Meter and a Resume always count as a change.
-func (op *Op) Apply(s *Stored, now time.Duration) Reply {
+// store need not write it: the next step lets leak what has run out since. Only a calendar may have
+// gone on to the period of the time, as the next step would have it do. A booking, a fill by Meter
+// and a Resume always count as a change.
+//
+// Limits that count by the calendar need the time of day: for those now is the Unix time, in
+// nanoseconds. A store whose clock is another one calls [Op.ApplyAt].
+//
+// A copy of s by assignment shares its logs, which Apply changes. A store that goes back to a
+// state from before calls [Stored.Clone] first, or reads its bytes again.
+func (op *Op) Apply(s *Stored, now time.Duration) Reply { return op.ApplyAt(s, now, now) }
+
+// ApplyAt is Apply where the store's time is not the Unix time, which is unix.
+func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	r, old := Reply{Limit: -1}, *s
 	missing := s.missing()
 	if missing {
@@ -47,6 +57,12 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		s.brim(limits)
 	}
 	ahead := s.State.Advance(limits, now)
+	if r.Unix = add(unix, ahead); !op.roll(&s.State, limits, r.Unix) {
+		r = Reply{Limit: -1, Stale: true, Untimely: true, Stamp: s.Stamp, Version: s.Version, Unix: r.Unix, State: s.State, Expire: add(ahead, s.expire(limits))}
+		r.State.Logs = nil
+		*s = old
+		return r
+	}
 	var acted bool
 	if len(op.Reports)+len(op.Back) == 0 {
 		limits, acted = op.act(s, limits, now, &r)
@@ -54,6 +70,7 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		limits, acted = op.compare(s, limits, now, &r)
 	}
 	r.State, r.Stamp, r.Version = s.State, s.Stamp, s.Version
+	r.State.Logs = nil
 	r.Expire = add(ahead, s.expire(limits))
 	if r.Refused {
 		r.Wait = add(ahead, r.Wait)
@@ -67,6 +84,31 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply {
 		*s = old
 	}
 	return r
+}
+
+// roll brings the calendars of a key to the periods that a Unix time is in. It reports whether
+// the Op has told them.
+func (op *Op) roll(s *State, limits []Limit, unix time.Duration) bool {
+	for i := range limits {
+		if !limits[i].Kind.Calendar() {
+			continue
+		}
+		if i >= len(op.Periods) || !op.Periods[i].sound() {
+			return false
+		}
+		p := op.Periods[i]
+		if !p.holds(unix) {
+			p = p.next()
+		}
+		if !p.holds(unix) {
+			return false
+		}
+		g := s.log(&limits[i])
+		g.Calendar.roll(&p, sub(unix, s.At))
+		level, next, empty := g.Calendar.level(s.At)
+		s.Level[i] = Level{Level: level, Top: float64(next), Ret: float64(empty)}
+	}
+	return true
 }
 
 // act carries out the reports and the action. It returns the limits that are in force then,
@@ -100,8 +142,28 @@ func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []L
 // a hold that ends before the one in force, a success that is known.
 func (op *Op) compare(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []Limit, changed bool) {
 	before := s.State
+	writes := op.writes(limits)
 	limits, acted := op.act(s, limits, now, r)
-	return limits, acted || !s.State.equal(&before, limits)
+	return limits, acted || writes || !s.State.equal(&before, limits)
+}
+
+// writes reports whether the reports, or the bookings to give back, may change a log. Its level
+// does not tell all: a call of a calendar's next period is in none.
+func (op *Op) writes(limits []Limit) bool {
+	for i := range limits {
+		if limits[i].Kind == Leaky {
+			continue
+		}
+		if len(op.Back) > 0 {
+			return true
+		}
+		for j := range op.Reports {
+			if r := &op.Reports[j]; r.Kind == Settled && r.Used[i] != r.Charge.N[i] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // equal reports whether two states of one time are the same.
@@ -119,6 +181,7 @@ func (s *State) equal(t *State, limits []Limit) bool {
 // kept stays as it was: garbage, too, which the next step finds once more.
 func (s Stored) stale(now time.Duration, garbage bool) Reply {
 	r := Reply{Limit: -1, Stale: true, Stamp: s.Stamp, Version: s.Version, State: s.State}
+	r.State.Logs = nil
 	if s.Stamp != 0 {
 		r.Limits = s.Limits
 	}

@@ -158,3 +158,25 @@ func alike(a, b *Reply) bool {
 	}
 	return same
 }
+
+// The level of a calendar is that of this period. What comes back to the next one is a change
+// all the same.
+func TestAReturnToTheNextPeriodIsAChange(t *testing.T) {
+	at := func(begin int64) Period { return Period{begin, begin + 3600, begin + 7200, begin + 10800} }
+	for name, back := range map[string]func(*Op, *Charge){
+		"settled":    func(op *Op, c *Charge) { op.Reports = []Report{{Kind: Settled, Charge: c}} },
+		"given back": func(op *Op, c *Charge) { op.Back = []Charge{*c} },
+	} {
+		op := Op{Limits: []Limit{{Kind: Hourly, Capacity: 5}}, Periods: []Period{at(0)}, Action: Book, Costs: []Units{{5}, {2}, {1}}, Wait: 2 * time.Hour, Horizon: 2 * time.Hour}
+		var s Stored
+		now := 1000 * time.Second
+		charges := op.Apply(&s, now).Charges
+		if len(charges) != 3 || s.State.Level[0].Level != 5 || (*s.State.Logs)[0].Calendar.Coming != 3 {
+			t.Fatalf("%d charges, %+v", len(charges), s.State)
+		}
+		op.Costs = nil
+		if back(&op, &charges[1]); !op.Apply(&s, now+time.Second).Changed || (*s.State.Logs)[0].Calendar.Coming != 1 {
+			t.Errorf("%s: not a change, with %+v", name, (*s.State.Logs)[0].Calendar)
+		}
+	}
+}

@@ -40,6 +40,12 @@ func (s *State) latest(limits []Limit, c *Charge) bool {
 		return false
 	}
 	for i := range limits {
+		if limits[i].Kind != Leaky {
+			if total := s.log(&limits[i]).Total; math.Abs(total-c.Y[i]) > 1e-10*max(total, limits[i].Capacity) {
+				return false
+			}
+			continue
+		}
 		// A smaller difference is rounding: a cost is at least a billionth of the capacity.
 		level, left := s.Level[i].Level, s.left(limits, c, i)
 		if c.N[i] == 0 { // this limit may still tell of another booking for the same place
@@ -59,10 +65,21 @@ func (s *State) Unbook(limits []Limit, c *Charge) bool {
 		return false
 	}
 	for i := range limits {
-		s.Level[i].Level = max(0, s.Level[i].Level-c.N[i]-c.Up[i])
+		switch l := &limits[i]; {
+		case l.Kind == Leaky:
+			s.Level[i].Level = max(0, s.Level[i].Level-c.N[i]-c.Up[i])
+		case c.N[i] == 0:
+		case l.Kind.Calendar():
+			g := s.log(l)
+			g.Total -= c.N[i]
+			g.Calendar.settle(c.Up[i], -c.N[i])
+		default:
+			s.log(l).undo(l, c.Place, c.Before, c.N[i])
+		}
 	}
 	s.Last = max(-BookingGrace, c.Before-s.Dial())
 	c.N, c.Up, c.Settled = Units{}, Units{}, true
+	s.look(limits)
 	return true
 }
 
@@ -79,18 +96,27 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 		if over == 0 {
 			continue
 		}
+		n := c.N[i]
 		c.Settled, c.N[i] = true, used[i]
 		l := &s.Level[i]
+		known := c.Born == s.Born && !c.lost(i)
 		switch {
+		case limits[i].Kind != Leaky:
+			if known {
+				s.settleLog(&limits[i], c.Place, c.Up[i], n, used[i])
+			} else if over > 0 {
+				s.settleLog(&limits[i], s.Dial(), 0, n, used[i])
+			}
 		case over > 0:
 			l.Level += over
-		case c.Born == s.Born && !c.lost(i):
+		case known:
 			back := s.left(limits, c, i) - limits[i].Rate*max(0, s.Last).Seconds()
 			back = min(max(0, back), -over, l.Level)
 			l.Level -= back
 			l.Ret += back
 		}
 	}
+	s.look(limits)
 }
 
 // Since returns how many units of limit i calls have taken since c and gone; units that are
@@ -98,10 +124,14 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 // number may be smaller. 0 where nobody knows: c is of another life, or the limit does not
 // know it, or a hold has written off what was there.
 func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
-	if c == nil || c.lost(i) || c.Born != s.Born || c.Y[i]-s.Level[i].Ret < -1e-8*limits[i].Capacity {
+	if c == nil || c.lost(i) || c.Born != s.Born || limits[i].Kind == Leaky && c.Y[i]-s.Level[i].Ret < -1e-8*limits[i].Capacity {
 		return 0
 	}
 	const rounding = 1e-6
+	if limits[i].Kind != Leaky {
+		g := s.log(&limits[i])
+		return max(0, g.Total-c.Y[i]-g.booked(s.Dial())) + rounding
+	}
 	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + rounding
 }
 
@@ -124,27 +154,49 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	out := last > -BookingGrace
 	x := ext
 	if out {
-		x = min(max(0, s.free(limits, c)-dial), ext)
+		x = min(max(0, sub(s.free(limits, c), dial)), ext)
 	}
 	s.Rem = d
 	s.Skip = sub(s.Skip, x)
 	s.leak(limits, x)
-	if len(limits) == 0 {
+	s.look(limits)
+	i := Shortest(limits)
+	if i < 0 {
 		return
 	}
-	i := Shortest(limits)
 	brim := limits[i].Capacity
 	if out {
 		s.Last = max(s.Last, time.Microsecond)
-		brim += limits[i].Rate * max(0, s.Last).Seconds()
+		if limits[i].Kind == Leaky {
+			brim += limits[i].Rate * max(0, s.Last).Seconds()
+		}
 	} else if c != nil && !c.lost(i) && c.Born == s.Born {
 		brim -= c.N[i]
 	} else {
 		brim -= min(1, brim)
 	}
+	if limits[i].Kind != Leaky {
+		s.log(&limits[i]).drip(&limits[i], brim, s.Dial()+max(0, s.Last))
+		s.look(limits)
+		return
+	}
 	l := &s.Level[i]
 	l.Level = max(l.Level, brim)
 	l.Ret += l.Level // no call from before gives anything back to it
+}
+
+// settleLog makes n units of a call into used, in a limit that is no leaky one. of is the
+// calendar's period; 0: this one.
+func (s *State) settleLog(l *Limit, place time.Duration, of, n, used float64) {
+	g := s.log(l)
+	if !l.Kind.Calendar() {
+		g.settle(l, place, n, used, s.Dial())
+		return
+	}
+	if of == 0 {
+		of = float64(g.Calendar.End)
+	}
+	g.Calendar.settle(of, used-n)
 }
 
 // Follow brings a charge to new limits, as [State.Change] brings the state to them.
@@ -158,7 +210,11 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 		if j >= 0 {
 			c.N[i], c.Up[i] = was.N[j], was.Up[j]
 		}
-		if j >= 0 && !was.lost(j) {
+		if j >= 0 && (old[j].Kind != Leaky || limits[i].Kind != Leaky) {
+			if c.Y[i] = was.Y[j]; was.lost(j) || old[j].Kind != limits[i].Kind {
+				c.Lost |= 1 << i
+			}
+		} else if j >= 0 && !was.lost(j) {
 			// Y counts on the limit's rate until the place.
 			c.Y[i] = was.Y[j] + (old[j].Rate-limits[i].Rate)*c.Place.Seconds()
 		} else {
@@ -182,7 +238,9 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 func (c *Charge) Freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
-		w = min(w, lasts(c.N[i], limits[i].Rate))
+		if !limits[i].Kind.Calendar() {
+			w = min(w, lasts(c.N[i], limits[i].Rate))
+		}
 	}
 	return add(c.Place, w)
 }
@@ -233,11 +291,15 @@ func (s *State) Succeeded(epoch int64) {
 	}
 }
 
-// Shortest returns the index of the limit that drains in the shortest time.
+// Shortest returns the index of the limit that drains in the shortest time, calendars aside;
+// -1: there is none.
 func Shortest(limits []Limit) int {
-	least := 0
+	least := -1
 	for i := range limits {
-		if limits[i].Capacity*limits[least].Rate < limits[least].Capacity*limits[i].Rate {
+		if limits[i].Kind.Calendar() {
+			continue
+		}
+		if least < 0 || limits[i].Capacity*limits[least].Rate < limits[least].Capacity*limits[i].Rate {
 			least = i
 		}
 	}

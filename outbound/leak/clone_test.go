@@ -13,7 +13,7 @@ func fill(t *testing.T, v reflect.Value, next *int64) {
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
+	case reflect.Int, reflect.Int32, reflect.Int64:
 		v.SetInt(*next)
 	case reflect.Uint8:
 		v.SetUint(uint64(*next % 256))
@@ -42,7 +42,7 @@ func fill(t *testing.T, v reflect.Value, next *int64) {
 	}
 }
 
-// change changes in place all to which v leads, but for limits.
+// change changes in place all to which v leads, but for limits and periods.
 func change(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -50,7 +50,7 @@ func change(v reflect.Value) {
 			change(v.Field(i))
 		}
 	case reflect.Array, reflect.Slice:
-		if v.Type() == reflect.TypeFor[[]Limit]() {
+		if v.Type() == reflect.TypeFor[[]Limit]() || v.Type() == reflect.TypeFor[[]Period]() {
 			return
 		}
 		for i := range v.Len() {

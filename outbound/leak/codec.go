@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// format is the first byte of what AppendBinary writes.
-const format = 1
+// The first byte of what AppendBinary writes: the number of the format, and whether logs
+// come last.
+const format, formatLogs = 2, 3
 
 // ErrGarbage is the error, with its reason, of bytes that are no [Stored], or of one that
 // Apply cannot have left.
@@ -23,7 +24,8 @@ const ErrGarbage = sentinel("leak: what is stored makes no sense")
 // The first byte is the number of the format. Then come At, Born, Skip, Rem, Last, Speed,
 // Epoch, Fails, Why and the row of the state; the number of limits, and of each its name,
 // unit, capacity, rate, window and level; Stamp, Version, Lead; the number of others, and of
-// each its limit, its level and its dial. Integers are varints, Born and Epoch differences. A
+// each its limit, its level and its dial; and, if there are any, the number of logs, and each
+// with its entries. Integers are varints, Born and Epoch differences. A
 // float64 is its bits as a varint, the exponent in the lowest bytes, so that small whole
 // numbers are short.
 func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
@@ -53,7 +55,11 @@ func (s *Stored) UnmarshalBinary(data []byte) error {
 
 func (s *Stored) append(b []byte) []byte {
 	st := &s.State
-	b = append(b, format)
+	if st.Logs == nil {
+		b = append(b, format)
+	} else {
+		b = append(b, formatLogs)
+	}
 	b = binary.AppendVarint(b, int64(st.At))
 	b = binary.AppendVarint(b, int64(st.At-st.Born))
 	b = binary.AppendVarint(b, int64(st.Skip))
@@ -79,6 +85,9 @@ func (s *Stored) append(b []byte) []byte {
 		o := &s.Others[i]
 		b = binary.AppendVarint(o.Level.append(o.Limit.append(b)), int64(o.Dial))
 	}
+	if st.Logs != nil {
+		b = st.Logs.append(b, st.Dial())
+	}
 	return b
 }
 
@@ -98,10 +107,15 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 func (l *Limit) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(l.Name)))
 	b = append(b, l.Name...)
-	b = binary.AppendVarint(b, int64(l.Unit))
+	b = binary.AppendVarint(b, int64(l.Kind)*(MaxUnit+1)+int64(l.Unit))
 	b = appendFloat(b, l.Capacity)
 	b = appendFloat(b, l.Rate)
-	return binary.AppendVarint(b, int64(l.Window))
+	b = binary.AppendVarint(b, int64(l.Window))
+	if l.Kind.Calendar() {
+		b = binary.AppendUvarint(b, uint64(len(l.Zone)))
+		b = append(b, l.Zone...)
+	}
+	return b
 }
 
 func (l *Level) append(b []byte) []byte {
@@ -117,7 +131,7 @@ func (s *Stored) read(data []byte) error {
 	if len(data) == 0 {
 		return fmt.Errorf("%w: no bytes", ErrGarbage)
 	}
-	if data[0] != format {
+	if data[0] != format && data[0] != formatLogs {
 		return fmt.Errorf("%w: format %d, want %d", ErrGarbage, data[0], format)
 	}
 	r := reader{rest: data[1:]}
@@ -145,6 +159,9 @@ func (s *Stored) read(data []byte) error {
 		for i := range s.Others {
 			s.Others[i] = Other{r.limit(), r.level(), r.time()}
 		}
+	}
+	if data[0] == formatLogs {
+		st.Logs = r.logs(st.Dial())
 	}
 	if r.bad || len(r.rest) > 0 {
 		return fmt.Errorf("%w: %d bytes, which is not their length, or a number that is none", ErrGarbage, len(data))
@@ -204,15 +221,28 @@ func (r *reader) count() uint64 {
 	return r.fail()
 }
 
-func (r *reader) limit() (l Limit) {
+// text reads a string after its length.
+func (r *reader) text() string {
 	n := r.uint()
 	if n > uint64(len(r.rest)) {
 		n = r.fail()
 	}
-	l.Name = string(r.rest[:n])
+	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
-	l.Unit = int(r.int())
+	return s
+}
+
+func (r *reader) limit() (l Limit) {
+	l.Name = r.text()
+	kind := r.int()
+	l.Kind, l.Unit = Kind(kind/(MaxUnit+1)), int32(kind%(MaxUnit+1))
+	if kind < 0 || kind >= (MaxUnit+1)*int64(Monthly+1) {
+		r.fail()
+	}
 	l.Capacity, l.Rate, l.Window = r.float(), r.float(), r.time()
+	if l.Kind.Calendar() {
+		l.Zone = r.text()
+	}
 	return l
 }
 

@@ -1,5 +1,5 @@
-// Package leak is the law of leaky buckets that share a clock, and the contract of the
-// stores that keep them.
+// Package leak is the law of leaky buckets, windows and calendars that share a clock, and the
+// contract of the stores that keep them.
 //
 // The arithmetic is pure functions of a state and a time. They read no clock, take no
 // lock and allocate nothing. Every store of this module computes with them, or is tested
@@ -336,8 +336,8 @@
 //
 // # What it guarantees
 //
-// In any interval of length W at most Capacity + Rate*W units leave, for each limit: through
-// cancels, returns, settles, holds, slow-downs, Resume, changes of limits, and clocks that step
+// In any interval of length W at most Capacity + Rate*W units leave, for each leaky limit, and of a
+// window and a calendar what their Kind promises: through cancels, returns, settles, holds, slow-downs, Resume, changes of limits, and clocks that step
 // back. Calls booked under each version of the limits keep that version, and all together the
 // larger one. Of workers that differ, all together keep the largest capacity and the highest
 // rate; a limit that is the same for all is kept exactly.
@@ -358,7 +358,8 @@
 //
 // # What was searched
 //
-// search_test.go has 24 small worlds, and turn_test.go 10 of workers that differ. Each has a few
+// search_test.go has 24 small worlds, window_search_test.go 17 with windows, and turn_test.go 10 of
+// workers that differ. hours_test.go plays hours of a window, a limit and a calendar. Each world has a few
 // limits, costs and kinds of operations. The searches visit every history of a world, to a
 // depth. world_test.go plays a history, and law_test.go replays the departures through ideal
 // buckets and checks what must be so of every state. prompt_test.go is the other side: it
@@ -377,11 +378,14 @@
 //	limit.go    Limit: its shape, what a cost takes of it, when a level has run down
 //	clock.go    dialOf and realOf, and sums that do not overflow
 //	steer.go    Row and steer: what refusals teach
-//	leak.go     State and Level: Advance, Wait, Fill, Meter, Due, Void, Change, Load, Resume
+//	leak.go     State and Level: Advance, Wait, Fill, Meter, Due, Expire
+//	change.go   other limits, and Resume: Void, Change, Load, Turn
+//	window.go   Log: a moving window, and one that begins with its first call
+//	calendar.go Calendar and Period: limits by the hour, the day and the month
 //	charge.go   Charge: Unbook, Settle, Since, Hold, Follow; Refused and Succeeded
 //	sound.go    whether numbers can be those of a state
 //	stored.go   Stored: what is kept of a key, with limits that others have or that were set
-//	codec.go    a Stored as bytes
+//	codec.go    a Stored as bytes, and codec_log.go its logs
 //	store.go    Store, Op, Report, Reply: the contract
 //	apply.go    Op.Apply: the contract as one pure function
 //	memory.go   Memory: the store of one process

@@ -29,7 +29,7 @@ var spoils = []struct {
 	{"version", func(s *Stored, x float64) { s.Version = int64(x) }},
 	{"capacity", func(s *Stored, x float64) { s.Limits[0].Capacity = x }},
 	{"rate", func(s *Stored, x float64) { s.Limits[0].Rate = x }},
-	{"unit", func(s *Stored, x float64) { s.Limits[0].Unit = int(x) }},
+	{"unit", func(s *Stored, x float64) { s.Limits[0].Unit = int32(x) }},
 	{"limits", func(s *Stored, x float64) {
 		s.Limits = slices.Repeat(s.Limits, int(uint64(int64(x))%20))
 	}},
@@ -37,7 +37,7 @@ var spoils = []struct {
 	{"another's level", func(s *Stored, x float64) { s.Others[0].Level.Level = x }},
 	{"another's ret", func(s *Stored, x float64) { s.Others[0].Level.Ret = x }},
 	{"another's rate", func(s *Stored, x float64) { s.Others[0].Limit.Rate = x }},
-	{"another's unit", func(s *Stored, x float64) { s.Others[0].Limit.Unit = int(x) }},
+	{"another's unit", func(s *Stored, x float64) { s.Others[0].Limit.Unit = int32(x) }},
 	{"another's dial", func(s *Stored, x float64) { s.Others[0].Dial = time.Duration(x) }},
 	{"others", func(s *Stored, x float64) {
 		s.Others = slices.Repeat(s.Others, int(uint64(int64(x))%20))

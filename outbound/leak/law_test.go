@@ -26,7 +26,9 @@ func (w *world) lawful() error {
 				continue
 			}
 			l := limits[i]
-			most = Limit{Capacity: max(most.Capacity, l.Capacity), Rate: max(most.Rate, l.Rate)}
+			if most = both(most, l); most.Capacity == 0 {
+				most, from = l, v
+			}
 			if err := w.replay(i, l, slack, v, v); err != nil {
 				return err
 			}
@@ -40,7 +42,50 @@ func (w *world) lawful() error {
 	return nil
 }
 
+// both returns what calls by either of two limits keep all together. Nothing bounds those by
+// two of different kinds.
+func both(a, b Limit) Limit {
+	switch {
+	case a.Capacity == 0:
+		return b
+	case a.Kind != b.Kind:
+		return Limit{}
+	case a.Kind == Leaky:
+		return Limit{Capacity: max(a.Capacity, b.Capacity), Rate: max(a.Rate, b.Rate)}
+	}
+	return Limit{Kind: a.Kind, Capacity: max(a.Capacity, b.Capacity), Window: min(a.Window, b.Window)}
+}
+
+// replayWindow is replay for a window.
+func (w *world) replayWindow(i int, l Limit, slack time.Duration, from, to int) error {
+	var begin time.Duration
+	sum := 0.
+	for k := range w.out {
+		c := &w.calls[w.left[k]]
+		if int(c.version) < from || int(c.version) > to || c.cost[i] == 0 {
+			continue
+		}
+		if l.Kind == Moving {
+			sum = 0
+			for j := range k + 1 {
+				if o := &w.calls[w.left[j]]; int(o.version) >= from && int(o.version) <= to && o.when > c.when-l.Window+slack {
+					sum += o.used[i]
+				}
+			}
+		} else if sum += c.used[i]; begin == 0 || c.when >= begin+l.Window-slack {
+			begin, sum = c.when, c.used[i]
+		}
+		if sum > l.Capacity+1e-6 {
+			return fmt.Errorf("limit %d %v (versions %d to %d): %v units in a window at %v", i, l, from, to, sum, c.when)
+		}
+	}
+	return nil
+}
+
 func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error {
+	if l.Kind != Leaky {
+		return w.replayWindow(i, l, slack, from, to)
+	}
 	level, at := 0.0, time.Duration(0)
 	brim := l.Capacity + l.Rate*slack.Seconds() + 1e-6
 	for k := range w.out {
@@ -98,7 +143,7 @@ func (w *world) punctual() error {
 		n[i] = min(1, limits[i].Capacity)
 	}
 	var c Charge
-	probe := w.state
+	probe := w.probe()
 	wait, _, ok := probe.Fill(limits, &n, 0, &c)
 	if ok {
 		return nil
@@ -113,7 +158,7 @@ func (w *world) punctual() error {
 	if w.state.Speed < 1 {
 		early = 3 + time.Duration(4/w.state.Speed)
 	}
-	probe = w.state
+	probe = w.probe()
 	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait-early)
 	if _, _, ok := probe.Fill(limits, &n, 0, &c); ok && wait > early {
@@ -125,7 +170,7 @@ func (w *world) punctual() error {
 // asNew checks that a new state admits calls as the idle state does, so that a store may
 // forget the idle one.
 func (w *world) asNew() error {
-	old, fresh, limits := w.state, New(w.now()), w.limits()
+	old, fresh, limits := w.probe(), New(w.now()), w.limits()
 	for range 4 {
 		var n Units
 		for i := range limits {

@@ -32,7 +32,9 @@ const (
 	HasSucceeded = -1
 )
 
-// Level is what a key keeps of a limit.
+// Level is what a key keeps of a leaky limit. Of another one it tells what its [Log] comes
+// to: Level is the units that count, Top and Ret are in how many nanoseconds of bucket time the
+// first and the last of them go, or of real time for a calendar.
 type Level struct {
 	Level float64 // the units in it, those of booked calls included
 	// Ret is the units that were given back or written off. What has run past the
@@ -66,6 +68,16 @@ type State struct {
 	Why   uint8 // the reason of the last hold, for the key's user
 	Row   Row   `json:",omitzero"` // what the latest refusals have taught
 	Level [Max]Level
+	// Logs are of the limits that are no leaky ones. A copy of the State shares them, and
+	// the State in a Reply has none.
+	Logs *Logs `json:",omitempty"`
+}
+
+// Clone returns a copy that shares nothing with s.
+func (s *State) Clone() State {
+	c := *s
+	c.Logs = s.Logs.clone()
+	return c
 }
 
 // New returns the state of a key that nobody has used.
@@ -86,7 +98,9 @@ func (s *State) leak(limits []Limit, x time.Duration) {
 	}
 	sec := x.Seconds()
 	for i := range limits {
-		s.Level[i].Level = max(0, s.Level[i].Level-limits[i].Rate*sec)
+		if limits[i].Kind == Leaky {
+			s.Level[i].Level = max(0, s.Level[i].Level-limits[i].Rate*sec)
+		}
 	}
 	s.Last = max(-BookingGrace, s.Last-min(x, math.MaxInt64/2))
 }
@@ -102,7 +116,23 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 			s.Level[i].Top = max(0, s.Level[i].Top)
 		}
 	}
+	s.look(limits)
 	return ahead
+}
+
+// look brings the levels of limits that are no leaky ones to what their logs come to.
+func (s *State) look(limits []Limit) {
+	if s.Logs == nil {
+		return
+	}
+	for i := range limits {
+		l := &limits[i]
+		if l.Kind == Leaky {
+			continue
+		}
+		level, next, empty := s.log(l).level(l, s.Dial(), s.At)
+		s.Level[i] = Level{Level: level, Top: float64(next), Ret: float64(empty)}
+	}
 }
 
 func (s *State) advance(limits []Limit, now time.Duration) (ahead time.Duration) {
@@ -133,18 +163,71 @@ func (s *State) Keep(ahead time.Duration) {
 
 // Wait returns the dial time until a call of n could go, after all that are booked, and
 // the index of the limit that it would wait for; -1: only for those who are booked.
+//
+// Of a State without its logs it is a lower bound.
 func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
-	w, which := max(0, s.Last), -1
+	w, which, _ := s.wait(limits, n)
+	return w, which
+}
+
+// wait is Wait. ok is false if that place is further ahead than a calendar books.
+func (s *State) wait(limits []Limit, n *Units) (w time.Duration, which int, ok bool) {
+	w, which, ok = max(0, s.Last), -1, true
+	calendars := false
 	for i := range limits {
 		// The call cannot break a limit that it does not fill.
 		if n[i] == 0 {
 			continue
 		}
-		if d := limits[i].Above(s.Level[i].Level+n[i], limits[i].Capacity); d > w {
+		l, level, d := &limits[i], &s.Level[i], time.Duration(0)
+		switch {
+		case l.Kind == Leaky:
+			d = l.Above(level.Level+n[i], l.Capacity)
+		case s.Logs == nil:
+			if !l.fits(level.Level + n[i]) {
+				d = time.Duration(level.Top)
+			}
+		case l.Kind.Calendar():
+			calendars = true
+		default:
+			d = s.log(l).wait(l, n[i], w, s.Dial())
+		}
+		if d > w {
 			w, which = d, i
 		}
 	}
-	return w, which
+	// Each of those may ask for a later place than the others, so once more until none does.
+	for again := calendars; again && ok; {
+		again = false
+		for i := range limits {
+			l := &limits[i]
+			if n[i] == 0 || !l.Kind.Calendar() {
+				continue
+			}
+			c := &s.log(l).Calendar
+			unix := add(s.At, c.Off)
+			t := add(unix, s.Real(w))
+			at, books := c.wait(l, n[i], t)
+			if at > t {
+				w, which, again = s.reach(sub(at, unix)), i, true
+			}
+			ok = ok && books
+		}
+	}
+	return w, which, ok
+}
+
+// reach returns the dial time after which a real time has passed.
+func (s *State) reach(x time.Duration) time.Duration {
+	y := sub(x, max(0, s.Rem))
+	if y <= 0 {
+		return 0
+	}
+	w, _ := dialOf(s.Speed, y)
+	for s.Real(w) < x { // dialOf rounds down
+		w++
+	}
+	return w
 }
 
 // Real returns the real time in which the dial advances by w from now on.
@@ -159,14 +242,18 @@ func (s *State) Real(w time.Duration) time.Duration {
 // and writes what it has charged to c. If not, it changes nothing. It returns the real time
 // until the place in both cases, and the limit that the call waits for, as Wait does.
 func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
-	w, which := s.Wait(limits, n)
+	w, which, ok := s.wait(limits, n)
 	real = s.Real(w)
-	if real > min(most, farthest) {
+	if real > min(most, farthest) || !ok {
 		return real, which, false
 	}
 	dial := s.Dial()
 	*c = Charge{N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}
 	for i := range limits {
+		if limits[i].Kind != Leaky {
+			s.fillLog(&limits[i], n[i], c, i)
+			continue
+		}
 		l := &s.Level[i]
 		run := limits[i].Rate * w.Seconds()
 		if n[i] > 0 {
@@ -183,7 +270,24 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		s.Last = max(s.Last, time.Microsecond)
 	}
 	s.Row.call()
+	s.look(limits)
 	return real, which, true
+}
+
+// fillLog is Fill for the limit i, which is l and no leaky one.
+func (s *State) fillLog(l *Limit, n float64, c *Charge, i int) {
+	g := s.log(l)
+	switch {
+	case n == 0:
+	case l.Kind.Calendar():
+		in := s.Real(c.Place - s.Dial())
+		g.Total += n
+		c.Up[i] = g.Calendar.fill(n, add(add(s.At, g.Calendar.Off), in))
+	default:
+		w := c.Place - s.Dial()
+		g.fill(l, n, c.Place, add(s.Skip, sub(s.Real(w), w)), s.Dial()-max(0, s.Rem))
+	}
+	c.Y[i] = g.Total
 }
 
 // Meter fills every limit by n, up to the brim but never below what is booked, and reports
@@ -193,8 +297,18 @@ func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	for i := range limits {
 		l, c := &s.Level[i], limits[i].Capacity
 		full[i] = n[i] > 0 && l.Level+n[i] >= c*(1-0.5e-9)
-		l.Level = max(l.Level, min(l.Level+n[i], c))
+		more := min(n[i], c-l.Level)
+		switch kind := limits[i].Kind; {
+		case more <= 0, kind != Leaky && more <= c*0.5e-9: // of the rounding of sums no entry is made
+		case kind == Leaky:
+			l.Level += more
+		case kind.Calendar(): // spent now
+			s.fillLog(&limits[i], more, &Charge{Place: s.Dial() - max(0, s.Rem)}, i)
+		default:
+			s.fillLog(&limits[i], more, &Charge{Place: s.Dial() + max(0, s.Last)}, i)
+		}
 	}
+	s.look(limits)
 	return full
 }
 
@@ -211,147 +325,19 @@ func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 // Expire returns the real time until the state is idle, if nobody uses the key: the levels
 // are 0, no booking is out, nothing holds or slows it, and no refusal is remembered.
 func (s *State) Expire(limits []Limit) time.Duration {
-	w := s.Last + BookingGrace
+	w, left := s.Last+BookingGrace, time.Duration(0)
 	for i := range limits {
-		w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
-	}
-	return max(s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))
-}
-
-// Void makes the places void that are later than Deaf from now, and reports whether there
-// may be any. It comes before a change of limits, so that nobody waits by the old ones.
-// Nothing comes back to calls from before. A nearer place stands, because its worker may use
-// it before it hears of the change. Without the void places no limit is fuller than the
-// nearer ones can fill it.
-func (s *State) Void(limits []Limit) bool {
-	if s.Last <= Deaf {
-		return false
-	}
-	for i := range limits {
-		l := &s.Level[i]
-		brim := l.brim(limits[i].Capacity) + limits[i].Rate*Deaf.Seconds()
-		if l.Top < 0 {
-			l.Level = brim
-		}
-		l.Level = min(l.Level, brim)
-	}
-	s.Last = Deaf
-	return true
-}
-
-// Change replaces the limits. from[i] is the index of the i-th new limit among the old
-// ones; -1: it is new, and starts empty. A new limit knows nothing of the calls that are
-// booked and have not gone: unknown[i] is the most that they may take of it; +Inf: nobody
-// knows. Nothing refills. The booked go at their places and nobody overtakes them: when the
-// last of them goes, each limit is at least as full as they leave it.
-func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
-	dial, last := s.Dial().Seconds(), max(0, s.Last).Seconds()
-	was := s.Level
-	s.Level = [Max]Level{}
-	for i := range limits {
-		l, rate := &s.Level[i], limits[i].Rate
-		if j := from[i]; j >= 0 {
-			*l = was[j]
-			// Rate*dial + Ret, what has run past so far, stays what it was.
-			l.Ret += (old[j].Rate - rate) * dial
-			top := l.brim(old[j].Capacity)
-			switch {
-			case l.Top < 0 && s.ahead(), rate < old[j].Rate && s.Rem > 0:
-				l.Top = -max(limits[i].Capacity, top)
-			case top > limits[i].Capacity && (l.Level > limits[i].Capacity || s.Rem > 0): // a hold may have let it leak ahead
-				l.Top = top
-			default:
-				l.Top = 0
-			}
-			if rate > old[j].Rate {
-				l.Level += (rate - old[j].Rate) * min(last, l.Level/old[j].Rate)
+		switch kind := limits[i].Kind; {
+		case kind == Leaky:
+			w = max(w, lasts(s.Level[i].Level, limits[i].Rate))
+		case kind.Calendar():
+			left = max(left, time.Duration(s.Level[i].Ret))
+		default:
+			w = max(w, time.Duration(s.Level[i].Ret))
+			if s.Logs != nil { // another worker may have a longer window
+				w = max(w, s.log(&limits[i]).kept(&limits[i], s.Dial()))
 			}
 		}
-		if last > 0 && unknown[i] > 0 {
-			brim := limits[i].Capacity + rate*last
-			l.Level = max(l.Level, min(brim, max(l.Level, rate*last)+unknown[i]))
-		}
 	}
-}
-
-// Load brings a level from one worker's shape of its limit to another's. The level l was
-// true when the dial showed at, for a worker whose limit was was; the result is true now, for
-// a worker whose limit is is. Up to the last booking that is known nothing new can go, and
-// the level leaks as it was booked. Since then it leaks by the lower of both rates, because
-// nobody knows when the calls that were booked then have gone. If a Resume has set the dial
-// back to before at, Load takes the leak back.
-func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
-	dial, top := s.Dial(), l.brim(was.Capacity)
-	ahead := s.ahead() && (l.Top < 0 || is.Rate < was.Rate)
-	if was.Rate != is.Rate {
-		until := at
-		if is.Rate > was.Rate {
-			until = max(at, dial)
-		}
-		if s.Last > 0 {
-			until = max(until, add(dial, s.Last))
-		}
-		x := min(sub(until, at).Seconds(), l.Level/was.Rate)
-		l.Level += (is.Rate - was.Rate) * x
-		// Rate*dial + Ret, what has run past until then, stays what it was.
-		l.Ret += (was.Rate - is.Rate) * until.Seconds()
-	}
-	if run := is.Rate * sub(dial, at).Seconds(); run >= 0 {
-		l.Level = max(0, l.Level-run)
-	} else {
-		l.Level = max(l.Level, min(l.Level-run, max(is.Capacity, top)))
-	}
-	switch {
-	case ahead:
-		l.Top = -max(is.Capacity, top)
-	case top > is.Capacity: // also of a level that is below: a hold may have let it leak ahead
-		l.Top = top
-	default:
-		l.Top = 0
-	}
-	return l
-}
-
-// ahead reports whether levels count on bookings or on the rest of a hold, which a Resume
-// ends.
-func (s *State) ahead() bool { return s.Last > 0 || s.Rem > 0 }
-
-// Turn notes that the key was used with other limits until now. The last booking may then
-// be one of which these limits know nothing, so Turn makes their levels differ by a billionth
-// from what any charge expects: Unbook takes none of those for the last one.
-func (s *State) Turn(limits []Limit) {
-	for i := range limits {
-		l := &s.Level[i]
-		l.Ret += 1e-9 * max(l.Level, limits[i].Capacity)
-	}
-}
-
-// Resume ends a hold and a slow-down, and begins a new life: the booked places are void, and
-// nothing comes back of what calls were charged. The dial does not begin anew, because
-// levels in Stored.Others count by it; it goes back by what the hold may have let leak ahead
-// of real time. A limit whose level counts on bookings, or on the hold, at another rate is
-// full.
-func (s *State) Resume(limits []Limit) {
-	held := max(0, s.Rem)
-	for i := range limits {
-		// A hold without bookings has let the limits leak ahead: take that back.
-		l := s.Level[i]
-		brim := l.brim(limits[i].Capacity)
-		if l.Level += limits[i].Rate * held.Seconds(); l.Top < 0 && s.ahead() {
-			l.Level = brim
-		}
-		s.Level[i] = Level{Level: min(brim, l.Level)}
-		if brim > limits[i].Capacity {
-			s.Level[i].Top = brim
-		}
-	}
-	born := s.At
-	if born <= s.Born {
-		born = s.Born + 1
-	}
-	dial := max(-farthest, sub(s.Dial(), held))
-	epoch := s.Epoch + 1
-	at, level := s.At, s.Level
-	*s = New(born)
-	s.At, s.Skip, s.Level, s.Epoch = at, at-born-dial, level, epoch
+	return max(left, s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))
 }

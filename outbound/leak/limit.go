@@ -1,6 +1,9 @@
 package leak
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // MaxUnit is the largest Unit of a limit.
 const MaxUnit = 3
@@ -11,20 +14,41 @@ const (
 	maxDrain    = 100 * 365.25 * 86_400 // seconds: capacity / rate
 )
 
-// Limit is one leaky bucket of a key: what it holds, how fast that leaks, and the name and
-// unit by which its level is found among those of the key.
+// Kind is what a limit promises.
+type Kind uint8
+
+// The kinds.
+const (
+	Leaky   Kind = iota // at most Capacity + Rate*W units in any interval of length W
+	Moving              // at most Capacity units in any interval of length Window
+	Fixed               // the same in a window that begins with the first call after the last one
+	Hourly              // in each hour of UTC
+	Daily               // in each day of Zone
+	Monthly             // in each month of Zone
+)
+
+// Calendar reports whether limits of this kind count by the calendar.
+func (k Kind) Calendar() bool { return k >= Hourly }
+
+// Limit is one limit of a key: what it holds, how fast that leaks, and the name and unit by
+// which its level is found among those of the key.
 type Limit struct {
 	// Name and Unit find the level. A key has one level for each name and unit.
 	Name string
 	// Unit is what the limit counts, as a number from 0 to MaxUnit that only its user
 	// understands. A limit that is set later has missed what was booked of its unit: the
 	// levels of other limits of that unit bound how much that is.
-	Unit     int
+	Unit     int32
+	Kind     Kind    `json:",omitzero"`
 	Capacity float64 // units
-	Rate     float64 // units per second
-	// Window is the API's window that the limit was made for; 0: for none. The law does
-	// not need it. It comes back to the user with the other fields.
+	// Rate is in units per second. That of a window is Capacity by Window, and that of a
+	// calendar is 0.
+	Rate float64
+	// Window is the length of a window. For a leaky limit it is the API's window that the
+	// limit was made for, 0: for none, which comes back to the user with the other fields.
 	Window time.Duration `json:",omitzero"`
+	// Zone is the name of a calendar's time zone, which only the user understands.
+	Zone string `json:",omitzero"`
 }
 
 // Takes returns what a call of n units takes of the limit: 0, or at least a billionth of the
@@ -59,8 +83,17 @@ func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Name == m.Nam
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.
 func (l *Limit) Sound() bool {
-	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Rate > 0 && l.Rate <= maxRate &&
-		l.Capacity/l.Rate < 1.01*maxDrain && l.Capacity/l.Rate > 0.99e-9 && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0
+	if !(l.Capacity > 0 && l.Capacity <= maxCapacity) || l.Unit < 0 || l.Unit > MaxUnit || l.Window < 0 || l.Kind > Monthly {
+		return false
+	}
+	if l.Kind.Calendar() {
+		return l.Rate == 0 && l.Window == 0
+	}
+	drain := l.Capacity / l.Rate
+	if w := l.Window.Seconds(); l.Kind != Leaky && !(l.Window >= parts && math.Abs(drain-w) <= 1e-9*w) {
+		return false
+	}
+	return l.Zone == "" && l.Rate > 0 && l.Rate <= maxRate && drain < 1.01*maxDrain && drain > 0.99e-9
 }
 
 func allSound(limits []Limit) bool {
@@ -91,9 +124,17 @@ func Equal(a, b []Limit) bool {
 		return true
 	}
 	for i := range a {
-		if a[i].Capacity != b[i].Capacity || a[i].Rate != b[i].Rate || !a[i].same(&b[i]) {
+		if !a[i].equal(&b[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// equal reports whether both are the same limit with the same shape.
+func (l *Limit) equal(m *Limit) bool { return l.same(m) && l.shaped(m) }
+
+// shaped reports whether both have the same shape.
+func (l *Limit) shaped(m *Limit) bool {
+	return l.Kind == m.Kind && l.Capacity == m.Capacity && l.Rate == m.Rate && (l.Kind == Leaky || l.Window == m.Window) && l.Zone == m.Zone
 }

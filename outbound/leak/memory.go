@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// start is the zero of this process's clock. The clock is monotonic: it does not step, and
-// does not know the time of day.
+// start is the zero of this process's clock. The clock is monotonic: it does not step.
 var start = time.Now()
 
 // keepSet is how long limits that were set outlive their levels.
@@ -36,7 +35,8 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := time.Since(start)
+	clock := time.Now()
+	t := clock.Sub(start)
 	k := m.keys[key]
 	if k == nil {
 		m.sweep(t)
@@ -46,7 +46,7 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) 
 		k = new(kept)
 		m.keys[key] = k
 	}
-	r := op.Apply(&k.Stored, t)
+	r := op.ApplyAt(&k.Stored, t, time.Duration(clock.UnixNano()))
 	k.until = add(t, r.Expire)
 	if k.Stamp != 0 {
 		k.until = add(k.until, keepSet)

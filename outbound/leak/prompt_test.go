@@ -2,6 +2,7 @@ package leak
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -12,6 +13,10 @@ import (
 func (w *world) shortest(n *Units) time.Duration {
 	dial, least := w.state.Dial(), time.Duration(0)
 	for i, l := range w.limits() {
+		if l.Kind != Leaky {
+			least = max(least, w.shortestInWindow(i, &l, n[i], least))
+			continue
+		}
 		level, at := 0.0, time.Duration(0)
 		for k := range w.n {
 			c := &w.calls[k]
@@ -27,6 +32,37 @@ func (w *world) shortest(n *Units) time.Duration {
 				level, at = max(0, level-w.leaked(i, at, dial)), dial
 			}
 			least = max(least, at-dial+l.Above(level+n[i], l.Capacity))
+		}
+	}
+	return least
+}
+
+// shortestInWindow is shortest for a window, by the exact log of all calls.
+func (w *world) shortestInWindow(i int, l *Limit, n float64, least time.Duration) time.Duration {
+	dial := w.state.Dial()
+	begin, sum := time.Duration(math.MinInt64), 0.
+	for k := range w.n {
+		c := &w.calls[k]
+		least = max(least, c.place-dial)
+		if c.N[i] > 0 && c.place >= begin+l.Window {
+			begin, sum = c.place, 0
+		}
+		sum += c.N[i]
+	}
+	if n == 0 {
+		return least
+	}
+	if l.Kind == Fixed {
+		if sum+n > l.Capacity {
+			least = max(least, begin+l.Window-dial)
+		}
+		return least
+	}
+	sum = n
+	for k := w.n - 1; k >= 0; k-- {
+		c := &w.calls[k]
+		if sum += c.N[i]; sum > l.Capacity {
+			return max(least, c.place+l.Window-dial)
 		}
 	}
 	return least
@@ -62,7 +98,15 @@ func (w *world) prompt() error {
 		}
 		w.compared++
 		told, _ := w.state.Wait(w.limits(), &n)
-		if least := w.shortest(&n); told > least+10 {
+		least, coarse := w.shortest(&n), time.Duration(0)
+		for _, limits := range w.shapes {
+			for i := range limits {
+				if limits[i].Kind == Moving { // two calls within a part of the window end together
+					coarse = max(coarse, limits[i].Window/parts)
+				}
+			}
+		}
+		if told > least+10+coarse {
 			return fmt.Errorf("%v waits %v, and could go after %v", n, told, least)
 		}
 	}

@@ -65,7 +65,7 @@ func (s *search) deepen(w *world, left int) error {
 	s.moves[left] = all
 	next := &s.worlds[left]
 	for _, m := range all {
-		*next = *w
+		next.become(w)
 		s.path = append(s.path, m)
 		s.nodes.Add(1)
 		if err := next.do(m); err != nil {

@@ -59,6 +59,10 @@ type Op struct {
 	// different limits of their own, each is held to its own; the clock is common to all,
 	// and so are the levels of limits with the same name and unit.
 	Limits []Limit
+	// Periods are where the step's time is in the calendars of Limits, one for each; nil: none
+	// of them counts by the calendar. If the time is neither in the period that they tell nor in
+	// the next one, the step does nothing, and the reply is Untimely.
+	Periods []Period
 	// Stamp names Limits if they were set for all; 0: they are the worker's own. If others
 	// are in force, the step does nothing, and the reply is Stale.
 	Stamp int64
@@ -103,7 +107,7 @@ type Op struct {
 
 // Clone returns a copy of op for a store that goes on with it after Update has returned. It
 // copies Costs, Reports, Back, Move and the charges to which the reports point. It shares
-// Limits and Replacement, whose elements nobody changes. The copy has no Into, because its
+// Limits, Periods and Replacement, whose elements nobody changes. The copy has no Into, because its
 // memory belongs to the caller. Clone makes at most four allocations, and takes as many bytes
 // as what it copies: 256 for each charge.
 func (op *Op) Clone() *Op {
@@ -195,6 +199,11 @@ type Reply struct {
 	// Expire counts as always.
 	Stale  bool
 	Limits []Limit
+	// Untimely says, with Stale, that the Op's Periods are not those of the store's time:
+	// nothing was done. Unix is that time.
+	Untimely bool
+	// Unix is the store's Unix time at the step, if a limit counts by the calendar.
+	Unix time.Duration
 	// Reported says, with Stale, that the reports and Back have been carried out all the
 	// same: a store may have sent them on an earlier trip.
 	Reported bool

@@ -8,7 +8,8 @@ import (
 
 // Stored is all that a store keeps of one key. The zero value is a key that does not exist.
 // AppendBinary and UnmarshalBinary keep it whole, and so does encoding/json. A copy by
-// assignment stays as it is, because Apply writes into none of its slices.
+// assignment shares the logs of windows and calendars, into which Apply writes; Clone shares
+// nothing that Apply changes.
 type Stored struct {
 	State State
 	// Limits are the limits of the levels in State: those that were set for all, or those
@@ -32,6 +33,14 @@ type Other struct {
 	Dial  time.Duration // what the dial showed when the level was so
 }
 
+// Clone returns a copy that Apply does not change with s. It allocates only if the key has a
+// window or a calendar.
+func (s *Stored) Clone() Stored {
+	c := *s
+	c.State = s.State.Clone()
+	return c
+}
+
 // missing reports whether there is no such key.
 func (s *Stored) missing() bool {
 	return s.State == State{} && s.Stamp == 0 && len(s.Limits) == 0 && len(s.Others) == 0
@@ -51,11 +60,12 @@ func (s *Stored) use(own []Limit) (differ bool) {
 func (s *Stored) load(limits []Limit) (differ bool) {
 	old, levels, dial := s.Limits, s.State.Level, s.State.Dial()
 	others := slices.Clone(s.Others) // the store may still hold the old ones
+	s.State.Logs = s.State.Logs.clone()
 	s.State.Level = [Max]Level{}
 	for i := range limits {
 		l := &limits[i]
 		if j := Find(old, l); j >= 0 {
-			differ = differ || old[j].Capacity != l.Capacity || old[j].Rate != l.Rate
+			differ = differ || !old[j].shaped(l)
 			s.State.Level[i] = s.State.Load(levels[j], dial, &old[j], l)
 			continue
 		}
@@ -91,12 +101,18 @@ func (s *Stored) drop() {
 			least, at = i, empty
 		}
 	}
+	s.State.Logs.drop(&s.Others[least].Limit)
 	s.Others = slices.Delete(s.Others, least, least+1)
 	s.Version += 2
 }
 
 // empty returns the dial time at which the limit has run empty.
-func (o *Other) empty() time.Duration { return add(o.Dial, o.Limit.Above(o.Level.Level, 0)) }
+func (o *Other) empty() time.Duration {
+	if o.Limit.Kind != Leaky {
+		return add(o.Dial, time.Duration(o.Level.Ret))
+	}
+	return add(o.Dial, o.Limit.Above(o.Level.Level, 0))
+}
 
 // find returns the key's own limit of the name and unit of l, or nil.
 func (s *Stored) find(l *Limit) *Limit {
@@ -138,11 +154,26 @@ func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	s.load(was)
 	s.State.Change(was, limits, from, &unknown)
 	s.Limits = limits
+	s.prune()
 	s.Version++
 	if s.Stamp = 0; !unset {
 		s.Stamp = stamp(s.Version, now)
 	}
 	return true
+}
+
+// prune drops the logs of limits that the key does not have any more, or that are leaky now.
+func (s *Stored) prune() {
+	if s.State.Logs == nil {
+		return
+	}
+	*s.State.Logs = slices.DeleteFunc(*s.State.Logs, func(g Log) bool {
+		l := s.find(&Limit{Name: g.Name, Unit: g.Unit})
+		return l == nil || l.Kind == Leaky
+	})
+	if len(*s.State.Logs) == 0 {
+		s.State.Logs = nil
+	}
 }
 
 // stamp names limits that are set, by their version and by the time, so that no others get
@@ -155,7 +186,7 @@ func stamp(version int64, now time.Duration) int64 {
 
 // booked returns the most that calls which have not gone may have booked of a unit, by the
 // levels of the limits in force that count it; +Inf: no level tells.
-func (s *Stored) booked(unit int) float64 {
+func (s *Stored) booked(unit int32) float64 {
 	most := math.Inf(1)
 	for i := range s.Limits {
 		if s.Limits[i].Unit == unit && s.State.Level[i].Top >= 0 {
@@ -173,6 +204,16 @@ func (s *Stored) expire(limits []Limit) time.Duration {
 		t = max(t, in)
 	}
 	return t
+}
+
+// kept returns in how much bucket time, from the dial time now on, the log forgets its last
+// entry, if other workers have a longer window than l; else 0.
+func (g *Log) kept(l *Limit, now time.Duration) time.Duration {
+	last := len(g.Entries) - 1
+	if last < 0 || g.Longest <= l.Window {
+		return 0
+	}
+	return sub(add(g.Entries[last].Last, g.Longest), now)
 }
 
 // sound reports whether Apply can have left s so. own are limits that are known to be valid.
@@ -209,7 +250,14 @@ func (s *Stored) renew(now time.Duration) {
 	}
 	for i := range old.Others[:min(len(old.Others), Max)] {
 		if l := old.Others[i].Limit; l.Sound() {
-			s.Others = append(s.Others, Other{Limit: l, Level: Level{Level: l.Capacity}})
+			o := Other{Limit: l, Level: Level{Level: l.Capacity}}
+			if l.Kind != Leaky {
+				g := s.State.log(&l)
+				g.brim(&l, 0)
+				level, next, empty := g.level(&l, 0, now)
+				o.Level = Level{Level: level, Top: float64(next), Ret: float64(empty)}
+			}
+			s.Others = append(s.Others, o)
 		}
 	}
 }
@@ -217,7 +265,11 @@ func (s *Stored) renew(now time.Duration) {
 // brim fills these limits, which are those in use, to the brim.
 func (s *Stored) brim(limits []Limit) {
 	for i := range limits {
-		s.State.Level[i] = Level{Level: limits[i].Capacity}
+		l := &limits[i]
+		s.State.Level[i] = Level{Level: l.Capacity}
+		if l.Kind != Leaky {
+			s.State.log(l).brim(l, s.State.Dial())
+		}
 	}
 }
 

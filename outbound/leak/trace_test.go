@@ -72,7 +72,10 @@ func (t *trace) step(s *Stored) Op {
 		op.Action, op.Unset, op.Replacement = Replace, true, own
 	default:
 		op.Action, op.Replacement = Replace, slices.Clone(t.workers[t.IntN(len(t.workers))])
-		op.Replacement[0].Capacity = float64(1 + t.IntN(3))
+		l := &op.Replacement[0]
+		if l.Capacity = float64(1 + t.IntN(3)); l.Kind != Leaky && !l.Kind.Calendar() {
+			l.Rate = l.Capacity / l.Window.Seconds()
+		}
 	}
 	return op
 }

@@ -38,7 +38,10 @@ func (w *world) shared(slack time.Duration) error {
 	for i := range w.shapes[0] {
 		var most Limit
 		for _, limits := range w.shapes {
-			most = Limit{Capacity: max(most.Capacity, limits[i].Capacity), Rate: max(most.Rate, limits[i].Rate)}
+			most = both(most, limits[i])
+		}
+		if most.Capacity == 0 { // of two kinds
+			continue
 		}
 		if err := w.replay(i, most, slack, 0, len(w.shapes)); err != nil {
 			return err
@@ -105,5 +108,28 @@ func TestNoLongHistoryOfWorkersWhoDisagreeBreaksALimit(t *testing.T) {
 				t.Fatalf("%s, %v, after %v: %v", s.name, s.shapes, path, err)
 			}
 		}
+	}
+}
+
+// A store forgets a key after Expire. What a worker with a short window tells last must leave
+// the units in it that count for a worker with a long one.
+func TestAKeyIsKeptForTheLongestWindowOfItsWorkers(t *testing.T) {
+	long := []Limit{{Kind: Moving, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}}
+	short := []Limit{{Kind: Moving, Capacity: 5, Rate: 5, Window: time.Second}}
+	var s Stored
+	op := Op{Limits: long, Action: Book, Costs: []Units{{1}}}
+	op.Apply(&s, 0)
+	op.Limits = short
+	now := 10 * time.Second
+	r := op.Apply(&s, now)
+	if r.Expire != time.Hour {
+		t.Errorf("a call of an hour's window: to be kept for %v, want 1h", r.Expire)
+	}
+	op = Op{Limits: short}
+	if r := op.Apply(&s, now+time.Hour-1); r.Expire != 1 {
+		t.Errorf("a nanosecond before the end of the window: to be kept for %v", r.Expire)
+	}
+	if r := op.Apply(&s, now+time.Hour); r.Expire != 0 {
+		t.Errorf("at the end of the window: to be kept for %v", r.Expire)
 	}
 }

@@ -3,6 +3,7 @@ package leak
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -58,7 +59,9 @@ type setting struct {
 	// has gone past its place meanwhile.
 	lenient bool
 
-	compared int64 // waits that were compared with the shortest lawful ones
+	spare     State // for probe
+	spareLogs *Logs
+	compared  int64 // waits that were compared with the shortest lawful ones
 }
 
 const dead = 2
@@ -80,6 +83,55 @@ func newWorld(s *setting) *world {
 	w := &world{setting: s, real: 1000 * time.Second}
 	w.state = New(w.real)
 	return w
+}
+
+// become makes w a copy of another world, which shares nothing with it.
+func (w *world) become(other *world) {
+	logs := w.state.Logs
+	*w = *other
+	w.state.Logs = logs.become(other.state.Logs)
+}
+
+// become makes logs equal to others, which it shares nothing with, and allocates little.
+func (g *Logs) become(other *Logs) *Logs {
+	if other == nil {
+		return nil
+	}
+	if g == nil {
+		g = new(Logs)
+	}
+	all := slices.Grow((*g)[:0], len(*other))[:len(*other)]
+	for i := range all {
+		entries := all[i].Entries[:0]
+		all[i] = (*other)[i]
+		all[i].Entries = append(entries, all[i].Entries...)
+	}
+	*g = all
+	return g
+}
+
+// probe returns a copy of the state, until the next one.
+func (w *world) probe() *State {
+	s := &w.spare
+	if *s = w.state; s.Logs != nil {
+		w.spareLogs = w.spareLogs.become(s.Logs)
+		s.Logs = w.spareLogs
+	}
+	return s
+}
+
+// sameStates reports whether both are equal, with their logs.
+func sameStates(a, b State) bool {
+	if a.Logs != nil && b.Logs != nil {
+		same := slices.EqualFunc(*a.Logs, *b.Logs, func(g, h Log) bool {
+			return g.Total == h.Total && g.Calendar == h.Calendar && slices.Equal(g.Entries, h.Entries)
+		})
+		if !same {
+			return false
+		}
+		a.Logs, b.Logs = nil, nil
+	}
+	return a == b
 }
 
 func (w *world) now() time.Duration { return w.real + w.off }
@@ -200,10 +252,10 @@ func (w *world) fill(cost int, fate int8) {
 		return
 	}
 	c := &w.calls[w.n]
-	was := w.state
+	was := w.probe()
 	real, _, ok := w.state.Fill(w.limits(), &n, 0, &c.Charge)
-	if ok != (real == 0) || !ok && was != w.state {
-		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, was != w.state)
+	if ok != (real == 0) || !ok && !sameStates(*was, w.state) {
+		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, !sameStates(*was, w.state))
 		return
 	}
 	if !ok {
@@ -239,9 +291,9 @@ func (w *world) settle(c *visit, how int) {
 	}
 	w.untidy = true
 	w.state.Settle(w.limits(), &c.Charge, &used)
-	again := w.state
+	again := w.probe()
 	w.state.Settle(w.limits(), &c.Charge, &Units{})
-	if again != w.state {
+	if !sameStates(*again, w.state) {
 		w.oops = fmt.Errorf("settled twice: levels %v, then %v", again.Level[:2], w.state.Level[:2])
 	}
 	c.settled = true
@@ -275,6 +327,9 @@ func (w *world) change(to int) {
 		}
 	}
 	w.changed, w.booked = w.state.Dial(), w.state.Dial()+w.state.Last
+	for i := range min(len(old), len(limits)) {
+		w.untidy = w.untidy || old[i].Kind != limits[i].Kind
+	}
 	lost := from
 	if w.has('v') && w.state.Void(old) {
 		lost = []int{-1, -1, -1}[:len(limits)]

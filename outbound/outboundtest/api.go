@@ -34,7 +34,7 @@ type API struct {
 	Rules   []Rule        // at the start; none: every call is answered
 	Latency time.Duration // from the arrival of a call to its answer, refusals included; 0 or less: none
 	Jitter  time.Duration // the most that a call takes beyond the Latency; it differs from call to call, so that answers overtake each other, and is the same for every API; 0 or less: none
-	Skew    time.Duration // how far the clock that the API shows is ahead of the real one, in Date and in all instants; negative: behind; at most 100 years
+	Skew    time.Duration // how far the API's clock is ahead of the real one: it begins the windows of FixedWindow and CalendarWindow by it, and shows it in Date and in all instants; negative: behind; at most 100 years
 	Next    http.Handler  // answers the admitted calls, after the Latency; nil: 200 with the text "ok"
 	Vendor  Vendor        // writes what else is in the answers; nil: a refusal is 429 with a Retry-After and a text
 
@@ -42,7 +42,7 @@ type API struct {
 
 	mu     sync.Mutex // protects the fields below, and orders the arrivals
 	set    *ruleSet   // this and the next are set at the first arrival
-	epoch  time.Time  // the origin of the rules' clock, which no step of the wall clock moves
+	epoch  time.Time  // the origin of the API's clock, which no step of the wall clock moves
 	report Report
 	random rand.PCG // of the Jitter
 	dated  int64    // the second, since the Unix epoch, for which date was made
@@ -77,8 +77,8 @@ func (a *API) Admitted() *History { return &a.admitted }
 
 // SetRules replaces the rules while the API runs, for all calls that arrive later. The
 // counts stay, in units: a new rule takes over the count of the first old rule of the
-// same kind and unit, and, but for LeakyBucket and AtOnce, of the same window. If there
-// is none it starts empty. So the count of a rule with a lower limit may stand above it
+// same kind and unit, and, but for LeakyBucket and AtOnce, of the same window or of the
+// period that the calendar is in. If there is none it starts empty. So the count of a rule with a lower limit may stand above it
 // at first: the rule then admits nothing until enough has run out. Rules by key take
 // over the keys of rules by key. SetRules panics if one of the rules is the zero Rule,
 // and then changes nothing.
@@ -173,10 +173,10 @@ func (a *API) begin(set *ruleSet) {
 	a.set, a.epoch = set, time.Now()
 }
 
-// now returns the time, and the same on the rules' clock. The caller holds the lock.
+// now returns the time, and what the API's clock shows then. The caller holds the lock.
 func (a *API) now() (t time.Time, now int64) {
 	t = time.Now()
-	return t, a.epoch.UnixNano() + int64(t.Sub(a.epoch))
+	return t, a.epoch.UnixNano() + int64(t.Sub(a.epoch)+a.Skew)
 }
 
 // delay draws the time from a call's arrival to its answer. The caller holds the lock.
@@ -193,7 +193,7 @@ func (a *API) delay() time.Duration {
 
 // dateOf returns the Date of an answer. The caller holds the lock.
 func (a *API) dateOf(now int64) string {
-	shown := time.Unix(0, now).Add(a.Skew).UTC()
+	shown := time.Unix(0, now).UTC()
 	if second := shown.Unix(); a.date == "" || second != a.dated {
 		a.dated, a.date = second, shown.Format(http.TimeFormat)
 	}
@@ -202,7 +202,7 @@ func (a *API) dateOf(now int64) string {
 
 // decide describes the decision about a call. The caller holds the lock.
 func (a *API) decide(set *ruleSet, charges []charge, no *refusal, now int64) *Decision {
-	d := &Decision{At: time.Unix(0, now).Add(a.Skew).UTC(), Refused: no != nil}
+	d := &Decision{At: time.Unix(0, now).UTC(), Refused: no != nil}
 	if no != nil {
 		d.RetryAfter = max(0, no.wait) // unknown is below 0
 	}
@@ -215,8 +215,12 @@ func (a *API) decide(set *ruleSet, charges []charge, no *refusal, now int64) *De
 			continue
 		}
 		units, reset := ch.tally.state.count(now, c.inProgress(ch.tally, a.report.InProgress))
+		window := c.rule.window
+		if s, ok := ch.tally.state.(*calendarWindow); ok {
+			window = s.length()
+		}
 		d.Counts = append(d.Counts, Count{
-			Unit: c.rule.unit, Key: ch.key, Window: c.rule.window, Limit: c.rule.limit,
+			Unit: c.rule.unit, Key: ch.key, Window: window, Limit: c.rule.limit,
 			Remaining: remaining(c.rule.limit, units), Reset: reset,
 			Cost: ch.cost, Used: ch.used,
 			Broken: ch.wait != 0, RetryAfter: max(0, ch.wait),

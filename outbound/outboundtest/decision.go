@@ -20,7 +20,7 @@ type Vendor func(w http.ResponseWriter, r *http.Request, d *Decision, next http.
 // Decision is what an API decided about one call, and its counts at that moment, which is
 // the call's arrival. An answer that comes later tells of it all the same.
 type Decision struct {
-	At         time.Time     // the moment, in UTC, on the clock that the API shows (see API.Skew); the answer's Date
+	At         time.Time     // the moment, in UTC, on the API's clock (see API.Skew); the answer's Date
 	Refused    bool          // whether a rule was broken
 	RetryAfter time.Duration // after which the API would admit a caller that is alone; 0: not known, or not refused
 	Counts     []Count       // of the rules that count this call, in their order; a Penalty only while it refuses
@@ -31,7 +31,7 @@ type Decision struct {
 type Count struct {
 	Unit       string        // "calls", or the name given to Rule.Of
 	Key        string        // the key of Rule.By; "" without
-	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of AtOnce 0
+	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of a CalendarWindow the length of this period; of AtOnce 0
 	Limit      float64       // units
 	Remaining  float64       // units that the rule would admit now, at least 0; a whole number if it is one within 1e-10 of the limit
 	Reset      time.Duration // after which Remaining would be Limit if nobody called; of AtOnce 0

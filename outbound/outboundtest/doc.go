@@ -39,8 +39,9 @@
 //
 // [History] judges a limiter without an API: add each departure, then
 // [History.Check] finds out whether in every interval of length W at most capacity +
-// leakRate*W units left, and where more did. [History.Worst] finds the fullest window of
-// a given length, and [History.Use] tells whether a limiter that keeps the law is also
+// leakRate*W units left, and where more did. [History.CheckWindow] does so for at most n
+// units in any window of one length, and [History.CheckCalendar] for those of an hour, a day
+// or a month. [History.Worst] finds the fullest window of a given length, and [History.Use] tells whether a limiter that keeps the law is also
 // fast. An API keeps such histories of its arrivals and of the calls that it admitted.
 //
 // [TestStore] is the exam of a [leak.Store]: each case quotes the sentence of the contract

@@ -109,6 +109,26 @@ func ExampleHistory_Check() {
 	// <nil>
 }
 
+// A day in Los Angeles ends at 8:00 UTC in winter. Two calls leave before, and two after. For
+// an API whose clock may be a second off they may all be of one day.
+func ExampleHistory_CheckCalendar() {
+	pacific, err := time.LoadLocation("America/Los_Angeles")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var h outboundtest.History
+	midnight := time.Date(2026, 1, 15, 8, 0, 0, 0, time.UTC)
+	for _, ms := range []int{-60_000, -900, 0, 900} {
+		h.Add(midnight.Add(time.Duration(ms)*time.Millisecond), 1)
+	}
+	fmt.Println(h.CheckCalendar(2, outboundtest.Day, pacific, 0))
+	fmt.Println(h.CheckCalendar(2, outboundtest.Day, pacific, time.Second))
+	// Output:
+	// <nil>
+	// outboundtest: 4 units left within 1m0.9s from 2026-01-15T07:59:00Z on, 2 above the 2 allowed in the day that begins at 2026-01-14T00:00:00-08:00
+}
+
 // The fullest window of a history, and how much of a quota it used.
 func ExampleHistory_Worst() {
 	var h outboundtest.History

@@ -134,6 +134,63 @@ func (h *History) Check(capacity, leakRate, slack float64) error {
 	}
 }
 
+// CheckWindow returns nil if at most n units left in every interval of the given length,
+// and an *Excess that describes the fullest one if not. Of two departures exactly one length
+// apart only one is in such an interval. For callers that may leave late, take the longest
+// delay off the length: a call that is late is nearer to the next one. CheckWindow takes an
+// excess below 1e-9 of n for rounding. It panics if n is not above 0 and finite, or the
+// length not above 0 and at most 100 years.
+func (h *History) CheckWindow(n float64, length time.Duration) error {
+	needWindow(n, length)
+	w := h.Worst(length)
+	if w.Units <= n+n*tolerance {
+		return nil
+	}
+	return &Excess{Window: w, Allowed: n, Over: w.Units - n, Capacity: n, In: fmt.Sprintf("any %v", length)}
+}
+
+// CheckCalendar returns nil if at most n units left in each period of the zone's calendar,
+// and an *Excess that describes the fullest one if not. A departure within skew of the end of
+// a period counts in both: so n holds for whoever counts, with any clock that is off by at
+// most skew, and by the time of any arrival that is at most skew later. CheckCalendar takes
+// an excess below 1e-9 of n for rounding. It panics if n is not above 0 and finite, if there
+// is no such period, if the zone is nil, or if skew is below 0 or above an hour.
+func (h *History) CheckCalendar(n float64, period Period, zone *time.Location, skew time.Duration) error {
+	needPositive("limit of a period", n)
+	needPeriod(period, zone)
+	need(skew >= 0 && skew <= time.Hour, "a skew of %v: must be at least 0 and at most an hour", skew)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	log := h.sorted()
+	at := func(i int) time.Time { return h.base.Add(time.Duration(log[i].at)) }
+	var worst *Excess
+	first, from := 0, time.Time{} // of the next period, the first departure, and a moment in it
+	for {
+		for first < len(log) && at(first).Before(from.Add(-skew)) {
+			first++
+		}
+		if first == len(log) {
+			break
+		}
+		if t := at(first).Add(-skew); from.Before(t) {
+			from = t // nothing left in the periods before this one
+		}
+		begin, end := period.around(from, zone)
+		past := first
+		for past < len(log) && at(past).Before(end.Add(skew)) {
+			past++
+		}
+		if w := h.window(log[first:past]); w.Units > n+n*tolerance && (worst == nil || w.Units > worst.Units) {
+			worst = &Excess{Window: w, Allowed: n, Over: w.Units - n, Capacity: n, In: fmt.Sprintf("the %v that begins at %s", period, begin.In(zone).Format(time.RFC3339))}
+		}
+		from = end
+	}
+	if worst == nil {
+		return nil // not a nil *Excess, which would be an error that is not nil
+	}
+	return worst
+}
+
 // Worst returns the window of the given length in which the most units left, the
 // earliest one if several are equal, and the zero Window of an empty history. Of
 // two departures exactly one length apart only one is in such a window: "at most

@@ -17,8 +17,8 @@ const longest = 100 * 365 * 24 * time.Hour
 const sharp = 1e-10
 
 // Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow,
-// SlidingLog, AtOnce and Penalty make them; they panic if a number means nothing. A
-// Rule is a description without state: the same one may serve several APIs, each
+// SlidingLog, CalendarWindow, AtOnce and Penalty make them; they panic if a number means
+// nothing. A Rule is a description without state: the same one may serve several APIs, each
 // with a count of its own.
 //
 // Rules keep time to the nanosecond: they admit a call exactly one window later, and
@@ -29,7 +29,7 @@ type Rule struct {
 	name   string // follows the number: "in any 1s"
 	limit  float64
 	unit   string
-	window time.Duration               // in which the whole limit comes back; 0: AtOnce
+	window time.Duration               // in which the whole limit comes back; 0: AtOnce and CalendarWindow
 	cost   func(*http.Request) float64 // nil: 1
 	used   func(*http.Request) float64 // nil: as cost
 	key    func(*http.Request) string  // nil: one count for all

@@ -77,6 +77,10 @@ func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
 		{"a window from the first call on", FirstCallWindow(2, s), []step{
 			{900 * ms, 1, ""}, {900 * ms, 0, ""}, {1800 * ms, 1, ""}, {1900*ms - 1, 1, "1"}, {1900 * ms, 3, "never"}, {2000 * ms, 0, ""}, {2500 * ms, 1, ""},
 			{3400 * ms, 1, ""}, {3500*ms - 1, 1, "1"}, {3500 * ms, 2, ""}, {3500 * ms, 1, "1"}}},
+		{"a calendar's hour", CalendarWindow(2, Hour, time.UTC), []step{
+			{3599 * s, 1, ""}, {3599 * s, 1, ""}, {3599 * s, 1, "1"}, {3600*s - 1, 1, "1"}, {3600 * s, 2, ""}, {3600 * s, 1, "3600"}, {7200 * s, 3, "never"}, {7200 * s, 2, ""}}},
+		{"a calendar's day", CalendarWindow(10, Day, time.UTC), []step{
+			{30 * s, 8, ""}, {31*s + 1, 3, "86369"}, {32 * s, 2, ""}, {86400*s - 1, .5, "1"}, {86400 * s, 10, ""}, {86400 * s, 1, "86400"}}},
 		{"a sliding log", SlidingLog(2, s), []step{
 			{900 * ms, 1, ""}, {950 * ms, 1, ""}, {950 * ms, 1, "1"}, {s, 1, "1"}, {1900*ms - 1, 1, "1"}, {1900 * ms, 1, ""}, {1950*ms - 1, 1, "1"}, {1950 * ms, 1, ""}}},
 		{"a sliding log of units", SlidingLog(10, 10*s), []step{
@@ -87,6 +91,9 @@ func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
 		{"more than ever fits", LeakyBucket(3, 1), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
 		{"more than a window", FixedWindow(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
 		{"more than a log", SlidingLog(3, s), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
+		{"a day of fractions that do not add up", CalendarWindow(.3, Day, time.UTC), []step{{0, .1, ""}, {0, .2, ""}, {0, 1e-9, "86400"}}},
+		{"more than a day", CalendarWindow(3, Day, time.UTC), []step{{0, 3.5, "never"}, {0, 3, ""}, {0, 3.5, "never"}}},
+		{"nothing passes a full day", CalendarWindow(3, Day, time.UTC), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "86400"}}},
 		{"nothing passes a full bucket", LeakyBucket(3, 1), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
 		{"nothing passes a full window", FixedWindow(3, s), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
 		{"nothing passes a full log", SlidingLog(3, s), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
@@ -308,6 +315,7 @@ func TestRulesKeepTheirCountThroughExtremeNumbers(t *testing.T) {
 			FirstCallWindow(1e300, century), FirstCallWindow(math.SmallestNonzeroFloat64, 1),
 			FixedWindow(1e300, century), FixedWindow(math.SmallestNonzeroFloat64, 1),
 			SlidingLog(1e300, century), SlidingLog(math.SmallestNonzeroFloat64, 1),
+			CalendarWindow(1e300, Month, time.UTC), CalendarWindow(math.SmallestNonzeroFloat64, Hour, time.UTC),
 		} {
 			var limit float64
 			api := &API{Rules: []Rule{rule.Of("units", func(*http.Request) float64 { return limit })}}
@@ -333,6 +341,8 @@ func TestRulesSayWhatTheyLimit(t *testing.T) {
 		"10 calls in each 1s of the clock":                    FixedWindow(10, time.Second),
 		"30000 tokens in any 1m0s":                            SlidingLog(30_000, time.Minute).Of("tokens", nil),
 		"5 calls in 5s from the first call on":                FirstCallWindow(5, 5*time.Second),
+		"9 calls in each hour of UTC":                         CalendarWindow(9, Hour, time.UTC),
+		"9.5 EUR in each month of Europe/Berlin":              CalendarWindow(9.5, Month, zone(t, "Europe/Berlin")).Of("EUR", nil),
 		"2 locks in progress":                                 AtOnce(2).Of("locks", nil),
 		"3 refusals in any 1s, and none for 1m0s after those": Penalty(3, time.Second, time.Minute, nil),
 		"3 calls in progress":                                 AtOnce(3),
@@ -351,7 +361,12 @@ func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
 		wantPanic(t, "limit of a window", func() { FixedWindow(bad, time.Second) })
 		wantPanic(t, "limit of a window", func() { FirstCallWindow(bad, time.Second) })
 		wantPanic(t, "limit of a window", func() { SlidingLog(bad, time.Second) })
+		wantPanic(t, "limit of a period", func() { CalendarWindow(bad, Day, time.UTC) })
 	}
+	for _, bad := range []Period{0, -1, Month + 1, math.MaxInt} {
+		wantPanic(t, "must be Hour, Day or Month", func() { CalendarWindow(1, bad, time.UTC) })
+	}
+	wantPanic(t, "a day in no zone", func() { CalendarWindow(1, Day, nil) })
 	for _, bad := range []time.Duration{0, -1, math.MinInt64, math.MaxInt64} {
 		wantPanic(t, "a window of", func() { FixedWindow(1, bad) })
 		wantPanic(t, "a window of", func() { FirstCallWindow(1, bad) })

@@ -21,14 +21,14 @@ import (
 // the contract that it checks. newStore returns a store that is ready; it need not be
 // empty, because the cases use keys of their own. If each call of newStore returns
 // another store on the same state, some cases use four of them, as four workers do. Slow
-// stores pass as well as fast ones. No case sleeps for more than a second, unless a hook
-// does.
+// stores pass as well as fast ones. The cases of calendars need a store that knows the Unix
+// time: see [leak.Op.ApplyAt]. No case sleeps for more than a second, unless a hook does.
 func TestStore(t *testing.T, newStore func(t *testing.T) leak.Store, hooks ...StoreHooks) {
 	var h StoreHooks
 	for _, more := range hooks {
 		h = h.with(more)
 	}
-	for _, c := range storeCases {
+	for _, c := range storeCases() {
 		t.Run(c.sentence, func(t *testing.T) {
 			t.Parallel()
 			if c.breaks && h.Break == nil {
@@ -71,7 +71,7 @@ func (h StoreHooks) with(more StoreHooks) StoreHooks {
 // bubble of testing/synctest.
 func StoreCases() iter.Seq2[string, func(t *testing.T, s leak.Store)] {
 	return func(yield func(string, func(*testing.T, leak.Store)) bool) {
-		for _, c := range storeCases {
+		for _, c := range storeCases() {
 			if c.breaks {
 				continue
 			}
@@ -85,42 +85,47 @@ func StoreCases() iter.Seq2[string, func(t *testing.T, s leak.Store)] {
 	}
 }
 
-var storeCases = []storeCase{
-	{sentence: "at most the capacity goes at once, however many ask", check: (*exam).capacity},
-	{sentence: "a bucket that was idle admits its capacity and no more", check: (*exam).idle},
-	{sentence: "levels leak at the leak rate", check: (*exam).leaks},
-	{sentence: "a cost above a capacity can never go", check: (*exam).tooLarge},
-	{sentence: "all limits are filled together or none is", check: (*exam).together},
-	{sentence: "a settle gives back only units that are there and not promised to others", check: (*exam).settles},
-	{sentence: "a cost above what was acquired is added", check: (*exam).settlesMore},
-	{sentence: "the meter fills to the brim but never below what is booked", check: (*exam).meters},
-	{sentence: "nothing goes while a hold lasts, and a shorter one changes nothing", check: (*exam).holds},
-	{sentence: "after a hold one call goes and then they drip", check: (*exam).dripsAfterHold},
-	{sentence: "resume ends a hold, and places that were booked are void", check: (*exam).resumes},
-	{sentence: "order of booking is order of departure", check: (*exam).books},
-	{sentence: "no place is due before it was asked for", check: (*exam).after},
-	{sentence: "a worker behind the lead catches up, at most 100 ms at a time or as far again as its first place", check: (*exam).claims},
-	{sentence: "the latest booking is undone as if it had never been", check: (*exam).unbooks},
-	{sentence: "refusals of one episode count once, and the clock slows only after a success", check: (*exam).refusals},
-	{sentence: "a refusal without a success in between doubles the hold", check: (*exam).doubles},
-	{sentence: "a hold is doubled no further than the report says", check: (*exam).doublesAtMost},
-	{sentence: "nothing goes until the reset when what remained was used since", check: (*exam).remains},
-	{sentence: "limits that were set win for all, and levels stay", check: (*exam).replaces},
-	{sentence: "buckets made with different limits are each held to their own", check: (*exam).disagree},
-	{sentence: "keys of any bytes are keys of their own", check: (*exam).keys},
-	{sentence: "long waits are told without overflow", check: (*exam).longWaits},
-	{sentence: "nothing is charged when ctx is done", check: (*exam).cancelled},
-	{sentence: "in any interval at most the capacity and what leaks meanwhile goes, however many ask", check: (*exam).rate, workers: 4},
-	{sentence: "the store keeps all that the next step needs", check: (*exam).history},
-	{sentence: "a step by other limits than are in force does nothing", check: (*exam).stale},
-	{sentence: "Update changes nothing of op", check: (*exam).keepsOp},
-	{sentence: "a key is not forgotten before Expire", check: (*exam).expires},
-	{sentence: "a key is not forgotten before Expire of a step that does nothing", check: (*exam).expiresStale},
-	{sentence: "limits that were set outlive the levels", check: (*exam).keepsLimits},
-	{sentence: "when Update has returned, the store does not look at op", check: (*exam).leaves},
-	{sentence: "When is the time at which the state was true", check: (*exam).tells},
-	{sentence: "Update ends although ctx has no end", check: (*exam).ends, breaks: true},
-	{sentence: "a step that failed has changed no call", check: (*exam).failedMove, breaks: true},
+// storeCases are all cases, those of windows and calendars at the end.
+func storeCases() []storeCase { return append(leakyCases(), windowCases()...) }
+
+func leakyCases() []storeCase {
+	return []storeCase{
+		{sentence: "at most the capacity goes at once, however many ask", check: (*exam).capacity},
+		{sentence: "a bucket that was idle admits its capacity and no more", check: (*exam).idle},
+		{sentence: "levels leak at the leak rate", check: (*exam).leaks},
+		{sentence: "a cost above a capacity can never go", check: (*exam).tooLarge},
+		{sentence: "all limits are filled together or none is", check: (*exam).together},
+		{sentence: "a settle gives back only units that are there and not promised to others", check: (*exam).settles},
+		{sentence: "a cost above what was acquired is added", check: (*exam).settlesMore},
+		{sentence: "the meter fills to the brim but never below what is booked", check: (*exam).meters},
+		{sentence: "nothing goes while a hold lasts, and a shorter one changes nothing", check: (*exam).holds},
+		{sentence: "after a hold one call goes and then they drip", check: (*exam).dripsAfterHold},
+		{sentence: "resume ends a hold, and places that were booked are void", check: (*exam).resumes},
+		{sentence: "order of booking is order of departure", check: (*exam).books},
+		{sentence: "no place is due before it was asked for", check: (*exam).after},
+		{sentence: "a worker behind the lead catches up, at most 100 ms at a time or as far again as its first place", check: (*exam).claims},
+		{sentence: "the latest booking is undone as if it had never been", check: (*exam).unbooks},
+		{sentence: "refusals of one episode count once, and the clock slows only after a success", check: (*exam).refusals},
+		{sentence: "a refusal without a success in between doubles the hold", check: (*exam).doubles},
+		{sentence: "a hold is doubled no further than the report says", check: (*exam).doublesAtMost},
+		{sentence: "nothing goes until the reset when what remained was used since", check: (*exam).remains},
+		{sentence: "limits that were set win for all, and levels stay", check: (*exam).replaces},
+		{sentence: "buckets made with different limits are each held to their own", check: (*exam).disagree},
+		{sentence: "keys of any bytes are keys of their own", check: (*exam).keys},
+		{sentence: "long waits are told without overflow", check: (*exam).longWaits},
+		{sentence: "nothing is charged when ctx is done", check: (*exam).cancelled},
+		{sentence: "in any interval at most the capacity and what leaks meanwhile goes, however many ask", check: (*exam).rate, workers: 4},
+		{sentence: "the store keeps all that the next step needs", check: (*exam).history},
+		{sentence: "a step by other limits than are in force does nothing", check: (*exam).stale},
+		{sentence: "Update changes nothing of op", check: (*exam).keepsOp},
+		{sentence: "a key is not forgotten before Expire", check: (*exam).expires},
+		{sentence: "a key is not forgotten before Expire of a step that does nothing", check: (*exam).expiresStale},
+		{sentence: "limits that were set outlive the levels", check: (*exam).keepsLimits},
+		{sentence: "when Update has returned, the store does not look at op", check: (*exam).leaves},
+		{sentence: "When is the time at which the state was true", check: (*exam).tells},
+		{sentence: "Update ends although ctx has no end", check: (*exam).ends, breaks: true},
+		{sentence: "a step that failed has changed no call", check: (*exam).failedMove, breaks: true},
+	}
 }
 
 type storeCase struct {

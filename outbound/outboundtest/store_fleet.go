@@ -31,7 +31,7 @@ func (e *exam) workers() []leak.Store {
 
 // law returns a limit as a store knows it.
 func law(l outbound.Limit) leak.Limit {
-	return leak.Limit{Name: l.Name, Unit: l.Unit, Capacity: l.Capacity, Rate: l.LeakRate}
+	return leak.Limit{Name: l.Name, Unit: int32(l.Unit), Capacity: l.Capacity, Rate: l.LeakRate}
 }
 
 // trip is a call that was admitted somewhere between these times.

@@ -57,6 +57,7 @@ type mutant struct {
 	forget func(s *leak.Stored, r *leak.Reply) time.Duration
 	result func(*leak.Reply)
 	asked  func(op *leak.Op, row *leak.Stored) *leak.Op // the step that it carries out
+	unix   func(now time.Duration) time.Duration        // its time of day; nil: now
 
 	// While it is broken: whether it hangs, whether it carries steps out, and its error.
 	hangs, halfway bool
@@ -105,7 +106,11 @@ func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if m.asked != nil {
 		op = m.asked(op, &row)
 	}
-	r := op.Apply(&row, now)
+	unix := now
+	if m.unix != nil {
+		unix = m.unix(now)
+	}
+	r := op.ApplyAt(&row, now, unix)
 	if broken := m.broken; broken != nil {
 		if m.halfway {
 			m.rows[key], _ = json.Marshal(row)
@@ -154,7 +159,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 // examine returns which of the sentences that begin so the stores fail. Each case has a
 // bubble of its own.
 func examine(t *testing.T, sentence string, store func(id int, on *table) leak.Store, hooks func(*table) StoreHooks) (failed []string) {
-	for _, c := range storeCases {
+	for _, c := range storeCases() {
 		if !strings.HasPrefix(c.sentence, sentence) {
 			continue
 		}

@@ -33,8 +33,13 @@ type answer struct {
 	full    [leak.Max]float64 // how full they are at the first place
 	up      [leak.Max]float64 // what the joint rule raised them by for that place
 	y       [leak.Max]float64 // how full with all that had come back until then, if repeated
-	stale   bool              // other limits are in force than the request counts by, and nothing was done
-	set     []leak.Limit      // these; none: each worker's own
+	runs    []float64         // of the booked calls, if a limit is not leaky and there are several calls
+	unix    time.Duration     // the server's Unix time, if a limit is not leaky
+	// untimely says that the periods of the request are not those of the server's time, and
+	// nothing was done.
+	untimely bool
+	stale    bool         // other limits are in force than the request counts by, and nothing was done
+	set      []leak.Limit // these; none: each worker's own
 }
 
 // note is what an answer says beside the reply.
@@ -50,6 +55,9 @@ func (n *note) read(a *engine.Attempt, value any) error {
 	if err != nil {
 		return err
 	}
+	if !got.tellsAll(a.Op.Limits) {
+		return fmt.Errorf("%w: %d calls, and %v of them", errReply, got.booked, got.runs)
+	}
 	*n = got.note
 	a.Reply = got.reply(a)
 	return nil
@@ -62,12 +70,27 @@ func (a *answer) reply(to *engine.Attempt) leak.Reply {
 		r.Stale, r.Limits = true, a.set
 		return r
 	}
+	r.Unix = a.unix
+	if a.untimely {
+		r.Stale, r.Untimely = true, true
+		return r
+	}
 	r.State, r.Claim, r.Differ, r.Garbage = a.state, a.claim, a.differ, a.garbage
 	for i := range a.n {
 		r.Full[i] = a.booked < 0 && (-1-a.booked)&(1<<i) != 0
 	}
 	if a.why != 0 {
 		r.Refused, r.Limit, r.Wait = true, a.which, a.wait
+	}
+	limits := to.Op.Limits
+	if to.Op.Action == leak.Replace && !a.repeated {
+		limits = to.Op.Replacement
+	}
+	for i := range min(a.n, len(limits)) {
+		if limits[i].Kind != leak.Leaky {
+			l := &r.State.Level[i]
+			l.Top, l.Ret = float64(nanos(l.Top)), float64(nanos(l.Ret))
+		}
 	}
 	r.Charges = a.charges(to)
 	return r
@@ -104,9 +127,19 @@ func decode(value any) (a answer, err error) {
 			return a, errAhead
 		}
 	case []any:
-		if len(v) == 2 && v[0] == "stale" {
-			if set, ok := v[1].(string); ok {
-				return decodeStale(set)
+		if len(v) != 2 {
+			break
+		}
+		first, _ := v[0].(string)
+		switch second, ok := v[1].(string); {
+		case !ok:
+		case first == "stale":
+			return decodeStale(second)
+		case first == "untimely":
+			return decodeUntimely(second)
+		default:
+			if a.unix, a.runs, ok = decodeTail(second); ok {
+				text = first
 			}
 		}
 	}
@@ -141,10 +174,37 @@ func decode(value any) (a answer, err error) {
 		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
 		s.Row = row(u[11:])
 	}
-	// The last bits are the version, and below 0 it is of limits that are set no more.
+	a.splitStamp()
+	return a, nil
+}
+
+// splitStamp takes the version from the stamp: it is the last bits, and below 0 it is of limits
+// that are set no more.
+func (a *answer) splitStamp() {
 	if a.version = a.stamp % versions; a.stamp < 0 {
 		a.version, a.stamp = -a.version, 0
 	}
+}
+
+// decodeTail reads what the script says of calendars and of several calls: its Unix time, and runs
+// of calls.
+func decodeTail(s string) (unix time.Duration, runs []float64, ok bool) {
+	f, ok := numbers(s, make([]float64, 0, len(s)/8))
+	if !ok || len(f) == 0 {
+		return 0, nil, false
+	}
+	return nanos(f[0]), f[1:], true
+}
+
+// decodeUntimely reads the server's Unix time, and the stamp.
+func decodeUntimely(s string) (a answer, err error) {
+	var buf [2]float64
+	f, ok := numbers(s, buf[:0])
+	if !ok || len(f) != len(buf) {
+		return a, fmt.Errorf("%w: %.80q", errReply, s)
+	}
+	a.untimely, a.unix, a.stamp = true, nanos(f[0]), int64(f[1])
+	a.splitStamp()
 	return a, nil
 }
 

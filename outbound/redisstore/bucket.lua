@@ -9,7 +9,9 @@
 --            until; absent if there is none
 --   l<limit> level, ret, the bucket time (dial) of both, rate, top[, capacity]; the capacity is
 --            there once limits were set without this one; top is the capacity, or the larger
---            one from before it was lowered
+--            one from before it was lowered. Where the limit has a kind, as a window or a calendar
+--            has: kinds.lua
+--   g<limit> the log of such a limit, but for its newest entry: kinds.lua
 --   v        stamp of the limits[, the limits that were set, as the workers write them];
 --            the last 20 bits of a stamp are the version, and the others the time, so that
 --            it names these limits even if the key is lost and a worker sets others
@@ -18,15 +20,17 @@
 --            number; the place of the first call; for each limit, how full it is there, with
 --            all that had come back, and by how much the joint rule raised it; and, for
 --            several calls, how full each limit is there without what had come back.
---            For a meter the number of calls is -1 - the limits brought to the brim, as bits
+--            For a meter the number of calls is -1 - the limits brought to the brim, as bits. Last,
+--            for several calls where a limit has a kind, runs of calls: how many, their place, and
+--            of each calendar the period that they are of
 --
 -- Numbers are packed doubles: they lose nothing, and there are few bytes to read.
 --
 -- ARGV: worker; numbers: seq, the last one that the worker knows to be on record, 1 if the
 -- worker does not know what became of its request before, the stamp of the limits by which
 -- the request counts if they were set, or 0, or minus the stamp of limits that the worker
--- cannot read, print, how many limits, and of each its unit, capacity and rate; the limits'
--- fields; then steps, each a letter and numbers:
+-- cannot read, print, how many limits, and of each its unit, capacity and rate, and, if one has a
+-- kind, of each its kind and window, and of each calendar four times; the limits' fields; then steps, each a letter and numbers:
 --   V        undo the last booking, to book again: its charge
 --   N        there was a booking to undo, which may not be undone: book nothing
 --   S        settle: a charge, and what the call has cost of each limit
@@ -36,8 +40,8 @@
 --   U        give back: a charge
 --   M        meter: what to fill of each limit
 --   E        resume
---   L        set limits: print, how many, and of each its unit, capacity and rate; then, as
---            arguments of their own, the limits as they are kept and their fields
+--   L        set limits: print, how many, and of each its unit, capacity and rate, and, if one has
+--            a kind, of each its kind and window; then, as arguments of their own, the limits as they are kept and their fields
 --   B        book: longest wait, horizon, claim, how many runs, of each run a count and the
 --            cost of each limit, and the shortest wait if there is one; always the last
 --
@@ -212,7 +216,8 @@ if c or letter ~= 'B' then
   end
 end
 
-local latest_place = last > 0 and at - born - skip + last
+local dial_before, last_before = at - born - skip, last
+local latest_place = last > 0 and dial_before + last
 -- A clock that steps back by at most a second may step forward again at once, and that time must
 -- not count twice. So the script keeps the state as of the latest time, which is ahead of the clock
 -- by so much.
@@ -238,12 +243,37 @@ if row then
   if row.till <= at then row = nil end
 end
 
+-- The limits that have a kind: windows and calendars. A run that meets none has no more of them
+-- than this.
+
+local kinds -- functions
+local spoilt = false -- a limit's log was no log, and is full to the brim now
+local kinded = #head > 48 + 24 * n
+for i = 1, n do
+  local was = got[4 + i]
+  kinded = kinded or was and #was > 48
+end
+if letter ~= 'B' then
+  for i = arg, #ARGV do kinded = kinded or string.sub(ARGV[i], 1, 1) == 'L' end
+end
+if kinded then
+  -- In a function of its own, because what its functions share is then looked for once, and not by
+  -- each of them: that took the server longer than a decision.
+  local function make()
+--include kinds.lua
+  end
+  local untimely = make()
+  if untimely then return untimely end
+end
+
 -- The levels.
 
 local differ = s and not set and print ~= mine
 for i = 1, n do
   local l, was = limits[i], got[4 + i]
-  if was then
+  if kinds and (l.kind or was and #was > 48) then
+    if was and not s or not kinds.load(l, was, differ) then garbage = true end
+  elseif was then
     local level, ret, shown, rate, top
     if #was == 32 then
       level, ret, shown, rate = unpacked('dddd', was)
@@ -289,9 +319,10 @@ if garbage then -- a new life, with every limit at its brim: neither open nor sh
   if kept then redis.call('HSET', key, 'v', kept) else stamp, version = 0, 0 end
   for i = 1, n do
     local l = limits[i]
-    l.level, l.ret, l.top = l.cap, 0, 0
+    l.level, l.ret, l.top, l.under = l.cap, 0, 0, nil
   end
 end
+if kinds then kinds.start() end
 
 -- lifted says whether the booking to move was taken back; nil: there is none to move.
 local lifted
@@ -301,6 +332,7 @@ local lifted
 local changed = back or garbage
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
 local recorded, since, repeated = -1, seq, false
+local runs = '' -- of calls, if a limit has a kind and there are several: as kinds.note has them
 local lost = 0 -- answers to this worker that the store has lost: 2: all, or only the record; 3: the latest
 if r then
   if #r >= 24 then
@@ -321,9 +353,10 @@ if r then
     end
     for i = 1, min(n, floor((#r - 24) / 16)) do
       local y, up = unpacked('dd', r, 9 + 16 * i)
-      limits[i].y, limits[i].up = y, up >= 0 and up < 1e15 and up or 0
+      limits[i].y, limits[i].up = y, (up >= 0 or limits[i].kind) and up < 1e15 and up or 0
       if #r >= 24 + 24 * n then limits[i].full = unpacked('d', r, 17 + 16 * n + 8 * i) end
     end
+    if kinds and m > 1 then runs = string.sub(r, 25 + 24 * n) end
   else
     m, place = 0, 0
     -- The record lacks a request that the worker has had an answer to: the store has lost it. The
@@ -374,10 +407,15 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function latest(c)
     if c.settled or c.lost or c.partly or math.abs(c.place - dial - last) > 0.0025 + 1e-15 * math.abs(c.place) then return false end
     for i = 1, n do
-      local l, rest = limits[i], left(c, i)
-      if c.n[i] == 0 then rest = max(0, rest) end
-      -- Allow for rounding, of the sum and of two nanoseconds, but for no cost.
-      if math.abs(l.level - rest) > 1e-10 * max(l.level, l.cap) + 2e-9 * l.rate then return false end
+      local l = limits[i]
+      if l.kind then
+        if math.abs(l.log.total - c.y[i]) > 1e-10 * max(l.log.total, l.cap) then return false end
+      else
+        local rest = left(c, i)
+        if c.n[i] == 0 then rest = max(0, rest) end
+        -- Allow for rounding, of the sum and of two nanoseconds, but for no cost.
+        if math.abs(l.level - rest) > 1e-10 * max(l.level, l.cap) + 2e-9 * l.rate then return false end
+      end
     end
     return true
   end
@@ -390,7 +428,12 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function unbook(c)
     if not latest(c) then return false end
     for i = 1, n do
-      limits[i].level = max(0, limits[i].level - c.n[i] - c.up[i])
+      local l = limits[i]
+      if l.kind then
+        kinds.undo(l, c, i)
+      else
+        l.level = max(0, l.level - c.n[i] - c.up[i])
+      end
     end
     last = before_of(c)
     changed = true
@@ -401,7 +444,12 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if c.settled then return end
     for i = 1, n do
       local l, charged = limits[i], c.n[i] or 0
-      if used[i] > charged then
+      if l.kind then
+        if used[i] ~= charged then
+          kinds.settle(l, c.place, c.up[i], charged, used[i], c.lost or c.y[i] == -1 / 0)
+          changed = true
+        end
+      elseif used[i] > charged then
         l.level = l.level + used[i] - charged
         changed = true
       elseif used[i] < charged and not c.lost then
@@ -421,7 +469,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local free = dial
       if c and not c.lost then
         local w = most
-        for i = 1, n do w = min(w, lasts(c.n[i], limits[i].rate)) end
+        for i = 1, n do
+          if limits[i].rate > 0 then w = min(w, lasts(c.n[i], limits[i].rate)) end -- a calendar has none
+        end
         free = min(c.free, c.place + w)
       end
       x = min(max(0, free - dial), extra)
@@ -431,22 +481,30 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if x > 0 then
       for i = 1, n do
         local l = limits[i]
-        l.level = max(0, l.level - l.rate * x / 1e6)
+        if not l.kind then l.level = max(0, l.level - l.rate * x / 1e6) end
       end
       last = max(-lag, last - x)
     end
-    local s, short = limits[1], 1
-    for i = 2, n do
-      if limits[i].cap * s.rate < s.cap * limits[i].rate then s, short = limits[i], i end
+    if kinds then kinds.look_all() end
+    local s, short
+    for i = 1, n do
+      local l = limits[i]
+      if l.rate > 0 and not (s and l.cap * s.rate >= s.cap * l.rate) then s, short = l, i end
     end
+    if not s then return end
     local brim = s.cap
     if out then
       last = max(last, 1)
-      brim = brim + s.rate * max(0, last) / 1e6
+      if not s.kind then brim = brim + s.rate * max(0, last) / 1e6 end
     elseif c and not c.lost and c.y[short] > -1 / 0 then
       brim = brim - c.n[short]
     else
       brim = brim - min(1, brim)
+    end
+    if s.kind then
+      kinds.drip(s, brim, dial + max(0, last))
+      kinds.look(s, dial)
+      return
     end
     s.level = max(s.level, brim)
     s.ret = s.ret + s.level
@@ -516,7 +574,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function remains(d, c, reason)
     for i = 1, n do
       local l, since, left = limits[i], 0, number()
-      if c and not c.lost and c.y[i] - l.ret >= -1e-8 * l.cap then
+      if l.kind then
+        if c and not c.lost and c.y[i] > -1 / 0 then since = max(0, l.log.total - c.y[i] - kinds.booked(l)) + 1e-6 end
+      elseif c and not c.lost and c.y[i] - l.ret >= -1e-8 * l.cap then
         since = max(0, l.level - c.y[i] + l.ret - l.rate * (c.place - dial) / 1e6 - l.rate * max(0, last) / 1e6) + 1e-6
       end
       if left >= 0 and left <= since then hold(d, c, reason) end
@@ -527,9 +587,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     local ahead = max(0, rem)
     for i = 1, n do
       local l = limits[i]
-      local brim = max(l.cap, math.abs(l.top))
-      local level = l.top < 0 and (last > 0 or rem > 0) and brim or l.level + l.rate * ahead / 1e6
-      l.level, l.ret, l.top = min(brim, level), 0, brim > l.cap and brim or 0
+      if l.kind then
+        kinds.resume(l, dial - ahead)
+      else
+        local brim = max(l.cap, math.abs(l.top))
+        local level = l.top < 0 and (last > 0 or rem > 0) and brim or l.level + l.rate * ahead / 1e6
+        l.level, l.ret, l.top = min(brim, level), 0, brim > l.cap and brim or 0
+      end
     end
     born = at > born and at or born + 1
     dial = dial - ahead
@@ -542,7 +606,12 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   local function kept(l)
     local was = redis.call('HMGET', key, l.field)[1]
     if not was then return nil end
-    local o = {level = l.cap, ret = 0, top = 0, cap = l.cap, rate = l.rate}
+    local o = #was > 48 and kinds.read({field = l.field}, was)
+    if o then
+      kinds.look(o, dial)
+      return o
+    end
+    o = {level = l.cap, ret = 0, top = 0, cap = l.cap, rate = l.rate}
     if #was ~= 32 and #was ~= 40 and #was ~= 48 then return o end
     local level, ret, shown
     level, ret, shown, o.rate = unpacked('dddd', was)
@@ -566,19 +635,20 @@ if letter ~= 'B' and letter ~= '' and not repeated then
   -- Their charges are lost.
   local function forget()
     local all, others, inforce = redis.call('HGETALL', key), {}, {}
-    for i = 1, n do inforce[limits[i].field] = true end
+    for i = 1, n do inforce[limits[i].field] = limits[i] end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
-      if string.sub(field, 1, 1) == 'l' and #was == 48 and not inforce[field] then
-        local level, _, shown, rate = unpacked('dddd', was)
-        others[#others + 1] = {field, shown + level / rate * 1e6}
+      if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 128 or #was == 152) and not inforce[field] then
+        local level, ret, shown, rate = unpacked('dddd', was)
+        others[#others + 1] = {field, shown + (#was == 48 and level / rate * 1e6 or ret)}
       end
     end
     table.sort(others, function(a, b) return a[2] < b[2] end)
     for i = 1, #others - 8 do
-      redis.call('HDEL', key, others[i][1])
+      redis.call('HDEL', key, others[i][1], 'g' .. string.sub(others[i][1], 2))
       version = version + 2
     end
+    kinds.prune(all, inforce)
   end
 
   local function replace()
@@ -587,13 +657,15 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, count do
       list[i] = {unit = number(), cap = number(), rate = number(), field = ARGV[arg + 1 + i]}
     end
+    if at_byte < #step then
+      for _, l in ipairs(list) do
+        local kind, window = number(), number()
+        if kind > 0 then l.kind, l.window = kind, window end
+      end
+    end
     local blob = ARGV[arg + 1]
     arg = arg + 1 + count
-    local same = #list == n
-    for i = 1, n do
-      local l, o = list[i], limits[i]
-      same = same and l.field == o.field and l.cap == o.cap and l.rate == o.rate
-    end
+    local same = theirs == mine
     -- If these limits are in force already, nothing changes.
     if same and (blob ~= '') == set then return end
     local void, deaf = last > 1e6 and not same, 1e6
@@ -601,7 +673,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for _, o in ipairs(limits) do
       -- A call may go for a second before its worker hears of the new limits. What is booked for
       -- later is void: without it the limit is no fuller than this.
-      if void then
+      if void and o.kind then
+        kinds.void(o, dial + deaf)
+      elseif void then
         local brim = max(o.cap, math.abs(o.top)) + o.rate * deaf / 1e6
         o.level = o.top < 0 and brim or min(o.level, brim)
       end
@@ -609,6 +683,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       if o.top >= 0 then booked[o.unit] = min(booked[o.unit] or 1 / 0, o.level) end
     end
     if void then last, version = deaf, version + 1 end
+    kinds.look_all()
     local olds, turned = {}, false
     for i, l in ipairs(list) do
       olds[i] = was[l.field]
@@ -624,7 +699,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i, l in ipairs(list) do
       local o = olds[i]
       l.level, l.ret, l.top, l.full, l.up = 0, 0, 0, 0, 0
-      if o then
+      local kinded = l.kind or o and o.kind
+      if kinded then
+        kinds.change(l, o, l.unknown, turned)
+      elseif o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may not have charged this limit: it cannot be undone.
         if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
@@ -637,13 +715,17 @@ if letter ~= 'B' and letter ~= '' and not repeated then
         if l.rate > o.rate then l.level = l.level + (l.rate - o.rate) * min(away, o.level / o.rate) end
       end
       -- This limit was not charged for calls that are booked and have not gone.
-      if away > 0 and l.unknown > 0 then
+      if away > 0 and l.unknown > 0 and not kinded then
         l.level = max(l.level, min(l.cap + l.rate * away, max(l.level, l.rate * away) + l.unknown))
       end
     end
     for field, o in pairs(was) do
-      local top = max(math.abs(o.top), o.cap)
-      redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, o.top < 0 and -top or top, o.cap))
+      if o.kind then
+        redis.call('HSET', key, unpack(kinds.keep({o}, {field, kinds.record(o)})))
+      else
+        local top = max(math.abs(o.top), o.cap)
+        redis.call('HSET', key, field, pack('dddddd', o.level, o.ret, dial, o.rate, o.top < 0 and -top or top, o.cap))
+      end
     end
     limits, n, version, changed = list, #list, version + 1, true
     forget()
@@ -671,6 +753,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     elseif letter == 'U' then
       local c = read_charge()
       if not unbook(c) then settle(c, nothing) end
+      changed = changed or kinds ~= nil and kinds.unix ~= nil
     elseif letter == 'R' or letter == 'H' or letter == 'A' then
       local e, d, longest, reason = number(), number(), number(), number()
       local c = number() == 1 and read_charge() or nil
@@ -688,7 +771,11 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 and l.level + u[i] >= l.cap * (1 - 0.5e-9) then bits = bits + 2 ^ (i - 1) end
-        l.level = max(l.level, min(l.level + u[i], l.cap))
+        if l.kind then
+          kinds.meter(l, u[i])
+        else
+          l.level = max(l.level, min(l.level + u[i], l.cap))
+        end
       end
       m, changed = -1 - bits, true
     elseif letter == 'E' then
@@ -736,28 +823,44 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       for i = 1, n do
         local l = limits[i]
         if u[i] > 0 then
-          local sum = l.level + u[i]
-          local over = sum - l.cap
-          local sec = over / l.rate
-          -- Ignore less than a nanosecond, and errors in the last bits of the sum.
-          local d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+          local d
+          if l.kind then
+            d = kinds.wait(l, u[i], w)
+          else
+            local sum = l.level + u[i]
+            local over = sum - l.cap
+            local sec = over / l.rate
+            -- Ignore less than a nanosecond, and errors in the last bits of the sum.
+            d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+          end
           if d > w then w, slowest = d, i - 1 end
         end
       end
+      local books = true
+      if kinds then
+        local at, by, can = kinds.calendars(u, w, slowest)
+        w, slowest, books = at, by, can
+      end
       local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-      if real > min(limit, most) + 0.0005 then -- ignore what sums have left below a nanosecond
+      if real > min(limit, most) + 0.0005 or not books then -- ignore what sums have left below a nanosecond
         which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         break
       end
       for i = 1, n do
         local l = limits[i]
-        local run = l.rate * w / 1e6
-        if u[i] > 0 then
-          if m == 0 then l.up = max(0, run - l.level) end
-          l.level = max(l.level, run) + u[i]
+        if l.kind then
+          kinds.fill(l, u[i], w)
+          if m == 0 then l.full, l.y, l.up = l.log.total, l.log.total, l.of end
+        else
+          local run = l.rate * w / 1e6
+          if u[i] > 0 then
+            if m == 0 then l.up = max(0, run - l.level) end
+            l.level = max(l.level, run) + u[i]
+          end
+          if m == 0 then l.full, l.y = l.level - run, l.level - run + l.ret end
         end
-        if m == 0 then l.full, l.y = l.level - run, l.level - run + l.ret end
       end
+      if kinds then kinds.note(dial + w, 1) end
       if m == 0 then place, before, first = dial + w, dial + last, real end
       last = max(last, w)
       if rem > 0 then last = max(last, 1) end
@@ -771,10 +874,18 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         local more = count
         for i = 1, n do
           local l = limits[i]
-          if u[i] > 0 then more = min(more, floor((l.cap - l.level + l.rate * 0.9e-9) / u[i])) end
+          if u[i] > 0 then more = min(more, l.kind and kinds.room(l, u[i]) or floor((l.cap - l.level + l.rate * 0.9e-9) / u[i])) end
         end
         more = max(0, more)
-        for i = 1, n do limits[i].level = limits[i].level + more * u[i] end
+        for i = 1, n do
+          local l = limits[i]
+          if l.kind then
+            kinds.fill(l, more * u[i], w)
+          else
+            l.level = l.level + more * u[i]
+          end
+        end
+        if kinds and more > 0 then kinds.note(dial + w, more) end
         m, count = m + more, count - more
       end
     end
@@ -790,21 +901,34 @@ end
 
 -- Write the state.
 
-if (changed or fence == 1) and not repeated then
-  local w, values = last + lag, {'s', '', worker, '', '', ''}
+if kinds then
+  kinds.look_all()
+  if not repeated and m > 1 then runs = kinds.runs() end
+end
+if (changed or spoilt or fence == 1) and not repeated then
+  local w, left, values = last + lag, 0, {'s', '', worker, '', '', ''}
   local k = 4
   local record, fulls = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial), ''
   recorded = seq
   for i = 1, n do
     local l = limits[i]
     values[k + 1] = l.field
-    values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top ~= 0 and l.top or l.cap)
+    if l.kind then
+      values[k + 2] = kinds.record(l)
+      if l.rate > 0 then
+        w = max(w, l.ret, kinds.kept(l))
+      else
+        left = max(left, l.ret)
+      end
+    else
+      values[k + 2] = pack('ddddd', l.level, l.ret, dial, l.rate, l.top ~= 0 and l.top or l.cap)
+      w = max(w, min(l.level / l.rate * 1e6, most))
+    end
     k = k + 2
-    w = max(w, min(l.level / l.rate * 1e6, most))
     if m > 0 then record = record .. pack('dd', l.y, l.up) end
     if m > 1 then fulls = fulls .. pack('d', l.full) end
   end
-  local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory)
+  local need = max(max(0, rem) + (speed < 1 and real_of(speed, w) or w), rem + memory, left)
   skip = skip + ahead
   if skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born or fails >= 0 then
     values[k + 1], values[k + 2] = 'c', pack('dddddd', skip, rem, speed, epoch, fails, held)
@@ -819,6 +943,7 @@ if (changed or fence == 1) and not repeated then
   elseif rowed then
     redis.call('HDEL', key, 'r')
   end
+  if kinds then kinds.keep(limits, values) end
   -- The key outlives its contents, and the longest time after which a worker may repeat a request;
   -- if limits were set, by 30 days.
   local keep = set and 2.592e12 or 6e7
@@ -833,7 +958,7 @@ if (changed or fence == 1) and not repeated then
   else
     values[2] = pack('ddddd', at + ahead, born, last, expires, mine)
   end
-  values[4] = record .. fulls
+  values[4] = record .. fulls .. runs
   skip = skip - ahead
 
   -- A worker without a record makes room for one, and drops what nobody uses: old records, and
@@ -855,8 +980,9 @@ if (changed or fence == 1) and not repeated then
       elseif kind == 'l' and not used[field] then
         local level, ret, shown, rate = 0, 0, 0, 1
         if #was >= 32 then level, ret, shown, rate = unpacked('dddd', was) end
+        if #was > 48 then level, ret, shown = 0, 0, shown + ret end
         -- Callers who were charged still need to know what has come back.
-        if ret == 0 and not (shown + level / rate * 1e6 > dial) then redis.call('HDEL', key, field) end
+        if ret == 0 and not (shown + (level > 0 and level / rate * 1e6 or 0) > dial) then redis.call('HDEL', key, field, 'g' .. string.sub(field, 2)) end
       end
     end
     if #records > 768 then
@@ -878,11 +1004,12 @@ for i = 2, n do
   l = limits[i]
   reply = reply .. pack('ddddd', l.level, l.ret, l.top, l.full, l.up)
 end
-if repeated or garbage or lost > 0 or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
-  reply = reply .. pack('dddddddddddddddd', repeated and 1 or 0, garbage and 1 or lost, differ and 1 or 0, which, why, wait,
+if repeated or garbage or spoilt or lost > 0 or differ or why > 0 or skip ~= 0 or rem ~= -memory or speed ~= 1 or epoch ~= born then
+  reply = reply .. pack('dddddddddddddddd', repeated and 1 or 0, (garbage or spoilt) and 1 or lost, differ and 1 or 0, which, why, wait,
     skip, rem, speed, epoch, rem > 0 and held or 0, counts, top, per, fast, till)
 end
 if repeated and m > 0 then
   for i = 1, n do reply = reply .. pack('d', limits[i].y or -1 / 0) end
 end
+if kinds and kinds.unix then return {reply, pack('d', kinds.unix) .. runs} end
 return reply

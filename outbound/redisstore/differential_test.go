@@ -70,7 +70,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnMiniredis(t *testing.T) {
 			set(0)
 			for n := uint64(0); total.Load() < all; n++ {
 				s := seed + 2*n + uint64(g)
-				w := newTrace(s, fmt.Sprint("trace:", s), stores, func() time.Duration { return time.Duration(latest.UnixNano()) })
+				w := newTrace(s, fmt.Sprint("trace:", s), stores, rdb, func() time.Duration { return time.Duration(latest.UnixNano()) })
 				for w.steps < perTrace {
 					if err := w.step(); err != nil {
 						t.Fatalf("seed %d: %v", s, err)
@@ -104,7 +104,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 		traces.Go(func() {
 			for total.Load() < all && !t.Failed() {
 				s := seed + uint64(keys.Add(1))
-				w := newTrace(s, fmt.Sprint("trace:", s), stores, latest)
+				w := newTrace(s, fmt.Sprint("trace:", s), stores, rdb, latest)
 				for w.steps < perTrace {
 					if err := w.step(); err != nil {
 						t.Errorf("seed %d, %d limits: %v", s, len(w.limits), err)
@@ -152,7 +152,7 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			memory := leak.NewMemory()
 			latest := func() time.Duration { return math.MaxInt64 } // Memory forgets by itself, and not too early: see its own tests
-			w := newTrace(seed+n, "trace", []leak.Store{memory, memory}, latest)
+			w := newTrace(seed+n, "trace", []leak.Store{memory, memory}, nil, latest)
 			for w.steps < perTrace {
 				if err := w.step(); err != nil {
 					t.Fatalf("seed %d: %v", seed+n, err)
@@ -173,7 +173,7 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 // pause draws the time until the next step.
 func (t *trace) pause() time.Duration {
 	l := &t.limits[t.r.IntN(len(t.limits))]
-	d := l.Capacity / l.LeakRate * 1e9
+	d := drainOf(l) * 1e9
 	switch t.r.IntN(24) {
 	case 0, 1, 2:
 		return 0

@@ -63,6 +63,10 @@ func lasts(a *engine.Attempt) time.Duration {
 	}
 	for i, l := range limits {
 		const years = 1e9
+		if l.Kind != leak.Leaky { // of a calendar it is real time
+			need = max(need, time.Duration(s.Level[i].Ret))
+			continue
+		}
 		need = max(need, time.Duration(min(s.Level[i].Level/l.Rate, years)*1e9))
 	}
 	keep := 30 * time.Second // half of what the script gives it

@@ -13,14 +13,18 @@ type model struct {
 	// nothing has changed but by rounding, the store may have kept the state or
 	// not.
 	others []leak.Stored
-	ahead  time.Duration // in the last answer: how far the kept state is ahead of it
+	// logs are those of the last answer, if changed says that it has changed the key.
+	logs    *leak.Logs
+	changed bool
+	ahead   time.Duration // in the last answer: how far the kept state is ahead of it
 }
 
 // apply carries an operation out as a store does. It keeps the state only if more
 // than its time is new.
 func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
-	was, peeked := m.Stored, m.Stored
+	was, peeked := m.Clone(), m.Clone()
 	r := op.Apply(&m.Stored, at)
+	m.logs, m.changed = m.Clone().State.Logs, r.Changed
 	m.ahead = max(0, m.State.At-at)
 	acts := op.Action > leak.Book && (op.Action != leak.Replace || m.Version != was.Version)
 	if at < was.State.At && m.ahead == 0 || acts || len(r.Charges) > 0 {
@@ -28,8 +32,8 @@ func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
 		return r
 	}
 	m.others = m.others[max(0, len(m.others)-20):]
-	look := leak.Op{Limits: op.Limits, Stamp: op.Stamp}
-	if look.Apply(&peeked, at).State == r.State {
+	look := leak.Op{Limits: op.Limits, Periods: op.Periods, Stamp: op.Stamp}
+	if look.Apply(&peeked, at).State == r.State && !(r.Changed && was.State.Speed == 0) {
 		m.others = append(m.others, m.Stored)
 		m.Stored = was
 	} else {

@@ -3,8 +3,10 @@ package redisstore
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -30,6 +32,7 @@ type header struct {
 	fingerprint float64
 	shapes      []byte
 	fields      []any
+	kinds       []byte // nil: all are leaky
 }
 
 // of makes the header that of these limits.
@@ -37,6 +40,7 @@ func (h *header) of(limits []leak.Limit) *header {
 	if h.fields == nil || !leak.Equal(h.limits, limits) {
 		*h = header{limits: limits, fingerprint: fingerprint(limits), fields: fields(limits)}
 		h.shapes = appendShapes(nil, limits)
+		h.kinds = appendKinds(nil, limits)
 	}
 	return h
 }
@@ -50,6 +54,9 @@ func fingerprint(limits []leak.Limit) float64 {
 		for _, x := range [...]float64{float64(l.Unit), l.Capacity, l.Rate} {
 			_, _ = h.Write(strconv.AppendFloat([]byte{' '}, x, 'g', -1, 64))
 		}
+		if l.Kind != leak.Leaky {
+			_, _ = fmt.Fprintf(h, " %d %d %q", l.Kind, l.Window, l.Zone)
+		}
 	}
 	return float64(h.Sum64() >> 16) // which loses nothing
 }
@@ -58,7 +65,7 @@ func fingerprint(limits []leak.Limit) float64 {
 func fields(limits []leak.Limit) []any {
 	names := make([]any, len(limits))
 	for i := range limits {
-		names[i] = "l" + strconv.Itoa(limits[i].Unit) + limits[i].Name
+		names[i] = "l" + strconv.Itoa(int(limits[i].Unit)) + limits[i].Name
 	}
 	return names
 }
@@ -71,6 +78,41 @@ func appendShapes(b []byte, limits []leak.Limit) []byte {
 		b = appendNumbers(b, float64(l.Unit), l.Capacity, l.Rate)
 	}
 	return b
+}
+
+// appendKinds appends the kind of each limit and its window, unless all limits are leaky.
+func appendKinds(b []byte, limits []leak.Limit) []byte {
+	if leaky(limits) {
+		return b
+	}
+	for i := range limits {
+		l, window := &limits[i], 0.
+		if l.Kind != leak.Leaky {
+			window = micros(l.Window)
+		}
+		b = appendNumbers(b, float64(l.Kind), window)
+	}
+	return b
+}
+
+// appendPeriods appends where the time is in each calendar; zeros: the operation does not say.
+func appendPeriods(b []byte, op *leak.Op) []byte {
+	for i := range op.Limits {
+		if !op.Limits[i].Kind.Calendar() {
+			continue
+		}
+		var p leak.Period
+		if i < len(op.Periods) {
+			p = op.Periods[i]
+		}
+		b = appendNumbers(b, float64(p.Begin), float64(p.End), float64(p.Next), float64(p.After))
+	}
+	return b
+}
+
+// leaky reports whether all limits are leaky.
+func leaky(limits []leak.Limit) bool {
+	return !slices.ContainsFunc(limits, func(l leak.Limit) bool { return l.Kind != leak.Leaky })
 }
 
 // appendNumbers appends numbers as the script reads them.
@@ -111,6 +153,9 @@ func encode(t *engine.Trip, k *key, worker any) *request {
 	}
 	b = appendNumbers(b, float64(t.Seq), float64(heard), fence, stamp, h.fingerprint)
 	b = append(b, h.shapes...)
+	if h.kinds != nil {
+		b = appendPeriods(append(b, h.kinds...), op)
+	}
 	r.args = make([]any, 0, 8+len(h.fields))
 	r.args = append(r.args, "EVALSHA", digest, 1, k.name, worker, b)
 	r.args = append(r.args, h.fields...)
@@ -170,7 +215,7 @@ func (r *request) action() {
 		}
 		r.step('L')
 		r.add(fingerprint(op.Replacement))
-		r.buf = appendShapes(r.buf, op.Replacement)
+		r.buf = appendKinds(appendShapes(r.buf, op.Replacement), op.Replacement)
 		r.end()
 		r.args = append(append(r.args, blob), fields(op.Replacement)...)
 	}

@@ -4,10 +4,18 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"strings"
 )
 
-//go:embed bucket.lua
-var script string
+var (
+	//go:embed bucket.lua
+	bucketLua string
+	//go:embed kinds.lua
+	kindsLua string
+)
+
+// script is what the server runs: bucket.lua with kinds.lua in its place.
+var script = strings.Replace(bucketLua, "--include kinds.lua\n", kindsLua, 1)
 
 // digest is the name under which a server knows the script, a string.
 var digest any = func() string {

@@ -50,7 +50,7 @@ func clone(op *leak.Op) *leak.Op {
 // the lowest bit for the first charge.
 func snap(op *leak.Op, s leak.Stored, at time.Duration, bent int) {
 	limits := op.Limits
-	look := leak.Op{Limits: limits, Stamp: op.Stamp}
+	look := leak.Op{Limits: limits, Periods: op.Periods, Stamp: op.Stamp}
 	r := look.Apply(&s, at)
 	now := r.State
 	all := charges(op)
@@ -68,6 +68,9 @@ func snap(op *leak.Op, s leak.Stored, at time.Duration, bent int) {
 		}
 		c.Place -= ahead
 		for i, l := range limits {
+			if l.Kind != leak.Leaky {
+				continue
+			}
 			y := now.Level[i].Level + now.Level[i].Ret - l.Rate*now.Last.Seconds()
 			if c.Version == r.Version && (c.N[i] > 0 || now.Level[i].Level > 0) && math.Abs(y-c.Y[i]) < 5e-9*l.Rate {
 				c.Y[i] = y

@@ -8,8 +8,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
 // trace is a random schedule of twins, drawn from a seed.
@@ -17,6 +20,7 @@ type trace struct {
 	*twins
 	r       *rand.Rand
 	limits  []outbound.Limit
+	kinds   bool // some of them may be windows and calendars
 	permits []*permits
 	steps   int
 	events  int           // holds, slow-downs and the like still to come: most traces have few
@@ -47,14 +51,19 @@ func (p *permits) permit(side int) *outbound.Permit {
 
 var background = context.Background()
 
-func newTrace(seed uint64, key string, stores []leak.Store, latest func() time.Duration) *trace {
+// newTrace makes a trace on stores. rdb is the client of a server; nil: they have none.
+func newTrace(seed uint64, key string, stores []leak.Store, rdb *redis.Client, latest func() time.Duration) *trace {
 	t := &trace{r: rand.New(rand.NewPCG(seed, 4711))}
+	t.kinds = t.r.IntN(2) == 0 && rdb != nil // memory does not tell of its logs, and places may differ by a nanosecond
 	t.limits = t.someLimits()
 	t.events = t.r.IntN(6) * t.r.IntN(6)
 	if t.r.IntN(4) == 0 {
 		t.storm = 200
 	}
 	t.twins = newTwins(key, stores[:1+t.r.IntN(len(stores))], latest, t.limits...)
+	if t.kinds {
+		t.logs = func() (*leak.Logs, error) { return logsOf(rdb, stores[0].(*redisstore.Store), key) }
+	}
 	return t
 }
 
@@ -72,7 +81,11 @@ func (t *trace) someLimits() []outbound.Limit {
 		if i == 0 && t.r.IntN(4) > 0 {
 			unit = 0
 		}
-		limits = append(limits, shapes[t.r.IntN(len(shapes))].Of(unit, []string{"", "second", "third", "fourth"}[i]))
+		l := shapes[t.r.IntN(len(shapes))]
+		if t.kinds && t.r.IntN(2) == 0 {
+			l = t.someKind()
+		}
+		limits = append(limits, l.Of(unit, []string{"", "second", "third", "fourth"}[i]))
 	}
 	t.r.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
 	return limits
@@ -111,7 +124,7 @@ func (t *trace) cost() (c outbound.Cost) {
 // wait draws a duration, of all lengths.
 func (t *trace) wait() time.Duration {
 	l := &t.limits[t.r.IntN(len(t.limits))]
-	switch d := time.Duration(l.Capacity / l.LeakRate * 1e9); t.r.IntN(8) {
+	switch d := time.Duration(drainOf(l) * 1e9); t.r.IntN(8) {
 	case 0:
 		return 0
 	case 1:

@@ -23,18 +23,28 @@ type twins struct {
 	model       model
 	latest      func() time.Duration // the latest time that the store's clock has shown
 
-	answers  []leak.Reply  // the store's answers that the arithmetic has not compared yet
-	got      leak.Reply    // the answer under comparison
-	asked    int           // number of the store's answers
-	compared int           // number of compared answers
-	until    time.Duration // when the store may forget the key
-	epochs   [2]int64      // at the beginning of this life, on each side
-	lives    int           // how often the store has forgotten the key
-	lead     float64       // the lead before
-	blurred  int           // answers that differ, where rounding decides
-	trusted  int           // answers of buckets that refusals no longer slow down
-	before   func() string // describes the operation, and the state before it
-	err      error         // the first difference
+	logs     func() (*leak.Logs, error) // those of the key, as the store keeps them; nil: only the store knows
+	kept     *leak.Logs                 // the logs after the answer under comparison
+	answers  []told                     // the store's answers that the arithmetic has not compared yet
+	got      leak.Reply                 // the answer under comparison
+	asked    int                        // number of the store's answers
+	compared int                        // number of compared answers
+	until    time.Duration              // when the store may forget the key
+	epochs   [2]int64                   // at the beginning of this life, on each side
+	lives    int                        // how often the store has forgotten the key
+	lead     float64                    // the lead before
+	blurred  int                        // answers that differ, where rounding decides
+	trusted  int                        // answers of buckets that refusals no longer slow down
+	before   func() string              // describes the operation, and the state before it
+	err      error                      // the first difference
+}
+
+// told is an answer of the store, with the periods that it was asked by, and the logs of the
+// key after it.
+type told struct {
+	reply   leak.Reply
+	periods []leak.Period
+	logs    *leak.Logs
 }
 
 // errRow is a difference in the row of refusals. Rounding does not explain it.
@@ -83,7 +93,13 @@ func (w *twins) store(s leak.Store) leak.Store {
 		r, err := s.Update(ctx, key, op)
 		if err == nil {
 			r.Charges = slices.Clone(r.Charges)
-			w.answers, w.asked = append(w.answers, r), w.asked+1
+			a := told{reply: r, periods: op.Periods}
+			if w.logs != nil {
+				if a.logs, err = w.logs(); err != nil {
+					w.differ("logs: %w", err)
+				}
+			}
+			w.answers, w.asked = append(w.answers, a), w.asked+1
 		}
 		r.When = time.Time{} // so that no answer is late, however busy the machine is
 		return r, err
@@ -97,8 +113,16 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 		w.differ("the store was asked %d times, the arithmetic %d times", w.asked, w.compared)
 		return leak.Reply{}, w.err
 	}
-	w.got, w.answers = w.answers[0], w.answers[1:]
+	a := w.answers[0]
+	w.answers = w.answers[1:]
+	w.got, w.kept = a.reply, a.logs
+	asked := *op
+	asked.Periods = a.periods // both sides estimate the time of day, one after the other
+	op = &asked
 	got, m := &w.got, &w.model
+	if got.Untimely {
+		return w.untimely(op), nil
+	}
 	if got.Stale {
 		return w.stale(op), nil
 	}
@@ -118,21 +142,27 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 	}
 	w.lead = m.Lead
 	was := *m
+	was.Stored = was.Clone()
 	try := func(s leak.Stored, bent int) (*leak.Op, leak.Reply) {
 		own := clone(op)
-		snap(own, s, at, bent)
+		snap(own, s.Clone(), at, bent)
 		*m = was
-		m.Stored = s
+		m.Stored = s.Clone()
+		widen(m.State.Logs, charges(op), charges(own))
 		return own, m.apply(own, at)
 	}
 	own, want := try(was.Stored, 0)
 	if w.err == nil && w.compare(own, &want, got) != nil {
 		own, want = w.search(op, try, &was)
 	}
-	asked := clone(op)
-	w.before = func() string { return fmt.Sprintf("%s\nfrom       %+v", describe(asked), was) }
+	before := clone(op)
+	w.before = func() string {
+		return fmt.Sprintf("%s\nfrom       %+v\nlogs       %+v", describe(before), was, was.State.Logs)
+	}
 	for i, c := range charges(op) {
+		place := c.Place
 		*c = *charges(own)[i]
+		c.Place = place
 	}
 	return w.finish(op, &want, got), nil
 }
@@ -185,88 +215,45 @@ func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
 	if want.State.Row.Trust > 0 {
 		w.trusted++
 	}
-	if err := w.compare(op, want, got); err != nil && w.err == nil && (errors.Is(err, errRow) || !blurs(op, want)) && !w.byANanosecond(op, want, got) {
+	if err := w.compare(op, want, got); err != nil && w.err == nil && (errors.Is(err, errRow) || !blurs(op, want)) && !w.byANanosecond(op, want, got) && !errors.Is(err, errMerged) {
 		w.differ("%w\nasked      %s\nstore      %+v\narithmetic %+v", err, w.before(), *got, *want)
 	} else if err != nil {
 		w.blurred++
 		epoch := want.State.Epoch
 		*want = *got
+		logs := w.model.State.Logs
 		want.Charges = slices.Clone(got.Charges)
 		for i := range want.Charges {
 			want.Charges[i].Epoch = epoch
 		}
 		want.State.Epoch = epoch
 		w.model.State = want.State
+		w.model.State.Logs = logs
 		w.model.State.Keep(w.model.ahead)
 		w.model.Lead = max(w.lead, got.Claim)
 	}
+	w.adopt()
 	w.until = max(w.until, want.State.At+min(want.Expire, math.MaxInt64/2))
 	// Differences by rounding must not add up: each step begins with the store's
 	// state. The store has not kept a state that it has only looked at.
 	m := &w.model
 	is, kept := got.State, want.State
+	is.Logs, kept.Logs = m.State.Logs, m.State.Logs
 	is.Epoch = want.State.Epoch
 	is.Keep(m.ahead)
 	kept.Keep(m.ahead)
 	if m.State == kept {
 		m.State = is
 	} else if k := len(m.others); k > 0 {
+		is.Logs = m.others[k-1].State.Logs
 		m.others[k-1].State = is
 	}
 	for i := range want.Charges[:min(len(want.Charges), len(got.Charges))] {
 		c, g := &want.Charges[i], &got.Charges[i]
+		widenTo(m.State.Logs, c.Place, g.Place)
 		c.Place, c.Before, c.Born, c.Y, c.Up, c.Free = g.Place, g.Before, g.Born, g.Y, g.Up, g.Free
 	}
 	return *want
-}
-
-// blurs reports whether rounding may have decided which booking is the latest. That is
-// so if sums have become so large that their last digits are as much as the tolerance
-// for rounding (rates changed late in a life, or a limit far ahead that nothing was
-// charged to); if times are so long that they have no nanoseconds; if so much leaks in
-// the few nanoseconds by which the places of a batch are rounded; or if a place is
-// given back while the clock is slowed and shows no whole nanoseconds, or while places
-// of days are booked.
-func blurs(op *leak.Op, r *leak.Reply) bool {
-	if (len(op.Back) > 0 || op.Move != nil || len(op.Reports) > 0) && (r.State.Speed < 1 || r.State.Last > 24*time.Hour) {
-		return true
-	}
-	limits := counted(op)
-	for i := range limits {
-		l, most := &r.State.Level[i], max(r.State.Level[i].Level, limits[i].Capacity)
-		if math.Abs(l.Ret)*1e-15 > 1e-11*most {
-			return true
-		}
-		for _, c := range charges(op) { // its level may have been raised since
-			if math.Abs(c.Y[i])*1e-15 > 1e-11*limits[i].Capacity {
-				return true
-			}
-		}
-		if len(op.Back) > 0 || op.Move != nil || len(op.Reports) > 0 && r.State.Rem > 0 {
-			if limits[i].Rate*4e-9 > 1e-10*most {
-				return true
-			}
-		}
-	}
-	return r.State.Last > 1e15
-}
-
-// byANanosecond reports whether one side has granted more than the other because of a
-// nanosecond.
-func (w *twins) byANanosecond(op *leak.Op, a, b *leak.Reply) bool {
-	if len(a.Charges) > len(b.Charges) {
-		a, b = b, a
-	}
-	if len(a.Charges) == len(b.Charges) || op.Action != leak.Book || !a.Refused {
-		return false
-	}
-	first, _ := b.State.Due(b.Charges[0].Place)
-	for _, limit := range [...]time.Duration{op.Wait, op.Horizon, first + max(100*time.Millisecond, first)} {
-		if d := a.Wait - w.model.ahead - limit; max(d, -d) <= time.Duration(float64(2+len(b.Charges))/b.State.Speed) {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *twins) differ(format string, args ...any) {
@@ -294,6 +281,9 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 	if !near(got.Wait, want.Wait) || got.Limit != want.Limit && !w.tied(op, want, got.Limit) {
 		return fmt.Errorf("refused by %d for %v, want by %d for %v", got.Limit, got.Wait, want.Limit, want.Wait)
 	}
+	if got.Garbage != want.Garbage {
+		return fmt.Errorf("garbage %v, want %v", got.Garbage, want.Garbage)
+	}
 	if got.Version != want.Version || got.Stamp != want.Stamp || got.Full != want.Full || got.Claim != want.Claim || got.Differ {
 		return fmt.Errorf("version %d, stamp %d, full %v, claim %v, differ %v; want %d, %d, %v, %v, false",
 			got.Version, got.Stamp, got.Full, got.Claim, got.Differ, want.Version, want.Stamp, want.Full, want.Claim)
@@ -308,7 +298,18 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 		return fmt.Errorf("dial %v, last %v, rem %v, speed %v, fails %d, epoch %d; want %v, %v, %v, %v, %d, %d", g.Dial(), g.Last, g.Rem, g.Speed, g.Fails, g.Epoch-w.epochs[0],
 			s.Dial(), s.Last, s.Rem, s.Speed, s.Fails, s.Epoch-w.epochs[1])
 	}
+	if w.model.changed && w.kept != nil {
+		if err := compareLogs(w.model.logs, w.kept, far+4); err != nil {
+			return err
+		}
+	}
 	for i := range limits {
+		if limits[i].Kind != leak.Leaky {
+			if err := w.compareKind(&limits[i], i, want, got, far); err != nil {
+				return err
+			}
+			continue
+		}
 		// The worth of a nanosecond. Each place of a batch is rounded anew.
 		slack := 1e-6 + 2e-9*limits[i].Rate*float64(1+len(want.Charges))
 		a, b := g.Level[i], s.Level[i]
@@ -339,21 +340,6 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 		}
 	}
 	return nil
-}
-
-// tied reports whether the refused call waits as long for another limit, or for its
-// order, as for the limit that the answer names.
-func (w *twins) tied(op *leak.Op, r *leak.Reply, other int) bool {
-	var waits [2]float64
-	for i, limit := range [...]int{r.Limit, other} {
-		waits[i] = max(0, r.State.Last.Seconds())
-		if limit >= 0 {
-			l := &op.Limits[limit]
-			n := op.Costs[len(r.Charges)][limit]
-			waits[i] = max(0, (r.State.Level[limit].Level+n-l.Capacity)/l.Rate)
-		}
-	}
-	return math.Abs(waits[0]-waits[1]) <= 2e-9*float64(1+len(r.Charges))
 }
 
 // both does the same on both sides, with a worker's bucket, and returns the first

@@ -55,7 +55,7 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 
 // probe sends the store a look that nobody waits for.
 func (sh *shard) probe(q *keyQueue, op *leak.Op) {
-	sh.push(q, &pendingOp{op: &leak.Op{Limits: op.Limits, Stamp: op.Stamp}, queue: q, gone: true})
+	sh.push(q, &pendingOp{op: &leak.Op{Limits: op.Limits, Periods: op.Periods, Stamp: op.Stamp}, queue: q, gone: true})
 }
 
 func (sh *shard) push(q *keyQueue, w *pendingOp) {

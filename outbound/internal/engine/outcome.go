@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -92,9 +93,10 @@ func (o *outcome) divide(sh *shard) {
 }
 
 // refuses returns the refusal of a call of this cost if it has no room in the reply's
-// state, and nil if it has room.
+// state, and nil if it has room. A reply has no logs, so where a limit is not leaky it may have
+// room.
 func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
-	if o.refusal == nil {
+	if o.refusal == nil || slices.ContainsFunc(o.Op.Limits, func(l leak.Limit) bool { return l.Kind != leak.Leaky }) {
 		return nil
 	}
 	s := o.refusal.State
@@ -148,7 +150,7 @@ func (o *outcome) hand(sh *shard) {
 
 // giveBack gives back the places of callers who have gone.
 func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
-	op := &leak.Op{Limits: t.Op.Limits, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
+	op := &leak.Op{Limits: t.Op.Limits, Periods: t.Op.Periods, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.push(t.queue, &pendingOp{op: op, queue: t.queue, gone: true})

@@ -48,6 +48,7 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 		}
 		taken++
 		t.ops = append(t.ops, w)
+		t.Op.Periods = op.Periods // the latest are those of the latest time
 	}
 	rest := copy(q.pending, q.pending[taken:])
 	clear(q.pending[rest:])

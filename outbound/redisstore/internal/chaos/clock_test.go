@@ -123,8 +123,13 @@ var wallClock = map[string]bool{
 	"MarshalJSON": true, "MarshalBinary": true, "MarshalText": true, "GobEncode": true,
 }
 
-// A worker's wall clock can be set at will, because no decision reads it: the code only
-// compares and subtracts times, which is monotonic, and sends durations to the store.
+// ofTheCalendar are the files that may: a limit by the calendar in this process counts by its wall
+// clock, and for a shared bucket that only guesses the store's time, which the store corrects.
+var ofTheCalendar = map[string]bool{"outbound/calendar.go": true, "outbound/now.go": true, "outbound/leak/memory.go": true}
+
+// A worker's wall clock can be set at will, because no decision but those of calendars in this
+// process reads it: the code only compares and subtracts times, which is monotonic, and sends
+// durations to the store.
 func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "..")
@@ -137,6 +142,9 @@ func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
 				continue
 			}
 			files++
+			if ofTheCalendar[dir+"/"+filepath.Base(path)] {
+				continue
+			}
 			set := token.NewFileSet()
 			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
 			require.NoError(t, err)

@@ -1,0 +1,164 @@
+package outbound
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// zones has the time zones that were loaded, as *time.Location by name: to load one takes
+// longer than all else that a limit needs.
+var zones sync.Map
+
+// zoneOf returns the time zone of a name, or what is wrong with the name.
+func zoneOf(name string) (zone *time.Location, flaw string) {
+	if known, ok := zones.Load(name); ok {
+		return known.(*time.Location), ""
+	}
+	switch {
+	case name == "Local":
+		return nil, `time.Local is another zone on each machine: name the zone, as time.LoadLocation("Europe/Berlin") does`
+	case name == "" || len(name) > 64 || path.Clean(name) != name: // each spelling would be kept
+		return nil, fmt.Sprintf(`%.64q is no name of a time zone such as "UTC" or "Europe/Berlin"`, name)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Sprintf("the time zone %q cannot be loaded (%v): a program brings zone data along with import _ \"time/tzdata\"", name, err)
+	}
+	zones.Store(name, zone)
+	return zone, ""
+}
+
+// nameOf returns the name by which other processes know a zone, or what is wrong with it.
+func nameOf(zone *time.Location) (name, flaw string) {
+	if zone == nil {
+		return "", "its location is nil: time.UTC is one"
+	}
+	name = zone.String()
+	loaded, flaw := zoneOf(name)
+	if flaw != "" {
+		return "", flaw
+	}
+	// A zone that was made by hand may bear another one's name.
+	for year := 2000; year < 2038; year++ {
+		for _, month := range [...]time.Month{time.January, time.July} {
+			t := time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
+			_, here := t.In(zone).Zone()
+			if _, there := t.In(loaded).Zone(); here != there {
+				return "", fmt.Sprintf("the location %q is not the one that time.LoadLocation returns for its name, by which other processes know it", name)
+			}
+		}
+	}
+	return name, ""
+}
+
+// calendar tells where a moment is in the periods of a bucket's limits.
+type calendar struct {
+	kinds []leak.Kind
+	zones []*time.Location // nil: the limit does not count by the calendar, or by UTC's hours
+	last  atomic.Pointer[moment]
+}
+
+// moment is what a calendar tells from one time to another, in Unix seconds. It never changes.
+type moment struct {
+	from, until int64
+	periods     []leak.Period
+}
+
+// newCalendar returns the calendar of limits whose zones load; nil: none counts by one.
+func newCalendar(limits []leak.Limit) *calendar {
+	if !slices.ContainsFunc(limits, func(l leak.Limit) bool { return l.Kind.Calendar() }) {
+		return nil
+	}
+	c := &calendar{kinds: make([]leak.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
+	for i := range limits {
+		if c.kinds[i] = limits[i].Kind; c.kinds[i] > leak.Hourly {
+			c.zones[i], _ = zoneOf(limits[i].Zone)
+		}
+	}
+	return c
+}
+
+// at returns the periods at a Unix time, one for each limit, or nil if no limit counts by
+// the calendar. Nobody changes them. The law goes on to a period late, and so does at.
+func (c *calendar) at(unix time.Duration) []leak.Period {
+	if c == nil {
+		return nil
+	}
+	unix -= leak.Slack
+	sec := int64(unix / time.Second)
+	if unix%time.Second < 0 {
+		sec--
+	}
+	m := c.last.Load()
+	if m == nil || sec < m.from || sec >= m.until {
+		m = c.moment(sec)
+		c.last.Store(m)
+	}
+	return m.periods
+}
+
+// moment computes what the calendar tells at a Unix time.
+func (c *calendar) moment(sec int64) *moment {
+	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]leak.Period, len(c.kinds))}
+	for i, kind := range c.kinds {
+		if !kind.Calendar() {
+			continue
+		}
+		p := period(kind, c.zones[i], sec)
+		m.periods[i] = p
+		m.from, m.until = max(m.from, p.Begin), min(m.until, p.End)
+	}
+	return m
+}
+
+// period returns the period of a kind that a Unix time is in. The periods follow each other
+// without a gap, whatever the zone's clocks do.
+func period(kind leak.Kind, zone *time.Location, sec int64) leak.Period {
+	if kind == leak.Hourly {
+		begin := sec - (sec%3600+3600)%3600
+		return leak.Period{Begin: begin, End: begin + 3600, Next: begin + 7200, After: begin + 10800}
+	}
+	year, month, day := time.Unix(sec, 0).In(zone).Date()
+	begins := func(i int) int64 {
+		if kind == leak.Monthly {
+			return dayBegins(zone, year, month+time.Month(i), 1)
+		}
+		return dayBegins(zone, year, month, day+i)
+	}
+	i, times := 0, [4]int64{}
+	for begins(i+1) <= sec { // clocks that go back over midnight show the day before once more
+		i++
+	}
+	times[0] = begins(i)
+	for k := 1; k < len(times); k++ {
+		for times[k] = times[k-1]; times[k] <= times[k-1]; { // a zone may have left a day out
+			i++
+			times[k] = begins(i)
+		}
+	}
+	return leak.Period{Begin: times[0], End: times[1], Next: times[2], After: times[3]}
+}
+
+// dayBegins returns the Unix time at which clocks of the zone first show midnight of a day,
+// or a later time of it: a midnight may be left out, or come twice. Days beyond a month's end
+// are those of the next.
+func dayBegins(zone *time.Location, year int, month time.Month, day int) int64 {
+	const farEast = 16 * 3600 // no clock is further ahead of UTC
+	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix()
+	for t := time.Unix(midnight-farEast, 0).In(zone); ; {
+		_, offset := t.Zone()
+		_, until := t.ZoneBounds()
+		at := max(t.Unix(), midnight-int64(offset))
+		if until.IsZero() || at < until.Unix() {
+			return at
+		}
+		t = until
+	}
+}

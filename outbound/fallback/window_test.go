@@ -1,0 +1,169 @@
+package fallback_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// elsewhere is a store whose clock is ahead of this process's.
+type elsewhere struct {
+	kept  leak.Stored
+	ahead time.Duration
+}
+
+func (s *elsewhere) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
+	return op.Apply(&s.kept, time.Duration(time.Now().Add(s.ahead).UnixNano())), nil
+}
+
+// stored returns the level of the one limit of a store's only key.
+func stored(t *testing.T, s leak.Store, l outbound.Limit) float64 {
+	t.Helper()
+	is, err := outbound.Must(outbound.NewSharedBucket(s, "key", l)).State(background)
+	if err != nil {
+		t.Error(err)
+	}
+	return is.Level
+}
+
+// A share of a window begins full, as if its units had gone evenly, and no window has more
+// than the share.
+func TestAShareOfAWindowIsAWindow(t *testing.T) {
+	const n, window = 128, time.Minute + 10*time.Millisecond
+	for _, limit := range []outbound.Limit{outbound.Window(n, time.Minute), outbound.FixedWindow(n, time.Minute)} {
+		synctest.Test(t, func(t *testing.T) {
+			m := leak.NewMemory()
+			w := newWorker(t, m, &fallback.Store{Share: 0.5}, limit)
+			if got := w.take(outbound.Cost{1}); got != n {
+				t.Errorf("%v: %d before the outage", limit, got)
+			}
+			w.set(true)
+			begin := time.Now()
+			var at []time.Time
+			for time.Since(begin) < 5*window {
+				for range w.take(outbound.Cost{1}) {
+					at = append(at, time.Now())
+				}
+				if len(at) == 0 && time.Since(begin) > window/60 {
+					t.Fatalf("%v: nothing has gone after %v", limit, time.Since(begin))
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			for i := range at[n/2:] {
+				if d := at[i+n/2].Sub(at[i]); d < window {
+					t.Fatalf("%v: calls %d to %d within %v", limit, i, i+n/2, d)
+				}
+			}
+			if len(at) < 5*n/2-8 {
+				t.Errorf("%v: %d of %d have gone in five windows", limit, len(at), 5*n/2)
+			}
+			// The rest of what went has come back to the store as well.
+			w.reconnect()
+			if is := stored(t, m, limit); is < n/2-10 || is > n/2 {
+				t.Errorf("%v: the store is charged with %v", limit, is)
+			}
+		})
+	}
+}
+
+// A share of a day is that of what is left of it, as the store has told last.
+func TestAShareOfADayIsThatOfItsRest(t *testing.T) {
+	day := outbound.Daily(100, time.UTC)
+	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour, 120 * time.Hour, -120 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &elsewhere{ahead: ahead}
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
+			midnight := time.Now().Add(36 * time.Hour).Truncate(24 * time.Hour) // by this process's clock
+			time.Sleep(time.Until(midnight.Add(-12 * time.Hour)))
+			if _, err := w.b.Fillup(background, outbound.Cost{40}); err != nil {
+				t.Fatal(err)
+			}
+			w.set(true)
+			if got := w.take(outbound.Cost{1}); got != 30 {
+				t.Errorf("ahead %v: %d of the rest of the day, want 30", ahead, got)
+			}
+			w.reconnect()
+			if is := stored(t, s, day); is != 70 {
+				t.Errorf("ahead %v: the store is charged with %v, want 70", ahead, is)
+			}
+			w.set(true)
+			if got := w.take(outbound.Cost{1}); got != 15 {
+				t.Errorf("ahead %v: %d of the rest of the day, want 15", ahead, got)
+			}
+			time.Sleep(time.Until(midnight.Add(4 * time.Hour)))
+			if got := w.take(outbound.Cost{1}); got != 50 {
+				t.Errorf("ahead %v: %d of the next day, want 50", ahead, got)
+			}
+			w.reconnect()
+			if is := stored(t, s, day); is != 50 {
+				t.Errorf("ahead %v: on the next day the store is charged with %v, want 50", ahead, is)
+			}
+		})
+	}
+}
+
+// Nobody calls for days. Then the store is back, and its time is in no period that was told.
+func TestAKeyThatWasIdleForDaysIsChargedWithTheNextCall(t *testing.T) {
+	day := outbound.Daily(100, time.UTC)
+	synctest.Test(t, func(t *testing.T) {
+		m := leak.NewMemory()
+		w := newWorker(t, m, &fallback.Store{Share: 0.5}, day)
+		w.set(true)
+		if got := w.take(outbound.Cost{1}); got != 0 {
+			t.Errorf("%d of a day of which the store has told nothing", got)
+		}
+		time.Sleep(24 * time.Hour)
+		if got := w.take(outbound.Cost{1}); got != 50 {
+			t.Errorf("%d of the next day, want 50", got)
+		}
+		time.Sleep(5 * 24 * time.Hour)
+		w.set(false)
+		time.Sleep(10 * time.Second)
+		if got := w.take(outbound.Cost{1}); got != 100 {
+			t.Errorf("%d with the store, want 100", got)
+		}
+	})
+}
+
+func TestUnlimitedAdmitsWhateverTheWindow(t *testing.T) {
+	limits := []outbound.Limit{outbound.Window(10, time.Millisecond), outbound.FixedWindow(10, 100*365*24*time.Hour), outbound.Monthly(10, time.UTC), outbound.Hourly(10)}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Unlimited: true}, limits...)
+		w.set(true)
+		if got := w.take(outbound.Cost{1}); got != 1000 {
+			t.Errorf("%d have gone", got)
+		}
+		all, err := w.b.States(background)
+		for _, s := range all {
+			if err != nil || s.Remaining != s.Limit.Capacity {
+				t.Errorf("%+v, %v", s, err)
+			}
+		}
+	})
+}
+
+// A step that comes with the periods of the store's clock, and not of this process's, counts
+// once.
+func TestAReportUnderAnotherClockCountsOnce(t *testing.T) {
+	day := outbound.Daily(100, time.UTC)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour)
+		s := &elsewhere{ahead: 120 * time.Hour}
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
+		p, err := w.b.Acquire(background, outbound.Cost{40})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(true)
+		p.Settle(outbound.Cost{60})
+		w.reconnect()
+		if is := stored(t, s, day); is != 60 {
+			t.Errorf("the store is charged with %v, want 60", is)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// Who comes back at RetryAfter is admitted, whatever limits there are beside each other, and
+// through holds and slow-downs.
+func TestACallThatComesBackAtRetryAfterIsAdmittedWhateverTheKinds(t *testing.T) {
+	all := []Limit{Window(5, time.Second), Window(40, time.Minute), FixedWindow(7, 3*time.Second), FixedWindow(60, 2*time.Minute), Hourly(90),
+		Daily(400, pacific), Monthly(5_000, pacific), PerSecond(3), PerMinute(60).Burst(20), {Capacity: 6, LeakRate: 1. / 3}}
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 7))
+			var limits []Limit
+			for range 1 + r.IntN(4) {
+				if l := all[r.IntN(len(all))]; find(limits, &l) < 0 {
+					limits = append(limits, l.Of(0, l.says()))
+				}
+			}
+			if _, err := checkLimits("", limits); err != nil {
+				return
+			}
+			time.Sleep(time.Duration(r.IntN(int(100 * 24 * time.Hour))))
+			b := Must(NewBucket("k", limits...))
+			for range 200 {
+				p, err := b.Acquire(ctx, Cost{float64(r.IntN(3))})
+				var full *ThrottledError
+				if errors.As(err, &full) {
+					time.Sleep(full.RetryAfter)
+					if p, err = b.Acquire(ctx, Cost{1}); full.Held || err == nil {
+						// A call of another cost, or after a hold.
+					} else if errors.As(err, &full); full.RetryAfter > 0 {
+						time.Sleep(full.RetryAfter)
+						if p, err = b.Acquire(ctx, Cost{1}); err != nil {
+							t.Fatalf("%v: back after %v: %v", limits, full.RetryAfter, err)
+						}
+					}
+				}
+				switch r.IntN(12) {
+				case 0:
+					p.Settle(Cost{float64(r.IntN(4))})
+				case 1:
+					p.Refused(time.Duration(r.IntN(int(20 * time.Second))))
+				case 2:
+					if err := b.Hold(ctx, time.Duration(1+r.IntN(int(time.Minute)))); err != nil {
+						t.Fatal(err)
+					}
+				case 3:
+					time.Sleep(time.Duration(r.ExpFloat64() * float64(10*time.Second)))
+				}
+				p.Done()
+			}
+		})
+	}
+}
+
+// A limit that becomes another kind keeps what is in it, and is what it was when it becomes
+// that again. A worker that has not heard of it learns all of it from the store.
+func TestALimitOfAnotherKindKeepsItsLevel(t *testing.T) {
+	kinds := []Limit{{Capacity: 10, LeakRate: 1. / 3600, Name: "n"}, Window(10, time.Hour).Of(0, "n"), FixedWindow(10, time.Hour).Of(0, "n"),
+		Hourly(10).Of(0, "n"), Daily(10, pacific).Of(0, "n"), Monthly(10, time.UTC).Of(0, "n")}
+	for _, from := range kinds {
+		for _, to := range kinds {
+			if from == to {
+				continue
+			}
+			eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+				time.Sleep(30 * time.Minute)
+				if err := mine.SetLimits(ctx, from); err != nil {
+					t.Fatal(err)
+				}
+				admit(t, mine, 6)
+				if err := other.SetLimits(ctx, to); err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range []*Bucket{mine, other} {
+					if s := states(t, b)[0]; s.Limit != to || s.Level < 5.9 || s.Level > 6 {
+						t.Errorf("from %v to %v: %+v", from, to, s)
+					}
+				}
+				admit(t, mine, 4)
+				if _, err := mine.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
+					t.Errorf("from %v to %v: more than there is room for: %v", from, to, err)
+				}
+				if err := mine.SetLimits(ctx, to); err != nil {
+					t.Fatal(err)
+				}
+				if s := states(t, mine)[0]; s.Level < 9.9 || s.Level > 10 {
+					t.Errorf("%v, set again: %+v", to, s)
+				}
+			})
+		}
+	}
+}
+
+// awry is a store whose clock is ahead of this process's, and may be set.
+type awry struct {
+	kept  leak.Stored
+	ahead time.Duration
+	steps int
+	wild  bool // each step finds another day
+}
+
+func (s *awry) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
+	if s.steps++; s.wild {
+		s.ahead += 72 * time.Hour
+	}
+	return op.ApplyAt(&s.kept, now(), unixOf(time.Now())+s.ahead), nil
+}
+
+// A store's time of day counts, and not the worker's: it is learned in one more trip.
+func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Minute, -time.Minute, 5 * time.Hour, -5 * time.Hour, 72 * time.Hour, -72 * time.Hour, 40 * 365 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(12 * time.Hour)
+			s := &awry{ahead: ahead}
+			b := Must(NewSharedBucket(s, "k", Daily(10, time.UTC)))
+			admit(t, b, 10)
+			if s.steps > 2 {
+				t.Errorf("ahead %v: the first step takes %d trips", ahead, s.steps)
+			}
+			s.steps = 0
+			_, err := b.Acquire(ctx, Cost{1})
+			var full *ThrottledError
+			stores := time.Now().Add(ahead).UTC()
+			midnight := stores.Truncate(24 * time.Hour).Add(24*time.Hour + leak.Slack)
+			if !errors.As(err, &full) || full.RetryAfter != midnight.Sub(stores) || s.steps != 1 {
+				t.Errorf("ahead %v: %v in %d trips, want %v", ahead, err, s.steps, midnight.Sub(stores))
+			}
+			time.Sleep(full.RetryAfter)
+			if admit(t, b, 10); s.steps > 2 {
+				t.Errorf("ahead %v: after midnight %d trips", ahead, s.steps)
+			}
+		})
+	}
+	b := Must(NewSharedBucket(&awry{wild: true}, "k", Daily(10, time.UTC)))
+	_, err := b.Acquire(ctx, Cost{1})
+	var bad *StoreError
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "time of day") {
+		t.Errorf("a clock that runs away: %v", err)
+	}
+}
+
+// An answer that tells what is left of a window concerns the bucket only where the calls
+// since can have used it up: by the limit under which the fewest can have gone.
+func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &counted{Store: leak.NewMemory()}
+		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
+		for _, c := range []struct {
+			left  float64
+			trips int
+		}{{4_000, 0}, {30, 0}, {2, 1}, {0, 1}} {
+			p := mustAcquire(t, b)
+			time.Sleep(200 * time.Millisecond)
+			before := m.trips
+			p.Answered(Answer{Kind: AnswerLeft, Left: Cost{c.left, -1, -1, -1}, Wait: time.Hour})
+			if got := m.trips - before; got != c.trips {
+				t.Errorf("%v left: %d trips, want %d", c.left, got, c.trips)
+			}
+		}
+		if s := states(t, b); s[0].HeldFor == 0 || s[0].Reason != ReasonExhausted {
+			t.Errorf("%+v", s[0])
+		}
+	})
+}
+
+type counted struct {
+	leak.Store
+	trips int
+}
+
+func (s *counted) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	s.trips++
+	return s.Store.Update(ctx, key, op)
+}

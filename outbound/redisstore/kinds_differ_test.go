@@ -1,0 +1,150 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// periodsOf returns the periods of limits, of which a day is one of UTC.
+func periodsOf(limits []leak.Limit, unix time.Duration) []leak.Period {
+	periods := make([]leak.Period, len(limits))
+	for i, l := range limits {
+		long := map[leak.Kind]int64{leak.Hourly: 3600, leak.Daily: 86400}[l.Kind]
+		if long == 0 {
+			continue
+		}
+		begin := int64((unix-leak.Slack)/time.Second) / long * long
+		periods[i] = leak.Period{Begin: begin, End: begin + long, Next: begin + 2*long, After: begin + 3*long}
+	}
+	return periods
+}
+
+// Two workers have one name for limits of different kinds, as while a release rolls out, and
+// the levels go from one to the other as the arithmetic has it.
+func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
+	t.Parallel()
+	s := newMini(t)
+	stores := twoStores(s.rdb)
+	r := rand.New(rand.NewPCG(seed, 17))
+	shapes := []leak.Limit{
+		// No leaky limit: what has leaked when its worker's step changes nothing depends on who has
+		// written the key since, and so do the units that it brings into a window.
+		{Kind: leak.Moving, Capacity: 10, Rate: 1, Window: 10 * time.Second}, {Kind: leak.Moving, Capacity: 3, Rate: 3, Window: time.Second},
+		{Kind: leak.Fixed, Capacity: 10, Rate: 2, Window: 5 * time.Second}, {Kind: leak.Fixed, Capacity: 6, Rate: 0.1, Window: time.Minute},
+		{Kind: leak.Hourly, Capacity: 50}, {Kind: leak.Daily, Zone: "UTC", Capacity: 200},
+	}
+	keys := 12
+	if raced || testing.Short() {
+		keys = 6
+	}
+	differed := 0
+	for k := range keys {
+		key := fmt.Sprint("kinds:", k)
+		var workers [2][]leak.Limit
+		for i := range workers {
+			workers[i] = []leak.Limit{shapes[r.IntN(len(shapes))], shapes[r.IntN(len(shapes))]}
+			if r.IntN(3) == 0 {
+				workers[i] = workers[i][:1]
+			}
+			for j := range workers[i] {
+				workers[i][j].Unit = int32(j)
+			}
+		}
+		var m leak.Stored
+		var charges [2][2][]leak.Charge // as the store counts, and as the arithmetic does; of each worker
+		for step := range 60 {
+			i := r.IntN(2)
+			op := leak.Op{Limits: workers[i], Action: leak.Book, Wait: time.Duration(r.IntN(3)) * 2 * time.Second, Horizon: time.Minute}
+			for range r.IntN(4) {
+				n := leak.Units{float64(r.IntN(3)), float64(1 + r.IntN(3))}
+				if len(op.Limits) == 1 {
+					n[1] = 0
+				}
+				op.Costs = append(op.Costs, n)
+			}
+			report, of := r.IntN(8), 0
+			if n := len(charges[0][i]); n > 0 && report < 5 {
+				of = n - 1 - r.IntN(min(n, 4))
+			} else {
+				report = 8
+			}
+			ask := func(side int) leak.Op {
+				op := op
+				if report < 5 {
+					c := charges[side][i][of]
+					switch report {
+					case 0, 1:
+						op.Reports = []leak.Report{{Kind: leak.Settled, Charge: &c, Used: leak.Units{float64(report)}}}
+					case 2:
+						op.Reports = []leak.Report{{Kind: leak.Held, Charge: &c, Wait: time.Second}}
+					default:
+						op.Back = []leak.Charge{c}
+					}
+				}
+				return op
+			}
+			left := ask(0)
+			left.Periods = periodsOf(op.Limits, m.State.At)
+			store := stores[i].(*redisstore.Store)
+			store.Forget(key)
+			got, err := store.Update(t.Context(), key, &left)
+			require.NoError(t, err)
+			if got.Untimely {
+				left.Periods = periodsOf(op.Limits, got.Unix)
+				got, err = store.Update(t.Context(), key, &left)
+				require.NoError(t, err)
+			}
+			right := ask(1)
+			right.Periods = left.Periods
+			before := m.Clone()
+			want := right.Apply(&m, got.State.At)
+			if !want.Changed { // a store that keeps bytes writes none
+				m = before
+			}
+			what := fmt.Sprintf("seed %d, key %d, step %d, worker %d of %+v: %+v", seed, k, step, i, workers, left)
+			require.Equal(t, want.Differ, got.Differ, what)
+			require.False(t, got.Garbage, what)
+			require.Len(t, got.Charges, len(want.Charges), what)
+			require.InDelta(t, float64(want.Wait), float64(got.Wait), 10, what)
+			for j := range op.Limits {
+				a, b := got.State.Level[j], want.State.Level[j]
+				require.InDelta(t, b.Level, a.Level, 1e-6, what)
+				require.InDelta(t, b.Top, a.Top, 10, what)
+				if op.Limits[j].Kind != leak.Leaky {
+					require.InDelta(t, b.Ret, a.Ret, 10, what)
+				}
+			}
+			for c := range want.Charges {
+				a, b := &got.Charges[c], &want.Charges[c]
+				require.InDelta(t, float64(b.Place), float64(a.Place), 10, what)
+				b.Place, b.Before, b.Free = a.Place, a.Before, a.Free
+				for j := range op.Limits {
+					require.InDelta(t, b.Y[j], a.Y[j], 1e-6, what)
+					require.InDelta(t, b.Up[j], a.Up[j], 1e-6, what)
+				}
+			}
+			if want.Differ {
+				differed++
+			}
+			charges[0][i], charges[1][i] = append(charges[0][i], got.Charges...), append(charges[1][i], want.Charges...)
+			if kept, err := logsOf(s.rdb, store, key); want.Changed {
+				require.NoError(t, err, what)
+				require.NoError(t, compareLogs(m.State.Logs, kept, 10), what)
+				m.State.Last, m.State.Skip, m.State.Logs = got.State.Last, got.State.Skip, kept
+				m = m.Clone()
+			}
+			// No longer than a key lasts that has nothing in it.
+			s.forward(min(30*time.Second, time.Duration(r.ExpFloat64()*math.Pow(10, float64(r.IntN(4)))*1e7)).Truncate(time.Microsecond))
+		}
+	}
+	t.Logf("%d steps by others' limits", differed)
+	require.Positive(t, differed)
+}
