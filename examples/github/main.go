@@ -3,17 +3,21 @@
 //
 //	go run ./examples/github [-real]
 //
-// Two things are limited. Every answer tells how many calls are left of an hour, and of a
-// minute of searches. So the program configures nothing of that: the workers go on until
-// nothing is left, and wait for the reset. No answer tells of the points in a minute, of
-// which a GET takes 1 and any other call 5: the program configures those.
+// The program configures what GitHub publishes. Calls in an hour and searches in a minute are
+// windows: as many go at once as there is room for, and all of the quota is used. With
+// outbound.PerHour(5_000) one call would go every 0.72 s, and 300 calls would take 215 s; here
+// they take 21 s. Points in a minute, of which a GET takes 1 and any other call 5, are spaced
+// evenly: no answer tells of them. Every answer tells how many calls are left, and so of those
+// that other programs of the same user make. When nothing is left, the workers wait for the
+// reset.
 //
 // The API is one on this machine that behaves as GitHub does, with an hour of six seconds and
 // a minute of one, so that there is something to see. Meanwhile another program of the same
 // user breaks the limit on points. Look at what happens then: GitHub refuses some calls, with
 // a status 403 that only its text tells from a lack of permission. That makes all workers
-// wait, and they go on a little slower than before. And look at the searches: when none is
-// left, only they wait.
+// wait, and they go on a little slower than before. Its calls count in the hour as well, so
+// that nothing is left before the workers have made 150. And look at the searches: when none
+// is left, only they wait.
 //
 // With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with the
 // token in GITHUB_TOKEN.
@@ -54,14 +58,40 @@ func cost(req *http.Request) outbound.Cost {
 	return outbound.Cost{calls: 1, points: 5}
 }
 
-// limits returns the limits of each of GitHub's resources, such as core and search: points in
-// a minute. A call takes at least a point. The limit on calls is there so that the bucket can
-// hold them when an answer says that none is left.
-func limits(n float64, minute time.Duration) []outbound.Limit {
+// quota is what GitHub allows a user, less what others are to have of it.
+type quota struct {
+	calls    outbound.Limit // but for searches
+	searches outbound.Limit
+	points   []outbound.Limit // of each resource, such as core and search
+}
+
+// pointsOf returns the limits on points in a minute. A call takes at least a point. The limit
+// on calls is there so that the bucket can hold them when an answer says that none is left.
+func pointsOf(n float64, minute time.Duration) []outbound.Limit {
 	return []outbound.Limit{
 		outbound.Per(n, minute).Of(calls, "calls"),
 		outbound.Per(n, minute).Burst(5).Of(points, "points"),
 	}
+}
+
+// isSearch reports whether a call is of the searches.
+func isSearch(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/search/") }
+
+// windows has what counts the searches (true) and all other calls (false). These buckets are
+// apart from the others, and no answer holds them: the clock of a bucket stands still during
+// a hold, and a window in it would last as much longer.
+func windows(store leak.Store, q quota) *outbound.Keyed[bool] {
+	return &outbound.Keyed[bool]{New: func(search bool) (outbound.Limiter, error) {
+		key, limit := "calls", q.calls
+		if search {
+			key, limit = "searches", q.searches
+		}
+		bucket, err := outbound.NewSharedBucket(store, key, limit)
+		if err != nil {
+			return nil, err
+		}
+		return queue.New(bucket, queue.Config{}), nil
+	}}
 }
 
 // resources finds the limiters of GitHub's resources. The answers to a path say which
@@ -69,7 +99,7 @@ func limits(n float64, minute time.Duration) []outbound.Limit {
 func resources(store leak.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
 	return &transport.Discovered{
 		Route: func(req *http.Request) string {
-			if strings.HasPrefix(req.URL.Path, "/search/") {
+			if isSearch(req) {
 				return req.URL.Path // the search of code has fewer calls than the others
 			}
 			first, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
@@ -86,17 +116,22 @@ func resources(store leak.Store, limits []outbound.Limit, listen func(context.Co
 	}
 }
 
-// newClient returns a worker's client.
-func newClient(base http.RoundTripper, d *transport.Discovered) *http.Client {
+// newClient returns a worker's client: a call waits for room in its window, and then for the
+// points and for what the answers have told.
+func newClient(base http.RoundTripper, w *outbound.Keyed[bool], d *transport.Discovered) *http.Client {
 	return &http.Client{Transport: &transport.Transport{
-		Base: base, For: d.For, OnResponse: d.Learn, Cost: cost, Profile: profile.GitHub,
+		For:      func(req *http.Request) outbound.Limiter { return w.For(isSearch(req)) },
+		OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} },
+		Base: &transport.Transport{
+			Base: base, For: d.For, OnResponse: d.Learn, Cost: cost, Profile: profile.GitHub,
+		},
 	}}
 }
 
 // task is what the workers do together.
 type task struct {
 	base    http.RoundTripper
-	limits  []outbound.Limit
+	quota   quota
 	request func(ctx context.Context, search bool, n int) (*http.Request, error)
 
 	mu              sync.Mutex // protects the fields below
@@ -145,7 +180,6 @@ func main() {
 
 // newAPI returns the API of the demonstration.
 func newAPI() *outboundtest.API {
-	search := func(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/search/") }
 	only := func(name string, ok func(*http.Request) bool) func(*http.Request) string {
 		return func(req *http.Request) string {
 			if ok(req) {
@@ -155,8 +189,8 @@ func newAPI() *outboundtest.API {
 		}
 	}
 	api := outboundtest.GitHub(
-		outboundtest.FirstCallWindow(150, 6*time.Second).Of("core", nil).By(only("core", func(req *http.Request) bool { return !search(req) })),
-		outboundtest.FirstCallWindow(20, 6*time.Second).Of("search", nil).By(only("search", search)),
+		outboundtest.FirstCallWindow(150, 6*time.Second).Of("core", nil).By(only("core", func(req *http.Request) bool { return !isSearch(req) })),
+		outboundtest.FirstCallWindow(20, 6*time.Second).Of("search", nil).By(only("search", isSearch)),
 		outboundtest.SlidingLog(200, time.Second).Of("points", func(req *http.Request) float64 { return cost(req)[points] }))
 	api.Latency = 20 * time.Millisecond
 	return api
@@ -164,7 +198,8 @@ func newAPI() *outboundtest.API {
 
 // demo leaves some points of a minute to the searches.
 func demo(api http.RoundTripper, out io.Writer) *task {
-	return &task{base: api, out: out, calls: 220, searches: 30, limits: limits(180, time.Second),
+	return &task{base: api, out: out, calls: 220, searches: 30,
+		quota: quota{outbound.Window(150, 6*time.Second), outbound.Window(20, 6*time.Second), pointsOf(180, time.Second)},
 		request: func(ctx context.Context, search bool, n int) (*http.Request, error) {
 			method, path := http.MethodGet, "repos/o/r/issues"
 			switch {
@@ -180,7 +215,8 @@ func demo(api http.RoundTripper, out io.Writer) *task {
 // real leaves 40 of the 900 points of a minute to the searches, of which GitHub allows no
 // more.
 func real(token string, out io.Writer) *task {
-	return &task{base: http.DefaultTransport, out: out, calls: 10, limits: limits(860, time.Minute),
+	return &task{base: http.DefaultTransport, out: out, calls: 10,
+		quota: quota{outbound.Window(5_000, time.Hour), outbound.Window(30, time.Minute), pointsOf(860, time.Minute)},
 		request: func(ctx context.Context, _ bool, _ int) (*http.Request, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.github.com/rate_limit", nil)
 			if err == nil {
@@ -222,7 +258,7 @@ func (t *task) run(ctx context.Context) error {
 	errs := make([]error, 4)
 	for i := range errs {
 		worker := i + 1
-		client := newClient(t.base, resources(store, t.limits, func(_ context.Context, e outbound.Event) {
+		client := newClient(t.base, windows(store, t.quota), resources(store, t.quota.points, func(_ context.Context, e outbound.Event) {
 			resource := e.Name[strings.LastIndexAny(e.Name, "= ")+1:]
 			switch at := time.Since(begin).Seconds(); {
 			case e.Kind == outbound.EventHeld && e.Rejected:

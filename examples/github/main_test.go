@@ -67,7 +67,7 @@ func theReal(calls, searches int) *task {
 	return task
 }
 
-// With an hourly limit beside the one of the minute they took 215 s.
+// With outbound.PerHour(5_000) for the calls they took 215 s.
 func Test300CallsTakeNoLongerThanThePointsOfAMinuteAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
@@ -83,6 +83,52 @@ func Test300CallsTakeNoLongerThanThePointsOfAMinuteAllow(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 	})
+}
+
+// mute takes from the answers what they tell of the quota.
+type mute struct{ http.RoundTripper }
+
+func (m mute) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := m.RoundTripper.RoundTrip(req)
+	if err == nil {
+		for _, name := range []string{"Limit", "Remaining", "Used", "Reset"} {
+			resp.Header.Del("X-RateLimit-" + name)
+		}
+	}
+	return resp, err
+}
+
+// After 5 000 calls in six minutes the next one waits until the hour is over, and 10 100 take
+// two hours: all of the quota is used, whether or not the answers tell of it.
+func TestAllOfAnHourIsUsedAndNoCallMore(t *testing.T) {
+	for name, silent := range map[string]bool{"told": false, "untold": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
+				begin := time.Now()
+				task := theReal(10_100, 0)
+				if silent {
+					task.base = mute{task.base}
+				}
+				for i, want := range []int{5_000, 10_000} {
+					time.AfterFunc(time.Duration(i)*time.Hour+15*time.Minute, func() {
+						task.mu.Lock()
+						defer task.mu.Unlock()
+						if task.made < want || task.made > want+4 { // each worker has one in hand
+							t.Errorf("%d calls made after %v, want %d", task.made, time.Since(begin), want)
+						}
+					})
+				}
+				if err := task.run(t.Context()); err != nil || task.refused > 0 {
+					t.Errorf("%d refused, %v", task.refused, err)
+				}
+				if took := time.Since(begin); took < 2*time.Hour || took > 2*time.Hour+150*time.Second { // a 64th of each window, and 100 calls
+					t.Errorf("it took %v", took)
+				}
+				time.Sleep(time.Second)
+			})
+		})
+	}
 }
 
 func TestNoCallWaitsForTheSearches(t *testing.T) {

@@ -1,5 +1,5 @@
 // Command llm asks two language models, each within its own limits on requests and on
-// tokens per minute.
+// tokens, per minute and per day.
 //
 //	go run ./examples/llm [-real]
 //
@@ -7,7 +7,13 @@
 // takes an estimate, the tokens of the question and those that answers have had lately, and
 // settles when the end of the answer tells the real number. The API is one on this machine
 // that behaves as OpenAI does, with a minute of one second, so that there is something to
-// see. Look at how much of the rate is used, and how few calls the API refuses.
+// see. Look at how much of the rate is used, how few calls the API refuses, and how many
+// requests of the day are left.
+//
+// The limits are windows: as many calls go at once as there is room for, whether the API counts
+// its minutes in windows or in buckets. The day is a window of 24 hours, which is right whenever
+// the API's day begins; no answer tells of it. outbound.Daily is for a quota that comes back at
+// a midnight that is known: around it the quotas of two days may go.
 //
 // With -real it asks api.openai.com three times for the list of its models, which costs
 // nothing, with the key in OPENAI_API_KEY.
@@ -23,6 +29,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,12 +48,26 @@ const (
 	tokens
 )
 
-// What the API allows for each model in a minute, which here is a second.
+// What the API allows for each model. Its minute is a second here.
 const (
 	requestsPerMinute = 100
 	tokensPerMinute   = 20_000
+	requestsPerDay    = 10_000
+	tokensPerDay      = 2_000_000
 	runFor            = 4 * time.Second
 )
+
+// limits returns those of a model. It leaves 5 % of the tokens alone, because calls may use more
+// than their estimates.
+func limits(minute time.Duration) []outbound.Limit {
+	day := 24 * 60 * minute
+	return []outbound.Limit{
+		outbound.Window(requestsPerMinute, minute).Of(requests, "requests per minute"),
+		outbound.Window(tokensPerMinute*0.95, minute).Of(tokens, "tokens per minute"),
+		outbound.Window(requestsPerDay, day).Of(requests, "requests per day"),
+		outbound.Window(tokensPerDay*0.95, day).Of(tokens, "tokens per day"),
+	}
+}
 
 // shows is what the program shows, in a line.
 const shows = "Two language models are asked, each within its limits."
@@ -86,6 +107,7 @@ func main() {
 // model is what the program keeps for each model, which has limits of its own.
 type model struct {
 	name     string
+	bucket   *outbound.Bucket
 	limiter  outbound.Limiter
 	estimate outbound.Estimate
 
@@ -95,17 +117,23 @@ type model struct {
 	tokens  float64
 }
 
-// newModel keeps the capacity for tokens small and stays at 95 % of the rate, because calls
-// may use more than their estimates.
-func newModel(name string) (*model, error) {
-	bucket, err := outbound.NewBucket(name,
-		outbound.PerSecond(requestsPerMinute).Of(requests, "requests"),
-		outbound.Limit{Capacity: tokensPerMinute / 10, LeakRate: tokensPerMinute * 0.95, Unit: tokens, Name: "tokens"})
+func newModel(name string, limits []outbound.Limit) (*model, error) {
+	bucket, err := outbound.NewBucket(name, limits...)
 	if err != nil {
 		return nil, err
 	}
-	return &model{name: name, limiter: queue.New(bucket, queue.Config{}),
+	return &model{name: name, bucket: bucket, limiter: queue.New(bucket, queue.Config{}),
 		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}, nil
+}
+
+// leftToday returns how many requests of the day are left.
+func (m *model) leftToday(ctx context.Context) (float64, error) {
+	all, err := m.bucket.States(ctx)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(all, func(s outbound.State) bool { return s.Limit.Name == "requests per day" })
+	return all[i].Remaining, nil
 }
 
 // client returns a client for the model. The end of an answer tells what it has cost.
@@ -152,7 +180,7 @@ func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
 	var all sync.WaitGroup
 	var models []*model
 	for _, name := range []string{"small", "large"} {
-		m, err := newModel(name)
+		m, err := newModel(name, limits(time.Second))
 		if err != nil {
 			return err
 		}
@@ -164,9 +192,13 @@ func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
 	}
 	all.Wait()
 	fmt.Fprintf(out, "%s\nThe API is on this machine, and its minute has 1 s.\n\n", shows)
-	fmt.Fprintf(out, "%-6s %6s %8s %8s %13s\n", "model", "calls", "refused", "tokens", "of the rate")
+	fmt.Fprintf(out, "%-6s %6s %8s %8s %13s %11s\n", "model", "calls", "refused", "tokens", "of the rate", "left today")
 	for _, m := range models {
-		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %%\n", m.name, m.calls, m.refused, m.tokens, 100*m.tokens/(tokensPerMinute*runFor.Seconds()))
+		left, err := m.leftToday(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %% %11.0f\n", m.name, m.calls, m.refused, m.tokens, 100*m.tokens/(tokensPerMinute*runFor.Seconds()), left)
 	}
 	return ctx.Err()
 }
@@ -225,7 +257,7 @@ func total(req *http.Request) float64 {
 
 // list asks the real API for its models.
 func list(ctx context.Context, base http.RoundTripper, key string, out io.Writer) error {
-	m, err := newModel("models")
+	m, err := newModel("models", limits(time.Minute))
 	if err != nil {
 		return err
 	}

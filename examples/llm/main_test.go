@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
 )
 
 func TestBothModelsAreUsedToTheFullAndHardlyEverRefuse(t *testing.T) {
@@ -23,16 +25,54 @@ func TestBothModelsAreUsedToTheFullAndHardlyEverRefuse(t *testing.T) {
 		time.Sleep(time.Second)
 		t.Logf("\n%s", &out)
 		for _, name := range []string{"small", "large"} {
-			row := regexp.MustCompile(name + ` +(\d+) +(\d+) +(\d+) +(\d+) %`).FindStringSubmatch(out.String())
+			row := regexp.MustCompile(name + ` +(\d+) +(\d+) +(\d+) +(\d+) % +(\d+)`).FindStringSubmatch(out.String())
 			if row == nil {
 				t.Fatalf("no row of %q", name)
 			}
 			refused, _ := strconv.Atoi(row[2])
 			share, _ := strconv.Atoi(row[4])
-			if refused > 2 || share < 80 || share > 100 {
+			if refused > 2 || share < 92 || share > 100 {
 				t.Errorf("%s: %d refused, %d %% of the rate", name, refused, share)
 			}
+			calls, _ := strconv.Atoi(row[1])
+			if left, _ := strconv.Atoi(row[5]); left > requestsPerDay-calls || left < requestsPerDay-calls-20 { // each worker may have one in hand
+				t.Errorf("%s: %d requests are left after %d", name, left, calls)
+			}
 		}
+	})
+}
+
+// The minutes have room again, and the day has not until the first requests are a day old.
+func TestAfterTheRequestsOfADayNoneGoesUntilTheyAreADayOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := newModel("small", limits(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Hour) // no midnight
+		begin := time.Now()
+		for range requestsPerDay {
+			p, err := m.limiter.Acquire(t.Context(), outbound.Cost{requests: 1, tokens: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+		}
+		if took := time.Since(begin); took < 99*time.Minute || took > 102*time.Minute {
+			t.Errorf("%d requests went in %v, want 99 minutes and some", requestsPerDay, took)
+		}
+		time.Sleep(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = m.limiter.Acquire(ctx, outbound.Cost{requests: 1, tokens: 10})
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		if !ok || full.Limit != "requests per day" {
+			t.Fatalf("%v, want a refusal by the requests of the day", err)
+		}
+		if at := time.Since(begin) + full.RetryAfter; at < 24*time.Hour || at > 24*time.Hour+23*time.Minute { // a 64th of the day
+			t.Errorf("there is room at %v", at)
+		}
+		time.Sleep(time.Second)
 	})
 }
 

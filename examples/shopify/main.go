@@ -3,6 +3,10 @@
 //
 //	go run ./examples/shopify [-real]
 //
+// A literal outbound.Limit is right here, and no window is: the API's own bucket lets 40 calls
+// go at once and has room for 2 more after a second. outbound.Window(40, 20*time.Second) would
+// wait for 20 s, and outbound.PerSecond(2) would make the first 40 take 20 s.
+//
 // The API is one on this machine that behaves as Shopify's REST API does, ten times as fast,
 // so that there is something to see. Look at the first line: 38 calls go at once, and then as
 // many as run out. After two seconds somebody else fills the bucket. When the API refuses a

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
 )
 
 func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
@@ -48,6 +50,31 @@ func TestUndisturbedNoCallIsRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 	})
+}
+
+// They have the same rate, and room for as many at once.
+func TestAWindowTakesLongerThanTheBucketThatTheAPIHas(t *testing.T) {
+	took := map[string]time.Duration{}
+	for name, limit := range map[string]outbound.Limit{
+		"bucket": {Capacity: 38, LeakRate: 20},
+		"window": outbound.Window(38, 38*time.Second/20),
+		"evenly": outbound.PerSecond(20),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			task := demo(newAPI(), new(bytes.Buffer))
+			task.limit = limit
+			if err := task.run(t.Context()); err != nil || task.refused > 0 {
+				t.Errorf("%s: %d refused, %v", name, task.refused, err)
+			}
+			took[name] = time.Since(begin)
+			time.Sleep(time.Second)
+		})
+	}
+	if took["bucket"]+time.Second > min(took["window"], took["evenly"]) {
+		t.Errorf("120 calls take %v", took)
+	}
+	t.Log(took)
 }
 
 func TestInterruptEndsTheWorkers(t *testing.T) {

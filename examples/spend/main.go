@@ -2,15 +2,17 @@
 //
 //	go run ./examples/spend
 //
-// The bucket holds 1000 EUR and leaks 1000 EUR in 30 days: 33.33 EUR come back each day,
-// instead of all on the first of the month. Acquire is the gate, for purchases that can still
-// be refused; Fillup is the meter, for money that has been spent already; and AbleToAccept
-// asks before the work that leads to a purchase. Look at what is left after each line, at
-// when a refused purchase may come back, and at the alert at 80 %.
+// The limit is 1000 EUR in each month, by the clocks of Berlin: all of it may go on one day,
+// nothing comes back before the month is over, and then all of it does. Acquire is the gate,
+// for purchases that can still be refused; Fillup is the meter, for money that has been spent
+// already; and AbleToAccept asks before the work that leads to a purchase. Look at what is
+// left after each line, at the day from which a refused purchase fits, and at the alert at
+// 80 %. The last purchase does not fit in any month, which is another error: nobody is told
+// to come back.
 //
-// After a pause 1000 EUR may go out at once, and what leaks goes out on top of them.
-// Where the sum of any 30 days has to stay below 1000, the limit is
-// outbound.Per(1000, 30*24*time.Hour).Burst(b), with b the largest single purchase.
+// The bucket here is in this process's memory, and forgets what was spent when the program
+// ends. A budget that has to outlast it, or that several processes share, is in a store:
+// outbound.NewSharedBucket with the same limit.
 package main
 
 import (
@@ -21,14 +23,15 @@ import (
 	"io"
 	"os"
 	"time"
+	_ "time/tzdata" // for machines that know no time zones
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-const month = 30 * 24 * time.Hour
+const eurosPerMonth = 1000
 
 // shows is what the program shows, in a line.
-const shows = "A bucket keeps a budget of 1000 EUR per 30 days."
+const shows = "A bucket keeps a budget of 1000 EUR a month."
 
 func main() {
 	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/spend\n", shows) }
@@ -44,13 +47,16 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	limit := outbound.Limit{Capacity: 1000, LeakRate: 1000 / month.Seconds(), Name: "EUR per 30 days"}
-	bucket, err := outbound.NewBucket("marketing", limit)
+	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		return err
 	}
-	b := &budget{bucket: bucket, out: out}
-	b.printf("%s\n%.2f EUR of it come back each day.\n\n", shows, limit.LeakRate*24*3600)
+	bucket, err := outbound.NewBucket("marketing", outbound.Monthly(eurosPerMonth, zone))
+	if err != nil {
+		return err
+	}
+	b := &budget{bucket: bucket, zone: zone, out: out}
+	b.printf("%s\nToday is %s in Berlin.\n\n", shows, b.day(0))
 	return errors.Join(
 		b.buy(ctx, "domain names", 30, 30),
 		b.buy(ctx, "trade fair", 990, 990),
@@ -66,6 +72,7 @@ func run(ctx context.Context, out io.Writer) error {
 // budget is a bucket of euros.
 type budget struct {
 	bucket  *outbound.Bucket
+	zone    *time.Location
 	out     io.Writer
 	alerted bool
 }
@@ -74,11 +81,11 @@ type budget struct {
 func (b *budget) buy(ctx context.Context, what string, most, price float64) error {
 	permit, err := b.bucket.Acquire(ctx, outbound.Cost{most})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
-		b.printf("%8.2f EUR  %-13s refused: room in %v\n", most, what, full.RetryAfter.Round(time.Minute))
+		b.printf("%8.2f EUR  %-13s refused until %s\n", most, what, b.day(full.RetryAfter))
 		return nil
 	}
-	if errors.Is(err, outbound.ErrTooLarge) { // it would never fit
-		b.printf("%8.2f EUR  %-13s refused: above the whole budget\n", most, what)
+	if errors.Is(err, outbound.ErrTooLarge) {
+		b.printf("%8.2f EUR  %-13s refused: no month has that much\n", most, what)
 		return nil
 	}
 	if err != nil {
@@ -120,7 +127,8 @@ func (b *budget) ask(ctx context.Context, what string, price float64) error {
 	return nil
 }
 
-// watch raises an alert when four fifths are spent, and not again until it has been below.
+// watch raises an alert when four fifths are spent, and not again until it has been below. The
+// limit is empty when the next month begins.
 func (b *budget) watch(state outbound.State) {
 	spent := state.Level / state.Limit.Capacity
 	if spent >= 0.8 && !b.alerted {
@@ -128,8 +136,13 @@ func (b *budget) watch(state outbound.State) {
 	}
 	b.alerted = spent >= 0.8
 	if state.Full {
-		b.printf("   FULL: all is back in %.0f days if nothing more is spent\n", state.EmptyIn.Hours()/24)
+		b.printf("   FULL: %.0f EUR come back on %s\n", state.Limit.Capacity, b.day(state.EmptyIn))
 	}
+}
+
+// day tells the date after some time, in the zone of the budget.
+func (b *budget) day(in time.Duration) string {
+	return time.Now().Add(in).In(b.zone).Format("2 January")
 }
 
 // printf writes a line. If that fails, there is no place to say so.
