@@ -87,6 +87,10 @@ func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o op
 			if err != nil {
 				return nil, fmt.Errorf("%s/%s: %w", s.name, c.name, err)
 			}
+			if len(got.Values) == 0 {
+				fmt.Fprintf(progress, "left out, because a tree lacks it: %s/%s\n", s.name, c.name)
+				return nil, nil
+			}
 			for i, v := range got.Values {
 				rows[i].add(own, v, got.Allocated)
 				rows[i].wrong = max(rows[i].wrong, got.Wrong)

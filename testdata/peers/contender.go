@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -12,8 +13,8 @@ import (
 // means that the library cannot do this.
 type contender struct {
 	name string
-	// peer is true for other people's libraries. The last table compares the subject
-	// with the fastest of them.
+	// peer is true for other people's libraries, and for what most write themselves where
+	// there is none. The last table compares the subject with the fastest of them.
 	peer bool
 
 	// admit returns a decision on a limit with room at every call.
@@ -25,6 +26,9 @@ type contender struct {
 	// keyed returns a decision per key, each with room at every call, and a function
 	// that ends the set of keys.
 	keyed func() (take func(key string) bool, stop func(), err error)
+	// window returns a decision on a limit of n units per window: in any such, or only
+	// in those that begin where the last one ended.
+	window func(n int, window time.Duration) (func() bool, error)
 	// wait returns a call that waits for its turn at that rate, one at a time.
 	wait func(perSecond float64) (func(context.Context) error, error)
 	// cancels says that this call ends with its context.
@@ -37,6 +41,8 @@ type contender struct {
 	shared func(redis.UniversalClient) (func(key string) bool, error)
 	// sharedRefuse returns a decision on such a limit of one unit per hour.
 	sharedRefuse func(redis.UniversalClient) (func() bool, error)
+	// sharedWindow is window with the limit in a server.
+	sharedWindow func(rdb redis.UniversalClient, n int, window time.Duration) (func() bool, error)
 	// command is the command that a decision sends, in the words of the server's
 	// statistics, if it sends just one.
 	command string

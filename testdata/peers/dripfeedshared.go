@@ -42,18 +42,23 @@ func sharedBuckets(name string, admit, refuse []outbound.Limit) contender {
 			}, nil
 		},
 		sharedRefuse: func(rdb redis.UniversalClient) (func() bool, error) {
-			b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", refuse...)
-			ctx := context.Background()
-			return func() bool {
-				permit, err := b.Acquire(ctx, one)
-				if err != nil {
-					return false
-				}
-				permit.Done()
-				return true
-			}, err
+			return sharedBucket(rdb, refuse)
 		},
 		command: "evalsha",
 		keeps:   true,
 	}
+}
+
+// sharedBucket returns the decision of a worker of its own, on one bucket.
+func sharedBucket(rdb redis.UniversalClient, limits []outbound.Limit) (func() bool, error) {
+	b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "key", limits...)
+	ctx := context.Background()
+	return func() bool {
+		permit, err := b.Acquire(ctx, one)
+		if err != nil {
+			return false
+		}
+		permit.Done()
+		return true
+	}, err
 }

@@ -37,3 +37,15 @@ func failsafego() contender {
 		},
 	}
 }
+
+// failsafegoBursty admits all calls of a window at once, as its other limits do not.
+func failsafegoBursty() contender {
+	return contender{
+		name: "failsafe-go, bursty",
+		peer: true,
+		window: func(n int, window time.Duration) (func() bool, error) {
+			return ratelimiter.NewBursty[any](uint(n), window).TryAcquirePermit, nil
+		},
+		alone: true,
+	}
+}

@@ -118,7 +118,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 
 \* some of these decisions went wrong, at most 0.4 %
 
-| dripfeed | median | to the floor | best peer | to the best peer |
+| dripfeed | median | to the first row | best peer | to the best peer |
 |---|---:|---:|---:|---:|
 | Thing, ns: once | 15.0 | 1.50× | quick | 0.75× |
 `

@@ -22,21 +22,30 @@ type allocated struct{ Objects, Bytes float64 }
 // timed runs work with counts that grow from first until it takes at least as long
 // as least. It returns the time and the allocations per count of the last run.
 func timed(least time.Duration, first int, work func(n int)) (ns float64, a allocated) {
-	var before, after runtime.MemStats
 	for n := first; ; {
-		runtime.ReadMemStats(&before)
-		began := time.Now()
-		work(n)
-		took := time.Since(began)
+		var took time.Duration
+		a = garbage(n, func() {
+			began := time.Now()
+			work(n)
+			took = time.Since(began)
+		})
 		if took >= least {
-			runtime.ReadMemStats(&after)
-			a.Objects = float64(after.Mallocs-before.Mallocs) / float64(n)
-			a.Bytes = float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
 			return float64(took) / float64(n), a
 		}
 		grow := 1.2 * float64(least) / float64(max(took, time.Microsecond))
 		n = int(math.Ceil(float64(n) * min(grow, 100)))
 	}
+}
+
+// garbage returns what work allocates for each of n counts.
+func garbage(n int, work func()) (a allocated) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	a.Objects = float64(after.Mallocs-before.Mallocs) / float64(n)
+	a.Bytes = float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
+	return a
 }
 
 // fan divides n turns among goroutines that start together, and returns when the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
@@ -24,6 +25,10 @@ func redisRate() contender {
 		},
 		sharedRefuse: func(rdb redis.UniversalClient) (func() bool, error) {
 			take := limiter(rdb, redis_rate.PerHour(1))
+			return func() bool { return take("key") }, nil
+		},
+		sharedWindow: func(rdb redis.UniversalClient, n int, window time.Duration) (func() bool, error) {
+			take := limiter(rdb, redis_rate.Limit{Rate: n, Burst: n, Period: window})
 			return func() bool { return take("key") }, nil
 		},
 		command: "evalsha",

@@ -40,7 +40,7 @@ type metric struct {
 
 // A sample is the result of one turn.
 type sample struct {
-	Values []float64 // one for each metric
+	Values []float64 // one for each metric; none if the tree lacks what is measured
 	Wrong  float64   // the share of wrong decisions
 	// Allocated is the garbage of the decisions of the first metric; nil:
 	// nobody has counted it.
@@ -55,9 +55,9 @@ type contest struct {
 
 // contests lists the measurements, those through Redis only with a server.
 func contests(o options, s *server) []contest {
-	list := []contest{{contenders(), scenarios(o)}}
+	list := []contest{{contenders(), scenarios(o)}, {windowers(), windowScenarios(o)}}
 	if s != nil {
-		list = append(list, contest{sharers(), sharedScenarios(o, s)})
+		list = append(list, contest{sharers(), sharedScenarios(o, s)}, contest{windowSharers(), windowSharedScenarios(o, s)})
 	}
 	return list
 }

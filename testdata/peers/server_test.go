@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func TestAMissingServerIsSaidPlainlyAndIsAnErrorWhereItIsRequired(t *testing.T) {
@@ -62,5 +64,37 @@ func TestAServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
 	s.stop()
 	if !process.ended() {
 		t.Error("the server goes on")
+	}
+}
+
+func TestASortedSetHoldsToItsNumberAndGoesWithItsWindow(t *testing.T) {
+	if err := missing(); err != nil {
+		if required() {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	s := new(server)
+	defer s.stop()
+	rdb, err := s.empty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	take, err := sortedSet().sharedWindow(rdb, 100, ever)
+	if err == nil {
+		err = holdsTo(100, take)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if left, err := rdb.PTTL(t.Context(), "window").Result(); err != nil || left <= 0 || left > ever {
+		t.Errorf("the key goes after %v, %v", left, err)
+	}
+	if err := rdb.ZAdd(t.Context(), "window", redis.Z{Score: 1, Member: "of long ago"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	take()
+	if n, err := rdb.ZCard(t.Context(), "window").Result(); err != nil || n != 100 {
+		t.Errorf("%d calls are kept, %v, want those of the window", n, err)
 	}
 }

@@ -156,23 +156,28 @@ func weight(s *server, workers int) scenario {
 					return sample{}, fmt.Errorf("%s is refused", name)
 				}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			keys, err := rdb.Keys(ctx, "*").Result() // this server is our own
-			if err != nil {
-				return sample{}, err
-			}
-			bytes := int64(0)
-			for _, key := range keys {
-				n, err := rdb.MemoryUsage(ctx, key, 0).Result()
-				if err != nil {
-					return sample{}, err
-				}
-				bytes += n
-			}
-			return sample{Values: []float64{float64(bytes)}}, nil
+			bytes, err := stored(rdb)
+			return sample{Values: []float64{float64(bytes)}}, err
 		},
 	}
+}
+
+// stored returns the memory of all keys in a server of our own.
+func stored(rdb redis.UniversalClient) (bytes int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	keys, err := rdb.Keys(ctx, "*").Result()
+	if err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		n, err := rdb.MemoryUsage(ctx, key, 0).Result()
+		if err != nil {
+			return 0, err
+		}
+		bytes += n
+	}
+	return bytes, nil
 }
 
 // drive makes goroutines decide about keys in random order, after each key has been

@@ -129,7 +129,7 @@ func writeSubject(w io.Writer, columns []*column) {
 	if len(rows) == 0 {
 		return
 	}
-	writeHead(w, []string{subject, "median", "to the floor", "best peer", "to the best peer"})
+	writeHead(w, []string{subject, "median", "to the first row", "best peer", "to the best peer"})
 	for _, row := range rows {
 		writeRow(w, row)
 	}
