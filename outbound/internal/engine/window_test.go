@@ -35,13 +35,14 @@ func TestARefusalByAWindowTellsEachCallerItsOwnWait(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { require.True(t, ask(9).Refused) }) // goes alone
 		synctest.Wait()
-		for n, wait := range map[float64]time.Duration{10: 10 * time.Second, 4: 7 * time.Second, 1: 4 * time.Second} {
+		// Who asks for more than a refused call before it is told that call's wait, which is less.
+		for _, c := range []struct{ units, wait float64 }{{10, 10}, {4, 7}, {1, 4}} {
 			wg.Go(func() {
-				r := ask(n)
+				r := ask(c.units)
 				require.True(t, r.Refused)
-				require.InDelta(t, wait.Seconds(), r.Wait.Seconds(), 0.01, "%v units", n)
+				require.InDelta(t, c.wait, r.Wait.Seconds(), 0.01, "%v units", c.units)
 			})
-			synctest.Wait() // so that the largest need not be first
+			synctest.Wait()
 		}
 		free()
 		wg.Wait()
