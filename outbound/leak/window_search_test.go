@@ -93,18 +93,6 @@ func TestNoLongHistoryBreaksAWindow(t *testing.T) {
 			s.tau, s.fates = tau, []int{0, 1, dead}
 		}
 		s.lenient = round%4 == 1
-		w := newWorld(&s)
-		var path, all []move
-		for range s.depth {
-			all = w.moves(all[:0])
-			m := all[r.IntN(len(all))]
-			if r.IntN(3) == 0 { // else most moves would be settles
-				m = move{'t', 0, int8(r.IntN(len(s.steps)))}
-			}
-			path = append(path, m)
-			if err := w.do(m); err != nil {
-				t.Fatalf("%s, %v, after %v: %v", s.name, s.shapes, path, err)
-			}
-		}
+		s.play(t, r)
 	}
 }

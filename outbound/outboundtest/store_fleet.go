@@ -37,14 +37,12 @@ func law(l outbound.Limit) leak.Limit {
 // trip is a call that was admitted somewhere between these times.
 type trip struct{ sent, arrived time.Time }
 
-// rate has sixteen callers ask for 300 ms. It counts the calls admitted between a request
-// and a later reply, so it does not matter how long trips take.
-func (e *exam) rate() {
-	const callers, capacity, perSecond = 16, 10, 500
-	key, limits := e.key(), []leak.Limit{{Capacity: capacity, Rate: perSecond}}
+// rush has sixteen callers ask for 300 ms, and returns the calls that were admitted.
+func (e *exam) rush(limit leak.Limit) (admitted []trip) {
+	const callers = 16
+	key, limits := e.key(), []leak.Limit{limit}
 	stores := e.workers()
 	var mu sync.Mutex
-	var admitted []trip
 	var all sync.WaitGroup
 	begin := time.Now()
 	for i := range callers {
@@ -67,6 +65,14 @@ func (e *exam) rate() {
 		})
 	}
 	all.Wait()
+	return admitted
+}
+
+// rate lets callers rush. It counts the calls admitted between a request
+// and a later reply, so it does not matter how long trips take.
+func (e *exam) rate() {
+	const capacity, perSecond = 10, 500
+	admitted := e.rush(leak.Limit{Capacity: capacity, Rate: perSecond})
 	slices.SortFunc(admitted, func(a, b trip) int { return a.arrived.Compare(b.arrived) })
 	for _, first := range admitted {
 		n := 0

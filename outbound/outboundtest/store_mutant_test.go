@@ -260,15 +260,7 @@ func TestStoresThatAreWrongFailTheExam(t *testing.T) {
 		"When is to come":   {fails: "When is", result: func(r *leak.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			failed := examine(t, m.fails, func(id int, on *table) leak.Store {
-				s := m
-				s.id, s.table = id, on
-				return &s
-			}, nil)
-			if len(failed) == 0 {
-				t.Error("it has passed")
-			}
-			t.Log(strings.Join(failed, "\n"))
+			m.fail(t)
 		})
 	}
 }
@@ -323,4 +315,17 @@ func breakable(on *table) StoreHooks {
 			return &again
 		},
 	}
+}
+
+// fail checks that the exam finds the mutant's fault.
+func (m mutant) fail(t *testing.T) {
+	failed := examine(t, m.fails, func(id int, on *table) leak.Store {
+		s := m
+		s.id, s.table = id, on
+		return &s
+	}, nil)
+	if len(failed) == 0 {
+		t.Error("it has passed")
+	}
+	t.Log(strings.Join(failed, "\n"))
 }

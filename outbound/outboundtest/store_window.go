@@ -1,9 +1,7 @@
 package outboundtest
 
 import (
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -90,35 +88,10 @@ func (e *exam) windows() {
 	}
 }
 
-// windowRate has sixteen callers ask for 300 ms, as rate does.
+// windowRate lets callers rush, as rate does.
 func (e *exam) windowRate() {
-	const callers, n, w = 16, 20, 80 * time.Millisecond
-	key, limits := e.key(), []leak.Limit{moving(n, w)}
-	stores := e.workers()
-	var mu sync.Mutex
-	var admitted []trip
-	var all sync.WaitGroup
-	begin := time.Now()
-	for i := range callers {
-		all.Go(func() {
-			s := stores[i%len(stores)]
-			for time.Since(begin) < 300*time.Millisecond {
-				sent := time.Now()
-				r, err := s.Update(bg, key, &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{1}}})
-				if err != nil {
-					e.failf("%v", err)
-					return
-				}
-				if len(r.Charges) > 0 {
-					mu.Lock()
-					admitted = append(admitted, trip{sent, time.Now()})
-					mu.Unlock()
-				}
-				time.Sleep(500*time.Microsecond + rand.N(time.Millisecond))
-			}
-		})
-	}
-	all.Wait()
+	const n, w = 20, 80 * time.Millisecond
+	admitted := e.rush(moving(n, w))
 	for _, first := range admitted {
 		in := 0
 		for _, t := range admitted {
