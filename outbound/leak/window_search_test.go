@@ -31,15 +31,15 @@ var windows = []setting{
 	{name: "window parts", shapes: [][]Limit{{moving(3, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "u", fills: 6, depth: 8, steps: []time.Duration{s1 / 100, s1 / 2}},
 	{name: "window settle", shapes: [][]Limit{{moving(4, s1)}}, costs: costs(1, 3), fates: []int{0}, ops: "s", fills: 5, depth: 6, steps: []time.Duration{s1 / 100, s1 / 2}},
 	{name: "window joint", shapes: [][]Limit{{moving(3, 2*s1), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 1}, {1, 0}, {0, 1}}, fates: []int{0}, ops: "su", fills: 5, depth: 5, steps: []time.Duration{s1 / 2, s1}},
-	{name: "two windows", shapes: [][]Limit{{moving(1, s1/2), moving(3, 2*s1)}}, costs: []Units{{1, 1}, {1, 2}, {0, 1}}, fates: []int{0, dead}, ops: "u", fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "two windows", shapes: [][]Limit{{moving(1, s1/2), moving(3, 2*s1)}}, costs: []Units{{1, 1}, {1, 2}, {0, 1}}, fates: []int{0, dead}, ops: "u", fills: 5, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window held", shapes: [][]Limit{{moving(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "hu", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
-	{name: "window refused", shapes: [][]Limit{{moving(2, s1), {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "rys", events: 2, holds: []time.Duration{0, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "window refused", shapes: [][]Limit{{moving(2, s1), {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "rys", events: 2, holds: []time.Duration{0, 2 * s1}, fills: 5, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window late", shapes: [][]Limit{{moving(2, s1)}}, costs: costs(1, 2), fates: []int{0, 1, dead}, ops: "u", fills: 5, depth: 5, steps: []time.Duration{tau, s1 - tau}, tau: tau},
 	{name: "window resumed", shapes: [][]Limit{{moving(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "ehr", events: 3, holds: []time.Duration{2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window back", shapes: [][]Limit{{moving(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "bhs", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, 12 * s1}},
 	{name: "window changed", shapes: [][]Limit{{named(moving(2, s1))}, {named(moving(3, s1))}, {named(moving(1, 2*s1))}, {named(Limit{Capacity: 1, Rate: 1})}}, costs: costs(1), fates: []int{0}, ops: "cs", events: 2, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window changed, void", shapes: [][]Limit{{named(moving(1, 2*s1))}, {named(moving(2, s1))}, {named(fixed(2, s1))}}, costs: costs(1), fates: []int{0}, ops: "cvu", events: 2, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
-	{name: "window changed, resumed", shapes: [][]Limit{{named(moving(2, s1)), {Capacity: 1, Rate: 1}}, {named(moving(3, 2*s1)), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 0}, {0, 1}}, fates: []int{0}, ops: "ceh", events: 3, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "window changed, resumed", shapes: [][]Limit{{named(moving(2, s1)), {Capacity: 1, Rate: 1}}, {named(moving(3, 2*s1)), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 0}, {0, 1}}, fates: []int{0}, ops: "ceh", events: 3, holds: []time.Duration{s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "fixed", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "", fills: 6, depth: 9, steps: []time.Duration{s1 / 4, s1}},
 	{name: "fixed joint", shapes: [][]Limit{{fixed(3, 2*s1), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 1}, {0, 1}}, fates: []int{0}, ops: "s", fills: 6, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "fixed held", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "her", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
@@ -47,7 +47,7 @@ var windows = []setting{
 
 // windowTurns are worlds of workers with different windows for one key.
 var windowTurns = []setting{
-	{name: "two capacities of a window", shapes: [][]Limit{{named(moving(3, s1))}, {named(moving(1, s1))}}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 6, steps: []time.Duration{s1 / 2}},
+	{name: "two capacities of a window", shapes: [][]Limit{{named(moving(3, s1))}, {named(moving(1, s1))}}, costs: costs(1, 2), fates: []int{0, dead}, ops: "sue", events: 1, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}},
 	{name: "two windows of a key", shapes: [][]Limit{{named(moving(2, s1))}, {named(moving(2, 2*s1))}}, costs: costs(1), fates: []int{0}, ops: "suhr", events: 1, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "a window and a limit", shapes: [][]Limit{{named(moving(2, s1)), {Capacity: 1, Rate: 1}}, {named(Limit{Capacity: 1, Rate: 1}), {Capacity: 1, Rate: 1}}}, costs: []Units{{1, 1}}, fates: []int{0}, ops: "suhe", events: 1, holds: []time.Duration{s1}, fills: 4, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "a window of some", shapes: [][]Limit{{{Capacity: 1, Rate: 2}, named(moving(2, 2*s1))}, {{Capacity: 1, Rate: 2}, none}}, costs: []Units{{1, 1}, {1, 0}}, fates: []int{0}, ops: "su", fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
