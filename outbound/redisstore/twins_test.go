@@ -142,7 +142,7 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 	}
 	w.lead = m.Lead
 	was := *m
-	was.Stored = was.Clone()
+	was.Stored, was.others = was.Clone(), slices.Clip(was.others)
 	try := func(s leak.Stored, bent int) (*leak.Op, leak.Reply) {
 		own := clone(op)
 		snap(own, s.Clone(), at, bent)
@@ -155,6 +155,7 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 	if w.err == nil && w.compare(own, &want, got) != nil {
 		own, want = w.search(op, try, &was)
 	}
+	w.consider(op, try, &was, at)
 	before := clone(op)
 	w.before = func() string {
 		return fmt.Sprintf("%s\nfrom       %+v\nlogs       %+v", describe(before), was, was.State.Logs)
@@ -209,6 +210,29 @@ func (w *twins) search(op *leak.Op, try func(leak.Stored, int) (*leak.Op, leak.R
 		}
 	}
 	return try(was.Stored, 0)
+}
+
+// consider adds the states that the store may have now because it was in one of the others. Those
+// that were ahead of the clock, which has gone back, can give the same answer and yet be
+// kept as of another time: a hold, for one, forgets how long the last one had to go.
+func (w *twins) consider(op *leak.Op, try func(leak.Stored, int) (*leak.Op, leak.Reply), was *model, at time.Duration) {
+	m := &w.model
+	back := was.State.At > at
+	for _, s := range was.others {
+		back = back || s.State.At > at
+	}
+	if !back {
+		return
+	}
+	is := *m
+	var also []leak.Stored
+	for _, s := range was.others {
+		if _, again := try(s, 0); m.State.At != is.State.At && w.compare(op, &again, &w.got) == nil {
+			also = append(also, m.Stored)
+		}
+	}
+	*m = is
+	m.others = append(also, is.others...)
 }
 
 func (w *twins) finish(op *leak.Op, want, got *leak.Reply) leak.Reply {
