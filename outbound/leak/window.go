@@ -221,7 +221,8 @@ func (g *Log) merge(l *Limit) {
 	if l.Kind == Fixed {
 		first = max(first, min(b.First, b.Last))
 	}
-	g.Entries[at] = Entry{first, b.Last, a.Units + b.Units}
+	// A return may have left an entry of a Fixed limit later than the next.
+	g.Entries[at] = Entry{first, max(a.Last, b.Last), a.Units + b.Units}
 	g.Entries = slices.Delete(g.Entries, at+1, at+2)
 }
 

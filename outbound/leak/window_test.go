@@ -235,6 +235,33 @@ func keyWithLogs(t testing.TB) Stored {
 	return s
 }
 
+// A return leaves what is left of a fixed window's entry later than the marks behind it. When the
+// log is full and both become one entry, it is still an entry, and not garbage to who reads it back.
+func TestAFullLogWithReturnsIsNoGarbage(t *testing.T) {
+	l := fixed(1000, time.Minute)
+	var g Log
+	g.fill(&l, 1, 0, 0, 0)
+	g.fill(&l, 1, 30*time.Second, 0, 0)
+	g.drip(&l, 1000, time.Minute)
+	g.settle(&l, 0, 1, 0, 0)
+	marks := len(g.Entries) - 1
+	for k := range time.Duration(maxEntries - marks) {
+		g.add(&l, Entry{2*time.Minute + k*time.Second, 2*time.Minute + k*time.Second, 1})
+	}
+	first := g.Entries[0]
+	for _, e := range g.Entries[1:] {
+		if e.First > e.Last+1 {
+			t.Errorf("%+v begins after its end", e)
+		}
+	}
+	if marks < parts/2 || first.First > first.Last || first.First != 30*time.Second || first.Units < 2 {
+		t.Fatalf("%d marks, %+v first", marks, first)
+	}
+	if g.known = false; !g.sound(false) {
+		t.Errorf("garbage: %+v", g.Entries[0])
+	}
+}
+
 // A copy by assignment shares the logs, and a Clone does not.
 func TestACloneOfAKeySharesNoLog(t *testing.T) {
 	s := keyWithLogs(t)

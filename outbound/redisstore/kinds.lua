@@ -520,7 +520,7 @@ cold = function()
     end
     local first = min(t[at], t[at + 1])
     if l.kind == fixed then first = max(first, min(t[at + 3], t[at + 4])) end
-    t[at], t[at + 1], t[at + 2] = first, t[at + 4], t[at + 2] + t[at + 5]
+    t[at], t[at + 1], t[at + 2] = first, max(t[at + 1], t[at + 4]), t[at + 2] + t[at + 5]
     for k = at + 3, #t do t[k] = t[k + 3] end
   end
 
