@@ -61,7 +61,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 		}
 		var m leak.Stored
 		var charges [2][2][]leak.Charge // as the store counts, and as the arithmetic does; of each worker
-		var idle time.Duration // since the last change
+		var idle time.Duration          // since the last change
 		for step := range 60 {
 			i := r.IntN(2)
 			op := leak.Op{Limits: workers[i], Action: leak.Book, Wait: time.Duration(r.IntN(3)) * 2 * time.Second, Horizon: time.Minute}
