@@ -290,7 +290,7 @@ func TestHundredsOfHoursOfTrafficKeepTheLimitsAndUseThem(t *testing.T) {
 		{[2][]Limit{{{Capacity: 2, LeakRate: 1}, {Capacity: 10, LeakRate: 0.2, Name: "longer"}, {Capacity: 50, LeakRate: 3, Unit: 1}},
 			{{Capacity: 1, LeakRate: 0.8}, {Capacity: 5, LeakRate: 0.4, Name: "longer"}, {Capacity: 10, LeakRate: 3, Unit: 1}}}, two},
 	}
-	phases := 3
+	phases := 2
 	switch {
 	case raced || testing.Short():
 		phases = 1

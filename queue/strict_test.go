@@ -116,7 +116,7 @@ func TestAStrictAPIRefusesNoCallOfALimitThatMatches(t *testing.T) {
 		}
 	}
 	for _, m := range all {
-		const windows = 20
+		const windows = 12
 		api := m.run(t, windows)
 		report := api.Report()
 		if report.Refused > 0 {

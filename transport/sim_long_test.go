@@ -80,7 +80,7 @@ func (m *moody) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func TestAnAPIThatRefusesForEverIsAskedOncePerMaxHold(t *testing.T) {
-	const calm, storm = 10 * time.Minute, 5 * time.Hour
+	const calm, storm = 10 * time.Minute, 3 * time.Hour
 	for name, c := range map[string]struct {
 		after   string
 		resume  bool

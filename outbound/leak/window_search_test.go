@@ -73,7 +73,7 @@ func TestNoSmallHistoryBreaksAWindow(t *testing.T) {
 
 // The histories are long and random, of all operations together.
 func TestNoLongHistoryBreaksAWindow(t *testing.T) {
-	rounds := [...]int{300, 0, 20_000, 1_000_000}[deeper()+2]
+	rounds := [...]int{300, 0, 10_000, 1_000_000}[deeper()+2]
 	firsts := []Limit{moving(1, s1), moving(2, s1), moving(3, 2*s1), moving(2, s1/2), moving(4, 3*s1), {Capacity: 2, Rate: 1}}
 	seconds := []Limit{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}, moving(3, 2*s1), moving(2, s1/2)}
 	for round := range rounds {

@@ -31,7 +31,7 @@ func stepsOf(all int) int {
 	case os.Getenv("DRIPFEED_LONG") != "":
 		return all
 	}
-	return all / 4
+	return all / 6
 }
 
 // perTrace is the largest number of steps in one trace.

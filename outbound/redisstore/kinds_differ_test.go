@@ -42,7 +42,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 		{Kind: leak.Fixed, Capacity: 10, Rate: 2, Window: 5 * time.Second}, {Kind: leak.Fixed, Capacity: 6, Rate: 0.1, Window: time.Minute},
 		{Kind: leak.Hourly, Capacity: 50}, {Kind: leak.Daily, Zone: "UTC", Capacity: 200},
 	}
-	keys := 12
+	keys := 8
 	if raced || testing.Short() {
 		keys = 6
 	}

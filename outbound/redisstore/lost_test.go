@@ -61,7 +61,7 @@ func decisions() int64 {
 	case raced || testing.Short():
 		return 4_000
 	}
-	return 10_000
+	return 6_000
 }
 
 func ofScripts(words []string) bool { return words[0] == "EVALSHA" || words[0] == "EVAL" }

@@ -25,7 +25,7 @@ func TestACallerBackAtRetryAfterIsAdmittedByRedis(t *testing.T) {
 	store := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	ctx := context.Background()
 	r := rand.New(rand.NewPCG(4, 4))
-	for i := range 150 {
+	for i := range 100 {
 		if raced && i%5 > 0 {
 			continue
 		}
