@@ -25,6 +25,7 @@ func main() {
 	flag.DurationVar(&o.Benchtime, "benchtime", 200*time.Millisecond, "least time of a measurement")
 	flag.IntVar(&o.Keys, "keys", 1_000_000, "most keys, up to a million")
 	flag.IntVar(&o.Waiters, "waiters", 100_000, "goroutines that wait")
+	flag.IntVar(&o.Window, "window", 5000, "calls of the larger windows, at least 400; the smaller have a fifth")
 	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with others")
 	flag.BoolVar(&o.Strict, "strict", false, "with -against: fail if a row of this tree is worse")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")

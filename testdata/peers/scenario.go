@@ -8,6 +8,7 @@ type options struct {
 	Benchtime time.Duration
 	Keys      int
 	Waiters   int
+	Window    int           // most calls of the windows
 	Idle      time.Duration // how long to watch waiters while nothing happens
 
 	Against string // the other tree; "": compare no trees

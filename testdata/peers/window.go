@@ -22,11 +22,11 @@ func windowers() []contender {
 // windowScenarios lists the scenarios of windows in memory, in the order of the tables.
 func windowScenarios(o options) []scenario {
 	return []scenario{
-		fullWindow(o, 1000),
-		fullWindow(o, 5000),
-		spentWindow(o, 5000),
-		windowSize(1000),
-		windowSize(5000),
+		fullWindow(o, o.Window/5),
+		fullWindow(o, o.Window),
+		spentWindow(o, o.Window),
+		windowSize(o.Window / 5),
+		windowSize(o.Window),
 	}
 }
 

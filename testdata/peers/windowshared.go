@@ -21,8 +21,8 @@ func windowSharers() []contender {
 // tables.
 func windowSharedScenarios(o options, s *server) []scenario {
 	return []scenario{
-		fullSharedWindow(o, s, 5000, 1),
-		fullSharedWindow(o, s, 5000, 64),
+		fullSharedWindow(o, s, o.Window, 1),
+		fullSharedWindow(o, s, o.Window, 64),
 	}
 }
 
