@@ -50,7 +50,8 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // one without a Name, give the new one a Name: without it both are named by what they
 // say, the old one is another limit than that of the old workers, and while the release
 // rolls out the fleet goes up to twice as fast. So it does where a limit is given
-// another Name.
+// another Name, and where the numbers of one of several without a Name change, such as
+// Window(100, time.Hour) beside another limit to Window(50, time.Hour).
 //
 // NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
 // would give each of N workers the whole quota. A limit [AtOnce] is this bucket's own:
@@ -197,7 +198,8 @@ func (b *Bucket) Resume(ctx context.Context) error {
 
 // SetLimits replaces the limits, for all workers that share the bucket. Limits are
 // matched by Unit and Name, and one without a Name first by what it says, such as "10
-// per 1s", with those that this bucket knows to be in force: the level of one that
+// per 1s", or by all of that but its numbers if it is the only such one, with those that
+// this bucket knows to be in force: the level of one that
 // stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
 // for the next second go at their places, and nobody overtakes them; places further
 // away are void, and callers that wait book anew, by the new limits. A limit that becomes

@@ -44,8 +44,10 @@ type Limit struct {
 	// Name says which limit this is in errors, events and metrics, and matches
 	// a limit with its successor in [Bucket.SetLimits]. It may be empty. Where a bucket
 	// has several of one unit without a name, each is named by what it says, such as
-	// "10 per 1s": of those, one with another number is another limit. Give one that
-	// comes later a name of its own: [NewSharedBucket] says why.
+	// "10 per 1s". In SetLimits one with other numbers stays the same limit, and keeps the
+	// name that says the old ones, if it is the only such one of its unit and window, or of
+	// its period and zone. Between buckets of one key it is another limit: give each a name
+	// there, and one that comes later as well. [NewSharedBucket] says why.
 	Name string
 
 	n      float64       // Per: so many
@@ -246,23 +248,44 @@ func perOf(l *leak.Limit) float64 {
 	return n
 }
 
-// unnamed reports whether the limit has a level and was given no name.
-func (l *Limit) unnamed() bool { return !l.atOnce && (l.Name == "" || l.Name == l.says()) }
+// unnamed reports whether the limit has a level and was given no name. What it is called may
+// be what a limit said whose level it has: [inherit].
+func (l *Limit) unnamed() bool {
+	if l.atOnce || l.Name == "" {
+		return !l.atOnce
+	}
+	if l.kind == leak.Leaky && l.window == 0 {
+		var capacity, rate float64
+		n, _ := fmt.Sscanf(strings.TrimPrefix(l.Name, fmt.Sprintf("(unit %d): ", l.Unit)), "%g at once, %g/s", &capacity, &rate)
+		return n == 2 && l.Name == (&Limit{Capacity: capacity, LeakRate: rate, Unit: l.Unit}).says()
+	}
+	says, ok := strings.CutSuffix(l.Name, l.shape())
+	n, err := strconv.ParseFloat(says, 64)
+	return ok && err == nil && digits(n) == says
+}
 
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
-	n := l.n
 	switch {
-	case l.kind.Calendar():
-		return digits(l.Capacity) + l.period()
-	case l.kind != leak.Leaky:
-		n = l.Capacity
-	case l.window == 0:
+	case l.kind == leak.Leaky && l.window == 0:
 		m := *l
 		m.Name = ""
 		return m.String()
+	case l.kind == leak.Leaky:
+		return digits(l.n) + l.shape()
 	}
-	return digits(n) + " per " + short(l.window)
+	return digits(l.Capacity) + l.shape()
+}
+
+// shape is what the limit says but for its numbers.
+func (l *Limit) shape() string {
+	switch {
+	case l.kind.Calendar():
+		return l.period()
+	case l.window == 0:
+		return ""
+	}
+	return " per " + short(l.window)
 }
 
 // period names the period of a calendar: " per day (Europe/Berlin)".

@@ -38,22 +38,48 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 }
 
 // inherit gives limits without a name the name that they have among those in force. So they
-// stay the same limits when another of their unit comes or goes.
+// stay the same limits when another of their unit comes or goes, or when their numbers change:
+// one that does not say the same is the one that differs in its numbers alone.
 func inherit(limits, inForce []Limit) {
-	for i := range limits {
-		l := &limits[i]
-		if !l.unnamed() {
-			continue
-		}
-		says := l.says()
-		heir := func(m Limit) bool { return m.Unit == l.Unit && m.unnamed() && m.says() == says }
-		if j := find(inForce, l); j >= 0 && heir(inForce[j]) {
-			continue
-		}
-		if j := slices.IndexFunc(inForce, heir); j >= 0 && find(limits, &inForce[j]) < 0 {
-			l.Name = inForce[j].Name
+	was, is := unnamed(inForce), unnamed(limits)
+	for _, alike := range [...]func(l, m *Limit) bool{
+		func(l, m *Limit) bool { return l.says() == m.says() },
+		func(l, m *Limit) bool { return l.kind == m.kind && l.shape() == m.shape() },
+		func(l, m *Limit) bool { return l.shape() == m.shape() },
+	} {
+		for _, l := range slices.Clone(is) {
+			like := func(m *Limit) bool { return m.Unit == l.Unit && alike(l, m) }
+			i, j := only(is, like), only(was, like)
+			if i < 0 || j < 0 {
+				continue
+			}
+			if at := find(limits, was[j]); at < 0 {
+				l.Name = was[j].Name
+			} else if &limits[at] != l {
+				continue
+			}
+			is, was = slices.Delete(is, i, i+1), slices.Delete(was, j, j+1)
 		}
 	}
+}
+
+// unnamed returns those of limits that were given no name.
+func unnamed(limits []Limit) (all []*Limit) {
+	for i := range limits {
+		if limits[i].unnamed() {
+			all = append(all, &limits[i])
+		}
+	}
+	return all
+}
+
+// only returns the index of the only limit that is like that, or -1.
+func only(limits []*Limit, like func(*Limit) bool) int {
+	i := slices.IndexFunc(limits, like)
+	if i >= 0 && slices.ContainsFunc(limits[i+1:], like) {
+		return -1
+	}
+	return i
 }
 
 // findAtOnce returns the index of the AtOnce, or -1.

@@ -1,0 +1,81 @@
+package outbound_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// A limit without a name whose number is lowered, and raised again, keeps what is in it: else
+// as many would go once more.
+func TestALimitWithoutANameKeepsItsLevelWhenItsNumberChanges(t *testing.T) {
+	many, window, day := outbound.Limit{Capacity: 1000, LeakRate: 1000}, outbound.Window(100, time.Hour), outbound.Daily(100, time.UTC)
+	hundred := outbound.Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
+	for name, sets := range map[string][][]outbound.Limit{
+		"a window":                {{many, window}, {many, outbound.Window(50, time.Hour)}, {many, outbound.Window(25, time.Hour)}, {many, window}},
+		"set again":               {{many, window}, {many, outbound.Window(50, time.Hour)}, {many, outbound.Window(50, time.Hour)}},
+		"another goes":            {{many, window}, {outbound.Window(50, time.Hour)}, {many, outbound.Window(40, time.Hour)}, {window}},
+		"another comes":           {{window}, {outbound.Window(50, time.Hour), many}, {many, outbound.Window(40, time.Hour)}},
+		"another kind":            {{many, window}, {many, outbound.FixedWindow(50, time.Hour)}, {many, outbound.Window(60, time.Hour)}},
+		"two kinds":               {{outbound.PerHour(1e9).Burst(200), window}, {outbound.Window(50, time.Hour), outbound.PerHour(2e9).Burst(300)}},
+		"two windows":             {{window, outbound.Window(10_000, 25*time.Hour)}, {outbound.Window(9_000, 25*time.Hour), outbound.Window(50, time.Hour)}},
+		"a day":                   {{many, day}, {many, outbound.Daily(50, time.UTC)}, {outbound.Daily(40, time.UTC)}, {day, many}},
+		"a day, and another's":    {{outbound.Daily(1000, berlin), day}, {outbound.Daily(900, berlin), outbound.Daily(50, time.UTC)}},
+		"a literal":               {{outbound.PerSecond(1000).Burst(1000), {Capacity: 100, LeakRate: 1e-6}}, {outbound.PerSecond(1000).Burst(1000), {Capacity: 50, LeakRate: 2e-6}}, {{Capacity: 90, LeakRate: 1e-6}}},
+		"a literal of other unit": {{many, hundred, outbound.Window(1e6, time.Hour).Of(1, "")}, {outbound.Window(2e6, time.Hour).Of(1, ""), {Capacity: 50, LeakRate: 2e-6, Unit: 1}, many}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, shared := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					time.Sleep(12 * time.Hour)
+					b := outbound.Must(outbound.NewBucket("k", sets[0]...))
+					if shared {
+						b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", sets[0]...))
+					}
+					if _, err := b.Acquire(background, outbound.Cost{100, 100}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(2 * time.Second)
+					for _, limits := range sets[1:] {
+						if err := b.SetLimits(background, limits...); err != nil {
+							t.Fatal(err)
+						}
+						if _, err := b.Acquire(background, outbound.Cost{1, 1}); !errors.Is(err, outbound.ErrThrottled) {
+							t.Fatalf("shared: %v, with %v: %v, want no room", shared, limits, err)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+var berlin = func() *time.Location {
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	return zone
+}()
+
+// Which of several stays is not guessed: the one that differs in its numbers alone is to be the
+// only one.
+func TestOfSeveralLimitsThatDifferInNumbersNoneInherits(t *testing.T) {
+	b := outbound.Must(outbound.NewBucket("k", outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Limit{Capacity: 20, LeakRate: 0.5}, outbound.Window(9, time.Hour).Of(0, "9 in an hour")))
+	if _, err := b.Acquire(background, outbound.Cost{5}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetLimits(background, outbound.Limit{Capacity: 11, LeakRate: 1}, outbound.Limit{Capacity: 21, LeakRate: 0.5}, outbound.Window(8, time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	states, err := b.States(background)
+	for i, name := range []string{"11 at once, 1/s", "21 at once, 0.5/s", "8 per 1h"} {
+		if err != nil || len(states) != 3 || states[i].Limit.Name != name || states[i].Level != 0 {
+			t.Fatalf("%+v, %v", states, err)
+		}
+	}
+}
