@@ -179,17 +179,19 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 		if n <= 0 {
 			continue
 		}
-		n += level.Level + ahead[l.Unit]
-		full := n > l.Capacity*(1+0.5e-9) // as the law has it
+		n += ahead[l.Unit]
+		full := level.Level+n > l.Capacity*(1+0.5e-9) // as the law has it
 		switch {
 		case l.Kind == leak.Leaky:
-			w = max(w, l.Above(n, l.Capacity))
+			w = max(w, l.Above(level.Level+n, l.Capacity))
 		case full && l.Kind.Calendar():
 			real = max(real, time.Duration(level.Top))
 		case full:
-			// The first that went comes back after Top, and then a capacity in each window.
-			windows := math.Ceil(n/l.Capacity-1e-9) - 2
-			w = max(w, later(time.Duration(level.Top), time.Duration(min(windows*float64(l.Window), math.MaxInt64/2))))
+			// All that is in it may come back together, after Top, and then a capacity goes
+			// in each window. What is above the brim does not come back later than the rest.
+			windows := max(0, math.Ceil((min(level.Level, l.Capacity)+n)/l.Capacity-1e-9)-2)
+			from := max(time.Duration(level.Top), k.state.Last)
+			w = max(w, later(from, time.Duration(min(windows*float64(l.Window), math.MaxInt64/2))))
 		}
 	}
 	return max(real, k.state.Real(w))
