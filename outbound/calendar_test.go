@@ -159,8 +159,40 @@ func TestAMonthIsABudget(t *testing.T) {
 			t.Error("a budget that is spent is idle")
 		}
 		until(t, "2024-03-01T00:00:01Z")
-		if s := states(t, b)[0]; s.Level != 0 || s.EmptyIn != 0 || s.NextIn != 0 || !b.Idle() {
+		if s := states(t, b)[0]; s.Level != 0 || s.EmptyIn != 31*24*time.Hour || s.NextIn != 0 || !b.Idle() {
 			t.Errorf("%+v, idle %v", s, b.Idle())
+		}
+	})
+}
+
+// EmptyIn of a calendar is the reset, also where nothing is used, and where calls around it
+// count in the next period as well.
+func TestAStateOfACalendarTellsTheReset(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		if err := mine.SetLimits(ctx, Monthly(100, time.UTC), Window(1000, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "2024-02-20T00:00:00Z")
+		reset := time.Date(2024, 3, 1, 0, 0, 0, 0, time.UTC).Add(leak.Slack)
+		for _, at := range []string{"2024-02-20T00:00:00Z", "2024-02-29T23:59:59.5Z", "2024-03-01T00:00:00.5Z"} {
+			until(t, at)
+			for _, b := range []*Bucket{mine, other} {
+				if s := states(t, b)[0]; s.EmptyIn != time.Until(reset) {
+					t.Errorf("%v: reset in %v, want %v", at, s.EmptyIn, time.Until(reset))
+				}
+				admit(t, b, 10)
+				if s := states(t, b)[0]; s.EmptyIn != time.Until(reset) || s.NextIn != 0 {
+					t.Errorf("%v, used: reset in %v, want %v; %+v", at, s.EmptyIn, time.Until(reset), s)
+				}
+			}
+		}
+		s, err := mine.Fillup(ctx, Cost{100})
+		if err != nil || !s.Full || s.EmptyIn != 500*time.Millisecond || s.NextIn < s.EmptyIn {
+			t.Errorf("%+v, %v", s, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level < 80 {
+			t.Errorf("%+v", s)
 		}
 	})
 }

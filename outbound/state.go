@@ -19,8 +19,9 @@ type State struct {
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added. Of a calendar it is
-	// the end of the period: the reset.
+	// EmptyIn is how long until the level is 0, if nothing is added. Of a calendar it is how
+	// long until the next period begins, which is the reset, be anything used or not. The level
+	// is then what is booked for that period, and what went in the last second of this one.
 	EmptyIn time.Duration
 	// NextIn is how long until there is room for one more unit; 0: now. For a
 	// limit of a capacity below one unit, until it is empty. For a window without room,
@@ -37,13 +38,16 @@ type State struct {
 
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
-	s := &r.State
+	s, periods := &r.State, r.force.calendar.at(r.Unix)
 	all := make([]State, 0, maxLimits)
 	for i := range r.force.law {
 		level := s.Level[i].Level
 		l := &r.force.law[i]
 		is := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
 		is.EmptyIn, is.NextIn = comeBack(l, s, &s.Level[i])
+		if l.Kind.Calendar() {
+			is.EmptyIn = time.Duration(periods[i].End)*time.Second + leak.Slack - r.Unix
+		}
 		all = append(all, is)
 	}
 	if a := r.atOnce; a != nil {
@@ -59,8 +63,8 @@ func (r *reply) states() []State {
 	return all
 }
 
-// comeBack returns how long it is until all units of a limit have come back, and until the
-// first has.
+// comeBack returns how long it is until all units of a limit have come back, for a calendar
+// those booked for the next period too, and until the first has.
 func comeBack(l *leak.Limit, s *leak.State, level *leak.Level) (all, next time.Duration) {
 	room := max(0, l.Capacity-1)
 	if l.Kind == leak.Leaky {
