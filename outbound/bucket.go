@@ -169,7 +169,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if c == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}
-	return clock.wait(&Cost{}, &c) == 0 && b.slots().room(), nil
+	return clock.wait(&Cost{}, &Cost{}, &c) == 0 && b.slots().room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -160,18 +161,38 @@ func (k *Clock) Same(older *Clock) bool {
 		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
 }
 
-// Earliest returns a lower bound of the time at which a call of this cost can
-// go, if calls of a total cost ahead go before it. It knows nothing of calls at
-// once. A cost that can never go is a [*CostError].
-func (k *Clock) Earliest(ahead, c *Cost) (time.Time, error) {
+// Booked returns what the tickets were booked for in all, as [Clock.Earliest] wants it: a window
+// gives back at once what has gone, but not what is booked. It leaves tickets out that were
+// booked under other limits than this clock knows, and is 0 if none of those is a window.
+func (k *Clock) Booked(tickets []Ticket) (sum Cost) {
+	if k.limits == nil || !slices.ContainsFunc(k.limits.law, windowed) {
+		return sum
+	}
+	for _, t := range tickets {
+		if t.call.version == k.version {
+			for i, n := range t.call.cost[0] {
+				sum[i] += n
+			}
+		}
+	}
+	return sum
+}
+
+func windowed(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed }
+
+// Earliest returns a lower bound of the time at which a call of this cost can go, if calls
+// of a total cost ahead, which have no places, go before it, and before those what [Clock.Booked]
+// tells of the caller's tickets. It knows nothing of calls at once. A cost that can never go is a
+// [*CostError].
+func (k *Clock) Earliest(booked, ahead, c *Cost) (time.Time, error) {
 	if err := k.core.check(k.limits, c); err != nil {
 		return time.Time{}, err
 	}
-	return k.at.Add(k.wait(ahead, c)), nil
+	return k.at.Add(k.wait(booked, ahead, c)), nil
 }
 
 // wait returns the real time from the reply on.
-func (k *Clock) wait(ahead, c *Cost) time.Duration {
+func (k *Clock) wait(booked, ahead, c *Cost) time.Duration {
 	w, real := max(0, k.state.Last), time.Duration(0)
 	for i := range k.limits.law {
 		l, level := &k.limits.law[i], &k.state.Level[i]
@@ -187,14 +208,20 @@ func (k *Clock) wait(ahead, c *Cost) time.Duration {
 		case full && l.Kind.Calendar():
 			real = max(real, time.Duration(level.Top))
 		case full:
-			// All that is in it may come back together, after Top, and then a capacity goes
-			// in each window. What is above the brim does not come back later than the rest.
-			windows := max(0, math.Ceil((min(level.Level, l.Capacity)+n)/l.Capacity-1e-9)-2)
-			from := max(time.Duration(level.Top), k.state.Last)
-			w = max(w, later(from, time.Duration(min(windows*float64(l.Window), math.MaxInt64/2))))
+			// All that has gone may come back together, after Top, and then a capacity goes in
+			// each window. What is above the brim does not come back later than the rest.
+			top, places := time.Duration(level.Top), min(booked[l.Unit], level.Level)
+			w = max(w, refills(l, level.Level-places, places+n, top), refills(l, level.Level, n, max(top, k.state.Last)))
 		}
 	}
 	return max(real, k.state.Real(w))
+}
+
+// refills returns the dial time, from now on, before which the last of n units cannot go, where
+// nothing of a window's level comes back before top, and there is no room for all of them.
+func refills(l *leak.Limit, level, n float64, top time.Duration) time.Duration {
+	windows := max(0, math.Ceil((min(level, l.Capacity)+n)/l.Capacity-1e-9)-2)
+	return later(top, time.Duration(min(windows*float64(l.Window), math.MaxInt64/2)))
 }
 
 // Tolerance returns how late a call may leave after its place unless somebody

@@ -197,7 +197,7 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 			}
 			clock, earliest := k.Clock, []time.Time(nil)
 			for range 40 {
-				at, err := clock.Earliest(&Cost{float64(len(earliest))}, &Cost{1})
+				at, err := clock.Earliest(&Cost{}, &Cost{float64(len(earliest))}, &Cost{1})
 				if err != nil {
 					t.Fatal(err)
 				}

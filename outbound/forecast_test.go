@@ -3,19 +3,23 @@ package outbound
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// forecast returns in how much time a call of n units goes at the earliest, after so many ahead.
-func forecast(t *testing.T, b *Bucket, ahead, n float64) time.Duration {
+// forecast returns in how much time a call of n units goes at the earliest, after so many ahead
+// and the tickets that are due later.
+func forecast(t *testing.T, b *Bucket, ahead, n float64, tickets ...Ticket) time.Duration {
 	t.Helper()
 	var k Booking
 	if err := b.Book(ctx, &k); err != nil {
 		t.Fatal(err)
 	}
-	at, err := k.Clock.Earliest(&Cost{ahead}, &Cost{n})
+	tickets = slices.DeleteFunc(tickets, func(w Ticket) bool { return !k.Clock.Holds(w) || !k.Clock.Due(w).After(time.Now()) })
+	booked := k.Clock.Booked(tickets)
+	at, err := k.Clock.Earliest(&booked, &Cost{ahead}, &Cost{n})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +73,7 @@ func TestAForecastIsALowerBound(t *testing.T) {
 				return []Limit{all[seed%4].Of(0, "one"), all[r.IntN(4)].Of(0, "other")}
 			}
 			b := Must(NewBucket("k", limits()...))
+			var tickets []Ticket
 			for range 40 {
 				p, err := b.Acquire(ctx, Cost{1})
 				switch r.IntN(20) {
@@ -81,7 +86,9 @@ func TestAForecastIsALowerBound(t *testing.T) {
 				case 3:
 					err = b.Hold(ctx, time.Duration(1+r.IntN(int(2*time.Second))))
 				case 4:
-					err = b.Book(ctx, &Booking{Costs: []Cost{{1}, {2}}, Wait: 5 * time.Second, Horizon: time.Second})
+					k := Booking{Costs: []Cost{{1}, {2}}, Wait: 5 * time.Second, Horizon: time.Second}
+					err = b.Book(ctx, &k)
+					tickets = append(tickets, k.Tickets...)
 				case 5, 6:
 					time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
 				}
@@ -90,7 +97,7 @@ func TestAForecastIsALowerBound(t *testing.T) {
 				}
 			}
 			ahead := float64(r.IntN(30))
-			least, begin := forecast(t, b, ahead, 1), time.Now()
+			least, begin := forecast(t, b, ahead, 1, tickets...), time.Now()
 			for range int(ahead) {
 				went(t, b, 1)
 			}

@@ -263,7 +263,7 @@ func pauseAfter(wasted int) time.Duration {
 func (s *state) bookableAt(w *waiter, now time.Time) time.Time {
 	soonest, at := now.Add(retry), time.Time{}
 	if s.clock.Known() {
-		at, _ = s.clock.Earliest(&outbound.Cost{}, &w.cost)
+		at, _ = s.clock.Earliest(&outbound.Cost{}, &outbound.Cost{}, &w.cost)
 	}
 	if news := now.Add(newsCheck); s.shared && at.After(news) {
 		at = news // another worker may have changed the limits

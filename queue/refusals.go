@@ -21,7 +21,8 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	// that would be the first.
 	if s.clock.Known() && (s.line.n > 0 || len(s.line.unused) == 0) {
 		var err error
-		if earliest, err = s.clock.Earliest(&s.line.unplacedCost, &w.cost); err != nil {
+		booked := s.clock.Booked(s.line.tickets)
+		if earliest, err = s.clock.Earliest(&booked, &s.line.unplacedCost, &w.cost); err != nil {
 			return err
 		}
 		earliest = latest(earliest, s.soonest)
@@ -38,7 +39,8 @@ func (s *state) admit(w *waiter, now time.Time) error {
 // hopeless returns the calls that now miss their deadlines, after a hold, a Resume or a change
 // of limits.
 func (s *state) hopeless(now time.Time) (all []refusal) {
-	i := 0                  // of the next place
+	i := 0 // of the next place
+	booked := s.clock.Booked(s.line.tickets)
 	var ahead outbound.Cost // of the calls without a place that come before
 	for w := s.line.first; w != nil; w = w.next {
 		var at time.Time
@@ -47,7 +49,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		if placed {
 			at = s.clock.Due(s.line.tickets[i])
 		} else {
-			at, err = s.clock.Earliest(&ahead, &w.cost)
+			at, err = s.clock.Earliest(&booked, &ahead, &w.cost)
 			at = latest(at, s.soonest)
 		}
 		switch {
@@ -98,7 +100,7 @@ func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Ti
 			continue
 		}
 		e := *far // the caller may change it
-		if at, err := s.clock.Earliest(&outbound.Cost{}, &w.cost); err == nil {
+		if at, err := s.clock.Earliest(&outbound.Cost{}, &outbound.Cost{}, &w.cost); err == nil {
 			e.RetryAfter = max(e.RetryAfter, at.Sub(now))
 		}
 		all = append(all, refusal{w, &e})
