@@ -165,7 +165,7 @@ func (k *Clock) Same(older *Clock) bool {
 // gives back at once what has gone, but not what is booked. It leaves tickets out that were
 // booked under other limits than this clock knows, and is 0 if none of those is a window.
 func (k *Clock) Booked(tickets []Ticket) (sum Cost) {
-	if k.limits == nil || !slices.ContainsFunc(k.limits.law, windowed) {
+	if !k.windows() {
 		return sum
 	}
 	for _, t := range tickets {
@@ -178,7 +178,10 @@ func (k *Clock) Booked(tickets []Ticket) (sum Cost) {
 	return sum
 }
 
-func windowed(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed }
+// windows reports whether a limit is a window.
+func (k *Clock) windows() bool {
+	return k.limits != nil && slices.ContainsFunc(k.limits.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
+}
 
 // Earliest returns a lower bound of the time at which a call of this cost can go, if calls
 // of a total cost ahead, which have no places, go before it, and before those what [Clock.Booked]
@@ -224,13 +227,19 @@ func refills(l *leak.Limit, level, n float64, top time.Duration) time.Duration {
 	return later(top, time.Duration(min(windows*float64(l.Window), math.MaxInt64/2)))
 }
 
-// Tolerance returns how late a call may leave after its place unless somebody
-// knows better: a tenth of the time in which a unit leaks out of the limit that
+// Tolerance returns how late a call may leave after its place: as late as is asked, but 5 ms at
+// most with a limit made by [Window] or [FixedWindow], of which all of a late burst would come on
+// top. If 0 is asked it is a tenth of the time in which a unit leaks out of the limit that
 // drains soonest, at least 5 ms and at most 50 ms, which is that of calendars alone.
-// With a limit made by [Per] or its kin, or by [Window], it is 5 ms: what it leaves for
+// With a limit made by [Per] or its kin, or by Window, it is 5 ms: what it leaves for
 // arrivals that move closer together is 10 ms, and the network wants its share.
-func (k *Clock) Tolerance() time.Duration {
-	if k.limits == nil || len(k.limits.law) == 0 {
+func (k *Clock) Tolerance(asked time.Duration) time.Duration {
+	switch {
+	case asked > 0 && k.windows():
+		return min(asked, shortTolerance)
+	case asked > 0:
+		return asked
+	case k.limits == nil || len(k.limits.law) == 0:
 		return shortTolerance
 	}
 	limits := k.limits.law

@@ -25,11 +25,12 @@ type Config struct {
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after its place. A later one gives the place
 	// back and books anew, so that a process that was paused does not let all calls go
-	// together that came due meanwhile. Up to LeakRate*Tolerance units above the limit may
+	// together that came due meanwhile. Up to LeakRate*Tolerance units above a leaky limit may
 	// leave by it, and a process whose timers are later loses throughput (see Stats.Late).
-	// At most 100 ms. 0: 5 ms with limits made by outbound.Per and its kin, or by
-	// outbound.Window; else a tenth of the time that a unit takes to leak, at least 5 ms and at
-	// most 50 ms.
+	// At most 100 ms, and with outbound.Window or outbound.FixedWindow more than 5 ms counts as
+	// 5 ms, because a burst that leaves late could double what a window sees. 0: 5 ms with these
+	// and with limits made by outbound.Per and its kin; else a tenth of the time that a unit
+	// takes to leak, at least 5 ms and at most 50 ms.
 	Tolerance time.Duration
 }
 

@@ -142,6 +142,36 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 	})
 }
 
+// All of a window may leave together, so a tolerance of more than a window has to spare counts
+// as 5 ms.
+func TestNoToleranceBreaksThePromiseOfAWindow(t *testing.T) {
+	for _, l := range []outbound.Limit{outbound.Window(10, time.Second), outbound.FixedWindow(10, time.Second)} {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.PerSecond(1000), l), Config{Tolerance: maxTolerance})
+			var h outboundtest.History
+			for range 40 {
+				go func() {
+					q.Acquire(bg, outbound.Cost{1})
+					h.Add(time.Now(), 1)
+				}()
+			}
+			for begin := time.Now(); h.Len() < 40; {
+				if h.Len() == 10 {
+					time.Sleep(time.Second - time.Since(begin))
+					pause(q, 80*time.Millisecond)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if w := h.Worst(time.Second); w.Units > 10 {
+				t.Errorf("%v: %v calls in a second: %+v", l, w.Units, w)
+			}
+			if q.Stats().Late == 0 {
+				t.Errorf("%v: nobody was late", l)
+			}
+		})
+	}
+}
+
 // The bucket tells of as many late places as Stats.Late counts.
 func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

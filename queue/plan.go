@@ -64,12 +64,7 @@ type state struct {
 }
 
 // tolerance is how late a call may leave.
-func (s *state) tolerance() time.Duration {
-	if s.config.Tolerance > 0 {
-		return s.config.Tolerance
-	}
-	return s.clock.Tolerance()
-}
+func (s *state) tolerance() time.Duration { return s.clock.Tolerance(s.config.Tolerance) }
 
 // dueIn is how long until the place is due.
 func (s *state) dueIn(t outbound.Ticket, now time.Time) time.Duration { return s.clock.Due(t).Sub(now) }
