@@ -103,8 +103,8 @@ func (b *Bucket) Shared() bool {
 // answered too late four times: an answer from a shared store that comes more than
 // 100 ms later than its answers do is given back and asked for again. A call leaves
 // when the answer is there, which is later than its time in the store by the answer's
-// way back: workers at different distances exceed a limit by up to the longest way
-// back times LeakRate. A queue waits for its place instead.
+// way back: workers at different distances exceed a leaky limit by up to the longest way
+// back times LeakRate, and late bursts a window by more. A queue waits for its place instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if err := b.ready(ctx); err != nil {
 		return p, err

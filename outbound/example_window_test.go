@@ -4,32 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// As fast as ten calls per second, until 5 000 have gone within an hour.
+// As many at once as there is room for, until 5 000 have gone within an hour.
 func ExampleWindow() {
-	bucket := outbound.Must(outbound.NewBucket("github", outbound.PerSecond(10), outbound.Window(5_000, time.Hour)))
+	bucket := outbound.Must(outbound.NewBucket("github", outbound.Window(5_000, time.Hour).Of(0, "hour")))
 
-	// 4 999 calls of the last hour, for this example.
-	if _, err := bucket.Fillup(context.Background(), outbound.Cost{4_999}); err != nil {
-		panic(err)
-	}
-	time.Sleep(110 * time.Millisecond)
-	for range 2 {
-		_, err := bucket.Acquire(context.Background(), outbound.Cost{1})
+	for _, calls := range []float64{1_000, 4_000, 1} {
+		_, err := bucket.Acquire(context.Background(), outbound.Cost{calls})
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
 			fmt.Printf("%s: come back in %v\n", full.Limit, full.RetryAfter.Round(time.Minute))
 			continue
 		}
-		fmt.Println("call the API")
+		fmt.Println(calls, "may go")
 	}
 	// Output:
-	// call the API
-	// 5000 per 1h: come back in 1h0m0s
+	// 1000 may go
+	// 4000 may go
+	// hour: come back in 1h0m0s
 }
 
 // YouTube gives 10 000 units a day, and the day begins at midnight in California. A search
@@ -51,7 +52,7 @@ func ExampleDaily() {
 		state, err := bucket.State(context.Background())
 		fmt.Println(state.Remaining, "units are left,", err)
 	}
-	// Output:
+	// Unless the day ends meanwhile it prints:
 	// 9900 units are left, <nil>
 	// 9899 units are left, <nil>
 	// 0 units are left, <nil>
@@ -69,12 +70,41 @@ func ExampleMonthly() {
 		}
 		fmt.Printf("%.2f spent, %.2f left\n", state.Level, state.Remaining)
 		if state.Full {
-			fmt.Println("the budget is spent; the next one begins within a month:", state.EmptyIn <= 31*24*time.Hour+time.Second)
+			fmt.Println("the budget is spent; the next one begins in", state.EmptyIn)
 		}
 	}
-	// Output:
+	// Unless the month ends meanwhile it prints:
 	// 400.00 spent, 600.00 left
 	// 990.50 spent, 9.50 left
 	// 1000.00 spent, 0.00 left
-	// the budget is spent; the next one begins within a month: true
+	// the budget is spent; the next one begins in 732h0m1s
+}
+
+// They go by the time of day, and so they run at noon of 1 January 2000.
+func TestTheExamplesOfTheCalendarPrintWhatTheySay(t *testing.T) {
+	page, err := os.ReadFile("example_window_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	defer func() { os.Stdout = stdout }()
+	for name, example := range map[string]func(){"Daily": ExampleDaily, "Monthly": ExampleMonthly} {
+		out, err := os.Create(filepath.Join(t.TempDir(), "output"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout = out
+		synctest.Test(t, func(*testing.T) {
+			time.Sleep(12 * time.Hour)
+			example()
+		})
+		os.Stdout = stdout
+		printed, err := os.ReadFile(out.Name())
+		_, said, _ := strings.Cut(string(page), "func Example"+name+"()")
+		_, said, ok := strings.Cut(said, "it prints:\n")
+		said, _, _ = strings.Cut(said, "}\n")
+		if said = strings.ReplaceAll(said, "\t// ", ""); !ok || err != nil || out.Close() != nil || string(printed) != said {
+			t.Errorf("%s prints %q, and says %q; %v", name, printed, said, err)
+		}
+	}
 }

@@ -18,13 +18,26 @@ import (
 // The bucket remembers a window in 64 parts, so a unit may come back up to a 64th of the
 // window late.
 //
+// After a hold nobody knows what the API still counts. So of the bucket's limit with the shortest
+// window calls then go evenly until that has passed. A long window alone is that limit, and it
+// hurts: after a hold of a second, 300 calls of Window(5_000, time.Hour) take 3m46s, and 31 s beside
+// PerSecond(10). Give a long window a short limit for company.
+//
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
 func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving, "Window", n, window) }
 
 // FixedWindow returns a limit of n units in a window that begins with the first call after
 // the one before has ended: all of it comes back at once. In a window that begins anywhere
-// else up to 2n may go. It is for an API whose window begins with the first call; for every
-// other, and where in doubt, [Window] is the limit. n and window are as with Window.
+// else up to 2n may go. It is for an API whose window begins with the first call. For every
+// other, and where in doubt, [Window] is the limit.
+//
+// The bucket's window begins when the first call is admitted, and the API's when it arrives.
+// If that is more than 10 ms later, or the call never arrives, the two differ, and the API refuses
+// calls: with connections that took 150 ms or failed at first it refused 9 or 10 of 20, where
+// Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
+// that is open.
+//
+// n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
 	return windowOf(leak.Fixed, "FixedWindow", n, window)
 }
