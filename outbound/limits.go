@@ -242,7 +242,10 @@ func (p *limitsInForce) learnStale(f *inForce, r *leak.Reply, own *limitSet) err
 			limits[i] = limitOf(&r.Limits[i])
 		}
 		named, err := checkLimits("", limits)
-		if err != nil || r.Stamp == 0 {
+		if err == nil && r.Stamp == 0 {
+			err = &LimitError{Reason: "they have no stamp"}
+		}
+		if err != nil {
 			return fmt.Errorf("limits that were set: %w", err)
 		}
 		set := newLimitSet(named)

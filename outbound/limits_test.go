@@ -261,6 +261,13 @@ func (f *flipping) Update(c context.Context, key string, op *leak.Op) (leak.Repl
 }
 
 func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
+	refused := func(name string, l liar) {
+		b := Must(NewSharedBucket(l, "k", Limit{Capacity: 10, LeakRate: 1}))
+		var failed *StoreError
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, ErrInvalidLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	for name, limits := range map[string][]leak.Limit{
 		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
 		"no capacity":    {{Rate: 1}},
@@ -277,17 +284,17 @@ func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
 		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: leak.Fixed, Window: time.Second}},
 		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: leak.Moving, Window: math.MaxInt64}},
 	} {
-		b := Must(NewSharedBucket(liar{limits}, "k", Limit{Capacity: 10, LeakRate: 1}))
-		var failed *StoreError
-		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, ErrInvalidLimit) {
-			t.Errorf("%s: %v", name, err)
-		}
+		refused(name, liar{limits, 5})
 	}
+	refused("no stamp", liar{[]leak.Limit{{Capacity: 1, Rate: 1}}, 0})
 }
 
 // liar is a store in which limits are said to be set.
-type liar struct{ limits []leak.Limit }
+type liar struct {
+	limits []leak.Limit
+	stamp  int64
+}
 
 func (l liar) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{Stale: true, Stamp: 5, Limits: l.limits}, nil
+	return leak.Reply{Stale: true, Stamp: l.stamp, Limits: l.limits}, nil
 }
