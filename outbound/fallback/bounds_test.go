@@ -126,3 +126,65 @@ func (s *switched) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 	}
 	return s.Store.Update(ctx, key, op)
 }
+
+// Every reply brings the levels of a calendar, so that they come from more keys than are kept.
+func TestLevelsOfCalendarsMakeTheStoreForgetNoHold(t *testing.T) {
+	f := &Store{Store: leak.NewMemory(), Share: 0.5}
+	hours := &leak.Op{Limits: []leak.Limit{{Kind: leak.Hourly, Capacity: 10}}}
+	var free, held leak.Reply
+	free.State.Speed, held.State.Speed = 1, 1
+	held.State.Rem = time.Hour
+	for i := range 100 {
+		f.remember(fmt.Sprint("held ", i), hours, &held)
+	}
+	for i := range 2 * maxKeys {
+		f.remember(fmt.Sprint(i), hours, &free)
+	}
+	if len(f.seen) != 100 || len(f.levels) != maxKeys {
+		t.Errorf("%d holds and %d levels are remembered", len(f.seen), len(f.levels))
+	}
+	for key := range f.levels { // one that is known makes no other go
+		f.remember(key, hours, &held)
+	}
+	if len(f.levels) != maxKeys || len(f.seen) < maxKeys {
+		t.Errorf("%d holds and %d levels are remembered", len(f.seen), len(f.levels))
+	}
+}
+
+// The key counts by the calendar, its period is over, and nobody uses it again.
+func TestAKeyThatNobodyUsesAgainIsForgotten(t *testing.T) {
+	hour := outbound.Hourly(100).Of(0, "hour")
+	rate := outbound.Limit{Capacity: 100, LeakRate: 0.01, Name: "rate"}
+	for name, set := range map[string]bool{"a bucket's own limits": false, "limits that were set": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(2*time.Hour + time.Minute)
+				s := &switched{Store: leak.NewMemory()}
+				f := &Store{Store: s, Share: 0.5}
+				limits := []outbound.Limit{hour, rate}
+				b := outbound.Must(outbound.NewSharedBucket(f, "key", limits...))
+				if set {
+					limits[0].Capacity = 50
+					if err := b.SetLimits(ctx, limits...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.away.Store(true)
+				_, _ = b.State(ctx)
+				time.Sleep(time.Hour)
+				if _, err := b.Acquire(ctx, outbound.Cost{10}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Hour)
+				s.away.Store(false)
+				time.Sleep(time.Hour) // rate drains meanwhile
+				if len(f.keys) != 0 {
+					t.Errorf("%d keys are left", len(f.keys))
+				}
+				if _, err := outbound.Must(outbound.NewSharedBucket(f, "other", rate)).Acquire(ctx, outbound.Cost{1}); err != nil || !f.breaker.in(there) {
+					t.Errorf("%v; the store is used again: %v", err, f.breaker.in(there))
+				}
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,18 +21,20 @@ var births atomic.Int64
 // degradedKey is a key while the store is away: a bucket of this process.
 type degradedKey struct {
 	stored    leak.Stored
-	limits    []leak.Limit  // the latest call counts by these; nil: by a bucket's own, not known yet
-	periods   []leak.Period // of the latest call that has told them for limits
-	stamp     int64         // of limits
-	share     []leak.Limit  // what this worker may use of them
-	since     time.Duration // when the outage began, as of which the bucket began full
+	debts     []*debt       // one for each set of limits by which calls count, at most leak.Max
+	latest    *debt         // that of the latest call
+	since     time.Duration // when the outage began in which the key was made
 	heldUntil time.Duration // the end of the last hold that was taken over from lastSeen
-	refused   *leak.Report  // the newest refusal of a call that the store admitted
-	reported  *leak.Report  // the one of these that the store was last told of
-	spent     perUnit       // what the store is not charged with yet
-	spentAt   time.Duration // when spent last changed
+	refused   *refusal      // the newest refusal of a call that the store admitted
+	reported  *refusal      // the one of these that the store was last told of
 	used      bool          // a call came since the last try to charge the store
 	charging  *charging     // the try that is under way; nil: none is
+}
+
+// refusal is what a call that was refused says, and the limits by which it was charged.
+type refusal struct {
+	leak.Report
+	limits []leak.Limit
 }
 
 // serveLocked is Update without the store, which is away because of cause.
@@ -49,27 +52,25 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if k == nil {
 		return leak.Reply{}, cause
 	}
-	s.countBy(k, key, op)
-	if k.since != s.breaker.since {
-		// The last return has not charged it. Other workers may have used the store since.
-		k.since = s.breaker.since
-		s.fill(k, key)
-	}
+	d := s.countBy(k, key, op)
 	k.used = true
 	here := *op
-	here.Limits, here.Stamp = k.share, 0
-	here.Reports = s.localReportsLocked(k, key, op.Reports)
+	here.Limits, here.Stamp = d.share, 0
+	here.Reports = s.localReportsLocked(k, key, op)
 	t := now()
 	r := here.ApplyAt(&k.stored, t, unix())
+	if r.Stale { // somebody has set the clock just now
+		return r, nil
+	}
 	r.Differ, r.Stamp = false, op.Stamp
-	k.spend(&here, &r, t)
-	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > k.share[i].Capacity {
+	d.spend(&here, &r, k.stored.State.Born, t)
+	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > d.share[i].Capacity {
 		return leak.Reply{}, cause // no wait makes room for it in the share
 	}
 	// The bucket sees levels of the whole limit, in which the shares of others are full.
-	for i := range k.limits {
+	for i := range d.limits {
 		l := &r.State.Level[i]
-		l.Level = max(0, l.Level+k.limits[i].Capacity-k.share[i].Capacity)
+		l.Level = max(0, l.Level+d.limits[i].Capacity-d.share[i].Capacity)
 	}
 	return r, nil
 }
@@ -124,73 +125,75 @@ func timely(op *leak.Op) leak.Reply {
 	return look.ApplyAt(new(leak.Stored), now(), unix())
 }
 
-// peek looks at the key. It changes nothing.
-func (k *degradedKey) peek() leak.Reply {
-	op := leak.Op{Limits: k.share, Periods: k.periods}
+// peek looks at the key by the limits of a debt. It changes nothing.
+func (k *degradedKey) peek(d *debt) leak.Reply {
+	op := leak.Op{Limits: d.share, Periods: d.periods}
 	return op.ApplyAt(&k.stored, now(), unix())
 }
 
 // countBy has a key count by the limits of a call, and computes this worker's share of
 // them. A limit that is new to the key begins full, so that the switch causes no burst.
-func (s *Store) countBy(k *degradedKey, key string, op *leak.Op) {
-	k.periods = op.Periods
-	if k.share != nil && k.stamp != op.Stamp {
+func (s *Store) countBy(k *degradedKey, key string, op *leak.Op) *debt {
+	d := k.debtOf(op)
+	if k.latest != nil && k.latest.stamp != d.stamp {
 		k.stored.Version += 2 // other limits were set: nothing comes back to calls from before
 	}
-	k.stamp = op.Stamp
-	if k.share != nil && leak.Equal(op.Limits, k.limits) {
-		return
-	}
-	k.limits = op.Limits
-	k.share = append([]leak.Limit(nil), op.Limits...)
-	for i := range k.share {
-		l := &k.share[i]
-		s.shrink(l)
-		if !k.stored.Knows(l) {
-			k.begin(i, s.level(key, l))
+	if d != k.latest || d.share == nil {
+		k.latest = d
+		d.share = slices.Clone(d.limits)
+		for i := range d.share {
+			l := &d.share[i]
+			s.shrink(l)
+			if !k.stored.Knows(l) {
+				k.begin(d, i, s.level(key, l))
+			}
 		}
 	}
-}
-
-// fill fills every limit that a key knows to the brim, as of the beginning of the outage.
-func (s *Store) fill(k *degradedKey, key string) {
-	if s.Unlimited {
-		return
-	}
-	op := leak.Op{Limits: k.share, Periods: k.periods, Action: leak.Meter, Costs: make([]leak.Units, 1)}
-	for i := range k.share {
-		op.Costs[0][i] = s.level(key, &k.share[i])
-	}
-	op.ApplyAt(&k.stored, k.since, unix())
-	for i := range k.stored.Others {
-		o := &k.stored.Others[i]
-		if o.Limit.Kind != leak.Leaky {
-			continue // its log tells
+	if d.since != s.breaker.since {
+		d.since = s.breaker.since
+		if k.since != d.since && !s.Unlimited {
+			s.fill(k, d, key)
 		}
-		o.Level.Level = max(o.Level.Level, o.Limit.Capacity)
-		o.Dial = k.stored.State.Dial()
 	}
+	return d
 }
 
-// localReportsLocked returns reports as they count without the store, a hold of lastSeen
+// fill fills a share to the brim, because its key was made in an outage from before: the last
+// return has not charged all of it, and other workers may have used the store since. A calendar
+// it fills to what was used when the store last told.
+func (s *Store) fill(k *degradedKey, d *debt, key string) {
+	op := leak.Op{Limits: d.share, Periods: d.periods, Action: leak.Meter, Costs: make([]leak.Units, 1)}
+	for i := range d.share {
+		l := &d.share[i]
+		op.Costs[0][i] = l.Capacity
+		if l.Kind.Calendar() {
+			part, _ := s.used(key, l)
+			units, _ := k.inPeriod(l)
+			op.Costs[0][i] = max(0, part*l.Capacity-units)
+		}
+	}
+	op.ApplyAt(&k.stored, max(d.since, k.stored.State.At), unix())
+}
+
+// localReportsLocked returns the reports of an operation as they count without the store, a hold of lastSeen
 // first. Of the refusals of calls that the store admitted, the first of each of the
 // store's epochs counts.
-func (s *Store) localReportsLocked(k *degradedKey, key string, reports []leak.Report) []leak.Report {
+func (s *Store) localReportsLocked(k *degradedKey, key string, op *leak.Op) []leak.Report {
 	var local []leak.Report
 	if seen, ok := s.seen[key]; ok && seen.heldUntil != k.heldUntil && seen.heldUntil > now() {
 		k.heldUntil = seen.heldUntil
 		local = append(local, leak.Report{Kind: leak.Held, Wait: seen.heldUntil - now()})
 	}
-	local = append(local, reports...)
+	local = append(local, op.Reports...)
 	for i := range local {
 		r := &local[i]
 		if r.Kind != leak.Refused || r.Charge == nil || r.Charge.Born == k.stored.State.Born {
 			continue
 		}
 		if k.refused == nil || r.Epoch > k.refused.Epoch {
-			charge, refused := *r.Charge, *r
-			refused.Charge = &charge
-			k.refused = &refused
+			charge := *r.Charge
+			k.refused = &refusal{*r, op.Limits}
+			k.refused.Charge = &charge
 			r.Epoch = k.stored.State.Epoch
 		}
 	}

@@ -30,7 +30,14 @@
 // A share of a window is a window of the same length. It begins full as if its units had
 // gone evenly: a 64th of them comes back in each 64th of the window. A share of an hour, a
 // day or a month is that of what was left of it when the store last told this worker; if it
-// never has, there is none until the next one. It counts by this machine's time of day.
+// never has, there is none until the next one. It counts by this machine's time of day. A
+// worker remembers what the store has told of 10 000 keys.
+//
+// A share that is less than a unit is a whole unit, which comes back as seldom as the Share
+// says: of [outbound.Window] with 5 calls an hour, each of ten workers has a call in two
+// hours. A share of an hour, a day or a month stays less, because a unit of each would be more
+// than the Share says: of 5 calls a day, each of ten workers has half a call, and calls fail
+// with the store's error until the store is back.
 //
 // # When the store is back
 //
@@ -39,12 +46,14 @@
 // that time in the store, under the key "\x00fallback". The Store adds a zero byte there to
 // a bucket's key that begins so.
 //
-// Then each worker charges the store with what it has spent of each key. As with
+// Then each worker charges the store with what it has spent of each key, under the limits by
+// which the calls counted, or those that were set for all meanwhile. As with
 // [outbound.Bucket.Fillup] no level rises above its brim: a worker that has spent more than
 // a capacity leaves a full bucket and no debt. A limit that has had the time to drain since
 // is not charged, nor is what has come back to its window or its day meanwhile. The worker
 // reports holds that are still in force. Permits of calls that went meanwhile give nothing
-// back to the store.
+// back to the store. Where the store does not take a charge, as with an error of this key, the
+// key's next call tries again, and the Store does so each minute.
 //
 // For 100 ms no call goes, and calls that come wait, so that every worker has charged what
 // it has spent before the first call goes. A worker charges its keys one after the other:

@@ -82,26 +82,13 @@ func (s *Store) comeBack() {
 		pause = 0 // nobody has spent anything
 	}
 	s.mu.Lock()
-	s.breaker.comeBack(now(), pause)
-	keys := make([]string, 0, len(s.keys))
-	for key := range s.keys {
-		keys = append(keys, key)
-	}
+	back := now()
+	s.breaker.comeBack(back, pause)
 	s.settleLocked()
 	s.notices = append(s.notices, func() { s.OnSwitch(false, nil) })
 	s.mu.Unlock()
 	s.announce()
-	for _, key := range keys {
-		s.mu.Lock()
-		k, left := s.keys[key], s.breaker.in(away)
-		s.mu.Unlock()
-		if left {
-			return
-		}
-		if k != nil {
-			_, _ = s.awaitCharge(context.Background(), key, k) // the key's next call tries again and gets the error
-		}
-	}
+	s.chargeKeys(back)
 }
 
 // settleLocked ends the return if nothing is left to do.

@@ -27,7 +27,8 @@ type Store struct {
 	// Share is the part of every limit that this worker may use by itself while the
 	// store is away: 1 divided by the number of workers. 0 is none. If Share is not 0 to
 	// 1, each Update fails with an [*outbound.LimitError]. In an outage at most 10 000
-	// keys have a share; calls of others fail with the store's error.
+	// keys have a share; calls of others fail with the store's error, as calls do where the
+	// share of an hour, a day or a month is less than they cost.
 	Share float64
 	// Unlimited lets every call go while the store is away, except in a hold. Beyond
 	// 10 000 keys the Store heeds only holds from before the outage, and does not charge
@@ -38,12 +39,13 @@ type Store struct {
 	// must not block.
 	OnSwitch func(away bool, err error)
 
-	anySeen atomic.Bool // seen is not empty
+	anySeen atomic.Bool // seen or levels is not empty
 
 	mu         sync.Mutex // protects what follows
 	breaker    breaker
 	keys       map[string]*degradedKey
 	seen       map[string]lastSeen
+	levels     map[string]lastLevels
 	notices    []func() // the calls of OnSwitch that are still to make
 	announcing bool     // a goroutine makes them
 }
@@ -56,7 +58,7 @@ const (
 	// chargePause is how long no call goes at the return, so that every worker charges
 	// what it has spent before the first call goes.
 	chargePause = 100 * time.Millisecond
-	// maxKeys bounds the degraded keys, and the keys in seen.
+	// maxKeys bounds the degraded keys, the keys in seen and those in levels.
 	maxKeys = 10_000
 	// meetingKey is the key under which workers agree on their return.
 	meetingKey = "\x00fallback"
@@ -138,33 +140,30 @@ func (s *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Rep
 		return r, true, err
 	}
 	k, pause := s.keys[key], s.breaker.opens-now()
-	if k != nil && k.limits == nil {
-		if op.Stamp != 0 {
+	var d *debt
+	if k != nil {
+		if d = k.hear(op); d == nil {
 			s.mu.Unlock()
 			return leak.Reply{Stale: true, Version: noVersion}, true, nil
 		}
-		k.limits, k.periods = op.Limits, op.Periods
-	} else if k != nil && op.Periods != nil {
-		if op.Stamp != k.stamp {
-			r = leak.Reply{Stale: true, Limits: k.limits, Stamp: k.stamp, Version: noVersion}
-			s.mu.Unlock()
-			return r, true, nil
-		}
-		if !leak.Equal(op.Limits, k.limits) {
-			k.limits, k.share = op.Limits, nil
-		}
-		k.periods = op.Periods
 	}
 	s.settleLocked()
 	s.mu.Unlock()
-	switch {
-	case k != nil:
-		untimely, err := s.awaitCharge(ctx, key, k)
-		if untimely != nil {
-			r = *untimely
+	if k != nil {
+		c := s.awaitCharge(ctx, key, k)
+		if c == nil {
+			return r, false, nil
 		}
-		return r, err != nil || untimely != nil, err
-	case pause > 0:
+		if c.err != nil {
+			return r, true, c.err
+		}
+		r, untimely := c.untimely[d]
+		if untimely || len(c.untimely) == 0 {
+			return r, untimely, nil
+		}
+		// Calls by other limits tell the periods of the debts that are left.
+	}
+	if pause > 0 {
 		sleep(ctx, pause)
 		return r, false, nil
 	}
