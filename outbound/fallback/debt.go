@@ -168,7 +168,7 @@ func (k *degradedKey) debtOp(d *debt, t time.Duration, told bool) *leak.Op {
 	if op.Action == leak.Peek && len(op.Reports) == 0 {
 		return nil
 	}
-	if d.stamp == 0 && timely(op).Stale {
+	if d.stamp == 0 && timely(op, unix()).Stale {
 		leaveOut(op, &n)
 	}
 	if len(op.Reports) > 0 && op.Reports[0].Charge != nil {

@@ -216,3 +216,87 @@ func TestASecondOutageCountsWhatWasUsedOfADayOnce(t *testing.T) {
 		}
 	})
 }
+
+// windowless is a store that is away from the first charge of a window on.
+type windowless struct {
+	leak.Store
+	*link
+}
+
+func (s *windowless) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if op.Action == leak.Meter && op.Limits[0].Kind == leak.Moving {
+		s.set(true)
+		return leak.Reply{}, errCut
+	}
+	return s.Store.Update(ctx, key, op)
+}
+
+// One of two debts of a key is charged before the store is away again. Its reply has told what
+// other workers have used of the day.
+func TestASecondOutageHeedsWhatWasUsedOfADayMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour)
+		m := leak.NewMemory()
+		day, minute := outbound.Daily(100, time.UTC), outbound.Window(60, time.Minute).Of(0, "window")
+		s := &windowless{Store: m}
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
+		s.link = w.link
+		w.level(0)
+		w.set(true)
+		w.spend(w.b, 5)
+		_, _ = w.also(minute).State(background)
+		time.Sleep(time.Minute)
+		w.spend(w.also(minute), 1)
+		if _, err := outbound.Must(outbound.NewSharedBucket(m, "key", day)).Fillup(background, outbound.Cost{55}); err != nil {
+			t.Fatal(err)
+		}
+		w.set(false)
+		time.Sleep(10 * time.Second)
+		if got := w.take(outbound.Cost{1}); got != 20 {
+			t.Errorf("%d in the second outage, want half of the 40 that are left", got)
+		}
+	})
+}
+
+// The period of the bucket that was refused is over, and the store hears of the hold with the
+// call of another one, or under the limits that are left.
+func TestAHoldOutlastsThePeriodOfItsBucket(t *testing.T) {
+	hour := outbound.Hourly(100).Of(0, "hour")
+	rate := outbound.Limit{Capacity: 100, LeakRate: 0.001, Unit: 1, Name: "rate"}
+	for name, limits := range map[string][]outbound.Limit{"hours alone": {hour}, "hours and a rate": {hour, rate}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(2*time.Hour + time.Minute)
+				m := leak.NewMemory()
+				w := newWorker(t, m, &fallback.Store{Share: 0.5}, limits...)
+				other, direct := w.also(rate), outbound.Must(outbound.NewSharedBucket(m, "key", rate))
+				cost := outbound.Cost{1, 30}
+				if len(limits) == 1 {
+					cost[1] = 0
+				}
+				p, err := w.b.Acquire(background, cost)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.set(true)
+				p.Refused(5 * time.Hour)
+				time.Sleep(3 * time.Hour)
+				w.set(false)
+				for range 6 {
+					time.Sleep(time.Second)
+					if s, err := other.State(background); err != nil || s.HeldFor < time.Hour {
+						t.Errorf("held for %v, %v", s.HeldFor, err)
+					}
+				}
+				// The hold leaves room for a call such as the one that was refused.
+				want := 99.
+				if len(limits) > 1 {
+					want = 70
+				}
+				if s, err := direct.State(background); err != nil || s.HeldFor < time.Hour || math.Abs(s.Level-want) > 0.1 {
+					t.Errorf("the store is held for %v at a level of %v, %v; want %v", s.HeldFor, s.Level, err, want)
+				}
+			})
+		})
+	}
+}

@@ -45,7 +45,8 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if seen := s.seen[key]; seen.limits != nil && seen.stamp != op.Stamp {
 		return leak.Reply{Stale: true, Limits: seen.limits, Stamp: seen.stamp, Version: noVersion}, nil
 	}
-	if r := timely(op); r.Stale { // the bucket took the store's time of day for ours
+	t, date := now(), unix()
+	if r := timely(op, date); r.Stale { // the bucket took the store's time of day for ours
 		return r, nil
 	}
 	k := s.degradeLocked(key)
@@ -57,11 +58,7 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	here := *op
 	here.Limits, here.Stamp = d.share, 0
 	here.Reports = s.localReportsLocked(k, key, op)
-	t := now()
-	r := here.ApplyAt(&k.stored, t, unix())
-	if r.Stale { // somebody has set the clock just now
-		return r, nil
-	}
+	r := here.ApplyAt(&k.stored, t, date)
 	r.Differ, r.Stamp = false, op.Stamp
 	d.spend(&here, &r, k.stored.State.Born, t)
 	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > d.share[i].Capacity {
@@ -116,13 +113,13 @@ func (s *Store) newKeyLocked(key string) *degradedKey {
 }
 
 // timely returns a reply that is Untimely if the periods of op are not those of this process's
-// time of day.
-func timely(op *leak.Op) leak.Reply {
+// time of day, which is date.
+func timely(op *leak.Op, date time.Duration) leak.Reply {
 	if !dated(op.Limits) {
 		return leak.Reply{}
 	}
 	look := leak.Op{Limits: op.Limits, Periods: op.Periods}
-	return look.ApplyAt(new(leak.Stored), now(), unix())
+	return look.ApplyAt(new(leak.Stored), now(), date)
 }
 
 // peek looks at the key by the limits of a debt. It changes nothing.
