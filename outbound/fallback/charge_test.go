@@ -128,6 +128,7 @@ func TestAShareThatWasNotChargedBeginsFullAgain(t *testing.T) {
 		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
 		other := w.other()
 		w.outage(s, w.b)
+		time.Sleep(time.Hour)
 		w.set(true)
 		_, _ = other.State(background)
 		if n := w.take(outbound.Cost{1}); n != 0 {

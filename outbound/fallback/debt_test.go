@@ -300,3 +300,74 @@ func TestAHoldOutlastsThePeriodOfItsBucket(t *testing.T) {
 		})
 	}
 }
+
+// Calls at the end of an hour are of the next one as well.
+func TestCallsAtTheEndOfAnHourAreChargedToTheNext(t *testing.T) {
+	hour := outbound.Hourly(100)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(2*time.Hour + 50*time.Minute)
+		m := leak.NewMemory()
+		w := newWorker(t, m, &fallback.Store{Share: 0.5}, hour)
+		w.level(0)
+		w.set(true)
+		w.spend(w.b, 10)
+		time.Sleep(10*time.Minute - 500*time.Millisecond)
+		w.spend(w.b, 5)
+		_, _ = w.also(slow.Of(0, "slow")).State(background) // another bucket is used last
+		w.set(false)                                        // and no call comes until the debt is charged
+		time.Sleep(10 * time.Second)
+		if is := stored(t, m, hour); is != 5 {
+			t.Errorf("the store is charged with %v, want 5", is)
+		}
+	})
+}
+
+// Two buckets of a key share a limit. It begins full once, and in a second outage with the first
+// call of each.
+func TestALimitOfTwoBucketsBeginsFullOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newToll(leak.NewMemory())
+		w := newWorker(t, s, &fallback.Store{Share: 0.5}, slow)
+		second := w.also(slow, outbound.Limit{Capacity: 100, LeakRate: 1, Name: "fast"})
+		w.set(true)
+		w.take(outbound.Cost{1})
+		time.Sleep(time.Hour)
+		w.spend(w.b, 1)
+		if _, err := second.Acquire(background, outbound.Cost{16}); err != nil {
+			t.Errorf("in the first outage: %v", err)
+		}
+		w.outage(s, w.b)
+		w.set(true)
+		_, _ = w.other().State(background)
+		_, _ = w.b.State(background)
+		time.Sleep(time.Hour)
+		if n := w.take(outbound.Cost{1}); n != 18 {
+			t.Errorf("%d went in the second outage, want 18", n)
+		}
+		_, _ = second.State(background)
+		if n := w.take(outbound.Cost{1}); n != 0 {
+			t.Errorf("%d more went in the second outage", n)
+		}
+		close(s.open)
+		synctest.Wait()
+	})
+}
+
+// A key keeps the levels of so many limits, and forgets others. Those that come again begin full.
+func TestLimitsThatAKeyHasForgottenBeginFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, leak.NewMemory(), &fallback.Store{Share: 0.5}, slow)
+		w.set(true)
+		for range 2 {
+			for i := range 4 {
+				var limits []outbound.Limit
+				for j := range leak.Max {
+					limits = append(limits, slow.Of(0, string(rune('a'+leak.Max*i+j))))
+				}
+				if _, err := w.also(limits...).Acquire(background, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+					t.Errorf("bucket %d: %v", i, err)
+				}
+			}
+		}
+	})
+}

@@ -101,8 +101,6 @@ func (k *degradedKey) inPeriod(l *leak.Limit) (units float64, ok bool) {
 			continue
 		}
 		switch c, t := &g.Calendar, unix(); {
-		case c.End == 0: // its units are of no period yet
-			return 0, false
 		case t < ends(c.End):
 			return c.This, true
 		case t < ends(c.Next):
