@@ -178,6 +178,7 @@ func TestAKeyThatNobodyUsesAgainIsForgotten(t *testing.T) {
 				time.Sleep(2 * time.Hour)
 				s.away.Store(false)
 				time.Sleep(time.Hour) // rate drains meanwhile
+				synctest.Wait()
 				if len(f.keys) != 0 {
 					t.Errorf("%d keys are left", len(f.keys))
 				}
