@@ -32,7 +32,7 @@ import (
 type orders struct {
 	Addr      string
 	Key       string
-	Limit     outbound.Limit
+	Limits    []outbound.Limit
 	Callers   int
 	Tolerance time.Duration
 }
@@ -54,7 +54,7 @@ func obey(text string) {
 	out := &diary{}
 	go watch(nil, func(d delay) { out.write("late", d.from.UnixNano(), d.to.UnixNano()) })
 	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
-	r := role{limit: &o.Limit, tolerance: o.Tolerance}
+	r := role{limits: o.Limits, tolerance: o.Tolerance}
 	w, err := newWorker(rdb, o.Key, r, out, nil)
 	if err != nil {
 		panic(err)
@@ -281,10 +281,14 @@ func (c *children) early() func(time.Time) time.Duration {
 	return func(at time.Time) time.Duration { return c.orders.Tolerance + l.of(at) }
 }
 
-// check ends all children and checks their calls and grants.
-func (c *children) check(slack float64) {
+// check ends all children and checks their calls and places, by each of their limits.
+func (c *children) check() {
 	c.t.Helper()
 	c.end()
-	c.checkPlaces(c.t, c.orders.Limit, 0)
-	checkCalls(c.t, &c.calls, c.orders.Limit, slack, c.early())
+	early := c.early()
+	for _, l := range c.orders.Limits {
+		p := promiseOf(c.t, l)
+		c.checkPlaces(c.t, p, 0)
+		checkCalls(c.t, &c.calls, p, 0, early)
+	}
 }

@@ -24,23 +24,28 @@ func TestAServersClockThatJumpsCostsOneCapacityAndNoHour(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.StartWithClock(t)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.goesOn(20)
+	fs := newFleets(t, leaky, window)
+	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.goesOn(20)
 	jumps := 0.
 	offsets := []time.Duration{0, d.between(time.Second, 50*time.Second), 0, time.Hour, 0}
 	for i, offset := range offsets[1:] {
-		f.run(d.between(100*time.Millisecond, 400*time.Millisecond))
+		fs.run(d.between(150*time.Millisecond, 400*time.Millisecond))
 		server.SetClock(t, offset)
-		took := f.goesOn(1)
-		t.Logf("clock at %v: the first call went %v later", offset, took.Round(time.Millisecond))
+		took := fs.goesOn(1)
+		t.Logf("clock at %v: the first calls went %v later", offset, took.Round(time.Millisecond))
 		require.Less(t, took, 20*time.Second)
 		if offset > offsets[i] {
 			jumps++
 		}
 	}
-	f.run(300 * time.Millisecond)
-	f.checkBoth(0, jumps*emptied(f.limit))
+	fs.run(300 * time.Millisecond)
+	fs.checkBoth(nothing, func(p promise) float64 {
+		if p.window > 0 {
+			return emptied(p) // between two jumps there is a step back, and so more than a window
+		}
+		return jumps * emptied(p)
+	})
 }
 
 // A clock that only steps back mints nothing.
@@ -48,7 +53,7 @@ func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.StartWithClock(t)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f := newFleet(t, leaky, window)
 	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
 	f.goesOn(20)
 	offset := time.Duration(0)
@@ -61,28 +66,35 @@ func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 		require.Less(t, took, 20*time.Second)
 	}
 	f.run(300 * time.Millisecond)
-	f.check(0)
+	f.check(nothing)
 	require.Len(t, f.lives(), 1)
 }
 
 // A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again.
-// That counts once: the bucket knows the time that came back from before.
+// That counts once: the bucket knows the time that came back from before. So it makes a window
+// shorter by the swing, and ten windows in a row not by more.
 func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
 	t.Parallel()
 	const swing, steps = 50 * time.Millisecond, 20
 	d := newDice(t)
 	server := redistest.StartWithClock(t)
-	f := newFleet(t, outbound.Limit{Capacity: 20, LeakRate: 100})
-	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.goesOn(20)
+	fs := newFleets(t, outbound.Limit{Capacity: 20, LeakRate: 100}, window)
+	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.goesOn(20)
 	for range steps {
 		server.SetClock(t, swing)
-		f.run(d.between(20*time.Millisecond, 80*time.Millisecond))
+		fs.run(d.between(20*time.Millisecond, 80*time.Millisecond))
 		server.SetClock(t, -swing)
-		f.run(d.between(20*time.Millisecond, 80*time.Millisecond))
+		fs.run(d.between(20*time.Millisecond, 80*time.Millisecond))
 	}
-	once := f.limit.LeakRate * (2 * swing).Seconds()
-	f.checkBoth(0, once+f.limit.LeakRate*hearing.Seconds())
+	fs[0].checkBoth(nothing, leaked(2*swing+hearing))
+	f := fs[1]
+	f.stop()
+	p := promiseOf(t, window)
+	f.checkPlaces(t, p, 0)
+	for _, n := range []int{1, 10} {
+		f.checkCalls(f.api.Arrivals(), promise{units: float64(n) * p.units, window: time.Duration(n)*p.window - 2*swing}, 0)
+	}
 }
 
 // The promoted replica has a clock of its own. If it is an hour ahead, the bucket takes
@@ -95,22 +107,22 @@ func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
 			t.Parallel()
 			d := newDice(t)
 			p := newPair(t, redistest.StartWithClock)
-			f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-			for range 4 {
-				f.add(p.client(t), role{})
+			fs := newFleets(t, leaky, window)
+			fs.addSome(4, func() redis.UniversalClient { return p.client(t) }, role{})
+			fs.goesOn(20)
+			for _, f := range fs {
+				p.follows(t, f.members[0].store.Key(f.key))
 			}
-			f.goesOn(20)
-			p.follows(t, f.members[0].store.Key(f.key))
 			p.replica.SetClock(t, offset)
-			f.run(d.between(0, 300*time.Millisecond))
+			fs.run(d.between(0, 300*time.Millisecond))
 			p.master.Kill(t)
 			p.promote(t)
-			took := f.goesOn(1)
+			took := fs.goesOn(1)
 			t.Logf("after the failover the first call went %v later", took.Round(time.Millisecond))
 			require.Less(t, took, 20*time.Second)
-			f.run(500 * time.Millisecond)
+			fs.run(500 * time.Millisecond)
 			// In either case the last charges may not have reached the replica.
-			f.check(forgotten(f.limit))
+			fs.check(forgotten)
 		})
 	}
 }

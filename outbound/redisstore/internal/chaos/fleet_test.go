@@ -28,7 +28,7 @@ type fleet struct {
 	*record
 	t         *testing.T
 	key       string
-	limit     outbound.Limit
+	limits    []outbound.Limit
 	tolerance time.Duration
 	api       outboundtest.API
 	late      *lateness
@@ -41,18 +41,25 @@ type fleet struct {
 	events  map[redisstore.EventKind]int
 }
 
+// leaky and window are the limits of most fleets. Beside each other both bind: the window stops
+// calls for 100 ms and more, and then the leaky limit lets ten of them go at once.
+var (
+	leaky  = outbound.Limit{Capacity: 10, LeakRate: 100}
+	window = outbound.Window(20, 200*time.Millisecond)
+)
+
 // member is a worker of a fleet, with its calls.
 type member struct {
 	*worker
 	calls outboundtest.History
 }
 
-func newFleet(t *testing.T, limit outbound.Limit) *fleet {
+func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
 	f := &fleet{
-		record: &record{}, t: t, key: "chaos " + crand.Text(), limit: limit,
+		record: &record{}, t: t, key: "chaos " + crand.Text(), limits: limits,
 		late: measure(t), events: map[redisstore.EventKind]int{},
 	}
-	f.tolerance = min(max(time.Duration(1e8/limit.LeakRate), 5*time.Millisecond), 50*time.Millisecond)
+	f.tolerance = min(max(time.Duration(1e8/limits[0].LeakRate), 5*time.Millisecond), 50*time.Millisecond)
 	f.ctx, f.cancel = context.WithCancel(t.Context())
 	t.Cleanup(f.stop)
 	return f
@@ -61,8 +68,8 @@ func newFleet(t *testing.T, limit outbound.Limit) *fleet {
 // add starts a worker.
 func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 	f.t.Helper()
-	if r.limit == nil {
-		r.limit = &f.limit
+	if r.limits == nil {
+		r.limits = f.limits
 	}
 	if r.callers == 0 {
 		r.callers = 3
@@ -91,6 +98,55 @@ func (f *fleet) addSome(n int, client func() redis.UniversalClient, r role) {
 	f.t.Helper()
 	for range n {
 		f.add(client(), r)
+	}
+}
+
+// fleets are fleets that meet the same faults, each with a limit of its own. So none hides what a
+// fault costs of another.
+type fleets []*fleet
+
+func newFleets(t *testing.T, limits ...outbound.Limit) fleets {
+	var fs fleets
+	for _, l := range limits {
+		fs = append(fs, newFleet(t, l))
+	}
+	return fs
+}
+
+func (fs fleets) addSome(n int, client func() redis.UniversalClient, r role) {
+	for _, f := range fs {
+		f.t.Helper()
+		f.addSome(n, client, r)
+	}
+}
+
+func (fs fleets) run(d time.Duration) { fs[0].run(d) }
+
+// goesOn waits until each API has seen n more calls, and returns how long that took.
+func (fs fleets) goesOn(n int) time.Duration {
+	from := time.Now()
+	var want []int
+	for _, f := range fs {
+		f.t.Helper()
+		want = append(want, f.api.Arrivals().Len()+n)
+	}
+	eventually(fs[0].t, "calls of all go on", func() bool {
+		return !slices.ContainsFunc(fs, func(f *fleet) bool { return f.api.Arrivals().Len() < want[slices.Index(fs, f)] })
+	})
+	return time.Since(from)
+}
+
+func (fs fleets) check(c cost) {
+	for _, f := range fs {
+		f.t.Helper()
+		f.check(c)
+	}
+}
+
+func (fs fleets) checkBoth(places, calls cost) {
+	for _, f := range fs {
+		f.t.Helper()
+		f.checkBoth(places, calls)
 	}
 }
 
@@ -166,54 +222,57 @@ func times(h *outboundtest.History) []time.Time {
 	return slices.Clip(all)
 }
 
-// check stops the fleet and checks all its places and calls. slack is what the faults
-// may cost, in units.
-func (f *fleet) check(slack float64) {
+// check stops the fleet and checks all its places and calls, by each of its limits. c is what
+// the faults may cost.
+func (f *fleet) check(c cost) {
 	f.t.Helper()
-	f.checkBoth(slack, slack)
+	f.checkBoth(c, c)
 }
 
 // checkBoth is check for faults that cost something else in bucket time (places) than
 // by the API's clock (calls).
-func (f *fleet) checkBoth(places, calls float64) {
+func (f *fleet) checkBoth(places, calls cost) {
 	f.t.Helper()
 	f.stop()
-	f.checkPlaces(f.t, f.limit, places)
-	f.checkCalls(f.api.Arrivals(), f.limit, calls)
+	for _, l := range f.limits {
+		p := promiseOf(f.t, l)
+		f.checkPlaces(f.t, p, places(p))
+		f.checkCalls(f.api.Arrivals(), p, calls(p))
+	}
 }
 
-// checkCalls fails the test if calls break a limit by more than slack, beyond what the
+// losses is the cost of all lives of the bucket after the first. An interval of a window's length
+// meets those that begin in it, or while workers still use the places of the one before.
+func (f *fleet) losses() cost {
+	var begun outboundtest.History
+	for born := range f.lives() {
+		begun.Add(time.Unix(0, 0).Add(born), 1)
+	}
+	return func(p promise) float64 {
+		if p.window > 0 {
+			return begun.Worst(p.window+hearing).Units * emptied(p)
+		}
+		return float64(begun.Len()-1) * emptied(p)
+	}
+}
+
+// checkCalls fails the test if calls break a promise by more than slack, beyond what the
 // tolerance of the queues and the lateness of the machine explain.
-func (f *fleet) checkCalls(h *outboundtest.History, l outbound.Limit, slack float64) {
+func (f *fleet) checkCalls(h *outboundtest.History, p promise, slack float64) {
 	f.t.Helper()
-	checkCalls(f.t, h, l, slack, func(at time.Time) time.Duration { return f.tolerance + f.late.of(at) })
+	checkCalls(f.t, h, p, slack, func(at time.Time) time.Duration { return f.tolerance + f.late.of(at) })
 }
 
-func checkCalls(t *testing.T, h *outboundtest.History, l outbound.Limit, slack float64, early func(time.Time) time.Duration) {
+func checkCalls(t *testing.T, h *outboundtest.History, p promise, slack float64, early func(time.Time) time.Duration) {
 	t.Helper()
 	all := times(h)
 	var latest time.Duration
-	over := unexplained(all, l, func(at time.Time) time.Duration {
+	over := unexplained(all, p, func(at time.Time) time.Duration {
 		e := early(at)
 		latest = max(latest, e)
 		return e
 	})
-	t.Logf("calls: %d; %.3f above the limit of %v + %v/s, %.3f of that unexplained by lateness of up to %v; %.3f allowed",
-		len(all), excess(h, l), l.Capacity, l.LeakRate, over, latest.Round(10*time.Microsecond), slack)
-	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", h.Check(l.Capacity, l.LeakRate, slack))
+	t.Logf("calls: %d; %.3f above %v, %.3f of that unexplained by lateness of up to %v; %.3f allowed",
+		len(all), p.excess(h), p, over, latest.Round(10*time.Microsecond), slack)
+	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", p.check(h, slack))
 }
-
-// A worker uses a reply for up to 25 ms. It books up to 100 ms ahead, and a trip or
-// two more.
-const (
-	hearing = 25 * time.Millisecond
-	ahead   = 150 * time.Millisecond
-)
-
-// emptied is the cost of a bucket that is found empty: one more capacity, and the
-// places that workers use before they hear of it.
-func emptied(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*hearing.Seconds() }
-
-// forgotten is the highest cost of forgetting the last charges: they are at most a
-// full bucket, and the bookings ahead of it.
-func forgotten(l outbound.Limit) float64 { return l.Capacity + l.LeakRate*ahead.Seconds() }

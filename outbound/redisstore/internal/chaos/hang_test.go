@@ -53,5 +53,5 @@ func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
 	f.recovers(at, before)
 	master.Cont(t)
 	// The last charges may not have reached the replica.
-	f.check(forgotten(f.limit))
+	f.check(forgotten)
 }

@@ -22,7 +22,8 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 	server := redistest.Start(t)
 	limit := outbound.Limit{Capacity: 4, LeakRate: 200}
 	c := newChildren(t, orders{
-		Addr: server.Addr(), Key: "chaos " + crand.Text(), Limit: limit, Callers: 2, Tolerance: 20 * time.Millisecond,
+		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 2, Tolerance: 20 * time.Millisecond,
+		Limits: []outbound.Limit{limit, outbound.Window(30, 200*time.Millisecond)}, // calls go for 130 ms, and then wait
 	})
 	for range 10 {
 		c.add()
@@ -46,7 +47,7 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 		time.Sleep(d.between(100*time.Millisecond, 200*time.Millisecond))
 	}
 	goesOn(t, &c.calls, 50)
-	c.check(0)
+	c.check()
 
 	// Measure how long after each kill the rate is back, over a tenth of a second.
 	const window = 100 * time.Millisecond
@@ -71,9 +72,9 @@ func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
-	limit := outbound.Limit{Capacity: 10, LeakRate: 1000}
 	c := newChildren(t, orders{
-		Addr: server.Addr(), Key: "chaos " + crand.Text(), Limit: limit, Callers: 64, Tolerance: 5 * time.Millisecond,
+		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 64, Tolerance: 5 * time.Millisecond,
+		Limits: []outbound.Limit{{Capacity: 10, LeakRate: 1000}, outbound.Window(150, 200*time.Millisecond)},
 	})
 	one, other := c.add(), c.add()
 	for _, pause := range []time.Duration{500 * time.Millisecond, d.between(50*time.Millisecond, 500*time.Millisecond), 5 * time.Second} {
@@ -87,7 +88,7 @@ func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	}
 	goesOn(t, &one.calls, 20)
 	time.Sleep(200 * time.Millisecond)
-	c.check(0)
+	c.check()
 	for _, p := range one.pauses {
 		n := one.beyond(p.to, c.orders.Tolerance)
 		t.Logf("after a pause of %v %d calls went with places that were due in it", p.to.Sub(p.from).Round(time.Millisecond), n)

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/dripfeed/dripfeed/outbound"
 )
 
 // delay is a time by which a timer was late.
@@ -98,11 +96,11 @@ func (l *lateness) of(at time.Time) time.Duration {
 	}
 }
 
-// unexplained returns by how many calls a history breaks a limit that lateness does not
+// unexplained returns by how many calls a history breaks a promise that lateness does not
 // explain. The store may have granted each call earlier than the API saw it, by as much
 // as early says. Even so, the calls that must all have been granted between two moments
-// are too many for the limit.
-func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time.Duration) float64 {
+// are too many for it.
+func unexplained(calls []time.Time, p promise, early func(time.Time) time.Duration) float64 {
 	if len(calls) == 0 {
 		return 0
 	}
@@ -125,7 +123,7 @@ func unexplained(calls []time.Time, l outbound.Limit, early func(time.Time) time
 				continue
 			}
 			n++
-			over = max(over, n-l.Capacity-l.LeakRate*(s.to-begin.from).Seconds())
+			over = max(over, n-p.most(s.to-begin.from))
 		}
 	}
 	return over
@@ -135,7 +133,7 @@ func TestLatenessExplainsCallsThatComeTogetherAndNoMore(t *testing.T) {
 	t.Parallel()
 	from := time.Now()
 	at := func(ms int) time.Time { return from.Add(time.Duration(ms) * time.Millisecond) }
-	limit := outbound.Limit{Capacity: 2, LeakRate: 10}
+	limit := promise{units: 2, rate: 10}
 	late := &lateness{}
 	late.tell(delay{at(3000), at(3001)})
 	late.tell(delay{at(950), at(1050)})

@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -22,62 +23,90 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.goesOn(20)
-	type phase struct {
-		limit    outbound.Limit
-		from, to time.Time
+	changes := [][2]outbound.Limit{
+		{leaky, window},
+		{{Capacity: 20, LeakRate: 300}, outbound.Window(12, 160*time.Millisecond)},
+		{{Capacity: 4, LeakRate: 50}, outbound.Window(30, 200*time.Millisecond)},
+		{{Capacity: 40, LeakRate: 20}, outbound.Window(8, 200*time.Millisecond)},
+		{{Capacity: 5, LeakRate: 200}, outbound.Window(25, 250*time.Millisecond)},
 	}
-	phases := []phase{{limit: f.limit, from: time.Now()}}
-	for _, l := range []outbound.Limit{
-		{Capacity: 20, LeakRate: 300}, {Capacity: 4, LeakRate: 50}, {Capacity: 40, LeakRate: 20}, {Capacity: 5, LeakRate: 200},
-	} {
-		f.run(d.between(300*time.Millisecond, 600*time.Millisecond))
-		phases[len(phases)-1].to = time.Now()
-		require.NoError(t, f.members[d.IntN(4)].bucket.SetLimits(t.Context(), l))
-		phases = append(phases, phase{limit: l, from: time.Now()})
-		f.goesOn(1)
-	}
-	f.run(300 * time.Millisecond)
-	phases[len(phases)-1].to = time.Now()
-	f.stop()
-	require.Len(t, f.lives(), 1, "a change of limits is no new life")
-	before := 0.
-	for _, p := range phases {
-		var h outboundtest.History
-		for at := range f.api.Arrivals().All() {
-			if !at.Before(p.from) && at.Before(p.to) {
-				h.Add(at, 1)
+	fs := newFleets(t, changes[0][:]...)
+	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.goesOn(20)
+	begun, ended := make([][]time.Time, len(fs)), make([][]time.Time, len(fs))
+	for i, limits := range changes {
+		for k, f := range fs {
+			if i > 0 {
+				ended[k] = append(ended[k], time.Now())
+				require.NoError(t, f.members[d.IntN(4)].bucket.SetLimits(t.Context(), limits[k]))
 			}
+			begun[k] = append(begun[k], time.Now())
 		}
-		// The bucket's content may have been above the new limit when it changed, once.
-		f.checkCalls(&h, p.limit, max(0, before-p.limit.Capacity))
-		before = max(p.limit.Capacity, before-p.limit.LeakRate*p.to.Sub(p.from).Seconds())
+		fs.goesOn(1)
+		fs.run(d.between(400*time.Millisecond, 600*time.Millisecond))
 	}
-	for _, m := range f.members {
-		s, err := m.bucket.State(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, phases[len(phases)-1].limit, s.Limit)
+	for k, f := range fs {
+		f.stop()
+		ended[k] = append(ended[k], time.Now())
+		require.Len(t, f.lives(), 1, "a change of limits is no new life")
+		within := func(from, to time.Time) *outboundtest.History {
+			h := &outboundtest.History{}
+			for at := range f.api.Arrivals().All() {
+				if !at.Before(from) && at.Before(to) {
+					h.Add(at, 1)
+				}
+			}
+			return h
+		}
+		before := 0.
+		for i, limits := range changes {
+			p, from, to := promiseOf(t, limits[k]), begun[k][i], ended[k][i]
+			if p.window == 0 {
+				// The bucket's content may have been above the new limit when it changed, once.
+				f.checkCalls(within(from, to), p, max(0, before-p.units))
+				before = max(p.units, before-p.rate*to.Sub(from).Seconds())
+				continue
+			}
+			// So may calls that were booked before the change, a window and more ahead. Those
+			// that are booked later go behind them, and count them.
+			if i == 0 {
+				f.checkCalls(within(from, to), p, 0)
+				continue
+			}
+			was := promiseOf(t, changes[i-1][k])
+			booked := was.units * math.Ceil(float64(p.window)/float64(was.window))
+			f.checkCalls(within(from, to), p, max(0, booked-p.units))
+			f.checkCalls(within(from.Add(was.window+ahead), to), p, 0)
+		}
+		for _, m := range f.members {
+			s, err := m.bucket.State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, changes[len(changes)-1][k], s.Limit)
+		}
 	}
 }
 
-// Changing a rate again and again does not refill the bucket.
+// Changing a rate or a window again and again does not refill the bucket.
 func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
-	f := newFleet(t, outbound.Limit{Capacity: 20, LeakRate: 50})
-	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.goesOn(30)
+	fs := newFleets(t, outbound.Limit{Capacity: 20, LeakRate: 50}, window)
+	stricter := []outbound.Limit{{Capacity: 20, LeakRate: 45}, outbound.Window(18, 220*time.Millisecond)}
+	fs.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.goesOn(30)
 	for i := range 10 {
-		f.run(d.between(20*time.Millisecond, 100*time.Millisecond))
-		l := f.limit
-		l.LeakRate -= 5 * float64(i%2)
-		require.NoError(t, f.members[d.IntN(3)].bucket.SetLimits(t.Context(), l))
+		fs.run(d.between(20*time.Millisecond, 100*time.Millisecond))
+		for k, f := range fs {
+			l := f.limits[0]
+			if i%2 == 1 {
+				l = stricter[k]
+			}
+			require.NoError(t, f.members[d.IntN(3)].bucket.SetLimits(t.Context(), l))
+		}
 	}
-	f.goesOn(1)
-	f.check(0)
+	fs.goesOn(1)
+	fs.check(nothing)
 }
 
 // Two workers of an old release have other limits than two workers of a new one. All of
@@ -85,25 +114,38 @@ func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	loose, strict := outbound.Limit{Capacity: 10, LeakRate: 100}, outbound.Limit{Capacity: 4, LeakRate: 40}
-	f := newFleet(t, loose)
-	f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{limit: &strict})
-	for _, m := range f.members {
-		goesOn(t, &m.calls, 5)
+	fs := newFleets(t, leaky, window)
+	stricter := []outbound.Limit{{Capacity: 4, LeakRate: 40}, outbound.Window(10, 300*time.Millisecond)}
+	for i, f := range fs {
+		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
+		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{limits: stricter[i : i+1]})
 	}
-	f.run(time.Second)
-	f.stop()
-	var of [2]outboundtest.History
-	for i, m := range f.members {
-		for at := range m.calls.All() {
-			of[i/2].Add(at, 1)
+	for _, f := range fs {
+		for _, m := range f.members {
+			goesOn(t, &m.calls, 5)
 		}
 	}
-	f.checkCalls(&of[0], loose, 0)
-	f.checkCalls(&of[1], strict, 0)
-	f.checkCalls(f.api.Arrivals(), outbound.Limit{Capacity: loose.Capacity + strict.Capacity, LeakRate: loose.LeakRate + strict.LeakRate}, 0)
-	require.Positive(t, f.heard(redisstore.EventDiffer), "nobody was told")
+	fs.run(time.Second)
+	for i, f := range fs {
+		f.stop()
+		var of [2]outboundtest.History
+		for i, m := range f.members {
+			for at := range m.calls.All() {
+				of[i/2].Add(at, 1)
+			}
+		}
+		loose, strict := promiseOf(t, f.limits[0]), promiseOf(t, stricter[i])
+		f.checkCalls(&of[0], loose, 0)
+		f.checkCalls(&of[1], strict, 0)
+		// A call has room in its own window for all calls before it, whoever has made them. So
+		// together they keep the larger window.
+		together := loose
+		if loose.window == 0 {
+			together.units, together.rate = loose.units+strict.units, loose.rate+strict.rate
+		}
+		f.checkCalls(f.api.Arrivals(), together, 0)
+		require.Positive(t, f.heard(redisstore.EventDiffer), "nobody was told")
+	}
 }
 
 // Keys of another version's format lie beside ours. The store neither reads nor changes

@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
@@ -26,17 +25,20 @@ func TestAServerThatLosesItsDataCostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs := newFleets(t, leaky, window)
+	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
 	const restarts = 3
 	for i := range restarts {
-		f.run(d.between(200*time.Millisecond, 700*time.Millisecond))
+		fs.run(d.between(200*time.Millisecond, 700*time.Millisecond))
 		server.Restart(t)
-		t.Logf("after restart %d the first call went %v later", i+1, f.goesOn(1).Round(time.Millisecond))
+		t.Logf("after restart %d the first call went %v later", i+1, fs.goesOn(1).Round(time.Millisecond))
 	}
-	f.run(300 * time.Millisecond)
-	f.checkBoth(0, restarts*emptied(f.limit))
-	require.LessOrEqual(t, len(f.lives()), restarts+1)
+	fs.run(300 * time.Millisecond)
+	for _, f := range fs {
+		f.stop()
+		f.checkBoth(nothing, f.losses())
+		require.LessOrEqual(t, len(f.lives()), restarts+1)
+	}
 }
 
 // elsewhere dials the server that the test has set, whatever address a client asks
@@ -105,28 +107,32 @@ func TestAFailoverCostsNoMoreThanTheChargesThatItLost(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	p := newPair(t, redistest.Start)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
-	for range 4 {
-		f.add(p.client(t), role{})
+	fs := newFleets(t, leaky, window)
+	fs.addSome(4, func() redis.UniversalClient { return p.client(t) }, role{})
+	fs.goesOn(10)
+	for _, f := range fs {
+		p.follows(t, f.members[0].store.Key(f.key))
 	}
-	f.goesOn(10)
-	key := f.members[0].store.Key(f.key)
-	p.follows(t, key)
-	f.run(d.between(0, 500*time.Millisecond))
+	fs.run(d.between(0, 500*time.Millisecond))
 
 	p.link.Set(redistest.Faults{SwallowReplies: 1})
-	f.run(d.between(100*time.Millisecond, 600*time.Millisecond))
-	f.goesOn(10)
+	fs.run(d.between(100*time.Millisecond, 600*time.Millisecond))
+	fs.goesOn(10)
 	p.master.Kill(t)
 	killed := time.Duration(time.Now().UnixNano())
-	heard := lastChange(t, p.replica, key)
+	var heard []time.Duration
+	for _, f := range fs {
+		heard = append(heard, lastChange(t, p.replica, f.members[0].store.Key(f.key)))
+	}
 	p.promote(t)
-	t.Logf("after the failover the first call went %v later", f.goesOn(1).Round(time.Millisecond))
-	f.run(700 * time.Millisecond)
-	f.stop()
-	lost := f.between(heard, killed)
-	t.Logf("%d charges are lost", lost)
-	require.NotZero(t, lost)
-	f.check(min(float64(lost), forgotten(f.limit)))
-	require.Len(t, f.lives(), 1)
+	t.Logf("after the failover the first call went %v later", fs.goesOn(1).Round(time.Millisecond))
+	fs.run(700 * time.Millisecond)
+	for i, f := range fs {
+		f.stop()
+		lost := f.between(heard[i], killed)
+		t.Logf("%d charges are lost", lost)
+		require.NotZero(t, lost)
+		f.check(func(p promise) float64 { return min(float64(lost), forgotten(p)) })
+		require.Len(t, f.lives(), 1)
+	}
 }

@@ -19,7 +19,8 @@ import (
 // allowed is the cost of the fault: how many units may leave above the limit in any
 // window. Calls that are late by up to the tolerance τ of their queue may add r*τ. C is
 // a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for the
-// places that workers use before they hear of it.
+// places that workers use before they hear of it. Of a window C is its units, r is 0, and so
+// much may go in any interval of its length.
 var matrix = []struct {
 	row     int
 	fault   string
@@ -33,7 +34,7 @@ var matrix = []struct {
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 	}},
-	{3, "a failover loses the last writes", "what was charged by them: at most C, and what was booked ahead of it; and r*W if both masters write for W", []string{
+	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W", []string{
 		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
 		"TestARecordPerWorkerChargesOnceInAnyOrderOfMessages",
@@ -69,7 +70,7 @@ var matrix = []struct {
 	{9, "a worker's wall clock is set", "0", []string{
 		"TestNothingThatDecidesLooksAtAWorkersWallClock",
 	}},
-	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time; a step back of up to 1 s and forward again, once", []string{
+	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time, and of a window C; a step back of up to 1 s and forward again, once, and a window is as much shorter", []string{
 		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
 		"TestAServersClockThatWobblesCostsItsWidestSwingOnce",
 	}},
@@ -150,7 +151,7 @@ var matrix = []struct {
 		"TestLimitsThatAreChangedOftenRefillNothing",
 		"TestLoweredLimitsRefuseWhatNoLongerFits",
 	}},
-	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both", []string{
+	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both, and of windows the larger one", []string{
 		"TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit",
 		"TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing",
 		"TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn",
@@ -167,7 +168,8 @@ var matrix = []struct {
 		"TestCloseRefusesAllAndGivesTheirPlacesBack",
 		"TestShutdownRefusesNewcomersAndLetsTheRestGo",
 	}},
-	{32, "the clocks of worker, store and API differ where a calendar's period ends", "0 for up to 1 s, the way of a call included", []string{
+	{32, "the clocks of worker, store and API differ where a calendar's period ends", "0 for up to 1 s, the way of a call included; C for each time that the server's clock is set ahead over an end", []string{
+		"TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls",
 		"TestNoHistoryBreaksACalendar",
 		"TestAStrictAPIRefusesNoCallOfALimitThatMatches",
 		"TestPeriodsThatAreNotOfTheTimeDoNothing",

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 )
 
@@ -27,7 +26,7 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 			for _, server := range s.Servers {
 				server.Do(t, "CONFIG", "SET", "min-replicas-to-write", least)
 			}
-			f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+			f := newFleet(t, leaky, window)
 			for _, server := range s.Servers { // each server that is a master is used: both, while both are masters
 				f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
 			}
@@ -59,11 +58,13 @@ func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
 			// On a busy machine the sentinels may find a master down, and promote again.
 			epoch, err := strconv.ParseFloat(fmt.Sprint(s.Sentinels[0].Do(t, "SENTINEL", "MASTER", "master").(map[any]any)["config-epoch"]), 64)
 			require.NoError(t, err)
-			slack := max(1, epoch) * forgotten(f.limit)
-			if least == "0" {
-				slack += f.limit.LeakRate * overlap.Seconds()
-			}
-			f.check(slack)
+			f.check(func(p promise) float64 { // each master keeps a window for itself
+				c := max(1, epoch) * forgotten(p)
+				if least == "0" {
+					c += leaked(overlap)(p)
+				}
+				return c
+			})
 		})
 	}
 }

@@ -36,7 +36,7 @@ func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 	d := newDice(t)
 	server := redistest.Start(t)
 	way := redistest.NewProxy(t, server.Addr())
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f := newFleet(t, leaky, window)
 	alone := f.add(behind(t, server, way), role{timeout: 500 * time.Millisecond})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
 	f.goesOn(20)
@@ -55,7 +55,7 @@ func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 	way.Set(redistest.Faults{})
 	way.Cut() // the client must not wait for swallowed replies
 	t.Logf("after the partition its first call went %v later", goesOn(t, &alone.calls, 1).Round(time.Millisecond))
-	f.check(0)
+	f.check(nothing)
 }
 
 // The same worker with a share of its own. The others know nothing of that, so its
@@ -88,11 +88,12 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	n, err := alone.failed()
 	require.Zero(t, n, "with a share nothing fails: %v", err)
 	f.stop()
-	f.checkPlaces(t, f.limit, 0)
-	own := share * (f.limit.Capacity + f.limit.LeakRate*apart.Seconds())
+	p := promiseOf(t, f.limits[0])
+	f.checkPlaces(t, p, 0)
+	own := share * p.most(apart)
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
 	// After the switch the worker may use the store's tickets for a while.
-	f.checkCalls(f.api.Arrivals(), f.limit, own+f.limit.LeakRate*hearing.Seconds())
+	f.checkCalls(f.api.Arrivals(), p, own+leaked(hearing)(p))
 	require.Positive(t, f.heard(redisstore.EventBack), "nobody was told that the store is back")
 }
 
@@ -126,5 +127,5 @@ func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 		goesOn(t, &m.calls, 5)
 	}
 	f.run(d.between(300*time.Millisecond, 800*time.Millisecond))
-	f.checkBoth(0, f.limit.LeakRate*hearing.Seconds())
+	f.checkBoth(nothing, leaked(hearing))
 }

@@ -79,14 +79,14 @@ func (f *fleet) recovers(promotion time.Time, before float64) {
 	}
 	f.run(time.Until(promotion.Add(2 * window)))
 	full := "not within 2 s"
-	if d := after(0.95 * f.limit.LeakRate); d >= 0 {
+	if d := after(0.95 * f.limits[0].LeakRate); d >= 0 {
 		full = d.Round(time.Millisecond).String() + " after the promotion"
 	}
 	calls := times(f.api.Arrivals())
 	first, _ := slices.BinarySearchFunc(calls, promotion, time.Time.Compare)
 	f.t.Logf("the first call after the promotion went %v later", calls[first].Sub(promotion).Round(time.Millisecond))
-	f.t.Logf("of the rate of %v/s %.1f %% were used before; 95 %% are used again: %s", f.limit.LeakRate, 100*before/f.limit.LeakRate, full)
-	want := min(0.95*f.limit.LeakRate, 0.7*before)
+	f.t.Logf("of the rate of %v/s %.1f %% were used before; 95 %% are used again: %s", f.limits[0].LeakRate, 100*before/f.limits[0].LeakRate, full)
+	want := min(0.95*f.limits[0].LeakRate, 0.7*before)
 	eventually(f.t, "the rate is back", func() bool { return after(want) >= 0 })
 	require.Less(f.t, after(want), 10*time.Second)
 }
@@ -101,7 +101,7 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 	// No majority is left, so there is no store on any node until there is a majority
 	// again.
 	whole := t.Run("AMinorityIsNoStore", func(t *testing.T) {
-		f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+		f := newFleet(t, leaky, window)
 		f.addSome(3, client, role{})
 		f.goesOn(20)
 		key := f.members[0].store.Key(f.key)
@@ -127,7 +127,7 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 			m.Cont(t)
 		}
 		t.Logf("after the masters came back the first call went %v later", f.goesOn(1).Round(time.Millisecond))
-		f.check(0)
+		f.check(nothing)
 		c.Ready(t)
 	})
 
@@ -146,7 +146,7 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 		t.Logf("promoted %v after the master was killed", at.Sub(killed).Round(time.Millisecond))
 		f.recovers(at, before)
 		// The last charges may not have reached the replica.
-		f.check(forgotten(f.limit))
+		f.check(forgotten)
 	})
 }
 
@@ -163,5 +163,5 @@ func TestTheRateIsBackAfterSentinelsHavePromotedAReplica(t *testing.T) {
 	named := s.Master(t)
 	t.Logf("all sentinels name %s as the master %v later", named.Addr(), time.Since(at).Round(time.Millisecond))
 	f.recovers(at, before)
-	f.check(forgotten(f.limit))
+	f.check(forgotten)
 }

@@ -4,7 +4,7 @@ package chaos
 
 import (
 	"context"
-	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
@@ -85,32 +84,38 @@ func (r *record) lives() map[time.Duration]*outboundtest.History {
 	return lives
 }
 
+// due returns the server's times at which the used places of all lives are due.
+func (r *record) due() *outboundtest.History {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := maps.Clone(r.returned)
+	h := &outboundtest.History{}
+	for _, g := range r.grants {
+		if left[g.spot] > 0 {
+			left[g.spot]--
+			continue
+		}
+		h.Add(time.Unix(0, int64(g.due)), 1)
+	}
+	return h
+}
+
 // rounding is the cost, in units, of the microseconds in a server's times.
 const rounding = 1e-2
 
-// checkPlaces fails the test if the places of one life of the bucket break its limit
-// by more than slack. It returns the largest excess.
-func (r *record) checkPlaces(t *testing.T, l outbound.Limit, slack float64) float64 {
+// checkPlaces fails the test if the places of one life of the bucket break a promise by
+// more than slack.
+func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
 	t.Helper()
 	worst, calls := 0., 0
 	lives := r.lives()
 	for _, h := range lives {
-		worst = max(worst, excess(h, l))
+		worst = max(worst, p.kept().excess(h))
 		calls += h.Len()
 	}
-	t.Logf("places: %d, in %d lives of the bucket; %.3f above the limit, %.3f allowed", calls, len(lives), worst, slack)
+	t.Logf("places: %d, in %d lives of the bucket; %.3f above %v, %.3f allowed", calls, len(lives), worst, p, slack)
 	require.NotZero(t, calls, "nothing was granted")
 	require.LessOrEqual(t, worst, slack+rounding, "the store has granted too much")
-	return worst
-}
-
-// excess returns by how many units a history breaks a limit at worst.
-func excess(h *outboundtest.History, l outbound.Limit) float64 {
-	var e *outboundtest.Excess
-	if errors.As(h.Check(l.Capacity, l.LeakRate, 0), &e) {
-		return e.Over
-	}
-	return 0
 }
 
 // ledger records what becomes of calls.

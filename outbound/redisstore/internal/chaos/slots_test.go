@@ -106,7 +106,7 @@ func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.SharedCluster(t)
-	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	f := newFleet(t, leaky, window)
 	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{})
 	name := f.members[0].store.Key(f.key)
 	for range 2 {
@@ -120,6 +120,6 @@ func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
 		n, err := m.failed()
 		require.Zero(t, n, "%v", err)
 	}
-	f.check(0)
+	f.check(nothing)
 	require.Len(t, f.lives(), 1)
 }

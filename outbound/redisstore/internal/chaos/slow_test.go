@@ -17,9 +17,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// counter is a limit that counts: almost nothing leaks from it, so its level is the
-// number of charged calls.
-var counter = outbound.Limit{Capacity: 1e6, LeakRate: 1e-3}
+// counter and windowed are limits that count: almost nothing leaks from the one, and the other is
+// longer than any test. So their levels are the number of charged calls.
+var (
+	counter  = outbound.Limit{Capacity: 1e6, LeakRate: 1e-3}
+	windowed = outbound.Window(1e6, time.Hour)
+)
 
 // clerk is a worker without a queue, which acquires as often as it can.
 type clerk struct {
@@ -31,9 +34,23 @@ type clerk struct {
 
 func newClerk(t *testing.T, rdb redis.UniversalClient, key string, timeout time.Duration) *clerk {
 	t.Helper()
-	b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), key, counter)
+	b, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: timeout}), key, counter, windowed)
 	require.NoError(t, err)
 	return &clerk{bucket: b}
+}
+
+// charged returns how many calls have been charged. The limits agree about that, but for what
+// leaks.
+func (c *clerk) charged(t *testing.T) (n float64, err error) {
+	t.Helper()
+	states, err := c.bucket.States(context.Background())
+	for i, s := range states {
+		if i > 0 {
+			require.InDelta(t, n, s.Level, 0.5)
+		}
+		n = s.Level
+	}
+	return n, err
 }
 
 // acquire asks for one call.
@@ -56,7 +73,7 @@ func (c *clerk) acquire() error {
 
 // A server hangs again and again. It charges every admitted call. Of the others it
 // charges at most the calls of the one request per worker that was under way: it does
-// not carry out later what the worker has given up.
+// not carry out later what the worker has given up. Meanwhile a fleet keeps its limits.
 func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -65,6 +82,8 @@ func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	f := newFleet(t, leaky, window)
+	f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
 	const timeout = 400 * time.Millisecond
 	clerks := make([]*clerk, 4)
 	confirmed := func() (n int64) {
@@ -107,8 +126,8 @@ func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	}
 	level := func() (level float64) {
 		eventually(t, "the level is told", func() bool { // a clerk may have given up a moment ago
-			s, err := clerks[0].bucket.State(t.Context())
-			level = s.Level
+			var err error
+			level, err = clerks[0].charged(t)
 			return err == nil
 		})
 		return level
@@ -120,6 +139,8 @@ func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	require.InDelta(t, charged, level(), 0.1, "what was given up was carried out later")
 	require.Less(t, time.Duration(longest), timeout+5*time.Second)
+	f.goesOn(20)
+	f.check(nothing)
 }
 
 // A worker has given up a request, which is still on its way. It arrives after the
@@ -145,9 +166,9 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 		t.Skip("this machine is too busy: the next call may not have been the first to arrive")
 	}
 	level := func() float64 {
-		s, err := c.bucket.State(t.Context())
+		n, err := c.charged(t)
 		require.NoError(t, err)
-		return s.Level
+		return n
 	}
 	before := level()
 	time.Sleep(time.Until(sent.Add(delay + 300*time.Millisecond)))
@@ -179,7 +200,7 @@ func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	}
 	// A worker far from the store is always late by the length of the way, and a worker
 	// near it is not. So calls that are due at different times may come together.
-	f.checkBoth(0, f.limit.LeakRate*far.Seconds())
+	f.checkBoth(nothing, leaked(far))
 }
 
 // If a store takes longer than an operation may take, each decision takes as long as an

@@ -19,11 +19,12 @@ import (
 
 // role configures a worker. Its zero value works.
 type role struct {
-	limit     *outbound.Limit // nil: the fleet's
-	callers   int             // goroutines that call as often as they can; 0: 3
+	limits    []outbound.Limit // nil: the fleet's
+	callers   int              // goroutines that call as often as they can; 0: 3
 	wrap      func(leak.Store) leak.Store
 	timeout   time.Duration // timeout of the store
 	tolerance time.Duration // tolerance of the queue
+	bare      bool          // no queue: callers ask again and again
 }
 
 // worker is one worker of a fleet: a store, a queue, and goroutines that always want to
@@ -31,7 +32,8 @@ type role struct {
 type worker struct {
 	store  *redisstore.Store
 	bucket *outbound.Bucket
-	queue  *queue.Queue
+	bare   bool // there is no queue
+	ask    func(context.Context, outbound.Cost) (outbound.Permit, error)
 	call   func() // calls the API
 
 	mu       sync.Mutex
@@ -43,21 +45,23 @@ type worker struct {
 // newWorker makes a worker. l records its grants, and observe gets the events of its
 // store.
 func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(redisstore.Event)) (*worker, error) {
-	w := &worker{store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
+	w := &worker{bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
 	var s leak.Store = witness{w.store, key, l}
 	if r.wrap != nil {
 		s = r.wrap(s)
 	}
 	var err error
-	w.bucket, err = outbound.NewSharedBucket(s, key, *r.limit)
-	w.queue = queue.New(w.bucket, queue.Config{Tolerance: r.tolerance})
+	w.bucket, err = outbound.NewSharedBucket(s, key, r.limits...)
+	if w.ask = queue.New(w.bucket, queue.Config{Tolerance: r.tolerance}).Acquire; r.bare {
+		w.ask = w.bucket.Acquire
+	}
 	return w, err
 }
 
 // work calls until ctx is done.
 func (w *worker) work(ctx context.Context) {
 	for ctx.Err() == nil {
-		p, err := w.queue.Acquire(ctx, outbound.Cost{1})
+		p, err := w.ask(ctx, outbound.Cost{1})
 		if err != nil {
 			w.fail(ctx, err)
 			nap(ctx, 5*time.Millisecond)
@@ -72,10 +76,12 @@ func (w *worker) fail(ctx context.Context, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var failed *outbound.StoreError
+	var full *outbound.ThrottledError
 	switch {
 	case errors.As(err, &failed):
 		w.failures++
 		w.failure = err
+	case w.bare && errors.As(err, &full):
 	case ctx.Err() == nil:
 		w.odd = fmt.Errorf("a call failed otherwise than by the store: %w", err)
 	}

@@ -1,0 +1,82 @@
+//go:build linux
+
+package chaos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// The server's clock is set over the ends of hours, ahead and back, while workers call. By that
+// clock each hour has all of its calls and not one more, those within a second of its end
+// included, which are of both hours. A step back brings nothing back.
+func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	server := redistest.StartWithClock(t)
+	end := time.Now().Truncate(time.Hour).Add(2 * time.Hour) // of the first hour
+	set := func(to time.Duration) { server.SetClock(t, time.Until(end.Add(to))) }
+	set(-30 * time.Minute)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 200}, outbound.Hourly(n))
+	// A queue asks for news of a full hour every ten seconds, and a worker believes a refusal for
+	// a second. A worker that has just come asks at once.
+	full := func() {
+		t.Helper()
+		m := f.add(server.Client(t), role{bare: true})
+		eventually(t, "the hour is full", func() bool {
+			states, err := m.bucket.States(t.Context())
+			require.NoError(t, err)
+			return states[1].Remaining < 1
+		})
+	}
+	for range 3 {
+		f.add(server.Client(t), role{bare: true})
+	}
+	f.goesOn(n / 4)
+	set(-leak.Slack) // from here on calls are of both hours
+	full()
+	set(leak.Slack * 7 / 10)
+	full() // the next hour begins a second late
+	set(leak.Slack)
+	full()
+	set(5*time.Hour + 30*time.Minute) // no worker expects that hour
+	full()
+	set(-10 * time.Minute) // what was taken of later hours is taken of this one
+	full()
+	set(time.Hour + 2*time.Second)
+	full()
+	f.stop()
+
+	due := f.due()
+	require.NoError(t, due.CheckCalendar(n, outboundtest.Hour, time.UTC, leak.Slack))
+	for i, hour := range []time.Duration{-time.Hour, 0, 5 * time.Hour, time.Hour} {
+		from := end.Add(hour)
+		to := from.Add(time.Hour)
+		alone := count(due, from.Add(leak.Slack), to.Add(-leak.Slack))
+		both := count(due, to.Add(-leak.Slack), to.Add(leak.Slack))
+		t.Logf("hour %d has %d calls of its own, and %d with the next", i, alone, both)
+		require.Positive(t, alone)
+		require.Equal(t, i == 0, both > 0)
+	}
+	require.LessOrEqual(t, f.api.Arrivals().Len(), due.Len(), "calls have gone without a place")
+	p := promiseOf(t, f.limits[0])
+	f.checkPlaces(t, p, 0)
+	f.checkCalls(f.api.Arrivals(), p, 5*emptied(p)) // so often the clock was set ahead
+}
+
+// count returns how many departures were at or after a time and before another.
+func count(h *outboundtest.History, from, to time.Time) (n int) {
+	for at := range h.All() {
+		if !at.Before(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,139 @@
+//go:build linux
+
+package chaos
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// promise is what a limit says of calls: in any interval there are at most so many units, and
+// rate more for each second of its length. A window says it of half-open intervals of its own
+// length, and nothing of longer ones; its rate is 0.
+type promise struct {
+	units, rate float64
+	window      time.Duration // 0: the limit is leaky
+}
+
+// promiseOf returns the promise of a limit, as the limit itself writes it.
+func promiseOf(t *testing.T, l outbound.Limit) promise {
+	t.Helper()
+	text, err := json.Marshal(l)
+	require.NoError(t, err)
+	var is struct {
+		Kind     string
+		Capacity float64
+		LeakRate float64 `json:"leak_rate"`
+		Per      time.Duration
+	}
+	require.NoError(t, json.Unmarshal(text, &is))
+	if is.Kind == "" {
+		return promise{units: is.Capacity, rate: is.LeakRate}
+	}
+	require.Equal(t, "window", is.Kind, "only a leaky limit and a window promise something of any interval")
+	return promise{units: is.Capacity, window: is.Per}
+}
+
+func (p promise) String() string {
+	if p.window > 0 {
+		return fmt.Sprintf("%v in any %v", p.units, p.window)
+	}
+	return fmt.Sprintf("%v + %v/s", p.units, p.rate)
+}
+
+// kept is what the places of a limit keep. Those of a window keep 10 ms more than it promises, so
+// that the network may move arrivals closer together. The server counts in microseconds.
+func (p promise) kept() promise {
+	if p.window > 0 {
+		p.window += 10*time.Millisecond - time.Microsecond
+	}
+	return p
+}
+
+// most returns how many units may go between two moments, both included.
+func (p promise) most(apart time.Duration) float64 {
+	if p.window > 0 && apart >= p.window {
+		return math.Inf(1)
+	}
+	return p.units + p.rate*apart.Seconds()
+}
+
+// check returns an error if a history breaks the promise by more than slack units.
+func (p promise) check(h *outboundtest.History, slack float64) error {
+	if p.window > 0 {
+		return h.CheckWindow(p.units+slack, p.window)
+	}
+	return h.Check(p.units, p.rate, slack)
+}
+
+// excess returns by how many units a history breaks the promise at worst.
+func (p promise) excess(h *outboundtest.History) float64 {
+	var e *outboundtest.Excess
+	if errors.As(p.check(h, 0), &e) {
+		return e.Over
+	}
+	return 0
+}
+
+// cost is how many units a fault may cost at most, beyond what a limit promises.
+type cost func(promise) float64
+
+func nothing(promise) float64 { return 0 }
+
+// A worker uses a reply for up to 25 ms. It books up to 100 ms ahead, and a trip or
+// two more.
+const (
+	hearing = 25 * time.Millisecond
+	ahead   = 150 * time.Millisecond
+)
+
+// emptied is the cost of a bucket that is found empty. Of a leaky limit it is one more capacity,
+// and the places that workers use before they hear of it. Each life of the bucket keeps a window
+// by itself, and so do those places: in an interval that meets two lives at most twice the
+// window's units go.
+func emptied(p promise) float64 { return p.units + p.rate*hearing.Seconds() }
+
+// forgotten is the highest cost of forgetting the last charges: of a leaky limit they are at most
+// a full bucket, and the bookings ahead of it. The calls of the server that is lost keep a window,
+// and so do those that the new one knows: together they are at most twice the window's units.
+func forgotten(p promise) float64 { return p.units + p.rate*ahead.Seconds() }
+
+// leaked is what leaks in a time. A window has no rate: this costs it nothing.
+func leaked(d time.Duration) cost { return func(p promise) float64 { return p.rate * d.Seconds() } }
+
+// A promise without lateness is what package outboundtest says that it is.
+func TestUnexplainedCallsAreThoseThatBreakTheLimit(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	promises := []promise{promiseOf(t, outbound.Limit{Capacity: 2, LeakRate: 100}), promiseOf(t, outbound.Window(3, 20*time.Millisecond))}
+	require.Equal(t, []promise{{units: 2, rate: 100}, {units: 3, window: 20 * time.Millisecond}}, promises)
+	broken := map[promise]int{}
+	for range 200 {
+		var h outboundtest.History
+		from := time.Now()
+		for range 1 + d.IntN(12) {
+			h.Add(from.Add(time.Duration(d.IntN(100))*time.Millisecond), 1)
+		}
+		for _, p := range promises {
+			want := p.excess(&h)
+			require.InDelta(t, want, unexplained(times(&h), p, func(time.Time) time.Duration { return 0 }), 1e-6, "%v", p)
+			require.NoError(t, p.check(&h, want+1e-6))
+			if want > 0 {
+				broken[p]++
+			}
+		}
+	}
+	for _, p := range promises {
+		require.Greater(t, broken[p], 20)
+		require.Less(t, broken[p], 180)
+	}
+}
