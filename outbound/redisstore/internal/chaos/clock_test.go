@@ -123,6 +123,12 @@ func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
 			fs.run(500 * time.Millisecond)
 			// In either case the last charges may not have reached the replica.
 			fs.check(forgotten)
+			for _, f := range fs { // each server keeps the limit by itself
+				p, now := promiseOf(t, f.limits[0]), time.Duration(time.Now().UnixNano())
+				here := func(g grant) bool { return (g.at - now).Abs() < time.Hour/2 }
+				f.of(here).checkPlaces(t, p, 0)
+				f.of(func(g grant) bool { return !here(g) }).checkPlaces(t, p, 0)
+			}
 		})
 	}
 }

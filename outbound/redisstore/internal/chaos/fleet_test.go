@@ -51,7 +51,8 @@ var (
 // member is a worker of a fleet, with its calls.
 type member struct {
 	*worker
-	calls outboundtest.History
+	calls  outboundtest.History
+	record record
 }
 
 func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
@@ -77,9 +78,10 @@ func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 	if r.tolerance == 0 {
 		r.tolerance = f.tolerance
 	}
-	w, err := newWorker(rdb, f.key, r, f.record, f.observe)
+	m := &member{}
+	w, err := newWorker(rdb, f.key, r, ledgers{f.record, &m.record}, f.observe)
 	require.NoError(f.t, err)
-	m := &member{worker: w}
+	m.worker = w
 	w.call = func() {
 		m.calls.Add(time.Now(), 1)
 		f.arrive()

@@ -137,11 +137,24 @@ func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 		loose, strict := promiseOf(t, f.limits[0]), promiseOf(t, stricter[i])
 		f.checkCalls(&of[0], loose, 0)
 		f.checkCalls(&of[1], strict, 0)
-		// A call has room in its own window for all calls before it, whoever has made them. So
-		// together they keep the larger window.
-		together := loose
-		if loose.window == 0 {
-			together.units, together.rate = loose.units+strict.units, loose.rate+strict.rate
+		together := promise{units: loose.units + strict.units, rate: loose.rate + strict.rate}
+		if strict.window > 0 {
+			// A call has room in its own window for all calls before it, whoever has made them.
+			// So together they keep the looser one.
+			together = loose
+			kept, all := strict.kept(), f.due()
+			for _, m := range f.members[2:] {
+				for place := range m.record.due().All() {
+					before := &outboundtest.History{}
+					before.Add(place, 1)
+					for other := range all.All() {
+						if other.Before(place) && other.After(place.Add(-kept.window)) {
+							before.Add(other, 1)
+						}
+					}
+					require.NoError(t, kept.check(before, 0))
+				}
+			}
 		}
 		f.checkCalls(f.api.Arrivals(), together, 0)
 		require.Positive(t, f.heard(redisstore.EventDiffer), "nobody was told")

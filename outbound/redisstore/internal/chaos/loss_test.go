@@ -133,6 +133,9 @@ func TestAFailoverCostsNoMoreThanTheChargesThatItLost(t *testing.T) {
 		t.Logf("%d charges are lost", lost)
 		require.NotZero(t, lost)
 		f.check(func(p promise) float64 { return min(float64(lost), forgotten(p)) })
+		p := promiseOf(t, f.limits[0]) // each server keeps it by itself
+		f.of(func(g grant) bool { return g.at <= killed }).checkPlaces(t, p, 0)
+		f.of(func(g grant) bool { return g.at <= heard[i] || g.at > killed }).checkPlaces(t, p, 0)
 		require.Len(t, f.lives(), 1)
 	}
 }

@@ -84,6 +84,19 @@ func (r *record) lives() map[time.Duration]*outboundtest.History {
 	return lives
 }
 
+// of returns the record of some grants: those of which keep says so.
+func (r *record) of(keep func(grant) bool) *record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	part := &record{returned: maps.Clone(r.returned)} // queues may still give places back
+	for _, g := range r.grants {
+		if keep(g) {
+			part.grants = append(part.grants, g)
+		}
+	}
+	return part
+}
+
 // due returns the server's times at which the used places of all lives are due.
 func (r *record) due() *outboundtest.History {
 	r.mu.Lock()
@@ -122,6 +135,21 @@ func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
 type ledger interface {
 	grant(grant)
 	giveBack(spot)
+}
+
+// ledgers record the same in each of them.
+type ledgers []ledger
+
+func (l ledgers) grant(g grant) {
+	for _, one := range l {
+		one.grant(g)
+	}
+}
+
+func (l ledgers) giveBack(s spot) {
+	for _, one := range l {
+		one.giveBack(s)
+	}
 }
 
 // witness is a store around another one. It records what that store grants under one
