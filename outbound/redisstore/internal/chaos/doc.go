@@ -8,7 +8,9 @@
 // Second, the calls keep it by the machine's clock. Calls that are late come
 // closer together. So there the test allows the cost of the fault, the tolerance
 // of the queue, and the lateness that it has measured meanwhile, at the leak
-// rate.
+// rate. A window has no rate: at most its units go in any interval of its length, and what
+// lateness moved into an interval does not count in it. What a fault may cost is a cost, in
+// promise_test.go, which says why it is no less and no more.
 //
 // All random numbers come from a seed. The test prints it, and DRIPFEED_SEED
 // sets it. The same seed gives the same kills, pauses and partitions at the same

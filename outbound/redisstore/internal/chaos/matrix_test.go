@@ -151,7 +151,7 @@ var matrix = []struct {
 		"TestLimitsThatAreChangedOftenRefillNothing",
 		"TestLoweredLimitsRefuseWhatNoLongerFits",
 	}},
-	{28, "workers have different limits for one key", "0 for each limit's workers; together the sum of both, and of windows the larger one", []string{
+	{28, "workers have different limits for one key", "0 for each limit's workers, and in its window a call has room for the calls of all; together the sum of both", []string{
 		"TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit",
 		"TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing",
 		"TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn",
