@@ -174,7 +174,7 @@ func (c *children) listen(one *child, out io.Reader) {
 			one.calls.Add(at, 1)
 			c.calls.Add(at, 1)
 		case "grant":
-			g := grant{spot{time.Duration(n[0]), time.Duration(n[1])}, time.Duration(n[2]), time.Duration(n[3])}
+			g := grant{spot: spot{time.Duration(n[0]), time.Duration(n[1])}, at: time.Duration(n[2]), due: time.Duration(n[3])}
 			c.grant(g)
 			one.record.grant(g)
 		case "back":

@@ -24,6 +24,11 @@ type grant struct {
 	spot
 	at  time.Duration // the server's time of the reply
 	due time.Duration // the server's time at which the call may go
+
+	// Not of a worker in a process of its own: the bucket time of the reply, and between
+	// which moments of this machine that was.
+	dial        time.Duration
+	asked, told time.Time
 }
 
 // record holds the grants and returns of a test's workers.
@@ -113,6 +118,22 @@ func (r *record) due() *outboundtest.History {
 	return h
 }
 
+// gained returns by how much bucket time ran ahead of this machine's time at most, between any
+// two grants of one life.
+func (r *record) gained() (most time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var least time.Duration // how far bucket time was ahead, if the grant was made when it was asked for
+	for i, g := range r.grants {
+		if i == 0 {
+			least = g.dial - g.asked.Sub(r.grants[0].asked)
+		}
+		most = max(most, g.dial-g.told.Sub(r.grants[0].asked)-least)
+		least = min(least, g.dial-g.asked.Sub(r.grants[0].asked))
+	}
+	return most
+}
+
 // rounding is the cost, in units, of the microseconds in a server's times.
 const rounding = 1e-2
 
@@ -172,7 +193,9 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if op.Move != nil {
 		moved = spot{op.Move.Born, op.Move.Place}
 	}
+	asked := time.Now()
 	r, err := w.Store.Update(ctx, key, op)
+	told := time.Now()
 	if op.Move != nil && len(r.Charges) > 0 {
 		back = append(back, moved)
 	}
@@ -184,7 +207,7 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	}
 	for _, c := range r.Charges {
 		in, late := r.State.Due(c.Place)
-		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late})
+		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late, r.State.Dial(), asked, told})
 	}
 	return r, err
 }
