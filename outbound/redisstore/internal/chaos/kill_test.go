@@ -23,7 +23,7 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 	limit := outbound.Limit{Capacity: 4, LeakRate: 200}
 	c := newChildren(t, orders{
 		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 2, Tolerance: 20 * time.Millisecond,
-		Limits: []outbound.Limit{limit, outbound.Window(30, 200*time.Millisecond)}, // calls go for 130 ms, and then wait
+		Limits: []outbound.Limit{limit, outbound.Window(36, 200*time.Millisecond)}, // calls go for 160 ms, and then wait
 	})
 	for range 10 {
 		c.add()

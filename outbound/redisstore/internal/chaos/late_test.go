@@ -119,6 +119,9 @@ func unexplained(calls []time.Time, p promise, early func(time.Time) time.Durati
 		}
 		n := 0.
 		for _, s := range spans[first:] {
+			if p.window > 0 && s.to-begin.from >= p.window {
+				break // a window says nothing of longer intervals
+			}
 			if s.from < begin.from {
 				continue
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -59,13 +58,9 @@ func (p promise) kept() promise {
 	return p
 }
 
-// most returns how many units may go between two moments, both included.
-func (p promise) most(apart time.Duration) float64 {
-	if p.window > 0 && apart >= p.window {
-		return math.Inf(1)
-	}
-	return p.units + p.rate*apart.Seconds()
-}
+// most returns how many units may go between two moments, both included. Of a window they are
+// nearer to each other than its length.
+func (p promise) most(apart time.Duration) float64 { return p.units + p.rate*apart.Seconds() }
 
 // check returns an error if a history breaks the promise by more than slack units.
 func (p promise) check(h *outboundtest.History, slack float64) error {
