@@ -132,9 +132,9 @@ func (fs fleets) goesOn(n int) time.Duration {
 		f.t.Helper()
 		want = append(want, f.api.Arrivals().Len()+n)
 	}
-	eventually(fs[0].t, "calls of all go on", func() bool {
-		return !slices.ContainsFunc(fs, func(f *fleet) bool { return f.api.Arrivals().Len() < want[slices.Index(fs, f)] })
-	})
+	for i, f := range fs {
+		eventually(f.t, "calls go on", func() bool { return f.api.Arrivals().Len() >= want[i] })
+	}
 	return time.Since(from)
 }
 

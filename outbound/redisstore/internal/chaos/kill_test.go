@@ -74,10 +74,10 @@ func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	server := redistest.Start(t)
 	c := newChildren(t, orders{
 		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 64, Tolerance: 5 * time.Millisecond,
-		Limits: []outbound.Limit{{Capacity: 10, LeakRate: 1000}, outbound.Window(150, 200*time.Millisecond)},
+		Limits: []outbound.Limit{{Capacity: 10, LeakRate: 1000}, outbound.Window(190, 200*time.Millisecond)}, // calls wait for 30 ms at most
 	})
 	one, other := c.add(), c.add()
-	for _, pause := range []time.Duration{500 * time.Millisecond, d.between(50*time.Millisecond, 500*time.Millisecond), 5 * time.Second} {
+	for _, pause := range []time.Duration{500 * time.Millisecond, d.between(100*time.Millisecond, 500*time.Millisecond), 5 * time.Second} {
 		goesOn(t, &one.calls, 20)
 		goesOn(t, &other.calls, 20)
 		time.Sleep(d.between(0, 100*time.Millisecond))
