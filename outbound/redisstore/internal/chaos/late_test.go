@@ -49,6 +49,13 @@ func (l *lateness) tell(d delay) {
 	l.longest = max(l.longest, d.to.Sub(d.from))
 }
 
+// most returns the longest delay.
+func (l *lateness) most() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest
+}
+
 // measure watches this process until the test ends.
 func measure(t *testing.T) *lateness {
 	l := &lateness{}
