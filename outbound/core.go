@@ -163,7 +163,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	} else if p.waiting.hasFailed.Load() {
 		go b.resend()
 	}
-	t.note()
+	t.settled()
 	t.done()
 	if s.action == leak.Replace || s.action == leak.Resume || len(s.reports) > 0 {
 		p.waiting.changed()

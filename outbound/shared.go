@@ -47,7 +47,7 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 			break
 		}
 		if r.Reported {
-			t.note()
+			t.settled()
 			s.reports, s.back = nil, nil
 			m.waiting.changed()
 		}

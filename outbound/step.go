@@ -107,9 +107,9 @@ func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	return bad
 }
 
-// note notes in the charges of the reports that they are settled. The reply does not tell
+// settled marks the charges of the reports as settled. The reply does not tell
 // how much has come back. To take it that all has makes a hold only more careful.
-func (t *trip) note() {
+func (t *trip) settled() {
 	for i := range t.reports {
 		r := &t.reports[i]
 		if r.Kind != leak.Settled || r.Charge.Settled {

@@ -113,7 +113,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		a.Reply = leak.Reply{Limit: -1, Stale: true} // as if none were set
 		return engine.Done
 	}
-	return judge(a.Err)
+	return verdict(a.Err)
 }
 
 // Away implements [engine.Carrier].

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 )
 
-// judge returns what comes of a trip after an error.
-func judge(err error) engine.Verdict {
+// verdict returns what comes of a trip after an error.
+func verdict(err error) engine.Verdict {
 	switch {
 	case redirects(err):
 		return engine.Elsewhere

@@ -55,7 +55,7 @@ func nodes(c *carrier) *engine.Nodes {
 func (c *cluster) owner(ctx context.Context, key string) (engine.Node, engine.Verdict, error) {
 	rdb, err := c.MasterForKey(ctx, c.config.name(key))
 	if err != nil {
-		return nil, judge(err), err
+		return nil, verdict(err), err
 	}
 	return node{rdb}, engine.Done, nil
 }

@@ -156,13 +156,13 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			failed, calm = true, true
 		case to.node != nil && (v == Elsewhere || v == Unasked): // the node is no longer a master
 			p.direct, p.after, failed, calm = nil, nil, true, true
-			b.note(a.Err)
+			b.failed(a.Err)
 		case v == Elsewhere:
 			a.alone, failed, calm = true, true, true
-			b.note(a.Err)
+			b.failed(a.Err)
 		case v == Later:
 			failed, calm = true, true
-			b.note(a.Err)
+			b.failed(a.Err)
 		default:
 			p.refused(v, a.Err, sent)
 			a.done = true
@@ -238,9 +238,9 @@ func (b *batch) late() {
 	}
 }
 
-// note keeps the reason why there was no answer. An error that only says that the time is up
+// failed keeps the reason why there was no answer. An error that only says that the time is up
 // does not replace a reason that came before.
-func (b *batch) note(err error) {
+func (b *batch) failed(err error) {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		b.last = err
 	}

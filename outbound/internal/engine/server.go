@@ -42,7 +42,7 @@ func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	sv.since, sv.key = now, p.key
 	if !sv.away {
 		sv.away = true
-		sv.note(p.shard.Engine)
+		sv.count(p.shard.Engine)
 		p.shard.tell(Away, "", err)
 	}
 }
@@ -58,18 +58,18 @@ func (sv *server) up(e *Engine, sent time.Time) {
 	sv.answered(e, sent)
 }
 
-// answered notes that the server has answered a request sent at this time. If the request
+// answered takes it that the server has answered a request sent at this time. If the request
 // was sent before the server was found away, the answer does not bring it back. mu is held.
 func (sv *server) answered(e *Engine, sent time.Time) {
 	if sv.away && sent.After(sv.since) {
 		sv.away, sv.back = false, time.Now()
 		e.tell(Back, "", nil)
 	}
-	sv.note(e)
+	sv.count(e)
 }
 
-// note counts the server as ill while it is away or denies access. mu is held.
-func (sv *server) note(e *Engine) {
+// count counts the server as ill while it is away or denies access. mu is held.
+func (sv *server) count(e *Engine) {
 	ill := sv.away || sv.denies
 	if sv.ill.Swap(ill) == ill {
 		return
@@ -81,7 +81,7 @@ func (sv *server) note(e *Engine) {
 	}
 }
 
-// refused notes an error that the server has answered to a request sent at this time.
+// refused remembers an error that the server has answered to a request sent at this time.
 func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
 	if v == Unasked {
 		return
