@@ -18,6 +18,7 @@ type batch struct {
 	trips    []*Trip
 	began    time.Time
 	deadline time.Time
+	apart    bool // it goes beside the pipeline's other batches: see Key.Apart
 
 	// The shard's lock protects these fields.
 	timer *time.Timer
@@ -33,8 +34,19 @@ const (
 	maxRetryPause  = 100 * time.Millisecond
 )
 
+// batch returns a batch that begins now.
+func (p *pipeline) batch(trips []*Trip, apart bool) *batch {
+	now := time.Now()
+	return &batch{pipe: p, trips: trips, began: now, deadline: now.Add(p.shard.config.forTrips()), apart: apart, left: len(trips)}
+}
+
 // patience is how long an attempt may take before the batch begins another one beside it.
-func (b *batch) patience() time.Duration { return max(1, b.pipe.shard.config.Timeout/4) }
+func (b *batch) patience() time.Duration {
+	if b.apart {
+		return b.pipe.shard.config.forTrips()
+	}
+	return max(1, b.pipe.shard.config.Timeout/4)
+}
 
 // carryOut sends the batch. work wakes a caller that can wait for more work; it is nil if
 // the caller cannot wait.
@@ -42,7 +54,7 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	p := b.pipe
 	p.shard.mu.Lock() // it may be late at once
 	in := b.patience()
-	if p.cause != nil && p.other() != nil {
+	if p.cause != nil && !b.apart && p.other() != nil {
 		in = 0 // the node is known to hang, and another may have been promoted
 	}
 	b.timer = time.AfterFunc(in, b.late)
@@ -89,7 +101,9 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	} else if aside && p.out >= attemptsAtOnce {
 		return nil, to // enough attempts hang already
 	}
-	p.count(to, 1)
+	if !b.apart {
+		p.count(to, 1)
+	}
 	todo = make([]Attempt, 0, b.left)
 	for _, t := range b.trips {
 		if !t.done {
@@ -125,7 +139,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	p.count(to, -1)
+	if !b.apart {
+		p.count(to, -1)
+	}
 	failed, answered := false, false
 	for i := range todo {
 		a := &todo[i]
@@ -170,7 +186,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			if a.Now != 0 {
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
 			}
-			out = append(out, sh.giveUp(v, a))
+			out = append(out, b.giveUp(v, a))
 		}
 	}
 	if failed {
@@ -181,13 +197,17 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}
 	b.over = true
 	b.timer.Stop()
+	if b.apart {
+		return pause, false
+	}
 	return p.end(work), false
 }
 
 // giveUp ends a trip whose attempt was not Done, and need not be made again.
-func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
-	q := a.queue
-	q.fence = q.fence || a.Fence || q.pipe.out+q.pipe.aside > 0 // an attempt that hangs may still arrive
+func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
+	q, sh := a.queue, b.pipe.shard
+	hangs := !b.apart && b.pipe.out+b.pipe.aside > 0 // and may still arrive
+	q.fence = q.fence || a.Fence || hangs
 	if v == Anew {
 		return sh.anew(a)
 	}
@@ -219,6 +239,12 @@ func (b *batch) late() {
 		return
 	}
 	b.over = true
+	if b.apart {
+		out := b.giveUpApart()
+		sh.mu.Unlock()
+		out.hand(sh)
+		return
+	}
 	err := sh.config.Carrier.Away(b.cause())
 	var out []outcome
 	for _, t := range b.trips {
@@ -236,6 +262,19 @@ func (b *batch) late() {
 	for i := range out {
 		out[i].hand(sh)
 	}
+}
+
+// giveUpApart ends the trip of a batch that goes apart when the time is up. A key that is locked
+// is no outage. If the server is away, the key's next trip finds that out: it goes with the
+// others.
+func (b *batch) giveUpApart() outcome {
+	t := b.trips[0]
+	t.done, t.queue.fence, t.queue.Apart = true, true, false
+	err := t.queue.cause
+	if err == nil || b.last != nil {
+		err = b.pipe.shard.config.Carrier.Away(b.cause())
+	}
+	return b.pipe.shard.refuse(t, err)
 }
 
 // failed keeps the reason why there was no answer. An error that only says that the time is up

@@ -13,6 +13,7 @@
 //   - The engine translates each reply's time to this process's clock, by an estimate.
 //   - A server that does not answer is away: its operations fail at once, and one batch at a
 //     time finds out whether it is back. Events tell of both.
+//   - A key that has to wait for a lock goes beside the batches, so that no other key waits for it.
 //   - Where a store spreads keys over nodes, each node has its own pipelines. While a node hangs,
 //     the engine also asks another node that may have been promoted.
 //

@@ -125,25 +125,28 @@ func (p *pipeline) next(work chan struct{}) *batch {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	n := min(len(p.ready), maxBatch)
-	b := &batch{pipe: p, trips: make([]*Trip, 0, n)}
+	trips := make([]*Trip, 0, n)
 	for _, q := range p.ready[:n] {
 		q.queued = false
-		if t := sh.compose(q); t != nil { // nil: all callers have gone
-			q.away = true
-			b.trips = append(b.trips, t)
+		t := sh.compose(q)
+		if t == nil { // all callers have gone
+			continue
 		}
+		q.away = true
+		if q.Apart {
+			go p.batch([]*Trip{t}, true).carryOut(nil)
+			continue
+		}
+		trips = append(trips, t)
 	}
 	rest := copy(p.ready, p.ready[n:])
 	clear(p.ready[rest:])
 	p.ready = p.ready[:rest]
-	if len(b.trips) == 0 {
+	if len(trips) == 0 {
 		p.busy, p.worker = false, work
 		return nil
 	}
-	b.left = len(b.trips)
-	b.began = time.Now()
-	b.deadline = b.began.Add(sh.config.forTrips())
-	return b
+	return p.batch(trips, false)
 }
 
 // successor says which goroutine sends a pipeline's next batch.

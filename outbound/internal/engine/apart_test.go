@@ -1,0 +1,176 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// locking is a carrier to keys of which some are locked. A trip that meets a lock does nothing,
+// and the key's next trip waits until the lock is free.
+type locking struct {
+	*porter
+	mu     sync.Mutex
+	locked map[string]chan struct{} // by key; closed when the lock is free
+	sends  int                      // that wait for a lock now
+	most   int                      // trips in one Send that waits
+	down   error                    // what the server answers to all
+}
+
+func (l *locking) set(down error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = down
+}
+
+func (l *locking) lock(key string) (free func()) {
+	until := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.locked[key] = until
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.locked, key)
+		close(until)
+	}
+}
+
+func (l *locking) Compose(t *engine.Trip) { t.State = t.Key.Apart }
+
+func (l *locking) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+	for i := range todo {
+		l.mu.Lock()
+		until := l.locked[todo[i].Key.Bucket]
+		if down := l.down; down != nil || until == nil {
+			l.mu.Unlock()
+			if todo[i].Err = down; down == nil {
+				l.porter.Send(ctx, to, todo[i:i+1])
+			}
+			continue
+		}
+		if !todo[i].State.(bool) {
+			l.mu.Unlock()
+			todo[i].Err = errRace
+			continue
+		}
+		l.sends++
+		l.most = max(l.most, len(todo))
+		l.mu.Unlock()
+		select {
+		case <-until:
+			l.mu.Lock()
+			todo[i].Err = l.down
+			l.mu.Unlock()
+			if todo[i].Err == nil {
+				l.porter.Send(ctx, to, todo[i:i+1])
+			}
+		case <-ctx.Done():
+			todo[i].Err = errRace
+		}
+		l.mu.Lock()
+		l.sends--
+		l.mu.Unlock()
+	}
+}
+
+func (l *locking) Take(a *engine.Attempt) engine.Verdict {
+	switch a.Err {
+	case errRace:
+		a.Key.Apart = true
+		return engine.Anew
+	case nil:
+		a.Key.Apart = false
+	}
+	return l.porter.Take(a)
+}
+
+func TestALockedKeyDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		l := &locking{porter: &porter{s}, locked: make(map[string]chan struct{})}
+		var told []engine.Kind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		const stuck, late = 20, 5 // keys that are locked for too long, and of those the ones that are free in time
+		var wg sync.WaitGroup
+		var free []func()
+		start := time.Now()
+		for i := range stuck {
+			key := fmt.Sprint("locked ", i)
+			unlock := l.lock(key)
+			if i < late {
+				free = append(free, unlock)
+			} else {
+				defer unlock()
+			}
+			wg.Go(func() {
+				_, err := e.Update(context.Background(), key, calls(1))
+				if i < late {
+					require.NoError(t, err)
+					require.Equal(t, time.Second/2, time.Since(start))
+					return
+				}
+				require.ErrorIs(t, err, errRace)
+				require.NotErrorIs(t, err, leak.ErrAway)
+				require.LessOrEqual(t, time.Since(start), time.Second)
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, stuck, l.sends)
+		require.Equal(t, 1, l.most, "a trip that waits goes by itself")
+		each(100, func(i int) {
+			_, err := e.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.NoError(t, err)
+			require.Zero(t, time.Since(start), "it need not wait for a locked key")
+		})
+		time.Sleep(time.Second / 2)
+		for _, unlock := range free {
+			unlock()
+		}
+		wg.Wait()
+		for i := range late { // from then on such a key goes with the others
+			_, err := e.Update(context.Background(), fmt.Sprint("locked ", i), calls(1))
+			require.NoError(t, err)
+			require.InDelta(t, 2, s.level(fmt.Sprint("locked ", i)), 0.1)
+		}
+		synctest.Wait()
+		require.Empty(t, told)
+	})
+}
+
+func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := &locking{porter: &porter{newShelf()}, locked: make(map[string]chan struct{})}
+		var told []engine.Kind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		ask := func() error {
+			_, err := e.Update(context.Background(), "key", calls(1))
+			return err
+		}
+		unlock := l.lock("key")
+		time.AfterFunc(time.Second/10, func() {
+			l.set(errLost)
+			unlock()
+		})
+		err := ask()
+		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorContains(t, err, errLost.Error())
+		require.Empty(t, told)
+		require.ErrorIs(t, ask(), leak.ErrAway)
+		synctest.Wait()
+		require.Equal(t, []engine.Kind{engine.Away}, told)
+		l.set(nil)
+		time.Sleep(time.Second)
+		require.NoError(t, ask())
+		synctest.Wait()
+		require.Equal(t, []engine.Kind{engine.Away, engine.Back}, told)
+	})
+}
