@@ -208,10 +208,10 @@ func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
 	q, sh := a.queue, b.pipe.shard
 	hangs := !b.apart && b.pipe.out+b.pipe.aside > 0 // and may still arrive
 	q.fence = q.fence || a.Fence || hangs
+	sh.tellOf(a)
 	if v == Anew {
 		return sh.anew(a)
 	}
-	sh.tellOf(a)
 	return sh.refuse(a.Trip, a.Err)
 }
 

@@ -91,7 +91,7 @@ type Attempt struct {
 	// Arrived is when the answer arrived; zero: when Send returns.
 	Arrived time.Time
 	// Loss says what the store has lost: it knows less of the key than it has answered before.
-	// nil: it has lost nothing.
+	// nil: it has lost nothing. With Anew it counts, too.
 	Loss error
 	// Err is why there is no reply.
 	Err error

@@ -1,0 +1,210 @@
+package rowstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// carrier is an [engine.Carrier]: a trip is a swap of a row.
+type carrier struct {
+	rows   Rows
+	locker Locker // nil: the rows cannot be locked
+	config *Config
+	worker uint64        // this Store's, in the records of the rows
+	slots  chan struct{} // the calls of rows at a time
+	locks  chan struct{} // those that may wait for a lock
+}
+
+// The calls of rows at a time: a batch of each of the engine's pipelines, and two rows that are
+// awaited.
+const maxCalls, maxLocks = 6, 2
+
+func newCarrier(rows Rows, config *Config) *carrier {
+	c := &carrier{rows: rows, config: config, worker: random(), slots: make(chan struct{}, maxCalls), locks: make(chan struct{}, maxLocks)}
+	c.locker, _ = rows.(Locker)
+	return c
+}
+
+// Compose implements [engine.Carrier].
+func (c *carrier) Compose(t *engine.Trip) {
+	k, _ := t.Key.State.(*key)
+	if k == nil {
+		k = &key{name: c.config.name(t.Key.Bucket)}
+		t.Key.State = k
+	}
+	s := &step{carrier: c, trip: t, name: k.name, lock: t.Key.Apart, at: t.Clock.Truncate(time.Microsecond)}
+	t.State = s
+	if k.row == nil || s.at == 0 {
+		return
+	}
+	if s.was = k.row; !s.lock {
+		s.made = *s.make(s.was, s.at, 0)
+	}
+}
+
+// Send implements [engine.Carrier].
+func (c *carrier) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt) {
+	if len(todo) == 1 && todo[0].State.(*step).lock {
+		c.lock(ctx, &todo[0])
+		return
+	}
+	leave, err := enter(ctx, c.slots)
+	if err == nil {
+		defer leave()
+		err = c.swap(ctx, todo)
+	}
+	for i := range todo {
+		if err != nil {
+			todo[i].Err = err
+		}
+	}
+}
+
+// swap makes attempts at steps, with one call of Swap.
+func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
+	slices.SortFunc(todo, func(a, b engine.Attempt) int {
+		return bytes.Compare(a.State.(*step).name, b.State.(*step).name)
+	})
+	swaps := make([]Swap, len(todo))
+	for i := range todo {
+		s := todo[i].State.(*step)
+		swaps[i] = s.swap()
+		s.sent.Add(1)
+	}
+	if err := c.rows.Swap(ctx, swaps); err != nil {
+		return err
+	}
+	arrived := time.Now()
+	for i := range todo {
+		a, sw := &todo[i], &swaps[i]
+		a.Arrived = arrived
+		if sw.Clock <= 0 {
+			a.Err = errNoClock
+			continue
+		}
+		s := a.State.(*step)
+		fill(a, s.swapped(sw, s.sent.Load() > 1), sw.Clock)
+	}
+	return nil
+}
+
+// lock makes an attempt at a step that locks its row.
+func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
+	leave, err := enter(ctx, c.locks)
+	if err != nil {
+		a.Err = err
+		return
+	}
+	defer leave()
+	if leave, err = enter(ctx, c.slots); err != nil {
+		a.Err = err
+		return
+	}
+	defer leave()
+	s := a.State.(*step)
+	sw := Swap{Key: s.name}
+	n := &note{row: &row{}, race: true}
+	if err := c.locker.Lock(ctx, &sw, func() { n = s.locked(ctx, &sw) }); err != nil {
+		a.Err = err
+		return
+	}
+	a.Arrived = time.Now()
+	if sw.Busy {
+		n = &note{busy: true}
+	} else if sw.Row.Token != 0 && sw.Clock <= 0 {
+		a.Err = errNoClock
+		return
+	} else if sw.New != nil && !sw.Done {
+		a.Err = errNotDone
+		return
+	}
+	fill(a, n, sw.Clock)
+}
+
+// fill writes what an attempt has found.
+func fill(a *engine.Attempt, n *note, clock time.Duration) {
+	a.Note, a.Now = n, clock
+	if n.made != nil {
+		a.Reply = n.made.reply
+		a.Reply.Charges = append(a.Into, n.made.reply.Charges...)
+	}
+}
+
+// Take implements [engine.Carrier].
+func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
+	if a.Err != nil {
+		if errors.Is(a.Err, leak.ErrAway) || errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
+			return engine.Later
+		}
+		return engine.Denied
+	}
+	k, s, n := a.Key.State.(*key), a.State.(*step), a.Note.(*note)
+	if m := n.made; m != nil {
+		if m.bytes != nil {
+			k.wrote(m, a.Now)
+		}
+		a.Loss = k.see(n.row, c.worker, a.Now)
+		a.Key.Apart = s.lock && n.race // others still write the row
+		return engine.Done
+	}
+	if n.busy {
+		a.Key.Apart = c.locker != nil
+		if a.Err = errBusy; s.doubts() { // the attempt before may be what has locked it
+			return engine.Later
+		}
+		return engine.Anew
+	}
+	a.Loss = k.see(n.row, c.worker, a.Now)
+	a.Key.Apart = n.race && !s.lock && c.locker != nil && n.row.token != 0
+	switch {
+	case n.lost:
+		a.Err = errUnknown
+		return engine.Failed
+	case n.late:
+		a.Err = errLate
+	case n.race:
+		a.Err = errRace
+	}
+	return engine.Anew
+}
+
+// doubts reports whether an attempt before the last may have been carried out.
+func (s *step) doubts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent.Load() > 1 && s.made.bytes != nil || len(s.tries) > 0
+}
+
+// Away implements [engine.Carrier].
+func (c *carrier) Away(cause error) error {
+	if errors.Is(cause, leak.ErrAway) {
+		return cause
+	}
+	return fmt.Errorf("rowstore: %w: %w", leak.ErrAway, cause)
+}
+
+var (
+	errBusy    = errors.New("rowstore: somebody keeps the row locked")
+	errRace    = errors.New("rowstore: other workers write the row again and again")
+	errLate    = errors.New("rowstore: the row's time had passed, or the clock was set, again and again")
+	errNoClock = errors.New("rowstore: the rows have told no time")
+	errNotDone = errors.New("rowstore: the row was locked, and not written")
+	errUnknown = errors.New("rowstore: nobody knows whether the step was carried out: its reply was lost, and too many other workers have written the row since")
+)
+
+// enter waits for a place, and returns how to leave it.
+func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("rowstore: %w: too many calls of the rows hang: %w", leak.ErrAway, ctx.Err())
+	}
+}

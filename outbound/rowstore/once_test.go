@@ -1,0 +1,193 @@
+package rowstore_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// forms are the two forms of rows: those that can be locked, and those that cannot.
+func forms(line *badRows) map[string]rowstore.Rows {
+	return map[string]rowstore.Rows{"locks": line, "no locks": unlocked{line}}
+}
+
+func TestAStepIsCarriedOutExactlyOnceOverABadLine(t *testing.T) {
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			for range 5 {
+				bubble(t, func(t *testing.T) {
+					rows := newTable()
+					seed := dice(t).Uint64()
+					each(3, func(i int) {
+						line := &badRows{table: rows, lost: 0.2, unheard: 0.2, repeated: 0.3, delay: 2 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
+						s := rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute})
+						each(4, func(i int) {
+							for range 20 {
+								r, err := s.Update(context.Background(), "key", calls(1+i%2))
+								if err != nil || len(r.Charges) != 1+i%2 {
+									t.Errorf("got %d places and %v", len(r.Charges), err)
+								}
+							}
+						})
+						line.wg.Wait()
+					})
+					require.InDelta(t, 3*4*20*1.5, rows.level(t, "key"), 0.1)
+				})
+			}
+		})
+	}
+}
+
+func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
+	limit := outbound.Limit{Capacity: 50, LeakRate: 50}
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var left outboundtest.History
+				seed := dice(t).Uint64()
+				each(4, func(i int) {
+					line := &badRows{table: rows, lost: 0.05, unheard: 0.3, repeated: 0.1, delay: time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
+					bucket := shared(rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute}), "key", limit)
+					each(6, func(j int) {
+						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+							if _, err := bucket.Acquire(context.Background(), outbound.Cost{1}); err == nil {
+								left.Add(time.Now(), 1)
+							}
+							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
+						}
+					})
+					line.wg.Wait()
+				})
+				require.Greater(t, left.Len(), 600)
+				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
+				require.NoError(t, left.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*late.Seconds()))
+			})
+		})
+	}
+}
+
+// wavering are rows whose clock each worker sees elsewhere.
+type wavering struct {
+	*table
+	off func() time.Duration
+}
+
+func (w wavering) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	w.set(func() { w.ahead = w.off() })
+	return w.table.Swap(ctx, swaps)
+}
+
+func TestAClockThatWaversCountsNoTimeTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		roll := dice(t)
+		var left outboundtest.History
+		each(4, func(i int) {
+			w := wavering{rows, func() time.Duration { return time.Duration(roll.Int64N(int64(100 * time.Millisecond))) }}
+			bucket := shared(rowstore.New(unlocked{w}, rowstore.Config{}), "key", outbound.Limit{Capacity: 10, LeakRate: 100})
+			for range 3000 {
+				if _, err := bucket.Acquire(context.Background(), outbound.Cost{1}); err == nil {
+					left.Add(time.Now(), 1)
+				}
+				time.Sleep(time.Duration(900+i) * time.Microsecond)
+			}
+		})
+		require.Greater(t, left.Len(), 200)
+		require.NoError(t, left.Check(10, 100, 100*0.1))
+	})
+}
+
+func TestAClockThatIsSetStopsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var left outboundtest.History
+		bucket := shared(rows.store(), "key", outbound.Limit{Capacity: 5, LeakRate: 50})
+		for i := range 3000 {
+			switch i {
+			case 1000:
+				rows.set(func() { rows.ahead = -time.Hour })
+			case 2000:
+				rows.set(func() { rows.ahead = 0 })
+			}
+			if _, err := bucket.Acquire(context.Background(), outbound.Cost{1}); err == nil {
+				left.Add(time.Now(), 1)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		require.Greater(t, left.Len(), 140)
+		require.NoError(t, left.Check(2*5, 50, 0), "the step forward is at most a capacity")
+	})
+}
+
+// A worker whose last step is on record no more cannot know whether a step was carried out whose
+// reply was lost.
+func TestAStepThatTheRowHasForgottenIsAnErrorAndNeverASecondCharge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, dice: dice(t), even: true}
+		s := rowstore.New(line, rowstore.Config{})
+		_, err := s.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+		for _, others := range []int{31, 32} {
+			before := rows.level(t, "key")
+			line.lose(1)
+			time.AfterFunc(time.Millisecond, func() { // before the step is sent again
+				line.lose(0)
+				for range others {
+					_, err := rows.store().Update(context.Background(), "key", calls(1))
+					require.NoError(t, err)
+				}
+			})
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.InDelta(t, before+1+float64(others), rows.level(t, "key"), 0.1)
+			if others == 31 {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorContains(t, err, "nobody knows")
+			require.NotErrorIs(t, err, leak.ErrAway)
+		}
+		_, err = s.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+	})
+}
+
+func TestAloneADecisionTakesOneTrip(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s := rows.store()
+		for range 100 {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+		}
+		require.Equal(t, 101, rows.asked, "the first finds the row and the clock")
+		require.Equal(t, 100, rows.writes)
+	})
+}
+
+func TestRefusalsAndLooksWriteNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		bucket := shared(rows.store(), "key", outbound.Limit{Capacity: 5, LeakRate: 1e-5})
+		admitted := 0
+		for range 5000 {
+			if _, err := bucket.Acquire(context.Background(), outbound.Cost{1}); err == nil {
+				admitted++
+			}
+			_, err := bucket.State(context.Background())
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		require.Equal(t, 5, admitted)
+		require.LessOrEqual(t, rows.writes, 5+1, "the first report of a refusal may be one")
+	})
+}

@@ -1,0 +1,144 @@
+package rowstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// step is a trip as it is carried out on its row.
+type step struct {
+	*carrier
+	trip *engine.Trip
+	name []byte
+	was  *row // as it was last seen; nil: it was never seen, so the step only looks
+	lock bool // the step computes once it has locked the row
+	made made // what it makes of the row as it was last seen, if it does not lock
+	at   time.Duration
+	sent atomic.Int32 // attempts
+
+	mu    sync.Mutex
+	tries []*made // by attempts that have locked the row; each may have been written
+}
+
+// made is what a step makes of a row.
+type made struct {
+	row    *row   // afterwards; if bytes is nil it is the row from before
+	bytes  []byte // nil: there is nothing to write
+	number uint64 // on record
+	keep   time.Duration
+	reply  leak.Reply
+}
+
+// make computes what the step makes of a row at a time. try tells apart the results of one step.
+func (s *step) make(was *row, now time.Duration, try int) *made {
+	bucket := was.bucket.Clone()
+	m := &made{row: was, number: numberOf(s.trip, try), reply: s.trip.Op.Apply(&bucket, now)}
+	if !m.reply.Changed && !s.trip.Fence {
+		return m
+	}
+	m.row = was.next(bucket, record{s.worker, m.number}, random())
+	m.bytes = m.row.append(nil)
+	m.keep = max(0, m.reply.Expire) + time.Minute
+	if m.reply.Stamp != 0 {
+		m.keep += 30 * 24 * time.Hour
+	}
+	return m
+}
+
+// numberOf returns the number of a step on record. Later steps of a worker have higher ones.
+func numberOf(t *engine.Trip, try int) uint64 { return uint64(t.Seq)<<8 | uint64(try&0xff) }
+
+// isOf reports whether a number on record is of this step.
+func (s *step) isOf(number uint64) bool { return number>>8 == uint64(s.trip.Seq) }
+
+// random returns a number that is not 0, and that nobody guesses.
+func random() uint64 {
+	var b [8]byte
+	for {
+		_, _ = rand.Read(b[:]) // never fails
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
+	}
+}
+
+// note is what an attempt has found.
+type note struct {
+	row  *row  // as it is now
+	made *made // what was made of it; nil: nothing was, of this attempt or of one before
+	busy bool
+	lost bool // nobody knows whether an attempt before was carried out
+	late bool // the time of the attempt was not the rows' time
+	race bool // another worker has written the row since it was last seen
+}
+
+// swap returns the swap of all attempts.
+func (s *step) swap() Swap {
+	sw := Swap{Key: s.name}
+	if s.was != nil {
+		sw.Old, sw.Time = s.was.token, s.at
+		sw.New, sw.Token, sw.Keep = s.made.bytes, s.made.row.token, s.made.keep
+	}
+	return sw
+}
+
+// swapped returns what a swap has come to. again says that this was not the only attempt.
+func (s *step) swapped(sw *Swap, again bool) *note {
+	n := &note{busy: sw.Busy}
+	switch {
+	case s.was == nil:
+		n.row = read(sw.Row)
+		return n
+	case sw.Done:
+		n.row, n.made = s.made.row, &s.made
+		return n
+	case sw.Row.Token == s.was.token:
+		n.row = s.was
+		if n.late = !sw.InTime(); s.made.bytes == nil && !n.late {
+			n.made = &s.made
+		}
+		return n
+	}
+	n.row, n.race = read(sw.Row), true
+	number, ok := n.row.number(s.worker)
+	if ok && s.isOf(number) && s.made.bytes != nil {
+		n.made = &s.made
+	}
+	n.lost = again && !ok && s.made.bytes != nil && n.row.full()
+	return n
+}
+
+// locked computes the step on a row that the attempt has locked. After ctx has ended nobody
+// waits for it.
+func (s *step) locked(ctx context.Context, sw *Swap) *note {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &note{row: read(sw.Row)}
+	n.race = s.was != nil && n.row.token != s.was.token
+	if ctx.Err() != nil {
+		n.busy = true
+		return n
+	}
+	number, ok := n.row.number(s.worker)
+	if ok && s.isOf(number) { // an attempt before was carried out
+		if i := int(number & 0xff); i < len(s.tries) {
+			n.made = s.tries[i]
+			return n
+		}
+	}
+	if n.lost = len(s.tries) > 0 && !ok && n.row.full(); n.lost {
+		return n
+	}
+	m := s.make(n.row, sw.Clock, len(s.tries))
+	s.tries = append(s.tries, m)
+	n.row, n.made = m.row, m
+	sw.New, sw.Token, sw.Keep = m.bytes, m.row.token, m.keep
+	return n
+}

@@ -1,0 +1,64 @@
+package rowstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// Config is how a [Store] uses its rows. The zero value works.
+type Config struct {
+	// PlainKeys makes the keys of the rows those of the buckets, as the program wrote them,
+	// where they have no more than 512 bytes and do not begin with "#". By default the store
+	// hashes them, because some hold tokens, and databases log what they are asked.
+	PlainKeys bool
+	// Timeout is the longest that an operation takes before it fails. The calls that meet an
+	// outage wait for so long. 0 or less: 1 s.
+	Timeout time.Duration
+	// Observe is called with each [Event], in any goroutine, one call after the other. It must
+	// not block. nil: the store tells nothing.
+	Observe func(Event)
+}
+
+// Store keeps buckets in rows. It is safe for concurrent use. It has no goroutine while nobody
+// asks it anything, forgets a key that nobody has used for 10 minutes, and needs no Close.
+type Store struct {
+	engine *engine.Engine // nil: the Store has no rows
+	config Config
+}
+
+// errNoRows is what a Store without rows answers.
+var errNoRows = fmt.Errorf("rowstore: %w: Rows", outbound.ErrNil)
+
+// New returns a store on rows. It does no I/O. Nil rows are [outbound.ErrNil] at the first use.
+func New(rows Rows, c Config) *Store {
+	if c.Timeout <= 0 {
+		c.Timeout = time.Second
+	}
+	s := &Store{config: c}
+	if rows == nil {
+		return s
+	}
+	config := engine.Config{Carrier: newCarrier(rows, &s.config), Timeout: c.Timeout}
+	if c.Observe != nil {
+		config.Observe = func(e engine.Event) { c.Observe(Event{Kind: EventKind(e.Kind), Key: e.Key, Err: e.Err}) }
+	}
+	s.engine = engine.New(config)
+	return s
+}
+
+// Update implements [leak.Store]. Its errors are ctx's own, those of the rows, and
+// [outbound.ErrAway] while the rows do not answer.
+func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if s == nil || s.engine == nil {
+		return leak.Reply{}, errNoRows
+	}
+	return s.engine.Update(ctx, key, op)
+}
+
+// Key returns the key of a bucket's row.
+func (s *Store) Key(bucket string) []byte { return s.config.name(bucket) }

@@ -1,0 +1,297 @@
+package rowstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var told events
+		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+		ask := func(key string) error {
+			_, err := s.Update(context.Background(), key, calls(1))
+			return err
+		}
+		for i := range 40 {
+			require.NoError(t, ask(fmt.Sprint(i)))
+		}
+		lock := rows.lockOf(s.Key("0"))
+		lock <- struct{}{} // as a person does, by hand
+		start := time.Now()
+		each(40, func(i int) {
+			err := ask(fmt.Sprint(i))
+			if i > 0 {
+				require.NoError(t, err)
+				require.Zero(t, time.Since(start))
+				return
+			}
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, leak.ErrAway)
+			require.Equal(t, time.Second, time.Since(start))
+		})
+		<-lock
+		require.NoError(t, ask("0"))
+		require.Empty(t, told.kinds())
+		require.InDelta(t, 2, rows.level(t, "0"), 0.1)
+	})
+}
+
+func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := &hanging{Locker: newTable()}
+		s := rowstore.New(h, rowstore.Config{Timeout: time.Second})
+		free := h.hang()
+		defer free()
+		each(100, func(i int) {
+			start := time.Now()
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.ErrorIs(t, err, outbound.ErrAway)
+			require.LessOrEqual(t, time.Since(start), time.Second)
+		})
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		require.Equal(t, 6, h.most)
+	})
+}
+
+// failing are rows whose Swap and Lock fail.
+type failing struct {
+	*table
+	err error
+}
+
+func (f *failing) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.table.Swap(ctx, swaps)
+}
+
+func TestErrorsOfTheRows(t *testing.T) {
+	errTable := errors.New("there is no such table")
+	bubble(t, func(t *testing.T) {
+		var told events
+		f := &failing{table: newTable()}
+		s := rowstore.New(f, rowstore.Config{Observe: told.observe})
+		ask := func() error {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			return err
+		}
+		f.err = errTable
+		start := time.Now()
+		for range 3 {
+			err := ask()
+			require.ErrorIs(t, err, errTable)
+			require.NotErrorIs(t, err, outbound.ErrAway)
+		}
+		require.Zero(t, time.Since(start), "no wait cures it")
+		require.Equal(t, []rowstore.EventKind{rowstore.EventDenied}, told.kinds())
+		f.err = nil
+		require.NoError(t, ask())
+		f.err = errLost
+		require.ErrorIs(t, ask(), errLost, "the cause")
+		f.err = context.DeadlineExceeded
+		time.Sleep(time.Second)
+		require.ErrorIs(t, ask(), outbound.ErrAway)
+		f.err = nil
+		time.Sleep(time.Second)
+		require.NoError(t, ask())
+		require.Equal(t, []rowstore.EventKind{rowstore.EventDenied, rowstore.EventAway, rowstore.EventBack}, told.kinds())
+		require.InDelta(t, 2, f.level(t, "key"), 0.1)
+	})
+}
+
+// A window's log is shared by copies of its state.
+func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &failing{table: newTable()}
+		s := rowstore.New(f, rowstore.Config{})
+		ask := func() (leak.Reply, error) {
+			op := calls(1)
+			op.Limits = []leak.Limit{{Kind: leak.Moving, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}}
+			return s.Update(context.Background(), "key", op)
+		}
+		for range 2 {
+			_, err := ask()
+			require.NoError(t, err)
+		}
+		f.err = errLost
+		for range 3 {
+			_, err := ask()
+			require.ErrorIs(t, err, outbound.ErrAway)
+			time.Sleep(time.Second)
+		}
+		f.err = nil
+		r, err := ask()
+		require.NoError(t, err)
+		require.Equal(t, 3., r.State.Level[0].Level)
+	})
+}
+
+func TestNilRowsAreAnError(t *testing.T) {
+	_, err := rowstore.New(nil, rowstore.Config{}).Update(context.Background(), "key", calls(1))
+	require.ErrorIs(t, err, outbound.ErrNil)
+}
+
+// untold are rows that tell no time, or do not write what they have locked.
+type untold struct {
+	*table
+	clock bool
+}
+
+func (u untold) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	err := u.table.Swap(ctx, swaps)
+	for i := range swaps {
+		if !u.clock {
+			swaps[i].Clock = 0
+		}
+		swaps[i].Busy, swaps[i].Done = u.clock, false
+	}
+	return err
+}
+
+func (u untold) Lock(_ context.Context, s *rowstore.Swap, compute func()) error {
+	s.Row, s.Clock = rowstore.Row{Token: 7}, u.table.clock()
+	compute()
+	return nil
+}
+
+func TestRowsThatDoNotKeepTheirPromiseAreAnError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for clock, want := range map[bool]string{false: "no time", true: "not written"} {
+			u := untold{table: newTable(), clock: clock}
+			s := rowstore.New(u, rowstore.Config{})
+			_, err := u.store().Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.ErrorContains(t, err, want)
+			require.NotErrorIs(t, err, leak.ErrAway)
+		}
+	})
+}
+
+func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
+	stored := leak.Stored{State: leak.New(1), Limits: []leak.Limit{{Capacity: 10, Rate: 1e-5}}}
+	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "infinite": math.Inf(1), "bytes": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var told events
+				s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+				stored.State.Level[0].Level = level
+				b := []byte{1, 0}
+				if b, _ = stored.AppendBinary(b); level == 0 {
+					b[0] = 99 // the format
+				}
+				rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 5, Bytes: b}
+				bucket := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1e-5})
+				_, err := bucket.Acquire(context.Background(), outbound.Cost{1})
+				require.ErrorIs(t, err, outbound.ErrThrottled)
+				state, err := bucket.State(context.Background())
+				require.NoError(t, err)
+				require.InDelta(t, 10, state.Level, 0.1)
+				require.Equal(t, []rowstore.EventKind{rowstore.EventGarbage}, told.kinds())
+				slow := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1})
+				time.Sleep(11 * time.Second)
+				_, err = slow.Acquire(context.Background(), outbound.Cost{1})
+				require.NoError(t, err, "it is not shut for ever")
+			})
+		})
+	}
+}
+
+func TestALossOfDataIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var told events
+		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+		name := string(s.Key("key"))
+		ask := func() { _, _ = s.Update(context.Background(), "key", calls(1)) }
+		ask()
+		var older rowstore.Row
+		rows.set(func() { older = rows.rows[name] })
+		ask()
+		require.Empty(t, told.kinds())
+		rows.set(func() { rows.rows[name] = older })
+		ask()
+		require.Equal(t, []rowstore.EventKind{rowstore.EventDataLoss}, told.kinds())
+		require.ErrorContains(t, told.told[0].Err, "latest calls")
+		time.Sleep(2 * time.Minute)
+		rows.set(func() { delete(rows.rows, name) })
+		ask()
+		require.Len(t, told.kinds(), 2)
+		require.ErrorContains(t, told.told[1].Err, "lost this bucket")
+		for range 40 { // others push this worker's record out: that is no loss
+			_, _ = rows.store().Update(context.Background(), "key", calls(1))
+		}
+		time.Sleep(2 * time.Minute)
+		ask()
+		require.Len(t, told.kinds(), 2)
+	})
+}
+
+// A worker that was cut off has an old row, and writes nothing over a row that begins anew.
+func TestAnOldRowOverwritesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s, other := rows.store(), rows.store()
+		ask := func(s *rowstore.Store) {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+		}
+		ask(s)
+		ask(s)
+		rows.set(func() { clear(rows.rows) })
+		for range 5 { // as many writes as s knows of, and more
+			ask(other)
+		}
+		ask(s)
+		require.InDelta(t, 6, rows.level(t, "key"), 0.1)
+	})
+}
+
+func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, delay: time.Millisecond, dice: dice(t)}
+		s := rowstore.New(line, rowstore.Config{Timeout: time.Minute})
+		var mu sync.Mutex
+		got := 0
+		each(16, func(i int) {
+			op := calls(1)
+			op.Into = make([]leak.Charge, 0, 1)
+			for range 30 {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i)*time.Millisecond/4)
+				op.Costs[0][0] = 1
+				r, err := s.Update(ctx, "key", op)
+				op.Costs[0][0], op.Into = 1000, op.Into[:0] // the caller's memory is its own again
+				cancel()
+				if err == nil {
+					mu.Lock()
+					got += len(r.Charges)
+					mu.Unlock()
+				}
+			}
+		})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		level := rows.level(t, "key")
+		require.Greater(t, got, 10)
+		require.GreaterOrEqual(t, level, float64(got)-0.1)
+		require.Less(t, level, float64(got)+0.5*float64(16*30-got), "most of what nobody has come back")
+	})
+}
