@@ -187,8 +187,15 @@ func (c *carrier) Away(cause error) error {
 	if errors.Is(cause, leak.ErrAway) {
 		return cause
 	}
-	return fmt.Errorf("rowstore: %w: %w", leak.ErrAway, cause)
+	return &awayError{cause}
 }
+
+// awayError is leak.ErrAway with its cause.
+type awayError struct{ cause error }
+
+func (e *awayError) Error() string        { return "rowstore: the database is away: " + e.cause.Error() }
+func (e *awayError) Is(target error) bool { return target == leak.ErrAway }
+func (e *awayError) Unwrap() error        { return e.cause }
 
 var (
 	errBusy    = errors.New("rowstore: somebody keeps the row locked")
@@ -205,6 +212,6 @@ func enter(ctx context.Context, places chan struct{}) (leave func(), err error) 
 	case places <- struct{}{}:
 		return func() { <-places }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("rowstore: %w: too many calls of the rows hang: %w", leak.ErrAway, ctx.Err())
+		return nil, &awayError{fmt.Errorf("its calls hang: %w", ctx.Err())}
 	}
 }

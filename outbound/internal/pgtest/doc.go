@@ -1,0 +1,12 @@
+// Package pgtest tests package pgstore on real PostgreSQL servers, with pgx and with lib/pq. It is
+// a module of its own, so that no user of dripfeed downloads a driver for it.
+//
+// The tests start the servers: from PATH, pg_config --bindir, or /usr/lib/postgresql. As root they
+// do so as the user postgres, or nobody, because a server does not run as root. Without a server they
+// are skipped, and say why; with DRIPFEED_REQUIRE_POSTGRES=1 in the environment they fail.
+// DRIPFEED_POSTGRES_URL, a postgres:// URL of a superuser, names a server to use instead where a
+// test does not stop it.
+//
+// Servers listen on free ports of 127.0.0.1 only. They and their files end with the test, or with
+// its process.
+package pgtest

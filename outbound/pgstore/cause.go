@@ -1,0 +1,78 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// lockNotAvailable is the SQLSTATE of a lock that was awaited for too long.
+const lockNotAvailable = "55P03"
+
+// stateOf returns the SQLSTATE of an error, or "" if the server has not answered it. The errors
+// of pgx and of lib/pq tell it by the same method.
+func stateOf(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState()
+	}
+	return ""
+}
+
+// explain returns an error as a Rows returns it: it matches ErrAway if a wait may cure it.
+func (r *rows) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch state := stateOf(err); {
+	case state == "" && err.Error() == "sql: database is closed": // database/sql has no value for it
+		return fmt.Errorf("pgstore: %w", err)
+	case state == "":
+		return r.silent(err)
+	case transient(state):
+		return &awayError{"the server is away", err}
+	case state == "42P01" || state == "42883" || state == "3F000": // no table, function or schema
+		return fmt.Errorf("pgstore: what Migrate makes is missing: %w", err)
+	default:
+		return fmt.Errorf("pgstore: %w", err)
+	}
+}
+
+// transient reports whether a wait may cure the error of a SQLSTATE.
+func transient(state string) bool {
+	for _, prefix := range []string{
+		"08",           // no connection
+		"25006",        // it only reads: a replica that may be promoted
+		"25P03",        // the transaction was idle for too long
+		"40001", "40P", // another transaction was in the way
+		"53",             // no connection, memory or disk left
+		lockNotAvailable, //
+		"57",             // it shuts down, starts, or somebody has ended the statement
+	} {
+		if strings.HasPrefix(state, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// silent returns the error of a server that has not answered.
+func (r *rows) silent(err error) error {
+	if s := r.db.Stats(); s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && errors.Is(err, context.DeadlineExceeded) {
+		return &awayError{"no connection is free", errors.New("the DB has " + fmt.Sprint(s.MaxOpenConnections) + ", and all are in use")}
+	}
+	return &awayError{"the server is away", err}
+}
+
+// awayError is outbound.ErrAway with its cause.
+type awayError struct {
+	what  string
+	cause error
+}
+
+func (e *awayError) Error() string        { return "pgstore: " + e.what + ": " + e.cause.Error() }
+func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
+func (e *awayError) Unwrap() error        { return e.cause }

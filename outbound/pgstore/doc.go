@@ -1,0 +1,71 @@
+// Package pgstore keeps buckets in PostgreSQL 13 or newer, so that all processes of a fleet share
+// one quota:
+//
+//	db := stdlib.OpenDBFromPool(pool) // of pgx; or any *sql.DB
+//	err := pgstore.Migrate(ctx, db, pgstore.Config{})
+//	store := pgstore.New(db, pgstore.Config{})
+//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
+//
+// It imports the standard library only. Any driver of database/sql that speaks to PostgreSQL
+// serves: pgx by its package stdlib, and lib/pq. The connections may go through pgbouncer in
+// transaction mode, because nothing is left in a session. With pgbouncer, and pgx, the mode
+// QueryExecModeExec or QueryExecModeCacheDescribe is needed, as for any program.
+//
+// # Which store to take
+//
+// Take this one if you have PostgreSQL and no Redis. A decision costs a row's update and a commit,
+// on a server that has other work to do. Package redisstore is faster, up to some five times with
+// many callers, and a worker that is far away costs the others less there. Both keep the same law, and a program
+// changes nothing but the store. For the processes of one machine a file does: the example
+// examples/sqlite keeps buckets in SQLite.
+//
+// # What it guarantees
+//
+// A bucket is one row, and every decision is one compare-and-swap of it by the server's own clock,
+// as package rowstore tells. In any interval of length W at most Capacity + LeakRate*W units go
+// out of all workers together. The server charges a decision exactly once, however often its
+// reply is lost.
+//
+// By default a decision does not wait for the disk. A crash of the server loses what was charged
+// in the last moments before it: three times wal_writer_delay, which is 0.6 s as PostgreSQL comes.
+// So does a failover to a replica of what the replica had not heard. For each such loss at most one
+// more Capacity goes out, and rowstore.EventDataLoss tells of it. With Config.Durable nothing is lost in
+// a crash.
+//
+// # What it costs
+//
+// A decision takes one trip. Callers of a key who come meanwhile go together in the next one. A
+// refusal and a look write nothing. All writes of a row are HOT, so that a busy bucket needs no
+// vacuum.
+//
+// A transaction that stays open for long in the same database, as of pg_dump or of a report, stops
+// that: PostgreSQL keeps all versions of the row until the transaction ends, and each decision reads them, 40 µs
+// more for each thousand. Batching bounds it to some hundred versions a second. Give the table a
+// database of its own, on the same server, if you have such transactions: those of other
+// databases cost nothing.
+//
+// # How many connections
+//
+// The store uses at most six connections at a time, and none while calls wait for their turn.
+// Let the DB have as many, and let nothing else use them: a store whose connections are all in
+// the program's own transactions is away, and a transaction that waits for a call of a store
+// without a connection never ends. There is no store in your transaction: a charge would come
+// back with its rollback, and hold the fleet until its commit.
+//
+// # When the server is away
+//
+// As package rowstore tells: operations fail within Config.Timeout, and then at once, with
+// [outbound.ErrAway]. A server is away if a wait may cure its state: it does not answer, starts or shuts
+// down, only reads, has no connection left or no disk. A missing table or permission and a wrong
+// password are not: each operation fails at once with the server's words. A fallback.Store, of the
+// package outbound/fallback, says what calls do meanwhile.
+//
+// # What the server sees
+//
+// The keys of rows are hashed unless Config.PlainKeys is set. A role needs no more than
+//
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON dripfeed_buckets TO worker;
+//	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may, as PostgreSQL comes
+//
+// Rows that have expired go as new ones come, two for each.
+package pgstore

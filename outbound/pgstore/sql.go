@@ -1,0 +1,180 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+)
+
+// table is the name of the table if Config.Table is empty.
+const table = "dripfeed_buckets"
+
+// version is that of the functions. Releases whose functions differ work side by side.
+const version = "_1"
+
+// names are how the SQL writes the names of a Config.
+type names struct{ schema, table, index, swap, lock string }
+
+func (c *Config) names() names {
+	t := c.Table
+	if t == "" {
+		t = table
+	}
+	in := func(name string) string {
+		if c.Schema == "" {
+			return quote(name)
+		}
+		return quote(c.Schema) + "." + quote(name)
+	}
+	n := names{table: in(t), index: quote(t + "_expires"), swap: in(t + "_swap" + version), lock: in(t + "_lock" + version)}
+	if c.Schema != "" {
+		n.schema = quote(c.Schema)
+	}
+	return n
+}
+
+// quote returns a name as SQL writes it. PostgreSQL has no name with a NUL.
+func quote(name string) string {
+	return `"` + strings.ReplaceAll(strings.ReplaceAll(name, "\x00", ""), `"`, `""`) + `"`
+}
+
+// SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It
+// may run again, and changes nothing then. Run it in one transaction.
+func (c Config) SQL() string {
+	n := c.names()
+	schema := ""
+	if n.schema != "" {
+		schema = "CREATE SCHEMA IF NOT EXISTS " + n.schema + ";\n"
+	}
+	return schema + strings.NewReplacer("TABLE_NAME", n.table, "INDEX_NAME", n.index, "SWAP_NAME", n.swap, "LOCK_NAME", n.lock).Replace(schemaSQL)
+}
+
+// SQLDown returns the SQL that undoes SQL. The buckets are gone then.
+func (c Config) SQLDown() string {
+	n := c.names()
+	return "DROP FUNCTION IF EXISTS " + n.swap + ";\nDROP FUNCTION IF EXISTS " + n.lock + ";\nDROP TABLE IF EXISTS " + n.table + ";\n"
+}
+
+// Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
+// start. The role needs the right to create in the schema.
+func Migrate(ctx context.Context, db *sql.DB, c Config) error {
+	if db == nil {
+		return errNoDB
+	}
+	if err := migrate(ctx, db, c); err != nil {
+		return fmt.Errorf("pgstore: migrate: %w", err)
+	}
+	return nil
+}
+
+func migrate(ctx context.Context, db *sql.DB, c Config) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	// Without the lock, processes that create the same thing at the same time fail. Its number
+	// is any.
+	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(7236287415936842597)"); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, c.SQL()); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// schemaSQL makes the table and the functions. Times are microseconds of the Unix time.
+//
+// The clock is clock_timestamp(), read once the row is locked: now() is older than that. Only the
+// sweep of expired rows compares with now(), which an index can be read by. expires is indexed,
+// and so it changes only once in the time for which a row is kept: all other updates are HOT.
+// Rows are never compressed or stored elsewhere, so that an update writes one tuple.
+const schemaSQL = `CREATE TABLE IF NOT EXISTS TABLE_NAME (
+	key     bytea PRIMARY KEY,
+	token   bigint NOT NULL,
+	state   bytea NOT NULL,
+	expires timestamptz NOT NULL
+) WITH (fillfactor = 70, toast_tuple_target = 8160, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_scale_factor = 0.01);
+CREATE INDEX IF NOT EXISTS INDEX_NAME ON TABLE_NAME (expires);
+
+CREATE OR REPLACE FUNCTION SWAP_NAME(keys text, olds text, tokens text, times text, states text, keeps text, durable boolean)
+RETURNS TABLE (done boolean, busy boolean, token bigint, state bytea, clock bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	k bytea[] := keys;
+	o bigint[] := olds;
+	n bigint[] := tokens;
+	t bigint[] := times;
+	s bytea[] := states;
+	e bigint[] := keeps;
+	keep interval;
+	is_token bigint;
+	is_state bytea;
+	is_done boolean;
+	is_busy boolean;
+	us bigint;
+BEGIN
+	IF NOT durable THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+	FOR i IN 1 .. cardinality(k) LOOP
+		is_done := false;
+		is_busy := false;
+		IF s[i] IS NOT NULL THEN
+			keep := e[i] * interval '1 microsecond';
+			IF o[i] = 0 THEN
+				DELETE FROM TABLE_NAME WHERE key IN
+					(SELECT b.key FROM TABLE_NAME b WHERE b.expires < now() ORDER BY b.expires LIMIT 2 FOR UPDATE SKIP LOCKED);
+				us := extract(epoch FROM clock_timestamp()) * 1000000;
+				IF us - t[i] BETWEEN 0 AND 1000000 THEN
+					INSERT INTO TABLE_NAME VALUES (k[i], n[i], s[i], clock_timestamp() + 2 * keep) ON CONFLICT DO NOTHING;
+					is_done := FOUND;
+				END IF;
+			ELSE
+				PERFORM 1 FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i] FOR NO KEY UPDATE SKIP LOCKED;
+				IF FOUND THEN
+					us := extract(epoch FROM clock_timestamp()) * 1000000;
+					IF us - t[i] BETWEEN 0 AND 1000000 THEN
+						UPDATE TABLE_NAME b SET token = n[i], state = s[i], expires =
+							CASE WHEN b.expires < clock_timestamp() + keep THEN clock_timestamp() + 2 * keep ELSE b.expires END
+							WHERE b.key = k[i];
+						is_done := true;
+					END IF;
+				ELSE
+					is_busy := EXISTS (SELECT FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i]);
+				END IF;
+			END IF;
+		END IF;
+		is_state := NULL;
+		IF is_done THEN
+			is_token := n[i];
+		ELSE
+			is_token := 0;
+			SELECT b.token, CASE WHEN b.token <> o[i] THEN b.state END INTO is_token, is_state FROM TABLE_NAME b WHERE b.key = k[i];
+			us := extract(epoch FROM clock_timestamp()) * 1000000;
+		END IF;
+		RETURN QUERY SELECT is_done, is_busy, coalesce(is_token, 0), is_state, us;
+	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION LOCK_NAME(locked bytea, patience text, durable boolean)
+RETURNS TABLE (token bigint, state bytea, clock bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	is_token bigint;
+	is_state bytea;
+BEGIN
+	IF NOT durable THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+	PERFORM set_config('lock_timeout', patience, true), set_config('idle_in_transaction_session_timeout', '500', true);
+	SELECT b.token, b.state INTO is_token, is_state FROM TABLE_NAME b WHERE b.key = locked FOR NO KEY UPDATE;
+	IF FOUND THEN
+		RETURN QUERY SELECT is_token, is_state, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+	END IF;
+END $$;
+`

@@ -1,0 +1,46 @@
+package pgstore
+
+import (
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// Config is how a store uses its database. The zero value works. Two programs share buckets if
+// their Schema, Table and PlainKeys are the same.
+type Config struct {
+	// Schema is the schema of the table, and Migrate makes it. "": the first of the search_path.
+	Schema string
+	// Table is the name of the table; the names of its index and functions begin with it.
+	// "": dripfeed_buckets.
+	Table string
+	// PlainKeys makes the keys in the table those of the buckets, as [rowstore.Config] says.
+	PlainKeys bool
+	// Timeout is the longest that an operation takes before it fails, the wait for a
+	// connection included. 0 or less: 1 s.
+	Timeout time.Duration
+	// Durable makes each decision wait for the disk, and for synchronous replicas, as the
+	// server's synchronous_commit says. Then a crash loses nothing. Without it the server may
+	// lose what was charged in the last 0.6 s before a crash.
+	Durable bool
+	// Observe is called with each event, in any goroutine, one call after the other. It must
+	// not block. nil: the store tells nothing.
+	Observe func(rowstore.Event)
+}
+
+// errNoDB is what a nil DB is.
+var errNoDB = fmt.Errorf("pgstore: %w: DB", outbound.ErrNil)
+
+// New returns a store in a database whose table Migrate or Config.SQL has made. It does no I/O.
+// The DB stays yours, to configure and to close. The store has at most six of its connections at
+// a time. A nil DB is [outbound.ErrNil] at the first use.
+func New(db *sql.DB, c Config) *rowstore.Store {
+	rc := rowstore.Config{PlainKeys: c.PlainKeys, Timeout: c.Timeout, Observe: c.Observe}
+	if db == nil {
+		return rowstore.New(nil, rc)
+	}
+	return rowstore.New(newRows(db, &c), rc)
+}
