@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,9 @@ import (
 )
 
 var bg = context.Background()
+
+// long says that tests go further.
+var long = os.Getenv("DRIPFEED_LONG") == "1"
 
 // tables is a table of one test, with its server.
 type tables struct {
@@ -63,9 +67,9 @@ func (x *tables) over(db *sql.DB, more ...func(*pgstore.Config)) *rowstore.Store
 }
 
 // one returns the only value of a query.
-func (x *server) one(t testing.TB, text string, args ...any) (n float64) {
+func (s *server) one(t testing.TB, text string, args ...any) (n float64) {
 	t.Helper()
-	db, err := sql.Open("pgx", x.url(nil))
+	db, err := sql.Open("pgx", s.url(nil))
 	require.NoError(t, err)
 	defer db.Close()
 	require.NoError(t, db.QueryRow(text, args...).Scan(&n))
@@ -110,7 +114,10 @@ func calls(n int) *leak.Op {
 // level returns the level of a key, as another worker sees it.
 func (x *tables) level(t testing.TB, key string) float64 {
 	t.Helper()
-	r, err := x.store(t).Update(bg, key, &leak.Op{Limits: ages})
+	db, err := sql.Open("pgx", x.url(nil))
+	require.NoError(t, err)
+	defer db.Close()
+	r, err := x.over(db).Update(bg, key, &leak.Op{Limits: ages})
 	require.NoError(t, err)
 	return r.State.Level[0].Level
 }
@@ -160,4 +167,12 @@ func (e *events) await(t testing.TB, kind rowstore.EventKind) rowstore.Event {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, patience, time.Millisecond, "no event %v", kind)
 	return e.of(kind)[0]
+}
+
+// sweepOf returns the query that finds expired rows, as it stands in the SQL of a Config.
+func sweepOf(c pgstore.Config) string {
+	text := c.SQL()
+	_, text, _ = strings.Cut(text, "WHERE key IN\n")
+	text, _, _ = strings.Cut(text, ";\n")
+	return strings.Trim(strings.TrimSpace(text), "()")
 }

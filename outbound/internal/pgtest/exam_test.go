@@ -1,58 +1,77 @@
 package pgtest
 
 import (
+	"database/sql"
+	"fmt"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
 
-// The exam, by each driver, as a role that may do no more than it needs.
+// The exam, by each driver, as a role that may do no more than it needs. Roles may have settings that
+// make other programs wait or repeat.
 func TestTheExam(t *testing.T) {
-	x := newTables(t, theServer(t))
-	for _, driver := range []string{"pgx", "postgres"} {
-		t.Run(driver, func(t *testing.T) {
-			worker := x.as(x.role(t))
-			outboundtest.TestStore(t, func(t *testing.T) leak.Store { return x.over(worker.open(t, driver, nil)) })
-		})
-	}
-}
-
-// Roles may have settings that make other programs wait or repeat.
-func TestTheExamWithARolesSettings(t *testing.T) {
-	for name, settings := range map[string][]string{
-		"repeatable read":   {"default_transaction_isolation = 'repeatable read'", "statement_timeout = '50ms'"},
-		"serializable":      {"default_transaction_isolation = 'serializable'"},
-		"deferred and slow": {"default_transaction_deferrable = on", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'", "search_path = ''"},
+	server := theServer(t)
+	for _, c := range []struct {
+		driver   string
+		settings []string
+	}{
+		{"postgres", []string{"default_transaction_isolation = 'repeatable read'", "statement_timeout = '50ms'"}},
+		{"pgx", []string{"default_transaction_isolation = 'serializable'", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'", "search_path = ''"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			x := newTables(t, theServer(t))
-			worker := x.as(x.role(t, settings...))
-			for sentence, check := range outboundtest.StoreCases() {
-				t.Run(sentence, func(t *testing.T) {
-					t.Parallel()
-					check(t, x.over(worker.open(t, "", nil)))
-				})
-			}
+		t.Run(fmt.Sprint(c.driver, c.settings), func(t *testing.T) {
+			x := newTables(t, server)
+			worker := x.as(x.role(t, c.settings...))
+			outboundtest.TestStore(t, func(t *testing.T) leak.Store { return x.over(worker.open(t, c.driver, nil)) })
 		})
 	}
 }
 
-func TestOneDecision(t *testing.T) {
+// Nothing is left in a session, so that the next transaction may be on another connection.
+func TestTheExamThroughPgbouncer(t *testing.T) {
 	x := newTables(t, theServer(t))
-	for _, driver := range []string{"pgx", "postgres"} {
-		s := x.over(x.open(t, driver, url.Values{}))
-		for range 10 {
-			start := time.Now()
-			r, err := s.Update(bg, "key "+driver, calls(1))
-			require.NoError(t, err)
-			require.Len(t, r.Charges, 1)
-			t.Log(driver, time.Since(start))
-		}
-		require.InDelta(t, 10, x.level(t, "key "+driver), 0.1)
+	b := pgbouncer(t, x.server)
+	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
+		return x.over(b.open(t, "", url.Values{"default_query_exec_mode": {"exec"}}))
+	})
+}
+
+// The exam with a server that hangs when the exam says so, and with stores that know only what was
+// saved.
+func TestTheExamWhereTheServerHangs(t *testing.T) {
+	x := newTables(t, theServer(t))
+	worker := x.as(x.role(t))
+	type way struct {
+		*proxy
+		db *sql.DB
 	}
+	var mu sync.Mutex
+	ways := make(map[leak.Store]way)
+	open := func(w way) leak.Store {
+		s := x.over(w.db, func(c *pgstore.Config) { c.Timeout = 1500 * time.Millisecond })
+		mu.Lock()
+		defer mu.Unlock()
+		ways[s] = w
+		return s
+	}
+	of := func(s leak.Store) way {
+		mu.Lock()
+		defer mu.Unlock()
+		return ways[s]
+	}
+	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
+		line := newProxy(t, x.server)
+		return open(way{line, line.in(worker.server).open(t, "", nil)})
+	}, outboundtest.StoreHooks{
+		Break: func(s leak.Store) (mend func()) {
+			of(s).set(faults{hang: true})
+			return func() { of(s).set(faults{}) }
+		},
+		Reopen: func(s leak.Store) leak.Store { return open(of(s)) },
+	})
 }

@@ -43,6 +43,9 @@ type server struct {
 var bin = sync.OnceValues(func() (string, error) {
 	var folders []string
 	if path, err := exec.LookPath("initdb"); err == nil {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
 		folders = append(folders, filepath.Dir(path))
 	}
 	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
@@ -209,17 +212,13 @@ func (s *server) start(settings ...string) error {
 	}
 	port := s.host
 	if port == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		if port, err = freeHost(); err != nil {
 			return err
 		}
-		port = l.Addr().String()
-		_ = l.Close()
 	}
-	_, number, _ := net.SplitHostPort(port)
-	args := []string{"-D", s.dir, "-p", number}
+	args := []string{"-D", s.dir, "-p", portOf(port)}
 	for _, set := range append([]string{
-		"listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=16MB", "max_connections=60",
+		"listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=16MB", "max_connections=200",
 		"fsync=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0", "log_min_messages=fatal",
 	}, settings...) {
 		args = append(args, "-c", set)
@@ -262,13 +261,38 @@ func (s *server) start(settings ...string) error {
 	}
 }
 
+// freeHost returns a host and port that is free at this moment.
+func freeHost() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func hostOf(host string) string {
+	name, _, _ := net.SplitHostPort(host)
+	return name
+}
+
+func portOf(host string) string {
+	_, port, _ := net.SplitHostPort(host)
+	return port
+}
+
+// writeFile writes a file that the user who runs servers may read.
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	require.NoError(t, os.Chmod(path, 0o644))
+}
+
 // kill sends a signal that ends the server, and waits until it has ended.
 func (s *server) kill(signal syscall.Signal) {
 	if s.cmd == nil {
 		return
 	}
 	_ = s.cmd.Process.Signal(signal) // it may have ended already
-	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	<-s.done
 }
 
@@ -334,4 +358,25 @@ func (s *server) exec(t testing.TB, text string, args ...any) {
 	defer db.Close()
 	_, err = db.ExecContext(context.Background(), text, args...)
 	require.NoError(t, err)
+}
+
+// signal sends a signal to all processes of the server: each connection has one.
+func (s *server) signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	parent := strconv.Itoa(s.cmd.Process.Pid)
+	require.NoError(t, s.cmd.Process.Signal(signal))
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// After the name, which is in parentheses, come the state and the parent.
+		_, after, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(after); len(fields) > 1 && fields[1] == parent {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			_ = syscall.Kill(pid, signal)
+		}
+	}
 }

@@ -1,0 +1,164 @@
+package pgtest
+
+import (
+	"database/sql"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// spend acquires until the bucket is full or the server is gone, and returns how many went.
+func spend(b *outbound.Bucket, n int) (went float64) {
+	for range n {
+		if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+			went++
+		}
+	}
+	return went
+}
+
+// A crash loses what did not wait for the disk, and nothing else; the workers go on by themselves.
+func TestACrashOfTheServer(t *testing.T) {
+	x := newTables(t, ownServer(t, "fsync=on", "wal_writer_delay=10s"))
+	limit := outbound.Limit{Capacity: 1000, LeakRate: 1e-6}
+	var told events
+	db := x.open(t, "", nil)
+	durable := x.over(db, func(c *pgstore.Config) { c.Durable = true }, told.observe)
+	quick := x.over(db, told.observe)
+	went := map[string]float64{"quick": spend(bucket(quick, "quick", limit), 50)}
+	went["durable"] = spend(bucket(durable, "durable", limit), 50) // whose commits take those before along
+	went["quick"] += spend(bucket(quick, "quick", limit), 50)
+	x.kill(syscall.SIGQUIT)
+	require.NoError(t, x.start("fsync=on", "wal_writer_delay=10s"))
+	for key, s := range map[string]*rowstore.Store{"durable": durable, "quick": quick} {
+		b := bucket(s, key, limit)
+		require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
+		state, err := b.State(bg)
+		require.NoError(t, err)
+		t.Logf("%s: %v of %v are left", key, state.Level, went[key])
+		if key == "durable" {
+			require.InDelta(t, went[key], state.Level, 0.1)
+			continue
+		}
+		require.GreaterOrEqual(t, state.Level, 50-0.1)
+		require.LessOrEqual(t, state.Level, went[key]+0.1)
+		if state.Level < went[key]-0.5 {
+			told.await(t, rowstore.EventDataLoss)
+		}
+	}
+}
+
+// A replica that is behind is promoted. What it has not heard of is lost, at most a capacity, and
+// no worker's old row overwrites what is charged there.
+func TestAReplicaIsPromoted(t *testing.T) {
+	settings := []string{"wal_level=replica", "max_wal_senders=4"}
+	x := newTables(t, ownServer(t, settings...))
+	replica := x.replica(t, settings...)
+	limit := outbound.Limit{Capacity: 300, LeakRate: 1e-6}
+	var told events
+	line := newProxy(t, x.server)
+	through := line.in(x.server)
+	s := x.over(through.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 2 * time.Second }, told.observe)
+	b := bucket(s, "key", limit)
+	went := spend(b, 100)
+	require.Equal(t, 100., went)
+	at := &tables{server: replica, config: x.config}
+	require.Eventually(t, func() bool { // it has heard of them
+		return replica.one(t, "SELECT count(*) FROM "+x.table()) == 1 &&
+			replica.one(t, "SELECT (pg_last_wal_replay_lsn() >= '"+x.lsn(t)+"')::int") == 1
+	}, patience, 10*time.Millisecond)
+	replica.signal(t, syscall.SIGSTOP) // now it falls behind
+	went += spend(b, 100)
+	require.Equal(t, 200., went)
+	x.kill(syscall.SIGQUIT)
+	replica.signal(t, syscall.SIGCONT)
+	_, err := at.over(replica.open(t, "", nil), short).Update(bg, "key", calls(1))
+	require.ErrorIs(t, err, outbound.ErrAway, "a replica that is not promoted yet")
+	replica.exec(t, "SELECT pg_promote()")
+	line.mu.Lock()
+	line.to = replica.host
+	line.mu.Unlock()
+	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
+	went += spend(b, 400)
+	t.Logf("%v went of a capacity of %v", went, limit.Capacity)
+	require.LessOrEqual(t, went, 2*limit.Capacity)
+	require.GreaterOrEqual(t, went, limit.Capacity)
+	if went > limit.Capacity {
+		told.await(t, rowstore.EventDataLoss)
+	}
+	require.InDelta(t, limit.Capacity, at.levelOf(t, "key", limit), 0.1)
+}
+
+// levelOf returns the level of a key, as another worker with the same limit sees it.
+func (x *tables) levelOf(t testing.TB, key string, limit outbound.Limit) float64 {
+	t.Helper()
+	state, err := bucket(x.store(t), key, limit).State(bg)
+	require.NoError(t, err)
+	return state.Level
+}
+
+// lsn returns how far the server has written.
+func (s *server) lsn(t testing.TB) (lsn string) {
+	t.Helper()
+	db, err := sql.Open("pgx", s.url(nil))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.QueryRow("SELECT pg_current_wal_lsn()").Scan(&lsn))
+	return lsn
+}
+
+// replica starts a replica of the server.
+func (s *server) replica(t testing.TB, settings ...string) *server {
+	t.Helper()
+	folder, err := bin()
+	require.NoError(t, err)
+	dir, err := newFolder("replica")
+	require.NoError(t, err)
+	cmd, err := command(filepath.Join(folder, "pg_basebackup"), "-D", dir, "-d", s.url(nil), "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	require.NoError(t, err)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	r := &server{dir: dir, user: s.user}
+	require.NoError(t, r.start(append(settings, "hot_standby=on")...))
+	t.Cleanup(func() { r.kill(syscall.SIGQUIT) })
+	return r
+}
+
+// pgbouncer starts a pgbouncer in transaction mode in front of a server, or skips the test.
+func pgbouncer(t testing.TB, s *server) *server {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		t.Skip("there is no pgbouncer in PATH")
+	}
+	host, err := freeHost()
+	require.NoError(t, err)
+	in, err := newFolder("bouncer")
+	require.NoError(t, err)
+	config := filepath.Join(in, "pgbouncer.ini")
+	writeFile(t, config, fmt.Sprintf("[databases]\npostgres = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\n"+
+		"unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=8\nmax_client_conn=1000\nlogfile=/dev/null\n",
+		hostOf(s.host), portOf(s.host), portOf(host)))
+	cmd, err := command(program, config)
+	require.NoError(t, err)
+	begun := make(chan error)
+	starter() <- func() { begun <- cmd.Start() }
+	require.NoError(t, <-begun)
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	b := &server{host: host, user: s.user}
+	db := b.open(t, "", map[string][]string{"default_query_exec_mode": {"exec"}})
+	require.Eventually(t, func() bool { return db.Ping() == nil }, patience, 10*time.Millisecond)
+	return b
+}
