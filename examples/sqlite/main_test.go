@@ -1,0 +1,61 @@
+package main
+
+import (
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// store returns a store of its own on a file, as another process has it.
+func store(t *testing.T, file string) *rowstore.Store {
+	t.Helper()
+	rows, err := open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rows.db.Close() })
+	return rowstore.New(rows, rowstore.Config{Timeout: time.Minute})
+}
+
+func TestTheExam(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets.db")
+	outboundtest.TestStore(t, func(t *testing.T) leak.Store { return store(t, file) })
+}
+
+func TestABucketOutlivesItsProcess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets.db")
+	limit := outbound.Limit{Capacity: 30, LeakRate: 1e-5}
+	var mu sync.Mutex
+	admitted := 0
+	for range 2 { // two runs, one after the other, of two processes each
+		var all sync.WaitGroup
+		for range 2 {
+			bucket := outbound.Must(outbound.NewSharedBucket(store(t, file), "key", limit))
+			all.Go(func() {
+				for range 20 {
+					if _, err := bucket.Acquire(t.Context(), outbound.Cost{1}); err == nil {
+						mu.Lock()
+						admitted++
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	if admitted != 30 {
+		t.Errorf("%d calls went, and the capacity is 30", admitted)
+	}
+}
+
+func TestTheProgram(t *testing.T) {
+	if err := run(filepath.Join(t.TempDir(), "buckets.db"), 2); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// rows are the rows of a table in a SQLite file: a [rowstore.Rows] that processes of one machine share.
+type rows struct{ db *sql.DB }
+
+// open opens the file, and makes it if there is none. Each transaction is the only one that
+// writes, from its beginning on.
+func open(file string) (*rows, error) {
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(500)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.Exec("CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
+	return &rows{db}, err
+}
+
+// Swap implements [rowstore.Rows] in one transaction.
+func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return explain(err)
+	}
+	defer tx.Rollback()
+	for i := range swaps {
+		if err := swap(ctx, tx, &swaps[i]); err != nil {
+			return explain(err)
+		}
+	}
+	return explain(tx.Commit())
+}
+
+// swap carries one swap out.
+func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
+	var token int64
+	var state []byte
+	err := tx.QueryRowContext(ctx, "SELECT token, state FROM buckets WHERE key = ?", s.Key).Scan(&token, &state)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	s.Row = rowstore.Row{Token: uint64(token), Bytes: state}
+	s.Clock = time.Duration(time.Now().UnixNano()) // SQLite has no clock of its own
+	if s.New == nil || s.Row.Token != s.Old || !s.InTime() {
+		return nil
+	}
+	if s.Old == 0 { // with a new row, those that have expired go
+		if _, err := tx.ExecContext(ctx, "DELETE FROM buckets WHERE expires < ?", int64(s.Clock)); err != nil {
+			return err
+		}
+	}
+	_, err = tx.ExecContext(ctx, "REPLACE INTO buckets VALUES (?, ?, ?, ?)", s.Key, int64(s.Token), s.New, int64(s.Clock+s.Keep))
+	s.Row, s.Done = rowstore.Row{Token: s.Token, Bytes: s.New}, err == nil
+	return err
+}
+
+// explain returns an error as [rowstore.Rows] does: another process that has the file for long is an outage.
+func explain(err error) error {
+	var failed *sqlite.Error
+	if errors.As(err, &failed) && failed.Code()&0xff == 5 { // SQLITE_BUSY
+		return fmt.Errorf("%w: %w", outbound.ErrAway, err)
+	}
+	return err
+}
