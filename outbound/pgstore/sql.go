@@ -111,52 +111,46 @@ DECLARE
 	s bytea[] := states;
 	e bigint[] := keeps;
 	keep interval;
-	is_token bigint;
-	is_state bytea;
-	is_done boolean;
-	is_busy boolean;
-	us bigint;
 BEGIN
 	IF NOT durable THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	FOR i IN 1 .. cardinality(k) LOOP
-		is_done := false;
-		is_busy := false;
+		done := false;
+		busy := false;
 		IF s[i] IS NOT NULL THEN
 			keep := e[i] * interval '1 microsecond';
 			IF o[i] = 0 THEN
 				DELETE FROM TABLE_NAME WHERE key IN
 					(SELECT b.key FROM TABLE_NAME b WHERE b.expires < now() ORDER BY b.expires LIMIT 2 FOR UPDATE SKIP LOCKED);
-				us := extract(epoch FROM clock_timestamp()) * 1000000;
-				IF us - t[i] BETWEEN 0 AND 1000000 THEN
+				clock := extract(epoch FROM clock_timestamp()) * 1000000;
+				IF clock - t[i] BETWEEN 0 AND 1000000 THEN
 					INSERT INTO TABLE_NAME VALUES (k[i], n[i], s[i], clock_timestamp() + 2 * keep) ON CONFLICT DO NOTHING;
-					is_done := FOUND;
+					done := FOUND;
 				END IF;
 			ELSE
 				PERFORM 1 FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i] FOR NO KEY UPDATE SKIP LOCKED;
 				IF FOUND THEN
-					us := extract(epoch FROM clock_timestamp()) * 1000000;
-					IF us - t[i] BETWEEN 0 AND 1000000 THEN
+					clock := extract(epoch FROM clock_timestamp()) * 1000000;
+					IF clock - t[i] BETWEEN 0 AND 1000000 THEN
 						UPDATE TABLE_NAME b SET token = n[i], state = s[i], expires =
 							CASE WHEN b.expires < clock_timestamp() + keep THEN clock_timestamp() + 2 * keep ELSE b.expires END
 							WHERE b.key = k[i];
-						is_done := true;
+						done := true;
 					END IF;
 				ELSE
-					is_busy := EXISTS (SELECT FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i]);
+					busy := EXISTS (SELECT FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i]);
 				END IF;
 			END IF;
 		END IF;
-		is_state := NULL;
-		IF is_done THEN
-			is_token := n[i];
-		ELSE
-			is_token := 0;
-			SELECT b.token, CASE WHEN b.token <> o[i] THEN b.state END INTO is_token, is_state FROM TABLE_NAME b WHERE b.key = k[i];
-			us := extract(epoch FROM clock_timestamp()) * 1000000;
+		token := n[i];
+		state := NULL;
+		IF NOT done THEN
+			SELECT b.token, CASE WHEN b.token <> o[i] THEN b.state END INTO token, state FROM TABLE_NAME b WHERE b.key = k[i];
+			token := coalesce(token, 0);
+			clock := extract(epoch FROM clock_timestamp()) * 1000000;
 		END IF;
-		RETURN QUERY SELECT is_done, is_busy, coalesce(is_token, 0), is_state, us;
+		RETURN NEXT;
 	END LOOP;
 END $$;
 
