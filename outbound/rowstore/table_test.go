@@ -52,15 +52,15 @@ func (t *table) Swap(_ context.Context, swaps []rowstore.Swap) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range swaps {
-		s, key := &swaps[i], string(swaps[i].Key)
+		s := &swaps[i]
 		t.asked++
 		s.Clock = t.clock()
-		if s.New != nil && t.rows[key].Token == s.Old && s.InTime() {
-			if s.Busy = len(t.locks[key]) > 0; !s.Busy {
+		if s.New != nil && t.rows[string(s.Key)].Token == s.Old && s.InTime() {
+			if s.Busy = len(t.locks[string(s.Key)]) > 0; !s.Busy {
 				t.write(s)
 			}
 		}
-		s.Row = t.rows[key]
+		s.Row = t.rows[string(s.Key)]
 	}
 	return nil
 }
