@@ -19,6 +19,7 @@ type rows struct {
 	durable bool
 	swapSQL string
 	lockSQL string
+	idle    string // after which the server ends a worker that has a lock and does nothing
 	update  string // the table, as SQL writes it
 }
 
@@ -27,7 +28,8 @@ func newRows(db *sql.DB, c *Config) *rows {
 	return &rows{
 		db: db, durable: c.Durable, update: n.table,
 		swapSQL: "SELECT done, busy, token, state, clock FROM " + n.swap + "($1, $2, $3, $4, $5, $6, $7)",
-		lockSQL: "SELECT token, state, clock FROM " + n.lock + "($1, $2, $3)",
+		lockSQL: "SELECT token, state, clock FROM " + n.lock + "($1, $2, $3, $4)",
+		idle:    milliseconds(c.Timeout / 2),
 	}
 }
 
@@ -87,7 +89,7 @@ func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error
 		return r.explain(err)
 	}
 	var token, clock int64
-	err = conn.QueryRowContext(ctx, r.lockSQL, s.Key, strconv.FormatInt(patience.Milliseconds(), 10), r.durable).Scan(&token, &s.Row.Bytes, &clock)
+	err = conn.QueryRowContext(ctx, r.lockSQL, s.Key, milliseconds(patience), r.idle, r.durable).Scan(&token, &s.Row.Bytes, &clock)
 	end := "ROLLBACK"
 	switch {
 	case err == nil:
@@ -117,6 +119,9 @@ func (r *rows) writeSQL(s *rowstore.Swap) string {
 		" THEN clock_timestamp() + 2 * %[4]d * interval '1 microsecond' ELSE expires END WHERE key = decode('%[5]x', 'hex')",
 		r.update, int64(s.Token), s.New, s.Keep.Microseconds(), s.Key)
 }
+
+// milliseconds writes a time as a setting of PostgreSQL. 0 would be for ever.
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
 
 // discard closes a connection that may be in a transaction.
 func discard(conn *sql.Conn) {

@@ -154,7 +154,7 @@ BEGIN
 	END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION LOCK_NAME(locked bytea, patience text, durable boolean)
+CREATE OR REPLACE FUNCTION LOCK_NAME(locked bytea, patience text, idle text, durable boolean)
 RETURNS TABLE (token bigint, state bytea, clock bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -165,7 +165,7 @@ BEGIN
 	IF NOT durable THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
-	PERFORM set_config('lock_timeout', patience, true), set_config('idle_in_transaction_session_timeout', '500', true);
+	PERFORM set_config('lock_timeout', patience, true), set_config('idle_in_transaction_session_timeout', idle, true);
 	SELECT b.token, b.state INTO is_token, is_state FROM TABLE_NAME b WHERE b.key = locked FOR NO KEY UPDATE;
 	IF FOUND THEN
 		RETURN QUERY SELECT is_token, is_state, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

@@ -20,7 +20,8 @@ type Config struct {
 	// PlainKeys makes the keys in the table those of the buckets, as [rowstore.Config] says.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, the wait for a
-	// connection included. 0 or less: 1 s.
+	// connection included. A worker that stops while it has a row for itself is thrown out
+	// after half of it. 0 or less: 1 s.
 	Timeout time.Duration
 	// Durable makes each decision wait for the disk, and for synchronous replicas, as the
 	// server's synchronous_commit says. Then a crash loses nothing. Without it the server may
@@ -41,6 +42,9 @@ func New(db *sql.DB, c Config) *rowstore.Store {
 	rc := rowstore.Config{PlainKeys: c.PlainKeys, Timeout: c.Timeout, Observe: c.Observe}
 	if db == nil {
 		return rowstore.New(nil, rc)
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = time.Second // as rowstore takes it
 	}
 	return rowstore.New(newRows(db, &c), rc)
 }

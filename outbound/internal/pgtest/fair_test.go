@@ -21,7 +21,7 @@ func TestTheClockIsReadOnceTheRowIsLocked(t *testing.T) {
 	clock := make(chan int64)
 	go func() {
 		var us int64
-		if err := x.open(t, "", nil).QueryRow("SELECT clock FROM "+x.config.Schema+".dripfeed_buckets_lock_1($1, '20000', false)", s.Key("key")).Scan(&us); err != nil {
+		if err := x.open(t, "", nil).QueryRow("SELECT clock FROM "+x.config.Schema+".dripfeed_buckets_lock_1($1, '20000', '20000', false)", s.Key("key")).Scan(&us); err != nil {
 			t.Error(err)
 		}
 		clock <- us

@@ -158,10 +158,11 @@ func TestUpdatesAreHot(t *testing.T) {
 		n = 1_000_000
 	}
 	op := calls(1)
-	op.Limits = []leak.Limit{{Name: "calls", Capacity: 1e5, Rate: 1e3}}
+	op.Limits = []leak.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
 	for range n {
-		_, err := s.Update(bg, "key", op)
+		r, err := s.Update(bg, "key", op)
 		require.NoError(t, err)
+		require.Len(t, r.Charges, 1)
 	}
 	var all, hot float64
 	require.Eventually(t, func() bool { // a backend tells its counts once a second at most

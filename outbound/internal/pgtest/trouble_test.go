@@ -193,7 +193,7 @@ func TestAWorkerThatStopsWithTheLock(t *testing.T) {
 	require.NoError(t, err)
 	var token, clock int64
 	var state []byte
-	require.NoError(t, tx.QueryRow("SELECT token, state, clock FROM "+x.config.Schema+".dripfeed_buckets_lock_1($1, '100', false)", s.Key("key")).Scan(&token, &state, &clock))
+	require.NoError(t, tx.QueryRow("SELECT token, state, clock FROM "+x.config.Schema+".dripfeed_buckets_lock_1($1, '100', '500', false)", s.Key("key")).Scan(&token, &state, &clock))
 	_, err = s.Update(bg, "key", calls(1))
 	require.NoError(t, err)
 	require.Error(t, tx.Commit(), "its transaction was ended")

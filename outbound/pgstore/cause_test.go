@@ -1,0 +1,40 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// failure is an error as the drivers make them.
+type failure string
+
+func (f failure) Error() string    { return "the server says " + string(f) }
+func (f failure) SQLState() string { return string(f) }
+
+func TestErrorsThatAWaitMayCure(t *testing.T) {
+	r := &rows{db: new(sql.DB)}
+	for state, away := range map[failure]bool{
+		"08006": true, "25006": true, "25P03": true, "40001": true, "40P01": true, "53300": true, "53100": true,
+		"55P03": true, "57014": true, "57P01": true, "57P03": true,
+		"42P01": false, "42883": false, "3F000": false, "42501": false, "28000": false, "28P01": false, "3D000": false,
+		"0A000": false, "22P02": false, "26000": false, "42P05": false, "25001": false,
+	} {
+		err := r.explain(fmt.Errorf("wrapped: %w", state))
+		require.Equal(t, away, errors.Is(err, outbound.ErrAway), string(state))
+		require.ErrorIs(t, err, state)
+	}
+	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded, sql.ErrConnDone} {
+		require.ErrorIs(t, r.explain(err), outbound.ErrAway)
+		require.ErrorIs(t, r.explain(err), err)
+	}
+	require.NotErrorIs(t, r.explain(errors.New("sql: database is closed")), outbound.ErrAway)
+	require.ErrorContains(t, r.explain(failure("42P01")), "Migrate")
+	require.NoError(t, r.explain(nil))
+}

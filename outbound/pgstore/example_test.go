@@ -1,0 +1,48 @@
+package pgstore_test
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// newQueue returns the queue of one of four workers. While PostgreSQL is away the worker goes on
+// with a quarter of the limit.
+func newQueue(ctx context.Context, db *sql.DB, log *slog.Logger) (*queue.Queue, error) {
+	db.SetMaxOpenConns(6)
+	config := pgstore.Config{
+		Observe: func(e rowstore.Event) { log.Warn("postgres", "event", e.Kind, "error", e.Err) },
+	}
+	if err := pgstore.Migrate(ctx, db, config); err != nil {
+		return nil, err
+	}
+	store := &fallback.Store{Store: pgstore.New(db, config), Share: 1.0 / 4}
+	bucket, err := outbound.NewSharedBucket(store, "weather", outbound.PerSecond(50))
+	if err != nil {
+		return nil, err
+	}
+	return queue.New(bucket, queue.Config{MaxWait: time.Minute}), nil
+}
+
+// A worker of a fleet of four.
+func Example_fleet() {
+	db, err := sql.Open("pgx", "postgres://localhost/limits") // with github.com/jackc/pgx/v5/stdlib
+	if err != nil {
+		slog.Error("no database", "error", err)
+		return
+	}
+	defer db.Close()
+	calls, err := newQueue(context.Background(), db, slog.Default())
+	if err != nil {
+		slog.Error("no worker", "error", err)
+		return
+	}
+	_ = calls // every call waits for its turn among those of all four workers
+}
