@@ -159,6 +159,7 @@ func TestUpdatesAreHot(t *testing.T) {
 	}
 	op := calls(1)
 	op.Limits = []leak.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
+	start := time.Now()
 	for range n {
 		r, err := s.Update(bg, "key", op)
 		require.NoError(t, err)
@@ -172,7 +173,10 @@ func TestUpdatesAreHot(t *testing.T) {
 		hot = x.one(t, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = '"+x.table()+"'::regclass")
 		return all >= float64(n-1)
 	}, patience, 100*time.Millisecond)
-	require.GreaterOrEqual(t, hot, all-1)
+	minutes := time.Since(start).Minutes() // in each of which expires changes once
+	t.Logf("%v of %v updates are hot", hot, all)
+	require.GreaterOrEqual(t, hot, all-3-2*minutes)
+	t.Logf("%v bytes", x.one(t, "SELECT pg_table_size('"+x.table()+"')"))
 	require.LessOrEqual(t, x.one(t, "SELECT pg_table_size('"+x.table()+"')"), 64.*1024)
 }
 
