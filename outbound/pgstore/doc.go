@@ -35,11 +35,15 @@
 //
 // # What it costs
 //
-// A decision takes one trip. Callers of a key who come meanwhile go together in the next one. Where
-// several workers write the same row, it takes four: one that finds the row written, and three that
-// lock it. Of ten workers with two callers each, who together made 50 calls a second, that used 99 %
-// of the quota, and of eight callers each at 400 a second, too. A refusal and a look write nothing. All writes of a row are HOT, so that a busy bucket needs no
-// vacuum.
+// A decision takes one trip. Callers of a key who come meanwhile go together in the next one. A
+// refusal and a look write nothing. Where several workers write the same row, a decision takes four
+// trips: one finds the row written, and three lock it. Ten workers of two callers each so used 99 % of
+// 50 calls a second, and ten of eight callers each 99 % of 400. But for one in a minute, all writes
+// of a row are HOT, so that a busy bucket needs no vacuum.
+//
+// With one worker on the server's machine a decision took two to three times as long as an upsert of
+// one number, which is the least that it can be. With 64 callers of a key, and more, there were 4 to
+// 11 times as many decisions as such upserts: BenchmarkDecisions of outbound/internal/pgtest.
 //
 // A transaction that stays open for long in the same database, as of pg_dump or of a report, stops
 // that: PostgreSQL keeps all versions of the row until the transaction ends, and each decision reads them, 40 µs
@@ -68,8 +72,19 @@
 //
 // The keys of rows are hashed unless Config.PlainKeys is set. A role needs no more than
 //
+//	GRANT USAGE ON SCHEMA … TO worker;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON dripfeed_buckets TO worker;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may, as PostgreSQL comes
 //
-// Rows that have expired go as new ones come, two for each.
+// A row takes less than 200 bytes for one limit and a few workers. Rows that have expired go as new
+// ones come, two for each.
+//
+// # The files
+//
+// Package rowstore makes a store of rows. This package has the rows:
+//
+//	store.go  Config and New, for programs
+//	sql.go    the table and its functions, and Migrate
+//	rows.go   Swap and Lock, which call them
+//	cause.go  errors, and whether a wait cures them
 package pgstore
