@@ -3,6 +3,7 @@ package pgtest
 import (
 	"database/sql"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -133,13 +134,18 @@ func (s *server) replica(t testing.TB, settings ...string) *server {
 	return r
 }
 
-// pgbouncer starts a pgbouncer in transaction mode in front of a server, or skips the test.
+// pgbouncer starts a pgbouncer in transaction mode in front of a server. Without one the test is skipped,
+// or fails where servers are required.
 func pgbouncer(t testing.TB, s *server) *server {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("there is no pgbouncer in PATH")
+		program, err = exec.LookPath("/usr/sbin/pgbouncer")
 	}
+	if err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
+		t.Skip("there is no pgbouncer")
+	}
+	require.NoError(t, err)
 	host, err := freeHost()
 	require.NoError(t, err)
 	in, err := newFolder("bouncer")
