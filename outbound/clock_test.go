@@ -181,7 +181,7 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 		sooner time.Duration // by how much the bound may be
 	}{
 		"window":      {[]Limit{Window(5, time.Minute)}, 10 * time.Second},
-		"fixed":       {[]Limit{FixedWindow(5, time.Minute)}, 0},
+		"fixed":       {[]Limit{FixedWindow(5, time.Minute)}, 10 * time.Second},
 		"hour":        {[]Limit{Hourly(30)}, 0},
 		"day, leaky":  {[]Limit{Daily(30, pacific), {Capacity: 2, LeakRate: 0.5}}, 20 * time.Second},
 		"two windows": {[]Limit{Window(5, time.Minute), Window(12, 10*time.Minute)}, 10 * time.Minute},

@@ -49,7 +49,7 @@
 //
 // # Which limit for which API
 //
-//	GitHub: 5 000 an hour, however fast           PerSecond(10), Window(5_000, time.Hour)
+//	GitHub: 5 000 an hour, 900 points a minute    Window(5_000, time.Hour), Per(900, time.Minute).Of(1, "points")
 //	HubSpot: 100 in 10 s, 250 000 a day           Window(100, 10*time.Second), Daily(250_000, zone)
 //	Slack: 50 a minute, for each method           Window(50, time.Minute), a bucket for each method
 //	YouTube: 10 000 units a day, Pacific time     Daily(10_000, losAngeles)
@@ -66,7 +66,7 @@
 // calls go evenly, also after a pause. For all else a decision takes a lock, and a bucket about a
 // kilobyte: two leaky limits 960 bytes, a [Window] with one call 1 060, a [Daily] 1 180. A Window
 // uses all of its quota but for 10 ms of each window, and may let it go in one burst. Its log, in
-// 64 parts, grows up to 3 KiB. A calendar gives up the second after each reset. In a shared store
+// 64 parts, grows up to 4 KiB. A calendar gives up the second after each reset. In a shared store
 // all limits of a bucket are one trip.
 //
 // # Limits, units, costs

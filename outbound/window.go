@@ -37,6 +37,11 @@ func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving
 // Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
 // that is open.
 //
+// What it tells and books ahead is as of a Window: RetryAfter, NextIn and the places of a queue are no
+// sooner than a window after the calls that have gone. But a call that comes when the API's window has
+// ended goes at once. After a hold, a slow-down, a Resume, or a returned first call, nobody knows when that
+// is, and the limit is a Window until one has passed without a call.
+//
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
 	return windowOf(leak.Fixed, "FixedWindow", n, window)

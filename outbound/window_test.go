@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // went acquires until n calls have gone, comes back whenever it is told to, and returns when
@@ -246,4 +248,41 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 	if want := "an n of 11 or more"; !errors.Is(err, ErrTooLarge) || !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("%v, want %q", err, want)
 	}
+}
+
+// An API that asks all to wait for its reset does not make a window longer: neither for the calls
+// that wait already, nor for those that come then.
+func TestAHoldUntilTheResetMakesNoWindowLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		limits := []Limit{PerSecond(10), Window(100, time.Hour).Of(1, "tokens")}
+		b, other := Must(NewSharedBucket(store, "k", limits...)), Must(NewSharedBucket(store, "k", limits...))
+		begin := time.Now()
+		if _, err := b.Acquire(ctx, Cost{1, 100}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		for _, b := range []*Bucket{b, other} {
+			k := Booking{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+				t.Fatal(err)
+			}
+			defer func() {
+				now := Booking{Clock: k.Clock}
+				if err := b.Book(ctx, &now); err != nil {
+					t.Error(err)
+				}
+				if at := now.Clock.Due(k.Tickets[0]).Sub(begin); at > time.Hour+time.Second {
+					t.Errorf("a call that was booked goes after %v", at)
+				}
+			}()
+		}
+		if err := b.Hold(ctx, 55*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(55*time.Minute + time.Second)
+		if _, err := other.Acquire(ctx, Cost{1, 90}); err != nil {
+			t.Errorf("90 of 100 after the reset: %v", err)
+		}
+	})
 }

@@ -77,26 +77,9 @@ func pointsOf(n float64, minute time.Duration) []outbound.Limit {
 // isSearch reports whether a call is of the searches.
 func isSearch(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/search/") }
 
-// windows has what counts the searches (true) and all other calls (false). These buckets are
-// apart from the others, and no answer holds them: the clock of a bucket stands still during
-// a hold, and a window in it would last as much longer.
-func windows(store leak.Store, q quota) *outbound.Keyed[bool] {
-	return &outbound.Keyed[bool]{New: func(search bool) (outbound.Limiter, error) {
-		key, limit := "calls", q.calls
-		if search {
-			key, limit = "searches", q.searches
-		}
-		bucket, err := outbound.NewSharedBucket(store, key, limit)
-		if err != nil {
-			return nil, err
-		}
-		return queue.New(bucket, queue.Config{}), nil
-	}}
-}
-
 // resources finds the limiters of GitHub's resources. The answers to a path say which
 // resource it belongs to. All workers share the store.
-func resources(store leak.Store, limits []outbound.Limit, listen func(context.Context, outbound.Event)) *transport.Discovered {
+func resources(store leak.Store, q quota, listen func(context.Context, outbound.Event)) *transport.Discovered {
 	return &transport.Discovered{
 		Route: func(req *http.Request) string {
 			if isSearch(req) {
@@ -107,7 +90,11 @@ func resources(store leak.Store, limits []outbound.Limit, listen func(context.Co
 		},
 		Name: transport.HeaderName("X-RateLimit-Resource"),
 		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
-			bucket, err := outbound.NewSharedBucket(store, key, limits...)
+			limits := []outbound.Limit{q.calls}
+			if strings.HasSuffix(key, "=search") || strings.Contains(key, " /search/") {
+				limits[0] = q.searches
+			}
+			bucket, err := outbound.NewSharedBucket(store, key, append(limits, q.points...)...)
 			if err != nil {
 				return nil, err
 			}
@@ -116,15 +103,10 @@ func resources(store leak.Store, limits []outbound.Limit, listen func(context.Co
 	}
 }
 
-// newClient returns a worker's client: a call waits for room in its window, and then for the
-// points and for what the answers have told.
-func newClient(base http.RoundTripper, w *outbound.Keyed[bool], d *transport.Discovered) *http.Client {
+// newClient returns a worker's client.
+func newClient(base http.RoundTripper, d *transport.Discovered) *http.Client {
 	return &http.Client{Transport: &transport.Transport{
-		For:      func(req *http.Request) outbound.Limiter { return w.For(isSearch(req)) },
-		OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} },
-		Base: &transport.Transport{
-			Base: base, For: d.For, OnResponse: d.Learn, Cost: cost, Profile: profile.GitHub,
-		},
+		Base: base, For: d.For, OnResponse: d.Learn, Cost: cost, Profile: profile.GitHub,
 	}}
 }
 
@@ -258,7 +240,7 @@ func (t *task) run(ctx context.Context) error {
 	errs := make([]error, 4)
 	for i := range errs {
 		worker := i + 1
-		client := newClient(t.base, windows(store, t.quota), resources(store, t.quota.points, func(_ context.Context, e outbound.Event) {
+		client := newClient(t.base, resources(store, t.quota, func(_ context.Context, e outbound.Event) {
 			resource := e.Name[strings.LastIndexAny(e.Name, "= ")+1:]
 			switch at := time.Since(begin).Seconds(); {
 			case e.Kind == outbound.EventHeld && e.Rejected:

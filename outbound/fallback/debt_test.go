@@ -143,7 +143,7 @@ func TestAPeriodThatIsOverStopsNoOtherBucket(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(2*time.Hour + time.Minute)
-				s := &elsewhere{ahead: c.ahead}
+				s := &elsewhere{make(map[string]*leak.Stored), c.ahead}
 				w := newWorker(t, s, &fallback.Store{Share: 0.5}, c.limits...)
 				other := w.also(rate)
 				w.set(true)

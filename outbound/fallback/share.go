@@ -123,7 +123,7 @@ func (k *degradedKey) begin(d *debt, i int, units float64) {
 	if l.Kind == leak.Leaky {
 		o.Dial = 0
 	} else {
-		g := leak.Log{Name: l.Name, Unit: l.Unit, Longest: l.Window, Total: units}
+		g := leak.Log{Name: l.Name, Unit: l.Unit, Kind: l.Kind, Zone: l.Zone, Longest: l.Window, Total: units}
 		if l.Kind.Calendar() {
 			p := &d.periods[i]
 			g.Calendar = leak.Calendar{Begin: p.Begin, End: p.End, Next: p.Next, This: units}

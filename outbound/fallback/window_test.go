@@ -13,12 +13,15 @@ import (
 
 // elsewhere is a store whose clock is ahead of this process's.
 type elsewhere struct {
-	kept  leak.Stored
+	kept  map[string]*leak.Stored
 	ahead time.Duration
 }
 
-func (s *elsewhere) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
-	return op.Apply(&s.kept, time.Duration(time.Now().Add(s.ahead).UnixNano())), nil
+func (s *elsewhere) Update(_ context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if s.kept[key] == nil {
+		s.kept[key] = new(leak.Stored)
+	}
+	return op.Apply(s.kept[key], time.Duration(time.Now().Add(s.ahead).UnixNano())), nil
 }
 
 // stored returns the level of the one limit of a store's only key.
@@ -76,7 +79,7 @@ func TestAShareOfADayIsThatOfItsRest(t *testing.T) {
 	day := outbound.Daily(100, time.UTC)
 	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour, 120 * time.Hour, -120 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &elsewhere{ahead: ahead}
+			s := &elsewhere{make(map[string]*leak.Stored), ahead}
 			w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
 			midnight := time.Now().Add(36 * time.Hour).Truncate(24 * time.Hour) // by this process's clock
 			time.Sleep(time.Until(midnight.Add(-12 * time.Hour)))
@@ -153,7 +156,7 @@ func TestAReportUnderAnotherClockCountsOnce(t *testing.T) {
 	day := outbound.Daily(100, time.UTC)
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
-		s := &elsewhere{ahead: 120 * time.Hour}
+		s := &elsewhere{make(map[string]*leak.Stored), 120 * time.Hour}
 		w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
 		p, err := w.b.Acquire(background, outbound.Cost{40})
 		if err != nil {

@@ -19,10 +19,9 @@ import "time"
 // sets s.State.Speed to less than 0: that is garbage, too.
 //
 // A look, a refusal, a report that says nothing new and a step by limits that are not in
-// force change nothing. [Reply.Changed] is then false, s is what it was, bit for bit, and a
-// store need not write it: the next step lets leak what has run out since. Only a calendar may have
-// gone on to the period of the time, as the next step would have it do. A booking, a fill by Meter
-// and a Resume always count as a change.
+// force change nothing. [Reply.Changed] is then false, s is what it was but for [Calendar].Off,
+// and a store need not write it: the next step lets leak what has run out since. A booking, a fill
+// by Meter, a Resume and the first step in a calendar's period always count as a change.
 //
 // Limits that count by the calendar need the time of day: for those now is the Unix time, in
 // nanoseconds. A store whose clock is another one calls [Op.ApplyAt].
@@ -57,7 +56,9 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		s.brim(limits)
 	}
 	ahead := s.State.Advance(limits, now)
-	if r.Unix = add(unix, ahead); !op.roll(&s.State, limits, r.Unix) {
+	r.Unix = add(unix, ahead)
+	timely, begun := op.roll(&s.State, limits, r.Unix)
+	if !timely {
 		r = Reply{Limit: -1, Stale: true, Untimely: true, Stamp: s.Stamp, Version: s.Version, Unix: r.Unix, State: s.State, Expire: add(ahead, s.expire(limits))}
 		r.State.Logs = nil
 		*s = old
@@ -75,9 +76,12 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	if r.Refused {
 		r.Wait = add(ahead, r.Wait)
 	}
+	if ahead > 0 && (acted || r.Garbage) {
+		s.State.unsteady(limits)
+	}
 	s.State.Keep(ahead)
 	stepped := now < at && ahead == 0
-	r.Changed = r.Changed || acted || stepped || r.Garbage || s.Version != old.Version
+	r.Changed = r.Changed || acted || begun || stepped || r.Garbage || s.Version != old.Version
 	if !r.Changed {
 		// Nothing has happened, so keep nothing. Each look at a slow clock rounds the dial
 		// down by part of a nanosecond: callers that look often enough would stop it.
@@ -87,42 +91,54 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 }
 
 // roll brings the calendars of a key to the periods that a Unix time is in. It reports whether
-// the Op has told them.
-func (op *Op) roll(s *State, limits []Limit, unix time.Duration) bool {
+// the Op has told them, without which it does nothing, and whether a new period has begun.
+func (op *Op) roll(s *State, limits []Limit, unix time.Duration) (timely, begun bool) {
+	var periods [Max]Period
+	for i := range limits {
+		if limits[i].Kind.Calendar() {
+			if periods[i], timely = op.period(i, s.Logs.find(&limits[i]), unix); !timely {
+				return false, false
+			}
+		}
+	}
 	for i := range limits {
 		if !limits[i].Kind.Calendar() {
 			continue
 		}
-		if i >= len(op.Periods) || !op.Periods[i].sound() {
-			return false
-		}
-		p := op.Periods[i]
-		if !p.holds(unix) {
-			p = p.next()
-		}
-		if !p.holds(unix) {
-			return false
-		}
 		g := s.log(&limits[i])
-		g.Calendar.roll(&p, sub(unix, s.At))
+		begun = g.Calendar.roll(&periods[i], sub(unix, s.At)) || begun
 		level, next, empty := g.Calendar.level(s.At)
 		s.Level[i] = Level{Level: level, Top: float64(next), Ret: float64(empty)}
 	}
-	return true
+	return true, begun
+}
+
+// period returns the period that a Unix time is in, of the limit i with the log g. It reports
+// whether the Op has told it.
+func (op *Op) period(i int, g *Log, unix time.Duration) (p Period, ok bool) {
+	if i >= len(op.Periods) || !op.Periods[i].sound() {
+		return p, false
+	}
+	if p = op.Periods[i]; g != nil {
+		unix = g.Calendar.steady(unix)
+	}
+	if !p.holds(unix) {
+		p = p.next()
+	}
+	return p, p.holds(unix)
 }
 
 // act carries out the reports and the action. It returns the limits that are in force then,
 // and whether the action counts as a change.
 func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []Limit, acted bool) {
-	// Before the reports: what they give back is then not promised to it.
-	lifted := op.Movable() && op.Move.Version == s.Version && s.State.unbook(limits, *op.Move)
-	for i := range op.Reports {
-		s.report(&op.Reports[i], limits)
+	if op.Action == Book && op.Move != nil {
+		return limits, op.move(s, limits, r)
 	}
+	op.report(s, limits)
 	switch op.Action {
 	case Book:
-		op.book(s, limits, lifted, r)
-		return limits, lifted || len(r.Charges) > 0
+		op.book(s, limits, false, r)
+		return limits, len(r.Charges) > 0
 	case Meter:
 		r.Full = s.State.Meter(limits, &op.Costs[0])
 		return limits, true
@@ -135,7 +151,26 @@ func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []L
 			return op.Replacement, true
 		}
 	}
-	return limits, lifted
+	return limits, false
+}
+
+// move is act for an Op with a booking to move. If there is no place for it elsewhere, it stays.
+func (op *Op) move(s *Stored, limits []Limit, r *Reply) (acted bool) {
+	was := *s
+	lifted := op.Movable() && op.Move.Version == s.Version
+	if lifted { // before the reports: what they give back is then not promised to it
+		s.State.Logs = s.State.Logs.clone()
+		lifted = s.State.unbook(limits, *op.Move)
+	}
+	if op.report(s, limits); lifted {
+		op.book(s, limits, true, r)
+	}
+	if lifted && len(r.Charges) == 0 {
+		*s = was
+		op.report(s, limits)
+		r.Refused, r.Wait, r.Limit = false, 0, -1
+	}
+	return len(r.Charges) > 0
 }
 
 // compare is act for an Op with reports or bookings to give back, which may change nothing:
@@ -232,19 +267,27 @@ func (s *Stored) known(c *Charge) Charge {
 	return k
 }
 
-func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
+// report carries out what earlier calls say, and gives back what is to be given back.
+func (op *Op) report(s *Stored, limits []Limit) {
+	for i := range op.Reports {
+		s.report(&op.Reports[i], limits)
+	}
+	if op.Action != Book {
+		return
+	}
 	for i := len(op.Back) - 1; i >= 0; i-- {
 		c := s.known(&op.Back[i])
 		if !s.State.Unbook(limits, &c) {
 			s.State.Settle(limits, &c, &Units{})
 		}
 	}
+}
+
+func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 	r.Charges = op.Into
 	most := op.Wait
 	if lifted {
-		most = farthest // the moved booking had a place, and the new one is no later
-	} else if op.Move != nil {
-		return
+		most = farthest // the moved booking had a place, and the new one is mostly no later
 	}
 	claim, begins := op.Claim, op.Claim > s.Lead
 	if begins {
@@ -262,6 +305,7 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 		var c Charge
 		last := s.State.Last
 		if i == 0 && op.After > 0 {
+			s.State.logs(limits) // a new one counts on Last
 			s.State.Last = max(last, passes(s.State, op.After))
 		}
 		moved := s.State.Last - last

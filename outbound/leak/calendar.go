@@ -42,18 +42,31 @@ type Calendar struct {
 	End, Next int64   // the ends of this period and of the next
 	This      float64 // units of this period
 	Coming    float64 // units of the next period
+	// Least is what This is at least, once the next step tells the period: so much is in a limit
+	// of another kind.
+	Least float64 `json:",omitzero"`
 	// Garbage says that This is not what calls have taken: nobody knows what they have.
 	Garbage bool `json:",omitempty"`
 	// Off is by how much the store's Unix time is ahead of State.At; 0 where that is it.
 	Off time.Duration
 }
 
-// roll brings the calendar to a period that the time is in.
-func (c *Calendar) roll(p *Period, off time.Duration) {
+// steady returns the Unix time by which the calendar finds its period. Two clocks that differ from the
+// API's by at most Slack differ by twice that from each other: a time that is no further before the
+// period than that is of a clock that has stepped back, or of another server's, and the period stays.
+func (c *Calendar) steady(unix time.Duration) time.Duration {
+	if begins := ends(c.Begin); c.End != 0 && unix < begins && unix >= begins-2*Slack {
+		return begins
+	}
+	return unix
+}
+
+// roll brings the calendar to a period that the time is in. It reports whether that is another one.
+func (c *Calendar) roll(p *Period, off time.Duration) (begun bool) {
 	c.Off = off
 	if c.End == p.End {
-		c.Begin, c.Next = p.Begin, p.Next
-		return
+		c.Begin, c.Next, c.This, c.Least = p.Begin, p.Next, max(c.This, c.Least), 0
+		return false
 	}
 	was := *c
 	*c = Calendar{Begin: p.Begin, End: p.End, Next: p.Next, Off: off}
@@ -64,9 +77,14 @@ func (c *Calendar) roll(p *Period, off time.Duration) {
 		c.This = was.Coming
 	case was.End > p.Begin: // the zone is another one, or the clock was set back: lose nothing
 		c.This, c.Garbage = was.This+was.Coming, was.Garbage
+		if was.Begin >= p.End {
+			c.Coming = was.This
+		}
 	case was.Next > p.Begin:
 		c.This = was.Coming
 	}
+	c.This = max(c.This, was.Least)
+	return true
 }
 
 // wait returns the first Unix time from t on at which n units have room, and whether that
@@ -118,22 +136,38 @@ func (c *Calendar) settle(of, more float64) {
 // is State.At.
 func (c *Calendar) level(at time.Duration) (units float64, next, empty time.Duration) {
 	unix := add(at, c.Off)
-	left := max(0, sub(ends(c.End), unix))
-	if c.End == 0 { // of which period the units are is known with the next step
-		left = longestPeriod
+	this, coming, end := c.This, c.Coming, ends(c.End)
+	switch {
+	case c.End == 0:
+	case unix >= ends(c.Next):
+		this, coming = 0, 0
+	case unix >= end:
+		this, coming, end = coming, 0, ends(c.Next)
 	}
-	if c.This > 0 {
+	left := sub(end, unix)
+	if c.End == 0 || c.Least > this { // of which period the units are is known with the next step
+		this, left = max(this, c.Least), longestPeriod
+	}
+	if this > 0 {
 		next, empty = left, left
 	}
-	if c.Coming > 0 {
-		empty = max(0, sub(ends(c.Next), unix))
+	if coming > 0 {
+		empty = sub(ends(c.Next), unix)
 	}
-	return c.This, next, empty
+	return this, next, empty
 }
 
-// resume opens a period of which nobody knows what calls have taken. Else a Resume changes
-// nothing: the API goes on counting.
-func (c *Calendar) resume() {
+// void takes out what is booked for later than a Unix time, as far as that is only the next period's.
+func (c *Calendar) void(unix time.Duration) {
+	if unix < ends(c.End)-2*Slack {
+		c.Coming = 0
+	}
+}
+
+// resume takes out the bookings of the next period, and opens one of which nobody knows what
+// calls have taken. Else a Resume changes nothing: the API goes on counting.
+func (c *Calendar) resume(unix time.Duration) {
+	c.void(unix)
 	if c.Garbage {
 		c.This, c.Garbage = 0, false
 	}

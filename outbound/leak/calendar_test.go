@@ -3,7 +3,6 @@ package leak
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -16,130 +15,6 @@ func periodOf(unix time.Duration, length int64) Period {
 }
 
 func daily(n float64) Limit { return Limit{Name: "day", Kind: Daily, Capacity: n, Zone: "UTC"} }
-
-// calendarWorld is a key with a calendar, whose calls reach an API with a clock of its own.
-type calendarWorld struct {
-	*rand.Rand
-	Stored
-	limits  []Limit
-	now     time.Duration // the store's Unix time
-	length  int64         // of a period, in seconds
-	booked  []Charge
-	gone    []Charge
-	arrived map[int64]float64 // units, by the API's periods
-	most    float64
-	epoch   int64
-}
-
-// ask carries an operation out. off is how far the worker's clock is off.
-func (w *calendarWorld) ask(op Op) Reply {
-	off := time.Duration(w.Int64N(int64(4*time.Second))) - 2*time.Second
-	op.Limits = w.limits
-	for {
-		op.Periods = make([]Period, len(w.limits))
-		for i := range op.Periods {
-			op.Periods[i] = periodOf(w.now+off, w.length)
-		}
-		r := op.Apply(&w.Stored, w.now)
-		if !r.Untimely {
-			w.epoch = r.State.Epoch
-			return r
-		}
-		if off == 0 {
-			panic("the periods of the store's own time are not those")
-		}
-		off = 0
-	}
-}
-
-// leave lets the calls go that are due, and gives back those that were moved.
-func (w *calendarWorld) leave() {
-	r := w.ask(Op{})
-	w.booked = slices.DeleteFunc(w.booked, func(c Charge) bool {
-		in, _ := r.State.Due(c.Place)
-		if c.Born != r.State.Born {
-			return true
-		}
-		if in > 0 {
-			return false
-		}
-		if Moved(c.Up[0], w.now) {
-			w.ask(Op{Action: Book, Back: []Charge{c}})
-			return true
-		}
-		late := time.Duration(w.Int64N(int64(2*Slack))) - Slack // of the API's clock, and on the way
-		at := int64((w.now+late)/time.Second) / w.length
-		w.arrived[at] += c.N[0]
-		w.most = max(w.most, w.arrived[at])
-		w.gone = append(w.gone[max(0, len(w.gone)-3):], c)
-		return true
-	})
-}
-
-// due returns how long it is until the next booked call goes, at most d.
-func (w *calendarWorld) due(d time.Duration) time.Duration {
-	r := w.ask(Op{})
-	for i := range w.booked {
-		in, _ := r.State.Due(w.booked[i].Place)
-		d = min(d, max(in, 1))
-	}
-	return d
-}
-
-func (w *calendarWorld) pass(d time.Duration) {
-	for d > 0 {
-		x := w.due(d)
-		w.now += x
-		d -= x
-		w.leave()
-	}
-}
-
-// No period of an API has more than n, whose clock is off by less than a second, through
-// returns, holds and slow-downs, and beside a leaky limit.
-func TestNoHistoryBreaksACalendar(t *testing.T) {
-	full := 0
-	for round := range [...]int{40, 0, 400, 10_000}[deeper()+2] {
-		w := &calendarWorld{Rand: rand.New(rand.NewPCG(5, uint64(round))), now: 1_800_000_000 * time.Second, length: 20, arrived: make(map[int64]float64)}
-		n := float64(1 + w.IntN(4))
-		if w.limits = []Limit{daily(n)}; round%2 == 0 {
-			w.limits = append(w.limits, Limit{Capacity: 1, Rate: 2})
-		}
-		for range 150 {
-			switch k := w.IntN(20); {
-			case k < 12:
-				r := w.ask(Op{Action: Book, Costs: []Units{{min(n, float64(1+w.IntN(2))), 1}}, Wait: time.Duration(w.Int64N(int64(30 * time.Second)))})
-				w.booked = append(w.booked, r.Charges...)
-				w.leave()
-			case k < 14 && len(w.gone) > 0: // it has not gone after all, or has cost less
-				c := &w.gone[len(w.gone)-1]
-				w.ask(Op{Reports: []Report{{Kind: Settled, Charge: c, Used: c.N}}})
-			case k < 15 && len(w.booked) > 0:
-				i := w.IntN(len(w.booked))
-				w.ask(Op{Action: Book, Back: []Charge{w.booked[i]}})
-				w.booked = slices.Delete(w.booked, i, i+1)
-			case k < 16: // to the end of the period, or nearly
-				end := ends(periodOf(w.now, w.length).End) - w.now
-				w.pass(max(1, end-time.Duration(w.Int64N(int64(4*Slack)))))
-			case k < 17 && w.IntN(2) == 0:
-				w.ask(Op{Reports: []Report{{Kind: Held, Wait: time.Duration(w.Int64N(int64(15 * time.Second)))}}})
-			case k < 18 && w.IntN(3) == 0:
-				w.ask(Op{Reports: []Report{{Kind: Refused, Epoch: w.epoch, Wait: time.Second}, {Kind: Succeeded, Epoch: w.epoch + 1}}})
-			default:
-				w.pass(time.Duration(w.Int64N(int64(8 * time.Second))))
-			}
-		}
-		if w.most > n {
-			t.Fatalf("round %d: %v units in a period of %v", round, w.most, n)
-		}
-		if w.most == n {
-			full++
-		}
-	}
-	if full == 0 {
-		t.Error("no period was ever full")
-	}
-}
 
 // A booking goes to the next period if this one is full, and no further.
 func TestABookingGoesToTheNextPeriodAndNoFurther(t *testing.T) {
@@ -263,6 +138,90 @@ func TestPeriodsThatAreNotOfTheTimeDoNothing(t *testing.T) {
 	op := Op{Limits: []Limit{daily(2)}, Periods: []Period{periodOf(now-20*time.Second, 20)}, Action: Book, Costs: []Units{{1}}}
 	if r := op.Apply(&s, now); r.Untimely || len(r.Charges) != 1 || r.State.Level[0].Level != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A clock that goes back over the start of a period and comes again lets no more calls go than
+// the period has: neither the wall clock of a process, whose monotonic time goes on, nor the heir of a
+// store, nor a clock of which only looks have seen the new period.
+func TestAClockThatGoesBackOverTheStartOfAPeriodLosesNothing(t *testing.T) {
+	const begins = 1_800_000_020*time.Second + Slack
+	for _, c := range []struct {
+		name  string
+		unix  []time.Duration // of each step, from the start of the period on
+		books []bool          // what fits, or only looks
+		wall  bool            // the store's time goes on
+		all   int             // calls that go
+	}{
+		{"wall clock", []time.Duration{-2500 * time.Millisecond, 10 * time.Millisecond, -30 * time.Millisecond, 10 * time.Millisecond}, []bool{true, true, true, true}, true, 10},
+		{"wall clock, far", []time.Duration{10 * time.Millisecond, -10 * time.Second, 10 * time.Millisecond}, []bool{true, true, true}, true, 5},
+		{"failover", []time.Duration{100 * time.Millisecond, -1600 * time.Millisecond, time.Second}, []bool{true, true, true}, false, 5},
+		{"failover of a day that is half used", []time.Duration{-5 * time.Second, time.Millisecond, -1600 * time.Millisecond, time.Second}, []bool{true, true, true, true}, false, 10},
+		{"looks", []time.Duration{-5 * time.Second, 500 * time.Millisecond, -400 * time.Millisecond, 600 * time.Millisecond}, []bool{true, false, true, true}, false, 10},
+	} {
+		w := &calendarWorld{Rand: rand.New(rand.NewPCG(9, 0)), length: 20, limits: []Limit{daily(5)}}
+		all := 0
+		for i, at := range c.unix {
+			w.now, w.wall = begins+at, 0
+			if c.wall {
+				w.wall = time.Duration(i)*time.Second - w.now
+			}
+			for w.ask(Op{}); c.books[i]; all++ {
+				if r := w.ask(Op{Action: Book, Costs: []Units{{1}}}); r.Refused {
+					break
+				}
+			}
+		}
+		if all != c.all {
+			t.Errorf("%s: %d calls go, want %d", c.name, all, c.all)
+		}
+	}
+}
+
+// A booking for which there is no place elsewhere stays, and what the step reports counts once.
+func TestABookingThatCannotMoveStays(t *testing.T) {
+	w := &calendarWorld{Rand: rand.New(rand.NewPCG(10, 0)), now: 1_800_000_003 * time.Second, length: 20, limits: []Limit{daily(2), {Capacity: 1, Rate: 1}}}
+	book := func(op Op) Reply {
+		op.Action, op.Wait = Book, time.Hour
+		return w.ask(op)
+	}
+	first := book(Op{Costs: []Units{{2, 1}}}).Charges[0]
+	book(Op{Costs: []Units{{1}}})
+	c := book(Op{Costs: []Units{{1}}}).Charges[0]
+	before := w.Stored.Clone()
+	if r := book(Op{Costs: []Units{{2}}, Move: &c}); r.Refused || len(r.Charges) > 0 || r.Changed {
+		t.Errorf("moved for more: %+v", r)
+	}
+	if !Equal(w.Limits, before.Limits) || w.State.Last != before.State.Last || (*w.State.Logs)[0].Calendar != (*before.State.Logs)[0].Calendar || (*w.State.Logs)[0].Total != (*before.State.Logs)[0].Total {
+		t.Errorf("%+v, want %+v", w.Stored, before)
+	}
+	r := book(Op{Costs: []Units{{1}}, Move: &c, Reports: []Report{{Kind: Settled, Charge: &first, Used: Units{1.5, 1}}, {Kind: Held, Wait: 50 * time.Second}}})
+	if r.Refused || len(r.Charges) > 0 || !r.Changed || r.State.Rem != 50*time.Second {
+		t.Errorf("moved beyond the next period: %+v", r)
+	}
+	if k := (*w.State.Logs)[0].Calendar; k.This != 1.5 || k.Coming != 2 {
+		t.Errorf("%v units in this period and %v in the next, want 1.5 and 2", k.This, k.Coming)
+	}
+}
+
+// Places that a change of the limits, or a Resume, makes void take nothing of the next period.
+// Those that stand do: of calls that go within Deaf of a change.
+func TestVoidPlacesTakeNothingOfTheNextPeriod(t *testing.T) {
+	const end = 1_800_000_020 * time.Second
+	for _, action := range []Action{Replace, Resume} {
+		for at, left := range map[time.Duration][2]float64{-17 * time.Second: {0, 0}, -2*time.Second - 1: {0, 0}, -1500 * time.Millisecond: {1, 0}, -Slack - 1: {1, 0}, -Slack: {2, 2}} {
+			w := &calendarWorld{Rand: rand.New(rand.NewPCG(11, 0)), now: end + at, length: 20, limits: []Limit{daily(2)}}
+			w.ask(Op{Action: Book, Costs: []Units{{2}}})
+			w.ask(Op{Action: Book, Costs: []Units{{1}}, Wait: time.Hour})
+			w.ask(Op{Action: action, Replacement: []Limit{daily(3)}, Unset: true})
+			want := left[0]
+			if action == Resume {
+				want = left[1]
+			}
+			if c := (*w.State.Logs)[0].Calendar; c.This != 2 || c.Coming != want {
+				t.Errorf("%v at %v of the end: %v units in this period and %v in the next, want 2 and %v", action, at, c.This, c.Coming, want)
+			}
+		}
 	}
 }
 

@@ -1,10 +1,6 @@
 package leak
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // Void makes the places void that are later than Deaf from now, and reports whether there
 // may be any. It comes before a change of limits, so that nobody waits by the old ones.
@@ -17,7 +13,9 @@ func (s *State) Void(limits []Limit) bool {
 	}
 	for i := range limits {
 		if limits[i].Kind != Leaky {
-			s.log(&limits[i]).void(s.Dial() + Deaf)
+			g := s.log(&limits[i])
+			g.void(s.Dial() + Deaf)
+			g.Calendar.void(add(add(s.At, g.Calendar.Off), s.Real(Deaf)))
 			continue
 		}
 		l := &s.Level[i]
@@ -84,6 +82,9 @@ func (s *State) Load(l Level, at time.Duration, was, is *Limit) Level {
 	if was.Kind == Leaky && is.Kind != Leaky {
 		l.Level = max(0, l.Level-was.Rate*sub(s.Dial(), at).Seconds())
 	}
+	if was.Kind != Leaky { // it may have counted for others since
+		l.Level, _, _ = s.log(was).level(was, s)
+	}
 	if was.Kind != Leaky || is.Kind != Leaky {
 		s.convert(&l, was, is, 0)
 		return l
@@ -125,14 +126,17 @@ func (s *State) ahead() bool { return s.Last > 0 || s.Rem > 0 }
 
 // Turn notes that the key was used with other limits until now. The last booking may then
 // be one of which these limits know nothing, so Turn makes their levels differ by a billionth
-// from what any charge expects: Unbook takes none of those for the last one.
+// from what any charge expects: Unbook takes none of those for the last one. Nor need it be in
+// their logs.
 func (s *State) Turn(limits []Limit) {
 	for i := range limits {
 		l := &s.Level[i]
 		if limits[i].Kind == Leaky {
 			l.Ret += 1e-9 * max(l.Level, limits[i].Capacity)
 		} else {
-			s.log(&limits[i]).Total += 1e-9 * limits[i].Capacity
+			g := s.log(&limits[i])
+			g.took(1e-9 * limits[i].Capacity)
+			g.Beside = add(s.Dial(), s.Last)
 		}
 	}
 }
@@ -144,9 +148,13 @@ func (s *State) Turn(limits []Limit) {
 // full.
 func (s *State) Resume(limits []Limit) {
 	held := max(0, s.Rem)
+	if s.Logs != nil { // those of other workers, too, because the dial goes back for all
+		for i := range *s.Logs {
+			(*s.Logs)[i].resume(s.Dial(), held, s.At)
+		}
+	}
 	for i := range limits {
 		if limits[i].Kind != Leaky {
-			s.log(&limits[i]).resume(s.Dial(), max(-farthest, sub(s.Dial(), held)))
 			continue
 		}
 		// A hold without bookings has let the limits leak ahead: take that back.
@@ -176,7 +184,6 @@ func (s *State) Resume(limits []Limit) {
 // other. l is its level; was is nil if the limit is new. unknown is the most that the booked
 // may take of a new limit; +Inf: nobody knows.
 func (s *State) convert(l *Level, was, is *Limit, unknown float64) {
-	g := s.log(is)
 	if is.Kind == Leaky {
 		*l = Level{Level: l.Level}
 		if l.Level > is.Capacity && was.Capacity > is.Capacity {
@@ -184,6 +191,8 @@ func (s *State) convert(l *Level, was, is *Limit, unknown float64) {
 		}
 		return
 	}
+	g := s.log(is)
+	g.become(is.Kind)
 	level := min(unknown, is.Capacity)
 	if last := s.Last > 0; was != nil {
 		level = l.Level
@@ -191,23 +200,20 @@ func (s *State) convert(l *Level, was, is *Limit, unknown float64) {
 		level = 0
 	}
 	switch {
+	case was != nil && together(was.Kind, is.Kind, was.Zone, is.Zone):
 	case is.Kind.Calendar():
-		if was == nil || was.Kind != is.Kind {
-			g.Calendar.This = max(g.Calendar.This, level)
-		}
-		g.Entries, g.sum, g.Longest, g.Skip = nil, 0, 0, 0
-	case was == nil || was.Kind == Leaky || was.Kind.Calendar():
-		g.raise(is, level, s.Dial()+max(0, s.Last))
-		g.Calendar = Calendar{}
-	case was.Kind == Moving && is.Kind == Fixed:
-		for i := range g.Entries {
-			e := &g.Entries[i]
-			e.First = max(e.First, e.Last)
-		}
-		g.Skip = unsure
-	case was.Kind == Fixed && is.Kind == Moving:
-		slices.SortStableFunc(g.Entries, func(a, b Entry) int { return cmp.Compare(a.Last, b.Last) })
+		g.Calendar.Least = max(g.Calendar.Least, level)
+	default:
+		g.raise(is, level, s.Dial()+max(0, s.Last), s.Dial())
+		g.Beside = add(s.Dial(), s.Last)
 	}
-	level, next, empty := g.level(is, s.Dial(), s.At)
+	level, next, empty := g.level(is, s)
 	*l = Level{Level: level, Top: float64(next), Ret: float64(empty)}
+}
+
+// become makes entries count by another kind of window.
+func (g *Log) become(kind Kind) {
+	if g.Kind != kind {
+		g.Kind, g.Skip = kind, unsure
+	}
 }

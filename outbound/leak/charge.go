@@ -41,7 +41,7 @@ func (s *State) latest(limits []Limit, c *Charge) bool {
 	}
 	for i := range limits {
 		if limits[i].Kind != Leaky {
-			if total := s.log(&limits[i]).Total; math.Abs(total-c.Y[i]) > 1e-10*max(total, limits[i].Capacity) {
+			if total := s.log(&limits[i]).Total; math.Abs(total-c.Y[i]) > rounding*max(total, limits[i].Capacity) {
 				return false
 			}
 			continue
@@ -103,9 +103,9 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 		switch {
 		case limits[i].Kind != Leaky:
 			if known {
-				s.settleLog(&limits[i], c.Place, c.Up[i], n, used[i])
+				s.settleLog(&limits[i], c.Place, c.Up[i], n, used[i], *used != Units{})
 			} else if over > 0 {
-				s.settleLog(&limits[i], s.Dial(), 0, n, used[i])
+				s.settleLog(&limits[i], s.Dial(), 0, n, used[i], true)
 			}
 		case over > 0:
 			l.Level += over
@@ -127,12 +127,12 @@ func (s *State) Since(limits []Limit, c *Charge, i int) float64 {
 	if c == nil || c.lost(i) || c.Born != s.Born || limits[i].Kind == Leaky && c.Y[i]-s.Level[i].Ret < -1e-8*limits[i].Capacity {
 		return 0
 	}
-	const rounding = 1e-6
+	const least = 1e-6
 	if limits[i].Kind != Leaky {
 		g := s.log(&limits[i])
-		return max(0, g.Total-c.Y[i]-g.booked(s.Dial())) + rounding
+		return max(0, g.Total-c.Y[i]-g.booked(s.Dial())) + least
 	}
-	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + rounding
+	return max(0, s.Level[i].Level-s.left(limits, c, i)-limits[i].Rate*max(0, s.Last).Seconds()) + least
 }
 
 // Hold lets no call leave for d from now on. c is the call that the API has answered so; nil:
@@ -154,11 +154,18 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	out := last > -BookingGrace
 	x := ext
 	if out {
-		x = min(max(0, sub(s.free(limits, c), dial)), ext)
+		until, ok := s.next(limits)
+		if ok {
+			x, _ = dialOf(s.Speed, ext) // or a slow clock would get to booked places sooner than it was to
+		} else {
+			until = s.free(limits, c)
+		}
+		x = min(max(0, sub(until, dial)), x)
 	}
 	s.Rem = d
 	s.Skip = sub(s.Skip, x)
 	s.leak(limits, x)
+	s.age(limits, ext-x)
 	s.look(limits)
 	i := Shortest(limits)
 	if i < 0 {
@@ -187,10 +194,10 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 
 // settleLog makes n units of a call into used, in a limit that is no leaky one. of is the
 // calendar's period; 0: this one.
-func (s *State) settleLog(l *Limit, place time.Duration, of, n, used float64) {
+func (s *State) settleLog(l *Limit, place time.Duration, of, n, used float64, goes bool) {
 	g := s.log(l)
 	if !l.Kind.Calendar() {
-		g.settle(l, place, n, used, s.Dial())
+		g.settle(l, place, n, used, goes, s.Dial())
 		return
 	}
 	if of == 0 {
@@ -211,7 +218,7 @@ func (c *Charge) Follow(old, limits []Limit, from []int) {
 			c.N[i], c.Up[i] = was.N[j], was.Up[j]
 		}
 		if j >= 0 && (old[j].Kind != Leaky || limits[i].Kind != Leaky) {
-			if c.Y[i] = was.Y[j]; was.lost(j) || old[j].Kind != limits[i].Kind {
+			if c.Y[i] = was.Y[j]; was.lost(j) || old[j].Kind != limits[i].Kind || old[j].Zone != limits[i].Zone {
 				c.Lost |= 1 << i
 			}
 		} else if j >= 0 && !was.lost(j) {

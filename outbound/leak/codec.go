@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// The first byte of what AppendBinary writes: the number of the format, and whether logs
+// The first byte of what AppendBinary writes: the number of the format, which tells whether logs
 // come last.
-const format, formatLogs = 2, 3
+const format, formatLogs = 1, 2
 
 // ErrGarbage is the error, with its reason, of bytes that are no [Stored], or of one that
 // Apply cannot have left.
@@ -131,7 +131,7 @@ func (s *Stored) read(data []byte) error {
 	if len(data) == 0 {
 		return fmt.Errorf("%w: no bytes", ErrGarbage)
 	}
-	if data[0] != format && data[0] != formatLogs {
+	if data[0] < format || data[0] > formatLogs {
 		return fmt.Errorf("%w: format %d, want %d", ErrGarbage, data[0], format)
 	}
 	r := reader{rest: data[1:]}
@@ -160,8 +160,8 @@ func (s *Stored) read(data []byte) error {
 			s.Others[i] = Other{r.limit(), r.level(), r.time()}
 		}
 	}
-	if data[0] == formatLogs {
-		st.Logs = r.logs(st.Dial())
+	if data[0] != format {
+		st.Logs = r.logs(st)
 	}
 	if r.bad || len(r.rest) > 0 {
 		return fmt.Errorf("%w: %d bytes, which is not their length, or a number that is none", ErrGarbage, len(data))
@@ -234,16 +234,21 @@ func (r *reader) text() string {
 
 func (r *reader) limit() (l Limit) {
 	l.Name = r.text()
-	kind := r.int()
-	l.Kind, l.Unit = Kind(kind/(MaxUnit+1)), int32(kind%(MaxUnit+1))
-	if kind < 0 || kind >= (MaxUnit+1)*int64(Monthly+1) {
-		r.fail()
-	}
+	l.Kind, l.Unit = r.kind()
 	l.Capacity, l.Rate, l.Window = r.float(), r.float(), r.time()
 	if l.Kind.Calendar() {
 		l.Zone = r.text()
 	}
 	return l
+}
+
+// kind reads a kind and a unit.
+func (r *reader) kind() (Kind, int32) {
+	n := r.int()
+	if n < 0 || n >= (MaxUnit+1)*int64(Monthly+1) {
+		n = int64(r.fail())
+	}
+	return Kind(n / (MaxUnit + 1)), int32(n % (MaxUnit + 1))
 }
 
 func (r *reader) level() Level { return Level{r.float(), r.float(), r.float()} }

@@ -326,3 +326,14 @@ func FuzzStored(f *testing.F) {
 		}
 	})
 }
+
+// The bytes of a key that has leaky limits only are as they were before there were others.
+func TestBytesOfLeakyLimitsAreOfTheFirstFormat(t *testing.T) {
+	for format, l := range map[byte]Limit{1: {Capacity: 1, Rate: 1}, 2: moving(1, time.Second)} {
+		var s Stored
+		(&Op{Limits: []Limit{l}, Action: Book, Costs: []Units{{1}}}).Apply(&s, 0)
+		if b, _ := s.MarshalBinary(); b[0] != format || s.UnmarshalBinary(b) != nil {
+			t.Errorf("%v: format %d, want %d", l, b[0], format)
+		}
+	}
+}

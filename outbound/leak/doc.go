@@ -148,6 +148,7 @@
 //	               last = c is the last booking ? Before - dial : Last
 //	               out = last > -100 ms
 //	               x = out ? free(c) - dial, from 0 to ext : ext
+//	                                                   // with windows: doc_windows.go
 //	               Rem = d;  Skip -= x;  leak(x)
 //	               s = the limit with the least Capacity/Rate
 //	               out:   Last = max(Last, 1 µs);  brim = Capacity_s + Rate_s Last
@@ -358,7 +359,8 @@
 //
 // # What was searched
 //
-// search_test.go has 24 small worlds, window_search_test.go 17 with windows, and turn_test.go 10 of
+// search_test.go has 24 small worlds, window_search_test.go and
+// held_test.go 28 with windows, and turn_test.go 10 of
 // workers that differ. hours_test.go plays hours of a window, a limit and a calendar. Each world has a few
 // limits, costs and kinds of operations. The searches visit every history of a world, to a
 // depth. world_test.go plays a history, and law_test.go replays the departures through ideal
@@ -381,6 +383,7 @@
 //	leak.go     State and Level: Advance, Wait, Fill, Meter, Due, Expire
 //	change.go   other limits, and Resume: Void, Change, Load, Turn
 //	window.go   Log: a moving window, and one that begins with its first call
+//	entry.go    Entry: what a log keeps, and what a hold makes of it
 //	calendar.go Calendar and Period: limits by the hour, the day and the month
 //	charge.go   Charge: Unbook, Settle, Since, Hold, Follow; Refused and Succeeded
 //	sound.go    whether numbers can be those of a state

@@ -130,7 +130,7 @@ func (s *State) look(limits []Limit) {
 		if l.Kind == Leaky {
 			continue
 		}
-		level, next, empty := s.log(l).level(l, s.Dial(), s.At)
+		level, next, empty := s.log(l).level(l, s)
 		s.Level[i] = Level{Level: level, Top: float64(next), Ret: float64(empty)}
 	}
 }
@@ -190,7 +190,7 @@ func (s *State) wait(limits []Limit, n *Units) (w time.Duration, which int, ok b
 		case l.Kind.Calendar():
 			calendars = true
 		default:
-			d = s.log(l).wait(l, n[i], w, s.Dial())
+			d = s.log(l).wait(l, n[i], w, s)
 		}
 		if d > w {
 			w, which = d, i
@@ -279,13 +279,13 @@ func (s *State) fillLog(l *Limit, n float64, c *Charge, i int) {
 	g := s.log(l)
 	switch {
 	case n == 0:
+		g.Beside = c.Place
 	case l.Kind.Calendar():
 		in := s.Real(c.Place - s.Dial())
-		g.Total += n
+		g.took(n)
 		c.Up[i] = g.Calendar.fill(n, add(add(s.At, g.Calendar.Off), in))
 	default:
-		w := c.Place - s.Dial()
-		g.fill(l, n, c.Place, add(s.Skip, sub(s.Real(w), w)), s.Dial()-max(0, s.Rem))
+		g.fill(l, n, c.Place, s)
 	}
 	c.Y[i] = g.Total
 }
@@ -334,9 +334,12 @@ func (s *State) Expire(limits []Limit) time.Duration {
 			left = max(left, time.Duration(s.Level[i].Ret))
 		default:
 			w = max(w, time.Duration(s.Level[i].Ret))
-			if s.Logs != nil { // another worker may have a longer window
-				w = max(w, s.log(&limits[i]).kept(&limits[i], s.Dial()))
-			}
+		}
+	}
+	if s.Logs != nil {
+		for i := range *s.Logs {
+			dial, real := (*s.Logs)[i].kept(limits, s.Dial(), s.At)
+			w, left = max(w, dial), max(left, real)
 		}
 	}
 	return max(left, s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))

@@ -2,7 +2,6 @@ package leak
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -37,28 +36,17 @@ func (w *world) shortest(n *Units) time.Duration {
 	return least
 }
 
-// shortestInWindow is shortest for a window, by the exact log of all calls.
+// shortestInWindow is shortest for a window, by the exact log of all calls. A Fixed one lets no call
+// wait longer than a Moving one would.
 func (w *world) shortestInWindow(i int, l *Limit, n float64, least time.Duration) time.Duration {
 	dial := w.state.Dial()
-	begin, sum := time.Duration(math.MinInt64), 0.
 	for k := range w.n {
-		c := &w.calls[k]
-		least = max(least, c.place-dial)
-		if c.N[i] > 0 && c.place >= begin+l.Window {
-			begin, sum = c.place, 0
-		}
-		sum += c.N[i]
+		least = max(least, w.calls[k].place-dial)
 	}
 	if n == 0 {
 		return least
 	}
-	if l.Kind == Fixed {
-		if sum+n > l.Capacity {
-			least = max(least, begin+l.Window-dial)
-		}
-		return least
-	}
-	sum = n
+	sum := n
 	for k := w.n - 1; k >= 0; k-- {
 		c := &w.calls[k]
 		if sum += c.N[i]; sum > l.Capacity {
@@ -88,6 +76,9 @@ func (w *world) leaked(i int, from, to time.Duration) float64 {
 // law has calls wait for safety: after a hold, a second change of limits, a step of the
 // clock or a settle, and after a place was given back while others were booked behind it.
 func (w *world) prompt() error {
+	if w.holding > 0 && w.events == w.holding && w.version == 0 && !w.workers && !w.untidy {
+		return w.promptAfterHolds()
+	}
 	if w.events > w.version || w.version > 1 || w.workers || w.untidy {
 		return nil
 	}
@@ -101,7 +92,7 @@ func (w *world) prompt() error {
 		least, coarse := w.shortest(&n), time.Duration(0)
 		for _, limits := range w.shapes {
 			for i := range limits {
-				if limits[i].Kind == Moving { // two calls within a part of the window end together
+				if limits[i].Kind != Leaky { // two calls within a part of the window end together
 					coarse = max(coarse, limits[i].Window/parts)
 				}
 			}

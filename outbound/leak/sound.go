@@ -21,39 +21,39 @@ func (s *State) Sound(limits []Limit, now time.Duration) bool {
 			return false
 		}
 	}
-	return s.Logs == nil || s.Logs.sound(limits)
+	return s.Logs == nil || s.Logs.sound()
 }
 
-// sound reports the same of logs. limits are those in use.
-func (g *Logs) sound(limits []Limit) bool {
-	if len(*g) > 2*Max {
+// maxLogs is the most logs of a key: workers may have limits of different kinds with one name.
+const maxLogs = 2 * Max
+
+// sound reports the same of logs.
+func (g *Logs) sound() bool {
+	if len(*g) > maxLogs {
 		return false
 	}
 	for i := range *g {
-		h := &(*g)[i]
-		j := Find(limits, &Limit{Name: h.Name, Unit: h.Unit})
-		if !h.sound(j >= 0 && limits[j].Kind == Moving) {
+		if !(*g)[i].sound() {
 			return false
 		}
 	}
 	return true
 }
 
-// sound reports the same of a log. Only that of a Moving limit is sorted: some entries of a Fixed
-// one go on behind the next.
-func (g *Log) sound(sorted bool) bool {
+// sound reports the same of a log.
+func (g *Log) sound() bool {
 	if g.known {
 		return true
 	}
 	c := &g.Calendar
-	if len(g.Entries) > maxEntries || g.Unit < 0 || g.Unit > MaxUnit || g.Longest < 0 || !(math.Abs(g.Total) < 1e25) ||
+	if g.Kind == Leaky || g.Kind > Monthly || !(c.Least >= 0 && c.Least < 1e18) || len(g.Entries) > maxEntries || g.Unit < 0 || g.Unit > MaxUnit || g.Longest < 0 || g.Longest > year100 || !(math.Abs(g.Total) < 1e25) ||
 		!(c.This >= 0 && c.This < 1e15 && c.Coming >= 0 && c.Coming < 1e15) || c.End != 0 && !(&Period{c.Begin, c.End, c.Next, c.Next + 1}).sound() {
 		return false
 	}
 	for i := range g.Entries {
 		e := &g.Entries[i]
 		if !(e.Units >= 0 && e.Units < 1e15) || e.Last < -farthest || e.Last > farthest || e.First < -farthest || e.First > e.Last+1 ||
-			sorted && i > 0 && e.Last < g.Entries[i-1].Last {
+			e.Aged < 0 || e.Aged > farthest || i > 0 && e.from() < g.Entries[i-1].from() {
 			return false
 		}
 	}
@@ -76,7 +76,7 @@ func (r *Row) sound() bool {
 // opens it.
 func (l *Level) Sound(of *Limit) bool {
 	if of.Kind != Leaky { // its log tells
-		return l.Level >= 0 && l.Level < 1e18 && l.Ret >= 0 && l.Ret < 1e19 && l.Top >= 0 && l.Top < 1e19
+		return l.Level >= 0 && l.Level < 1e18 && l.Ret >= 0 && l.Ret < 9e18 && l.Top >= 0 && l.Top < 9e18
 	}
 	return l.Level >= 0 && l.Level <= 1e15+9.3e9*of.Rate && math.Abs(l.Ret) < 1e25 && math.Abs(l.Top) <= 1e12
 }

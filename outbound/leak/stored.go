@@ -88,6 +88,9 @@ func (s *Stored) load(limits []Limit) (differ bool) {
 	for len(s.Others) > Max {
 		s.drop()
 	}
+	for s.State.Logs != nil && len(*s.State.Logs) > maxLogs {
+		s.dropLog()
+	}
 	return differ
 }
 
@@ -103,6 +106,22 @@ func (s *Stored) drop() {
 	}
 	s.State.Logs.drop(&s.Others[least].Limit)
 	s.Others = slices.Delete(s.Others, least, least+1)
+	s.Version += 2
+}
+
+// dropLog forgets, as drop does, the log of no limit in use that would be empty first.
+func (s *Stored) dropLog() {
+	logs, first, least := *s.State.Logs, 0, time.Duration(math.MaxInt64)
+	for i := range logs {
+		if slices.ContainsFunc(s.Limits, func(l Limit) bool { return logs[i].of(&l) }) {
+			continue
+		}
+		dial, real := logs[i].kept(nil, s.State.Dial(), s.State.At)
+		if last := max(dial, real); last < least {
+			first, least = i, last
+		}
+	}
+	*s.State.Logs = slices.Delete(logs, first, first+1)
 	s.Version += 2
 }
 
@@ -155,6 +174,11 @@ func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	s.State.Change(was, limits, from, &unknown)
 	s.Limits = limits
 	s.prune()
+	for i := range limits {
+		if g := s.State.Logs.find(&limits[i]); g != nil && !unset { // no worker has a longer window now
+			g.Longest = limits[i].Window
+		}
+	}
 	s.Version++
 	if s.Stamp = 0; !unset {
 		s.Stamp = stamp(s.Version, now)
@@ -162,14 +186,14 @@ func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	return true
 }
 
-// prune drops the logs of limits that the key does not have any more, or that are leaky now.
+// prune drops the logs of limits that the key does not have any more, or that are of another kind now.
 func (s *Stored) prune() {
 	if s.State.Logs == nil {
 		return
 	}
 	*s.State.Logs = slices.DeleteFunc(*s.State.Logs, func(g Log) bool {
 		l := s.find(&Limit{Name: g.Name, Unit: g.Unit})
-		return l == nil || l.Kind == Leaky
+		return l == nil || !g.of(l)
 	})
 	if len(*s.State.Logs) == 0 {
 		s.State.Logs = nil
@@ -207,13 +231,23 @@ func (s *Stored) expire(limits []Limit) time.Duration {
 }
 
 // kept returns in how much bucket time, from the dial time now on, the log forgets its last
-// entry, if other workers have a longer window than l; else 0.
-func (g *Log) kept(l *Limit, now time.Duration) time.Duration {
-	last := len(g.Entries) - 1
-	if last < 0 || g.Longest <= l.Window {
-		return 0
+// entry, or in how much real time its calendar's units go: other workers than those with these limits
+// may have it, or a longer window. at is State.At.
+func (g *Log) kept(limits []Limit, now, at time.Duration) (dial, real time.Duration) {
+	if g.Kind.Calendar() {
+		_, _, real = g.Calendar.level(at)
+		return 0, real
 	}
-	return sub(add(g.Entries[last].Last, g.Longest), now)
+	last := len(g.Entries) - 1
+	if last < 0 {
+		return 0, 0
+	}
+	for i := range limits {
+		if g.of(&limits[i]) && g.Longest <= limits[i].Window { // its level tells
+			return 0, 0
+		}
+	}
+	return sub(add(g.Entries[last].from(), g.Longest), now), 0
 }
 
 // sound reports whether Apply can have left s so. own are limits that are known to be valid.
@@ -254,7 +288,7 @@ func (s *Stored) renew(now time.Duration) {
 			if l.Kind != Leaky {
 				g := s.State.log(&l)
 				g.brim(&l, 0)
-				level, next, empty := g.level(&l, 0, now)
+				level, next, empty := g.level(&l, &State{At: now, Speed: 1})
 				o.Level = Level{Level: level, Top: float64(next), Ret: float64(empty)}
 			}
 			s.Others = append(s.Others, o)

@@ -1,7 +1,6 @@
 package leak
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -16,23 +15,26 @@ const (
 	// spread is by how much the network, and a caller that is late, may move two calls closer
 	// together or further apart. The Window of a limit is as much longer than the API's.
 	spread = 10 * time.Millisecond
-	// steady is by how much bucket time may have fallen behind while it counts as real time.
-	steady = time.Millisecond
 )
 
-// Log is what a key keeps of a limit that is no leaky one: which units were filled when. The
-// zero value with a Name and a Unit is an empty one.
+// Log is what a key keeps of a limit that is no leaky one: which units were filled when. Limits of
+// one name and unit share a log if both are windows, or calendars of one Kind and Zone. The zero
+// value with these fields is an empty log.
 type Log struct {
 	Name string
 	Unit int32
+	Kind Kind   // by which the entries count
+	Zone string `json:",omitzero"` // of a calendar
 	// Longest is the longest window of the workers that use the limit. The log keeps entries
 	// for as long.
 	Longest time.Duration
-	// Skip is how far bucket time was behind real time at the place with which the last entry
-	// of a Fixed limit began, if the API's window began there as well; else unsure.
-	Skip time.Duration
+	// Begin is the place at which the API's window of a Fixed limit began, and Skip how far
+	// bucket time was behind real time there. Skip is unsure if nobody knows.
+	Begin, Skip time.Duration
+	// Beside is the place of the last booking that is not in the log, or a later one.
+	Beside time.Duration
 	// Total is the units that were filled in this life, and not undone. It tells whether
-	// anything was filled since a call.
+	// anything was filled since a call: each fill adds so much that it cannot be lost in rounding.
 	Total float64
 	// Entries are those of a window, in the order of their places.
 	Entries []Entry
@@ -43,42 +45,47 @@ type Log struct {
 	known bool    // the log is as this package has left it in memory
 }
 
-// Entry is units that were filled within a part of a window.
-type Entry struct {
-	First, Last time.Duration // dial times of the first place and the last
-	Units       float64
-}
-
-// marker is an entry that stands for no calls: a hold, or garbage, has put it in. No place is
-// in it, so that no call gets anything of it back, and a Resume takes it out.
-func marker(at time.Duration, units float64) Entry { return Entry{at + 1, at, units} }
-
-func (e *Entry) marks() bool { return e.First > e.Last }
-
-// end returns the dial time from which the entry counts no more.
-func (e *Entry) end(l *Limit) time.Duration {
-	if l.Kind == Fixed {
-		return add(e.First, l.Window)
-	}
-	return add(e.Last, l.Window)
-}
-
 // log returns the log of limit l, and makes it if there is none.
 func (s *State) log(l *Limit) *Log {
 	if s.Logs == nil {
 		s.Logs = new(Logs)
 	}
-	for i := range *s.Logs {
-		if g := &(*s.Logs)[i]; g.Unit == l.Unit && g.Name == l.Name {
-			return g
-		}
+	if g := s.Logs.find(l); g != nil {
+		return g
 	}
-	*s.Logs = append(*s.Logs, Log{Name: l.Name, Unit: l.Unit})
+	*s.Logs = append(*s.Logs, Log{Name: l.Name, Unit: l.Unit, Kind: l.Kind, Zone: l.Zone, Skip: unsure, Beside: add(s.Dial(), s.Last)})
 	return &(*s.Logs)[len(*s.Logs)-1]
 }
 
-// Logs are the logs of a key, one for each name and unit that has one.
+// logs makes the logs of limits that have none yet.
+func (s *State) logs(limits []Limit) {
+	for i := range limits {
+		if limits[i].Kind != Leaky {
+			s.log(&limits[i])
+		}
+	}
+}
+
+// Logs are the logs of a key.
 type Logs []Log
+
+// find returns the log of limit l, or nil.
+func (g *Logs) find(l *Limit) *Log {
+	if g == nil {
+		return nil
+	}
+	for i := range *g {
+		if h := &(*g)[i]; h.of(l) {
+			return h
+		}
+	}
+	return nil
+}
+
+// of reports whether the log is that of limit l.
+func (g *Log) of(l *Limit) bool {
+	return g.Unit == l.Unit && g.Name == l.Name && together(g.Kind, l.Kind, g.Zone, l.Zone)
+}
 
 // clone returns a copy that shares nothing with the logs.
 func (g *Logs) clone() *Logs {
@@ -92,7 +99,7 @@ func (g *Logs) clone() *Logs {
 	return &c
 }
 
-// drop takes the log of a limit out.
+// drop takes the logs of a limit's name and unit out.
 func (g *Logs) drop(l *Limit) {
 	if g != nil {
 		*g = slices.DeleteFunc(*g, func(h Log) bool { return h.Unit == l.Unit && h.Name == l.Name })
@@ -112,71 +119,50 @@ func (g *Log) count() {
 
 // wait returns the first dial time from now, not before w, at which n units have room. All
 // places are at dial + w or before.
-func (g *Log) wait(l *Limit, n float64, w, dial time.Duration) time.Duration {
-	sum := g.sum + n
+func (g *Log) wait(l *Limit, n float64, w time.Duration, s *State) time.Duration {
+	sum, over := g.sum+n, g.over(l, s)
 	for i := range g.Entries {
 		if l.fits(sum) {
 			break
 		}
 		e := &g.Entries[i]
-		w = max(w, sub(e.end(l), dial))
+		if i >= over {
+			w = max(w, sub(e.end(l), s.Dial()))
+		}
 		sum -= e.Units
 	}
 	return w
 }
 
-// fill takes n units at a place, which is not before any other. skip is how far bucket time is
-// behind real time there. Before it, the log forgets what ended before the dial time from.
-func (g *Log) fill(l *Limit, n float64, place, skip, from time.Duration) {
-	g.Total += n
-	g.forget(l, from)
+// fill takes n units at a place, which is not before any other. Before it, the log forgets what
+// ended before now, or before the hold in force began.
+func (g *Log) fill(l *Limit, n float64, place time.Duration, s *State) {
+	g.took(n)
+	g.forget(l, s.Dial()-max(0, s.Rem))
+	if l.Kind == Fixed {
+		g.begin(l, place, s)
+	}
 	if last := len(g.Entries) - 1; last >= 0 {
 		e := &g.Entries[last]
-		joins := !e.marks() && place <= max(e.Last, add(e.First, l.Window/parts))
-		if l.Kind == Fixed {
-			joins, skip = g.joins(l, e, place, skip)
-		}
-		if joins {
+		if !e.marks() && e.Aged == 0 && place <= max(e.Last, add(e.First, l.Window/parts)) {
 			e.Last, e.Units = max(e.Last, place), e.Units+n
 			g.sum += n
 			return
 		}
 	}
-	g.Skip = skip
-	g.add(l, Entry{place, place, n})
+	g.add(Entry{First: place, Last: place, Units: n})
 }
 
-// unsure is the Skip of a log of which nobody knows when the API's window begins.
-const unsure = time.Duration(math.MinInt64)
+// rounding bounds what the rounding of sums changes of a Total, as a share of it.
+const rounding = 4e-15
 
-// joins reports whether a call at a place is in the window that began with the last entry e, and
-// returns the Skip of the log if not. If a hold or a slow-down came between, real time may have
-// gone past the end of the API's window, and then this call begins the next one, or it may not.
-// The same is so of a call at the window's end: the API's window begins when its first call
-// arrives, up to spread late, and ends up to spread before this one; and this call travels, too.
-// Until a window has passed without a call, all that is sure is then what a Moving limit keeps:
-// each call counts for a window from its place on.
-func (g *Log) joins(l *Limit, e *Entry, place, skip time.Duration) (bool, time.Duration) {
-	d := sub(skip, g.Skip)
-	sure := !e.marks() && d <= steady && d >= -steady
-	switch {
-	case sure && place < sub(e.end(l), 2*spread):
-		return true, skip
-	case sure && place < e.end(l):
-		return false, unsure
-	case sure || place >= add(e.Last, l.Window):
-		return false, skip
-	}
-	g.Skip = unsure
-	if joins := !e.marks() && place <= add(e.First, l.Window/parts); joins {
-		e.First = max(e.First, place)
-		return true, unsure
-	}
-	return false, unsure
+// took adds units to the total, or more if the sum would hide them.
+func (g *Log) took(n float64) {
+	g.Total += max(n, 4*rounding*g.Total)
 }
 
 // add appends an entry, which is the last, or counts for as long as the last does.
-func (g *Log) add(l *Limit, e Entry) {
+func (g *Log) add(e Entry) {
 	if n := len(g.Entries); n > 0 {
 		e.Last = max(e.Last, g.Entries[n-1].Last)
 		e.First = max(e.First, min(g.Entries[n-1].First, g.Entries[n-1].Last))
@@ -184,7 +170,7 @@ func (g *Log) add(l *Limit, e Entry) {
 	g.Entries = append(g.Entries, e)
 	g.sum += e.Units
 	for len(g.Entries) > maxEntries {
-		g.merge(l)
+		g.merge()
 	}
 }
 
@@ -192,7 +178,7 @@ func (g *Log) add(l *Limit, e Entry) {
 func (g *Log) forget(l *Limit, from time.Duration) {
 	g.Longest = max(g.Longest, l.Window)
 	gone := 0
-	for gone < len(g.Entries) && g.Entries[gone].Last+g.Longest <= from {
+	for gone < len(g.Entries) && add(g.Entries[gone].from(), g.Longest) <= from {
 		gone++
 	}
 	switch {
@@ -200,30 +186,9 @@ func (g *Log) forget(l *Limit, from time.Duration) {
 	case gone == len(g.Entries):
 		g.Entries, g.Longest, g.sum = g.Entries[:0], l.Window, 0
 	default:
-		for i := range gone {
-			g.sum -= g.Entries[i].Units
-		}
 		g.Entries = g.Entries[:copy(g.Entries, g.Entries[gone:])]
+		g.count() // a difference would keep what a sum with a huge settle has lost
 	}
-}
-
-// merge makes one entry of the two neighbours that are nearest to each other. Each counts
-// until the later of both has ended, so that the log never tells of less than was filled.
-func (g *Log) merge(l *Limit) {
-	at, least := 0, time.Duration(0)
-	for i := range g.Entries[1:] {
-		if span := g.Entries[i+1].Last - g.Entries[i].First; i == 0 || span < least {
-			at, least = i, span
-		}
-	}
-	a, b := g.Entries[at], g.Entries[at+1]
-	first := min(a.First, a.Last)
-	if l.Kind == Fixed {
-		first = max(first, min(b.First, b.Last))
-	}
-	// A return may have left an entry of a Fixed limit later than the next.
-	g.Entries[at] = Entry{first, max(a.Last, b.Last), a.Units + b.Units}
-	g.Entries = slices.Delete(g.Entries, at+1, at+2)
 }
 
 // find returns the index of the entry that has the units of a call at a place, or -1.
@@ -241,24 +206,28 @@ func (g *Log) find(place time.Duration) int {
 }
 
 // settle makes n units of a call at a place into used. What the call did not use comes back
-// whole: what never went out was never there.
-func (g *Log) settle(l *Limit, place time.Duration, n, used float64, now time.Duration) {
+// whole: what never went out was never there. goes says that the call takes something of another
+// limit.
+func (g *Log) settle(l *Limit, place time.Duration, n, used float64, goes bool, now time.Duration) {
 	i := g.find(place)
 	if i < 0 {
 		if used > n && add(place, l.Window) > now {
-			g.add(l, Entry{place, place, used - n})
+			g.add(Entry{First: place, Last: place, Units: used - n})
+			g.Skip = unsure
 		}
 		return
 	}
 	e := &g.Entries[i]
-	more := max(-e.Units, used-n)
-	g.sum += more
-	e.Units += more
-	if used == 0 && l.Kind == Fixed && place == e.First {
-		e.First, g.Skip = e.Last, unsure // the API's window may have begun with any of the others
+	e.Units = max(0, e.Units+used-n)
+	defer g.count()
+	if used == 0 && place == g.Begin {
+		g.Skip = unsure // the API's window may have begun with any of the others
 	}
 	if e.Units <= l.Capacity*0.5e-9 {
 		g.Entries = slices.Delete(g.Entries, i, i+1)
+		if goes {
+			g.Beside = max(g.Beside, place)
+		}
 	}
 }
 
@@ -273,9 +242,11 @@ func (g *Log) undo(l *Limit, place, before time.Duration, n float64) {
 	defer g.count()
 	if e := &g.Entries[i]; e.Units-n > l.Capacity*0.5e-9 {
 		e.Units -= n
-		e.Last = min(e.Last, max(e.First, before))
+		g.cut(i, before)
 	} else {
 		g.Entries = slices.Delete(g.Entries, i, i+1)
+	}
+	if place == g.Begin {
 		g.Skip = unsure
 	}
 }
@@ -287,7 +258,7 @@ func (g *Log) drip(l *Limit, units float64, until time.Duration) {
 	from := len(all) // all is filled from its end, the latest first
 	j, have := len(g.Entries)-1, 0.
 	take := func(after time.Duration) {
-		for ; j >= 0 && g.Entries[j].end(l)-l.Window > after; j-- {
+		for ; j >= 0 && g.Entries[j].from() > after; j-- {
 			from--
 			all[from] = g.Entries[j]
 			have += g.Entries[j].Units
@@ -309,7 +280,7 @@ func (g *Log) drip(l *Limit, units float64, until time.Duration) {
 	rest := append(g.Entries[:j+1:j+1], all[from:]...)
 	g.Entries = append(g.Entries[:0], rest...)
 	for len(g.Entries) > maxEntries {
-		g.merge(l)
+		g.merge()
 	}
 	g.count()
 }
@@ -318,24 +289,34 @@ func (g *Log) drip(l *Limit, units float64, until time.Duration) {
 func (g *Log) void(until time.Duration) {
 	g.Entries = slices.DeleteFunc(g.Entries, func(e Entry) bool { return !e.marks() && e.First > until })
 	if n := len(g.Entries); n > 0 && !g.Entries[n-1].marks() {
-		e := &g.Entries[n-1]
-		e.Last = min(e.Last, max(e.First, until))
+		g.cut(n-1, until)
 	}
 	g.count()
 }
 
 // resume takes out the bookings, which are those after the dial time now, and the markers. The
-// dial then shows at: nothing that has gone counts as later.
-func (g *Log) resume(now, at time.Duration) {
+// dial then goes back by the rest of a hold, in which nothing ages: nothing that has gone counts
+// as later.
+// at is State.At.
+func (g *Log) resume(now, held, at time.Duration) {
+	g.Calendar.resume(add(at, g.Calendar.Off))
+	g.reopen(now, held)
+}
+
+// reopen is resume for a window.
+func (g *Log) reopen(now, held time.Duration) {
+	at := max(-farthest, sub(now, held))
+	short := sub(at, sub(now, held)) // it goes back no further
 	g.void(now)
 	g.Entries = slices.DeleteFunc(g.Entries, func(e Entry) bool { return e.marks() })
 	for i := range g.Entries {
 		e := &g.Entries[i]
+		from := min(add(e.from(), short), at)
 		e.First, e.Last = min(e.First, at), min(e.Last, at)
+		e.Aged = max(0, e.Last-from)
 	}
-	g.Skip = unsure
+	g.Skip, g.Beside = unsure, at
 	g.count()
-	g.Calendar.resume()
 }
 
 // booked returns the units that are booked for later than the dial time now.
@@ -348,22 +329,30 @@ func (g *Log) booked(now time.Duration) (n float64) {
 	return n
 }
 
-// raise brings what the log holds up to a level, with an entry at a place.
-func (g *Log) raise(l *Limit, level float64, place time.Duration) {
-	if more := level - g.sum; more > l.Capacity*0.5e-9 {
-		g.add(l, Entry{place, place, more})
+// raise brings what counts of the log at the dial time now up to a level, with an entry at a place.
+func (g *Log) raise(l *Limit, level float64, place, now time.Duration) {
+	more := level
+	for i := range g.Entries {
+		if e := &g.Entries[i]; e.end(l) > now {
+			more -= e.Units
+		}
+	}
+	if more > l.Capacity*0.5e-9 {
+		g.add(Entry{First: place, Last: place, Units: more})
+		g.Skip = unsure
 	}
 }
 
-// level returns what counts of the log at the dial time now: the units, and in how much
-// bucket time, or real time, the first and the last of them go. at is State.At.
-func (g *Log) level(l *Limit, now, at time.Duration) (units float64, next, empty time.Duration) {
+// level returns what counts of the log now: the units, and in how much bucket time, or real
+// time, the first and the last of them go.
+func (g *Log) level(l *Limit, s *State) (units float64, next, empty time.Duration) {
 	if l.Kind.Calendar() {
-		return g.Calendar.level(at)
+		return g.Calendar.level(s.At)
 	}
 	units = g.sum
+	now, over := s.Dial(), g.over(l, s)
 	for i := range g.Entries {
-		if next = sub(g.Entries[i].end(l), now); next > 0 {
+		if next = sub(g.Entries[i].end(l), now); next > 0 && i >= over {
 			return max(0, units), next, sub(g.Entries[len(g.Entries)-1].end(l), now)
 		}
 		units -= g.Entries[i].Units
@@ -373,7 +362,7 @@ func (g *Log) level(l *Limit, now, at time.Duration) (units float64, next, empty
 
 // brim fills the log to the brim, because nobody knows what calls have taken.
 func (g *Log) brim(l *Limit, now time.Duration) {
-	*g = Log{Name: g.Name, Unit: g.Unit, Longest: l.Window}
+	*g = Log{Name: g.Name, Unit: g.Unit, Kind: g.Kind, Zone: g.Zone, Longest: l.Window, Skip: unsure, Beside: now}
 	if l.Kind.Calendar() {
 		g.Calendar.This, g.Calendar.Garbage = l.Capacity, true
 	} else {

@@ -29,6 +29,8 @@ type world struct {
 	changed  time.Duration // when the limits were changed, by the dial
 	booked   time.Duration // the last place that was booked then
 	untidy   bool          // a call has given back, or paid more, in a way that may make others wait
+	stands   [8]stand      // holds, in their order
+	holding  int
 	oops     error
 }
 
@@ -58,6 +60,7 @@ type setting struct {
 	// lenient lets a call leave that became due during a hold, however far the dial
 	// has gone past its place meanwhile.
 	lenient bool
+	logged  bool // each call is in the log of a window
 
 	spare     State // for probe
 	spareLogs *Logs
@@ -159,6 +162,7 @@ func (w *world) do(m move) error {
 			c = &w.calls[m.a].Charge
 		}
 		w.state.Hold(w.limits(), w.holds[m.b], c)
+		w.oops = w.note(&before, m.op == 'r' || m.a >= 0)
 	case 'r':
 		i, epoch := m.a, w.state.Epoch
 		if i < 0 {
@@ -167,6 +171,7 @@ func (w *world) do(m move) error {
 			epoch = w.calls[i].Epoch
 		}
 		w.state.Refused(w.limits(), epoch, w.holds[m.b], 0, &w.calls[i].Charge)
+		w.oops = w.note(&before, m.op == 'r' || m.a >= 0)
 	case 'y':
 		w.state.Succeeded(w.state.Epoch)
 	case 'e':
@@ -290,10 +295,13 @@ func (w *world) settle(c *visit, how int) {
 		}
 	}
 	w.untidy = true
-	w.state.Settle(w.limits(), &c.Charge, &used)
+	was := *w.probe()
+	if w.state.Settle(w.limits(), &c.Charge, &used); how == 0 {
+		w.oops = w.whole(c, &was)
+	}
 	again := w.probe()
 	w.state.Settle(w.limits(), &c.Charge, &Units{})
-	if !sameStates(*again, w.state) {
+	if w.oops == nil && !sameStates(*again, w.state) {
 		w.oops = fmt.Errorf("settled twice: levels %v, then %v", again.Level[:2], w.state.Level[:2])
 	}
 	c.settled = true

@@ -49,13 +49,19 @@ func TestStoresThatAreWrongAboutWindowsFailTheExam(t *testing.T) {
 	const any, calendar, untimely = "any n go at once", "a calendar counts", "if the Periods"
 	started := time.Now()
 	for name, m := range map[string]mutant{
-		"no logs":                  {fails: any, save: func(s *leak.Stored) { s.State.Logs = nil }},
-		"no entries":               {fails: any, save: logs(func(g *leak.Log) { g.Entries = nil })},
-		"no calendars":             {fails: calendar, save: logs(func(g *leak.Log) { g.Calendar = leak.Calendar{} })},
-		"no Coming":                {fails: "a call that goes within Slack", save: logs(func(g *leak.Log) { g.Calendar.Coming = 0 })},
-		"no Total":                 {fails: "what a call has not used of a window", save: logs(func(g *leak.Log) { g.Total = 0 })},
-		"no Longest":               {fails: "workers with different windows", save: logs(func(g *leak.Log) { g.Longest = 0 })},
-		"no Skip of a log":         {fails: "a fixed window", save: logs(func(g *leak.Log) { g.Skip = 0 })},
+		"no logs":          {fails: any, save: func(s *leak.Stored) { s.State.Logs = nil }},
+		"no entries":       {fails: any, save: logs(func(g *leak.Log) { g.Entries = nil })},
+		"no calendars":     {fails: calendar, save: logs(func(g *leak.Log) { g.Calendar = leak.Calendar{} })},
+		"no Coming":        {fails: "a call that goes within Slack", save: logs(func(g *leak.Log) { g.Calendar.Coming = 0 })},
+		"no Total":         {fails: "what a call has not used of a window", save: logs(func(g *leak.Log) { g.Total = 0 })},
+		"no Longest":       {fails: "workers with different windows", save: logs(func(g *leak.Log) { g.Longest = 0 })},
+		"no Skip of a log": {fails: "a fixed window", save: logs(func(g *leak.Log) { g.Skip = 0 })},
+		"no Aged": {fails: "a hold makes", save: logs(func(g *leak.Log) {
+			for i := range g.Entries {
+				g.Entries[i].Aged = 0
+			}
+		})},
+		"no Beside":                {fails: "a hold makes", save: logs(func(g *leak.Log) { g.Beside = time.Hour })},
 		"one entry a log":          {fails: "what a call has not used", save: logs(func(g *leak.Log) { g.Entries = g.Entries[:min(1, len(g.Entries))] })},
 		"windows are leaky":        {fails: any, asked: kinds(leak.Moving, leak.Leaky)},
 		"windows move":             {fails: "a fixed window", asked: kinds(leak.Fixed, leak.Moving)},

@@ -14,6 +14,7 @@ func windowCases() []storeCase {
 		{sentence: "in any interval of a window's length at most n go, however many ask", check: (*exam).windowRate, workers: 4},
 		{sentence: "what a call has not used of a window comes back whole", check: (*exam).windowReturns},
 		{sentence: "after a hold one call goes and then the window drips", check: (*exam).windowDrips},
+		{sentence: "a hold makes a window no longer", check: (*exam).windowsHeld},
 		{sentence: "a fixed window begins with the first call after the last one", check: (*exam).fixedWindows},
 		{sentence: "workers with different windows are each held to their own", check: (*exam).windowsDisagree},
 		{sentence: "for limits that count by the calendar the store's time is the Unix time", check: (*exam).unixTime},
@@ -153,6 +154,31 @@ func (e *exam) windowDrips() {
 	m.levels(1, 1)
 }
 
+func (e *exam) windowsHeld() {
+	pace := leak.Limit{Name: "pace", Capacity: 1, Rate: 20}
+	m := e.mirror(pace, moving(3, 640*time.Millisecond))
+	m.book(1, 1, 0, 1)
+	time.Sleep(250 * time.Millisecond)
+	m.book(1, 2, time.Second, 2) // the clock stands for the second
+	m.hold(500 * time.Millisecond)
+	time.Sleep(520 * time.Millisecond)
+	if r := m.levels(); r.State.Level[1].Level > 2.01 {
+		m.failf("the window has %v, want no call of more than its length ago", r.State.Level[1].Level)
+	}
+
+	m = e.mirror(pace, moving(1, time.Hour))
+	m.book(1, 1, 0, 1)
+	booked := m.book(1, 1, 2*time.Hour, 1)
+	if len(booked.Charges) == 0 {
+		return
+	}
+	time.Sleep(10 * time.Millisecond)
+	r := m.hold(30 * time.Minute)
+	if in, _ := r.State.Due(booked.Charges[0].Place); in > time.Hour || in < time.Hour-time.Minute {
+		m.failf("a hold of half an hour, and a place is due in %v, want what is left of the hour", in)
+	}
+}
+
 func (e *exam) fixedWindows() {
 	const w = 320 * time.Millisecond
 	m := e.mirror(fixed(3, w))
@@ -193,6 +219,17 @@ func (e *exam) fixedWindows() {
 	time.Sleep(5 * time.Millisecond)
 	only(leak.Units{1, 0})
 	m.levels(2)
+	// Nor does it keep any of the window after its end.
+	m = e.mirror(fixed(3, w), leak.Limit{Name: "leaky", Unit: 1, Capacity: 1, Rate: 50})
+	only(leak.Units{0, 1})
+	only(leak.Units{0, 1}) // the hold keeps it from going, and the dial stands
+	m.hold(40 * time.Millisecond)
+	time.Sleep(60 * time.Millisecond)
+	only(leak.Units{1, 0})
+	time.Sleep(w / 2)
+	only(leak.Units{2, 0})
+	time.Sleep(w/2 + 5*time.Millisecond)
+	only(leak.Units{3, 0})
 }
 
 // windowsDisagree has one worker with a long window and another with a short one.

@@ -12,6 +12,8 @@
 --            one from before it was lowered. Where the limit has a kind, as a window or a calendar
 --            has: kinds.lua
 --   g<limit> the log of such a limit, but for its newest entry: kinds.lua
+--   k<log>:<limit>
+--            another log of such a limit: kinds.lua
 --   v        stamp of the limits[, the limits that were set, as the workers write them];
 --            the last 20 bits of a stamp are the version, and the others the time, so that
 --            it names these limits even if the key is lost and a worker sets others
@@ -30,7 +32,7 @@
 -- worker does not know what became of its request before, the stamp of the limits by which
 -- the request counts if they were set, or 0, or minus the stamp of limits that the worker
 -- cannot read, print, how many limits, and of each its unit, capacity and rate, and, if one has a
--- kind, of each its kind and window, and of each calendar four times; the limits' fields; then steps, each a letter and numbers:
+-- kind, of each its kind and window, which for a calendar is a number for its zone, and of each calendar four times; the limits' fields; then steps, each a letter and numbers:
 --   V        undo the last booking, to book again: its charge
 --   N        there was a booking to undo, which may not be undone: book nothing
 --   S        settle: a charge, and what the call has cost of each limit
@@ -216,7 +218,7 @@ if c or letter ~= 'B' then
   end
 end
 
-local dial_before, last_before = at - born - skip, last
+local at_before, dial_before, last_before = at, at - born - skip, last
 local latest_place = last > 0 and dial_before + last
 -- A clock that steps back by at most a second may step forward again at once, and that time must
 -- not count twice. So the script keeps the state as of the latest time, which is ahead of the clock
@@ -254,7 +256,7 @@ for i = 1, n do
   kinded = kinded or was and #was > 48
 end
 if letter ~= 'B' then
-  for i = arg, #ARGV do kinded = kinded or string.sub(ARGV[i], 1, 1) == 'L' end
+  for i = arg, #ARGV do kinded = kinded or string.find(ARGV[i], '^[LE]') ~= nil end
 end
 if kinded then
   -- In a function of its own, because what its functions share is then looked for once, and not by
@@ -262,8 +264,7 @@ if kinded then
   local function make()
 --include kinds.lua
   end
-  local untimely = make()
-  if untimely then return untimely end
+  make()
 end
 
 -- The levels.
@@ -312,6 +313,8 @@ for i = 1, n do
   end
 end
 
+local untimely = kinds and kinds.untimely()
+if untimely then return untimely end
 if garbage then -- a new life, with every limit at its brim: neither open nor shut for ever
   at, born, last, expires, lead = now, now, -lag, 0, 0
   skip, rem, speed, epoch, fails, held, dial, ahead, row = 0, -memory, 1, now, -2, 0, 0, 0, nil
@@ -319,17 +322,18 @@ if garbage then -- a new life, with every limit at its brim: neither open nor sh
   if kept then redis.call('HSET', key, 'v', kept) else stamp, version = 0, 0 end
   for i = 1, n do
     local l = limits[i]
-    l.level, l.ret, l.top, l.under = l.cap, 0, 0, nil
+    l.level, l.ret, l.top, l.parked, l.taken = l.cap, 0, 0, nil, nil
   end
 end
 if kinds then kinds.start() end
 
 -- lifted says whether the booking to move was taken back; nil: there is none to move.
 local lifted
+local stay -- undoes that, and what came after: there is no other place
 
 -- The record. If the request was carried out before, the script only repeats its answer.
 
-local changed = back or garbage
+local changed = back or garbage or kinds ~= nil and kinds.begun == true
 local m, place, before, claim, which, why, wait = 0, 0, 0, 0, -1, 0, 0
 local recorded, since, repeated = -1, seq, false
 local runs = '' -- of calls, if a limit has a kind and there are several: as kinds.note has them
@@ -409,7 +413,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, n do
       local l = limits[i]
       if l.kind then
-        if math.abs(l.log.total - c.y[i]) > 1e-10 * max(l.log.total, l.cap) then return false end
+        if math.abs(l.log.total - c.y[i]) > 4e-15 * max(l.log.total, l.cap) then return false end
       else
         local rest = left(c, i)
         if c.n[i] == 0 then rest = max(0, rest) end
@@ -442,11 +446,13 @@ if letter ~= 'B' and letter ~= '' and not repeated then
 
   local function settle(c, used)
     if c.settled then return end
+    local goes = false
+    for i = 1, n do goes = goes or used[i] ~= 0 end
     for i = 1, n do
       local l, charged = limits[i], c.n[i] or 0
       if l.kind then
         if used[i] ~= charged then
-          kinds.settle(l, c.place, c.up[i], charged, used[i], c.lost or c.y[i] == -1 / 0)
+          kinds.settle(l, c.place, c.up[i], charged, used[i], c.lost or c.y[i] == -1 / 0, goes)
           changed = true
         end
       elseif used[i] > charged then
@@ -466,15 +472,18 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if c and latest(c) then booked = before_of(c) end
     local out, x = booked > -lag, extra
     if out then
-      local free = dial
-      if c and not c.lost then
+      local known = kinds and kinds.next()
+      local free = known or dial
+      if c and not c.lost and not known then
         local w = most
         for i = 1, n do
           if limits[i].rate > 0 then w = min(w, lasts(c.n[i], limits[i].rate)) end -- a calendar has none
         end
         free = min(c.free, c.place + w)
       end
-      x = min(max(0, free - dial), extra)
+      -- Or a slow clock would get to booked places sooner than it was to.
+      if known and speed < 1 then x = dial_of(speed, extra) end
+      x = min(max(0, free - dial), x)
     end
     rem, skip, held, changed = d, skip - x, reason, true
     dial = at - born - skip
@@ -485,7 +494,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
       last = max(-lag, last - x)
     end
-    if kinds then kinds.look_all() end
+    if kinds then
+      kinds.age(extra - x)
+      kinds.look_all()
+    end
     local s, short
     for i = 1, n do
       local l = limits[i]
@@ -585,11 +597,10 @@ if letter ~= 'B' and letter ~= '' and not repeated then
 
   local function resume()
     local ahead = max(0, rem)
+    kinds.resume(ahead)
     for i = 1, n do
       local l = limits[i]
-      if l.kind then
-        kinds.resume(l, dial - ahead)
-      else
+      if not l.kind then
         local brim = max(l.cap, math.abs(l.top))
         local level = l.top < 0 and (last > 0 or rem > 0) and brim or l.level + l.rate * ahead / 1e6
         l.level, l.ret, l.top = min(brim, level), 0, brim > l.cap and brim or 0
@@ -638,7 +649,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, n do inforce[limits[i].field] = limits[i] end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
-      if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 128 or #was == 152) and not inforce[field] then
+      if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 136 or #was == 176) and not inforce[field] then
         local level, ret, shown, rate = unpacked('dddd', was)
         others[#others + 1] = {field, shown + (#was == 48 and level / rate * 1e6 or ret)}
       end
@@ -702,6 +713,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local kinded = l.kind or o and o.kind
       if kinded then
         kinds.change(l, o, l.unknown, turned)
+        if l.kind and blob ~= '' then l.log.longest = l.rate > 0 and l.window or 0 end -- no worker has a longer window now
       elseif o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may not have charged this limit: it cannot be undone.
@@ -741,52 +753,89 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return u
   end
 
-  local nothing = {0, 0, 0, 0, 0, 0, 0, 0}
-  while letter ~= '' and letter ~= 'B' do
-    if letter == 'V' then
-      lifted = unbook(read_charge())
-    elseif letter == 'N' then
-      lifted = false
-    elseif letter == 'S' then
-      local c = read_charge()
-      settle(c, units())
-    elseif letter == 'U' then
-      local c = read_charge()
-      if not unbook(c) then settle(c, nothing) end
-      changed = changed or kinds ~= nil and kinds.unix ~= nil
-    elseif letter == 'R' or letter == 'H' or letter == 'A' then
-      local e, d, longest, reason = number(), number(), number(), number()
-      local c = number() == 1 and read_charge() or nil
-      if letter == 'R' then
-        refused(e, d, longest, c, reason)
-      elseif letter == 'H' then
-        hold(d, c, reason)
-      else
-        remains(d, c, reason)
+  local carry_out
+
+  -- move takes the booking back that is to be booked anew.
+  local function move()
+    local c, from, was, kept = read_charge(), arg + 1, {last, rem, skip, speed, epoch, fails, held, changed}, {}
+    local counts = row
+    if row then
+      counts = {}
+      for k, v in pairs(row) do counts[k] = v end
+    end
+    for i = 1, n do
+      local l, log = limits[i], nil
+      if l.kind then
+        log = {}
+        for k, v in pairs(l.log) do log[k] = v end
       end
-    elseif letter == 'G' then
-      if number() == epoch and fails ~= -1 then fails, changed = -1, true end
-    elseif letter == 'M' then
-      local u, bits = units(), 0
+      kept[i] = {l.level, l.ret, l.top, log}
+    end
+    lifted = unbook(c)
+    stay = lifted and function()
+      last, rem, skip, speed, epoch, fails, held, changed = unpack(was, 1, 8)
+      dial, row = at - born - skip, counts
       for i = 1, n do
         local l = limits[i]
-        if u[i] > 0 and l.level + u[i] >= l.cap * (1 - 0.5e-9) then bits = bits + 2 ^ (i - 1) end
-        if l.kind then
-          kinds.meter(l, u[i])
-        else
-          l.level = max(l.level, min(l.level + u[i], l.cap))
-        end
+        l.level, l.ret, l.top = kept[i][1], kept[i][2], kept[i][3]
+        if l.kind then l.log = kept[i][4] end
       end
-      m, changed = -1 - bits, true
-    elseif letter == 'E' then
-      resume()
-    elseif letter == 'L' then
-      replace()
+      arg = from
+      carry_out()
     end
-    arg = arg + 1
+  end
+
+  local nothing = {0, 0, 0, 0, 0, 0, 0, 0}
+  carry_out = function()
     step, at_byte = ARGV[arg] or '', 2
     letter = string.sub(step, 1, 1)
+    while letter ~= '' and letter ~= 'B' do
+      if letter == 'V' then
+        move()
+      elseif letter == 'N' then
+        lifted = false
+      elseif letter == 'S' then
+        local c = read_charge()
+        settle(c, units())
+      elseif letter == 'U' then
+        local c = read_charge()
+        if not unbook(c) then settle(c, nothing) end
+        changed = changed or kinds ~= nil and kinds.unix ~= nil
+      elseif letter == 'R' or letter == 'H' or letter == 'A' then
+        local e, d, longest, reason = number(), number(), number(), number()
+        local c = number() == 1 and read_charge() or nil
+        if letter == 'R' then
+          refused(e, d, longest, c, reason)
+        elseif letter == 'H' then
+          hold(d, c, reason)
+        else
+          remains(d, c, reason)
+        end
+      elseif letter == 'G' then
+        if number() == epoch and fails ~= -1 then fails, changed = -1, true end
+      elseif letter == 'M' then
+        local u, bits = units(), 0
+        for i = 1, n do
+          local l = limits[i]
+          if u[i] > 0 and l.level + u[i] >= l.cap * (1 - 0.5e-9) then bits = bits + 2 ^ (i - 1) end
+          if l.kind then
+            kinds.meter(l, u[i])
+          else
+            l.level = max(l.level, min(l.level + u[i], l.cap))
+          end
+        end
+        m, changed = -1 - bits, true
+      elseif letter == 'E' then
+        resume()
+      elseif letter == 'L' then
+        replace()
+      end
+      arg = arg + 1
+      step, at_byte = ARGV[arg] or '', 2
+      letter = string.sub(step, 1, 1)
+    end
   end
+  carry_out()
 end
 
 -- Booking: find places for the costs in their order, the first one within its wait and the others
@@ -877,7 +926,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
           if u[i] > 0 then more = min(more, l.kind and kinds.room(l, u[i]) or floor((l.cap - l.level + l.rate * 0.9e-9) / u[i])) end
         end
         more = max(0, more)
-        for i = 1, n do
+        for i = 1, more > 0 and n or 0 do
           local l = limits[i]
           if l.kind then
             kinds.fill(l, more * u[i], w)
@@ -890,6 +939,10 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
       end
     end
     if why > 0 then break end
+  end
+  if m == 0 and stay then
+    stay()
+    which, why, wait = -1, 0, 0
   end
   if row and not repeated then row.calls = min(row.calls + m, 4294967295) end
 end
@@ -914,6 +967,7 @@ if (changed or spoilt or fence == 1) and not repeated then
     local l = limits[i]
     values[k + 1] = l.field
     if l.kind then
+      if ahead > 0 then l.log.skip = -1 / 0 end -- the clock has gone back by a moment that bucket time does not count
       values[k + 2] = kinds.record(l)
       if l.rate > 0 then
         w = max(w, l.ret, kinds.kept(l))
@@ -977,6 +1031,9 @@ if (changed or spoilt or fence == 1) and not repeated then
         else
           records[#records + 1] = {field, place}
         end
+      elseif kind == 'k' and #was >= 136 then
+        local _, ret, shown = unpacked('ddd', was)
+        if shown + ret < dial then redis.call('HDEL', key, field) end
       elseif kind == 'l' and not used[field] then
         local level, ret, shown, rate = 0, 0, 0, 1
         if #was >= 32 then level, ret, shown, rate = unpacked('dddd', was) end

@@ -18,3 +18,6 @@ func (s *Store) Locked() bool { return s.engine.Locked() }
 
 // HoldServers takes the lock of the map of servers. free releases it.
 func (s *Store) HoldServers() (free func()) { return s.engine.HoldServers() }
+
+// Zone is the number that the script has for a time zone.
+var Zone = zone

@@ -87,8 +87,11 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 						op.Reports = []leak.Report{{Kind: leak.Settled, Charge: &c, Used: leak.Units{float64(report)}}}
 					case 2:
 						op.Reports = []leak.Report{{Kind: leak.Held, Charge: &c, Wait: time.Second}}
-					default:
+					case 3:
 						op.Back = []leak.Charge{c}
+					default:
+						op.Move = &c
+						op.Reports = []leak.Report{{Kind: leak.Held, Wait: time.Second}}
 					}
 				}
 				return op
@@ -139,7 +142,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			charges[0][i], charges[1][i] = append(charges[0][i], got.Charges...), append(charges[1][i], want.Charges...)
 			if kept, err := logsOf(s.rdb, store, key); want.Changed {
 				require.NoError(t, err, what)
-				if err := compareLogs(m.State.Logs, kept, 10); !errors.Is(err, errMerged) { // by a nanosecond
+				if err := compareLogs(m.State.Logs, kept, m.State.Dial(), 10); !errors.Is(err, errMerged) { // by a nanosecond
 					require.NoError(t, err, what)
 				}
 				m.State.Last, m.State.Skip, m.State.Logs = got.State.Last, got.State.Skip, kept

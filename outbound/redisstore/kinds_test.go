@@ -41,7 +41,7 @@ func TestGarbageInALogNeitherOpensNorShutsABucket(t *testing.T) {
 				s := start(t)
 				_, fields := filled(t, s, redisstore.New(s.rdb, redisstore.Config{}), "first", limit)
 				if name == "window" {
-					require.Len(t, fields["g0"], 3*24)
+					require.Len(t, fields["g0"], 3*32)
 				}
 				cases := 0
 				for _, field := range []string{"l0", "g0"} {

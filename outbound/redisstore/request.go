@@ -80,19 +80,29 @@ func appendShapes(b []byte, limits []leak.Limit) []byte {
 	return b
 }
 
-// appendKinds appends the kind of each limit and its window, unless all limits are leaky.
+// appendKinds appends the kind of each limit and its window, or its zone, unless all limits are leaky.
 func appendKinds(b []byte, limits []leak.Limit) []byte {
 	if leaky(limits) {
 		return b
 	}
 	for i := range limits {
 		l, window := &limits[i], 0.
-		if l.Kind != leak.Leaky {
+		switch {
+		case l.Kind.Calendar():
+			window = zone(l.Zone)
+		case l.Kind != leak.Leaky:
 			window = micros(l.Window)
 		}
 		b = appendNumbers(b, float64(l.Kind), window)
 	}
 	return b
+}
+
+// zone returns a number by which the script tells time zones apart.
+func zone(name string) float64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	return float64(h.Sum32())
 }
 
 // appendPeriods appends where the time is in each calendar; zeros: the operation does not say.

@@ -31,7 +31,7 @@ func TestTheScriptJudgesRefusalsAsTheArithmeticDoes(t *testing.T) {
 	var epochs [2]int64 // as the script counts them, and as the arithmetic does
 	seen, forgotten := map[int64]int{}, 0
 	calls, pace, hint := 1, time.Second, time.Duration(0)
-	steps := 700
+	steps := 1200
 	if raced || testing.Short() {
 		steps = 125
 	}

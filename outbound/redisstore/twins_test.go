@@ -323,7 +323,7 @@ func (w *twins) compare(op *leak.Op, want, got *leak.Reply) error {
 			s.Dial(), s.Last, s.Rem, s.Speed, s.Fails, s.Epoch-w.epochs[1])
 	}
 	if w.model.changed && w.kept != nil {
-		if err := compareLogs(w.model.logs, w.kept, far+4); err != nil {
+		if err := compareLogs(w.model.logs, w.kept, w.model.State.Dial(), far+4); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,118 @@
+package leak
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Entry is units that were filled within a part of a window.
+type Entry struct {
+	First, Last time.Duration // dial times of the first place and the last
+	Units       float64
+	// Aged is how much sooner the entry ends by the dial: for so long the dial has stood in holds
+	// that began when all of its calls had gone.
+	Aged time.Duration `json:",omitzero"`
+}
+
+// marker is an entry that stands for no calls: a hold, or garbage, has put it in. No place is
+// in it, so that no call gets anything of it back, and a Resume takes it out.
+func marker(at time.Duration, units float64) Entry {
+	return Entry{First: at + 1, Last: at, Units: units}
+}
+
+func (e *Entry) marks() bool { return e.First > e.Last }
+
+// from returns the dial time from which the entry counts for a window. Entries are in the order of
+// it.
+func (e *Entry) from() time.Duration { return e.Last - e.Aged }
+
+// end returns the dial time from which the entry counts no more.
+func (e *Entry) end(l *Limit) time.Duration { return add(e.from(), l.Window) }
+
+// cut takes the places after a dial time out of an entry, but for those of the one before.
+func (g *Log) cut(i int, last time.Duration) {
+	e := &g.Entries[i]
+	if i > 0 {
+		last = max(last, g.Entries[i-1].Last)
+	}
+	e.Last = min(e.Last, max(e.First, last))
+}
+
+// next returns the first booked place that the dial has not passed, or that it is at; the longest
+// time if there is none. ok is false if no log of a window knows of all bookings.
+func (s *State) next(limits []Limit) (place time.Duration, ok bool) {
+	dial := s.Dial()
+	for i := range limits {
+		if limits[i].Kind == Leaky || limits[i].Kind.Calendar() {
+			continue
+		}
+		g := s.log(&limits[i])
+		if g.Beside >= dial {
+			continue
+		}
+		place = math.MaxInt64
+		for k := len(g.Entries) - 1; k >= 0; k-- {
+			switch e := &g.Entries[k]; {
+			case e.marks():
+			case e.Last < dial:
+				return place, true
+			default:
+				place = max(e.First, dial)
+			}
+		}
+		return place, true
+	}
+	return 0, false
+}
+
+// age lets a hold in which the dial stands for so long age what was filled before. The dial has gone
+// on as far as it does in the hold.
+func (s *State) age(limits []Limit, stands time.Duration) {
+	if stands <= 0 {
+		return
+	}
+	for i := range limits {
+		if kind := limits[i].Kind; kind != Leaky && !kind.Calendar() {
+			s.log(&limits[i]).age(s.Dial()-BookingGrace, stands)
+		}
+	}
+}
+
+// age lets the entries age whose places were all before the dial time gone: no call of them can
+// leave after the hold, when it would be later than BookingGrace. The entries behind the first that
+// may have another call do not age, so that all stay in order.
+func (g *Log) age(gone, by time.Duration) {
+	for i := range g.Entries {
+		e := &g.Entries[i]
+		if e.Last >= gone {
+			return
+		}
+		e.Aged = min(add(e.Aged, by), farthest)
+	}
+}
+
+// merge makes one entry of the two neighbours that are nearest to each other. Each counts
+// until the later of both has ended, so that the log never tells of less than was filled.
+func (g *Log) merge() {
+	at, least := 0, time.Duration(0)
+	for i := range g.Entries[1:] {
+		a, b := &g.Entries[i], &g.Entries[i+1]
+		if span := sub(b.Last-b.Aged, a.First-a.Aged); i == 0 || span < least {
+			at, least = i, span
+		}
+	}
+	a, b := &g.Entries[at], &g.Entries[at+1]
+	m := Entry{First: min(a.First, b.First), Last: max(a.Last, b.Last), Units: a.Units + b.Units}
+	switch { // a marker has no places
+	case a.marks() && b.marks():
+		m.First = m.Last + 1
+	case a.marks():
+		m.First = b.First
+	case b.marks():
+		m.First = a.First
+	}
+	m.Aged = m.Last - max(a.from(), b.from())
+	g.Entries[at] = m
+	g.Entries = slices.Delete(g.Entries, at+1, at+2)
+}
