@@ -48,9 +48,15 @@ func TestAFixedWindowOfWhichNobodyKnowsTheBeginMoves(t *testing.T) {
 			l.book(Units{0, 1}, 1)
 			l.Hold(l.limits, time.Second, nil)
 		},
-		"a slow-down":            func(l *life, _ *Charge) { l.Speed = 0.5 },
-		"a Resume":               func(l *life, _ *Charge) { l.Resume(l.limits) },
-		"a clock that is behind": func(l *life, _ *Charge) { l.unsteady(l.limits) },
+		"a slow-down": func(l *life, _ *Charge) { l.Speed = 0.5 },
+		"the first is undone": func(l *life, first *Charge) {
+			second := l.book(Units{1}, 0)
+			l.Unbook(l.limits, second)
+			l.log(&l.limits[0]).undo(&l.limits[0], first.Place, first.Before, 1)
+		},
+		"a worker with a longer window": func(l *life, _ *Charge) { l.log(&l.limits[0]).Longest = time.Minute },
+		"a Resume":                      func(l *life, _ *Charge) { l.Resume(l.limits) },
+		"a clock that is behind":        func(l *life, _ *Charge) { l.unsteady(l.limits) },
 	} {
 		l := newLife(t, fixed(n, 10*time.Second), Limit{Capacity: 1, Rate: 1})
 		first := l.book(Units{1}, 0)
@@ -59,7 +65,9 @@ func TestAFixedWindowOfWhichNobodyKnowsTheBeginMoves(t *testing.T) {
 		hide(l, first)
 		l.at(9)
 		l.book(Units{1}, 0)
-		l.at(10.5)
+		for now := 9.; l.Dial() < 10500*time.Millisecond; now += 0.1 {
+			l.at(now)
+		}
 		if wait, _ := l.Wait(l.limits, &Units{n}); (wait == 0) != (name == "nothing") {
 			t.Errorf("%s: a whole window waits %v after the first one's end", name, wait)
 		}
@@ -95,5 +103,50 @@ func TestAFixedWindowWaitsNoLongerThanOneThatMoves(t *testing.T) {
 		if mean[1] > mean[0]+mean[0]/20 {
 			t.Errorf("at %v: %v, and %v where it moves", share, mean[1], mean[0])
 		}
+	}
+}
+
+// A booked call may be moved, one at the window's end may be in the next, and a clock that is behind
+// hides real time: each makes the begin of the API's window unsure. So does a worker that took the limit
+// for a moving one, and a level that came from another kind.
+func TestWhatMayMoveTheBeginMakesItUnsure(t *testing.T) {
+	limits := []Limit{fixed(4, 10*time.Second), {Capacity: 1, Rate: 1}}
+	for name, c := range map[string]struct {
+		sure bool
+		do   func(l *life)
+	}{
+		"a call at once":       {true, func(l *life) { l.book(Units{1, 1}, 0) }},
+		"a booked call":        {false, func(l *life) { l.book(Units{0, 1}, 0); l.book(Units{1, 1}, 1) }},
+		"a call at the end":    {false, func(l *life) { l.book(Units{1}, 0); l.at(9.985); l.book(Units{1}, 0) }},
+		"a call before that":   {true, func(l *life) { l.book(Units{1}, 0); l.at(9.975); l.book(Units{1}, 0) }},
+		"a moving one between": {false, func(l *life) { l.book(Units{1}, 0); g := l.log(&limits[0]); g.become(Moving); g.become(Fixed) }},
+		"a level":              {false, func(l *life) { l.log(&limits[0]).raise(&limits[0], 2, l.Dial(), l.Dial()) }},
+	} {
+		l := newLife(t, limits...)
+		if c.do(l); (l.log(&limits[0]).Skip != unsure) != c.sure {
+			t.Errorf("%s: sure %v, want %v", name, !c.sure, c.sure)
+		}
+	}
+	var s Stored
+	op := Op{Limits: limits, Action: Book, Costs: []Units{{1}}}
+	op.Apply(&s, time.Hour)
+	op.Apply(&s, time.Hour-20*time.Millisecond)
+	if s.State.log(&limits[0]).Skip != unsure {
+		t.Error("a clock that is behind hides nothing")
+	}
+}
+
+// What is undone cuts no entry to before the one that a late report has added.
+func TestAnEntryThatIsCutStaysInOrder(t *testing.T) {
+	l := moving(100, time.Minute)
+	s := New(0)
+	g := s.log(&l)
+	g.fill(&l, 1, 19500*time.Millisecond, &s)
+	g.fill(&l, 1, 20*time.Second, &s)
+	g.settle(&l, 15*time.Second, 1, 3, true, 0)
+	g.fill(&l, 1, 20200*time.Millisecond, &s)
+	g.undo(&l, 20200*time.Millisecond, 19700*time.Millisecond, 1)
+	if g.known = false; !g.sound() {
+		t.Errorf("%+v", g.Entries)
 	}
 }
