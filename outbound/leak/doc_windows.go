@@ -53,11 +53,11 @@
 // a call that went at once when no other counted, and how far bucket time was behind real time there:
 //
 //	over           if the dial shows Begin + Window or more, and is as far behind real time as it was there,
-//	               the entries with Last < Begin + Window - 20 ms have ended
+//	               all entries have ended
 //
 // That is so by real time, which the dial is behind after a hold or a slow-down: the API's window may then
-// be over when the log's is not, and begin anew with any call. So does a call in the last 20 ms of a window:
-// it may arrive when the API's window is over. A first call that is given back was none. After any of these
+// be over when the log's is not, and begin anew with any call. A call in the last 20 ms of a window may arrive
+// when the API's is over, and begin it as well. A first call that is given back was none. After any of these
 // nobody knows where the API's window begins, and the limit is a Moving one until a window has passed without
 // a call. A booking counts on nothing else, because it may be moved, and calls before it be given back, when the
 // dial gets there.

@@ -11,31 +11,21 @@ const steady = time.Millisecond
 // unsure is the Skip of a log of which nobody knows when the API's window began.
 const unsure = time.Duration(math.MinInt64)
 
-// over returns how many of the oldest entries of a Fixed limit count no more, because the API's
-// window in which they went has ended, though a window has not passed since they went. That
-// is so by real time, which the dial is behind after a hold or a slow-down. Calls of the window's
-// last two spreads may have begun the API's next one: the API's window begins when its first call
-// arrives, up to spread late, and Window is by spread longer than it; and they travel, too.
-func (g *Log) over(l *Limit, s *State) (n int) {
-	end := add(g.Begin, l.Window)
-	if l.Kind != Fixed || g.Skip == unsure || g.Longest > l.Window || s.Rem > 0 || s.Dial() < end {
-		return 0
-	}
-	if d := sub(s.Skip, g.Skip); d > steady || d < -steady {
-		return 0
-	}
-	for n < len(g.Entries) && !g.Entries[n].marks() && g.Entries[n].Last < end-2*spread {
-		n++
-	}
-	return n
+// over reports whether all units of a Fixed limit count no more, because the API's window in which
+// they went has ended, though a window has not passed since they went. That is so by real time, which the
+// dial is behind after a hold or a slow-down.
+func (g *Log) over(l *Limit, s *State) bool {
+	d := sub(s.Skip, g.Skip) // in a hold the dial is ahead by what is left of it
+	return l.Kind == Fixed && g.Skip != unsure && d <= steady && d >= -steady && g.Longest <= l.Window && s.Dial() >= add(g.Begin, l.Window)
 }
 
 // begin finds out whether a call at a place begins the API's window of a Fixed limit. It surely does
-// if it goes at once, and no other call still counts. A booked call may be moved, or given back.
+// if it goes at once, and no other call still counts: a booked call may be moved, or given back. A call
+// of the window's last two spreads may begin the API's next one: the API's window begins when its first
+// call arrives, up to spread late, and Window is by spread longer than it; and this call travels, too.
 func (g *Log) begin(l *Limit, place time.Duration, s *State) {
-	if over := g.over(l, s); over > 0 {
-		g.Entries = g.Entries[:copy(g.Entries, g.Entries[over:])]
-		g.count()
+	if g.over(l, s) {
+		g.Entries, g.sum = g.Entries[:0], 0
 	}
 	switch {
 	case len(g.Entries) == 0 && place == s.Dial() && s.Rem <= 0:

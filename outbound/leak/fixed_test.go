@@ -120,7 +120,14 @@ func TestWhatMayMoveTheBeginMakesItUnsure(t *testing.T) {
 		"a call at the end":    {false, func(l *life) { l.book(Units{1}, 0); l.at(9.985); l.book(Units{1}, 0) }},
 		"a call before that":   {true, func(l *life) { l.book(Units{1}, 0); l.at(9.975); l.book(Units{1}, 0) }},
 		"a moving one between": {false, func(l *life) { l.book(Units{1}, 0); g := l.log(&limits[0]); g.become(Moving); g.become(Fixed) }},
-		"a level":              {false, func(l *life) { l.log(&limits[0]).raise(&limits[0], 2, l.Dial(), l.Dial()) }},
+		"a hold that drips": {false, func(l *life) {
+			l.book(Units{1}, 0)
+			l.at(9)
+			l.limits = l.limits[:1]
+			l.Hold(l.limits, time.Second, nil)
+			l.at(10)
+		}},
+		"a level": {false, func(l *life) { l.log(&limits[0]).raise(&limits[0], 2, l.Dial(), l.Dial()) }},
 	} {
 		l := newLife(t, limits...)
 		if c.do(l); (l.log(&limits[0]).Skip != unsure) != c.sure {

@@ -57,27 +57,27 @@ func both(a, b Limit) Limit {
 	return Limit{Kind: a.Kind, Capacity: max(a.Capacity, b.Capacity), Window: min(a.Window, b.Window)}
 }
 
-// replayWindow is replay for a window.
+// replayWindow is replay for a window. That of a Fixed limit begins with any call that has arrived, and
+// a call of which nobody says before its window ends that it has not.
 func (w *world) replayWindow(i int, l Limit, slack time.Duration, from, to int) error {
 	var begin time.Duration
 	sum := 0.
 	for k := range w.out {
 		c := &w.calls[w.left[k]]
-		if l.Kind == Fixed && int(c.version) < from && c.used[i] > 0 && c.when >= begin+l.Window-slack { // the API's window begins with any call
+		arrived := c.used[i] > 0 || c.cost[i] > 0 && c.told >= c.when+l.Window-slack
+		if l.Kind == Fixed && arrived && c.when >= begin+l.Window-slack {
 			begin, sum = c.when, 0
 		}
 		if int(c.version) < from || int(c.version) > to || c.used[i] == 0 {
 			continue
 		}
-		if l.Kind == Moving {
+		if sum += c.used[i]; l.Kind == Moving {
 			sum = 0
 			for j := range k + 1 {
 				if o := &w.calls[w.left[j]]; int(o.version) >= from && int(o.version) <= to && o.when > c.when-l.Window+slack {
 					sum += o.used[i]
 				}
 			}
-		} else if sum += c.used[i]; begin == 0 || c.when >= begin+l.Window-slack {
-			begin, sum = c.when, c.used[i]
 		}
 		if sum > l.Capacity+1e-6 {
 			return fmt.Errorf("limit %d %v (versions %d to %d): %v units in a window at %v", i, l, from, to, sum, c.when)

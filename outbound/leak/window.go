@@ -120,15 +120,16 @@ func (g *Log) count() {
 // wait returns the first dial time from now, not before w, at which n units have room. All
 // places are at dial + w or before.
 func (g *Log) wait(l *Limit, n float64, w time.Duration, s *State) time.Duration {
-	sum, over := g.sum+n, g.over(l, s)
+	if g.over(l, s) {
+		return w
+	}
+	sum := g.sum + n
 	for i := range g.Entries {
 		if l.fits(sum) {
 			break
 		}
 		e := &g.Entries[i]
-		if i >= over {
-			w = max(w, sub(e.end(l), s.Dial()))
-		}
+		w = max(w, sub(e.end(l), s.Dial()))
 		sum -= e.Units
 	}
 	return w
@@ -195,7 +196,7 @@ func (g *Log) forget(l *Limit, from time.Duration) {
 func (g *Log) find(place time.Duration) int {
 	for i := len(g.Entries) - 1; i >= 0; i-- {
 		switch e := &g.Entries[i]; {
-		case e.marks(): // a Fixed limit's may end after an entry that goes on behind it
+		case e.marks(): // it has no place
 		case e.Last < place:
 			return -1
 		case e.First <= place:
@@ -283,6 +284,7 @@ func (g *Log) drip(l *Limit, units float64, until time.Duration) {
 		g.merge()
 	}
 	g.count()
+	g.Skip = unsure // the API's window may have ended with the refusal
 }
 
 // void takes out what is booked for later than the dial time until.
@@ -296,8 +298,7 @@ func (g *Log) void(until time.Duration) {
 
 // resume takes out the bookings, which are those after the dial time now, and the markers. The
 // dial then goes back by the rest of a hold, in which nothing ages: nothing that has gone counts
-// as later.
-// at is State.At.
+// as later. at is State.At.
 func (g *Log) resume(now, held, at time.Duration) {
 	g.Calendar.resume(add(at, g.Calendar.Off))
 	g.reopen(now, held)
@@ -349,10 +350,13 @@ func (g *Log) level(l *Limit, s *State) (units float64, next, empty time.Duratio
 	if l.Kind.Calendar() {
 		return g.Calendar.level(s.At)
 	}
+	if g.over(l, s) {
+		return 0, 0, 0
+	}
 	units = g.sum
-	now, over := s.Dial(), g.over(l, s)
+	now := s.Dial()
 	for i := range g.Entries {
-		if next = sub(g.Entries[i].end(l), now); next > 0 && i >= over {
+		if next = sub(g.Entries[i].end(l), now); next > 0 {
 			return max(0, units), next, sub(g.Entries[len(g.Entries)-1].end(l), now)
 		}
 		units -= g.Entries[i].Units

@@ -71,15 +71,15 @@ const dead = 2
 
 type visit struct {
 	Charge
-	place   time.Duration // as booked
-	cost    Units         // as acquired
-	used    Units
-	fate    int8
-	version int8
-	gone    bool // it has left, at when
-	over    bool // it will not leave: given back or void
-	settled bool // it has said what it cost
-	when    time.Duration
+	place      time.Duration // as booked
+	cost       Units         // as acquired
+	used       Units
+	fate       int8
+	version    int8
+	gone       bool // it has left, at when
+	over       bool // it will not leave: given back or void
+	settled    bool // it has said what it cost, at told
+	when, told time.Duration
 }
 
 func newWorld(s *setting) *world {
@@ -304,7 +304,7 @@ func (w *world) settle(c *visit, how int) {
 	if w.oops == nil && !sameStates(*again, w.state) {
 		w.oops = fmt.Errorf("settled twice: levels %v, then %v", again.Level[:2], w.state.Level[:2])
 	}
-	c.settled = true
+	c.settled, c.told = true, w.real
 	for i := range used {
 		c.used[i] = min(c.cost[i], used[i]) // the law does not cover units beyond the cost
 	}

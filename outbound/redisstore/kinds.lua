@@ -178,43 +178,21 @@ local function part(l) return floor(floor(l.window * 1e3 + 0.5) / 64) / 1e3 end
 -- ends returns the dial time from which an entry counts no more.
 local function ends(l, last, aged) return last - aged + l.window end
 
--- over returns how many of the oldest entries of a fixed limit count no more, because the API's window has
--- ended in which they went.
+-- over reports whether all units of a fixed limit count no more, because the API's window has ended in which
+-- they went.
 local function over(l)
   local g = l.log
-  local till, behind = g.begin + l.window, skip - g.skip
-  if l.kind ~= fixed or g.longest > l.window or rem > 0 or dial < till - tiny or not (behind <= 1000 + tiny and behind >= -1000 - tiny) then return 0 end
-  for i = 1, g.count do
-    local first, last = entry(l, i)
-    if first > last or last >= till - 20000 - tiny then return i - 1 end
-  end
-  return l.log.count
-end
-
--- drop takes the oldest entries out.
-local function drop(l, gone)
-  local g, blob = l.log, closed(l)
-  if gone == 0 or g ~= l.log then return end -- it was garbage
-  g.count, g.sum, g.dirty = g.count - gone, 0, g.dirty or g.count > 1
-  if g.count < 1 then
-    g.count, g.blob = 0, ''
-    return
-  end
-  g.blob = string.sub(blob, 32 * gone + 1)
-  if g.count > 1 then g.oldest = {unpacked('dddd', g.blob)} end
-  g.sum = endless -- which no entry is above
-  local sum = 0
-  for i = 1, g.count do
-    local _, _, units = entry(l, i)
-    sum = sum + units
-  end
-  if g == l.log then g.sum = sum end
+  local behind = skip - g.skip
+  return l.kind == fixed and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and dial >= g.begin + l.window - tiny
 end
 
 -- begin finds out whether a call at a place begins the API's window of a fixed limit.
 local function begin(l, place)
-  drop(l, over(l))
   local g = l.log
+  if over(l) then
+    g.dirty = g.dirty or g.count > 1
+    g.count, g.sum, g.blob = 0, 0, ''
+  end
   if g.count == 0 and rem <= 0 and place <= dial + tiny then
     g.begin, g.skip = place, skip
   elseif g.count == 0 or place >= g.begin + l.window - 20000 - tiny then
@@ -258,10 +236,10 @@ local function look(l, at, time)
     if coming > 0 then l.ret = next - x end
     return
   end
-  local sum, next, gone = g.sum, 0, over(l)
-  for i = 1, g.count do
+  local sum, next = g.sum, 0
+  for i = 1, over(l) and 0 or g.count do
     local _, last, units, aged = entry(l, i)
-    next = i > gone and ends(l, last, aged) - at or 0
+    next = ends(l, last, aged) - at
     if next >= tiny then break end
     sum = sum - units
   end
@@ -418,15 +396,13 @@ end
 
 -- wait returns the first bucket time from now, not before w, at which units have room.
 function kinds.wait(l, units, w)
-  if l.kind > fixed then return w end
-  local sum, gone = l.log.sum + units, over(l)
+  if l.kind > fixed or over(l) then return w end
+  local sum = l.log.sum + units
   for i = 1, l.log.count do
     if fits(l, sum) then break end
     local _, last, taken, aged = entry(l, i)
-    if i > gone then
-      local till = ends(l, last, aged) - dial
-      w = max(w, round(till))
-    end
+    local till = ends(l, last, aged) - dial
+    w = max(w, round(till))
     sum = sum - taken
   end
   return w
@@ -674,7 +650,7 @@ cold = function()
     local near = 0.0006 + 4e-16 * math.abs(place)
     for i = l.log.count, 1, -1 do
       local first, last = entry(l, i)
-      if first <= last then -- a fixed limit's marker may end after an entry that goes on behind it
+      if first <= last then -- a marker has no place
         if last < place - near then return nil end
         if first <= place + near then return i, near end
       end
@@ -877,6 +853,7 @@ cold = function()
     for i = 1, k + 3 do kept[i] = t[i] end
     for i = #made, 1, -1 do kept[#kept + 1] = made[i] end
     rebuild(l, kept)
+    l.log.skip = unsure
   end
 
   -- next returns the first booked place that the dial has not passed, or that it is at; infinite if
