@@ -54,6 +54,23 @@ func TestABucketOutlivesItsProcess(t *testing.T) {
 	}
 }
 
+func TestProcessesMakeTheFileAtOnce(t *testing.T) {
+	for range 20 {
+		file := filepath.Join(t.TempDir(), "buckets.db")
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if rows, err := open(file); err != nil {
+					t.Error(err)
+				} else {
+					_ = rows.db.Close()
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
 func TestTheProgram(t *testing.T) {
 	if err := run(filepath.Join(t.TempDir(), "buckets.db"), 2); err != nil {
 		t.Error(err)

@@ -19,12 +19,21 @@ type rows struct{ db *sql.DB }
 // open opens the file, and makes it if there is none. Each transaction is the only one that
 // writes, from its beginning on.
 func open(file string) (*rows, error) {
-	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(500)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(500)&_pragma=synchronous(NORMAL)")
 	if err != nil {
 		return nil, err
 	}
-	_, err = db.Exec("CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
-	return &rows{db}, err
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		_, err = db.Exec("PRAGMA journal_mode(WAL); CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
+		// Of processes that make the file at the same time, SQLite refuses all but one at once.
+		if !errors.Is(explain(err), outbound.ErrAway) || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &rows{db}, nil
 }
 
 // Swap implements [rowstore.Rows] in one transaction.
