@@ -14,7 +14,9 @@
 //	                   it has n more, its Last is p
 //	               else a new entry {p, p, n, 0}
 //	settle(c, u):  the entry with First <= Place <= Last has u_i - N_i more, or less: a return
-//	               is whole, because what never went out was never there
+//	               is whole, because what never went out was never there. If the log knows nothing of
+//	               the call, and u_i > N_i, an entry {p, p, u_i - N_i} comes in front of those with later
+//	               places, as old as they are: no place is ever in two entries
 //	unbook(c):     the same, if Total = Y, so that nothing was filled since
 //	hold(d, c):    if all bookings are in the log, the dial goes on to the first place that it
 //	               has not passed, or by d: x in doc.go. Then
@@ -52,8 +54,8 @@
 // after the last one ended, and all of it comes back together. The log knows its Begin, the place of
 // a call that went at once when no other counted, and how far bucket time was behind real time there:
 //
-//	over           if the dial shows Begin + Window or more, and is as far behind real time as it was there,
-//	               all entries have ended
+//	over           if nothing is held, the dial shows Begin + Window or more, and it is as far behind real
+//	               time as it was there, all entries have ended
 //
 // That is so by real time, which the dial is behind after a hold or a slow-down: the API's window may then
 // be over when the log's is not, and begin anew with any call. A call in the last 20 ms of a window may arrive

@@ -39,6 +39,28 @@ func (g *Log) cut(i int, last time.Duration) {
 	e.Last = min(e.Last, max(e.First, last))
 }
 
+// join puts units in that went, or go, at a place: into the entry that has the place, or into one of
+// their own before those that have later ones. So no place is in two entries, of which a settle might
+// take the units out of the wrong one.
+func (g *Log) join(place time.Duration, units float64) {
+	defer g.count()
+	if i := g.find(place); i >= 0 {
+		g.Entries[i].Units += units
+		return
+	}
+	i, e := len(g.Entries), Entry{First: place, Last: place, Units: units}
+	for i > 0 && g.Entries[i-1].Last > place {
+		i--
+	}
+	if i < len(g.Entries) { // what went before those has aged as they have
+		e.Aged = max(0, sub(place, g.Entries[i].from()))
+	}
+	g.Entries = slices.Insert(g.Entries, i, e)
+	for len(g.Entries) > maxEntries {
+		g.merge()
+	}
+}
+
 // next returns the first booked place that the dial has not passed, or that it is at; the longest
 // time if there is none. ok is false if no log of a window knows of all bookings.
 func (s *State) next(limits []Limit) (place time.Duration, ok bool) {

@@ -15,8 +15,11 @@ const unsure = time.Duration(math.MinInt64)
 // they went has ended, though a window has not passed since they went. That is so by real time, which the
 // dial is behind after a hold or a slow-down.
 func (g *Log) over(l *Limit, s *State) bool {
-	d := sub(s.Skip, g.Skip) // in a hold the dial is ahead by what is left of it
-	return l.Kind == Fixed && g.Skip != unsure && d <= steady && d >= -steady && g.Longest <= l.Window && s.Dial() >= add(g.Begin, l.Window)
+	if l.Kind != Fixed || g.Skip == unsure || s.Rem > 0 { // in a hold the dial may be ahead
+		return false
+	}
+	d := sub(s.Skip, g.Skip)
+	return d <= steady && d >= -steady && g.Longest <= l.Window && s.Dial() >= add(g.Begin, l.Window)
 }
 
 // begin finds out whether a call at a place begins the API's window of a Fixed limit. It surely does

@@ -2,6 +2,7 @@ package leak
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -78,6 +79,21 @@ func TestAFixedWindowOfWhichNobodyKnowsTheBeginMoves(t *testing.T) {
 	}
 }
 
+// A hold of as long as the dial was behind brings it to real time, but not the calls that left late.
+func TestNoHoldEndsAFixedWindow(t *testing.T) {
+	l := newLife(t, fixed(4, 10*time.Second), Limit{Capacity: 1, Rate: 1})
+	l.book(Units{1, 1}, 0)
+	l.book(Units{0, 1}, 1) // so the dial stands
+	l.Hold(l.limits, 3*time.Second, nil)
+	l.at(10.6)
+	l.book(Units{3}, 0) // by the dial in the first window, and the API's next one begins with it
+	l.at(11)
+	l.Hold(l.limits, 3*time.Second, nil)
+	if real, _, ok := l.Fill(l.limits, &Units{4}, time.Minute, new(Charge)); !ok || real < 9600*time.Millisecond {
+		t.Errorf("a whole window goes %v after the 3 of the last %v", real+400*time.Millisecond, ok)
+	}
+}
+
 // Calls at random wait no longer than for a window that moves.
 func TestAFixedWindowWaitsNoLongerThanOneThatMoves(t *testing.T) {
 	const n, window, calls = 200, time.Minute + spread, 20_000
@@ -140,6 +156,29 @@ func TestWhatMayMoveTheBeginMakesItUnsure(t *testing.T) {
 	op.Apply(&s, time.Hour-20*time.Millisecond)
 	if s.State.log(&limits[0]).Skip != unsure {
 		t.Error("a clock that is behind hides nothing")
+	}
+}
+
+// A late report comes between the calls, wherever the last of them is, and no two entries have one place.
+func TestALateReportCountsWhereItsCallWas(t *testing.T) {
+	l := moving(100, time.Minute)
+	s := New(0)
+	g := s.log(&l)
+	g.fill(&l, 1, 20*time.Second, &s)
+	g.fill(&l, 4, 30*time.Second, &s)
+	g.settle(&l, 25*time.Second, 1, 3, true, 25*time.Second) // a call of which the log knows nothing
+	g.settle(&l, 30*time.Second, 4, 1, true, 30*time.Second)
+	want := []Entry{{20 * time.Second, 20 * time.Second, 1, 0}, {25 * time.Second, 25 * time.Second, 2, 0}, {30 * time.Second, 30 * time.Second, 1, 0}}
+	if !slices.Equal(g.Entries, want) {
+		t.Errorf("%+v", g.Entries)
+	}
+	g.Entries[2].Aged = 8 * time.Second // with the call of 25 s, if the log knew it
+	if g.join(26*time.Second, 1); g.Entries[2].end(&l) != g.Entries[3].end(&l) || g.sum != 5 {
+		t.Errorf("%+v", g.Entries)
+	}
+	g.join(30*time.Second, 1)
+	if len(g.Entries) != 4 || g.Entries[3].Units != 2 {
+		t.Errorf("%+v", g.Entries)
 	}
 }
 

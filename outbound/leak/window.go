@@ -213,7 +213,7 @@ func (g *Log) settle(l *Limit, place time.Duration, n, used float64, goes bool, 
 	i := g.find(place)
 	if i < 0 {
 		if used > n && add(place, l.Window) > now {
-			g.add(Entry{First: place, Last: place, Units: used - n})
+			g.join(place, used-n)
 			g.Skip = unsure
 		}
 		return
@@ -339,7 +339,7 @@ func (g *Log) raise(l *Limit, level float64, place, now time.Duration) {
 		}
 	}
 	if more > l.Capacity*0.5e-9 {
-		g.add(Entry{First: place, Last: place, Units: more})
+		g.join(place, more)
 		g.Skip = unsure
 	}
 }

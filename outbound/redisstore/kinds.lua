@@ -183,7 +183,7 @@ local function ends(l, last, aged) return last - aged + l.window end
 local function over(l)
   local g = l.log
   local behind = skip - g.skip
-  return l.kind == fixed and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and dial >= g.begin + l.window - tiny
+  return l.kind == fixed and rem <= 0 and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and dial >= g.begin + l.window - tiny
 end
 
 -- begin finds out whether a call at a place begins the API's window of a fixed limit.
@@ -657,6 +657,22 @@ cold = function()
     end
   end
 
+  -- join puts units in that went, or go, at a place.
+  local function join(l, place, units)
+    local i = find(l, place)
+    if i then
+      local first, last, taken, aged = entry(l, i)
+      put(l, i, first, last, taken + units, aged)
+      return
+    end
+    local t = all(l)
+    local k, aged = #t + 1, 0
+    while k > 1 and t[k - 3] > place + tiny do k = k - 4 end
+    if k < #t then aged = max(0, place - t[k + 1] + t[k + 3]) end
+    for j, x in ipairs({place, place, units, aged}) do table.insert(t, k + j - 1, x) end
+    rebuild(l, t)
+  end
+
   -- raise brings what counts of the log at a dial time up to a level, with an entry at a place.
   local function raise(l, level, place, at)
     local more = level
@@ -665,7 +681,7 @@ cold = function()
       if ends(l, last, aged) > at + tiny then more = more - units end
     end
     if more > l.cap * 0.5e-9 then
-      add(l, round(place), round(place), more)
+      join(l, round(place), more)
       l.log.skip = unsure
     end
   end
@@ -782,7 +798,7 @@ cold = function()
           if goes then l.log.beside = max(l.log.beside, place) end
         end
       elseif used > units and place + l.window > dial + tiny then
-        add(l, place, place, used - units)
+        join(l, place, used - units)
         l.log.skip = unsure
       end
     end
