@@ -55,10 +55,7 @@ func (g *Log) join(place time.Duration, units float64) {
 	if i < len(g.Entries) { // what went before those has aged as they have
 		e.Aged = max(0, sub(place, g.Entries[i].from()))
 	}
-	g.Entries = slices.Insert(g.Entries, i, e)
-	for len(g.Entries) > maxEntries {
-		g.merge()
-	}
+	g.insert(i, e)
 }
 
 // next returns the first booked place that the dial has not passed, or that it is at; the longest

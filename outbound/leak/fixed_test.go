@@ -196,3 +196,27 @@ func TestAnEntryThatIsCutStaysInOrder(t *testing.T) {
 		t.Errorf("%+v", g.Entries)
 	}
 }
+
+// A call that is booked between marks of a hold, because bookings that were later have been given back,
+// counts from its place, and gives all of it back.
+func TestACallBetweenMarksComesBack(t *testing.T) {
+	l := newLife(t, moving(4, 3*time.Second))
+	l.Hold(l.limits, time.Second, nil)
+	a := l.book(Units{2}, 2.03125)
+	b := l.book(Units{2}, 4)
+	l.at(1)
+	l.Hold(l.limits, 2*time.Second, nil) // its marks are up to half of the capacity, until the last booking
+	l.Unbook(l.limits, b)
+	l.Unbook(l.limits, a)
+	g := l.log(&l.limits[0])
+	marks := len(g.Entries)
+	c := l.book(Units{1}, 2)
+	if last := g.Entries[len(g.Entries)-1]; len(g.Entries) != marks+1 || !last.marks() || g.find(c.Place) < 0 {
+		t.Fatalf("%d entries of %d, the last is %+v", len(g.Entries), marks+1, last)
+	}
+	before := g.sum
+	l.Settle(l.limits, c, &Units{})
+	if back := before - g.sum; back < 1-1e-9 {
+		t.Errorf("%v of 1 came back", back)
+	}
+}

@@ -44,12 +44,12 @@ func (w *world) lawful() error {
 }
 
 // both returns what calls by either of two limits keep all together. Nothing bounds those by
-// two of different kinds.
+// two of different kinds, or by two Fixed windows, of which the shorter one begins elsewhere.
 func both(a, b Limit) Limit {
 	switch {
 	case a.Capacity == 0:
 		return b
-	case a.Kind != b.Kind:
+	case a.Kind != b.Kind, a.Kind == Fixed && a.Window != b.Window:
 		return Limit{}
 	case a.Kind == Leaky:
 		return Limit{Capacity: max(a.Capacity, b.Capacity), Rate: max(a.Rate, b.Rate)}

@@ -143,7 +143,12 @@ func (g *Log) fill(l *Limit, n float64, place time.Duration, s *State) {
 	if l.Kind == Fixed {
 		g.begin(l, place, s)
 	}
-	if last := len(g.Entries) - 1; last >= 0 {
+	last := len(g.Entries) - 1
+	if last >= 0 && g.Entries[last].Last > place { // a mark: bookings that were later have been given back
+		g.join(place, n)
+		return
+	}
+	if last >= 0 {
 		e := &g.Entries[last]
 		if !e.marks() && e.Aged == 0 && place <= max(e.Last, add(e.First, l.Window/parts)) {
 			e.Last, e.Units = max(e.Last, place), e.Units+n
@@ -151,7 +156,7 @@ func (g *Log) fill(l *Limit, n float64, place time.Duration, s *State) {
 			return
 		}
 	}
-	g.add(Entry{First: place, Last: place, Units: n})
+	g.insert(len(g.Entries), Entry{First: place, Last: place, Units: n})
 }
 
 // rounding bounds what the rounding of sums changes of a Total, as a share of it.
@@ -162,13 +167,9 @@ func (g *Log) took(n float64) {
 	g.Total += max(n, 4*rounding*g.Total)
 }
 
-// add appends an entry, which is the last, or counts for as long as the last does.
-func (g *Log) add(e Entry) {
-	if n := len(g.Entries); n > 0 {
-		e.Last = max(e.Last, g.Entries[n-1].Last)
-		e.First = max(e.First, min(g.Entries[n-1].First, g.Entries[n-1].Last))
-	}
-	g.Entries = append(g.Entries, e)
+// insert puts an entry in.
+func (g *Log) insert(i int, e Entry) {
+	g.Entries = slices.Insert(g.Entries, i, e)
 	g.sum += e.Units
 	for len(g.Entries) > maxEntries {
 		g.merge()

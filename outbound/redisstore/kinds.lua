@@ -48,7 +48,7 @@ end
 local function round(x) return floor(x * 1e3 + 0.5) / 1e3 end
 
 local booked = dial_before + last_before -- the place of the last booking
-local all, rebuild, convert, unpark, turn -- of cold
+local all, rebuild, join, convert, unpark, turn -- of cold
 local cold
 
 local function fits(l, sum) return sum <= l.cap * (1 + 0.5e-9) end
@@ -122,19 +122,17 @@ local function recount(l, was)
   if g == l.log then g.sum = sum end
 end
 
--- add appends an entry, which is the last, or counts for as long as the last does.
-local function add(l, first, last, units)
+-- add appends an entry of one place.
+local function add(l, place, units)
   local blob = closed(l)
   local g = l.log
   if g.count > 0 then
-    last = max(last, g.last)
-    first = max(first, min(g.first, g.last))
     if g.count == 1 then g.oldest = {g.first, g.last, g.units, g.aged} end
     g.blob, g.dirty = blob .. pack('dddd', g.first, g.last, g.units, g.aged), true
   else
     g.sum = 0
   end
-  g.count, g.sum, g.first, g.last, g.units, g.aged = g.count + 1, g.sum + units, first, last, units, 0
+  g.count, g.sum, g.first, g.last, g.units, g.aged = g.count + 1, g.sum + units, place, place, units, 0
   if g.count > entries then
     cold()
     rebuild(l, all(l))
@@ -212,7 +210,12 @@ local function fill(l, units, w)
     g.last, g.units, g.sum = max(g.last, place), g.units + units, g.sum + units
     return
   end
-  add(l, place, place, units)
+  if g.count > 0 and g.last > place + tiny then -- a mark: bookings that were later have been given back
+    cold()
+    join(l, place, units)
+    return
+  end
+  add(l, place, units)
 end
 
 -- look writes what the log comes to at a dial time, or at a time of the store, as the limit's level.
@@ -658,7 +661,7 @@ cold = function()
   end
 
   -- join puts units in that went, or go, at a place.
-  local function join(l, place, units)
+  join = function(l, place, units)
     local i = find(l, place)
     if i then
       local first, last, taken, aged = entry(l, i)
