@@ -204,3 +204,18 @@ func TestMergedEntriesCountAsLongAsTheyDid(t *testing.T) {
 		t.Errorf("%d were merged", merged)
 	}
 }
+
+// A hold that lets the units of its own call run out passes places that are booked beside the window. The
+// next hold does not take their calls for gone, so it stops there.
+func TestAHoldKnowsThatTheDialHasPassedABooking(t *testing.T) {
+	l := newLife(t, moving(3, 2*time.Second), Limit{Capacity: 3, Rate: 1})
+	c := l.book(Units{2, 1}, 0)
+	l.Hold(l.limits, sec(0.5), c)
+	l.book(Units{0, 1}, 0.5)
+	l.Hold(l.limits, time.Second, c)
+	passed := l.Dial()
+	l.Hold(l.limits, 2*time.Second, c)
+	if l.Dial() != passed || l.Level[1].Level < 1 {
+		t.Errorf("the dial went on from %v to %v, and the level is %v with a call that has not gone", passed, l.Dial(), l.Level[1].Level)
+	}
+}

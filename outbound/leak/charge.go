@@ -152,10 +152,10 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 		last = max(-BookingGrace, c.Before-dial)
 	}
 	out := last > -BookingGrace
-	x := ext
+	x, known := ext, true
 	if out {
-		until, ok := s.next(limits)
-		if ok {
+		var until time.Duration
+		if until, known = s.next(limits); known {
 			x, _ = dialOf(s.Speed, ext) // or a slow clock would get to booked places sooner than it was to
 		} else {
 			until = s.free(limits, c)
@@ -164,6 +164,9 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge) {
 	}
 	s.Rem = d
 	s.Skip = sub(s.Skip, x)
+	if !known {
+		s.passed(limits)
+	}
 	s.leak(limits, x)
 	s.age(limits, ext-x)
 	s.look(limits)

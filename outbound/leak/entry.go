@@ -85,6 +85,16 @@ func (s *State) next(limits []Limit) (place time.Duration, ok bool) {
 	return 0, false
 }
 
+// passed notes that the dial may have passed booked places in a hold. Their calls can go when it ends.
+func (s *State) passed(limits []Limit) {
+	for i := range limits {
+		if kind := limits[i].Kind; kind != Leaky && !kind.Calendar() {
+			g := s.log(&limits[i])
+			g.Beside = max(g.Beside, s.Dial())
+		}
+	}
+}
+
 // age lets a hold in which the dial stands for so long age what was filled before. The dial has gone
 // on as far as it does in the hold.
 func (s *State) age(limits []Limit, stands time.Duration) {

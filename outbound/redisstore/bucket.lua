@@ -470,9 +470,9 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     if d <= max(0, rem) then return end
     local extra, booked = d - max(0, rem), last
     if c and latest(c) then booked = before_of(c) end
-    local out, x = booked > -lag, extra
+    local out, x, known = booked > -lag, extra
     if out then
-      local known = kinds and kinds.next()
+      known = kinds and kinds.next()
       local free = known or dial
       if c and not c.lost and not known then
         local w = most
@@ -495,6 +495,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       last = max(-lag, last - x)
     end
     if kinds then
+      if out and not known then kinds.passed() end
       kinds.age(extra - x)
       kinds.look_all()
     end

@@ -894,6 +894,14 @@ cold = function()
     end
   end
 
+  -- passed notes that the dial may have passed booked places in a hold. Their calls can go when it ends.
+  function kinds.passed()
+    for j = 1, n do
+      local l = limits[j]
+      if l.kind and l.kind <= fixed then l.log.beside = max(l.log.beside, round(dial)) end
+    end
+  end
+
   -- age lets a hold in which the dial stands for so long age what was filled before. The dial has gone
   -- on as far as it does in the hold.
   function kinds.age(stands)
