@@ -45,7 +45,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{core: b, admitted: time.Now()}
 	var r reply
-	if err := b.peek(ctx, "peek", &r); err != nil {
+	if err := b.peek(ctx, "peek", &step{}, &r); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {

@@ -159,7 +159,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	var r reply
-	if err := b.peek(ctx, "peek", &r); err != nil {
+	if err := b.peek(ctx, "peek", &step{}, &r); err != nil {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
@@ -248,7 +248,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r reply
-	if err := b.peek(ctx, "state", &r); err != nil {
+	if err := b.peek(ctx, "state", &step{}, &r); err != nil {
 		return nil, err
 	}
 	return r.states(), nil

@@ -179,11 +179,11 @@ func (b *core) resend() {
 	}
 }
 
-// peek tells of the state and changes nothing. It makes no slowPath.
-func (b *core) peek(ctx context.Context, name string, r *reply) error {
+// peek tells of the state, by a step that does nothing, and changes nothing. It makes no slowPath.
+func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 	word := b.word.Load()
 	if b.slow.Load() != nil || word == busy {
-		return b.do(ctx, name, &step{}, r)
+		return b.do(ctx, name, s, r)
 	}
 	// Other limits may be set at this moment, and the cell knows nothing of them.
 	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.ofCell()}

@@ -82,6 +82,7 @@
 // [Bucket.Acquire] is the gate: it fills only if there is room. [Bucket.Fillup] is
 // the meter: it always fills, up to the brim, and tells the level, for spending or
 // error rates. [Bucket.AbleToAccept] and [Bucket.State] look and change nothing.
+// [Bucket.Explain] tells when a call could go, and why not before; a queue has it, too.
 //
 // # What the API answers
 //
@@ -174,6 +175,7 @@
 //	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
+//	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom

@@ -264,6 +264,17 @@ func (l *Limit) unnamed() bool {
 	return ok && err == nil && digits(n) == says
 }
 
+// label names the limit in words: its name, or what it says.
+func (l *Limit) label() string {
+	switch {
+	case l.Name != "":
+		return l.Name
+	case l.atOnce:
+		return l.String()
+	}
+	return l.says()
+}
+
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
 	switch {

@@ -66,6 +66,9 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 		t.op.Periods = f.calendar.at(unix)
 	}
 	r.Reply = t.op.ApplyAt(&l.stored, at, unix)
+	if s.logs {
+		r.State.Logs = l.stored.Clone().State.Logs
+	}
 	r.force = m.force.learn(f, &r.Reply, t.set)
 	if t.set != nil && r.force == f { // equal limits, but perhaps made in another way
 		r.force = &inForce{limitSet: *t.set, version: f.version, before: f.before}

@@ -119,7 +119,7 @@ func TestACallOfALifeThatIsOverGivesNothingBack(t *testing.T) {
 			late := admitted(t, 10)
 			late.Settle(Cost{13})
 			var r reply
-			if err := late.core.peek(ctx, "state", &r); err != nil || r.states()[0].Level != 3 {
+			if err := late.core.peek(ctx, "state", &step{}, &r); err != nil || r.states()[0].Level != 3 {
 				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", r.states(), err)
 			}
 		})

@@ -25,6 +25,7 @@ type step struct {
 	freed  int  // slots that back frees
 	brings int  // slots that move has, for the first of costs
 	waits  bool // the caller waits: settles ride along
+	logs   bool // the reply is to have the logs of windows, where they are in this process
 }
 
 // report is what a call says about itself, in costs.

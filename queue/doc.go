@@ -22,6 +22,7 @@
 //	config.go     Config and what is wrong with one
 //	errors.go     the errors to compare with
 //	queue.go      Acquire, Shutdown and all else that callers use
+//	explain.go    Explain: when a call that comes now could go, and why not before
 //	pump.go       does what is due: trips to the bucket, the timer, the lock
 //	plan.go       decides what to book and when, and what becomes of a place
 //	refusals.go   decides which calls are refused

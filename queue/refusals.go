@@ -14,18 +14,23 @@ type refusal struct {
 	err error
 }
 
-// admit returns why a new call must not wait, or nil.
-func (s *state) admit(w *waiter, now time.Time) error {
-	var earliest time.Time // zero: nothing is known
+// forecast returns the earliest time at which a call that comes now can go; zero: nothing is known.
+func (s *state) forecast(c *outbound.Cost) (time.Time, error) {
 	// The clock still counts the places that are about to go back, so it is wrong for a call
 	// that would be the first.
-	if s.clock.Known() && (s.line.n > 0 || len(s.line.unused) == 0) {
-		var err error
-		booked := s.clock.Booked(s.line.tickets)
-		if earliest, err = s.clock.Earliest(&booked, &s.line.unplacedCost, &w.cost); err != nil {
-			return err
-		}
-		earliest = latest(earliest, s.soonest)
+	if !s.clock.Known() || s.line.n == 0 && len(s.line.unused) > 0 {
+		return time.Time{}, nil
+	}
+	booked := s.clock.Booked(s.line.tickets)
+	earliest, err := s.clock.Earliest(&booked, &s.line.unplacedCost, c)
+	return latest(earliest, s.soonest), err
+}
+
+// admit returns why a new call must not wait, or nil.
+func (s *state) admit(w *waiter, now time.Time) error {
+	earliest, err := s.forecast(&w.cost)
+	if err != nil {
+		return err
 	}
 	switch {
 	case s.line.n >= s.config.MaxLen:

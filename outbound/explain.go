@@ -1,0 +1,297 @@
+package outbound
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// Explanation says when a call could go, and why not before: see [Bucket.Explain].
+type Explanation struct {
+	Key  string // of the bucket
+	Cost Cost   // of the call
+	// Wait is how long until the call could go, if nobody came in between; 0: it could go now.
+	// Below 0 nobody knows, as while as many calls as may be are in progress, or it never can.
+	Wait time.Duration
+	// Because is what the call would wait for, the longest part of it.
+	Because Cause
+	// Limit is the limit that alone makes the call wait longest, the hold left out; of equals the
+	// first. It is the limit's name, or what it says, such as "10 per 1s". Empty: none does.
+	Limit string
+	// HeldFor is how long a hold still lasts, and Reason why; 0: none does.
+	HeldFor time.Duration
+	Reason  Reason
+	// Refusals is how many calls the API has refused in a row.
+	Refusals int
+	// Speed is that of the bucket's clock, as in [State].
+	Speed float64
+	// Booked is how long until the last call that is booked goes; 0: none is.
+	Booked time.Duration
+	// Ahead is how many calls wait in the queue that was asked. A bucket knows of none.
+	Ahead int
+	// Limits are the limits, in their order.
+	Limits []LimitWait
+	// AsOf is when this was true, by this process's clock.
+	AsOf time.Time
+	// Err is why the call can never go, with CauseNever: a [*CostError].
+	Err error
+}
+
+// LimitWait is how long one limit would make a call wait.
+type LimitWait struct {
+	State
+	Units float64 // that the call takes of the limit
+	// Wait is how long until the limit has room for them, if there were no other limit and no
+	// hold. Below 0 nobody knows.
+	Wait time.Duration
+}
+
+// Cause is what a call would wait for.
+type Cause uint8
+
+// The causes.
+const (
+	CauseNone   Cause = iota // nothing: it could go now
+	CauseLimit               // a limit has no room
+	CauseHold                // a hold has to end
+	CauseBooked              // others are booked, or wait, before it
+	CauseAtOnce              // as many calls as may be are in progress
+	CauseNever               // no wait helps
+)
+
+var causes = [...]string{"none", "limit", "hold", "booked", "at once", "never"}
+
+// String returns the cause in a word or two: "limit".
+func (c Cause) String() string {
+	if int(c) >= len(causes) {
+		return "unknown"
+	}
+	return causes[c]
+}
+
+// MarshalText returns what String does.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// Explain says when a call of this cost would go if nobody came in between, and why not
+// before. It changes nothing. It is one operation: a trip, if the bucket is shared. It does not
+// know of calls that wait in a queue without a place yet: ask the queue. Of a window in a shared
+// store it tells a lower bound for calls of more than a unit. A cost that can never go is no
+// error: the Explanation says so. An invalid one is a [*CostError].
+func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
+	if err := b.ready(ctx); err != nil {
+		return Explanation{}, err
+	}
+	if !c.valid() {
+		return Explanation{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+	}
+	var r reply
+	sent := time.Now()
+	if err := b.peek(ctx, "explain", &step{logs: true}, &r); err != nil {
+		return Explanation{}, err
+	}
+	k := b.clock(&r, sent)
+	s := &r.State
+	e := Explanation{Key: b.key, Cost: c, HeldFor: max(0, s.Rem), Refusals: max(0, s.Fails+1), Speed: s.Speed, AsOf: k.at}
+	if e.HeldFor > 0 {
+		e.Reason = Reason(s.Why)
+	}
+	if s.Last > time.Microsecond { // which in a hold is the place of what has gone before it
+		e.Booked = s.Real(s.Last)
+	}
+	longest := e.explainLimits(&r)
+	e.Wait = k.wait(&Cost{}, &Cost{}, &c)
+	if units := r.force.units(&c); s.Logs != nil {
+		w, _ := s.Wait(r.force.law, &units)
+		e.Wait = s.Real(w)
+	}
+	if c == (Cost{}) && r.atOnce == nil {
+		e.Wait = e.HeldFor // it has no place behind others
+	}
+	switch bad := b.check(k.limits, &c); {
+	case bad != nil:
+		e.Wait, e.Because, e.Err = -1, CauseNever, bad
+	case r.atOnce != nil && r.used >= int(r.atOnce.Capacity):
+		e.Wait, e.Because, e.Limit = -1, CauseAtOnce, r.atOnce.label()
+	case e.Wait <= 0:
+	case e.HeldFor >= e.Wait-e.HeldFor:
+		e.Because = CauseHold
+	case longest > e.Booked-e.HeldFor:
+		e.Because = CauseLimit
+	default:
+		e.Because = CauseBooked
+	}
+	return e, nil
+}
+
+// explainLimits tells of each limit, and returns the longest wait that one of them alone makes.
+func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
+	alone := r.State
+	alone.Rem, alone.Last = 0, 0
+	units, law := r.force.units(&e.Cost), 0
+	for _, state := range r.states() {
+		l := LimitWait{State: state, Units: 1}
+		if state.Limit.atOnce {
+			if r.used >= int(r.atOnce.Capacity) {
+				l.Wait = -1
+			}
+			e.Limits = append(e.Limits, l)
+			continue
+		}
+		l.Units = e.Cost[state.Limit.Unit]
+		l.Wait = waitAlone(r.force.law, law, units[law], &alone)
+		if l.Wait > longest {
+			longest, e.Limit = l.Wait, state.Limit.label()
+		}
+		e.Limits = append(e.Limits, l)
+		law++
+	}
+	return longest
+}
+
+// waitAlone returns how long it is until the limit i has room for n units, if nothing is held.
+func waitAlone(law []leak.Limit, i int, n float64, s *leak.State) time.Duration {
+	l, level := &law[i], &s.Level[i]
+	switch {
+	case n <= 0:
+		return 0
+	case l.Takes(n) > l.Capacity:
+		return -1
+	case s.Logs != nil:
+		var only leak.Units
+		only[i] = n
+		w, _ := s.Wait(law, &only)
+		return s.Real(w)
+	case l.Kind == leak.Leaky:
+		return s.Real(l.Above(level.Level+n, l.Capacity))
+	case level.Level+n <= l.Capacity*(1+0.5e-9): // as the law has it
+		return 0
+	case l.Kind.Calendar():
+		return time.Duration(level.Top)
+	}
+	return s.Real(time.Duration(level.Top))
+}
+
+// String explains in words, on a line each for the answer, the hold, the speed and the limits:
+//
+//	"github": would wait 480ms for limit "per hour"
+//	  limit "per second": level 0 of 10, room for 1 now
+//	  limit "per hour": level 49.6667 of 50, room for 1 in 480ms
+func (e Explanation) String() string {
+	var s strings.Builder
+	s.WriteString(quote(e.Key) + ": " + e.answer())
+	if e.HeldFor > 0 {
+		s.WriteString("\n  held for " + span(e.HeldFor))
+		if why := e.Reason.String(); why != "" {
+			s.WriteString(" (" + why + ")")
+		}
+	}
+	switch {
+	case e.Refusals == 1:
+		s.WriteString("\n  the API has refused the latest call")
+	case e.Refusals > 1:
+		fmt.Fprintf(&s, "\n  the API has refused %d calls in a row", e.Refusals)
+	}
+	if e.Speed < 1 {
+		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", number(math.Round(1000*e.Speed)/10))
+	}
+	if e.Booked > 0 {
+		s.WriteString("\n  calls are booked for the next " + span(e.Booked))
+	}
+	for i := range e.Limits {
+		s.WriteString("\n  " + e.Limits[i].String())
+	}
+	return s.String()
+}
+
+// answer is the first line without the key.
+func (e *Explanation) answer() string {
+	in := "would wait " + span(e.Wait)
+	switch e.Because {
+	case CauseLimit:
+		return in + " for limit " + quote(e.Limit)
+	case CauseHold:
+		return in + " for the hold to end"
+	case CauseBooked:
+		if e.Ahead > 0 {
+			return in + fmt.Sprintf(" for those ahead of it, %d in the queue", e.Ahead)
+		}
+		return in + " for calls that are booked"
+	case CauseAtOnce:
+		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
+	case CauseNever:
+		return "can never go: " + e.Err.Error()
+	}
+	return "would go now"
+}
+
+// String explains what the limit does to the call, on one line.
+func (l *LimitWait) String() string {
+	s := "limit " + quote(l.Limit.label()) + ": "
+	if l.Limit.atOnce {
+		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
+	}
+	s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
+	switch {
+	case l.Units == 0:
+		return s
+	case l.Wait < 0:
+		return s + ", never room for " + number(l.Units)
+	case l.Wait == 0:
+		return s + ", room for " + number(l.Units) + " now"
+	}
+	return s + ", room for " + number(l.Units) + " in " + span(l.Wait)
+}
+
+// span is a duration without digits that nobody reads.
+func span(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Millisecond:
+		d = d.Round(time.Millisecond)
+	}
+	return short(d)
+}
+
+// LogValue returns the answer as a group, for package log/slog.
+func (e Explanation) LogValue() slog.Value {
+	all := []slog.Attr{slog.String("key", e.Key), slog.Duration("wait", e.Wait), slog.String("because", e.Because.String())}
+	if e.Limit != "" {
+		all = append(all, slog.String("limit", e.Limit))
+	}
+	if e.HeldFor > 0 {
+		all = append(all, slog.Duration("held_for", e.HeldFor), slog.String("reason", e.Reason.String()))
+	}
+	if e.Refusals > 0 {
+		all = append(all, slog.Int("refusals", e.Refusals))
+	}
+	if e.Speed < 1 {
+		all = append(all, slog.Float64("speed", e.Speed))
+	}
+	if e.Ahead > 0 {
+		all = append(all, slog.Int("ahead", e.Ahead))
+	}
+	if e.Err != nil {
+		all = append(all, slog.String("err", e.Err.Error()))
+	}
+	return slog.GroupValue(all...)
+}
+
+// MarshalJSON writes the fields, durations in nanoseconds, and the text of Err.
+func (e Explanation) MarshalJSON() ([]byte, error) {
+	type fields Explanation // without this method
+	out := struct {
+		fields
+		Err string `json:",omitempty"`
+	}{fields: fields(e)}
+	if e.Err != nil {
+		out.Err = e.Err.Error()
+	}
+	return json.Marshal(out)
+}

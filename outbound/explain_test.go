@@ -1,0 +1,273 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// explained is what a bucket explains about a call.
+func explained(t *testing.T, b *Bucket, c Cost) Explanation {
+	t.Helper()
+	e, err := b.Explain(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// A call that is alone goes after the wait that Explain tells, to the nanosecond, and the limit that it
+// names is one that alone would make the call wait so long.
+func TestACallGoesWhenExplainSays(t *testing.T) {
+	berlin, _ := time.LoadLocation("Europe/Berlin")
+	all := []Limit{
+		PerSecond(3), Per(20, time.Minute).Of(1, "tokens"), Per(5, time.Second).Burst(3), Window(4, 2*time.Second), FixedWindow(5, 3*time.Second),
+		Window(30, time.Minute).Of(2, "rows"), Daily(60, berlin), {Capacity: 7, LeakRate: 0.3}, {Capacity: 1e9, LeakRate: 1e8},
+	}
+	causes := map[Cause]int{}
+	for round := range 60 {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(5, uint64(round)))
+			r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			limits := slices.Clone(all[:1+r.IntN(3)])
+			var cost Cost
+			for _, l := range limits {
+				cost[l.Unit] = 1
+			}
+			b := Must(NewBucket("key", limits...))
+			for range 40 {
+				switch r.IntN(8) {
+				case 0:
+					_ = b.Hold(t.Context(), time.Duration(r.ExpFloat64()*float64(time.Second)))
+				case 1:
+					if p, err := b.Acquire(t.Context(), cost); err == nil {
+						p.Refused(0)
+						p.Done()
+					}
+				case 2, 3:
+					time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
+				}
+				e := explained(t, b, cost)
+				causes[e.Because]++
+				long := Booking{Costs: []Cost{cost}, Wait: 100 * time.Hour, Horizon: time.Hour}
+				if err := b.Book(t.Context(), &long); err != nil {
+					t.Fatalf("%v: %v", limits, err)
+				}
+				got := time.Until(long.Clock.Due(long.Tickets[0]))
+				if max(0, got) != e.Wait {
+					t.Fatalf("round %d, %v: goes after %v, and %v was told:\n%v", round, limits, got, e.Wait, e)
+				}
+				if r.IntN(3) == 0 { // else it stays booked
+					p := long.Tickets[0].Permit()
+					p.Settle(Cost{})
+					p.Done()
+				}
+			}
+		})
+	}
+	for _, c := range []Cause{CauseNone, CauseLimit, CauseHold, CauseBooked} {
+		if causes[c] < 20 {
+			t.Errorf("%v %d times", c, causes[c])
+		}
+	}
+}
+
+// Explain changes nothing, however often it looks, at a slow clock too.
+func TestExplainChangesNothing(t *testing.T) {
+	var states [2]string
+	for i := range states {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("key", Window(5, time.Minute), Limit{Capacity: 3, LeakRate: 0.7}, Daily(10, time.UTC)))
+			p, err := b.Acquire(t.Context(), Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Refused(time.Second)
+			p.Done()
+			for range 1000 {
+				time.Sleep(7777777 * time.Nanosecond)
+				if i == 1 {
+					explained(t, b, Cost{2})
+				}
+			}
+			if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+			s := b.slowPath().local.stored.Clone()
+			if i == 1 && len(*s.State.Logs) < 2 {
+				t.Error("no logs")
+			}
+			text, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			states[i] = string(text)
+		})
+	}
+	if states[0] != states[1] {
+		t.Errorf("%s\n\n%s", states[0], states[1])
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("key", PerSecond(10)))
+		explained(t, b, Cost{1})
+		if b.slow.Load() != nil {
+			t.Error("a look at a fast bucket makes it a slow one")
+		}
+	})
+}
+
+func TestExplainInWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second, hour := Limit{Capacity: 10, LeakRate: 10, Name: "per second"}, Limit{Capacity: 50, LeakRate: 0.0139, Name: "per hour"}
+		b := Must(NewBucket("github", second, hour))
+		says := func(b *Bucket, c Cost, want string) {
+			t.Helper()
+			if got := explained(t, b, c).String(); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		}
+		says(b, Cost{1}, `"github": would go now
+  limit "per second": level 0 of 10, room for 1 now
+  limit "per hour": level 0 of 50, room for 1 now`)
+		for range 5 {
+			if _, err := b.Acquire(t.Context(), Cost{10}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(60 * time.Second)
+		says(b, Cost{2}, `"github": would wait 1m19s for limit "per hour"
+  limit "per second": level 0 of 10, room for 2 now
+  limit "per hour": level 49.0965 of 50, room for 2 in 1m19s`)
+		says(b, Cost{11}, `"github": can never go: outbound: cost 11 is above the capacity of "github", per second: 10 at once, 10/s: it needs Capacity 11 or more
+  limit "per second": level 0 of 10, never room for 11
+  limit "per hour": level 49.0965 of 50, room for 11 in 12m6s`)
+		p, err := b.Acquire(t.Context(), Cost{0.5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Answered(Answer{Kind: AnswerRefused, Wait: 90 * time.Second, Reason: ReasonRate})
+		says(b, Cost{1}, `"github": would wait 1m30s for the hold to end
+  held for 1m30s (rate)
+  the API has refused the latest call
+  limit "per second": level 9.5 of 10, room for 1 in 50ms
+  limit "per hour": level 48.3455 of 50, room for 1 now`)
+		_ = b.Resume(t.Context())
+
+		b = Must(NewBucket("shop", PerSecond(1), AtOnce(1)))
+		if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in progress"
+  limit "1 per 1s": level 1 of 1, room for 1 in 1.01s
+  limit "1 in progress": 1 of 1 calls in progress`)
+	})
+}
+
+// An explanation is a value for logs and for JSON, of a key of any bytes.
+func TestAnExplanationIsAValue(t *testing.T) {
+	b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
+	e := explained(t, b, Cost{3})
+	if e.Because != CauseNever || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.Limits[0].Wait >= 0 {
+		t.Errorf("%+v", e)
+	}
+	text, err := json.Marshal(e)
+	var back struct {
+		Because, Err string
+		Limits       []struct {
+			Level, Units float64
+			Limit        Limit
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &back)
+	}
+	if err != nil || back.Because != "never" || !strings.Contains(back.Err, "above the capacity") || back.Limits[0].Units != 3 || back.Limits[0].Limit.Capacity != 2 {
+		t.Errorf("%v: %s", err, text)
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("slow", "call", e)
+	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || strings.Contains(line, "limit=") {
+		t.Error(line)
+	}
+	if Cause(200).String() != "unknown" {
+		t.Error(Cause(200))
+	}
+	if _, err := b.Explain(t.Context(), Cost{-1}); !errors.Is(err, ErrInvalidCost) {
+		t.Error(err)
+	}
+	var none *Bucket
+	if _, err := none.Explain(t.Context(), Cost{1}); !errors.Is(err, ErrNil) {
+		t.Error(err)
+	}
+}
+
+// Of what makes a call wait Explain tells the longest part, and of equal limits the first.
+func TestExplainTellsTheLongestPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("key", Limit{Capacity: 2, LeakRate: 1, Name: "first"}, Limit{Capacity: 2, LeakRate: 1, Name: "second"}))
+		is := func(c Cost, because Cause, limit string, wait time.Duration) {
+			t.Helper()
+			if e := explained(t, b, c); e.Because != because || e.Limit != limit || e.Wait != wait {
+				t.Errorf("%v, want %v for %q, %v", e, because, limit, wait)
+			}
+		}
+		is(Cost{2}, CauseNone, "", 0)
+		if _, err := b.Acquire(t.Context(), Cost{2}); err != nil {
+			t.Fatal(err)
+		}
+		is(Cost{2}, CauseLimit, "first", 2*time.Second)
+		time.Sleep(time.Second)
+		_ = b.Hold(t.Context(), time.Second/4) // in which the second leaks
+		is(Cost{2}, CauseLimit, "first", 5*time.Second/4)
+		is(Cost{1}, CauseHold, "", time.Second/4)
+		_ = b.Hold(t.Context(), time.Second)
+		is(Cost{2}, CauseHold, "first", 2*time.Second)
+		is(Cost{}, CauseHold, "", time.Second)
+	})
+}
+
+// Of a shared bucket Explain is one trip, and tells what a call of one unit waits for as that of a bucket
+// in this process does.
+func TestExplainOfASharedBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &countingStore{Store: leak.NewMemory()}
+		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
+		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
+		for i := range 12 {
+			for _, b := range []*Bucket{shared, local} {
+				_, _ = b.Acquire(t.Context(), Cost{1})
+			}
+			before := store.n
+			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
+			if store.n != before+1 {
+				t.Errorf("%d trips", store.n-before)
+			}
+			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {
+				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)
+			}
+			time.Sleep(17 * time.Second)
+		}
+	})
+}
+
+// countingStore counts the trips to a store.
+type countingStore struct {
+	leak.Store
+	n int
+}
+
+func (s *countingStore) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	s.n++
+	return s.Store.Update(ctx, key, op)
+}

@@ -1,0 +1,68 @@
+package queue_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// A queue explains with the calls that wait before, of which the bucket knows nothing yet, and the call then
+// goes when it was told.
+func TestExplainCountsThoseWhoWait(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for _, limit := range []outbound.Limit{outbound.PerSecond(10), outbound.Window(3, time.Second), {Capacity: 2, LeakRate: 1}} {
+			synctest.Test(t, func(t *testing.T) {
+				b := outbound.Must(outbound.NewBucket("key", limit))
+				if shared {
+					b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", limit))
+				}
+				q := queue.New(b, queue.Config{})
+				e, err := q.Explain(t.Context(), outbound.Cost{1})
+				if err != nil || e.Wait != 0 || e.Because != outbound.CauseNone || e.Ahead != 0 {
+					t.Errorf("%v, %v", e, err)
+				}
+				for range 20 {
+					go func() {
+						p, err := q.Acquire(t.Context(), outbound.Cost{1})
+						if err != nil {
+							t.Error(err)
+						}
+						p.Done()
+					}()
+				}
+				synctest.Wait()
+				e, err = q.Explain(t.Context(), outbound.Cost{1})
+				if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != outbound.CauseBooked || !strings.Contains(e.String(), "ahead of it") {
+					t.Errorf("%v, %v", e, err)
+				}
+				alone, _ := b.Explain(t.Context(), outbound.Cost{1})
+				if alone.Wait >= e.Wait || alone.Ahead != 0 {
+					t.Errorf("the bucket tells %v, and the queue %v", alone.Wait, e.Wait)
+				}
+				begin := time.Now()
+				if _, err := q.Acquire(t.Context(), outbound.Cost{1}); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(begin); took < e.Wait || limit.Capacity < 3 && took > e.Wait+50*time.Millisecond {
+					t.Errorf("%v: went after %v, and %v was told", limit, took, e.Wait)
+				}
+			})
+		}
+	}
+}
+
+func TestExplainOfAQueueThatCannotBe(t *testing.T) {
+	var none *queue.Queue
+	if _, err := none.Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+		t.Error(err)
+	}
+	if _, err := queue.New(nil, queue.Config{}).Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+		t.Error(err)
+	}
+}
