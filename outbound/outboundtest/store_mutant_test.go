@@ -96,7 +96,7 @@ func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 		delete(m.rows, key)
 	}
 	var row leak.Stored
-	if m.rows[key] != nil && json.Unmarshal(m.rows[key], &row) != nil {
+	if m.rows[key] != nil && row.UnmarshalBinary(m.rows[key]) != nil {
 		row.State.Speed = -1
 	}
 	if m.naive && row.State.Speed > 0 && now < row.State.At {
@@ -113,7 +113,7 @@ func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	r := op.ApplyAt(&row, now, unix)
 	if broken := m.broken; broken != nil {
 		if m.halfway {
-			m.rows[key], _ = json.Marshal(row)
+			m.rows[key], _ = row.AppendBinary(nil)
 		}
 		if m.hangs {
 			m.mu.Unlock()
@@ -131,7 +131,7 @@ func (m *mutant) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if m.save != nil {
 		m.save(&row)
 	}
-	m.rows[key], _ = json.Marshal(row)
+	m.rows[key], _ = row.AppendBinary(nil)
 	if m.result != nil {
 		m.result(&r)
 	}
