@@ -70,8 +70,10 @@ func instant(t *testing.T, s string) int64 {
 }
 
 // Whatever clocks do, each period begins where the one before ends, and holds the moment it
-// was asked for.
+// was asked for. Between two changes of the clocks, only the days of the first week and of the
+// last are looked at.
 func TestPeriodsFollowEachOtherWithoutAGap(t *testing.T) {
+	const week = 7 * 24 * 60 * 60
 	for _, name := range []string{"UTC", "America/Los_Angeles", "America/Havana", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia", "Pacific/Kwajalein",
 		"Africa/Cairo", "Africa/Casablanca", "Antarctica/Troll", "Asia/Manila", "America/Juneau", "Asia/Gaza", "Europe/Dublin"} {
 		for _, kind := range []leak.Kind{leak.Daily, leak.Monthly} {
@@ -88,6 +90,10 @@ func TestPeriodsFollowEachOtherWithoutAGap(t *testing.T) {
 					t.Fatalf("%s: a month begins on day %d", name, d)
 				}
 				p = q
+				begin, change := time.Unix(p.Begin, 0).In(z).ZoneBounds()
+				if near := change.Unix() - week; kind == leak.Daily && !change.IsZero() && p.Begin > begin.Unix()+week && p.End < near {
+					p = period(kind, z, near)
+				}
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -46,7 +45,9 @@ func draw(t *testing.T, dir string) *drawing {
 		parsed = append(parsed, f)
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: importer.ForCompiler(set, "source", nil)}
+	checking.Lock()
+	defer checking.Unlock()
+	config := types.Config{Importer: check(t)}
 	pkg, err := config.Check(module+"/outbound", set, parsed, info)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -177,22 +176,6 @@ func use(stmts string) string {
 	return uses.String()
 }
 
-// compile builds a file in the module's root, where its imports are found.
-func compile(t *testing.T, name, text string) error {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "build", "-o", os.DevNull, file)
-	cmd.Dir = ".."
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Logf("%s:\n%s\n%s", name, out, text)
-	}
-	return err
-}
-
 func TestGoBlocksOfTheReadmeCompile(t *testing.T) {
 	page, err := os.ReadFile(readme)
 	if err != nil {
@@ -205,9 +188,9 @@ func TestGoBlocksOfTheReadmeCompile(t *testing.T) {
 	for line, p := range programs(t, blocks) {
 		name := "line " + strconv.Itoa(line)
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if err := compile(t, name, p.file()); err != nil {
-				t.Error(err)
+			text := p.file()
+			if err := compile(t, text); err != nil {
+				t.Errorf("%v\n%s", err, text)
 			}
 		})
 	}
@@ -282,7 +265,6 @@ func TestGoBlocksAreCompiledByTheirForm(t *testing.T) {
 		{"syntax error", []string{imports + "\nb := := 1\n"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			page := "# Title\n"
 			for _, b := range c.blocks {
 				page += "\n```go\n" + b + "```\n\n```\nnot Go\n```\n"
@@ -296,7 +278,7 @@ func TestGoBlocksAreCompiledByTheirForm(t *testing.T) {
 				t.Fatalf("not one program at line 3: %v", all)
 			}
 			text := all[3].file()
-			if err := compile(t, c.name, text); (err == nil) != c.ok {
+			if err := compile(t, text); (err == nil) != c.ok {
 				t.Errorf("%v, want success %v, of\n%s", err, c.ok, text)
 			}
 		})
