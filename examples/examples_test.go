@@ -3,6 +3,7 @@ package examples
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -31,6 +32,10 @@ var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY",
 var programs string
 
 func TestMain(m *testing.M) {
+	// The examples wait most of the time. All of them run at once, however few processors there are.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
 	status := m.Run()
 	if programs != "" {
 		_ = os.RemoveAll(programs)

@@ -10,11 +10,13 @@ import (
 )
 
 func TestTheExam(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	s := newShelf()
 	outboundtest.TestStore(t, func(*testing.T) leak.Store { return s.worker(engine.Config{}) })
 }
 
 func TestTheExamOverABadLine(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	s := newShelf()
 	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
 		// The line loses no reply. A repeated reply tells the state of a moment ago, and the
@@ -26,6 +28,7 @@ func TestTheExamOverABadLine(t *testing.T) {
 }
 
 func TestTheExamOfAGoodStoreOnRows(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	s := newTable()
 	outboundtest.TestStore(t, func(*testing.T) leak.Store { return newRowStore(s, time.Minute) })
 }
