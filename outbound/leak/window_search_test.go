@@ -41,11 +41,11 @@ var windows = []setting{
 	{name: "window changed", shapes: [][]Limit{{named(moving(2, s1))}, {named(moving(3, s1))}, {named(moving(1, 2*s1))}, {named(Limit{Capacity: 1, Rate: 1})}}, costs: costs(1), fates: []int{0}, ops: "cs", events: 2, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window changed, void", shapes: [][]Limit{{named(moving(1, 2*s1))}, {named(moving(2, s1))}, {named(fixed(2, s1))}}, costs: costs(1), fates: []int{0}, ops: "cvu", events: 2, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
 	{name: "window changed, resumed", shapes: [][]Limit{{named(moving(2, s1)), {Capacity: 1, Rate: 1}}, {named(moving(3, 2*s1)), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 0}, {0, 1}}, fates: []int{0}, ops: "ceh", events: 3, holds: []time.Duration{s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
-	{name: "fixed", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "", fills: 6, depth: 9, steps: []time.Duration{s1 / 4, s1}},
-	{name: "fixed returns", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 5, depth: 7, steps: []time.Duration{s1 / 4, s1}},
+	{name: "fixed", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "", fills: 6, depth: 8, steps: []time.Duration{s1 / 4, s1}},
+	{name: "fixed returns", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "su", fills: 5, depth: 6, steps: []time.Duration{s1 / 4, s1}},
 	{name: "fixed beside", shapes: [][]Limit{{{Capacity: 4, Rate: 8}, fixed(3, s1)}}, costs: []Units{{1, 1}, {4, 0}}, fates: []int{0}, ops: "hus", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 5, s1 / 2}},
 	{name: "fixed joint", shapes: [][]Limit{{fixed(3, 2*s1), {Capacity: 1, Rate: 2}}}, costs: []Units{{1, 1}, {2, 1}, {0, 1}}, fates: []int{0}, ops: "s", fills: 6, depth: 5, steps: []time.Duration{s1 / 2, s1}},
-	{name: "fixed held", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "her", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1 / 2, s1}},
+	{name: "fixed held", shapes: [][]Limit{{fixed(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "her", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 }
 
 // windowTurns are worlds of workers with different windows for one key.
