@@ -147,6 +147,21 @@ func (s *keyShard[K]) get(hash uint64, key K) entry {
 	return s.find(hash, key)
 }
 
+// all yields the keys and their limiters, without the lock, until yield returns false.
+func (s *keyShard[K]) all(yield func(K, Limiter) bool) bool {
+	for b := range s.buckets.all() {
+		if key, ok := any(b.key).(K); ok && !yield(key, b) {
+			return false
+		}
+	}
+	for l := range s.others.all() {
+		if !yield(l.key, entryOf(l.limiter).Limiter) {
+			return false
+		}
+	}
+	return true
+}
+
 // insertLocked adds a limiter that is not there.
 func (s *keyShard[K]) insertLocked(hash uint64, key K, l Limiter) {
 	if b, ok := l.(*Bucket); ok && any(b.key) == any(key) {

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"iter"
 	"math/rand/v2"
 	"sync/atomic"
 )
@@ -51,6 +52,18 @@ func place[V any](slots []slotOf[V], hash uint64, v *V) {
 	}
 	slots[i].hash.Store(hash)
 	slots[i].value.Store(v)
+}
+
+// all returns the values. Beside a change it may miss one, or have one twice.
+func (t *table[V]) all() iter.Seq[*V] {
+	return func(yield func(*V) bool) {
+		slots := t.load()
+		for i := range slots {
+			if v := slots[i].value.Load(); v != nil && !yield(v) {
+				return
+			}
+		}
+	}
 }
 
 // remove frees slot i, and moves those up that were pushed behind it.
