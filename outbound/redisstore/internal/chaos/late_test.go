@@ -76,6 +76,10 @@ func measure(t *testing.T) *lateness {
 // goroutine that waits for it, and in the API.
 const hops = 4
 
+// nearby is for how long after a delay another may have been as long that nobody has measured: a busy
+// machine stops one thread and not the one that watches.
+const nearby = 250 * time.Millisecond
+
 // of returns how late the machine may have made a call that the API saw at a time.
 func (l *lateness) of(at time.Time) time.Duration {
 	l.mu.Lock()
@@ -87,7 +91,7 @@ func (l *lateness) of(at time.Time) time.Duration {
 	worst := time.Millisecond // watch does not tell of delays up to this
 	for {
 		// A worse delay widens the time in which to look for others.
-		from, again := at.Add(-hops*worst), false
+		from, again := at.Add(-max(nearby, hops*worst)), false
 		first, _ := slices.BinarySearchFunc(l.all, from, func(d delay, t time.Time) int { return d.to.Compare(t) })
 		for _, d := range l.all[first:] {
 			if d.to.After(at.Add(l.longest)) {
@@ -150,6 +154,10 @@ func TestLatenessExplainsCallsThatComeTogetherAndNoMore(t *testing.T) {
 	early := late.of
 	require.Equal(t, hops*100*time.Millisecond, late.of(at(1052)))
 	require.Equal(t, hops*time.Millisecond, late.of(at(2900)))
+	require.Equal(t, hops*time.Millisecond, late.of(at(3250)), "no delay of a millisecond is told")
+	late.tell(delay{at(4000), at(4020)})
+	require.Equal(t, hops*20*time.Millisecond, late.of(at(4200)), "nearby")
+	require.Equal(t, hops*time.Millisecond, late.of(at(4300)))
 
 	// Two calls at once and then one every 100 ms. The API sees those of the last 400 ms
 	// together, after 1 s.
