@@ -26,6 +26,22 @@ func TestARowIsKeptForLongEnoughAndNotMuchLonger(t *testing.T) {
 	})
 }
 
+// A call that has cost far more than its capacity leaves a level that leaks for ages. The row must not
+// go at once because its time overflows.
+func TestALevelThatLeaksForAgesIsKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var keep time.Duration
+		rows := &keeping{table: newTable(), keep: &keep}
+		bucket := shared(rowstore.New(rows, rowstore.Config{}), "key", outbound.Limit{Capacity: 10, LeakRate: 1e-5})
+		permit, err := bucket.Acquire(context.Background(), outbound.Cost{1})
+		require.NoError(t, err)
+		permit.Settle(outbound.Cost{1e9})
+		_, err = bucket.State(context.Background())
+		require.NoError(t, err)
+		require.InDelta(t, 100, keep.Hours()/24/365, 1)
+	})
+}
+
 // keeping are rows that tell for how long they are to be kept.
 type keeping struct {
 	*table

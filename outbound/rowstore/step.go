@@ -23,6 +23,8 @@ type step struct {
 	at   time.Duration
 	sent atomic.Int32 // attempts
 
+	pause time.Duration // of an attempt that finds the row locked
+
 	mu    sync.Mutex
 	tries []*made // by attempts that have locked the row; each may have been written
 }
@@ -45,12 +47,16 @@ func (s *step) make(was *row, now time.Duration, try int) *made {
 	}
 	m.row = was.next(bucket, record{s.worker, m.number}, random())
 	m.bytes = m.row.append(nil)
-	m.keep = max(0, m.reply.Expire) + time.Minute
+	m.keep = min(max(0, m.reply.Expire), forLong) + time.Minute
 	if m.reply.Stamp != 0 {
 		m.keep += 30 * 24 * time.Hour
 	}
 	return m
 }
+
+// forLong is the longest that a row has to be kept. A limit drains in less, but for what a call has cost
+// beyond its capacity.
+const forLong = 100 * 365 * 24 * time.Hour
 
 // numberOf returns the number of a step on record. Later steps of a worker have higher ones.
 func numberOf(t *engine.Trip, try int) uint64 { return uint64(t.Seq)<<8 | uint64(try&0xff) }
