@@ -26,6 +26,14 @@ type carrier struct {
 // awaited.
 const maxCalls, maxLocks = 6, 2
 
+// maxRaces is how many races a key loses before its next step locks the row. After the first one the
+// worker knows the row as it is, and where others seldom write it the next swap is enough. That takes
+// two trips, and a lock three.
+const maxRaces = 2
+
+// How long a key waits after it has found its row locked, at first and at most.
+const firstPause, lastPause = 5 * time.Millisecond, 100 * time.Millisecond
+
 func newCarrier(rows Rows, config *Config) *carrier {
 	c := &carrier{rows: rows, config: config, worker: random(), slots: make(chan struct{}, maxCalls), locks: make(chan struct{}, maxLocks)}
 	c.locker, _ = rows.(Locker)
@@ -39,7 +47,10 @@ func (c *carrier) Compose(t *engine.Trip) {
 		k = &key{name: c.config.name(t.Key.Bucket)}
 		t.Key.State = k
 	}
-	s := &step{carrier: c, trip: t, name: k.name, lock: t.Key.Apart, at: t.Clock.Truncate(time.Microsecond)}
+	s := &step{carrier: c, trip: t, name: k.name, at: t.Clock.Truncate(time.Microsecond)}
+	if t.Key.Apart {
+		s.lock, s.pause = k.pause == 0, k.pause
+	}
 	t.State = s
 	if k.row == nil || s.at == 0 {
 		return
@@ -51,24 +62,34 @@ func (c *carrier) Compose(t *engine.Trip) {
 
 // Send implements [engine.Carrier].
 func (c *carrier) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt) {
-	if len(todo) == 1 && todo[0].State.(*step).lock {
+	first := todo[0].State.(*step)
+	if first.lock {
 		c.lock(ctx, &todo[0])
 		return
 	}
-	leave, err := enter(ctx, c.slots)
-	if err == nil {
-		defer leave()
-		err = c.swap(ctx, todo)
-	}
-	for i := range todo {
-		if err != nil {
+	if err := c.swap(ctx, todo); err != nil {
+		for i := range todo {
 			todo[i].Err = err
+		}
+		return
+	}
+	if n, _ := todo[0].Note.(*note); n != nil && n.busy && first.pause > 0 { // it goes apart, so nobody else waits
+		timer := time.NewTimer(first.pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
 		}
 	}
 }
 
 // swap makes attempts at steps, with one call of Swap.
 func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
+	leave, err := enter(ctx, c.slots)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	slices.SortFunc(todo, func(a, b engine.Attempt) int {
 		return bytes.Compare(a.State.(*step).name, b.State.(*step).name)
 	})
@@ -116,12 +137,13 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 		return
 	}
 	a.Arrived = time.Now()
-	if sw.Busy {
+	switch {
+	case sw.Busy:
 		n = &note{busy: true}
-	} else if sw.Row.Token != 0 && sw.Clock <= 0 {
+	case sw.Clock <= 0:
 		a.Err = errNoClock
 		return
-	} else if sw.New != nil && !sw.Done {
+	case sw.New != nil && !sw.Done:
 		a.Err = errNotDone
 		return
 	}
@@ -146,23 +168,26 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Denied
 	}
 	k, s, n := a.Key.State.(*key), a.State.(*step), a.Note.(*note)
-	if m := n.made; m != nil {
-		if m.bytes != nil {
-			k.wrote(m, a.Now)
-		}
-		a.Loss = k.see(n.row, c.worker, a.Now)
-		a.Key.Apart = s.lock && n.race // others still write the row
-		return engine.Done
-	}
 	if n.busy {
-		a.Key.Apart = c.locker != nil
+		k.pause = min(max(2*k.pause, firstPause), lastPause)
+		a.Key.Apart = true
 		if a.Err = errBusy; s.doubts() { // the attempt before may be what has locked it
 			return engine.Later
 		}
 		return engine.Anew
 	}
+	k.pause = 0
+	if m := n.made; m != nil {
+		if m.bytes != nil {
+			k.wrote(m, a.Now)
+		}
+		a.Loss = k.see(n.row, c.worker, a.Now)
+		if a.Key.Apart = s.lock && n.race; !a.Key.Apart { // else others still write the row
+			k.races = 0
+		}
+		return engine.Done
+	}
 	a.Loss = k.see(n.row, c.worker, a.Now)
-	a.Key.Apart = n.race && !s.lock && c.locker != nil && n.row.token != 0
 	switch {
 	case n.lost:
 		a.Err = errUnknown
@@ -171,7 +196,9 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		a.Err = errLate
 	case n.race:
 		a.Err = errRace
+		k.races++
 	}
+	a.Key.Apart = c.locker != nil && k.races >= maxRaces && n.row.token != 0
 	return engine.Anew
 }
 

@@ -16,8 +16,8 @@
 //
 // If another worker has written the row, the swap fails, and the worker computes again from the
 // row as it is. A worker that is further away than others would lose each such race. So where
-// the rows can be locked, as [Locker] does, a worker that has lost a race locks the row for its
-// next step, and goes on to lock it while others write it.
+// the rows can be locked, as [Locker] does, a worker that has lost two races in a row locks the row for
+// its next step, and goes on to lock it while others write it.
 //
 // A step is carried out exactly once, however often replies are lost. Each attempt at it sends the same
 // bytes. The row has a record of the last step of each worker, for the 32 workers that wrote it
@@ -36,8 +36,8 @@
 // No operation takes longer than Config.Timeout. Until then the store repeats it, and then all
 // callers that wait get an error that is [outbound.ErrAway]. For a moment, 20 ms to 250 ms, the
 // store answers every call so at once, while one request finds out whether the rows are back.
-// A row that somebody keeps locked delays its own key only. Its calls fail after Config.Timeout
-// with an error that is not ErrAway.
+// A row that somebody keeps locked delays its own key only. The store asks for it again after 5 ms to
+// 100 ms. Its calls fail after Config.Timeout with an error that is not ErrAway.
 //
 // # What it costs
 //

@@ -10,6 +10,9 @@ type key struct {
 	name []byte
 	row  *row // as it was last seen; nil: it was never seen
 
+	races int           // that it has lost since its last step that went well
+	pause time.Duration // after it finds the row locked once more; 0: it has not found it so
+
 	heard uint64        // the last step that is known to be on record; 0: none
 	born  time.Duration // the bucket's life at that time
 	until time.Duration // before which the row should be there, by the rows' clock
@@ -30,7 +33,7 @@ func (k *key) see(r *row, worker uint64, clock time.Duration) (loss error) {
 		switch {
 		case ok && number < k.heard:
 			loss = errOlder
-		case !ok && !r.full() && r.bucket.State.Born != k.born && clock < k.until:
+		case !ok && !r.full() && r.bucket.State.Born != k.born && clock < k.until && !r.garbage():
 			loss = errGone
 		}
 		if loss != nil {

@@ -69,6 +69,9 @@ func read(from Row) *row {
 	return r
 }
 
+// garbage reports whether the row's bytes make no sense.
+func (r *row) garbage() bool { return r.bucket.State.Speed < 0 }
+
 // number returns the number of a worker's last step, and whether the row has a record of it.
 func (r *row) number(worker uint64) (number uint64, ok bool) {
 	for _, l := range r.last {

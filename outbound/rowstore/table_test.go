@@ -23,6 +23,7 @@ type table struct {
 	locks  map[string]chan struct{} // by key; full while the row is locked
 	writes int
 	asked  int // swaps and locks
+	trips  int // as package pgstore makes them: one for a swap of any rows, three for a lock
 }
 
 func newTable() *table {
@@ -51,6 +52,7 @@ func (t *table) write(s *rowstore.Swap) {
 func (t *table) Swap(_ context.Context, swaps []rowstore.Swap) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.trips++
 	for i := range swaps {
 		s := &swaps[i]
 		t.asked++
@@ -84,6 +86,7 @@ func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func())
 	t.mu.Lock()
 	s.Row, s.Clock = t.rows[string(s.Key)], t.clock()
 	t.asked++
+	t.trips += 3
 	t.mu.Unlock()
 	if s.Row.Token == 0 {
 		return nil

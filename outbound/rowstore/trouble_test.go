@@ -50,6 +50,68 @@ func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
 	})
 }
 
+// Those who wait for locked rows do not take the places of keys whose workers take turns by locks.
+func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, even: true, delay: time.Millisecond}
+		s := rowstore.New(line, rowstore.Config{})
+		const stuck = 5
+		for i := range stuck {
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.NoError(t, err)
+			lock := rows.lockOf(s.Key(fmt.Sprint(i)))
+			lock <- struct{}{}
+			defer func() { <-lock }()
+		}
+		until := time.Now().Add(5 * time.Second)
+		each(stuck+3, func(i int) {
+			of, key := s, fmt.Sprint(i)
+			if i >= stuck {
+				of, key = rowstore.New(line, rowstore.Config{}), "key"
+			}
+			for time.Now().Before(until) {
+				start := time.Now()
+				_, err := of.Update(context.Background(), key, calls(1))
+				if i < stuck {
+					require.ErrorContains(t, err, "keeps the row locked")
+					continue
+				}
+				require.NoError(t, err)
+				require.Less(t, time.Since(start), 100*time.Millisecond)
+			}
+		})
+	})
+}
+
+// Rows that cannot be locked by the store may be locked by others.
+func TestALockedRowIsNotAskedForWithoutAPause(t *testing.T) {
+	for _, form := range []string{"locks", "no locks"} {
+		bubble(t, func(t *testing.T) {
+			rows := newTable()
+			line := &badRows{table: rows, even: true, delay: time.Millisecond}
+			s := rowstore.New(forms(line)[form], rowstore.Config{})
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			lock := rows.lockOf(s.Key("key"))
+			lock <- struct{}{}
+			var before, after int
+			rows.set(func() { before = rows.asked })
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, leak.ErrAway)
+			rows.set(func() { after = rows.asked })
+			require.Less(t, after-before, 30)
+			time.AfterFunc(300*time.Millisecond, func() { <-lock })
+			start := time.Now()
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			require.Less(t, time.Since(start), 500*time.Millisecond)
+			require.InDelta(t, 2, rows.level(t, "key"), 0.1)
+		})
+	}
+}
+
 func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := &hanging{Locker: newTable()}
@@ -159,7 +221,9 @@ func (u untold) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 		if !u.clock {
 			swaps[i].Clock = 0
 		}
-		swaps[i].Busy, swaps[i].Done = u.clock, false
+		if u.clock { // others write the row again and again
+			swaps[i].Done, swaps[i].Row = false, rowstore.Row{Token: uint64(u.asked)}
+		}
 	}
 	return err
 }
@@ -205,6 +269,10 @@ func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
 				require.NoError(t, err)
 				require.InDelta(t, 10, state.Level, 0.1)
 				require.Equal(t, []rowstore.EventKind{rowstore.EventGarbage}, told.kinds())
+				rows.set(func() { rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 6, Bytes: b} })
+				_, err = bucket.State(context.Background())
+				require.NoError(t, err)
+				require.Equal(t, []rowstore.EventKind{rowstore.EventGarbage, rowstore.EventGarbage}, told.kinds(), "and no loss: the bucket is full")
 				slow := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1})
 				time.Sleep(11 * time.Second)
 				_, err = slow.Acquire(context.Background(), outbound.Cost{1})
