@@ -74,7 +74,7 @@ func (t *table) Lock(ctx context.Context, s *rowstore.Swap, compute func()) erro
 // lock is Lock by a worker that is one way from the table.
 func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func()) error {
 	l := t.lockOf(s.Key)
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
 	defer cancel()
 	select {
 	case l <- struct{}{}:

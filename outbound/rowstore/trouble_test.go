@@ -339,10 +339,11 @@ func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
 		s := rowstore.New(line, rowstore.Config{Timeout: time.Minute})
 		var mu sync.Mutex
 		got := 0
+		const rounds = 120
 		each(16, func(i int) {
 			op := calls(1)
 			op.Into = make([]leak.Charge, 0, 1)
-			for range 30 {
+			for range rounds {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i)*time.Millisecond/4)
 				op.Costs[0][0] = 1
 				r, err := s.Update(ctx, "key", op)
@@ -360,6 +361,6 @@ func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
 		level := rows.level(t, "key")
 		require.Greater(t, got, 10)
 		require.GreaterOrEqual(t, level, float64(got)-0.1)
-		require.Less(t, level, float64(got)+0.5*float64(16*30-got), "most of what nobody has come back")
+		require.Less(t, level, float64(got)+0.5*float64(16*rounds-got), "most of what nobody has come back")
 	})
 }

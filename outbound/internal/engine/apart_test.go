@@ -2,8 +2,10 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,7 +75,7 @@ func (l *locking) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 			if todo[i].Err == nil {
 				l.porter.Send(ctx, to, todo[i:i+1])
 			}
-		case <-ctx.Done():
+		case <-time.After(450 * time.Millisecond):
 			todo[i].Err = errRace
 		}
 		l.mu.Lock()
@@ -144,6 +146,42 @@ func TestALockedKeyDelaysNoOther(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, told)
 	})
+}
+
+// What a key was told before the server fell silent is not why its operations fail.
+func TestAKeyThatWasLockedIsAwayOnceTheServerIsSilent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := &locking{porter: &porter{newShelf()}, locked: make(map[string]chan struct{})}
+		e := engine.New(engine.Config{Carrier: &silent{locking: l}, Timeout: time.Second})
+		defer l.lock("key")()
+		each(3, func(i int) {
+			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+			_, err := e.Update(context.Background(), "key", calls(1))
+			require.ErrorIs(t, err, leak.ErrAway)
+		})
+	})
+}
+
+// silent answers one trip.
+type silent struct {
+	*locking
+	asked atomic.Bool
+}
+
+func (s *silent) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+	if s.asked.Swap(true) {
+		<-ctx.Done()
+		todo[0].Err = ctx.Err()
+		return
+	}
+	s.locking.Send(ctx, to, todo)
+}
+
+func (s *silent) Take(a *engine.Attempt) engine.Verdict {
+	if errors.Is(a.Err, context.DeadlineExceeded) {
+		return engine.Later
+	}
+	return s.locking.Take(a)
 }
 
 func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T) {

@@ -270,11 +270,7 @@ func (b *batch) late() {
 func (b *batch) giveUpApart() outcome {
 	t := b.trips[0]
 	t.done, t.queue.fence, t.queue.Apart = true, true, false
-	err := t.queue.cause
-	if err == nil || b.last != nil {
-		err = b.pipe.shard.config.Carrier.Away(b.cause())
-	}
-	return b.pipe.shard.refuse(t, err)
+	return b.pipe.shard.refuse(t, b.pipe.shard.config.Carrier.Away(b.cause()))
 }
 
 // failed keeps the reason why there was no answer. An error that only says that the time is up

@@ -16,6 +16,7 @@ type keyQueue struct {
 	queued  bool  // in pipe.ready
 	fence   bool  // what became of the last trip is not known
 	cause   error // why the last trip was Anew; nil: it was not
+	caused  time.Time
 	used    time.Time
 
 	refusal refusal

@@ -181,7 +181,7 @@ func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 // anew has the operations of a trip go with the next one: nothing was done.
 func (sh *shard) anew(a *Attempt) outcome {
 	t, q := a.Trip, a.queue
-	q.cause = a.Err
+	q.cause, q.caused = a.Err, time.Now()
 	for _, w := range t.ops {
 		if w.gone && w.tells && !w.reported {
 			sh.lose(q, errUntold)

@@ -93,7 +93,9 @@ func (sh *shard) lapse() {
 	defer sh.mu.Unlock()
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
-		if w.err = w.queue.cause; w.err == nil {
+		// A key whose trips end with Anew has an answer every now and then. If there was none for
+		// long, the server is silent.
+		if w.err = w.queue.cause; w.err == nil || now.Sub(w.queue.caused) > sh.config.Timeout/2 {
 			w.err = sh.config.Carrier.Away(sh.config.silent())
 		}
 		sh.drop(w, w.err)
