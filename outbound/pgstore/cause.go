@@ -47,6 +47,7 @@ func transient(state string) bool {
 		"08",           // no connection
 		"25006",        // it only reads: a replica that may be promoted
 		"25P03",        // the transaction was idle for too long
+		"25P04",        // or took too long
 		"40001", "40P", // another transaction was in the way
 		"53",             // no connection, memory or disk left
 		lockNotAvailable, //

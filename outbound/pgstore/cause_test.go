@@ -21,7 +21,7 @@ func (f failure) SQLState() string { return string(f) }
 func TestErrorsThatAWaitMayCure(t *testing.T) {
 	r := &rows{db: new(sql.DB)}
 	for state, away := range map[failure]bool{
-		"08006": true, "25006": true, "25P03": true, "40001": true, "40P01": true, "53300": true, "53100": true,
+		"08006": true, "25006": true, "25P03": true, "25P04": true, "40001": true, "40P01": true, "53300": true, "53100": true,
 		"55P03": true, "57014": true, "57P01": true, "57P03": true,
 		"42P01": false, "42883": false, "3F000": false, "42501": false, "28000": false, "28P01": false, "3D000": false,
 		"0A000": false, "22P02": false, "26000": false, "42P05": false, "25001": false,

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -72,9 +73,9 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 // row, and to write it and commit. Whatever the role's default is, the transaction sees what
 // the one before it has written.
 func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
-	patience := 3 * time.Second / 4
+	patience := time.Second / 2
 	if until, ok := ctx.Deadline(); ok {
-		patience = min(patience, 3*time.Until(until)/4)
+		patience = min(patience, time.Until(until)/2)
 	}
 	if s.Busy = patience < time.Millisecond; s.Busy {
 		return nil
@@ -84,7 +85,7 @@ func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error
 		return r.explain(err)
 	}
 	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
+	if _, err := conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		discard(conn)
 		return r.explain(err)
 	}
@@ -94,10 +95,12 @@ func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error
 	switch {
 	case err == nil:
 		s.Row.Token, s.Clock = uint64(token), time.Duration(clock)*time.Microsecond
+		if token == 0 {
+			break
+		}
 		if compute(); s.New != nil {
 			end = r.writeSQL(s) + "; COMMIT"
 		}
-	case err == sql.ErrNoRows:
 	case stateOf(err) == lockNotAvailable:
 		s.Busy = true
 	default:
@@ -120,8 +123,10 @@ func (r *rows) writeSQL(s *rowstore.Swap) string {
 		r.update, int64(s.Token), s.New, s.Keep.Microseconds(), s.Key)
 }
 
-// milliseconds writes a time as a setting of PostgreSQL. 0 would be for ever.
-func milliseconds(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
+// milliseconds writes a time as a setting of PostgreSQL, an int32. 0 would be for ever.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(1, d.Milliseconds()), math.MaxInt32), 10)
+}
 
 // discard closes a connection that may be in a transaction.
 func discard(conn *sql.Conn) {

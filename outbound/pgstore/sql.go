@@ -14,7 +14,7 @@ const table = "dripfeed_buckets"
 const version = "_1"
 
 // names are how the SQL writes the names of a Config.
-type names struct{ schema, table, index, swap, lock string }
+type names struct{ schema, table, index, inSchema, swap, lock string }
 
 func (c *Config) names() names {
 	t := c.Table
@@ -27,7 +27,7 @@ func (c *Config) names() names {
 		}
 		return quote(c.Schema) + "." + quote(name)
 	}
-	n := names{table: in(t), index: quote(t + "_expires"), swap: in(t + "_swap" + version), lock: in(t + "_lock" + version)}
+	n := names{table: in(t), index: quote(t + "_expires"), inSchema: in(t + "_expires"), swap: in(t + "_swap" + version), lock: in(t + "_lock" + version)}
 	if c.Schema != "" {
 		n.schema = quote(c.Schema)
 	}
@@ -39,15 +39,24 @@ func quote(name string) string {
 	return `"` + strings.ReplaceAll(strings.ReplaceAll(name, "\x00", ""), `"`, `""`) + `"`
 }
 
+// literal returns a text as SQL writes it.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
 // SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It
-// may run again, and changes nothing then. Run it in one transaction.
+// may run again, and changes nothing then, nor waits for anybody who uses the table. Run it in
+// one transaction.
 func (c Config) SQL() string {
 	n := c.names()
-	schema := ""
-	if n.schema != "" {
-		schema = "CREATE SCHEMA IF NOT EXISTS " + n.schema + ";\n"
+	body := "$$" // encloses the functions, and is in no name
+	for strings.Contains(n.table, body) {
+		body = "$b" + body[1:]
 	}
-	return schema + strings.NewReplacer("TABLE_NAME", n.table, "INDEX_NAME", n.index, "SWAP_NAME", n.swap, "LOCK_NAME", n.lock).Replace(schemaSQL)
+	text := schemaSQL
+	if n.schema != "" {
+		text = makeSchemaSQL + text
+	}
+	return strings.NewReplacer("$$", body, "SCHEMA_NAME", n.schema, "SCHEMA_TEXT", literal(n.schema), "TABLE_NAME", n.table,
+		"INDEX_NAME", n.index, "INDEX_TEXT", literal(n.inSchema), "SWAP_NAME", n.swap, "LOCK_NAME", n.lock).Replace(text)
 }
 
 // SQLDown returns the SQL that undoes SQL. The buckets are gone then.
@@ -57,7 +66,8 @@ func (c Config) SQLDown() string {
 }
 
 // Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
-// start. The role needs the right to create in the schema.
+// start. The role needs the right to create in the schema, and has to own what is there already.
+// If there is no such schema, it needs the right to create one.
 func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 	if db == nil {
 		return errNoDB
@@ -85,7 +95,18 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 	return tx.Commit()
 }
 
-// schemaSQL makes the table and the functions. Times are microseconds of the Unix time.
+// makeSchemaSQL makes the schema. CREATE SCHEMA IF NOT EXISTS needs the right to create one although it
+// is there.
+const makeSchemaSQL = `DO $$ BEGIN
+	IF to_regnamespace(SCHEMA_TEXT) IS NULL THEN
+		CREATE SCHEMA SCHEMA_NAME;
+	END IF;
+END $$;
+
+`
+
+// schemaSQL makes the table and the functions. CREATE INDEX IF NOT EXISTS locks the table although the
+// index is there, and all workers would wait. Times are microseconds of the Unix time.
 //
 // The clock is clock_timestamp(), read once the row is locked: now() is older than that. Only the
 // sweep of expired rows compares with now(), which an index can be read by. expires is indexed,
@@ -93,11 +114,16 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 // Rows are never compressed or stored elsewhere, so that an update writes one tuple.
 const schemaSQL = `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	key     bytea PRIMARY KEY,
-	token   bigint NOT NULL,
+	token   bigint NOT NULL CHECK (token <> 0),
 	state   bytea NOT NULL,
 	expires timestamptz NOT NULL
 ) WITH (fillfactor = 70, toast_tuple_target = 8160, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_scale_factor = 0.01);
-CREATE INDEX IF NOT EXISTS INDEX_NAME ON TABLE_NAME (expires);
+
+DO $$ BEGIN
+	IF to_regclass(INDEX_TEXT) IS NULL THEN
+		CREATE INDEX INDEX_NAME ON TABLE_NAME (expires);
+	END IF;
+END $$;
 
 CREATE OR REPLACE FUNCTION SWAP_NAME(keys text, olds text, tokens text, times text, states text, keeps text, durable boolean)
 RETURNS TABLE (done boolean, busy boolean, token bigint, state bytea, clock bigint)
@@ -125,8 +151,13 @@ BEGIN
 					(SELECT b.key FROM TABLE_NAME b WHERE b.expires < now() ORDER BY b.expires LIMIT 2 FOR UPDATE SKIP LOCKED);
 				clock := extract(epoch FROM clock_timestamp()) * 1000000;
 				IF clock - t[i] BETWEEN 0 AND 1000000 THEN
-					INSERT INTO TABLE_NAME VALUES (k[i], n[i], s[i], clock_timestamp() + 2 * keep) ON CONFLICT DO NOTHING;
-					done := FOUND;
+					BEGIN
+						PERFORM set_config('lock_timeout', '50', true);
+						INSERT INTO TABLE_NAME VALUES (k[i], n[i], s[i], clock_timestamp() + 2 * keep) ON CONFLICT DO NOTHING;
+						done := FOUND;
+					EXCEPTION WHEN lock_not_available THEN -- somebody makes the row, and does not commit
+						busy := true;
+					END;
 				END IF;
 			ELSE
 				PERFORM 1 FROM TABLE_NAME b WHERE b.key = k[i] AND b.token = o[i] FOR NO KEY UPDATE SKIP LOCKED;
@@ -158,17 +189,14 @@ CREATE OR REPLACE FUNCTION LOCK_NAME(locked bytea, patience text, idle text, dur
 RETURNS TABLE (token bigint, state bytea, clock bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-	is_token bigint;
-	is_state bytea;
 BEGIN
 	IF NOT durable THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	PERFORM set_config('lock_timeout', patience, true), set_config('idle_in_transaction_session_timeout', idle, true);
-	SELECT b.token, b.state INTO is_token, is_state FROM TABLE_NAME b WHERE b.key = locked FOR NO KEY UPDATE;
-	IF FOUND THEN
-		RETURN QUERY SELECT is_token, is_state, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-	END IF;
+	SELECT b.token, b.state INTO token, state FROM TABLE_NAME b WHERE b.key = locked FOR NO KEY UPDATE;
+	token := coalesce(token, 0); -- there is no row
+	clock := extract(epoch FROM clock_timestamp()) * 1000000;
+	RETURN NEXT;
 END $$;
 `

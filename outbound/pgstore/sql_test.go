@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -19,8 +21,9 @@ func TestNamesAreQuoted(t *testing.T) {
 	} {
 		text := c.config.SQL()
 		require.Contains(t, text, "CREATE TABLE IF NOT EXISTS "+c.table+" (")
-		require.Equal(t, c.config.Schema != "", strings.HasPrefix(text, "CREATE SCHEMA"))
+		require.Equal(t, c.config.Schema != "", strings.Contains(text, "CREATE SCHEMA"))
 		require.NotContains(t, text, "_NAME")
+		require.NotContains(t, text, "_TEXT")
 		require.Contains(t, c.config.SQLDown(), "DROP TABLE IF EXISTS "+c.table+";")
 	}
 }
@@ -32,6 +35,12 @@ func TestTheSQLHasNoSessionState(t *testing.T) {
 		require.NotContains(t, text, word)
 	}
 	require.Equal(t, strings.Count(text, "set_config("), strings.Count(text, ", true)"), "each setting is of its transaction")
+}
+
+func TestSettingsOfTimes(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "1", -time.Hour: "1", time.Second: "1000", math.MaxInt64: "2147483647"} {
+		require.Equal(t, want, milliseconds(d))
+	}
 }
 
 func TestArraysAsText(t *testing.T) {

@@ -2,10 +2,12 @@ package pgtest
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -63,7 +65,8 @@ func TestACrashOfTheServer(t *testing.T) {
 func TestAReplicaIsPromoted(t *testing.T) {
 	settings := []string{"wal_level=replica", "max_wal_senders=4"}
 	x := newTables(t, ownServer(t, settings...))
-	replica := x.replica(t, settings...)
+	wal := newProxy(t, x.server)
+	replica := wal.in(x.server).replica(t, settings...)
 	limit := outbound.Limit{Capacity: 300, LeakRate: 1e-6}
 	var told events
 	line := newProxy(t, x.server)
@@ -77,25 +80,51 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		return replica.one(t, "SELECT count(*) FROM "+x.table()) == 1 &&
 			replica.one(t, "SELECT (pg_last_wal_replay_lsn() >= '"+x.lsn(t)+"')::int") == 1
 	}, patience, 10*time.Millisecond)
-	replica.signal(t, syscall.SIGSTOP) // now it falls behind
+	wal.set(faults{hang: true}) // now it falls behind
 	went += spend(b, 100)
 	require.Equal(t, 200., went)
+	var busy sync.WaitGroup // workers who write another row at the same time, and so lock it
+	stop := make(chan struct{})
+	far := newProxy(t, x.server)
+	far.set(faults{way: 300 * time.Microsecond})
+	for range 4 {
+		other := x.over(far.in(x.server).open(t, "", nil), short, told.observe)
+		for range 4 {
+			busy.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if _, err := other.Update(bg, "busy", calls(1)); err != nil && !errors.Is(err, outbound.ErrAway) {
+						t.Errorf("a replica that is not promoted is away, and not: %v", err)
+						return
+					}
+				}
+			})
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // until they do
 	x.kill(syscall.SIGQUIT)
-	replica.signal(t, syscall.SIGCONT)
+	for _, p := range []*proxy{line, far} {
+		p.mu.Lock()
+		p.to = replica.host
+		p.mu.Unlock()
+	}
 	_, err := at.over(replica.open(t, "", nil), short).Update(bg, "key", calls(1))
 	require.ErrorIs(t, err, outbound.ErrAway, "a replica that is not promoted yet")
+	close(stop)
+	busy.Wait()
+	require.Empty(t, told.of(rowstore.EventDenied))
 	replica.exec(t, "SELECT pg_promote()")
-	line.mu.Lock()
-	line.to = replica.host
-	line.mu.Unlock()
 	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
 	went += spend(b, 400)
 	t.Logf("%v went of a capacity of %v", went, limit.Capacity)
 	require.LessOrEqual(t, went, 2*limit.Capacity)
 	require.GreaterOrEqual(t, went, limit.Capacity)
-	if went > limit.Capacity {
-		told.await(t, rowstore.EventDataLoss)
-	}
+	require.Greater(t, went, limit.Capacity, "the replica has not heard of some")
+	told.await(t, rowstore.EventDataLoss)
 	require.InDelta(t, limit.Capacity, at.levelOf(t, "key", limit), 0.1)
 }
 

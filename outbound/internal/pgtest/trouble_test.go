@@ -150,56 +150,6 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	require.NotErrorIs(t, err, outbound.ErrAway)
 }
 
-// Somebody holds a row's lock by hand.
-func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
-	x := newTables(t, theServer(t))
-	var told events
-	s := x.over(x.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 4 * time.Second }, told.observe)
-	ask := func(i int) error {
-		_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-		return err
-	}
-	const keys = 40
-	each(keys, func(i int) { require.NoError(t, ask(i)) })
-	tx, err := x.open(t, "", nil).Begin()
-	require.NoError(t, err)
-	_, err = tx.Exec("SELECT FROM "+x.table()+" WHERE key = $1 FOR UPDATE", s.Key("0"))
-	require.NoError(t, err)
-	stuck := make(chan error)
-	go func() { stuck <- ask(0) }()
-	start := time.Now()
-	rounds := 0
-	for time.Since(start) < time.Second {
-		each(keys-1, func(i int) { require.NoError(t, ask(1+i)) })
-		rounds++
-	}
-	require.Greater(t, rounds, 1)
-	err = <-stuck
-	require.ErrorContains(t, err, "keeps the row locked")
-	require.NotErrorIs(t, err, outbound.ErrAway)
-	require.NoError(t, tx.Rollback())
-	require.NoError(t, ask(0))
-	require.Empty(t, told.of(rowstore.EventAway))
-	require.InDelta(t, 2, x.level(t, "0"), 0.1)
-}
-
-// A worker that stops while it has a row's lock is thrown out.
-func TestAWorkerThatStopsWithTheLock(t *testing.T) {
-	x := newTables(t, theServer(t))
-	s := x.store(t)
-	_, err := s.Update(bg, "key", calls(1))
-	require.NoError(t, err)
-	tx, err := x.open(t, "", nil).Begin()
-	require.NoError(t, err)
-	var token, clock int64
-	var state []byte
-	require.NoError(t, tx.QueryRow("SELECT token, state, clock FROM "+x.config.Schema+".dripfeed_buckets_lock_1($1, '100', '500', false)", s.Key("key")).Scan(&token, &state, &clock))
-	_, err = s.Update(bg, "key", calls(1))
-	require.NoError(t, err)
-	require.Error(t, tx.Commit(), "its transaction was ended")
-	require.InDelta(t, 2, x.level(t, "key"), 0.1)
-}
-
 // The program's own transactions have all connections of the pool.
 func TestAPoolThatIsUsedUp(t *testing.T) {
 	x := newTables(t, theServer(t))
@@ -227,37 +177,10 @@ func TestAPoolThatIsUsedUp(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 }
 
-func TestMigrate(t *testing.T) {
-	s := theServer(t)
-	db := s.open(t, "", nil)
-	for i, c := range []pgstore.Config{
-		{Schema: fmt.Sprintf("my \"own\" %x; --", time.Now().UnixNano())},
-		{Table: fmt.Sprintf("Mixed case %x", time.Now().UnixNano())},
-	} {
-		each(8, func(i int) {
-			require.NoError(t, pgstore.Migrate(bg, s.open(t, []string{"pgx", "postgres"}[i%2], nil), c))
-		})
-		c.Timeout = patience
-		store := pgstore.New(db, c)
-		for range 2 {
-			_, err := store.Update(bg, "key", calls(1))
-			require.NoError(t, err, i)
-		}
-		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
-		r, err := pgstore.New(db, c).Update(bg, "key", &leak.Op{Limits: ages})
-		require.NoError(t, err)
-		require.InDelta(t, 2, r.State.Level[0].Level, 0.1)
-		_, err = db.Exec(c.SQLDown())
-		require.NoError(t, err)
-		_, err = pgstore.New(db, c).Update(bg, "key", calls(1))
-		require.ErrorContains(t, err, "Migrate")
-	}
-	err := pgstore.Migrate(bg, s.open(t, "", url.Values{"user": {"unknown_role"}}), pgstore.Config{})
-	require.ErrorContains(t, err, "migrate")
-}
-
 func TestGarbageInARow(t *testing.T) {
 	x := newTables(t, theServer(t))
+	_, err := x.open(t, "", nil).Exec("INSERT INTO " + x.table() + " VALUES ('key', 0, 'x', now())")
+	require.ErrorContains(t, err, "token_check", "0 is the token of no row, and nobody could write over it")
 	ten := outbound.Limit{Capacity: 10, LeakRate: 1e-5}
 	stored := leak.Stored{State: leak.New(1), Limits: []leak.Limit{{Capacity: 10, Rate: 1e-5}}}
 	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "format": 0} {

@@ -1,0 +1,71 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/pgstore"
+)
+
+func TestMigrate(t *testing.T) {
+	s := theServer(t)
+	db := s.open(t, "", nil)
+	for i, c := range []pgstore.Config{
+		{Schema: fmt.Sprintf("my \"own\" '%x'; -- $$ $b$", time.Now().UnixNano())},
+		{Table: fmt.Sprintf("Mixed case %x", time.Now().UnixNano())},
+	} {
+		each(8, func(i int) {
+			require.NoError(t, pgstore.Migrate(bg, s.open(t, []string{"pgx", "postgres"}[i%2], nil), c))
+		})
+		c.Timeout = patience
+		store := pgstore.New(db, c)
+		for range 2 {
+			_, err := store.Update(bg, "key", calls(1))
+			require.NoError(t, err, i)
+		}
+		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
+		r, err := pgstore.New(db, c).Update(bg, "key", &leak.Op{Limits: ages})
+		require.NoError(t, err)
+		require.InDelta(t, 2, r.State.Level[0].Level, 0.1)
+		_, err = db.Exec(c.SQLDown())
+		require.NoError(t, err)
+		_, err = pgstore.New(db, c).Update(bg, "key", calls(1))
+		require.ErrorContains(t, err, "Migrate")
+	}
+	err := pgstore.Migrate(bg, s.open(t, "", url.Values{"user": {"unknown_role"}}), pgstore.Config{})
+	require.ErrorContains(t, err, "migrate")
+}
+
+// A role needs no more than Migrate says: it may make no schema, but has one.
+func TestMigrateInASchemaOfTheRole(t *testing.T) {
+	s := theServer(t)
+	own := fmt.Sprintf("own_%x", time.Now().UnixNano())
+	s.exec(t, "CREATE ROLE "+own+" LOGIN")
+	s.exec(t, "CREATE SCHEMA "+own+" AUTHORIZATION "+own)
+	db := (&tables{server: s}).as(url.User(own)).open(t, "", nil)
+	for range 2 {
+		require.NoError(t, pgstore.Migrate(bg, db, pgstore.Config{Schema: own}))
+	}
+}
+
+// A process that starts, and runs Migrate, does not wait for those that write rows. So it does not
+// make them wait either, even if it stops there.
+func TestMigrateLocksNoTableThatIsThere(t *testing.T) {
+	x := newTables(t, theServer(t))
+	_, err := x.store(t).Update(bg, "key", calls(1))
+	require.NoError(t, err)
+	tx, err := x.open(t, "", nil).Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec("UPDATE " + x.table() + " SET key = key")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	require.NoError(t, pgstore.Migrate(ctx, x.open(t, "", nil), x.config))
+	require.NoError(t, tx.Rollback())
+}
