@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -29,7 +30,8 @@ func spend(b *outbound.Bucket, n int) (went float64) {
 	return went
 }
 
-// A crash loses what did not wait for the disk, and nothing else; the workers go on by themselves.
+// A crash loses what did not wait for the disk, and nothing else; the workers go on by themselves. Of
+// a table that is not logged it loses all, and then at most a capacity more goes out.
 func TestACrashOfTheServer(t *testing.T) {
 	x := newTables(t, ownServer(t, "fsync=on", "wal_writer_delay=10s"))
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 1e-6}
@@ -37,6 +39,11 @@ func TestACrashOfTheServer(t *testing.T) {
 	db := x.open(t, "", nil)
 	durable := x.over(db, func(c *pgstore.Config) { c.Durable = true }, told.observe)
 	quick := x.over(db, told.observe)
+	unlogged := newTables(t, x.server)
+	x.exec(t, "ALTER TABLE "+unlogged.table()+" SET UNLOGGED")
+	small := outbound.Limit{Capacity: 30, LeakRate: 1e-6}
+	forgetful := bucket(unlogged.over(db, told.observe), "unlogged", small)
+	require.Equal(t, small.Capacity, spend(forgetful, 40))
 	went := map[string]float64{"quick": spend(bucket(quick, "quick", limit), 50)}
 	went["durable"] = spend(bucket(durable, "durable", limit), 50) // whose commits take those before along
 	went["quick"] += spend(bucket(quick, "quick", limit), 50)
@@ -58,6 +65,12 @@ func TestACrashOfTheServer(t *testing.T) {
 			told.await(t, rowstore.EventDataLoss)
 		}
 	}
+	again := 0.
+	require.Eventually(t, func() bool { again += spend(forgetful, 40); return again > 0 }, patience, 100*time.Millisecond, "its refusal is remembered for a second")
+	require.Equal(t, small.Capacity, again)
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(told.of(rowstore.EventDataLoss), func(e rowstore.Event) bool { return e.Key == "unlogged" })
+	}, patience, time.Millisecond)
 }
 
 // A replica that is behind is promoted. What it has not heard of is lost, at most a capacity, and

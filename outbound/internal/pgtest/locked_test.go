@@ -16,7 +16,7 @@ import (
 func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	x := newTables(t, theServer(t))
 	var told events
-	s := x.over(x.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 4 * time.Second }, told.observe)
+	s := x.over(x.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 2 * time.Second }, told.observe)
 	ask := func(i int) error {
 		_, err := s.Update(bg, fmt.Sprint(i), calls(1))
 		return err

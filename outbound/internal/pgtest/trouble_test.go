@@ -7,6 +7,8 @@ import (
 	"math"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -205,7 +207,8 @@ func TestGarbageInARow(t *testing.T) {
 	}
 }
 
-// A server that hangs ends no call late, with or without a context that ends.
+// A server that hangs for 5 s ends no call late, with or without a context that ends. No more goes
+// out than the limit allows, whatever the server still carries out when it goes on.
 func TestAServerThatHangs(t *testing.T) {
 	x := newTables(t, ownServer(t))
 	var told events
@@ -213,6 +216,30 @@ func TestAServerThatHangs(t *testing.T) {
 	b := bucket(s, "key", outbound.Limit{Capacity: 1e4, LeakRate: 1e-5})
 	permit, err := b.Acquire(bg, outbound.Cost{1})
 	require.NoError(t, err)
+	limit := outbound.Limit{Capacity: 10, LeakRate: 50}
+	var went, before atomic.Int64
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	begun := time.Now()
+	for range 3 {
+		busy := bucket(x.store(t, short), "busy", limit)
+		for range 4 {
+			callers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if _, err := busy.Acquire(bg, outbound.Cost{1}); err == nil {
+						went.Add(1)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // until they are at it
 	x.signal(t, syscall.SIGSTOP)
 	defer x.signal(t, syscall.SIGCONT)
 	start := time.Now()
@@ -221,7 +248,9 @@ func TestAServerThatHangs(t *testing.T) {
 	require.ErrorIs(t, err, outbound.ErrAway)
 	require.Less(t, time.Since(start), 10*time.Second)
 	told.await(t, rowstore.EventAway)
-	time.Sleep(time.Until(start.Add(2 * time.Second)))
+	time.Sleep(time.Until(start.Add(5 * time.Second)))
+	before.Store(went.Load())
+	on := time.Now()
 	x.signal(t, syscall.SIGCONT)
 	admitted := 0.
 	require.Eventually(t, func() bool {
@@ -232,6 +261,12 @@ func TestAServerThatHangs(t *testing.T) {
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	told.await(t, rowstore.EventBack)
+	require.Eventually(t, func() bool { return went.Load() > before.Load()+20 }, patience, time.Millisecond)
+	close(stop)
+	callers.Wait()
+	end := time.Now()
+	require.LessOrEqual(t, float64(went.Load()), limit.Capacity+limit.LeakRate*end.Sub(begun).Seconds())
+	require.LessOrEqual(t, float64(went.Load()-before.Load()), limit.Capacity+limit.LeakRate*end.Sub(on).Seconds())
 	state, err := b.State(context.WithoutCancel(bg))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, state.Level, 1+admitted-0.1, "nothing of what was admitted is lost")
