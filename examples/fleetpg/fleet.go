@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -39,14 +41,15 @@ type fleet struct {
 	result result
 	wait   *sync.Cond // tells of reports
 	ready  int
-	ended  error // a worker has ended before its time
+	ended  error // why the run ends before its time
 }
 
 // worker is the process of one.
 type worker struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	done  chan struct{}
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	done   chan struct{}
+	killed atomic.Bool // by this process
 }
 
 // tryFleet runs the workers, and shows how they fare.
@@ -57,6 +60,7 @@ func tryFleet(ctx context.Context, p params, db string, stdout io.Writer) (*resu
 	}
 	f := &fleet{params: p, api: &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(p.Burst+p.Rate*0.010+0.25, p.Rate)}}}
 	f.wait = sync.NewCond(&f.mu)
+	defer context.AfterFunc(ctx, func() { f.end(errors.New("interrupted")) })()
 	f.result.shares = make([]float64, p.Workers)
 	server := &http.Server{Handler: f.api, ReadHeaderTimeout: time.Minute}
 	go server.Serve(listen) // until Close; its error only says so
@@ -102,8 +106,10 @@ func tryFleet(ctx context.Context, p params, db string, stdout io.Writer) (*resu
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("interrupted")
 		case <-time.After(min(screen.every, time.Until(until))):
+		}
+		if err := f.await(0); err != nil {
+			return nil, err
 		}
 		screen.draw(f.table(time.Since(begun)))
 	}
@@ -160,11 +166,8 @@ func (f *fleet) start(i int) (*worker, error) {
 			}
 			f.hear(i, r)
 		}
-		if err := w.cmd.Wait(); err != nil && said.Len() > 0 {
-			f.mu.Lock()
-			f.ended = errors.New(strings.TrimSpace(said.String()))
-			f.mu.Unlock()
-			f.wait.Broadcast()
+		if err := w.cmd.Wait(); err != nil && !w.killed.Load() {
+			f.end(fmt.Errorf("worker %d has ended: %w %s", i, err, strings.TrimSpace(said.String())))
 		}
 	}()
 	return w, nil
@@ -172,6 +175,7 @@ func (f *fleet) start(i int) (*worker, error) {
 
 // kill ends a worker at once.
 func (w *worker) kill() {
+	w.killed.Store(true)
 	_ = w.cmd.Process.Kill() // it may have ended already
 	<-w.done
 }
@@ -195,7 +199,15 @@ func (f *fleet) hear(i int, r report) {
 	}
 }
 
-// await returns once so many workers have been ready.
+// end ends the run because of an error, of which the first counts.
+func (f *fleet) end(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = cmp.Or(f.ended, err)
+	f.wait.Broadcast()
+}
+
+// await returns once so many workers have been ready, or the error that ends the run.
 func (f *fleet) await(n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,9 +2,15 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -15,7 +21,70 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv("FLEETPG_TEST") == "program" {
+		main()
+	}
 	os.Exit(m.Run())
+}
+
+// A program that is terminated, or has lost a worker, ends with an error, and leaves nothing behind.
+func TestNothingIsLeft(t *testing.T) {
+	if _, err := programs(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
+		t.Skip(err)
+	}
+	for name, harm := range map[string]func(t *testing.T, program *os.Process){
+		"terminated": func(t *testing.T, program *os.Process) {
+			if err := program.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		},
+		"worker 0 has ended": func(t *testing.T, program *os.Process) {
+			paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", program.Pid))
+			for _, path := range paths {
+				text, _ := os.ReadFile(path)
+				for field := range strings.FieldsSeq(string(text)) {
+					pid, _ := strconv.Atoi(field)
+					if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); name == os.Args[0] {
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+					}
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if runtime.GOOS != "linux" && name != "terminated" {
+				t.Skip("it finds processes in /proc")
+			}
+			dir := t.TempDir()
+			_ = os.Chmod(dir, 0o755) // the server may be another user's
+			_ = os.Chmod(filepath.Dir(dir), 0o755)
+			cmd := exec.Command(os.Args[0], "-workers", "1", "-seconds", "60")
+			cmd.Env = append(os.Environ(), "FLEETPG_TEST=program", "TMPDIR="+dir)
+			var said bytes.Buffer
+			cmd.Stderr = &said
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Read(make([]byte, 1)); err != nil { // once the workers call
+				t.Error(err)
+			}
+			harm(t, cmd.Process)
+			_, _ = io.Copy(io.Discard, out)
+			if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 {
+				t.Errorf("%v: %s", err, &said)
+			}
+			if want := strings.ReplaceAll(name, "terminated", "interrupted"); !strings.Contains(said.String(), want) {
+				t.Errorf("it says %q", &said)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%v is left, %v", left, err)
+			}
+		})
+	}
 }
 
 func TestAFleetSharesItsQuota(t *testing.T) {

@@ -56,9 +56,12 @@ func programs() (string, error) {
 	return slices.Max(found), nil
 }
 
+// ofChildren are the attributes of the processes that this one starts for the server.
+var ofChildren syscall.SysProcAttr
+
 // start makes a database in a folder, and starts its server.
 func start(ctx context.Context, folder, dir string) (*server, error) {
-	attributes := &syscall.SysProcAttr{}
+	attributes := ofChildren
 	if os.Getuid() == 0 { // PostgreSQL does not run as root
 		u, err := user.Lookup("postgres")
 		if err != nil {
@@ -74,7 +77,7 @@ func start(ctx context.Context, folder, dir string) (*server, error) {
 	attributes.Setpgid = true // a Ctrl-C is for the program, which then ends the server
 	command := func(name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(filepath.Join(folder, name), args...)
-		cmd.Dir, cmd.SysProcAttr = "/", attributes
+		cmd.Dir, cmd.SysProcAttr = "/", &attributes
 		return cmd
 	}
 	if out, err := command("initdb", "-D", dir, "-A", "trust", "-U", "postgres", "--no-sync").CombinedOutput(); err != nil {
