@@ -66,6 +66,8 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 	config.Tracer = trips
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
+	db.SetMaxOpenConns(6)
+	db.SetMaxIdleConns(6)
 	if err := db.Ping(); err != nil {
 		return err
 	}

@@ -7,7 +7,9 @@
 //	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
 //
 // It imports the standard library only. Any driver of database/sql that speaks to PostgreSQL
-// serves: pgx by its package stdlib, and lib/pq. The connections may go through pgbouncer in
+// serves: pgx by its package stdlib, and lib/pq. Take pgx: lib/pq waits for a server that has fallen silent
+// until TCP gives up, whatever the context says, and a store whose six calls all wait so is away until then,
+// even if another server has taken over. The connections may go through pgbouncer in
 // transaction mode, because nothing is left in a session. With pgbouncer, and pgx, the mode
 // QueryExecModeExec or QueryExecModeCacheDescribe is needed, as for any program.
 //
@@ -36,10 +38,10 @@
 // # What it costs
 //
 // A decision takes one trip. Callers of a key who come meanwhile go together in the next one. A
-// refusal and a look write nothing. Where several workers write the same row, a decision takes four
-// trips: one finds the row written, and three lock it. Ten workers of two callers each so used 99 % of
-// 50 calls a second, and ten of eight callers each 99 % of 400. But for one in a minute, all writes
-// of a row are HOT, so that a busy bucket needs no vacuum.
+// refusal and a look write nothing. Where several workers write the same row in turn, a decision takes
+// two trips: one finds the row written, and one writes it. Where they all write it at the same time,
+// each locks it, which takes three. But for one in a minute, all writes of a row are HOT, so that a
+// busy bucket needs no vacuum.
 //
 // With one worker on the server's machine a decision took two to three times as long as an upsert of
 // one number, which is the least that it can be. With 64 callers of a key, and more, there were 4 to
@@ -55,7 +57,8 @@
 //
 // The store uses at most six connections at a time, and none while calls wait for their turn.
 // So a fleet of n workers may need 6n of the server's max_connections, or a pgbouncer. Let the DB have
-// six, by its SetMaxOpenConns, and let nothing else use them: a store whose connections are all in
+// six, by its SetMaxOpenConns, and keep them, by its SetMaxIdleConns: a DB keeps two as it comes, and opens and
+// closes the others all the time. Let nothing else use them: a store whose connections are all in
 // the program's own transactions is away, and a transaction that waits for a call of a store
 // without a connection never ends. There is no store in your transaction: a charge would come
 // back with its rollback, and hold the fleet until its commit.

@@ -17,6 +17,7 @@ import (
 // with a quarter of the limit.
 func newQueue(ctx context.Context, db *sql.DB, log *slog.Logger) (*queue.Queue, error) {
 	db.SetMaxOpenConns(6)
+	db.SetMaxIdleConns(6)
 	config := pgstore.Config{
 		Observe: func(e rowstore.Event) { log.Warn("postgres", "event", e.Kind, "error", e.Err) },
 	}
