@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net/http"
 	"time"
@@ -43,6 +44,8 @@ type contender struct {
 	sharedRefuse func(redis.UniversalClient) (func() bool, error)
 	// sharedWindow is window with the limit in a server.
 	sharedWindow func(rdb redis.UniversalClient, n int, window time.Duration) (func() bool, error)
+	// rows is shared in PostgreSQL.
+	rows func(*sql.DB) (func(key string) bool, error)
 	// command is the command that a decision sends, in the words of the server's
 	// statistics, if it sends just one.
 	command string

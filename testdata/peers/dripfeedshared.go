@@ -27,19 +27,7 @@ func sharedBuckets(name string, admit, refuse []outbound.Limit) contender {
 	return contender{
 		name: name,
 		shared: func(rdb redis.UniversalClient) (func(string) bool, error) {
-			store := redisstore.New(rdb, redisstore.Config{})
-			k := &outbound.Keyed[string]{
-				New: func(key string) (outbound.Limiter, error) { return outbound.NewSharedBucket(store, key, admit...) },
-			}
-			ctx := context.Background()
-			return func(key string) bool {
-				permit, err := k.Acquire(ctx, key, one)
-				if err != nil {
-					return false
-				}
-				permit.Done()
-				return true
-			}, nil
+			return bucketsOf(redisstore.New(rdb, redisstore.Config{}), admit...), nil
 		},
 		sharedRefuse: func(rdb redis.UniversalClient) (func() bool, error) {
 			return sharedBucket(rdb, refuse)

@@ -71,9 +71,10 @@ func childMain() bool {
 
 // run takes the turn in this process. If it needs a server, it starts its own.
 func (e errand) run() error {
-	redis := new(server)
-	defer redis.stop()
-	for _, contest := range contests(e.Options, redis) {
+	all := servers{new(server), new(database)}
+	defer all.redis.stop()
+	defer all.postgres.stop()
+	for _, contest := range contests(e.Options, all) {
 		s := slices.IndexFunc(contest.scenarios, func(s scenario) bool { return s.name == e.Scenario })
 		c := slices.IndexFunc(contest.list, func(c contender) bool { return c.name == e.Contender })
 		if s < 0 || c < 0 || !contest.scenarios[s].offered(contest.list[c]) {

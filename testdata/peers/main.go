@@ -57,24 +57,27 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 	if o.Against != "" && o.Rounds < fewestRounds {
 		return fmt.Errorf("-against needs %d rounds, to tell the trees from chance", fewestRounds)
 	}
-	redis := new(server)
-	defer redis.stop()
-	lack := missing()
-	if lack != nil {
-		if required() {
-			return lack
-		}
+	all, lacks, err := newServers()
+	if err != nil {
+		return err
+	}
+	if all.redis != nil {
+		defer all.redis.stop()
+	}
+	if all.postgres != nil {
+		defer all.postgres.stop()
+	}
+	for _, lack := range lacks {
 		fmt.Fprintln(progress, lack)
-		redis = nil
 	}
 	compare := besideOthers
 	if o.Against != "" {
 		compare = againstTree
 	}
-	if err := compare(w, progress, contests(o, redis), o, only); err != nil {
+	if err := compare(w, progress, contests(o, all), o, only); err != nil {
 		return err
 	}
-	if lack != nil {
+	for _, lack := range lacks {
 		fmt.Fprintf(w, "\n%v\n", lack)
 	}
 	return nil

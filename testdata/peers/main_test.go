@@ -23,19 +23,16 @@ var (
 )
 
 func TestARunMeasuresAllThatEachContenderOffers(t *testing.T) {
-	redis := new(server) // the server is not started
-	if err := missing(); err != nil {
-		if required() {
-			t.Fatal(err)
-		}
-		t.Log(err)
-		redis = nil
+	all, lacks, err := newServers() // which are not started
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Log(lacks)
 	var out bytes.Buffer
 	if err := run(&out, io.Discard, small, anything); err != nil {
 		t.Fatal(err)
 	}
-	for _, contest := range contests(small, redis) {
+	for _, contest := range contests(small, all) {
 		for _, s := range contest.scenarios {
 			table := section(out.String(), s.section)
 			if table == "" {

@@ -4,6 +4,9 @@ package main
 
 import "os/exec"
 
+// asPostgres does nothing: PostgreSQL starts as this user.
+func asPostgres(*exec.Cmd, string) error { return nil }
+
 // launch starts a child. If this program is killed, the child goes on.
 func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}

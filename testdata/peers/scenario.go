@@ -54,11 +54,20 @@ type contest struct {
 	scenarios []scenario
 }
 
-// contests lists the measurements, those through Redis only with a server.
-func contests(o options, s *server) []contest {
+// servers are those of a run; nil: there is none.
+type servers struct {
+	redis    *server
+	postgres *database
+}
+
+// contests lists the measurements, those through servers only where there are such.
+func contests(o options, s servers) []contest {
 	list := []contest{{contenders(), scenarios(o)}, {windowers(), windowScenarios(o)}}
-	if s != nil {
-		list = append(list, contest{sharers(), sharedScenarios(o, s)}, contest{windowSharers(), windowSharedScenarios(o, s)})
+	if s.redis != nil {
+		list = append(list, contest{sharers(), sharedScenarios(o, s.redis)}, contest{windowSharers(), windowSharedScenarios(o, s.redis)})
+	}
+	if s.postgres != nil {
+		list = append(list, contest{postgresSharers(), postgresScenarios(o, s)})
 	}
 	return list
 }

@@ -27,6 +27,26 @@ type server struct {
 	client  *redis.Client
 }
 
+// newServers returns the servers that there can be, and what is missing. That is an error where
+// it is required.
+func newServers() (s servers, lacks []error, err error) {
+	if err := missing(); err == nil {
+		s.redis = new(server)
+	} else if required() {
+		return s, nil, err
+	} else {
+		lacks = append(lacks, err)
+	}
+	if _, err := postgresPrograms(); err == nil {
+		s.postgres = new(database)
+	} else if os.Getenv(requirePostgresEnv) == "1" {
+		return s, nil, err
+	} else {
+		lacks = append(lacks, err)
+	}
+	return s, lacks, nil
+}
+
 // missing returns the reason why there can be no server, or nil.
 func missing() error {
 	if _, err := exec.LookPath("redis-server"); err != nil {

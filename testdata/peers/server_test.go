@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 func TestAMissingServerIsSaidPlainlyAndIsAnErrorWhereItIsRequired(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(requireEnv, "")
+	t.Setenv(requirePostgresEnv, "")
 	nothingAtAll := regexp.MustCompile("^$")
 	const said = "redis-server is not installed"
 
@@ -96,5 +98,31 @@ func TestASortedSetHoldsToItsNumberAndGoesWithItsWindow(t *testing.T) {
 	take()
 	if n, err := rdb.ZCard(t.Context(), "window").Result(); err != nil || n != 100 {
 		t.Errorf("%d calls are kept, %v, want those of the window", n, err)
+	}
+}
+
+func TestAPostgresServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
+	all, _, err := newServers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := all.postgres
+	if d == nil {
+		t.Skip("there is no PostgreSQL")
+	}
+	defer d.stop()
+	for range 2 { // or the table would be there
+		db, err := d.empty()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec("CREATE TABLE buckets ()"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process, dir := d.process, d.dir
+	d.stop()
+	if _, err := os.Stat(dir); !process.ended() || err == nil {
+		t.Error("the server goes on, or its files are left")
 	}
 }

@@ -40,14 +40,19 @@ func sharedScenarios(o options, s *server) []scenario {
 	}
 }
 
+// columnOf returns the name of a column.
+func columnOf(goroutines, keys int) string {
+	if keys == 1 {
+		return fmt.Sprintf("%d, 1 key", goroutines)
+	}
+	return fmt.Sprintf("%d, %d keys", goroutines, keys)
+}
+
 const sharedSection = "A decision through Redis, µs"
 
 // sharedDecision measures an admitted decision.
 func sharedDecision(o options, s *server, goroutines, keys int) scenario {
-	column := fmt.Sprintf("%d, 1 key", goroutines)
-	if keys > 1 {
-		column = fmt.Sprintf("%d, %d keys", goroutines, keys)
-	}
+	column := columnOf(goroutines, keys)
 	return scenario{
 		section: sharedSection,
 		name:    "through Redis, " + column,
@@ -58,7 +63,11 @@ func sharedDecision(o options, s *server, goroutines, keys int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
-			_, ns, allocated, wrong, err := drive(o.Benchtime, c, rdb, goroutines, keys)
+			take, err := c.shared(rdb)
+			if err != nil {
+				return sample{}, err
+			}
+			_, ns, allocated, wrong, err := drive(o.Benchtime, take, goroutines, keys)
 			return sample{[]float64{ns / 1e3}, wrong, &allocated}, err
 		},
 	}
@@ -115,11 +124,15 @@ func serverTime(o options, s *server, goroutines int) scenario {
 			if err != nil {
 				return sample{}, err
 			}
+			take, err := c.shared(rdb)
+			if err != nil {
+				return sample{}, err
+			}
 			before, err := s.usage("")
 			if err != nil {
 				return sample{}, err
 			}
-			decisions, _, _, wrong, err := drive(o.Benchtime, c, rdb, goroutines, 1)
+			decisions, _, _, wrong, err := drive(o.Benchtime, take, goroutines, 1)
 			if err != nil {
 				return sample{}, err
 			}
@@ -183,11 +196,7 @@ func stored(rdb redis.UniversalClient) (bytes int64, err error) {
 // drive makes goroutines decide about keys in random order, after each key has been
 // seen once. It returns the number of decisions, including the first ones, and the
 // time of one.
-func drive(least time.Duration, c contender, rdb redis.UniversalClient, goroutines, keys int) (decisions int64, ns float64, a allocated, wrong float64, err error) {
-	take, err := c.shared(rdb)
-	if err != nil {
-		return 0, 0, a, 0, err
-	}
+func drive(least time.Duration, take func(key string) bool, goroutines, keys int) (decisions int64, ns float64, a allocated, wrong float64, err error) {
 	names, order := keyTable(keys), keyOrder()
 	for _, name := range names {
 		if !take(name) {
