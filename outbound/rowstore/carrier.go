@@ -118,13 +118,14 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 
 // lock makes an attempt at a step that locks its row.
 func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
-	leave, err := enter(ctx, c.locks)
-	if err != nil {
-		a.Err = err
+	leave, ok := c.enterLocks(ctx)
+	if !ok {
+		a.Note = &note{busy: true}
 		return
 	}
 	defer leave()
-	if leave, err = enter(ctx, c.slots); err != nil {
+	leave, err := enter(ctx, c.slots)
+	if err != nil {
 		a.Err = err
 		return
 	}
@@ -232,6 +233,16 @@ var (
 	errNotDone = errors.New("rowstore: the row was locked, and not written")
 	errUnknown = errors.New("rowstore: nobody knows whether the step was carried out: its reply was lost, and too many other workers have written the row since")
 )
+
+// enterLocks is enter for those that lock a row, who wait for a quarter of the time: then other
+// keys take too long, and it is no outage.
+func (c *carrier) enterLocks(ctx context.Context) (leave func(), ok bool) {
+	until, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(until)/4)
+	defer cancel()
+	leave, err := enter(ctx, c.locks)
+	return leave, err == nil
+}
 
 // enter waits for a place, and returns how to leave it.
 func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {

@@ -84,6 +84,36 @@ func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
 	})
 }
 
+// hurried are rows that others write again and again, and lock for long.
+type hurried struct{ *table }
+
+func (h hurried) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	time.Sleep(time.Millisecond)
+	err := h.table.Swap(ctx, nil)
+	for i := range swaps {
+		swaps[i].Clock, swaps[i].Row = h.clock(), rowstore.Row{Token: uint64(h.clock())}
+	}
+	return err
+}
+
+func (h hurried) Lock(_ context.Context, s *rowstore.Swap, _ func()) error {
+	time.Sleep(400 * time.Millisecond)
+	s.Busy = true
+	return nil
+}
+
+// Keys that wait for their turn to lock a row are no outage.
+func TestManyKeysThatOthersKeepWritingAreNotAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := rowstore.New(hurried{newTable()}, rowstore.Config{})
+		each(20, func(i int) {
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, leak.ErrAway)
+		})
+	})
+}
+
 // Rows that cannot be locked by the store may be locked by others.
 func TestALockedRowIsNotAskedForWithoutAPause(t *testing.T) {
 	for _, form := range []string{"locks", "no locks"} {

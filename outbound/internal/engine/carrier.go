@@ -33,7 +33,7 @@ type Key struct {
 	Bucket string // as the program wrote it
 	State  any    // the carrier's; nil until the carrier sets it. Only Compose and Take may use it
 	// Apart says that the key's next trip goes beside the batches of other keys, in a Send of
-	// its own, because it may have to wait for a lock. Send waits no longer than half of
+	// its own, because it may have to wait for a lock. Send waits no longer than three quarters of
 	// Config.Timeout, and the verdict is then Anew. Take sets Apart. There are as many such
 	// trips at a time as there are keys that want one. None has a second attempt beside the first.
 	Apart bool
