@@ -25,6 +25,7 @@ func TestTheExam(t *testing.T) {
 		{"pgx", []string{"default_transaction_isolation = 'serializable'", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'", "search_path = ''"}},
 	} {
 		t.Run(fmt.Sprint(c.driver, c.settings), func(t *testing.T) {
+			t.Parallel() // the cases are, and one exam need not wait for the other
 			x := newTables(t, server)
 			worker := x.as(x.role(t, c.settings...))
 			outboundtest.TestStore(t, func(t *testing.T) leak.Store { return x.over(worker.open(t, c.driver, nil)) })
