@@ -218,7 +218,7 @@ if c or letter ~= 'B' then
   end
 end
 
-local at_before, dial_before, last_before = at, at - born - skip, last
+local at_before, dial_before, last_before, skip_before, rem_before = at, at - born - skip, last, skip, rem
 local latest_place = last > 0 and dial_before + last
 -- A clock that steps back by at most a second may step forward again at once, and that time must
 -- not count twice. So the script keeps the state as of the latest time, which is ahead of the clock

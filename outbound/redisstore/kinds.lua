@@ -177,11 +177,12 @@ local function part(l) return floor(floor(l.window * 1e3 + 0.5) / 64) / 1e3 end
 local function ends(l, last, aged) return last - aged + l.window end
 
 -- over reports whether all units of a fixed limit count no more, because the API's window has ended in which
--- they went.
-local function over(l)
-  local g = l.log
-  local behind = skip - g.skip
-  return l.kind == fixed and rem <= 0 and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and dial >= g.begin + l.window - tiny
+-- they went: now, or when the dial showed before.
+local function over(l, before)
+  local g, at, behind, held = l.log, dial, skip, rem
+  if before then at, behind, held = before, skip_before, rem_before end
+  behind = behind - g.skip
+  return l.kind == fixed and held <= 0 and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and at >= g.begin + l.window - tiny
 end
 
 -- begin finds out whether a call at a place begins the API's window of a fixed limit.
@@ -240,7 +241,7 @@ local function look(l, at, time)
     return
   end
   local sum, next = g.sum, 0
-  for i = 1, over(l) and 0 or g.count do
+  for i = 1, over(l, time and at) and 0 or g.count do
     local _, last, units, aged = entry(l, i)
     next = ends(l, last, aged) - at
     if next >= tiny then break end
