@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -32,8 +33,9 @@ type said struct {
 type slowPath struct {
 	common
 	local  localState
-	shared *sharedState   // nil: the state is in local
-	random func() float64 // of 0 to 1, for what is to differ from worker to worker
+	shared *sharedState             // nil: the state is in local
+	random func() float64           // of 0 to 1, for what is to differ from worker to worker
+	beside atomic.Pointer[sync.Map] // by name, what Beside has made; nil: nothing
 }
 
 // init sets the core up for these limits, in this process or, if it is not nil, in store.
@@ -50,7 +52,7 @@ func (b *core) init(key string, limits []Limit, store leak.Store) {
 	}
 	p := b.newSlowPath(limits)
 	if store != nil {
-		p.shared = &sharedState{store: store, made: &p.force.Load().limitSet}
+		p.shared = &sharedState{store: store, key: storeKey(key), made: &p.force.Load().limitSet}
 	}
 	b.slow.Store(p)
 }
@@ -153,7 +155,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	t := trips.Get().(*trip)
 	if p.shared == nil {
 		p.local.update(&b.cell, &p.common, s, t, r)
-	} else if err := p.shared.update(ctx, b.key, &p.common, s, t, r); err != nil {
+	} else if err := p.shared.update(ctx, &p.common, s, t, r); err != nil {
 		t.done()
 		p.waiting.requeue(s.reports, reported)
 		if err == ctx.Err() { // it is no fault of the store's

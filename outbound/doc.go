@@ -172,11 +172,13 @@
 //	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
 //	observe.go     Observe: events of calls
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
+//	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
 //	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
+//	beside.go      Beside: a bucket for the books of other packages
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,9 +15,26 @@ import (
 // sharedState is a key in a store.
 type sharedState struct {
 	store leak.Store
+	key   string       // there
 	made  *limitSet    // what the bucket was made with
 	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
 }
+
+// apart begins the keys in a store that are no bucket's that NewSharedBucket has made, but
+// beside one. No other key begins so and goes on with a quote.
+const apart = "\x00beside"
+
+// storeKey returns the key in a store of a bucket's key, which is the same but for those that
+// begin as the keys beside.
+func storeKey(key string) string {
+	if rest, ok := strings.CutPrefix(key, apart); ok {
+		return apart + "\x00" + rest
+	}
+	return key
+}
+
+// keyBeside returns the key in a store of what is beside a bucket under this name.
+func (h *sharedState) keyBeside(name string) string { return apart + strconv.Quote(name) + h.key }
 
 // mostStale is how often a store may do nothing, because other limits are in force or its
 // time is in other periods of the calendar, before a step is given up.
@@ -27,7 +46,7 @@ var (
 )
 
 // update has the store carry a step out, by the limits that are in force there.
-func (h *sharedState) update(ctx context.Context, key string, m *common, s *step, t *trip, r *reply) (err error) {
+func (h *sharedState) update(ctx context.Context, m *common, s *step, t *trip, r *reply) (err error) {
 	asked := m.slots.reserve(s)
 	for stale := 0; ; stale++ {
 		r.force = m.force.Load()
@@ -39,7 +58,7 @@ func (h *sharedState) update(ctx context.Context, key string, m *common, s *step
 			t.set = h.replacement(s, r.force)
 			t.op.Replacement, t.op.Unset = t.set.law, len(s.limits) == 0
 		}
-		r.Reply, err = h.store.Update(ctx, key, &t.op)
+		r.Reply, err = h.store.Update(ctx, h.key, &t.op)
 		if err == nil && r.Unix != 0 && r.force.calendar != nil {
 			h.learn(&r.Reply)
 		}

@@ -84,17 +84,18 @@ func TestPlainKeysAreEscapedAndKeptApart(t *testing.T) {
 	store := redisstore.New(nil, redisstore.Config{PlainKeys: true, Prefix: "app"})
 	hashed := redisstore.New(nil, redisstore.Config{Prefix: "app"})
 	for bucket, name := range map[string]string{
-		"api.example.com/v1": "app:1:api.example.com/v1",
-		"a b":                "app:1:a%20b",
-		"{a}b":               "app:1:%7Ba%7Db",
-		"a%20b":              "app:1:a%2520b",
-		"\r\nFLUSHALL\r\n":   "app:1:%0D%0AFLUSHALL%0D%0A",
-		"é\x00*":             "app:1:%C3%A9%00%2A",
-		"#x":                 "app:1:%23x",
-		"":                   "app:1:",
-		"b:1":                "app:1:b:1",
-		"1:b":                "app:1:1%3Ab",
-		"b:1:1:":             "app:1:b:1%3A1%3A",
+		"api.example.com/v1":  "app:1:api.example.com/v1",
+		"a b":                 "app:1:a%20b",
+		"{a}b":                "app:1:%7Ba%7Db",
+		"a%20b":               "app:1:a%2520b",
+		"\r\nFLUSHALL\r\n":    "app:1:%0D%0AFLUSHALL%0D%0A",
+		"é\x00*":              "app:1:%C3%A9%00%2A",
+		"\x00beside\"line\"b": "app:1:%00beside%22line%22b", // of what is beside the bucket b
+		"#x":                  "app:1:%23x",
+		"":                    "app:1:",
+		"b:1":                 "app:1:b:1",
+		"1:b":                 "app:1:1%3Ab",
+		"b:1:1:":              "app:1:b:1%3A1%3A",
 	} {
 		require.Equal(t, name, store.Key(bucket))
 		require.Regexp(t, `^app:1:#[\w-]{22}$`, hashed.Key(bucket))

@@ -61,7 +61,7 @@ func TestRowsAreNamed(t *testing.T) {
 	s := rowstore.New(newTable(), rowstore.Config{})
 	plain := rowstore.New(newTable(), rowstore.Config{PlainKeys: true})
 	long := make([]byte, 10<<20)
-	keys := []string{"", "a", "A", "a ", "\x00fallback", "\xff\xfe", "#", "#a", string(long), string(long) + "a", string(s.Key("a"))}
+	keys := []string{"", "a", "A", "a ", "\x00fallback", "\x00beside\"line\"a", "\xff\xfe", "#", "#a", string(long), string(long) + "a", string(s.Key("a"))}
 	for _, s := range []*rowstore.Store{s, plain} {
 		names := make(map[string]bool)
 		for _, key := range keys {

@@ -1,0 +1,62 @@
+package outbound
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// marks is the first part of each mark: the version of how it is written.
+const marks = "1-"
+
+// Mark names the ticket's place in a few dozen characters that fit into any header or column, for
+// whoever keeps it outside of this process. [Clock.Place] tells when it is due. A mark is no permit,
+// and grants nothing. That of the zero Ticket is empty.
+func (t Ticket) Mark() string {
+	if t.call == nil {
+		return ""
+	}
+	c := &t.call.charge[0]
+	return mark(int64(c.Born), t.call.version, int64(c.Place))
+}
+
+func mark(born, version, place int64) string {
+	b := append(make([]byte, 0, 48), marks...)
+	b = append(strconv.AppendInt(b, born, 36), ':')
+	b = append(strconv.AppendInt(b, version, 36), ':')
+	return string(strconv.AppendInt(b, place, 36))
+}
+
+// Place returns when the place of a mark is due by this clock, with the holds that it knows of. ok
+// is false if the mark names no place: it is none, or is of another life of the bucket, as of before
+// a [Bucket.Resume], or of before a [Bucket.SetLimits] that has made places void, or names one
+// after the last that is booked.
+func (k *Clock) Place(m string) (at time.Time, ok bool) {
+	born, version, place, ok := readMark(m)
+	if since := k.version - version; !ok || !k.Known() || born != int64(k.state.Born) || since != 0 && since != 1 {
+		return time.Time{}, false
+	}
+	// Stores round times, some to the microsecond.
+	if last := later(k.state.Dial(), max(0, k.state.Last)); time.Duration(place) > later(last, moved) {
+		return time.Time{}, false
+	}
+	in, late := k.state.Due(time.Duration(place))
+	if in == 0 {
+		return k.at.Add(-late), true
+	}
+	return k.at.Add(in), true
+}
+
+func readMark(m string) (born, version, place int64, ok bool) {
+	const longest = len(marks) + 3*len("-1y2p0ij32e8e8") + 2
+	if len(m) > longest || !strings.HasPrefix(m, marks) {
+		return 0, 0, 0, false
+	}
+	rest := m[len(marks):]
+	for _, to := range [...]*int64{&born, &version, &place} {
+		var part string
+		part, rest, _ = strings.Cut(rest, ":")
+		*to, _ = strconv.ParseInt(part, 36, 64)
+	}
+	return born, version, place, mark(born, version, place) == m // there is one way to write it
+}

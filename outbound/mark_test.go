@@ -1,0 +1,184 @@
+package outbound
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// bothWays calls f with a bucket in this process, and with one in a store.
+func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
+	synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(leak.NewMemory(), "k", limits...))) })
+}
+
+// hear returns the bucket's clock of now.
+func hear(t *testing.T, b *Bucket) *Clock {
+	t.Helper()
+	var k Booking
+	if err := b.Book(ctx, &k); err != nil {
+		t.Fatal(err)
+	}
+	return &k.Clock
+}
+
+// places books n places and returns their marks, and when they are due.
+func places(t *testing.T, b *Bucket, n int) (marks []string, due []time.Time) {
+	t.Helper()
+	k := Booking{Wait: time.Hour, Horizon: time.Hour}
+	for range n {
+		k.Costs = append(k.Costs, Cost{1})
+	}
+	if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != n {
+		t.Fatal(len(k.Tickets), err)
+	}
+	for _, p := range k.Tickets {
+		marks, due = append(marks, p.Mark()), append(due, k.Clock.Due(p))
+	}
+	return marks, due
+}
+
+func TestAMarkTellsWhenItsPlaceIsDue(t *testing.T) {
+	for _, limits := range [][]Limit{
+		{{Capacity: 2, LeakRate: 1}}, {PerSecond(2), Window(5, time.Minute)}, {FixedWindow(3, time.Minute)}, {Daily(100, time.UTC)},
+	} {
+		bothWays(t, func(t *testing.T, b *Bucket) {
+			marks, due := places(t, b, 10)
+			check := func(what string, later time.Duration) {
+				t.Helper()
+				k := hear(t, b)
+				for i, m := range marks {
+					if at, ok := k.Place(m); !ok || at.Sub(due[i].Add(later)).Abs() > time.Microsecond {
+						t.Errorf("%v, %s: place %d is due %v, %v, want %v later", limits, what, i, at, ok, later)
+					}
+				}
+			}
+			check("now", 0)
+			if err := b.Hold(ctx, 10*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			k := hear(t, b) // those that were due before the hold are not due in it
+			for i, m := range marks {
+				if at, ok := k.Place(m); !ok || at.Before(time.Now().Add(10*time.Second)) || at.After(due[i].Add(10*time.Second+time.Microsecond)) {
+					t.Errorf("%v, held: place %d is due in %v, %v", limits, i, time.Until(at), ok)
+				}
+			}
+			time.Sleep(15 * time.Second)
+			k = hear(t, b)
+			if at, ok := k.Place(marks[0]); !ok || (time.Since(at)-5*time.Second).Abs() > time.Millisecond {
+				t.Errorf("%v, late: the first place was due %v ago, %v", limits, time.Since(at), ok)
+			}
+		}, limits...)
+	}
+}
+
+func TestAMarkOfBeforeAResumeOrNewLimitsNamesNoPlace(t *testing.T) {
+	for name, change := range map[string]func(b *Bucket) error{
+		"resumed":    func(b *Bucket) error { return b.Resume(ctx) },
+		"new limits": func(b *Bucket) error { return b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 5}) },
+	} {
+		bothWays(t, func(t *testing.T, b *Bucket) {
+			marks, _ := places(t, b, 20)
+			if err := change(b); err != nil {
+				t.Fatal(err)
+			}
+			k := hear(t, b)
+			for i, m := range marks {
+				if at, ok := k.Place(m); ok {
+					t.Fatalf("%s: place %d is due %v", name, i, at)
+				}
+			}
+			marks, due := places(t, b, 3)
+			if at, ok := hear(t, b).Place(marks[2]); !ok || !at.Equal(due[2]) {
+				t.Errorf("%s: a new place is due %v, %v, want %v", name, at, ok, due[2])
+			}
+		}, Limit{Capacity: 1, LeakRate: 2})
+	}
+}
+
+// A change of limits that leaves the places where they are leaves their marks, too.
+func TestAMarkOutlivesAChangeThatLeavesItsPlace(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		marks, due := places(t, b, 2)
+		if err := b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 3}); err != nil {
+			t.Fatal(err)
+		}
+		if at, ok := hear(t, b).Place(marks[1]); !ok || at.Before(due[1]) {
+			t.Errorf("the place is due %v, %v, want %v", at, ok, due[1])
+		}
+	}, Limit{Capacity: 1, LeakRate: 2})
+}
+
+func TestOtherKeysMarksAndForgeriesNameNoPlace(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		marks, _ := places(t, b, 10)
+		time.Sleep(time.Second)
+		k := hear(t, b)
+		c := &k.state
+		bad := []string{
+			"", " ", "1-", "1-::", "1-0:0:0", "2" + marks[0][1:], marks[0] + ":", marks[0] + " ", strings.ToUpper(marks[0]) + "X", "+" + marks[0],
+			strings.Repeat("1", 1<<20), "1-" + strings.Repeat("z", 40), strings.Replace(marks[0], ":", ":+", 1), strings.Replace(marks[0], ":", ":0", 1),
+			mark(int64(c.Born)+1, k.version, 0), mark(int64(c.Born), k.version+1, 0), mark(int64(c.Born), k.version-2, 0),
+			mark(int64(c.Born), k.version, int64(c.Dial()+c.Last)+int64(2*time.Millisecond)),
+			mark(int64(c.Born), k.version, math.MaxInt64), mark(math.MinInt64, math.MinInt64, math.MinInt64),
+		}
+		for _, m := range bad {
+			if at, ok := k.Place(m); ok {
+				t.Errorf("%.60q is due %v", m, at)
+			}
+		}
+		if _, ok := k.Place(marks[9]); !ok {
+			t.Error("the last place is not known")
+		}
+		if at, ok := k.Place(mark(int64(c.Born), k.version, math.MinInt64)); ok && at.After(time.Now()) {
+			t.Errorf("a place of long ago is due in %v", time.Until(at))
+		}
+	}, Limit{Capacity: 1, LeakRate: 2})
+	if m := (Ticket{}).Mark(); m != "" {
+		t.Errorf("the zero ticket is %q", m)
+	}
+	if _, ok := new(Clock).Place(mark(0, 0, 0)); ok {
+		t.Error("a clock that was never heard knows a place")
+	}
+}
+
+// Whatever a mark says, it is due no later than the last place that is booked.
+func FuzzPlace(f *testing.F) {
+	b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1}))
+	k := Booking{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+	if err := b.Book(ctx, &k); err != nil {
+		f.Fatal(err)
+	}
+	good := k.Tickets[1].Mark()
+	last := k.Clock.Due(k.Tickets[1])
+	f.Add(good, int64(0))
+	f.Add("1-0:0:0", int64(1))
+	f.Add("", int64(math.MinInt64))
+	f.Add(strings.Repeat("1-", 30), int64(time.Hour))
+	f.Fuzz(func(t *testing.T, m string, shift int64) {
+		place := strconv.FormatInt(int64(k.Tickets[1].call.charge[0].Place)+shift, 36)
+		for _, m := range []string{m, good[:strings.LastIndex(good, ":")+1] + place} {
+			at, ok := k.Clock.Place(m)
+			if ok && at.After(last.Add(moved)) {
+				t.Errorf("%q is due %v after the last place", m, at.Sub(last))
+			}
+			if ok && m != mark(readAll(m)) {
+				t.Errorf("%q has another form", m)
+			}
+		}
+		if at, ok := k.Clock.Place(good); !ok || !at.Equal(last) {
+			t.Errorf("the place itself is due %v, %v", at, ok)
+		}
+	})
+}
+
+func readAll(m string) (born, version, place int64) {
+	born, version, place, _ = readMark(m)
+	return born, version, place
+}
