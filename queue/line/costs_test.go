@@ -1,0 +1,87 @@
+package line
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+// Jobs of several costs, under several limits of several kinds: each limit is kept, and so is the order.
+func TestCostsAndLimitsOfManyKinds(t *testing.T) {
+	for name, limits := range map[string][]outbound.Limit{
+		"leaky":  {{Capacity: 2, LeakRate: 10, Name: "calls"}, {Capacity: 50, LeakRate: 30, Unit: 1, Name: "tokens"}},
+		"per":    {outbound.PerSecond(10), outbound.PerMinute(1800).Burst(30).Of(1, "tokens")},
+		"window": {outbound.Window(10, time.Second), outbound.Window(300, 10*time.Second).Of(1, "tokens")},
+		"long":   {outbound.PerSecond(20), outbound.FixedWindow(100, 10*time.Second)},
+		"day":    {outbound.PerSecond(10), outbound.Daily(150, time.UTC)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, limits, func(t *testing.T, line func() *Line) {
+				var tokens outboundtest.History
+				s := &punctual{t: t}
+				rnd := rand.New(rand.NewPCG(1, 1))
+				lines := []*Line{line(), line()}
+				begin := time.Now()
+				const jobs = 200
+				for i := range jobs {
+					c := outbound.Cost{1, float64(rnd.IntN(30))}
+					if name == "long" || name == "day" {
+						c[1] = 0
+					}
+					s.startIn(0, fmt.Sprint(i), counted{lines[i%2], &tokens}, "", c)
+					if i < 2 {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				s.jobs.Wait()
+				took := time.Since(begin)
+				most := 100 * time.Second // for 2 900 tokens
+				if name == "day" {        // fifty of them wait for the next day
+					most = 25 * time.Hour
+				}
+				if s.history.Len() != jobs || s.sum() > 3*jobs || took > most {
+					t.Errorf("%d jobs in %v, %d runs, up to %d of one", s.history.Len(), took, s.sum(), s.most())
+				}
+				switch name {
+				case "leaky", "per":
+					s.check(limits[0])
+					if err := tokens.Check(limits[1].Capacity, limits[1].LeakRate, 0.05*limits[1].LeakRate); err != nil {
+						t.Error(err)
+					}
+				case "window":
+					if err := s.history.CheckWindow(10, time.Second-10*time.Millisecond); err != nil {
+						t.Error(err)
+					}
+					if err := tokens.CheckWindow(300, 10*time.Second-10*time.Millisecond); err != nil {
+						t.Error(err)
+					}
+				case "long":
+					s.check(limits[0])
+				case "day":
+					if err := s.history.CheckCalendar(150, outboundtest.Day, time.UTC, time.Second); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// counted notes what the calls take of the second unit.
+type counted struct {
+	*Line
+	history *outboundtest.History
+}
+
+func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	p, err := l.Line.Acquire(ctx, c)
+	if err == nil {
+		l.history.Add(time.Now(), c[1])
+	}
+	return p, err
+}

@@ -1,0 +1,2 @@
+// Package line lets jobs wait outside of the process: in the job system that they come from.
+package line

@@ -1,0 +1,210 @@
+package line
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// holds counts the holds of the desk, and how often one was extended.
+func holds(l *Line) (n func() int64, stop func()) {
+	var count atomic.Int64
+	stop = l.desk.Changes(func(c outbound.Change) {
+		if c.Kind == outbound.ChangeHeld || c.Kind == outbound.ChangeExtended {
+			count.Add(1)
+		}
+	})
+	return count.Load, stop
+}
+
+// A job that is due in a hold of the API runs once more. The desk is held by the jobs that wait at
+// the gate then, which all leave together, and by none that comes after them.
+func TestAHoldHoldsTheDeskOnce(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+		l := line()
+		n, stop := holds(l)
+		defer stop()
+		s := &punctual{t: t}
+		begin := time.Now()
+		for i, p := range book(t, l, 900) {
+			s.startIn(time.Until(p.At), fmt.Sprint(i), l, p.Ticket, one)
+		}
+		time.AfterFunc(10*time.Second, func() {
+			if err := line().bucket.Hold(bg, time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(12 * time.Second)
+		then := n()
+		time.Sleep(188 * time.Second)
+		s.jobs.Wait()
+		took := time.Duration(0)
+		for at := range s.history.All() {
+			took = at.Sub(begin)
+		}
+		if then < 1 || n() != then || s.most() > 2 || s.history.Len() != 900 || took > 151*time.Second {
+			t.Errorf("the desk is held %d times at first and %d in all, %d jobs take %v, and up to %d runs", then, n(), s.history.Len(), took, s.most())
+		}
+		s.check(outbound.Limit{Capacity: 1, LeakRate: 10})
+	})
+}
+
+// How late a job comes says nothing about the gate: the desk is held for as long as the gate is, less
+// a lead.
+func TestALateJobHoldsTheDeskNoLonger(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		l := line()
+		places := book(t, l, 300)
+		time.Sleep(200 * time.Second)
+		n, stop := holds(l)
+		defer stop()
+		s := &punctual{t: t}
+		for i, p := range places[:5] { // they have room soon
+			s.start(fmt.Sprint(i), l, p.Ticket, one)
+		}
+		s.jobs.Wait()
+		if n() != 0 {
+			t.Errorf("the desk was held %d times", n())
+		}
+		if err := l.bucket.Hold(bg, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if later := sentBack(t, l, places[6].Ticket, one); !near(later.In, 10*time.Second) { // of the five jobs before the last has just gone
+			t.Errorf("sent back: %+v", later)
+		}
+		if s, err := l.desk.State(bg); err != nil || !near(s.HeldFor, 10*time.Second) {
+			t.Errorf("the desk is held for %v, %v", s.HeldFor, err)
+		}
+	})
+}
+
+// All workers were away, and a thousand tickets are due at the same moment.
+func TestAThousandTicketsAtOnceStayWithinTheLimit(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+		s := &punctual{t: t}
+		places := book(t, line(), 1000)
+		time.Sleep(100 * time.Second)
+		lines := []*Line{line(), line(), line()}
+		begin := time.Now()
+		for i, p := range places {
+			s.start(fmt.Sprint(i), lines[i%3], p.Ticket, one)
+		}
+		s.jobs.Wait()
+		if took := time.Since(begin); took > 105*time.Second || s.sum() > 15_000 {
+			t.Errorf("they take %v, %d runs, and up to %d of one", took, s.sum(), s.most())
+		}
+		s.check(outbound.Limit{Capacity: 1, LeakRate: 10})
+	})
+}
+
+// A slow-down of the gate, after refusals, is followed by the desk.
+func TestASlowAPISlowsTheLine(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+		l, s := line(), &punctual{t: t}
+		for range 4 {
+			p, err := l.Queue().Acquire(bg, one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+			if p, err = l.Queue().Acquire(bg, one); err != nil {
+				t.Fatal(err)
+			}
+			p.Refused(time.Second)
+			p.Done()
+		}
+		state, err := l.bucket.State(bg)
+		if err != nil || state.Speed > 0.8 {
+			t.Fatalf("%+v, %v", state, err)
+		}
+		for i := range 300 {
+			s.start(fmt.Sprint(i), l, "", one)
+		}
+		begin := time.Now()
+		s.jobs.Wait()
+		sum := 0
+		for _, runs := range s.runs {
+			sum += runs
+		}
+		if took := time.Since(begin); took > 60*time.Second || sum > 1200 {
+			t.Errorf("they take %v, and %d runs", took, sum)
+		}
+		t.Logf("%d runs of 300 jobs, speed %.2f, %v", sum, state.Speed, time.Since(begin))
+		s.check(outbound.Limit{Capacity: 1, LeakRate: 10})
+	})
+}
+
+// Two kinds of jobs that have a line each share one desk, and the rate.
+func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		mails, reports, s := line(), line(), &punctual{t: t}
+		begin := time.Now()
+		for i := range 20 {
+			s.start(fmt.Sprint("mail", i), mails, "", one)
+			s.start(fmt.Sprint("report", i), reports, "", one)
+		}
+		s.jobs.Wait()
+		for i := range 20 {
+			if s.order[2*i] != fmt.Sprint("mail", i) || s.order[2*i+1] != fmt.Sprint("report", i) {
+				t.Fatalf("the order is %v", s.order)
+			}
+		}
+		if took := time.Since(begin); !near(took, 39*time.Second) || s.most() > 2 {
+			t.Errorf("they take %v, and up to %d runs", took, s.most())
+		}
+		s.check(perSecond[0])
+	})
+}
+
+// New limits count at the desk and at the gate.
+func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.AtOnce(5)}, func(t *testing.T, line func() *Line) {
+		l := line()
+		limits := []outbound.Limit{{Capacity: 1, LeakRate: 4}}
+		if !l.bucket.Shared() { // of a shared bucket it is each worker's own
+			limits = append(limits, outbound.AtOnce(3).Of(0, "slots"))
+		}
+		if err := l.SetLimits(bg, limits...); err != nil {
+			t.Fatal(err)
+		}
+		for name, b := range map[string]*outbound.Bucket{"gate": line().bucket, "desk": line().desk} {
+			states, err := b.States(bg)
+			if err != nil || states[0].Limit.LeakRate != 4 {
+				t.Errorf("the %s has %+v, %v", name, states, err)
+			}
+			if atOnce := len(states) > 1; atOnce != (name == "gate") {
+				t.Errorf("the %s has %d limits", name, len(states))
+			}
+		}
+		places := book(t, l, 9)
+		if in := time.Until(places[8].At); !near(in, time.Second) {
+			t.Errorf("the ninth place is in %v", in)
+		}
+		if err := l.SetLimits(bg, outbound.AtOnce(3)); !errors.Is(err, outbound.ErrInvalidLimit) {
+			t.Errorf("only an AtOnce: %v", err)
+		}
+		if states, err := l.bucket.States(bg); err != nil || states[0].Limit.LeakRate != 4 {
+			t.Errorf("then the gate has %+v, %v", states, err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		l := New(shared(t, store, "api", perSecond...), Config{})
+		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, nil} { // none: the buckets' own again
+			if err := l.SetLimits(bg, limits...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, b := range []*outbound.Bucket{l.bucket, l.desk} {
+			if s, err := b.State(bg); err != nil || s.Limit.LeakRate != 1 {
+				t.Errorf("%+v, %v", s, err)
+			}
+		}
+	})
+}

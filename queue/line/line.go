@@ -1,0 +1,208 @@
+package line
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// Line is an [outbound.Limiter] for jobs that can be put back. It is safe for concurrent use, has
+// no goroutine, and needs no Close to be collected.
+type Line struct {
+	bucket *outbound.Bucket
+	desk   *outbound.Bucket // where jobs book their places
+	gate   *queue.Queue     // which alone admits
+	config Config
+	err    error // what is wrong with the bucket or the Config
+}
+
+// Config is optional: its zero value fits a job system that looks for due jobs every 5 s.
+type Config struct {
+	// Poll is how long the job system may take to hand out a job that is due. 0: 5 s.
+	Poll time.Duration
+	// Lead is how long before its place a job is to come. As many jobs wait in workers as go in
+	// that time. 0: 1 s.
+	Lead time.Duration
+	// Early is how much earlier than that the line lets a job in, and does not send it back.
+	// 0: 100 ms.
+	Early time.Duration
+	// Ahead is how far away a place may be. A job whose place would be further away gets none,
+	// and comes back later to book one. 0: 24 h.
+	Ahead time.Duration
+	// Queue is of the queue in which jobs wait for the rest of the time. Its MaxWait is Poll and
+	// two leads if it is 0: that is how long a job waits that comes a lead early to a gate which
+	// is a poll and a lead behind, as when the job system was late itself. A worker is not meant to
+	// wait longer.
+	Queue queue.Config
+}
+
+// withDefaults returns the Config with what its zeros stand for.
+func (c Config) withDefaults() (Config, error) {
+	for _, f := range [...]struct {
+		d    *time.Duration
+		name string
+		zero time.Duration
+	}{
+		{&c.Poll, "Poll", defaultPoll},
+		{&c.Lead, "Lead", time.Second},
+		{&c.Early, "Early", 100 * time.Millisecond},
+		{&c.Ahead, "Ahead", 24 * time.Hour},
+	} {
+		switch {
+		case *f.d < 0 || *f.d > mostConfig:
+			return c, fmt.Errorf("line: %s %v is not between 0 and %v: %w", f.name, *f.d, mostConfig, outbound.ErrInvalidLimit)
+		case *f.d == 0:
+			*f.d = f.zero
+		}
+	}
+	if c.Queue.MaxWait == 0 {
+		c.Queue.MaxWait = c.Poll + 2*c.Lead
+	}
+	return c, nil
+}
+
+const defaultPoll = 5 * time.Second
+
+// mostConfig bounds each time of a Config, so that no sum of them overflows.
+const mostConfig = 10 * 365 * 24 * time.Hour
+
+// New returns a line for a bucket. Several lines may share one, as those of several kinds of
+// jobs: they have one desk. If b or c is invalid, each Acquire returns an error that is
+// [outbound.ErrNil] or [outbound.ErrInvalidLimit]; so does it where b has no limit but an
+// [outbound.AtOnce], which tells no times.
+func New(b *outbound.Bucket, c Config) *Line {
+	l := &Line{bucket: b, desk: b.Beside("line")}
+	l.config, l.err = c.withDefaults()
+	l.gate = queue.New(b, l.config.Queue)
+	switch {
+	case b == nil:
+		l.err = fmt.Errorf("line: %w: Bucket", outbound.ErrNil)
+	case l.desk == nil && l.err == nil:
+		l.err = errNoTimes
+	}
+	return l
+}
+
+// Acquire admits the job, be it after a short wait, or returns a [*Later]: the job has not
+// run, and is to be put back. When it comes again, the ticket of that Later comes in ctx, by
+// [WithTicket]. A job without a ticket, or with one that the desk does not know, books a place
+// behind all others.
+//
+// An error that is no Later is permanent, such as that of a cost which can never go.
+func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	if err := l.wrong(); err != nil {
+		return outbound.Permit{}, err
+	}
+	s := stay{ticket: ticketFrom(ctx)}
+	if err := l.arrive(ctx, c, &s); err != nil {
+		return outbound.Permit{}, l.later(ctx, err, s)
+	}
+	if in := time.Until(s.due); in > l.config.Lead+l.config.Early {
+		full := &outbound.ThrottledError{Key: l.bucket.Key(), RetryAfter: in}
+		return outbound.Permit{}, &Later{In: in - l.config.Lead, Ticket: s.ticket, full: full}
+	}
+	p, err := l.gate.Acquire(ctx, c)
+	if err != nil {
+		s.refused = true
+		return outbound.Permit{}, l.later(ctx, err, s)
+	}
+	return p, nil
+}
+
+// stay is what is known of a job while it is here.
+type stay struct {
+	ticket  string
+	due     time.Time
+	refused bool // by the gate
+}
+
+// wrong returns what makes the line useless.
+func (l *Line) wrong() error {
+	if l == nil {
+		return fmt.Errorf("line: %w: Line", outbound.ErrNil)
+	}
+	return l.err
+}
+
+// arrive looks the job's place up at the desk, or books one.
+func (l *Line) arrive(ctx context.Context, c outbound.Cost, s *stay) error {
+	if s.ticket != "" {
+		var k outbound.Booking
+		if err := l.desk.Book(ctx, &k); err != nil { // with no costs it only listens
+			return err
+		}
+		var ok bool
+		if s.due, ok = k.Clock.Place(s.ticket); ok {
+			return nil
+		}
+		s.ticket = ""
+	}
+	k := outbound.Booking{Costs: []outbound.Cost{c}, Wait: l.config.Ahead}
+	if err := l.desk.Book(ctx, &k); err != nil {
+		return err
+	}
+	s.due, s.ticket = k.Clock.Due(k.Tickets[0]), k.Tickets[0].Mark()
+	return nil
+}
+
+// SetLimits sets the limits of the bucket, as its own SetLimits does, and those of the desk.
+// Where it makes places void, jobs that were put back book anew when they come. If the limits
+// are higher than before, have the job system run those now: they come at their old times otherwise.
+func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
+	if err := l.wrong(); err != nil {
+		return err
+	}
+	desk := withoutAtOnce(limits)
+	if len(desk) == 0 && len(limits) > 0 {
+		return errNoTimes
+	}
+	if err := l.bucket.SetLimits(ctx, limits...); err != nil {
+		return err
+	}
+	return l.desk.SetLimits(ctx, desk...)
+}
+
+// withoutAtOnce returns the limits that the desk has.
+func withoutAtOnce(limits []outbound.Limit) (all []outbound.Limit) {
+	for _, l := range limits {
+		like := outbound.AtOnce(1)
+		like.Capacity, like.LeakRate, like.Unit, like.Name = l.Capacity, l.LeakRate, l.Unit, l.Name
+		if l != like {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+var errNoTimes = fmt.Errorf("line: a bucket that has no limit but AtOnce tells no times: %w", outbound.ErrInvalidLimit)
+
+// Resume ends a hold and a slow-down of the bucket, as its own Resume does, and the hold of the
+// desk. All tickets are void then, and jobs that were put back book anew when they come.
+func (l *Line) Resume(ctx context.Context) error {
+	if err := l.wrong(); err != nil {
+		return err
+	}
+	if err := l.bucket.Resume(ctx); err != nil {
+		return err
+	}
+	return l.desk.Resume(ctx)
+}
+
+// Queue returns the queue in which jobs wait for the bucket. Callers that are no jobs of the
+// line may wait in it, too. Its Close has the jobs that wait come back as a [*Later].
+func (l *Line) Queue() *queue.Queue {
+	if l == nil {
+		return nil
+	}
+	return l.gate
+}
+
+// Idle reports whether nobody waits, the bucket is idle, and no place is booked, so that
+// forgetting the line loses nothing. An [outbound.Keyed] asks this before it drops a line. The
+// places of a bucket in a store are there, and outlive the line.
+func (l *Line) Idle() bool {
+	return l == nil || l.gate.Idle() && l.desk.Idle()
+}

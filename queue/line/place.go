@@ -1,0 +1,57 @@
+package line
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Place is where a job stands in a line: enqueue it to run at At, with its Ticket.
+type Place struct {
+	// At is when the job is to run, which is a lead before its turn.
+	At time.Time
+	// Ticket names the place: see [WithTicket]. It is empty if the place would be further away
+	// than Config.Ahead. Then the job books one when it runs.
+	Ticket string
+}
+
+// mostBooked is how many places one trip books.
+const mostBooked = 4096
+
+// Book books a place for each of costs, in this order, for jobs that are about to be enqueued. It
+// makes one trip for 4 096 of them. After an error no place is booked. It is the error of a cost
+// that can never go, [*outbound.CostError], or that of the store or of ctx; then jobs can be enqueued
+// without a place.
+func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error) {
+	if err := l.wrong(); err != nil {
+		return nil, err
+	}
+	all := make([]Place, 0, len(costs))
+	var booked []outbound.Ticket // to give back
+	k := outbound.Booking{Wait: l.config.Ahead, Horizon: l.config.Ahead}
+	for len(all) < len(costs) {
+		left := costs[len(all):]
+		k.Costs = left[:min(len(left), mostBooked)]
+		err := l.desk.Book(ctx, &k)
+		var full *outbound.ThrottledError
+		if errors.As(err, &full) {
+			at := time.Now().Add(l.again(full.RetryAfter))
+			for range left {
+				all = append(all, Place{At: at})
+			}
+			break
+		}
+		if err != nil {
+			back := outbound.Booking{Back: booked}
+			_ = l.desk.Book(context.WithoutCancel(ctx), &back) // else they pass unused
+			return nil, err
+		}
+		for _, t := range k.Tickets {
+			all = append(all, Place{At: k.Clock.Due(t).Add(-l.config.Lead), Ticket: t.Mark()})
+		}
+		booked = append(booked, k.Tickets...)
+	}
+	return all, nil
+}

@@ -1,0 +1,155 @@
+package line
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &trip{Memory: leak.NewMemory()}
+		l := New(shared(t, store, "api", perSecond...), Config{})
+		ticket := book(t, l, 5)[4].Ticket
+		store.err = fmt.Errorf("%w: down", outbound.ErrAway)
+		var first time.Duration
+		differ := false
+		for i := range 20 {
+			later := sentBack(t, l, ticket, one)
+			var e *outbound.StoreError
+			if later.In < time.Second || later.In > 5*time.Second || later.Ticket != ticket || !errors.As(later.Err, &e) || errors.Is(later, outbound.ErrThrottled) {
+				t.Fatalf("sent back: %+v", later)
+			}
+			differ = differ || i > 0 && later.In != first
+			first = later.In
+		}
+		if !differ {
+			t.Error("all jobs come back together")
+		}
+		if _, err := l.Book(bg, one); !errors.Is(err, outbound.ErrAway) {
+			t.Errorf("Book: %v", err)
+		}
+		store.err = nil
+		time.Sleep(4 * time.Second)
+		admitted(t, l, ticket, one)
+	})
+}
+
+func TestACostThatCanNeverGoIsPermanent(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		l := line()
+		for _, c := range []outbound.Cost{{2}, {-1}, {math.NaN()}, {math.Inf(1)}, {0, 1}} {
+			var bad *outbound.CostError
+			if _, err := l.Acquire(bg, c); !errors.As(err, &bad) {
+				t.Errorf("%v: %v", c, err)
+			} else if _, ok := After(err); ok {
+				t.Errorf("%v is to come back", c)
+			}
+			if _, err := l.Book(bg, one, one, c, one); !errors.As(err, &bad) {
+				t.Errorf("Book with %v: %v", c, err)
+			}
+			ticket := book(t, l, 1)[0].Ticket
+			if _, err := l.Acquire(WithTicket(bg, ticket), c); !errors.As(err, &bad) {
+				t.Errorf("%v with a ticket: %v", c, err)
+			}
+			time.Sleep(time.Second) // that place passes
+		}
+		if in := time.Until(book(t, l, 1)[0].At); in > 0 { // Book has given its own back
+			t.Errorf("the next place is in %v", in)
+		}
+	})
+}
+
+func TestAShutdownSendsJobsBack(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		l := line()
+		places := book(t, l, 2)
+		admitted(t, l, places[0].Ticket, one)
+		ctx, cancel := context.WithCancel(WithTicket(bg, places[1].Ticket))
+		time.AfterFunc(500*time.Millisecond, cancel)
+		var later *Later
+		if _, err := l.Acquire(ctx, one); !errors.As(err, &later) || later.In != 0 || later.Ticket != places[1].Ticket || !errors.Is(err, context.Canceled) || errors.Is(err, outbound.ErrThrottled) {
+			t.Errorf("its ctx ends while it waits: %v", err)
+		}
+		if _, err := l.Acquire(ctx, one); !errors.As(err, &later) || later.In != 0 || later.Ticket != places[1].Ticket || !errors.Is(err, context.Canceled) {
+			t.Errorf("its ctx has ended: %v", err)
+		}
+		time.AfterFunc(100*time.Millisecond, func() { l.Queue().Close() })
+		for range 2 {
+			if later := sentBack(t, l, places[1].Ticket, one); later.In <= 0 || later.Ticket != places[1].Ticket || !errors.Is(later, queue.ErrClosed) {
+				t.Errorf("the queue is closed: %+v", later)
+			}
+		}
+		time.Sleep(time.Second)
+		admitted(t, line(), places[1].Ticket, one) // by another process
+	})
+}
+
+func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
+	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.AtOnce(1)}, func(t *testing.T, line func() *Line) {
+		l := line()
+		p, err := l.Acquire(bg, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		later := sentBack(t, l, "", one)
+		if waited := time.Since(begin); later.In != 3*time.Second || later.Ticket == "" || !near(waited, 5*time.Second) {
+			t.Errorf("after %v it is sent back: %+v", waited, later)
+		}
+		p.Done()
+		time.Sleep(later.In)
+		admitted(t, l, later.Ticket, one)
+	})
+}
+
+func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
+	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, line func() *Line) {
+		s, begin := &punctual{t: t}, time.Now()
+		for i, p := range book(t, line(), 50) {
+			if (p.Ticket == "") != (i > 20) || time.Until(p.At) > 20*time.Second {
+				t.Errorf("place %d: %q in %v", i, p.Ticket, time.Until(p.At))
+			}
+			s.start(fmt.Sprint(i), line(), p.Ticket, one)
+		}
+		later := sentBack(t, line(), "", one)
+		if !errors.Is(later, queue.ErrFull) || !errors.Is(later, outbound.ErrThrottled) || later.Ticket != "" || later.In < 9*time.Second {
+			t.Errorf("one more: %+v", later)
+		}
+		s.jobs.Wait()
+		if took := time.Since(begin); took > 50*time.Second || s.most() > 6 {
+			t.Errorf("it takes %v and up to %d runs", took, s.most())
+		}
+		s.check(perSecond[0])
+	})
+}
+
+func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
+	for name, l := range map[string]*Line{
+		"nil": nil, "no bucket": New(nil, Config{}), "only AtOnce": New(own(t, outbound.AtOnce(1)), Config{}),
+		"Poll": New(own(t, perSecond...), Config{Poll: -1}), "Lead": New(own(t, perSecond...), Config{Lead: -1}), "Early": New(own(t, perSecond...), Config{Early: math.MaxInt64}),
+		"Ahead": New(own(t, perSecond...), Config{Ahead: math.MinInt64}), "Queue": New(own(t, perSecond...), Config{Queue: queue.Config{MaxLen: -1}}),
+	} {
+		_, err := l.Acquire(bg, one)
+		_, booking := l.Book(bg, one)
+		for _, err := range []error{err, booking, l.SetLimits(bg, perSecond...), l.Resume(bg)} {
+			if name == "Queue" && err == nil { // the queue tells of its own
+				continue
+			}
+			if _, ok := After(err); ok || !errors.Is(err, outbound.ErrNil) && !errors.Is(err, outbound.ErrInvalidLimit) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !l.Idle() && name != "Queue" || (l.Queue() == nil) != (l == nil) {
+			t.Errorf("%s is not idle", name)
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package line
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+)
+
+var bg = context.Background()
+
+// long makes simulations longer than in CI.
+var long = os.Getenv("DRIPFEED_LONG") != ""
+
+// job is a job of the simulated system.
+type job struct {
+	id, tenant int
+	ticket     string
+	due        time.Time // when it may run
+	came       time.Time // when it was enqueued first
+	place      time.Time // when its place was due, as it was first told
+	began      time.Time // when the line admitted it
+	runs       int
+}
+
+// world is a fleet of worker processes with a job system between them.
+type world struct {
+	rnd     *rand.Rand
+	procs   int
+	workers int           // of each process
+	poll    time.Duration // how often a process looks for what is due
+	work    time.Duration // that a job takes
+	acquire func(ctx context.Context, proc int, j *job) (outbound.Permit, error)
+
+	mu      sync.Mutex // protects what follows
+	ready   []*job     // of asynq: those to run now, in order
+	delayed jobHeap    // those to run later
+	done    []*job     // in the order in which they began
+	runs    int
+	history outboundtest.History
+	full    chan struct{} // closed when want jobs have begun
+	want    int
+}
+
+type jobHeap []*job
+
+func (h jobHeap) Len() int { return len(h) }
+func (h jobHeap) Less(i, j int) bool {
+	if c := h[i].due.Compare(h[j].due); c != 0 {
+		return c < 0
+	}
+	return h[i].id < h[j].id
+}
+func (h jobHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *jobHeap) Push(x any)   { *h = append(*h, x.(*job)) }
+func (h *jobHeap) Pop() any {
+	last := len(*h) - 1
+	j := (*h)[last]
+	*h = (*h)[:last]
+	return j
+}
+
+func (w *world) random(from, to time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return from + time.Duration(w.rnd.Int64N(int64(to-from)))
+}
+
+// put has a job run after that long.
+func (w *world) put(j *job, in time.Duration) { w.putAt(j, time.Now().Add(in)) }
+
+func (w *world) putAt(j *job, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	j.due = at
+	heap.Push(&w.delayed, j)
+}
+
+// takeDue takes at most n jobs that are due by that time, in their order.
+func (w *world) takeDue(n int, by time.Time) (all []*job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(all) < n && len(w.delayed) > 0 && !w.delayed[0].due.After(by) {
+		all = append(all, heap.Pop(&w.delayed).(*job))
+	}
+	return all
+}
+
+// run has a job run once, by a worker of the process.
+func (w *world) run(ctx context.Context, proc int, j *job, putBack func(*job, time.Duration)) {
+	w.mu.Lock()
+	j.runs++
+	w.runs++
+	w.mu.Unlock()
+	p, err := w.acquire(WithTicket(ctx, j.ticket), proc, j)
+	if err != nil {
+		if l, ok := After(err); ok && ctx.Err() == nil {
+			if j.ticket = l.Ticket; j.place.IsZero() {
+				j.place = time.Now().Add(l.In)
+			}
+			putBack(j, l.In)
+		}
+		return
+	}
+	w.mu.Lock()
+	if j.began = time.Now(); j.place.IsZero() {
+		j.place = j.began
+	}
+	w.history.Add(j.began, 1)
+	if w.done = append(w.done, j); len(w.done) == w.want {
+		close(w.full)
+	}
+	w.mu.Unlock()
+	time.Sleep(w.work)
+	p.Done()
+}
+
+// asynq begins a system like asynq: a delayed job is due at a whole second, and each process moves
+// what is due to the end of a common list once in a poll. A processor that finds the list empty
+// sleeps for about a second. Of jobs that are due in the same second the first by id comes first.
+func (w *world) asynq(ctx context.Context) {
+	putBack := func(j *job, in time.Duration) { // the adapter rounds up, because asynq cuts
+		w.putAt(j, time.Now().Add(in+time.Second-1).Truncate(time.Second))
+	}
+	for proc := range w.procs {
+		go func() {
+			time.Sleep(w.random(0, w.poll))
+			for ctx.Err() == nil {
+				due := w.takeDue(1<<30, time.Now())
+				w.mu.Lock()
+				w.ready = append(w.ready, due...)
+				w.mu.Unlock()
+				time.Sleep(w.poll)
+			}
+		}()
+		go func() {
+			free := make(chan struct{}, w.workers)
+			for {
+				select {
+				case free <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+				w.mu.Lock()
+				var j *job
+				if len(w.ready) > 0 {
+					j, w.ready = w.ready[0], w.ready[1:]
+				}
+				w.mu.Unlock()
+				if j == nil {
+					<-free
+					time.Sleep(w.random(500*time.Millisecond, 1500*time.Millisecond))
+					continue
+				}
+				time.Sleep(time.Millisecond) // the trip of the dequeue
+				go func() {
+					w.run(ctx, proc, j, putBack)
+					<-free
+				}()
+			}
+		}()
+	}
+}
+
+// river begins a system like River: what is due within 5 s is available, and each process takes as
+// much of it as it has free workers, once in a poll and when a worker gets free, but not within
+// 100 ms of the last time. What is due later becomes available by a leader, who looks every 5 s.
+func (w *world) river(ctx context.Context) {
+	const look = 5 * time.Second
+	var scheduled jobHeap
+	putBack := func(j *job, in time.Duration) {
+		if in <= look {
+			w.put(j, in)
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		j.due = time.Now().Add(in)
+		heap.Push(&scheduled, j)
+	}
+	go func() {
+		for ctx.Err() == nil {
+			time.Sleep(look)
+			w.mu.Lock()
+			for len(scheduled) > 0 && time.Until(scheduled[0].due) <= look {
+				heap.Push(&w.delayed, heap.Pop(&scheduled))
+			}
+			w.mu.Unlock()
+		}
+	}()
+	for proc := range w.procs {
+		go func() {
+			var mu sync.Mutex
+			free := w.workers
+			freed := make(chan struct{}, 1)
+			time.Sleep(w.random(0, w.poll))
+			tick := time.NewTicker(w.poll)
+			defer tick.Stop()
+			for {
+				mu.Lock()
+				jobs := w.takeDue(free, time.Now())
+				free -= len(jobs)
+				mu.Unlock()
+				for _, j := range jobs {
+					go func() {
+						w.run(ctx, proc, j, putBack)
+						mu.Lock()
+						free++
+						mu.Unlock()
+						select {
+						case freed <- struct{}{}:
+						default:
+						}
+					}()
+				}
+				time.Sleep(100 * time.Millisecond)
+				select {
+				case <-freed:
+				case <-tick.C:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+}
+
+// trip is a store that takes a millisecond to reach, and another one back.
+type trip struct {
+	*leak.Memory
+	mu    sync.Mutex
+	trips int
+	err   error
+}
+
+func (s *trip) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	time.Sleep(time.Millisecond)
+	s.mu.Lock()
+	s.trips++
+	err := s.err
+	s.mu.Unlock()
+	if err != nil {
+		return leak.Reply{}, err
+	}
+	r, err := s.Memory.Update(ctx, key, op)
+	r.When = time.Now()
+	time.Sleep(time.Millisecond)
+	r.Heard = time.Now()
+	return r, err
+}
+
+func shared(t testing.TB, s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+	t.Helper()
+	b, err := outbound.NewSharedBucket(s, key, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func own(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
+	t.Helper()
+	b, err := outbound.NewBucket("test", limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// admitted is a Later's opposite: it fails the test unless the job may go.
+func admitted(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) {
+	t.Helper()
+	p, err := l.Acquire(WithTicket(bg, ticket), c)
+	if err != nil {
+		t.Fatalf("the job is not admitted: %v", err)
+	}
+	p.Done()
+}
+
+// sentBack returns the Later with which the line sends a job back.
+func sentBack(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) *Later {
+	t.Helper()
+	_, err := l.Acquire(WithTicket(bg, ticket), c)
+	var later *Later
+	if !errors.As(err, &later) {
+		t.Fatalf("the job is not sent back: %v", err)
+	}
+	return later
+}
+
+// displaced returns by how many places 95 of a hundred jobs, at most, began before or after their
+// turn, which is that of their places.
+func displaced(begun []*job) int {
+	turns := slices.Clone(begun)
+	slices.SortStableFunc(turns, func(a, b *job) int { return a.place.Compare(b.place) })
+	turn := make(map[*job]int, len(turns))
+	for i, j := range turns {
+		turn[j] = i
+	}
+	by := make([]int, len(begun))
+	for i, j := range begun {
+		by[i] = max(i-turn[j], turn[j]-i)
+	}
+	slices.Sort(by)
+	return by[len(by)*95/100]
+}
+
+// quantile returns the wait that this share of the jobs did not exceed.
+func quantile(jobs []*job, share float64) time.Duration {
+	waits := make([]time.Duration, 0, len(jobs))
+	for _, j := range jobs {
+		waits = append(waits, j.began.Sub(j.came))
+	}
+	slices.SortFunc(waits, cmp.Compare)
+	if len(waits) == 0 {
+		return -1
+	}
+	return waits[min(len(waits)-1, int(share*float64(len(waits))))]
+}
