@@ -1,0 +1,191 @@
+package line
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// tenants is a simulation of a hundred tenants with a quota each. Of all but one a job comes now
+// and then, ten a second together. The hot one has all of its jobs at the start.
+type tenants struct {
+	system string
+	rate   float64 // of each tenant
+	hot    int
+	length time.Duration
+	recipe bool
+	insert bool // the hot tenant's places are booked when its jobs are enqueued
+}
+
+func (f tenants) String() string {
+	return fmt.Sprintf("%s, %v/s for each tenant, %d jobs of one", f.system, f.rate, f.hot)
+}
+
+type tenantsOutcome struct {
+	runs, touched, hot, others, missing int
+	p50, p95, most                      time.Duration // of the others' waits
+	waiting                             float64
+	limiters                            int
+}
+
+func (o tenantsOutcome) String() string {
+	return fmt.Sprintf("%d runs of %d jobs touched, %d hot and %d others done (%d others not), others wait %.2f / %.2f / %.1f s, %.1f workers wait, %d limiters",
+		o.runs, o.touched, o.hot, o.others, o.missing, o.p50.Seconds(), o.p95.Seconds(), o.most.Seconds(), o.waiting, o.limiters)
+}
+
+func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		const procs, poll = 5, time.Second
+		store := &trip{Memory: leak.NewMemory()}
+		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
+		w := &world{rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
+		var lines [procs]*outbound.Keyed[string]
+		for i := range lines {
+			lines[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+				b, err := outbound.NewSharedBucket(store, tenant, limit)
+				if f.recipe {
+					return queue.New(b, queue.Config{MaxWait: poll}), err
+				}
+				return New(b, Config{Poll: poll}), err
+			}}
+		}
+		var histories [100]outboundtest.History
+		waiting, looks := 0, 0
+		w.acquire = func(ctx context.Context, proc int, j *job) (outbound.Permit, error) {
+			w.mu.Lock()
+			waiting++
+			w.mu.Unlock()
+			p, err := lines[proc].Acquire(ctx, fmt.Sprint("tenant", j.tenant), outbound.Cost{1})
+			w.mu.Lock()
+			waiting--
+			w.mu.Unlock()
+			if err == nil {
+				histories[j.tenant].Add(time.Now(), 1)
+			} else if later, ok := After(err); ok && f.recipe {
+				later.In = max(0, later.In-poll)
+				return p, later
+			}
+			return p, err
+		}
+		ctx, cancel := context.WithCancel(bg)
+		var all []*job
+		come := func(tenant int) {
+			j := &job{id: len(all), tenant: tenant, came: time.Now()}
+			all = append(all, j)
+			if f.system == "asynq" {
+				w.mu.Lock()
+				w.ready = append(w.ready, j)
+				w.mu.Unlock()
+			} else {
+				w.put(j, 0)
+			}
+		}
+		if f.insert && f.hot > 0 {
+			b := shared(t, store, "tenant0", limit)
+			for i, p := range book(t, New(b, Config{Poll: poll}), f.hot) {
+				j := &job{id: i, came: time.Now(), ticket: p.Ticket}
+				all = append(all, j)
+				w.putAt(j, p.At)
+			}
+		} else {
+			for range f.hot {
+				come(0)
+			}
+		}
+		if f.system == "asynq" {
+			w.asynq(ctx)
+		} else {
+			w.river(ctx)
+		}
+		rnd := rand.New(rand.NewPCG(5, 6))
+		sum := 0
+		for begin := time.Now(); time.Since(begin) < f.length; {
+			time.Sleep(time.Duration(rnd.ExpFloat64() * float64(100*time.Millisecond)))
+			come(1 + rnd.IntN(99))
+			w.mu.Lock()
+			sum, looks = sum+waiting, looks+1
+			w.mu.Unlock()
+		}
+		cancel()
+		w.mu.Lock()
+		runs, done := w.runs, w.done[:len(w.done):len(w.done)]
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		var others []*job
+		for _, j := range done {
+			if j.tenant == 0 {
+				o.hot++
+			} else {
+				others = append(others, j)
+			}
+		}
+		for _, j := range all {
+			if j.runs > 0 {
+				o.touched++
+			}
+			if j.tenant != 0 && j.began.IsZero() && time.Since(j.came) > time.Minute+10*time.Second {
+				o.missing++
+			}
+		}
+		o.runs, o.others = runs, len(others)
+		o.p50, o.p95, o.most = quantile(others, .5), quantile(others, .95), quantile(others, 1)
+		o.waiting = float64(sum) / float64(looks)
+		for i := range histories {
+			if err := histories[i].Check(limit.Capacity, limit.LeakRate, 0.05*limit.LeakRate); err != nil {
+				t.Errorf("tenant %d: %v", i, err)
+			}
+		}
+		o.limiters = lines[0].Len()
+	})
+	return o
+}
+
+// A tenant with far more jobs than its quota lets go keeps no worker from the others' jobs, and
+// uses all of its quota.
+func TestAHotTenantHoldsNobodyElseUp(t *testing.T) {
+	for _, f := range []tenants{
+		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second},
+		{system: "river", rate: 1, hot: 2000, length: 320 * time.Second},
+		{system: "asynq", rate: 20, hot: 20_000, length: 220 * time.Second},
+		{system: "river", rate: 20, hot: 20_000, length: 220 * time.Second, insert: true},
+	} {
+		if raced && f.rate > 1 {
+			continue
+		}
+		hot, calm := f, f
+		calm.hot = 0
+		o, without := hot.simulate(t), calm.simulate(t)
+		slower := 200 * time.Millisecond
+		if f.rate > 1 { // those that wait in workers are a lead's worth of the hot tenant's jobs
+			slower = time.Second
+		}
+		quota := f.rate * f.length.Seconds()
+		if o.p95 > without.p95+slower || o.missing > 0 || float64(o.hot) < 0.98*quota || float64(o.runs) > 1.05*float64(o.touched+o.hot+o.others) {
+			t.Errorf("%v: %v\nwithout the hot one: %v", f, o, without)
+		}
+		t.Logf("%v: %v\nwithout the hot one: %v", f, o, without)
+	}
+}
+
+// The recipe of before there were lines, for the table of the documentation.
+func TestWhatAHotTenantDoesToOtherWays(t *testing.T) {
+	if !long {
+		t.Skip("DRIPFEED_LONG is not set")
+	}
+	for _, f := range []tenants{
+		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second, recipe: true},
+		{system: "asynq", rate: 20, hot: 20_000, length: 220 * time.Second, recipe: true},
+	} {
+		t.Logf("%v: %v", f, f.simulate(t))
+	}
+}
