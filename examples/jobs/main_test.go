@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
 func TestAllJobsAreDoneAtThePaceOfTheAPI(t *testing.T) {
@@ -19,12 +18,16 @@ func TestAllJobsAreDoneAtThePaceOfTheAPI(t *testing.T) {
 		if err := run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
-		// 39 intervals of 40.4 ms are 1.58 s; the look that follows comes at 1.75 s.
+		// 24 intervals of 40.4 ms are 0.97 s, and 39 are 1.58 s; the look that follows comes at 1.75 s.
 		for _, want := range []string{
 			`order 7: the address does not exist`,
-			`37 shipped and 3 failed in 1\.6 s\.`,
-			`all sent in 1\.[78]\d* s, by 1\d\d attempts`,
-			`In no second did more than 25 calls begin\.\nThe API allows 25\.`,
+			`23 shipped and 2 failed in 1\.0 s\.`,
+			`queue  [1-9]{40}\n +1\d\d runs, all sent in 1\.[78] s`,
+			`line   [12]{40}\n +[67]\d runs, all sent in (1\.9|2\.\d) s`,
+			`booked 1{40}\n +40 runs, all sent in (1\.9|2\.\d) s`,
+			`queue  acme, 40 jobs  █{20,} 2\.\d s\n         bolt,  4 jobs  █{15,} [12]\.\d s`,
+			`line   acme, 40 jobs  █{20,} 2\.\d s\n         bolt,  4 jobs  █{1,7} 0\.\d s`,
+			`In no second did more than 25 reports and orders go\.\nThe API allows 25\.`,
 		} {
 			if !regexp.MustCompile(want).Match(out.Bytes()) {
 				t.Errorf("%q is missing", want)
@@ -36,42 +39,69 @@ func TestAllJobsAreDoneAtThePaceOfTheAPI(t *testing.T) {
 	})
 }
 
-// attempts lets a job system send all reports through l.
-func attempts(t *testing.T, l outbound.Limiter) (n int, took time.Duration) {
+// sent sends the reports in one way, and returns how many runs that takes, and how long.
+func sent(t *testing.T, w way) (runs int, took time.Duration) {
 	t.Helper()
 	var api api
 	start := time.Now()
-	system := newJobSystem(poll, reports, outbound.Wrap(l, outbound.Cost{1}, api.send))
-	if err := system.run(t.Context()); err != nil {
+	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(perSecond)))
+	system, err := w.send(t.Context(), bucket, &api)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return system.attempts, time.Since(start)
+	for _, j := range system.jobs {
+		runs += j.runs
+	}
+	if worst := api.began.Worst(time.Second).Units; worst > perSecond {
+		t.Errorf("%s: %v calls in a second", w.name, worst)
+	}
+	return runs, time.Since(start)
 }
 
-func TestQueueSavesMostAttemptsAndMostOfTheTime(t *testing.T) {
+func TestAJobRunsTwiceInALineAndOnceIfItWasBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(perSecond)))
-		bare, slow := attempts(t, bucket)
-		waiting, fast := attempts(t, queue.New(bucket, queue.Config{MaxWait: poll}))
-		// One job goes at each look of the system, and all others are refused again.
-		if bare != reports*(reports+1)/2 || slow < reports*poll {
-			t.Errorf("a bare bucket took %d attempts and %v, want %d and %v", bare, slow, reports*(reports+1)/2, reports*poll)
+		bare, slow := sent(t, way{limiter: func(b *outbound.Bucket) outbound.Limiter { return b }})
+		if bare != reports*(reports+1)/2 || slow < reports*poll { // one job goes at each look of the system
+			t.Errorf("a bare bucket took %d runs and %v, want %d and %v", bare, slow, reports*(reports+1)/2, reports*poll)
 		}
-		if waiting > bare/4 || fast > slow/4 {
-			t.Errorf("a queue took %d attempts and %v, a bare bucket %d and %v", waiting, fast, bare, slow)
+		for i, most := range []int{bare / 4, 2 * reports, reports} {
+			if runs, took := sent(t, ways[i]); runs > most || took > 2250*time.Millisecond {
+				t.Errorf("%s: %d runs and %v", ways[i].name, runs, took)
+			}
 		}
+	})
+}
+
+func TestAHotTenantLeavesTheWorkersToTheOthersOnlyInALine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for i, w := range ways[:2] {
+			longest, err := w.serve(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tenant := range tenants {
+				waits := tenant.name == "acme" || i == 0
+				if got := longest[tenant.name]; got > time.Second != waits {
+					t.Errorf("%s: %s waits for %v", w.name, tenant.name, got)
+				}
+			}
+		}
+		time.Sleep(time.Minute)
 	})
 }
 
 func TestFailureOfAReportEndsTheSystem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
-		system := newJobSystem(poll, 3, func(_ context.Context, id int) error {
-			if id == 0 {
+		system := &jobSystem{every: poll, workers: 2, do: func(_ context.Context, j *job) error {
+			if j.tenant == "" {
 				return broken
 			}
 			return &outbound.ThrottledError{RetryAfter: time.Hour}
-		})
+		}}
+		for _, tenant := range []string{"acme", "bolt", ""} {
+			system.add(&job{tenant: tenant})
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := system.run(ctx); !errors.Is(err, broken) {
@@ -81,7 +111,7 @@ func TestFailureOfAReportEndsTheSystem(t *testing.T) {
 }
 
 func TestInterruptEndsBothKinds(t *testing.T) {
-	for _, after := range []time.Duration{time.Second, 2 * time.Second} {
+	for _, after := range []time.Duration{time.Second / 2, 2 * time.Second, 7 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()

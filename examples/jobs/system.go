@@ -2,51 +2,54 @@ package main
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
 )
 
 // jobSystem is a job system in miniature: every so often it looks for jobs that are due, and
-// runs each in a goroutine. It stands for the one that you have.
+// a few workers run them in order. It stands for the one that you have.
 type jobSystem struct {
-	every time.Duration
-	job   func(ctx context.Context, id int) error
+	every   time.Duration
+	workers int
+	do      func(ctx context.Context, j *job) error
 
-	mu       sync.Mutex // protects the fields below
-	waiting  []job
-	undone   int
-	attempts int
-	failure  error // of the first job that failed
+	mu      sync.Mutex // protects the fields below, and the jobs' while none of them runs
+	jobs    []*job
+	delayed []*job // those that are put back until their time
+	ready   []*job // those that are due, in order
+	busy    int    // workers
+	undone  int
+	failure error // of the first job that failed
+	running sync.WaitGroup
 }
 
-// job is a job that waits for its time.
+// job is a job of the system.
 type job struct {
-	id  int
-	due time.Time
+	tenant string
+	at     time.Time // when it may run
+	ticket string    // of its place in a line; empty: it has none
+	runs   int
+	done   time.Time
 }
 
-// newJobSystem returns a job system with n jobs that are due now.
-func newJobSystem(every time.Duration, n int, do func(ctx context.Context, id int) error) *jobSystem {
-	s := &jobSystem{every: every, job: do, undone: n}
-	for id := range n {
-		s.waiting = append(s.waiting, job{id, time.Now()})
-	}
-	return s
+// add has a job run at a time.
+func (s *jobSystem) add(j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs, s.delayed = append(s.jobs, j), append(s.delayed, j)
+	s.undone++
 }
 
 // run returns when all jobs are done, or with the error of ctx or of a job.
 func (s *jobSystem) run(ctx context.Context) error {
 	look := time.NewTicker(s.every)
 	defer look.Stop()
-	var running sync.WaitGroup
-	defer running.Wait()
+	defer s.running.Wait()
 	for {
-		for _, id := range s.takeDue() {
-			running.Go(func() { s.attempt(ctx, id) })
-		}
+		s.lookForDue()
+		s.start(ctx)
 		select {
 		case <-look.C:
 		case <-ctx.Done():
@@ -58,40 +61,54 @@ func (s *jobSystem) run(ctx context.Context) error {
 	}
 }
 
-// attempt runs a job. If the job has no room now, attempt puts it back until the last look
-// before it has. Put back for the whole RetryAfter, the job would come up to a look too late,
-// and the queue would have run dry meanwhile. The queue lets it wait for the rest.
-func (s *jobSystem) attempt(ctx context.Context, id int) {
-	err := s.job(ctx, id)
+// lookForDue moves the jobs that are due to the end of those that are ready.
+func (s *jobSystem) lookForDue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var later []*job
+	for _, j := range s.delayed {
+		if j.at.After(time.Now()) {
+			later = append(later, j)
+		} else {
+			s.ready = append(s.ready, j)
+		}
+	}
+	s.delayed = later
+}
+
+// start gives jobs to the workers that are free.
+func (s *jobSystem) start(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; len(s.ready) > 0 && s.busy < s.workers && ctx.Err() == nil; s.busy++ {
+		j := s.ready[0]
+		s.ready = s.ready[1:]
+		s.running.Go(func() {
+			s.attempt(ctx, j)
+			s.start(ctx)
+		})
+	}
+}
+
+// attempt runs a job. If the job has no room now, attempt puts it back with its ticket, until its
+// turn is near.
+func (s *jobSystem) attempt(ctx context.Context, j *job) {
+	err := s.do(line.WithTicket(ctx, j.ticket), j)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.attempts++
-	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
-		s.waiting = append(s.waiting, job{id, time.Now().Add(full.RetryAfter - s.every)})
+	s.busy--
+	j.runs++
+	if later, ok := line.After(err); ok {
+		j.ticket, j.at = later.Ticket, time.Now().Add(later.In)
+		s.delayed = append(s.delayed, j)
 		return
 	}
+	j.done = time.Now()
 	s.undone--
 	if s.failure == nil {
 		s.failure = err
 	}
-}
-
-// takeDue takes the jobs that are due.
-func (s *jobSystem) takeDue() []int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var due []int
-	var later []job
-	for _, j := range s.waiting {
-		if j.due.After(time.Now()) {
-			later = append(later, j)
-		} else {
-			due = append(due, j.id)
-		}
-	}
-	s.waiting = later
-	return due
 }
 
 func (s *jobSystem) done() (bool, error) {
