@@ -35,25 +35,22 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // Acquire and not run. It fits where a job system wants a function of a
 // payload. A nil l or job makes a function that returns [ErrNil].
 //
-// When a job is refused, hand it back to the job system. With a queue around
-// the bucket, whose MaxWait is at least the interval at which the system polls,
-// that is until the last poll before RetryAfter:
+// When a job is refused, hand it back to the job system. With a line of package
+// queue/line as l, that is until its turn is near:
 //
-//	err := paced(ctx, payload)
-//	var full *outbound.ThrottledError
-//	if errors.As(err, &full) {
-//		return runAgainIn(max(0, full.RetryAfter-poll))
+//	err := paced(line.WithTicket(ctx, ticket), payload)
+//	if later, ok := line.After(err); ok {
+//		return runAgainIn(later.In, later.Ticket)
 //	}
 //	return err
 //
-// At the poll after RetryAfter the queue would have run dry: half of the rate
-// would be lost. A bare bucket tells every refused job the same time, at which
-// one of them goes and all others are refused again: 1 000 jobs at 10 per second
-// make 500 500 attempts. A queue with a MaxWait of 5 s under a system that polls
-// every 5 s lets those in that fit into the next 5 s: 10 481 attempts.
-//
-// RetryAfter 0 says that the time is not known, as for a limit [AtOnce]: then
-// come back after the poll interval.
+// 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket tells every
+// refused job the same time, at which one of them goes and all others are refused
+// again: that is 500 500 attempts. Where nothing can carry a ticket, a queue with a MaxWait
+// of 5 s under a system that polls every 5 s lets those in that fit into the next
+// 5 s: 10 481 attempts. There a job goes back until the last poll before its
+// RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
+// that the time is not known, as for a limit [AtOnce]: then it goes back for a poll.
 func Wrap[T any](l Limiter, c Cost, job func(context.Context, T) error) func(context.Context, T) error {
 	return func(ctx context.Context, payload T) error {
 		if job == nil {

@@ -1,0 +1,82 @@
+package line_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// A worker of a job system: what has no room goes back, with the ticket in its headers.
+func Example() {
+	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
+	jobs := line.New(bucket, line.Config{})
+	work := func(ctx context.Context, name string, headers map[string]string) error {
+		permit, err := jobs.Acquire(line.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
+		if later, ok := line.After(err); ok {
+			headers["ticket"] = later.Ticket
+			fmt.Println(name, "goes back for", later.In.Round(time.Second))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer permit.Done()
+		fmt.Println(name, "runs")
+		return nil
+	}
+	for _, name := range []string{"first", "second", "third"} {
+		if err := work(context.Background(), name, map[string]string{}); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// first runs
+	// second goes back for 9s
+	// third goes back for 19s
+}
+
+// Places that are booked when the jobs are enqueued: none runs in vain.
+func ExampleLine_Book() {
+	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
+	jobs := line.New(bucket, line.Config{})
+	start := time.Now()
+	places, err := jobs.Book(context.Background(), outbound.Cost{1}, outbound.Cost{1}, outbound.Cost{1})
+	if err != nil {
+		fmt.Println(err)
+	}
+	for i, p := range places {
+		in := max(0, p.At.Sub(start)).Round(time.Second)
+		fmt.Println("enqueue job", i, "to run in", in, "with a ticket:", p.Ticket != "")
+	}
+	// Output:
+	// enqueue job 0 to run in 0s with a ticket: true
+	// enqueue job 1 to run in 9s with a ticket: true
+	// enqueue job 2 to run in 19s with a ticket: true
+}
+
+// A line for each tenant: one that has many jobs leaves the workers to the others.
+func ExampleLine_tenants() {
+	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+		b, err := outbound.NewBucket(tenant, outbound.PerMinute(6))
+		if err != nil {
+			return nil, err
+		}
+		return line.New(b, line.Config{}), nil
+	}}
+	for _, tenant := range []string{"acme", "acme", "bolt"} {
+		permit, err := tenants.Acquire(context.Background(), tenant, outbound.Cost{1})
+		if later, ok := line.After(err); ok {
+			fmt.Println(tenant, "goes back for", later.In.Round(time.Second))
+			continue
+		}
+		fmt.Println(tenant, "runs")
+		permit.Done()
+	}
+	// Output:
+	// acme runs
+	// acme goes back for 9s
+	// bolt runs
+}
