@@ -1,0 +1,87 @@
+package riverjobs
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// booker is a limiter that books places ahead, as a [line.Line] does.
+type booker interface {
+	Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error)
+}
+
+// batch are jobs of one insertion that share a line.
+type batch struct {
+	jobs  []*rivertype.JobInsertParams
+	costs []outbound.Cost
+}
+
+// schedulerInterval is how far ahead River's scheduler looks. Who is due within it needs no
+// scheduler: River itself makes a job that is snoozed for less available at once, for its time.
+const schedulerInterval = 5 * time.Second
+
+// InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
+// schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
+// before the insertion, and in its transaction if there is one. It books with limiters that are
+// a [*line.Line], or have the method Book of one; they are keys of a map.
+//
+// No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
+// would be dropped and its place with it, nor where booking fails, as while the store is away. Such
+// jobs book when they are first worked. An insertion never fails for want of a place.
+//
+// The place of a job that is never worked, because it is deleted, or its transaction is rolled back,
+// passes: whoever is there goes instead.
+func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
+	if p.AtInsert {
+		for b, all := range p.batches(params) {
+			places, _ := b.Book(ctx, all.costs...) // none after an error
+			for i, place := range places {
+				schedule(all.jobs[i], place)
+			}
+		}
+	}
+	return doInner(ctx)
+}
+
+// batches returns the jobs that are to have a place, by their line.
+func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[booker]*batch {
+	all := make(map[booker]*batch)
+	for _, job := range params {
+		if job.State != rivertype.JobStateAvailable || len(job.UniqueKey) > 0 {
+			continue
+		}
+		limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
+		b, ok := limiter.(booker)
+		if !ok {
+			continue
+		}
+		if all[b] == nil {
+			all[b] = new(batch)
+		}
+		all[b].jobs = append(all[b].jobs, job)
+		all[b].costs = append(all[b].costs, cost)
+	}
+	return all
+}
+
+// schedule has a job run at its place.
+func schedule(job *rivertype.JobInsertParams, place line.Place) {
+	if in := time.Until(place.At); in > 0 {
+		job.ScheduledAt = &place.At
+		if in > schedulerInterval {
+			job.State = rivertype.JobStateScheduled
+		}
+	}
+	var metadata map[string]json.RawMessage
+	if place.Ticket == "" || json.Unmarshal(job.Metadata, &metadata) != nil || metadata == nil {
+		return // without its ticket the job is only out of order
+	}
+	metadata[ticketKey], _ = json.Marshal(place.Ticket)
+	job.Metadata, _ = json.Marshal(metadata)
+}
