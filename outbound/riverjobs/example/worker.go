@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/riverjobs"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// workerEnv holds the order in the environment of a process that is to be a worker.
+const workerEnv = "DRIPFEED_RIVERJOBS_EXAMPLE"
+
+// order is all that a worker has to know.
+type order struct {
+	params
+	API, DB, Schema string
+}
+
+// weather is a job that calls the API.
+type weather struct {
+	City int `json:"city"`
+}
+
+// Kind implements [river.JobArgs].
+func (weather) Kind() string { return "weather" }
+
+// other is a job that calls nobody.
+type other struct {
+	N int `json:"n"`
+}
+
+// Kind implements [river.JobArgs].
+func (other) Kind() string { return "other" }
+
+// newClient returns River's client of a process. Each process has a line of its own. They are one
+// line, because their bucket is one.
+func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error) {
+	bucket, err := outbound.NewSharedBucket(pgstore.New(d.buckets, pgstore.Config{Schema: d.schema}), "weather", outbound.PerSecond(o.Rate))
+	if err != nil {
+		return nil, nil, err
+	}
+	calls := line.New(bucket, line.Config{Poll: time.Second}) // River's FetchPollInterval
+	plugin := &riverjobs.Plugin{
+		AtInsert: o.AtInsert,
+		Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
+			if kind == "weather" {
+				return calls, outbound.Cost{1}
+			}
+			return nil, outbound.Cost{}
+		},
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[weather]) error { return call(ctx, o.API) }))
+	river.AddWorker(workers, river.WorkFunc(func(context.Context, *river.Job[other]) error { return nil }))
+	client, err := river.NewClient(riverpgxv5.New(d.pool), &river.Config{
+		Plugins:              []rivertype.Plugin{plugin},
+		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: o.Workers}},
+		JobTimeout:           2 * time.Second,
+		RescueStuckJobsAfter: 5 * time.Second, // River's default is an hour
+		Schema:               d.schema,
+		TestOnly:             true, // a leader starts its work at once, because this fleet lives for seconds
+		Workers:              workers,
+	})
+	return client, calls, err
+}
+
+// call calls the API once.
+func call(ctx context.Context, api string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, api, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusTooManyRequests {
+		outbound.PermitFrom(ctx).Refused(0) // all processes pause
+	}
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+// work is a worker. It works until its input ends.
+func work(text string, stdin io.Reader) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	d, err := open(ctx, o.DB, o.Schema)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	client, calls, err := newClient(d, &o)
+	if err != nil {
+		return err
+	}
+	if err := client.Start(ctx); err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, stdin)
+	_ = calls.Queue().Close() // jobs that wait go back to River; it always returns nil
+	return client.Stop(ctx)
+}
