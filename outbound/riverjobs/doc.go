@@ -1,6 +1,6 @@
-// Package riverjobs paces the jobs of River, the job queue in PostgreSQL: jobs that call an API under
-// a limit wait in River's table, not in a worker, and run in their turn. A job that waits is no
-// failure and no attempt, however often it is put back.
+// Package riverjobs paces the jobs of River, the job queue in PostgreSQL. Jobs that call an API under
+// a limit wait in River's table, not in a worker, and run in their turn. A job that waits gets no error
+// and loses no attempt, however often it is put back.
 //
 //	weather := line.New(bucket, line.Config{Poll: time.Second}) // River's FetchPollInterval
 //	config.Plugins = []rivertype.Plugin{&riverjobs.Plugin{
@@ -13,79 +13,87 @@
 //		},
 //	}}
 //
-// It is a module of its own, which needs River 0.51 and no driver. All processes that share a limit
+// It is a module of its own, which imports River and no driver. All processes that share a limit
 // need a bucket in one store, and River's users have one: package pgstore keeps buckets in PostgreSQL.
 // The program in the folder example runs such a fleet.
 //
 // # What happens to a job
 //
-// [Plugin.Work] is around each job, as a middleware. A package [line] gives the job a place in time.
-// If that is further away than a lead, which is 1 s, the job is snoozed until then, with the ticket
-// of its place in its metadata, under "dripfeed_ticket". When it comes again it waits in its worker for
-// the rest, calls, and has had two runs. With AtInsert the jobs get their places when they are inserted
-// ([Plugin.InsertMany]), and most have one.
+// [Plugin.Work] is around each job, as a middleware. A [line.Line] gives the job a place in time. If
+// that is further away than a lead, which is 1 s, the plugin snoozes the job until then, with the ticket
+// of its place in its metadata, under "dripfeed_ticket". When the job comes again it waits for the rest
+// in its worker, and calls: it has had two runs. With AtInsert, jobs get their places when they are inserted
+// ([Plugin.InsertMany]), and most of them have one run.
 //
-// A worker waits for two seconds at most: a Poll and a Lead. So some rate × 1 s workers wait while there
-// is a backlog, and all others are free for other jobs: let a queue's MaxWorkers be more than the jobs
-// that go in two seconds and in the time of a job.
+// A worker waits for two seconds at most, which are a Poll and a Lead. While there is a backlog as
+// many workers wait as jobs go in a second, and all others are free for other jobs. Let the
+// MaxWorkers of all processes together be more than the jobs that go in two seconds and in the time that a job takes.
 //
-//	the job has to wait, the API holds         snoozed, the ticket kept
-//	the store is away                          snoozed for 1 to 5 s; an insertion goes on without a place
-//	the job returns a ThrottledError           snoozed until RetryAfter; it starts anew then
-//	its cost can never go                      cancelled: River calls no ErrorHandler, but tells by
-//	                                           EventKindJobCancelled
-//	the job fails                              as without the plugin; its next run gets a place anew
-//	the API refuses the call, 429              as the job says. Its outbound.PermitFrom(ctx).Refused(pause)
-//	                                           holds the calls of all processes, its own next one too,
-//	                                           even if River retries before: then it is snoozed again
-//	the client stops while the job waits       snoozed for 0 s: whoever is there next takes it
-//	the line's Queue is closed                 snoozed for a lead
+//	the job has to wait, or the API holds    snoozed, with its ticket
+//	the store is away                        snoozed for 1 to 5 s; an insertion goes on without places
+//	the job returns a ThrottledError         snoozed until its RetryAfter; it starts anew then
+//	its cost can never go                    cancelled: River calls no ErrorHandler for that, and tells it
+//	                                         by EventKindJobCancelled
+//	the job fails                            as without the plugin; its next run gets a new place
+//	the client stops while the job waits     snoozed for 0 s: whoever comes next takes it
+//	the line's Queue is closed               snoozed for a lead
 //
-// None of those that are snoozed gets an error or an attempt. MaxAttempts may be 1.
+// None that is snoozed gets an error or an attempt, so MaxAttempts may be 1.
+//
+// Where the API answers 429, let the job say so by outbound.PermitFrom(ctx).Refused(pause), and return
+// its error. That is a failure, as River counts them. The bucket then holds the calls of all processes. If
+// River tries the job again before the pause is over, the plugin snoozes it.
 //
 // # What a put-back costs
 //
-// River takes the job and writes what has become of it, in batches with others, and the store is
-// asked once for each run: it looks the place up, or books one. The table of the README tells how many runs
-// jobs have. Each run adds a name to the job's attempted_by, of which River keeps 100.
+// River takes the job and writes what has become of it, together with others. The store is asked once
+// for each run, and once more where the job may call. The README tells how many runs jobs have. River keeps the
+// names of the last 100 clients that have taken a job in its attempted_by.
 //
 // # Take a line or a Transport
 //
-// A call is charged by whoever admits it. So the http.Client of a job that a line admits has no limiter
-// for the same bucket, or each call is charged twice. Take the client's where a job makes several calls: let
-// Limiter return nil for it, and give the Transport the line. The plugin then puts the job back all the same,
-// and brings its ticket, which is in the job's ctx. Such a job starts anew each time.
+// Whoever admits a call charges it. So if a line admits the job, the job's http.Client must not have a
+// limiter of the same bucket: each call would be charged twice. Where a job makes several calls, give the line
+// to the client's Transport, and let Limiter return nil for the job. The plugin then puts the job
+// back all the same and brings its ticket, which is in the job's ctx; but the job has begun, and starts anew.
 //
 // # What River does by itself
 //
-//   - Jobs that are away for more than 5 s come back by the client that leads. After a start, or the
-//     death of a leader, it takes some seconds until there is one, up to 15. Jobs that
-//     are due by then come in a bunch, and keep to the limit.
-//   - The jobs of a process that is killed come back after RescueStuckJobsAfter, an hour as River comes,
-//     and River counts an attempt of each, also of those that only waited in a worker. So
-//     a job with MaxAttempts 1 is then discarded. Two seconds of waiting count to that
-//     hour, and not to the JobTimeout, which begins when the job does.
-//   - A unique job stays unique while it is put back: its duplicates are dropped for as long. None gets a place
-//     at insertion.
-//   - Of jobs that are due, River takes those of higher priority first. Places take no notice of it.
+//   - Only the client that leads brings back jobs that are away for more than 5 s. After a start some seconds
+//     pass until one leads, and after the death of a leader some 20. The jobs that are due by then come in a
+//     bunch, and keep to the limit.
+//   - The jobs of a process that is killed come back after RescueStuckJobsAfter, which is an hour as River
+//     comes. River counts an attempt of each, also of those that only waited in a worker: one whose
+//     MaxAttempts is 1 is discarded. Keep RescueStuckJobsAfter longer than JobTimeout and the two seconds together,
+//     because JobTimeout begins behind the wait.
+//   - A unique job that is put back stays unique: River drops its duplicates meanwhile. It gets no place at
+//     insertion.
+//   - Of the jobs that are due River takes those of the highest priority first. Places know no priority.
 //
 // # Connections
 //
-// Give the store a *sql.DB of its own, of six connections. With AtInsert River has a transaction open
-// while the places are booked. Both would wait for each other in a pool that is used up.
+// Give the store a *sql.DB of its own, with six connections. With AtInsert River has a transaction open
+// while the store books places, and in one pool that is used up each would wait for the other.
 //
 // # How it shuts down
 //
-// Stop lets jobs that wait in workers have their turn, for up to two seconds. To have them back in River
+// Stop waits until the jobs that wait in workers have had their turn, for up to two seconds. To put them back
 // at once, close the line first:
 //
 //	weather.Queue().Close()
 //	err := client.Stop(ctx)
 //
-// StopAndCancel, and the SoftStopTimeout, put them back as well, without an error.
+// StopAndCancel and the SoftStopTimeout put them back as well.
 //
 // # Tenants
 //
-// A limit for each tenant is an [outbound.Keyed] of lines: Limiter returns its For(tenant). Example_tenants
-// shows how their places are booked at insertion.
+// Where each tenant has a limit, Limiter returns the For(tenant) of an [outbound.Keyed] of lines. The example
+// Tenants shows how places are booked at insertion then.
+//
+// # The files
+//
+//	plugin.go  Plugin, and Work
+//	insert.go  InsertMany
+//
+// The example and the tests start PostgreSQL by internal/pgserver.
 package riverjobs

@@ -29,7 +29,8 @@ const schedulerInterval = 5 * time.Second
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
 // schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
 // before the insertion, and in its transaction if there is one. It books with limiters that are
-// a [*line.Line], or have the method Book of one; they are keys of a map.
+// a [*line.Line], or have the method Book of one; they are keys of a map. A client that only inserts
+// jobs needs the plugin for that, too.
 //
 // No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
 // would be dropped and its place with it, nor where booking fails, as while the store is away. Such

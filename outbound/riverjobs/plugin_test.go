@@ -17,6 +17,12 @@ import (
 	"github.com/dripfeed/dripfeed/queue/line"
 )
 
+var (
+	_ rivertype.Plugin              = (*riverjobs.Plugin)(nil)
+	_ rivertype.WorkerMiddleware    = (*riverjobs.Plugin)(nil)
+	_ rivertype.JobInsertMiddleware = (*riverjobs.Plugin)(nil)
+)
+
 // limiter is a limiter that is a function.
 type limiter func(ctx context.Context, c outbound.Cost) (outbound.Permit, error)
 
