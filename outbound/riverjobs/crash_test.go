@@ -47,7 +47,7 @@ func work(text string, stdin io.Reader) error {
 		return err
 	}
 	defer d.close()
-	plugin := &riverjobs.Plugin{Limiter: one(d.line("k", outbound.PerSecond(crashRate)))}
+	plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(crashRate)))}
 	c, err := d.newClient(plugin, func(ctx context.Context, _ *river.Job[call]) error {
 		res, err := http.Get(o.API)
 		if err != nil {

@@ -113,13 +113,12 @@ func (d *database) store() leak.Store {
 	return pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
 }
 
-// line is the line of one process, for River as it comes: an idle client looks for due jobs each second.
-func (d *database) line(key string, limits ...outbound.Limit) *line.Line {
-	return lineOf(d.store(), key, limits...)
-}
+// line is the line of one process. Who comes when it is nearly its turn waits for however long that takes,
+// so that no delay of a busy machine puts a job back once more.
+func (d *database) line(limits ...outbound.Limit) *line.Line { return lineOf(d.store(), limits...) }
 
-func lineOf(s leak.Store, key string, limits ...outbound.Limit) *line.Line {
-	return line.New(outbound.Must(outbound.NewSharedBucket(s, key, limits...)), line.Config{Poll: time.Second})
+func lineOf(s leak.Store, limits ...outbound.Limit) *line.Line {
+	return line.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), line.Config{Poll: time.Minute})
 }
 
 // one paces every job by a limiter, at a cost of 1.
@@ -154,6 +153,7 @@ type client struct {
 	*river.Client[pgx.Tx]
 	failures handler
 	runs     atomic.Int64 // jobs that workers have taken, whether they were put back or not
+	snoozed  <-chan *river.Event
 }
 
 // newClient returns a client that works jobs by f, and has not been started.
@@ -182,7 +182,9 @@ func (d *database) newClient(plugin *riverjobs.Plugin, f func(context.Context, *
 		o(config)
 	}
 	var err error
-	c.Client, err = river.NewClient(riverpgxv5.New(d.pool), config)
+	if c.Client, err = river.NewClient(riverpgxv5.New(d.pool), config); err == nil {
+		c.snoozed, _ = c.Subscribe(river.EventKindJobSnoozed)
+	}
 	return c, err
 }
 
@@ -235,25 +237,26 @@ func (c *client) job(t testing.TB, id int64) *rivertype.JobRow {
 	return row
 }
 
-// await waits until a job is as it should be.
-func (c *client) await(t testing.TB, id int64, what string, is func(*rivertype.JobRow) bool) *rivertype.JobRow {
-	t.Helper()
-	require.Eventually(t, func() bool { return is(c.job(t, id)) }, patience, 10*time.Millisecond, what)
-	return c.job(t, id)
-}
-
 // awaitState waits until a job is in a state.
 func (c *client) awaitState(t testing.TB, id int64, s rivertype.JobState) *rivertype.JobRow {
 	t.Helper()
-	return c.await(t, id, "job is never "+string(s), func(j *rivertype.JobRow) bool { return j.State == s })
+	require.Eventually(t, func() bool { return c.job(t, id).State == s }, patience, 10*time.Millisecond, "the job is never %s", s)
+	return c.job(t, id)
 }
 
-// awaitBack waits until a job has been put back for the first time.
+// awaitBack waits until a job is put back, and returns it as it was then.
 func (c *client) awaitBack(t testing.TB, id int64) *rivertype.JobRow {
 	t.Helper()
-	return c.await(t, id, "job is never put back", func(j *rivertype.JobRow) bool {
-		return j.State != rivertype.JobStateRunning && metadata(t, j)["snoozes"] != nil
-	})
+	for deadline := time.After(patience); ; {
+		select {
+		case e := <-c.snoozed:
+			if e.Job.ID == id {
+				return e.Job
+			}
+		case <-deadline:
+			require.Fail(t, "the job is never put back")
+		}
+	}
 }
 
 // count returns how many jobs match a condition in SQL.

@@ -33,7 +33,7 @@ func TestAJobThatIsPutBackKeepsItsPlaceAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	var calls outboundtest.History
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line("k", slow))}, func(context.Context, *river.Job[call]) error {
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line(slow))}, func(context.Context, *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		return nil
 	})
@@ -57,6 +57,7 @@ func TestAJobThatIsPutBackKeepsItsPlaceAndLosesNothing(t *testing.T) {
 // Two processes share a rate. Each job waits for up to a second in a worker, for far longer than its
 // JobTimeout.
 func TestAFleetSharesARate(t *testing.T) {
+	t.Parallel()
 	for name, atInsert := range map[string]bool{"booked when they run": false, "booked at insertion": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +66,7 @@ func TestAFleetSharesARate(t *testing.T) {
 			var calls outboundtest.History
 			fleet := make([]*client, 2)
 			for i := range fleet {
-				plugin := &riverjobs.Plugin{Limiter: one(d.line("k", outbound.PerSecond(rate))), AtInsert: atInsert}
+				plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(rate))), AtInsert: atInsert}
 				fleet[i] = d.start(t, plugin, func(context.Context, *river.Job[call]) error {
 					calls.Add(time.Now(), 1)
 					return nil
@@ -92,7 +93,7 @@ func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
 	const n, rate = 40, 20
 	d := newDatabase(t)
 	var calls outboundtest.History
-	plugin := &riverjobs.Plugin{Limiter: one(d.line("k", outbound.PerSecond(rate))), AtInsert: true}
+	plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(rate))), AtInsert: true}
 	f := func(context.Context, *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		return nil
@@ -112,7 +113,7 @@ func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
 func TestAJobThatIsTooLargeIsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	l := d.line("k", slow)
+	l := d.line(slow)
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(string, string, []byte) (outbound.Limiter, outbound.Cost) { return l, outbound.Cost{2} }}
 	c := d.start(t, plugin, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
 	row := c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCancelled)
@@ -133,6 +134,7 @@ func (c *client) awaitWaiting(t *testing.T, l *line.Line) {
 }
 
 func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
+	t.Parallel()
 	for name, stop := range map[string]func(context.Context, *client, *line.Line) error{
 		"stop and cancel":            func(ctx context.Context, c *client, _ *line.Line) error { return c.StopAndCancel(ctx) },
 		"a soft stop with a timeout": func(ctx context.Context, c *client, _ *line.Line) error { return c.Stop(ctx) },
@@ -182,7 +184,7 @@ func TestAJobThatWaitsCanBeCancelled(t *testing.T) {
 func TestAHeldBucketKeepsNoWorker(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	l := d.line("k", outbound.PerSecond(20))
+	l := d.line(outbound.PerSecond(20))
 	held := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerSecond(20)))
 	require.NoError(t, held.Hold(t.Context(), time.Hour))
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
@@ -209,7 +211,7 @@ func TestAStoreThatIsAwayIsNoFailureOfAJob(t *testing.T) {
 	d := newDatabase(t)
 	s := &mortal{Store: d.store()}
 	s.away.Store(true)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(lineOf(s, "k", slow)), AtInsert: true}, nothing)
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(lineOf(s, slow)), AtInsert: true}, nothing)
 	id := c.add(t, 1, &river.InsertOpts{MaxAttempts: 1}) // an insertion does not fail either
 	c.awaitBack(t, id)
 	s.away.Store(false)
@@ -225,7 +227,7 @@ func TestACallThatTheAPIRefusesComesAgainAfterItsPause(t *testing.T) {
 	const pause = 3 * time.Second
 	d := newDatabase(t)
 	var calls outboundtest.History
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line("k", outbound.PerSecond(20)))}, func(ctx context.Context, _ *river.Job[call]) error {
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(20)))}, func(ctx context.Context, _ *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		if calls.Len() == 1 {
 			outbound.PermitFrom(ctx).Refused(pause)
@@ -247,7 +249,7 @@ func TestALineInAClientOfTheJob(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(1+slack(slow.LeakRate), slow.LeakRate)}}
-	paced := &http.Client{Transport: &transport.Transport{Limiter: d.line("k", slow), Base: api}}
+	paced := &http.Client{Transport: &transport.Transport{Limiter: d.line(slow), Base: api}}
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(nil)}, func(ctx context.Context, _ *river.Job[call]) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com/", nil)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/queue/line"
 )
 
 // free is a job that calls nobody, and has no limit.
@@ -107,6 +108,7 @@ func TestMeasure(t *testing.T) {
 	bucket := func(d *database) *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(d.store(), "k", rate))
 	}
+	inLine := func(d *database) outbound.Limiter { return line.New(bucket(d), line.Config{Poll: time.Second}) }
 	ways := []struct {
 		name     string
 		atInsert bool
@@ -114,8 +116,8 @@ func TestMeasure(t *testing.T) {
 	}{
 		{"each waits in its worker", false, func(d *database) outbound.Limiter { return queue.New(bucket(d), queue.Config{}) }},
 		{"JobSnooze(RetryAfter)", false, func(d *database) outbound.Limiter { return bucket(d) }},
-		{"a line", false, func(d *database) outbound.Limiter { return d.line("k", rate) }},
-		{"a line, booked at insertion", true, func(d *database) outbound.Limiter { return d.line("k", rate) }},
+		{"a line", false, inLine},
+		{"a line, booked at insertion", true, inLine},
 	}
 	const rounds = 5
 	all := make([][]measured, len(ways))

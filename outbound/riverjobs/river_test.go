@@ -128,7 +128,9 @@ func TestRiverALeaderBringsBackWhatIsAwayForLong(t *testing.T) {
 		back[j.Args.N] = time.Since(begun[j.Args.N])
 		return nil
 	})
-	short, long := c.add(t, 1, nil), c.add(t, 2, nil)
+	short := c.add(t, 1, nil)
+	require.Equal(t, rivertype.JobStateAvailable, c.awaitBack(t, short).State)
+	long := c.add(t, 2, nil)
 	require.Equal(t, rivertype.JobStateScheduled, c.awaitBack(t, long).State)
 	c.awaitState(t, short, rivertype.JobStateCompleted)
 	c.awaitState(t, long, rivertype.JobStateCompleted)
@@ -180,7 +182,10 @@ func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
 	})
 	far := time.Now().Add(time.Hour)
 	begun := time.Now()
-	plain := c.add(t, 1, nil)
+	plain, err := c.Insert(t.Context(), call{1}, nil)
+	require.NoError(t, err)
+	require.Equal(t, rivertype.JobStateAvailable, plain.Job.State)
+	require.Equal(t, true, metadata(t, plain.Job)["mine"])
 	c.add(t, 2, &river.InsertOpts{ScheduledAt: far})
 	c.add(t, 3, &river.InsertOpts{Pending: true})
 	unique := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}
@@ -204,10 +209,7 @@ func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
 	require.NotEmpty(t, p.seen[3].UniqueKey)
 	p.mu.Unlock()
 
-	row := c.job(t, plain)
-	require.Equal(t, rivertype.JobStateAvailable, row.State)
-	require.Equal(t, true, metadata(t, row)["mine"])
-	c.awaitState(t, plain, rivertype.JobStateCompleted)
+	c.awaitState(t, plain.Job.ID, rivertype.JobStateCompleted)
 	require.GreaterOrEqual(t, (<-ran).Sub(begun), time.Second)
 
 	// Each way to insert jobs goes through it.
