@@ -70,7 +70,6 @@ func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error)
 		JobTimeout:           2 * time.Second,
 		RescueStuckJobsAfter: 5 * time.Second, // River's default is an hour
 		Schema:               d.schema,
-		TestOnly:             true, // a leader starts its work at once, because this fleet lives for seconds
 		Workers:              workers,
 	})
 	return client, calls, err
