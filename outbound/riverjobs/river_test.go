@@ -228,3 +228,23 @@ func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Len(t, p.seen, 4)
 }
+
+// A process that dies leaves its jobs running, those that only wait among them.
+func TestRiverARescueIsAnAttempt(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	c, err := d.newClient(nil, nothing)
+	require.NoError(t, err)
+	last, more, recent := c.add(t, 1, &river.InsertOpts{MaxAttempts: 1}), c.add(t, 2, nil), c.add(t, 3, nil)
+	_, err = d.pool.Exec(t.Context(), "UPDATE "+d.schema+".river_job SET state = 'running', attempt = 1, attempted_at = now() - interval '61 min'")
+	require.NoError(t, err)
+	_, err = d.pool.Exec(t.Context(), "UPDATE "+d.schema+".river_job SET attempted_at = now() - interval '50 min' WHERE id = $1", recent)
+	require.NoError(t, err)
+	require.NoError(t, c.Start(context.Background()))
+	t.Cleanup(func() { c.end(t) })
+	require.Len(t, c.awaitState(t, last, rivertype.JobStateDiscarded).Errors, 1)
+	require.Zero(t, c.failures.calls.Load())
+	require.Len(t, c.job(t, more).Errors, 1)
+	require.NotEqual(t, rivertype.JobStateDiscarded, c.job(t, more).State)
+	require.Equal(t, rivertype.JobStateRunning, c.job(t, recent).State)
+}
