@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,7 +41,7 @@ func newClient(ctx context.Context, url string, workers *river.Workers) (*river.
 	if err != nil {
 		return nil, err
 	}
-	weather := line.New(bucket, line.Config{Poll: time.Second}) // River's FetchPollInterval
+	weather := line.New(bucket, line.Config{})
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost) {
 		if kind == "weather" {
 			return weather, outbound.Cost{1}
@@ -100,7 +99,7 @@ func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line
 func Example_tenants() {
 	lines := &outbound.Keyed[string]{New: func(id string) (outbound.Limiter, error) {
 		bucket, err := outbound.NewBucket(id, outbound.PerMinute(1)) // NewSharedBucket in a fleet
-		return line.New(bucket, line.Config{Poll: time.Second}), err
+		return line.New(bucket, line.Config{}), err
 	}}
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(_, _ string, args []byte) (outbound.Limiter, outbound.Cost) {
 		var job struct{ Tenant string }

@@ -28,7 +28,7 @@ const schedulerInterval = 5 * time.Second
 
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
 // schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
-// before the insertion, and in its transaction if there is one. It books with limiters that are
+// before the insertion, while River has its transaction open. It books with limiters that are
 // a [*line.Line], or have the method Book of one; they are keys of a map. A client that only inserts
 // jobs needs the plugin for that, too.
 //

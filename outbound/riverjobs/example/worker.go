@@ -51,7 +51,7 @@ func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	calls := line.New(bucket, line.Config{Poll: time.Second}) // River's FetchPollInterval
+	calls := line.New(bucket, line.Config{})
 	plugin := &riverjobs.Plugin{
 		AtInsert: o.AtInsert,
 		Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
@@ -68,7 +68,7 @@ func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error)
 		Plugins:              []rivertype.Plugin{plugin},
 		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: o.Workers}},
 		JobTimeout:           2 * time.Second,
-		RescueStuckJobsAfter: 5 * time.Second, // River's default is an hour
+		RescueStuckJobsAfter: 10 * time.Second, // River's default is an hour
 		Schema:               d.schema,
 		Workers:              workers,
 	})
