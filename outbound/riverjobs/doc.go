@@ -32,7 +32,8 @@
 // and 1.3 runs each instead of 2.0 and 1.1, without and with AtInsert.
 //
 //	the job has to wait, or the API holds    snoozed, with its ticket
-//	the store is away                        snoozed for 1 to 5 s; an insertion goes on without places
+//	the store is away                        snoozed for 1 to 5 s; an insertion goes on without places.
+//	                                         The Observe of the store tells of it, and River does not
 //	the job returns a ThrottledError         snoozed until its RetryAfter; it starts anew then
 //	its cost can never go                    cancelled: River calls no ErrorHandler for that, and tells it
 //	                                         by EventKindJobCancelled
