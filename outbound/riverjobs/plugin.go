@@ -39,8 +39,8 @@ type Plugin struct {
 // [river.JobCancel] or a [river.JobSnooze] already is left alone.
 //
 // A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
-// cancelled with that error. Any other error of the limiter is a mistake in the program, and is
-// returned: River takes it for a failure of the job.
+// cancelled with that error. Any other error is returned, and River takes it for a failure of the job: it
+// is a mistake in the program, or that of a store where the limiter is no [line.Line].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	ticket, ran := ticketOf(job.Metadata), false
 	run := func(ctx context.Context) error {
