@@ -1,0 +1,70 @@
+package asynqjobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// booker is a line, or whatever finds one.
+type booker interface {
+	Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error)
+}
+
+// Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it
+// runs once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
+// Pacer's Limiter has to return a limiter with the method Book of a [line.Line]; other tasks are
+// enqueued as they are. So are those with a ProcessAt or ProcessIn among o; one that was given to
+// NewTask is not seen, and Enqueue replaces it.
+//
+// If no place can be booked, because the store is away or the place would be further away than
+// line.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A
+// cost that can never go is an error, and nothing is enqueued. A task that asynq does not take,
+// such as one that is not unique, loses the place that was booked for it.
+//
+// If the place is after the task's Deadline, Enqueue returns the task's info and an
+// [*outbound.ThrottledError] with [context.DeadlineExceeded]. The task is in the queue then, and
+// will fail there.
+func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o ...asynq.Option) (*asynq.TaskInfo, error) {
+	if c == nil || t == nil {
+		return nil, fmt.Errorf("%w: client or task of Enqueue", outbound.ErrNil)
+	}
+	l, cost := p.limiter(t)
+	b, ok := l.(booker)
+	if !ok || p.Tickets == nil || slices.ContainsFunc(o, timed) {
+		return c.EnqueueContext(ctx, t, o...)
+	}
+	places, err := b.Book(ctx, cost)
+	switch {
+	case errors.Is(err, outbound.ErrTooLarge), errors.Is(err, outbound.ErrInvalidCost):
+		return nil, err
+	case err != nil || len(places) == 0:
+		return c.EnqueueContext(ctx, t, o...)
+	}
+	place := places[0]
+	info, err := c.EnqueueContext(ctx, t, append(slices.Clip(o), asynq.ProcessAt(whole(place.At)))...)
+	if err != nil {
+		return nil, err
+	}
+	// Asynq has chosen the ID. A task that runs before this, or whose ticket is not kept, books
+	// anew.
+	if place.Ticket != "" {
+		_ = p.keep(ctx, taskName(info.Queue, info.ID), place.Ticket, time.Until(place.At))
+	}
+	if !info.Deadline.IsZero() && place.At.After(info.Deadline) {
+		return info, &outbound.ThrottledError{RetryAfter: time.Until(place.At), Err: context.DeadlineExceeded}
+	}
+	return info, nil
+}
+
+// timed reports whether an option tells when the task is to run.
+func timed(o asynq.Option) bool {
+	return o.Type() == asynq.ProcessAtOpt || o.Type() == asynq.ProcessInOpt
+}

@@ -1,0 +1,140 @@
+package asynqjobs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// desk is a limiter with one answer to Book.
+type desk struct {
+	script
+	places []line.Place
+	err    error
+	booked []outbound.Cost
+}
+
+func (d *desk) Book(_ context.Context, costs ...outbound.Cost) ([]line.Place, error) {
+	d.booked = append(d.booked, costs...)
+	return d.places, d.err
+}
+
+func TestEnqueueBooksAPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).Add(time.Millisecond)
+	d := &desk{places: []line.Place{{At: at, Ticket: "x"}}}
+	p := New(w.rdb, only(d))
+	o := make([]asynq.Option, 0, 5) // whose array is the caller's
+	o = append(o, asynq.Retention(time.Minute))
+	// What the task itself says stays.
+	info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue), asynq.MaxRetry(4)), o...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o[:2][1] != nil {
+		t.Error("Enqueue has written into the caller's options")
+	}
+	got := w.info("mine")
+	if info.ID != "mine" || got.MaxRetry != 4 || got.Retention != time.Minute || !got.NextProcessAt.Equal(at.Add(999*time.Millisecond).Round(0)) {
+		t.Errorf("%+v: want it at the second after %v", got, at)
+	}
+	key := prefix + w.queue + "/mine"
+	if ticket := w.rdb.Get(t.Context(), key).Val(); ticket != "x" {
+		t.Errorf("ticket %q", ticket)
+	}
+	if ttl := w.rdb.PTTL(t.Context(), key).Val(); ttl < 170*time.Minute || ttl > 181*time.Minute {
+		t.Errorf("the ticket stays for %v", ttl)
+	}
+	if len(d.booked) != 1 || d.booked[0] != (outbound.Cost{1}) {
+		t.Errorf("booked %v", d.booked)
+	}
+	if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue))); !errors.Is(err, asynq.ErrTaskIDConflict) {
+		t.Error(err)
+	}
+}
+
+func TestEnqueueWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	place := []line.Place{{At: time.Now().Add(time.Hour), Ticket: "x"}}
+	if info, err := (&Pacer{Limiter: only(&desk{places: place})}).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); err != nil || info.State != asynq.TaskStatePending {
+		t.Errorf("with nobody to keep its ticket: %+v, %v", info, err)
+	}
+	for name, c := range map[string]struct {
+		l      outbound.Limiter
+		o      []asynq.Option
+		in     time.Duration // 0: at once
+		booked int
+	}{
+		"no line":         {&script{}, nil, 0, 0},
+		"not paced":       {nil, nil, 0, 0},
+		"its own time":    {&desk{places: place}, []asynq.Option{asynq.ProcessIn(2 * time.Hour)}, 2 * time.Hour, 0},
+		"its own instant": {&desk{places: place}, []asynq.Option{asynq.ProcessAt(time.Now().Add(2 * time.Hour))}, 2 * time.Hour, 0},
+		"away":            {&desk{err: outbound.ErrAway}, nil, 0, 1},
+		"no answer":       {&desk{}, nil, 0, 1},
+		"now":             {&desk{places: []line.Place{{At: time.Now().Add(-time.Minute), Ticket: ""}}}, nil, 0, 1},
+		"too far":         {&desk{places: []line.Place{{At: place[0].At}}}, nil, time.Hour, 1},
+	} {
+		info, err := New(w.rdb, only(c.l)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), append(c.o, asynq.Queue(w.queue))...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := time.Until(w.info(info.ID).NextProcessAt); got > c.in+time.Second || got < c.in-time.Minute {
+			t.Errorf("%s: in %v", name, got)
+		}
+		if n := w.rdb.Exists(t.Context(), prefix+w.queue+"/"+info.ID).Val(); n != 0 {
+			t.Errorf("%s: a ticket", name)
+		}
+		if d, ok := c.l.(*desk); ok && len(d.booked) != c.booked {
+			t.Errorf("%s: booked %d times", name, len(d.booked))
+		}
+	}
+}
+
+func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, err := range []error{outbound.ErrTooLarge, outbound.ErrInvalidCost} {
+		if info, got := New(w.rdb, only(&desk{err: err})).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); info != nil || !errors.Is(got, err) {
+			t.Errorf("%v, %v", info, got)
+		}
+	}
+	if queues, err := w.inspector.Queues(); err != nil {
+		t.Error(err)
+	} else {
+		for _, q := range queues {
+			if q == w.queue {
+				t.Error("something was enqueued")
+			}
+		}
+	}
+	for _, c := range []struct {
+		client *asynq.Client
+		task   *asynq.Task
+	}{{nil, asynq.NewTask("mail", nil)}, {w.client, nil}} {
+		if _, err := New(w.rdb, only(nil)).Enqueue(t.Context(), c.client, c.task); !errors.Is(err, outbound.ErrNil) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestEnqueueWarnsOfAPlaceAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := New(w.rdb, only(&desk{places: []line.Place{{At: time.Now().Add(time.Hour), Ticket: "x"}}}))
+	for deadline, late := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: false} {
+		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.Deadline(time.Now().Add(deadline))), asynq.Queue(w.queue))
+		var full *outbound.ThrottledError
+		if info == nil || errors.As(err, &full) != late || late && (!errors.Is(err, context.DeadlineExceeded) || full.RetryAfter < 59*time.Minute) {
+			t.Errorf("%v: %v, %v", deadline, info, err)
+		}
+	}
+}

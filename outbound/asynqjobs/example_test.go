@@ -1,0 +1,113 @@
+package asynqjobs_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/asynqjobs"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// ship is a task: it calls the API, and tells its permit what the API has answered.
+func ship(ctx context.Context, _ *asynq.Task) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.example.com/shipments", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode == http.StatusTooManyRequests {
+		outbound.PermitFrom(ctx).Refused(0)
+	}
+	return res.Body.Close()
+}
+
+// serve runs a server. It is the code of the README.
+func serve() error {
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	bucket, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), "shop", outbound.PerSecond(20))
+	if err != nil {
+		return err
+	}
+	jobs := line.New(bucket, line.Config{})
+	pacer := asynqjobs.New(rdb, func(*asynq.Task) (outbound.Limiter, outbound.Cost) {
+		return jobs, outbound.Cost{1}
+	})
+	mux := asynq.NewServeMux()
+	mux.Use(pacer.Middleware)
+	mux.HandleFunc("ship", ship)
+	server := asynq.NewServerFromRedisClient(rdb, pacer.Config(asynq.Config{Concurrency: 50}))
+	return server.Run(mux)
+}
+
+func Example() {
+	if err := serve(); err != nil {
+		panic(err)
+	}
+}
+
+func TestTheReadmeHasTheCodeOfTheExample(t *testing.T) {
+	code, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, _ := strings.Cut(string(code), "func serve() error {\n")
+	want, _, _ = strings.Cut(want, "\n}\n")
+	if block := "```go\n" + strings.ReplaceAll(want[1:], "\n\t", "\n") + "\n```"; !strings.Contains(string(readme), block) {
+		t.Errorf("README.md lacks\n%s", block)
+	}
+}
+
+// tenant is the line of one of many tenants, which a Keyed makes and drops.
+type tenant struct {
+	lines *outbound.Keyed[string]
+	name  string
+}
+
+func (t tenant) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	return t.lines.Acquire(ctx, t.name, c)
+}
+
+// Book is for Pacer.Enqueue.
+func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
+	err = t.lines.Use(t.name, func(l outbound.Limiter) error {
+		places, err = l.(*line.Line).Book(ctx, costs...)
+		return err
+	})
+	return places, err
+}
+
+// Each tenant has a quota of its own, and none makes the tasks of another wait.
+func ExamplePacer_tenants() {
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	store := redisstore.New(rdb, redisstore.Config{})
+	lines := &outbound.Keyed[string]{New: func(name string) (outbound.Limiter, error) {
+		bucket, err := outbound.NewSharedBucket(store, "tenant:"+name, outbound.PerSecond(2))
+		if err != nil {
+			return nil, err
+		}
+		return line.New(bucket, line.Config{}), nil
+	}}
+	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
+		return tenant{lines, t.Headers()["tenant"]}, outbound.Cost{1}
+	})
+	client := asynq.NewClientFromRedisClient(rdb)
+	task := asynq.NewTaskWithHeaders("ship", nil, map[string]string{"tenant": "acme"})
+	if _, err := pacer.Enqueue(context.Background(), client, task); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,138 @@
+package asynqjobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// Pacer paces tasks. Set its fields before first use and change none afterwards. It is safe for
+// concurrent use.
+type Pacer struct {
+	// Limiter returns who admits a task, and what the task costs: a [line.Line], or for tenants one
+	// line for each. It must be quick. Tasks with a nil Limiter are not paced.
+	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
+	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task that comes
+	// back stands at the end of the line again, and is put back more often.
+	Tickets Tickets
+}
+
+// New returns a Pacer that keeps its tickets in Redis: one key for each task that was put back,
+// named "dripfeed:ticket:", the task's queue, "/" and the task's ID. The key ends an hour after the
+// task is due.
+func New(rdb redis.UniversalClient, limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)) *Pacer {
+	return &Pacer{Limiter: limiter, Tickets: redisTickets{rdb}}
+}
+
+// Middleware paces the tasks of a handler, for [asynq.ServeMux.Use]. The handler's ctx carries the
+// permit of the call: see [outbound.PermitFrom]. Tell it what the API has answered, so that a 429
+// holds all workers.
+//
+// An error with which a task goes back is a [*line.Later], or has the ThrottledError of a limiter
+// inside the task. If the API has refused the task's call, the handler's error comes wrapped;
+// errors.Is and errors.As find it.
+func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		l, cost := p.limiter(t)
+		name, ticket := "", ""
+		if id, ok := asynq.GetTaskID(ctx); ok && p.Tickets != nil && l != outbound.Limiter(outbound.Unlimited{}) {
+			queue, _ := asynq.GetQueueName(ctx)
+			name = taskName(queue, id)
+			ticket = p.Tickets.Get(ctx, name)
+		}
+		for {
+			err := run(line.WithTicket(ctx, ticket), l, cost, next, t)
+			if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
+				return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+			}
+			later, ok := goesBack(err)
+			if !ok {
+				return err
+			}
+			if later.Ticket != "" {
+				ticket = later.Ticket
+				if kept := p.keep(ctx, name, ticket, later.In); kept != nil {
+					err = &line.Later{In: later.In, Err: fmt.Errorf("asynqjobs: keeping a ticket: %w", kept)}
+				}
+			}
+			if !lastTry(ctx) {
+				return err
+			}
+			if !sleep(ctx, later.In) {
+				return fmt.Errorf("asynqjobs: on the last try there is no room before the deadline: %w", err)
+			}
+		}
+	})
+}
+
+// limiter returns the limiter of a task, which is nil only if the Pacer has none.
+func (p *Pacer) limiter(t *asynq.Task) (l outbound.Limiter, cost outbound.Cost) {
+	if p.Limiter != nil {
+		if l, cost = p.Limiter(t); l == nil {
+			l = outbound.Unlimited{}
+		}
+	}
+	return l, cost
+}
+
+// goesBack reports whether a task with this error goes back to asynq, and when it is to come again.
+func goesBack(err error) (*line.Later, bool) {
+	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
+		return nil, false
+	}
+	return line.After(err)
+}
+
+// heldError is the error of a task whose call has made the API ask for a pause.
+type heldError struct {
+	error
+	wait time.Duration
+}
+
+func (e *heldError) Unwrap() error { return e.error }
+
+// run runs the task once it is admitted.
+func run(ctx context.Context, l outbound.Limiter, cost outbound.Cost, next asynq.Handler, t *asynq.Task) error {
+	var held atomic.Int64 // atomic, because a permit may be told after the end of its call
+	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
+		if e.Kind == outbound.EventHeld && e.Err == nil {
+			held.Store(max(held.Load(), int64(e.Hold), int64(time.Second))) // a bucket holds for 1 s if the API does not say
+		}
+	})
+	err := outbound.Do(ctx, l, cost, func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
+	if wait := held.Load(); wait > 0 && err != nil {
+		return &heldError{err, time.Duration(wait)}
+	}
+	return err
+}
+
+// lastTry reports whether asynq archives the task if it returns an error, whatever IsFailure says.
+func lastTry(ctx context.Context) bool {
+	n, _ := asynq.GetRetryCount(ctx)
+	most, ok := asynq.GetMaxRetry(ctx)
+	return ok && n >= most
+}
+
+// sleep waits, or returns false at once if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		d = time.Second // the time is not known, or the line closes
+	}
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
+		return false
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,46 @@
+package asynqjobs
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Tickets keeps the tickets of tasks that were put back. A ticket grants nothing: one that is lost,
+// forged or given to another task changes the order of tasks, and never how many go.
+type Tickets interface {
+	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that
+	// was read stays, because asynq may hand out a task again.
+	Get(ctx context.Context, task string) string
+	// Put keeps the ticket of a task for ttl, in the place of an older one.
+	Put(ctx context.Context, task, ticket string, ttl time.Duration) error
+}
+
+// margin is how much later than it is due a task may come back and still find its ticket.
+const margin = time.Hour
+
+// keep keeps a task's ticket until it is due, and a margin.
+func (p *Pacer) keep(ctx context.Context, task, ticket string, in time.Duration) error {
+	if p.Tickets == nil || task == "" {
+		return nil
+	}
+	return p.Tickets.Put(ctx, task, ticket, min(max(in, 0), math.MaxInt64-margin)+margin)
+}
+
+// taskName names a task. Asynq's IDs are those of one queue.
+func taskName(queue, id string) string { return queue + "/" + id }
+
+type redisTickets struct{ rdb redis.UniversalClient }
+
+const prefix = "dripfeed:ticket:"
+
+func (r redisTickets) Get(ctx context.Context, task string) string {
+	ticket, _ := r.rdb.Get(ctx, prefix+task).Result() // without a ticket the task gets another place
+	return ticket
+}
+
+func (r redisTickets) Put(ctx context.Context, task, ticket string, ttl time.Duration) error {
+	return r.rdb.Set(ctx, prefix+task, ticket, ttl).Err()
+}
