@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(workerEnv); text != "" {
+		if work(text, os.Stdin, os.Stdout) != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestAFleetRunsAllTasks(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("DRIPFEED_REQUIRE_REDIS") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	var out bytes.Buffer
+	status, err := run(t.Context(), []string{"-workers", "2", "-tasks", "20", "-book"}, &out, io.Discard)
+	if status != 0 || err != nil {
+		t.Fatalf("status %d, %v\n%s", status, err, &out)
+	}
+	if !strings.Contains(out.String(), "\n    20         0         0 ") { // done, and nothing left in asynq or in work
+		t.Errorf("\n%s", &out)
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 61 {
+			t.Errorf("more than 60 columns: %s", line)
+		}
+	}
+}
+
+func TestWrongArguments(t *testing.T) {
+	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-tasks", "-1"}, {"-unknown"}, {"-redis", "127.0.0.1/secret"}} {
+		status, err := run(t.Context(), args, io.Discard, io.Discard)
+		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v: status %d, %v", args, status, err)
+		}
+	}
+	var help bytes.Buffer
+	if status, err := run(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || err != nil || !strings.Contains(help.String(), "go run -C outbound/asynqjobs ./example") {
+		t.Errorf("-h: status %d, %v: %s", status, err, &help)
+	}
+}
