@@ -1,0 +1,139 @@
+package temporaljobs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// Await books a place for one activity, sleeps until the place is near, and returns a ctx to execute
+// the activity with:
+//
+//	paced, err := temporaljobs.Await(ctx, "Call", outbound.Cost{1})
+//	if err != nil {
+//		return err
+//	}
+//	err = workflow.ExecuteActivity(paced, "Call", order).Get(paced, nil)
+//
+// name is the name of the activity's type, and cost is what the activity then costs, whatever the
+// limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow and
+// the name: it is to return a [line.Line], or another Limiter that has its method Book. Where it
+// does not, or where no place can be had, as from a store that is away, Await returns at once, and the
+// activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or that
+// the workflow was cancelled, or that its worker has no interceptor.
+//
+// Each activity needs an Await of its own: a place is for one. Await blocks its coroutine, so several
+// activities side by side have one each, by [workflow.Go].
+//
+// Await adds a marker and a timer to the history. In workflows that run already call it behind
+// [workflow.GetVersion].
+func Await(ctx workflow.Context, name string, cost outbound.Cost) (workflow.Context, error) {
+	once := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		ScheduleToCloseTimeout: bookingTimeout,
+		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
+	})
+	var p place
+	err := workflow.ExecuteLocalActivity(once, bookPlace, booking{Name: name, Cost: cost}).Get(ctx, &p)
+	var final *temporal.ApplicationError
+	if temporal.IsCanceledError(err) || errors.As(err, &final) && final.NonRetryable() {
+		return ctx, err
+	}
+	if err := workflow.Sleep(ctx, p.In); err != nil {
+		return ctx, err
+	}
+	payload, err := converter.GetDefaultDataConverter().ToPayload(header{Ticket: p.Ticket, Cost: cost})
+	if err != nil {
+		return ctx, err
+	}
+	return workflow.WithValue(ctx, bookedKey{}, booked{name: name, payload: payload}), nil
+}
+
+// bookingTimeout is how long a workflow waits for its place. A store that takes longer is as good as away.
+const bookingTimeout = 10 * time.Second
+
+// booking is the argument of the local activity that books, and place its result.
+type (
+	booking struct {
+		Name string
+		Cost outbound.Cost
+	}
+	place struct {
+		In     time.Duration
+		Ticket string
+	}
+)
+
+// bookPlace is never called where an interceptor does the booking.
+func bookPlace(context.Context, booking) (place, error) {
+	return place{}, temporal.NewNonRetryableApplicationError("temporaljobs: Await needs an interceptor of NewInterceptor in the worker of the workflow", "", nil)
+}
+
+// book books the place of an activity for its workflow.
+func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place, error) {
+	info.ActivityType.Name, info.IsLocalActivity = b.Name, false
+	limiter, _ := p.limiter(info)
+	books, ok := limiter.(interface {
+		Book(context.Context, ...outbound.Cost) ([]line.Place, error)
+	})
+	if !ok {
+		return place{}, nil
+	}
+	places, err := books.Book(ctx, b.Cost)
+	if err := permanent(err); err != nil {
+		return place{}, err
+	}
+	if err != nil || len(places) != 1 {
+		activity.GetLogger(ctx).Warn("The activity books its place when it runs.", "Error", err)
+		return place{}, nil
+	}
+	return place{In: time.Until(places[0].At), Ticket: places[0].Ticket}, nil
+}
+
+// headerKey is where an activity's header has what its workflow booked.
+const headerKey = "dripfeed-place"
+
+// header is the value there.
+type header struct {
+	Ticket string
+	Cost   outbound.Cost
+}
+
+// bookedKey is where a workflow's ctx has what was booked for the activities of a name.
+type (
+	bookedKey struct{}
+	booked    struct {
+		name    string
+		payload *commonpb.Payload
+	}
+)
+
+type workflows struct {
+	interceptor.WorkflowInboundInterceptorBase
+}
+
+// Init implements [interceptor.WorkflowInboundInterceptor].
+func (w *workflows) Init(next interceptor.WorkflowOutboundInterceptor) error {
+	return w.Next.Init(&starts{interceptor.WorkflowOutboundInterceptorBase{Next: next}})
+}
+
+type starts struct {
+	interceptor.WorkflowOutboundInterceptorBase
+}
+
+// ExecuteActivity implements [interceptor.WorkflowOutboundInterceptor].
+func (s *starts) ExecuteActivity(ctx workflow.Context, name string, args ...any) workflow.Future {
+	if b, ok := ctx.Value(bookedKey{}).(booked); ok && b.name == name {
+		interceptor.WorkflowHeader(ctx)[headerKey] = b.payload
+	}
+	return s.Next.ExecuteActivity(ctx, name, args...)
+}

@@ -1,0 +1,67 @@
+// Package temporaljobs paces the activities of Temporal workers: an activity that has no room yet
+// waits in Temporal, not in a worker, and runs in its turn. It is a module of its own, for
+// go.temporal.io/sdk.
+//
+//	bucket := outbound.Must(outbound.NewSharedBucket(store, "shop", outbound.PerSecond(10)))
+//	calls := line.New(bucket, line.Config{})
+//	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
+//		if i.ActivityType.Name != "Charge" {
+//			return nil, outbound.Cost{} // not paced
+//		}
+//		return calls, outbound.Cost{1}
+//	}
+//	w := worker.New(c, "orders", worker.Options{
+//		Interceptors: []interceptor.WorkerInterceptor{temporaljobs.NewInterceptor(limiter, nil)},
+//	})
+//
+// and in the workflow
+//
+//	ctx, err := temporaljobs.Await(ctx, "Charge", outbound.Cost{1})
+//	if err != nil {
+//		return err
+//	}
+//	return workflow.ExecuteActivity(ctx, "Charge", order).Get(ctx, nil)
+//
+// # Who keeps an activity's place
+//
+// A [line.Line] gives each activity a place in time, and a ticket that names it. The activity needs
+// the ticket whenever it comes, and one of three keeps it:
+//
+//   - The workflow, which books the place before it starts the activity: [Await]. The activity then
+//     has one attempt. That is for workflows that you may change.
+//   - [Tickets], a key for each activity in Redis or in a table. The activity has two attempts: with
+//     the first it books.
+//   - Nobody. Then the activity waits in its worker, as in a queue, for as long as its
+//     StartToCloseTimeout allows. Put back, it would get a place behind all others each time.
+//
+// One interceptor is for all activities of a worker, and for all its workflows: both need it.
+//
+// Whatever becomes of a ticket, only the order of activities depends on it: the bucket alone lets
+// calls go.
+//
+// # Attempts and timeouts
+//
+// Temporal counts each attempt that is put back. MaximumAttempts has to leave room for them, or better
+// be 0, with a ScheduleToCloseTimeout in its place. On the last attempt the activity waits in the
+// worker, and fails only where its place comes after its deadline.
+//
+// Where a ticket is kept, the [line.Config] bounds how long an activity waits in the worker: by some
+// seconds. The wait counts against the StartToCloseTimeout. Where there is a HeartbeatTimeout, the wait sends heartbeats with the
+// details that an earlier attempt has left, so that they outlive it, and so that a cancellation is heard.
+//
+// If the place comes after the ScheduleToCloseTimeout, Temporal fails the activity at once, with the
+// error of TypeLater.
+//
+// An attempt that is put back is benign: the SDK logs and counts no failure. A cost that can never go
+// is an error of TypeCost, which is not retried. What an activity returns itself stays as it is, but for a
+// [*outbound.ThrottledError], such as that of a paced http.Client: the activity is put back. So pace an
+// activity's calls by the interceptor or by a transport, and not by both: both charge. An activity that
+// calls [outbound.Permit.Refused] and fails has its next attempt as its RetryPolicy says, and that is put
+// back until the pause is over.
+//
+// # Shutdown
+//
+// When the worker stops, who waits is put back at once, and another worker has it within a second or so.
+// Give the worker a WorkerStopTimeout, so that it has time to say so; else Temporal waits for the
+// StartToCloseTimeout. The last attempt of an activity goes on waiting until then.
+package temporaljobs

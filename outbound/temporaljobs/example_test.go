@@ -1,0 +1,79 @@
+package temporaljobs_test
+
+import (
+	"context"
+	"log"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/temporaljobs"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// Charge is the activity: it calls the API.
+func Charge(ctx context.Context, order string) error { return nil }
+
+// Order is the workflow.
+func Order(ctx workflow.Context, order string) error {
+	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: time.Minute})
+	ctx, err := temporaljobs.Await(ctx, "Charge", outbound.Cost{1})
+	if err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(ctx, "Charge", order).Get(ctx, nil)
+}
+
+func Example() {
+	c, err := client.Dial(client.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	calls := line.New(outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(10))), line.Config{})
+	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
+		if i.ActivityType.Name != "Charge" {
+			return nil, outbound.Cost{} // not paced
+		}
+		return calls, outbound.Cost{1}
+	}
+	w := worker.New(c, "orders", worker.Options{
+		Interceptors:      []interceptor.WorkerInterceptor{temporaljobs.NewInterceptor(limiter, nil)},
+		WorkerStopTimeout: 10 * time.Second,
+	})
+	w.RegisterWorkflow(Order)
+	w.RegisterActivity(Charge)
+	log.Print(w.Run(worker.InterruptCh()))
+}
+
+// Tenants have a line each, and a workflow books in that of its own tenant. Here a tenant is a
+// workflow's task queue.
+func ExampleNewInterceptor_tenants() {
+	lines := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+		b, err := outbound.NewBucket("shop:"+tenant, outbound.PerSecond(1))
+		return line.New(b, line.Config{}), err
+	}}
+	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
+		return tenant{lines.For(i.TaskQueue), lines, i.TaskQueue}, outbound.Cost{1}
+	}
+	_ = temporaljobs.NewInterceptor(limiter, nil)
+}
+
+// tenant is a tenant's line. It has the method Book, for Await.
+type tenant struct {
+	outbound.Limiter
+	lines *outbound.Keyed[string]
+	name  string
+}
+
+func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
+	err = t.lines.Use(t.name, func(l outbound.Limiter) (err error) {
+		places, err = l.(*line.Line).Book(ctx, costs...)
+		return err
+	})
+	return places, err
+}

@@ -1,0 +1,144 @@
+package temporaljobs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// The types of the errors that this package makes: what ApplicationError.Type returns, and what the
+// NonRetryableErrorTypes of a RetryPolicy compare with.
+const (
+	TypeLater = "dripfeed.Later" // the activity has not run, and comes back
+	TypeCost  = "dripfeed.Cost"  // its cost can never go
+)
+
+// NewInterceptor returns an interceptor for the Interceptors of a worker's options. It paces the
+// worker's activities, and it makes [Await] work in its workflows.
+//
+// limiter tells what paces an activity, most often a [line.Line], and what the activity costs. The
+// SDK asks for every activity of the worker, sessions and local activities among them: a nil
+// Limiter lets one run unpaced. limiter must not block.
+//
+// An activity that has no room yet is put back: its attempt ends with an ApplicationError of
+// TypeLater, of the category benign, that asks Temporal for the next attempt when the activity's place
+// is near. t keeps the tickets of activities whose workflows have not called Await; nil: nobody does,
+// and such an activity waits in its worker.
+func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost), t Tickets) interceptor.WorkerInterceptor {
+	return &pacer{limiter: limiter, tickets: t}
+}
+
+// Tickets keeps the ticket of each activity that was put back, for whichever worker gets its next
+// attempt: in Redis, or in a table.
+type Tickets interface {
+	// Get returns the ticket of an activity; empty: there is none, or it cannot be had.
+	Get(ctx context.Context, activity string) string
+	// Put keeps the ticket of an activity in the place of any before, for ttl. An error is logged,
+	// and costs the activity its place.
+	Put(ctx context.Context, activity, ticket string, ttl time.Duration) error
+}
+
+// ticketGrace is how much longer than its activity is away a ticket is kept: Temporal may be late.
+const ticketGrace = time.Hour
+
+type pacer struct {
+	interceptor.WorkerInterceptorBase
+	limiter func(activity.Info) (outbound.Limiter, outbound.Cost)
+	tickets Tickets
+}
+
+// InterceptActivity implements [interceptor.WorkerInterceptor].
+func (p *pacer) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &activities{interceptor.ActivityInboundInterceptorBase{Next: next}, p}
+}
+
+// InterceptWorkflow implements [interceptor.WorkerInterceptor].
+func (p *pacer) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+	return &workflows{interceptor.WorkflowInboundInterceptorBase{Next: next}}
+}
+
+type activities struct {
+	interceptor.ActivityInboundInterceptorBase
+	*pacer
+}
+
+// ExecuteActivity implements [interceptor.ActivityInboundInterceptor].
+func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
+	info := activity.GetInfo(ctx)
+	if len(in.Args) == 1 {
+		if b, ok := in.Args[0].(booking); ok {
+			return a.book(ctx, info, b)
+		}
+	}
+	limiter, cost := a.limiter(info)
+	t := turn{info: info, limiter: limiter, keeps: a.tickets != nil && !info.IsLocalActivity}
+	if limiter == nil {
+		result, err = a.Next.ExecuteActivity(ctx, in)
+		return result, a.putBack(ctx, &t, err)
+	}
+	var h header
+	if p := interceptor.Header(ctx)[headerKey]; p != nil && converter.GetDefaultDataConverter().FromPayload(p, &h) == nil {
+		t.booked, t.ticket, cost = h.Ticket, h.Ticket, h.Cost
+	}
+	if t.keeps && info.Attempt > 1 {
+		if ticket := a.tickets.Get(ctx, name(info)); ticket != "" {
+			t.ticket = ticket // newer than the workflow's
+		}
+	}
+	err = outbound.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
+		result, err = a.Next.ExecuteActivity(ctx, in)
+		return err
+	})
+	return result, a.putBack(ctx, &t, err)
+}
+
+// putBack turns an error into what Temporal is to do with the activity.
+func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
+	var own *temporal.ApplicationError
+	if err == nil || errors.As(err, &own) || temporal.IsCanceledError(context.Cause(ctx)) {
+		return err // an ApplicationError is the activity's own word
+	}
+	if err := permanent(err); err != nil {
+		return err
+	}
+	later, ok := line.After(err)
+	if !ok || t.last() {
+		return err
+	}
+	if t.keeps && later.Ticket != "" && later.Ticket != t.booked {
+		if err := p.tickets.Put(ctx, name(t.info), later.Ticket, later.In+ticketGrace); err != nil {
+			activity.GetLogger(ctx).Warn("An activity that was put back has lost its place.", "Error", err)
+		}
+	}
+	return temporal.NewApplicationErrorWithOptions("put back", TypeLater, temporal.ApplicationErrorOptions{
+		NextRetryDelay: max(later.In, time.Millisecond), // 0 would be the delay of the RetryPolicy
+		Category:       temporal.ApplicationErrorCategoryBenign,
+		Cause:          err,
+	})
+}
+
+// permanent returns the error of a cost that can never go. It is nil if err is none.
+func permanent(err error) error {
+	if cost := (*outbound.CostError)(nil); errors.As(err, &cost) {
+		return temporal.NewNonRetryableApplicationError("never", TypeCost, err)
+	}
+	return nil
+}
+
+// name names an activity, in each attempt alike. Attempts of a local activity have different names.
+func name(info activity.Info) string {
+	run := info.WorkflowExecution.RunID
+	if run == "" {
+		run = info.ActivityRunID // a workflow has not started it
+	}
+	return run + ":" + info.ActivityID
+}

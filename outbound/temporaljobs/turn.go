@@ -1,0 +1,103 @@
+package temporaljobs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// turn is one attempt of an activity, and the Limiter that it waits for.
+type turn struct {
+	info    activity.Info
+	limiter outbound.Limiter
+	ticket  string
+	booked  string // the ticket that the workflow gives to each attempt
+	keeps   bool   // somebody keeps the tickets of others
+}
+
+// last reports whether Temporal makes no attempt after this one.
+func (t *turn) last() bool {
+	p := t.info.RetryPolicy
+	return p != nil && p.MaximumAttempts > 0 && t.info.Attempt >= p.MaximumAttempts
+}
+
+// Acquire implements [outbound.Limiter]. It waits where the activity cannot be put back: on the last
+// attempt, and where the place would be lost because nobody keeps its ticket.
+func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	waiting, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { t.watch(ctx, waiting.Done(), cancel) })
+	defer watch.Wait() // its last heartbeat goes before the activity's first
+	defer cancel()
+	for {
+		permit, err := t.limiter.Acquire(line.WithTicket(waiting, t.ticket), c)
+		later, ok := line.After(err)
+		if err != nil && waiting.Err() != nil && !ok {
+			return permit, &line.Later{Err: err} // the wait was ended, and nothing is wrong
+		}
+		if !ok || waiting.Err() != nil || !t.last() && (t.keeps || later.Ticket == "" || later.Ticket == t.booked) {
+			return permit, err
+		}
+		in := max(later.In, time.Millisecond)
+		if end, ok := ctx.Deadline(); ok && time.Until(end) <= in {
+			return permit, err
+		}
+		if later.Ticket != "" {
+			t.ticket = later.Ticket
+		}
+		select {
+		case <-time.After(in):
+		case <-waiting.Done():
+			return permit, &line.Later{Err: waiting.Err()}
+		}
+	}
+}
+
+// watch keeps an activity alive that waits: it sends heartbeats with the details that an earlier
+// attempt has left. It ends the wait when the worker stops, but for a last attempt.
+func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
+	stop := activity.GetWorkerStopChannel(ctx)
+	if t.last() {
+		stop = nil
+	}
+	var beat <-chan time.Time
+	if t.info.HeartbeatTimeout > 0 {
+		ticker := time.NewTicker(max(t.info.HeartbeatTimeout/3, time.Millisecond))
+		defer ticker.Stop()
+		beat = ticker.C
+	}
+	for {
+		select {
+		case <-beat:
+			activity.RecordHeartbeat(ctx, details(ctx)...)
+		case <-stop:
+			cancel()
+			return
+		case <-done:
+			return
+		}
+	}
+}
+
+// details returns the heartbeat details of an earlier attempt, as they are: a heartbeat without
+// them would take them away.
+func details(ctx context.Context) (all []any) {
+	for activity.HasHeartbeatDetails(ctx) {
+		values := make([]converter.RawValue, len(all)+1)
+		into := make([]any, len(values))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := activity.GetHeartbeatDetails(ctx, into...); err != nil || values[len(all)].Payload() == nil {
+			break
+		}
+		all = append(all, values[len(all)])
+	}
+	return all
+}
