@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestWorkersShareAQuota(t *testing.T) {
+	address := os.Getenv("DRIPFEED_TEMPORAL_ADDRESS")
+	if address == "" {
+		t.Skip("DRIPFEED_TEMPORAL_ADDRESS names no Temporal server")
+	}
+	for _, await := range []string{"-await=true", "-await=false"} {
+		var out bytes.Buffer
+		status, err := run(t.Context(), []string{"-server", address, "-activities", "30", "-rate", "20", await}, &out, io.Discard)
+		if status != 0 || !strings.Contains(out.String(), "30 activities, 20 calls a second") {
+			t.Errorf("%s: status %d, %v\n%s", await, status, err, &out)
+		}
+	}
+}
+
+func TestWrongArguments(t *testing.T) {
+	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-rate", "NaN"}, {"-activities", "-1"}, {"-unknown"}} {
+		if status, err := run(t.Context(), args, io.Discard, io.Discard); status != 2 || err == nil {
+			t.Errorf("%v: status %d, %v", args, status, err)
+		}
+	}
+	var help bytes.Buffer
+	if status, err := run(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || err != nil || !strings.Contains(help.String(), "-server") {
+		t.Errorf("-h: status %d, %v: %s", status, err, &help)
+	}
+}
+
+// Where there is no server, the program says what it lacks.
+func TestNoServer(t *testing.T) {
+	t.Setenv("PATH", "")
+	if _, err := exec.LookPath("temporal"); err == nil {
+		t.Fatal("there is one")
+	}
+	if status, err := run(t.Context(), nil, io.Discard, io.Discard); status != 2 || err == nil || !strings.Contains(err.Error(), "-server") {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
