@@ -252,12 +252,15 @@ func (l *LimitWait) String() string {
 func span(d time.Duration) string {
 	switch {
 	case d >= time.Minute:
-		d = d.Round(time.Second)
+		d = nearestTo(d, time.Second)
 	case d >= time.Millisecond:
-		d = d.Round(time.Millisecond)
+		d = nearestTo(d, time.Millisecond)
 	}
 	return short(d)
 }
+
+// nearestTo returns the multiple of a unit that is nearest to d.
+func nearestTo(d, unit time.Duration) time.Duration { return (d + unit/2) / unit * unit }
 
 // LogValue returns the answer as a group, for package log/slog.
 func (e Explanation) LogValue() slog.Value {

@@ -39,23 +39,40 @@ func (g *Log) cut(i int, last time.Duration) {
 	e.Last = min(e.Last, max(e.First, last))
 }
 
-// join puts units in that went, or go, at a place: into the entry that has the place, or into one of
-// their own before those that have later ones. So no place is in two entries, of which a settle might
-// take the units out of the wrong one.
-func (g *Log) join(place time.Duration, units float64) {
-	defer g.count()
-	if i := g.find(place); i >= 0 {
-		g.Entries[i].Units += units
-		return
+// near is by how much the places of two calls may differ by rounding.
+const near = time.Microsecond
+
+// put puts units in that went, or go, at a place: into the entry that has it, into the one before if that
+// began a part before it or less, or into one of their own in its order: marks may be later, and so may
+// bookings where a report is late. So no place is in two entries, of which a settle might take the units
+// out of the wrong one.
+func (g *Log) put(place time.Duration, units float64, part time.Duration) {
+	g.sum += units
+	i := len(g.Entries)
+	for ; i > 0 && g.Entries[i-1].Last > place+near; i-- {
+		if e := &g.Entries[i-1]; !e.marks() && e.First <= place+near {
+			e.Units += units
+			return
+		}
 	}
-	i, e := len(g.Entries), Entry{First: place, Last: place, Units: units}
-	for i > 0 && g.Entries[i-1].Last > place {
-		i--
+	if i > 0 {
+		e := &g.Entries[i-1]
+		if !e.marks() && (place <= e.Last+near || e.Aged == 0 && place <= add(e.First, part)) {
+			e.Last, e.Units = max(e.Last, place), e.Units+units
+			return
+		}
+	}
+	e := Entry{First: place, Last: place, Units: units}
+	if i > 0 {
+		e.Last = max(place, g.Entries[i-1].Last)
 	}
 	if i < len(g.Entries) { // what went before those has aged as they have
-		e.Aged = max(0, sub(place, g.Entries[i].from()))
+		e.Aged = max(0, sub(e.Last, g.Entries[i].from()))
 	}
-	g.insert(i, e)
+	g.Entries = slices.Insert(g.Entries, i, e)
+	for len(g.Entries) > maxEntries {
+		g.merge()
+	}
 }
 
 // next returns the first booked place that the dial has not passed, or that it is at; the longest

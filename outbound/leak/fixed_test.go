@@ -173,10 +173,10 @@ func TestALateReportCountsWhereItsCallWas(t *testing.T) {
 		t.Errorf("%+v", g.Entries)
 	}
 	g.Entries[2].Aged = 8 * time.Second // with the call of 25 s, if the log knew it
-	if g.join(26*time.Second, 1); g.Entries[2].end(&l) != g.Entries[3].end(&l) || g.sum != 5 {
+	if g.put(26*time.Second, 1, 0); g.Entries[2].end(&l) != g.Entries[3].end(&l) || g.sum != 5 {
 		t.Errorf("%+v", g.Entries)
 	}
-	g.join(30*time.Second, 1)
+	g.put(30*time.Second, 1, 0)
 	if len(g.Entries) != 4 || g.Entries[3].Units != 2 {
 		t.Errorf("%+v", g.Entries)
 	}

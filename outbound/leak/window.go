@@ -143,20 +143,7 @@ func (g *Log) fill(l *Limit, n float64, place time.Duration, s *State) {
 	if l.Kind == Fixed {
 		g.begin(l, place, s)
 	}
-	last := len(g.Entries) - 1
-	if last >= 0 && g.Entries[last].Last > place { // a mark: bookings that were later have been given back
-		g.join(place, n)
-		return
-	}
-	if last >= 0 {
-		e := &g.Entries[last]
-		if !e.marks() && e.Aged == 0 && place <= max(e.Last, add(e.First, l.Window/parts)) {
-			e.Last, e.Units = max(e.Last, place), e.Units+n
-			g.sum += n
-			return
-		}
-	}
-	g.insert(len(g.Entries), Entry{First: place, Last: place, Units: n})
+	g.put(place, n, l.Window/parts)
 }
 
 // rounding bounds what the rounding of sums changes of a Total, as a share of it.
@@ -165,15 +152,6 @@ const rounding = 4e-15
 // took adds units to the total, or more if the sum would hide them.
 func (g *Log) took(n float64) {
 	g.Total += max(n, 4*rounding*g.Total)
-}
-
-// insert puts an entry in.
-func (g *Log) insert(i int, e Entry) {
-	g.Entries = slices.Insert(g.Entries, i, e)
-	g.sum += e.Units
-	for len(g.Entries) > maxEntries {
-		g.merge()
-	}
 }
 
 // forget drops what has ended at the dial time from, for the longest window in use.
@@ -214,7 +192,7 @@ func (g *Log) settle(l *Limit, place time.Duration, n, used float64, goes bool, 
 	i := g.find(place)
 	if i < 0 {
 		if used > n && add(place, l.Window) > now {
-			g.join(place, used-n)
+			g.put(place, used-n, 0)
 			g.Skip = unsure
 		}
 		return
@@ -340,7 +318,7 @@ func (g *Log) raise(l *Limit, level float64, place, now time.Duration) {
 		}
 	}
 	if more > l.Capacity*0.5e-9 {
-		g.join(place, more)
+		g.put(place, more, 0)
 		g.Skip = unsure
 	}
 }

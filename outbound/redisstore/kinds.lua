@@ -25,6 +25,7 @@
 kinds = {}
 local moving, fixed, endless, entries, slack = 1, 2, 1 / 0, 128, 1e6
 local tiny = 0.0005 -- half a nanosecond: sums of fractions are not exact
+local rounding = 1 -- by so much the places of two calls may differ by rounding
 local unix = now + ahead
 local runs, run = {} -- of the calls that the request books: how many, their place, and the periods that they are of
 
@@ -48,7 +49,7 @@ end
 local function round(x) return floor(x * 1e3 + 0.5) / 1e3 end
 
 local booked = dial_before + last_before -- the place of the last booking
-local all, rebuild, join, convert, unpark, turn -- of cold
+local all, rebuild, put, convert, unpark, turn -- of cold
 local cold
 
 local function fits(l, sum) return sum <= l.cap * (1 + 0.5e-9) end
@@ -122,8 +123,8 @@ local function recount(l, was)
   if g == l.log then g.sum = sum end
 end
 
--- add appends an entry of one place.
-local function add(l, place, units)
+-- add appends an entry.
+local function add(l, first, last, units)
   local blob = closed(l)
   local g = l.log
   if g.count > 0 then
@@ -132,7 +133,7 @@ local function add(l, place, units)
   else
     g.sum = 0
   end
-  g.count, g.sum, g.first, g.last, g.units, g.aged = g.count + 1, g.sum + units, place, place, units, 0
+  g.count, g.sum, g.first, g.last, g.units, g.aged = g.count + 1, g.sum + units, first, last, units, 0
   if g.count > entries then
     cold()
     rebuild(l, all(l))
@@ -207,16 +208,16 @@ local function fill(l, units, w)
   forget(l, dial - max(0, rem))
   if l.kind == fixed then begin(l, place) end
   local g = l.log
-  if g.count > 0 and g.first <= g.last and g.aged == 0 and place <= max(g.last, g.first + part(l)) + tiny then
+  if g.count > 0 and g.last > place + rounding then -- marks: bookings that were later have been given back
+    cold()
+    put(l, place, units, part(l))
+    return
+  end
+  if g.count > 0 and g.first <= g.last and g.aged == 0 and place <= max(g.last + rounding, g.first + part(l)) + tiny then
     g.last, g.units, g.sum = max(g.last, place), g.units + units, g.sum + units
     return
   end
-  if g.count > 0 and g.last > place + tiny then -- a mark: bookings that were later have been given back
-    cold()
-    join(l, place, units)
-    return
-  end
-  add(l, place, units)
+  add(l, place, g.count > 0 and max(place, g.last) or place, units)
 end
 
 -- look writes what the log comes to at a dial time, or at a time of the store, as the limit's level.
@@ -611,8 +612,8 @@ cold = function()
     end
   end
 
-  -- put changes an entry.
-  local function put(l, i, first, last, units, aged)
+  -- change changes an entry.
+  local function change(l, i, first, last, units, aged)
     local g = l.log
     local _, _, was = entry(l, i)
     if i == g.count then
@@ -661,19 +662,25 @@ cold = function()
     end
   end
 
-  -- join puts units in that went, or go, at a place.
-  join = function(l, place, units)
-    local i = find(l, place)
-    if i then
-      local first, last, taken, aged = entry(l, i)
-      put(l, i, first, last, taken + units, aged)
-      return
-    end
+  -- put puts units in that went, or go, at a place.
+  put = function(l, place, units, within)
     local t = all(l)
-    local k, aged = #t + 1, 0
-    while k > 1 and t[k - 3] > place + tiny do k = k - 4 end
-    if k < #t then aged = max(0, place - t[k + 1] + t[k + 3]) end
-    for j, x in ipairs({place, place, units, aged}) do table.insert(t, k + j - 1, x) end
+    local k = #t + 1 -- after the entry that ends here: first, last, units, aged
+    while k > 1 and t[k - 3] > place + rounding do
+      if t[k - 4] <= place + rounding then -- no mark
+        t[k - 2] = t[k - 2] + units
+        return rebuild(l, t)
+      end
+      k = k - 4
+    end
+    if k > 1 and t[k - 4] <= t[k - 3] and (place <= t[k - 3] + rounding or t[k - 1] == 0 and place <= t[k - 4] + within + tiny) then
+      t[k - 3], t[k - 2] = max(t[k - 3], place), t[k - 2] + units
+      return rebuild(l, t)
+    end
+    local last, aged = place, 0
+    if k > 1 then last = max(place, t[k - 3]) end
+    if k < #t then aged = max(0, last - t[k + 1] + t[k + 3]) end
+    for j, x in ipairs({place, last, units, aged}) do table.insert(t, k + j - 1, x) end
     rebuild(l, t)
   end
 
@@ -685,7 +692,7 @@ cold = function()
       if ends(l, last, aged) > at + tiny then more = more - units end
     end
     if more > l.cap * 0.5e-9 then
-      join(l, round(place), more)
+      put(l, round(place), more, 0)
       l.log.skip = unsure
     end
   end
@@ -796,13 +803,13 @@ cold = function()
         if used == 0 and math.abs(place - l.log.begin) < near then l.log.skip = unsure end
         taken = max(0, taken + used - units)
         if taken > l.cap * 0.5e-9 then
-          put(l, i, first, last, taken, aged)
+          change(l, i, first, last, taken, aged)
         else
           remove(l, i)
           if goes then l.log.beside = max(l.log.beside, place) end
         end
       elseif used > units and place + l.window > dial + tiny then
-        join(l, place, used - units)
+        put(l, place, used - units, 0)
         l.log.skip = unsure
       end
     end
@@ -826,7 +833,7 @@ cold = function()
               local _, till = entry(l, i - 1)
               before = max(before, till)
             end
-            put(l, i, first, min(last, max(first, before)), taken - units, aged)
+            change(l, i, first, min(last, max(first, before)), taken - units, aged)
           else
             remove(l, i)
           end
