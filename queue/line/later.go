@@ -117,7 +117,7 @@ func (l *Line) later(ctx context.Context, err error, s stay) error {
 func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay) error {
 	in := full.RetryAfter
 	if lag := in - max(0, time.Until(s.due)) - l.config.Lead; lag > 0 {
-		_ = l.desk.Hold(context.WithoutCancel(ctx), lag) // without it jobs run more often, and that is all
+		_ = l.desk.Hold(ctx, lag) // without it jobs run more often, and that is all
 	}
 	return &Later{In: max(l.config.Lead/2, in-l.config.Lead), Ticket: s.ticket, full: full}
 }

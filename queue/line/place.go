@@ -21,9 +21,9 @@ type Place struct {
 const mostBooked = 4096
 
 // Book books a place for each of costs, in this order, for jobs that are about to be enqueued. It
-// makes one trip for 4 096 of them. After an error no place is booked. It is the error of a cost
-// that can never go, [*outbound.CostError], or that of the store or of ctx; then jobs can be enqueued
-// without a place.
+// makes one trip for 4 096 of them. After an error all places go back, or pass unused if the store does
+// not take them within a second. It is the error of a cost that can never go, [*outbound.CostError], or
+// that of the store or of ctx; then jobs can be enqueued without a place.
 func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error) {
 	if err := l.wrong(); err != nil {
 		return nil, err
@@ -44,8 +44,7 @@ func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error
 			break
 		}
 		if err != nil {
-			back := outbound.Booking{Back: booked}
-			_ = l.desk.Book(context.WithoutCancel(ctx), &back) // else they pass unused
+			l.giveBack(ctx, booked)
 			return nil, err
 		}
 		for _, t := range k.Tickets {
@@ -54,4 +53,19 @@ func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error
 		booked = append(booked, k.Tickets...)
 	}
 	return all, nil
+}
+
+// giveBack gives places back, the latest first, because a place can only be undone when those booked
+// after it have been. It goes on after the end of ctx, but not for long.
+func (l *Line) giveBack(ctx context.Context, booked []outbound.Ticket) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	for len(booked) > 0 {
+		rest := max(0, len(booked)-mostBooked)
+		k := outbound.Booking{Back: booked[rest:]}
+		if l.desk.Book(ctx, &k) != nil {
+			return
+		}
+		booked = booked[:rest]
+	}
 }

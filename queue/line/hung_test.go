@@ -1,0 +1,88 @@
+package line
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// hung is a store that answers some operations only when their ctx ends.
+type hung struct {
+	*leak.Memory
+	hangs func(*leak.Op) bool
+}
+
+func (s *hung) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if s.hangs(op) {
+		<-ctx.Done()
+		return leak.Reply{}, ctx.Err()
+	}
+	return s.Memory.Update(ctx, key, op)
+}
+
+// The hold of the desk is no reason to keep a job whose ctx has ended.
+func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &hung{leak.NewMemory(), func(*leak.Op) bool { return false }}
+		l := New(shared(t, store, "api", perSecond...), Config{})
+		ticket := book(t, l, 1)[0].Ticket
+		if err := l.bucket.Hold(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		store.hangs = func(op *leak.Op) bool { return len(op.Reports) > 0 }
+		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
+		defer cancel()
+		begin := time.Now()
+		_, err := l.Acquire(ctx, one)
+		if later, ok := After(err); !ok || later.Ticket != ticket || !near(time.Since(begin), 3*time.Second) {
+			t.Errorf("after %v it has %v", time.Since(begin), err)
+		}
+	})
+}
+
+// A store that hangs keeps Book only for a while after its ctx: places that do not go back pass unused.
+func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &hung{Memory: leak.NewMemory()}
+		trips := 0
+		store.hangs = func(*leak.Op) bool { trips++; return trips > 1 }
+		l := New(shared(t, store, "api", perSecond...), Config{})
+		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
+		defer cancel()
+		begin := time.Now()
+		places, err := l.Book(ctx, slices.Repeat([]outbound.Cost{one}, mostBooked+1)...)
+		if took := time.Since(begin); places != nil || !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second || trips != 3 {
+			t.Errorf("after %v and %d trips it has %d places, %v", took, trips, len(places), err)
+		}
+	})
+}
+
+// Places go back as they are booked: the latest first, and 4 096 in a trip.
+func TestBookGivesBackWhatItHasBooked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var back []int
+		store := &hung{leak.NewMemory(), func(op *leak.Op) bool {
+			if len(op.Back) > 0 {
+				back = append(back, len(op.Back))
+			}
+			return false
+		}}
+		l := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 1000}), Config{})
+		costs := append(slices.Repeat([]outbound.Cost{one}, 2*mostBooked+5), outbound.Cost{2})
+		if _, err := l.Book(bg, costs...); !errors.Is(err, outbound.ErrTooLarge) {
+			t.Error(err)
+		}
+		if !slices.Equal(back, []int{5, mostBooked, mostBooked}) && !slices.Equal(back, []int{mostBooked, mostBooked, 5}) {
+			t.Errorf("%d go back", back)
+		}
+		if at := book(t, l, 1)[0].At; time.Until(at) > 0 {
+			t.Errorf("the next place is in %v", time.Until(at))
+		}
+	})
+}
