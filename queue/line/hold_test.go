@@ -3,6 +3,7 @@ package line
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -205,6 +206,61 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 			if s, err := b.State(bg); err != nil || s.Limit.LeakRate != 1 {
 				t.Errorf("%+v, %v", s, err)
 			}
+		}
+	})
+}
+
+// A gate that is far behind the desk holds it for as long. Limits that let the gate go again end that.
+func TestNewLimitsEndTheHoldOfTheDesk(t *testing.T) {
+	for name, limits := range map[string][2]outbound.Limit{
+		"day": {outbound.Daily(10, time.UTC), outbound.Daily(100, time.UTC)}, "rate": {outbound.PerHour(10), outbound.PerSecond(10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, limits[:1], func(t *testing.T, line func() *Line) {
+				l, places := line(), []Place(nil)
+				places = book(t, l, 5)
+				k := outbound.Booking{Wait: 24 * time.Hour, Horizon: 24 * time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, 10)}
+				if err := l.bucket.Book(bg, &k); err != nil || len(k.Tickets) != 10 { // by others
+					t.Fatal(len(k.Tickets), err)
+				}
+				if later := sentBack(t, l, places[0].Ticket, one); later.In < time.Hour/2 {
+					t.Fatalf("%+v", later)
+				}
+				if err := l.SetLimits(bg, limits[1]); err != nil {
+					t.Fatal(err)
+				}
+				s := &punctual{t: t}
+				begin := time.Now()
+				for i := range 5 { // the job system runs them now
+					s.start(fmt.Sprint(i), line(), places[i].Ticket, one)
+				}
+				s.jobs.Wait()
+				if took := time.Since(begin); took > 10*time.Second {
+					t.Errorf("they take %v", took)
+				}
+				if err := line().SetLimits(bg, limits[1]); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Limits that are in force already change nothing.
+func TestLimitsThatAreInForceEndNoHold(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		l := line()
+		ticket := book(t, l, 9)[8].Ticket
+		if err := l.desk.Hold(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := line().SetLimits(bg, perSecond...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if later := sentBack(t, l, ticket, one); later.Ticket != ticket || later.In < time.Minute {
+			t.Errorf("%+v", later)
 		}
 	})
 }

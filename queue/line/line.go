@@ -3,6 +3,7 @@ package line
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -151,6 +152,7 @@ func (l *Line) arrive(ctx context.Context, c outbound.Cost, s *stay) error {
 // SetLimits sets the limits of the bucket, as its own SetLimits does, and those of the desk.
 // Where it makes places void, jobs that were put back book anew when they come. If the limits
 // are higher than before, have the job system run those now: they come at their old times otherwise.
+// Other limits end a hold of the desk, and not one of the bucket.
 func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	if err := l.wrong(); err != nil {
 		return err
@@ -159,11 +161,25 @@ func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	if len(desk) == 0 && len(limits) > 0 {
 		return errNoTimes
 	}
+	before, err := l.desk.States(ctx)
+	if err != nil {
+		return err
+	}
 	if err := l.bucket.SetLimits(ctx, limits...); err != nil {
 		return err
 	}
-	return l.desk.SetLimits(ctx, desk...)
+	if err := l.desk.SetLimits(ctx, desk...); err != nil {
+		return err
+	}
+	after, err := l.desk.States(ctx)
+	if err != nil || after[0].HeldFor == 0 || slices.EqualFunc(before, after, sameLimit) {
+		return err
+	}
+	// It is held for as long as the gate was behind it by the old limits.
+	return l.desk.Resume(ctx)
 }
+
+func sameLimit(a, b outbound.State) bool { return a.Limit == b.Limit }
 
 // withoutAtOnce returns the limits that the desk has.
 func withoutAtOnce(limits []outbound.Limit) (all []outbound.Limit) {
