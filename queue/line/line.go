@@ -2,6 +2,7 @@ package line
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -81,8 +82,16 @@ func New(b *outbound.Bucket, c Config) *Line {
 	switch {
 	case b == nil:
 		l.err = fmt.Errorf("line: %w: Bucket", outbound.ErrNil)
-	case l.desk == nil && l.err == nil:
+	case l.err != nil:
+	case l.desk == nil:
 		l.err = errNoTimes
+	default:
+		// A queue tells what is wrong with its Config before it looks at the ctx.
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if _, err := l.gate.Acquire(ended, outbound.Cost{}); !errors.Is(err, context.Canceled) {
+			l.err = err
+		}
 	}
 	return l
 }
