@@ -127,7 +127,7 @@ func (h *handle[K]) Idle() bool { return true }
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
 // it: an operator holds one tenant, or sets its limits. Use makes the limiter if
 // there is none, and does not drop it before f returns. A bucket that is held, or that has
-// limits that were set, stays after that as well. The error is f's or, as in For, the one of making
+// limits that were set, stays after that as well. The error is f's, with the label, or, as in For, the one of making
 // the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
 // which is not the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
@@ -149,7 +149,10 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 		}
 		defer e.pins.Add(-1)
 		e.touch()
-		return f(e.Limiter)
+		if err = f(e.Limiter); err != nil {
+			err = k.labelled(key, err)
+		}
+		return err
 	}
 }
 

@@ -196,3 +196,20 @@ func TestARefusalWithoutALabelCostsAKeyedNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// An error of what uses the limiter, such as that of a booking, is one of the limiter's.
+func TestALabelStandsInTheErrorsOfUse(t *testing.T) {
+	k := &outbound.Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (outbound.Limiter, error) {
+		return outbound.NewBucket(key, outbound.Limit{Capacity: 1, LeakRate: 1})
+	}}
+	err := k.Use("secret", func(l outbound.Limiter) error {
+		return l.(*outbound.Bucket).Book(background, &outbound.Booking{Costs: []outbound.Cost{{2}}})
+	})
+	var bad *outbound.CostError
+	if !errors.As(err, &bad) || bad.Key != "label" || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%v", err)
+	}
+	if err := k.Use("secret", func(outbound.Limiter) error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
