@@ -72,25 +72,6 @@ func TestTheReadmeHasTheCodeOfTheExample(t *testing.T) {
 	}
 }
 
-// tenant is the line of one of many tenants, which a Keyed makes and drops.
-type tenant struct {
-	lines *outbound.Keyed[string]
-	name  string
-}
-
-func (t tenant) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	return t.lines.Acquire(ctx, t.name, c)
-}
-
-// Book is for Pacer.Enqueue.
-func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
-	err = t.lines.Use(t.name, func(l outbound.Limiter) error {
-		places, err = l.(*line.Line).Book(ctx, costs...)
-		return err
-	})
-	return places, err
-}
-
 // Each tenant has a quota of its own, and none makes the tasks of another wait.
 func ExamplePacer_tenants() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
@@ -103,7 +84,7 @@ func ExamplePacer_tenants() {
 		return line.New(bucket, line.Config{}), nil
 	}}
 	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
-		return tenant{lines, t.Headers()["tenant"]}, outbound.Cost{1}
+		return line.For(lines, t.Headers()["tenant"]), outbound.Cost{1}
 	})
 	client := asynq.NewClientFromRedisClient(rdb)
 	task := asynq.NewTaskWithHeaders("ship", nil, map[string]string{"tenant": "acme"})

@@ -90,8 +90,8 @@
 //
 // # Tenants
 //
-// Where each tenant has a limit, Limiter returns the For(tenant) of an [outbound.Keyed] of lines. The example
-// Tenants shows how places are booked at insertion then.
+// Where each tenant has a limit, Limiter returns the [line.For] of the tenant in an [outbound.Keyed] of lines, which
+// also books at insertion. See the example Tenants.
 //
 // # The files
 //

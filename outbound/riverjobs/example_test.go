@@ -76,25 +76,6 @@ func Example() {
 	fmt.Println(err)
 }
 
-// tenant is the limiter of one tenant. A Keyed finds the line, and makes it if there is none.
-type tenant struct {
-	lines *outbound.Keyed[string]
-	id    string
-}
-
-func (t tenant) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	return t.lines.Acquire(ctx, t.id, c)
-}
-
-// Book has the plugin book places for the tenant's jobs when they are inserted.
-func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
-	err = t.lines.Use(t.id, func(l outbound.Limiter) error {
-		places, err = l.(*line.Line).Book(ctx, costs...)
-		return err
-	})
-	return places, err
-}
-
 // A limit for each tenant. A job names its tenant in its args.
 func Example_tenants() {
 	lines := &outbound.Keyed[string]{New: func(id string) (outbound.Limiter, error) {
@@ -106,7 +87,7 @@ func Example_tenants() {
 		if json.Unmarshal(args, &job) != nil || job.Tenant == "" {
 			return nil, outbound.Cost{}
 		}
-		return tenant{lines, job.Tenant}, outbound.Cost{1}
+		return line.For(lines, job.Tenant), outbound.Cost{1}
 	}}
 
 	// What River does when jobs are inserted.

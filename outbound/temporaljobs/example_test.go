@@ -58,22 +58,7 @@ func ExampleNewInterceptor_tenants() {
 		return line.New(b, line.Config{}), err
 	}}
 	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
-		return tenant{lines.For(i.TaskQueue), lines, i.TaskQueue}, outbound.Cost{1}
+		return line.For(lines, i.TaskQueue), outbound.Cost{1}
 	}
 	_ = temporaljobs.NewInterceptor(limiter, nil)
-}
-
-// tenant is a tenant's line. It has the method Book, for Await.
-type tenant struct {
-	outbound.Limiter
-	lines *outbound.Keyed[string]
-	name  string
-}
-
-func (t tenant) Book(ctx context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
-	err = t.lines.Use(t.name, func(l outbound.Limiter) (err error) {
-		places, err = l.(*line.Line).Book(ctx, costs...)
-		return err
-	})
-	return places, err
 }

@@ -41,7 +41,8 @@
 //	                                     desk: places keep their order               that was due in it
 //	Resume, new limits, a lost key       tickets are void: jobs book anew            a run for each job
 //	the store is away                    sends it back for 1 to 5 s, ticket kept     runs
-//	the process shuts down               sends it back at once, ticket kept          a run
+//	its ctx ends                         sends it back at once, ticket kept          a run
+//	the queue is closed                  sends it back for a lead, ticket kept       a run
 //	the limit on calls at once is full   sends it back for a poll, ticket kept       runs
 //	its place is beyond Config.Ahead     sends it back without one                   runs
 //	its cost can never go                an error that is no [Later]
@@ -81,6 +82,7 @@
 //		b, err := outbound.NewSharedBucket(store, tenant, quotaOf(tenant)...)
 //		return line.New(b, line.Config{}), err
 //	}}
+//	acme := line.For(tenants, "acme") // a Limiter that books places, too
 //
 // A tenant with thousands of jobs more than its quota has a lead's worth of them in workers, and the others'
 // jobs find the rest free. With a queue in place of the line those jobs fill the workers as soon as
@@ -157,5 +159,6 @@
 //
 //	line.go    Line: Acquire, and what is the desk's and the gate's together
 //	place.go   Place and Book: places before the first run
+//	handle.go  Handle: the line of a key of a Keyed
 //	later.go   Later: when a job is to come back, and why; tickets in a ctx
 package line

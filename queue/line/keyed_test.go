@@ -76,3 +76,43 @@ func TestALaterOfAKeyedTellsTheLabel(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A handle books for a key's line as the line does, and admits as the Keyed does.
+func TestAHandleBooksInTheLineOfItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tenants := &outbound.Keyed[string]{Max: 2, Label: func(string) string { return "label" }, New: func(tenant string) (outbound.Limiter, error) {
+			b, err := outbound.NewBucket(tenant, perSecond...)
+			if tenant == "bucket" {
+				return b, err
+			}
+			return New(b, Config{}), err
+		}}
+		acme := For(tenants, "acme")
+		if acme != For(tenants, "acme") || acme == For(tenants, "bolt") {
+			t.Error("the handles of one key are not equal, or those of two are")
+		}
+		places, err := acme.Book(bg, one, one, one)
+		if err != nil || len(places) != 3 || !near(time.Until(places[2].At), time.Second) {
+			t.Fatal(places, err)
+		}
+		if later := sentBack(t, acme, "", one); !near(later.In, 2*time.Second) {
+			t.Errorf("%+v", later)
+		}
+		admitted(t, acme, places[0].Ticket, one)
+		admitted(t, For(tenants, "bolt"), "", one)
+		var cost *outbound.CostError
+		if _, err := acme.Book(bg, outbound.Cost{2}); !errors.As(err, &cost) || cost.Key != "label" {
+			t.Errorf("%v", err)
+		}
+		if places, err := For(tenants, "cone").Book(bg, one); places != nil || !errors.Is(err, outbound.ErrFull) {
+			t.Errorf("without room: %v, %v", places, err)
+		}
+		time.Sleep(time.Hour)
+		if places, err := For(tenants, "bucket").Book(bg, one); places != nil || !errors.Is(err, outbound.ErrInvalidLimit) {
+			t.Errorf("a bucket: %v, %v", places, err)
+		}
+		if _, err := For[string](nil, "acme").Book(bg, one); !errors.Is(err, outbound.ErrNil) {
+			t.Errorf("no Keyed: %v", err)
+		}
+	})
+}
