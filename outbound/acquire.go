@@ -23,6 +23,9 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			}
 			return nil, err
 		}
+		if len(r.Charges) == 0 {
+			return nil, &StoreError{Op: "book", Key: b.key, Err: errSilent}
+		}
 		k.charge[0] = r.Charges[0]
 		k.takeSlot(&r)
 		if k.inTime(&r) {
@@ -59,7 +62,10 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 // mostLate is how many late replies a call gives back before it gives up.
 const mostLate = 3
 
-var errLate = errors.New("answers come too late to be used")
+var (
+	errLate   = errors.New("answers come too late to be used")
+	errSilent = errors.New("it has neither booked nor refused")
+)
 
 // inTime reports whether the reply that admits the call comes in time. A shared store may
 // have repeated the reply, or the network held it up. By then other calls may have followed

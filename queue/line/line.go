@@ -151,12 +151,25 @@ func (l *Line) arrive(ctx context.Context, c outbound.Cost, s *stay) error {
 		s.ticket = ""
 	}
 	k := outbound.Booking{Costs: []outbound.Cost{c}, Wait: l.config.Ahead}
-	if err := l.desk.Book(ctx, &k); err != nil {
+	if err := l.books(ctx, &k); err != nil {
 		return err
 	}
 	s.due, s.ticket = k.Clock.Due(k.Tickets[0]), k.Tickets[0].Mark()
 	return nil
 }
+
+// books has the desk book at least the first of the costs.
+func (l *Line) books(ctx context.Context, k *outbound.Booking) error {
+	if err := l.desk.Book(ctx, k); err != nil {
+		return err
+	}
+	if len(k.Tickets) == 0 {
+		return &outbound.StoreError{Op: "book", Key: l.bucket.Key(), Err: errSilent}
+	}
+	return nil
+}
+
+var errSilent = errors.New("it has neither booked nor refused")
 
 // SetLimits sets the limits of the bucket, as its own SetLimits does, and those of the desk.
 // Where it makes places void, jobs that were put back book anew when they come. If the limits

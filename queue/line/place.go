@@ -34,7 +34,7 @@ func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error
 	for len(all) < len(costs) {
 		left := costs[len(all):]
 		k.Costs = left[:min(len(left), mostBooked)]
-		err := l.desk.Book(ctx, &k)
+		err := l.books(ctx, &k)
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
 			at := time.Now().Add(l.again(full.RetryAfter))
