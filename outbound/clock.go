@@ -220,6 +220,27 @@ func (k *Clock) wait(booked, ahead, c *Cost) time.Duration {
 	return max(real, k.state.Real(w))
 }
 
+// Reopens returns how long it is at most until each window and calendar has room for one call more, if
+// no limit leaked, where calls of a total cost c are to come. A call may wait for so long only because
+// one unit went before it. 0: all have room for all of them, or all limits leak.
+func (k *Clock) Reopens(c *Cost) (most time.Duration) {
+	if k.limits == nil {
+		return 0
+	}
+	periods := k.limits.calendar.at(k.unix)
+	for i := range k.limits.law {
+		l, level := &k.limits.law[i], &k.state.Level[i]
+		switch n := l.Takes(c[l.Unit]); {
+		case l.Kind == leak.Leaky || n <= 0 || level.Level+n <= l.Capacity*(1+0.5e-9):
+		case l.Kind.Calendar():
+			most = max(most, time.Duration(periods[i].End)*time.Second+leak.Slack-k.unix)
+		default:
+			most = max(most, k.state.Real(l.Window))
+		}
+	}
+	return most
+}
+
 // refills returns the dial time, from now on, before which the last of n units cannot go, where
 // nothing of a window's level comes back before top, and there is no room for all of them.
 func refills(l *leak.Limit, level, n float64, top time.Duration) time.Duration {

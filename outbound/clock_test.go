@@ -215,3 +215,40 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 		})
 	}
 }
+
+func TestAClockTellsHowLongAFullWindowMayBeTheReason(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit    Limit
+		from, to time.Duration // that it reopens in, 10 s after it was filled
+	}{
+		"leaky":  {Limit{Capacity: 10, LeakRate: 0.01}, 0, 0},
+		"moving": {Window(10, time.Minute), time.Minute, time.Minute + time.Second},
+		"fixed":  {FixedWindow(10, time.Minute), time.Minute, time.Minute + time.Second},
+		"hour":   {Hourly(10), time.Hour - 11*time.Second, time.Hour + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, b *Bucket) {
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
+				for range 8 {
+					if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(10 * time.Second)
+				k := hear(t, b)
+				if in := k.Reopens(&Cost{2}); in != 0 {
+					t.Errorf("with room for two it reopens in %v", in)
+				}
+				if in := k.Reopens(&Cost{3}); in < c.from || in > c.to {
+					t.Errorf("it reopens in %v", in)
+				}
+				if in := k.Reopens(new(Cost)); in != 0 {
+					t.Errorf("for nothing it reopens in %v", in)
+				}
+			}, c.limit)
+		})
+	}
+	if in := new(Clock).Reopens(&Cost{1}); in != 0 {
+		t.Errorf("a clock that was never heard: %v", in)
+	}
+}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
 // Jobs of several costs, under several limits of several kinds: each limit is kept, and so is the order.
@@ -84,4 +87,45 @@ func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 		l.history.Add(time.Now(), c[1])
 	}
 	return p, err
+}
+
+// Others take a part of a window. Jobs that find it full wait for the next, and do not have the desk
+// wait for that as well.
+func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
+	for name, limit := range map[string]outbound.Limit{
+		"fixed": outbound.FixedWindow(100, time.Hour), "moving": outbound.Window(100, time.Hour), "hour": outbound.Hourly(100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Line) {
+				l, others, s := line(), queue.New(line().bucket, queue.Config{}), &punctual{t: t}
+				begin, went := time.Now(), new(atomic.Int64)
+				take := func() {
+					for range 10 {
+						s.jobs.Go(func() {
+							if p, err := others.Acquire(bg, one); err == nil {
+								went.Add(1)
+								p.Done()
+							}
+						})
+						synctest.Wait()
+					}
+				}
+				take()
+				for i := range 5 {
+					s.jobs.Go(func() { time.Sleep(time.Duration(i+1) * time.Hour); take() })
+				}
+				const jobs = 400 // 90 go in a window
+				for i := range jobs {
+					s.startIn(0, fmt.Sprint(i), l, "", one)
+				}
+				s.jobs.Wait()
+				var last time.Time
+				for last = range s.history.All() {
+				}
+				if took := last.Sub(begin); took > 4*time.Hour+time.Minute || s.history.Len() != jobs || went.Load() != 60 || s.most() > 12 {
+					t.Errorf("%d jobs in %v, %d runs, up to %d of one; %d others", s.history.Len(), took, s.sum(), s.most(), went.Load())
+				}
+			})
+		})
+	}
 }

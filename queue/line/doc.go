@@ -100,7 +100,7 @@
 //
 // A run takes a trip to the desk, and one more where its ticket is void. Who is admitted takes at the
 // gate what a queue takes: 3 trips to a store in all for a job that runs twice, 2 for one that was booked
-// before. Who is refused at the gate holds the desk, by another trip. A line of a bucket in this process takes
+// before. Who is refused at the gate may hold the desk, by two more. A line of a bucket in this process takes
 // some four kilobytes.
 //
 // # Numbers

@@ -114,12 +114,31 @@ func (l *Line) later(ctx context.Context, err error, s stay) error {
 // from it. The gate is then behind the desk, and the desk is held by as much, so that the jobs
 // whose places come next are sent away there until it is their turn. A job that is late itself, or
 // that is only as far from its turn as a lead, says nothing about the gate.
+//
+// Nor does a job that waits because a window is full: the gate may be behind by this one job, and the desk
+// would lose the room of the next window for it.
 func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay) error {
 	in := full.RetryAfter
 	if lag := in - max(0, time.Until(s.due)) - l.config.Lead; lag > 0 {
-		_ = l.desk.Hold(ctx, lag) // without it jobs run more often, and that is all
+		l.holdDesk(ctx, lag, s.cost)
 	}
 	return &Later{In: max(l.config.Lead/2, in-l.config.Lead), Ticket: s.ticket, full: full}
+}
+
+// holdDesk holds the desk by how far the gate is behind, but for what a window is the reason of. Without
+// it jobs run more often, and that is all.
+func (l *Line) holdDesk(ctx context.Context, lag time.Duration, c outbound.Cost) {
+	with := float64(1 + l.gate.Len()) // asked first: who gets a place meanwhile counts twice then, and not never
+	for i := range c {
+		c[i] *= with
+	}
+	var k outbound.Booking // with no costs it only listens
+	if l.bucket.Book(ctx, &k) != nil {
+		return
+	}
+	if lag -= k.Clock.Reopens(&c); lag > 0 {
+		_ = l.desk.Hold(ctx, lag)
+	}
 }
 
 // beyond is later where the desk books no place so far ahead.

@@ -106,8 +106,8 @@ func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 	if err := l.wrong(); err != nil {
 		return outbound.Permit{}, err
 	}
-	s := stay{ticket: ticketFrom(ctx)}
-	if err := l.arrive(ctx, c, &s); err != nil {
+	s := stay{ticket: ticketFrom(ctx), cost: c}
+	if err := l.arrive(ctx, &s); err != nil {
 		return outbound.Permit{}, l.later(ctx, err, s)
 	}
 	if in := time.Until(s.due); in > l.config.Lead+l.config.Early {
@@ -125,6 +125,7 @@ func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 // stay is what is known of a job while it is here.
 type stay struct {
 	ticket  string
+	cost    outbound.Cost
 	due     time.Time
 	refused bool // by the gate
 }
@@ -138,7 +139,7 @@ func (l *Line) wrong() error {
 }
 
 // arrive looks the job's place up at the desk, or books one.
-func (l *Line) arrive(ctx context.Context, c outbound.Cost, s *stay) error {
+func (l *Line) arrive(ctx context.Context, s *stay) error {
 	if s.ticket != "" {
 		var k outbound.Booking
 		if err := l.desk.Book(ctx, &k); err != nil { // with no costs it only listens
@@ -150,7 +151,7 @@ func (l *Line) arrive(ctx context.Context, c outbound.Cost, s *stay) error {
 		}
 		s.ticket = ""
 	}
-	k := outbound.Booking{Costs: []outbound.Cost{c}, Wait: l.config.Ahead}
+	k := outbound.Booking{Costs: []outbound.Cost{s.cost}, Wait: l.config.Ahead}
 	if err := l.books(ctx, &k); err != nil {
 		return err
 	}
