@@ -26,7 +26,8 @@ type Config struct {
 	// Poll is how long the job system may take to hand out a job that is due. 0: 5 s.
 	Poll time.Duration
 	// Lead is how long before its place a job is to come. As many jobs wait in workers as go in
-	// that time. 0: 1 s.
+	// that time. A job's ctx has to last longer: one that ends sooner finds those that have come
+	// early before it, and may come back again and again until nobody waits. 0: 1 s.
 	Lead time.Duration
 	// Early is how much earlier than that the line lets a job in, and does not send it back.
 	// 0: 100 ms.
