@@ -20,8 +20,8 @@ type Pacer struct {
 	// Limiter returns who admits a task, and what the task costs: a [line.Line], or for tenants one
 	// line for each. It must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
-	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task that comes
-	// back stands at the end of the line again, and is put back more often.
+	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task waits for its
+	// place in its worker. Put back, it would stand at the end of the line each time.
 	Tickets Tickets
 }
 
@@ -63,10 +63,14 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 					err = &line.Later{In: later.In, Err: fmt.Errorf("asynqjobs: keeping a ticket: %w", kept)}
 				}
 			}
-			if !lastTry(ctx) {
+			last := lastTry(ctx)
+			if unkept := name == "" && later.Ticket != "" && later.Err == nil; !last && !unkept {
 				return err
 			}
 			if !sleep(ctx, later.In) {
+				if !last {
+					return err
+				}
 				return fmt.Errorf("asynqjobs: on the last try there is no room before the deadline: %w", err)
 			}
 		}

@@ -1,0 +1,73 @@
+package asynqjobs
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue/line"
+)
+
+// inVirtualTime works tasks as asynq does that loses nothing and has a worker for each, and returns
+// how many runs each has had.
+func inVirtualTime(t *testing.T, p *Pacer, tasks int, next asynq.Handler) (runs int) {
+	t.Helper()
+	h, delay := p.Middleware(next), p.Config(asynq.Config{}).RetryDelayFunc
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	var n, done atomic.Int64
+	for range tasks {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				n.Add(1)
+				task := asynq.NewTask("mail", nil)
+				err := h.ProcessTask(ctx, task)
+				if err == nil {
+					done.Add(1)
+					return
+				}
+				time.Sleep(delay(0, err, task))
+			}
+		})
+	}
+	all.Wait()
+	if done.Load() != int64(tasks) {
+		t.Errorf("%d of %d tasks are done within a minute, after %d runs", done.Load(), tasks, n.Load())
+	}
+	return int(n.Load())
+}
+
+// Each time that it came back without its ticket, a task would stand at the end of the line again. Where
+// all do, none would ever be near its turn.
+func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
+	const tasks, rate = 100, 10
+	for name, inside := range map[string]bool{"no Tickets": false, "a line inside a task that is not paced": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := line.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), line.Config{})
+				p := &Pacer{Limiter: only(l)}
+				next := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+				if inside {
+					p.Limiter = only(nil)
+					next = func(ctx context.Context, _ *asynq.Task) error {
+						return outbound.Do(ctx, l, outbound.Cost{1}, func(context.Context) error { return nil })
+					}
+				}
+				begin := time.Now()
+				if runs := inVirtualTime(t, p, tasks, next); runs != tasks {
+					t.Errorf("%d runs", runs)
+				}
+				if took := time.Since(begin); took > 12*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
