@@ -19,7 +19,7 @@
 //	its place is near          it waits in the worker, for line.Config's Poll and two leads at most
 //	it is on its last try      it waits in the worker: asynq archives what comes back from a last try
 //	it costs more than fits    it is archived at once, as by asynq.SkipRetry
-//	it fails                   as without a Pacer; if the API has refused its call, and the task has told its
+//	it fails                   as without a Pacer; its next run gets a new place. If the API has refused its call, and the task has told its
 //	                           permit so, it comes back no earlier than the API has asked for
 //	a limiter inside of it     has no room: the task goes back for the RetryAfter of the
 //	                           outbound.ThrottledError that it returns

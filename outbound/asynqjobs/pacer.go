@@ -48,12 +48,22 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			name = taskName(queue, id)
 			ticket = p.Tickets.Get(ctx, name)
 		}
+		var ran bool
+		handler := asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+			ran = true
+			return next.ProcessTask(ctx, t)
+		})
 		for {
-			err := run(line.WithTicket(ctx, ticket), l, cost, next, t)
+			ran = false
+			err := run(line.WithTicket(ctx, ticket), l, cost, handler, t)
+			later, ok := goesBack(err)
+			if err != nil && ran && ticket != "" && (!ok || later.Ticket == "") {
+				ticket = "" // its place is used: the next run is charged anew, and stands in line for that
+				_ = p.keep(context.WithoutCancel(ctx), name, "", 0)
+			}
 			if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
 				return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 			}
-			later, ok := goesBack(err)
 			if !ok {
 				return err
 			}

@@ -2,6 +2,7 @@ package asynqjobs
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -68,6 +69,41 @@ func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 			})
+		})
+	}
+}
+
+// A run uses the place of the task, and each one after it is charged anew.
+func TestATaskThatFailsStandsInLineAgain(t *testing.T) {
+	for name, failure := range map[string]error{
+		"a failure":        errBad,
+		"a limiter inside": &outbound.ThrottledError{RetryAfter: time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			p := New(w.rdb, only(&script{answers: []error{later(time.Millisecond, "x"), later(time.Millisecond, "x")}}))
+			tickets := &spy{Tickets: p.Tickets}
+			p.Tickets = tickets
+			c := w.config()
+			c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
+			var runs atomic.Int64
+			w.serve(p.Config(c), p.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+				if runs.Add(1) == 1 {
+					return failure
+				}
+				return nil
+			})))
+			info := w.enqueue()
+			w.done()
+			tickets.mu.Lock()
+			defer tickets.mu.Unlock()
+			if got := tickets.got; !slices.Equal(got, []string{"", "x", "x", ""}) {
+				t.Errorf("tickets %q", got)
+			}
+			if w.rdb.Exists(t.Context(), prefix+w.queue+"/"+info.ID).Val() != 0 {
+				t.Error("its key stays")
+			}
 		})
 	}
 }

@@ -14,7 +14,7 @@ type Tickets interface {
 	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that
 	// was read stays, because asynq may hand out a task again.
 	Get(ctx context.Context, task string) string
-	// Put keeps the ticket of a task for ttl, in the place of an older one.
+	// Put keeps the ticket of a task for ttl, in the place of an older one. An empty ticket is none.
 	Put(ctx context.Context, task, ticket string, ttl time.Duration) error
 }
 
@@ -42,5 +42,8 @@ func (r redisTickets) Get(ctx context.Context, task string) string {
 }
 
 func (r redisTickets) Put(ctx context.Context, task, ticket string, ttl time.Duration) error {
+	if ticket == "" {
+		return r.rdb.Del(ctx, prefix+task).Err()
+	}
 	return r.rdb.Set(ctx, prefix+task, ticket, ttl).Err()
 }
