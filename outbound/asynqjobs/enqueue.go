@@ -21,13 +21,13 @@ type booker interface {
 // Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it
 // runs once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
 // Pacer's Limiter has to return a limiter with the method Book of a [line.Line]; other tasks are
-// enqueued as they are. So are those with a ProcessAt or ProcessIn among o; one that was given to
-// NewTask is not seen, and Enqueue replaces it.
+// enqueued as they are. So are those with a ProcessAt or ProcessIn among o, with a Unique or a TaskID,
+// because asynq may not take them, and with a Group, because they do not run themselves: their places would
+// pass unused. Options that were given to NewTask are not seen. Of those Enqueue replaces the time.
 //
 // If no place can be booked, because the store is away or the place would be further away than
 // line.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A
-// cost that can never go is an error, and nothing is enqueued. A task that asynq does not take,
-// such as one that is not unique, loses the place that was booked for it.
+// cost that can never go is an error, and nothing is enqueued.
 //
 // If the place is after the task's Deadline, Enqueue returns the task's info and an
 // [*outbound.ThrottledError] with [context.DeadlineExceeded]. The task is in the queue then, and
@@ -38,7 +38,7 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	}
 	l, cost := p.limiter(t)
 	b, ok := l.(booker)
-	if !ok || p.Tickets == nil || slices.ContainsFunc(o, timed) {
+	if !ok || p.Tickets == nil || slices.ContainsFunc(o, unbooked) {
 		return c.EnqueueContext(ctx, t, o...)
 	}
 	places, err := b.Book(ctx, cost)
@@ -64,7 +64,12 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	return info, nil
 }
 
-// timed reports whether an option tells when the task is to run.
-func timed(o asynq.Option) bool {
-	return o.Type() == asynq.ProcessAtOpt || o.Type() == asynq.ProcessInOpt
+// unbooked reports whether no place is booked for a task with this option: it has a time of its own, may not
+// be taken, or is only a part of another task.
+func unbooked(o asynq.Option) bool {
+	switch o.Type() {
+	case asynq.ProcessAtOpt, asynq.ProcessInOpt, asynq.UniqueOpt, asynq.TaskIDOpt, asynq.GroupOpt:
+		return true
+	}
+	return false
 }

@@ -99,6 +99,20 @@ func TestEnqueueWithoutAPlace(t *testing.T) {
 	}
 }
 
+// A place for a task that asynq does not take, or that never runs itself, would pass unused, and the API
+// would stand idle as long.
+func TestEnqueueBooksNoPlaceThatMayPassUnused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, o := range []asynq.Option{asynq.Unique(time.Minute), asynq.TaskID("mine"), asynq.Group("g")} {
+		d := &desk{places: []line.Place{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
+		info, err := New(w.rdb, only(d)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), o)
+		if err != nil || info.State == asynq.TaskStateScheduled || len(d.booked) != 0 {
+			t.Errorf("%v: %+v, %v; booked %v", o, info, err, d.booked)
+		}
+	}
+}
+
 func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
