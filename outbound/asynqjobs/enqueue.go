@@ -49,7 +49,11 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 		return c.EnqueueContext(ctx, t, o...)
 	}
 	place := places[0]
-	info, err := c.EnqueueContext(ctx, t, append(slices.Clip(o), asynq.ProcessAt(whole(place.At)))...)
+	at := place.At
+	if time.Until(at) > 0 { // else asynq need not look for it
+		at = whole(at)
+	}
+	info, err := c.EnqueueContext(ctx, t, append(slices.Clip(o), asynq.ProcessAt(at))...)
 	if err != nil {
 		return nil, err
 	}

@@ -113,6 +113,19 @@ func TestEnqueueBooksNoPlaceThatMayPassUnused(t *testing.T) {
 	}
 }
 
+// Asynq's forwarder would bring it some seconds later.
+func TestATaskWhosePlaceIsThereIsPending(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for range 3 { // at the begin of a second all are
+		p := New(w.rdb, only(&desk{places: []line.Place{{At: time.Now(), Ticket: "x"}}}))
+		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.ProcessIn(time.Hour)), asynq.Queue(w.queue))
+		if err != nil || info.State != asynq.TaskStatePending || p.Tickets.Get(t.Context(), w.queue+"/"+info.ID) != "x" {
+			t.Errorf("%+v, %v", info, err)
+		}
+	}
+}
+
 func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
