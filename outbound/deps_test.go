@@ -1,7 +1,11 @@
 package outbound
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -11,8 +15,13 @@ const module = "github.com/dripfeed/dripfeed"
 // list runs go list in the module's root and returns the lines of its answer.
 func list(t *testing.T, args ...string) []string {
 	t.Helper()
+	return listIn(t, "..", args...)
+}
+
+func listIn(t *testing.T, dir string, args ...string) []string {
+	t.Helper()
 	cmd := exec.Command("go", append([]string{"list"}, args...)...)
-	cmd.Dir = ".."
+	cmd.Dir = dir
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -59,5 +68,38 @@ func TestOnlyXrateImportsTheRateLimiter(t *testing.T) {
 	}
 	if !found {
 		t.Error("outbound/xrate is not listed, so nothing was checked")
+	}
+}
+
+// What asynq, River and Temporal need is in modules of their own. If it came into this module's go.mod,
+// each user's go.sum would grow, and versions of what he has would rise.
+func TestUsersGetNoJobSystem(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  fmt.Sprintf("module user\n\ngo 1.26.0\n\nrequire %s v0.0.0\n\nreplace %[1]s => %q\n", module, root),
+		"go.sum":  string(sums),
+		"main.go": fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/outbound", module+"/queue"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := listIn(t, dir, "-mod=mod", "-m", "-f", "{{.Path}}", "all")
+	if !slices.Contains(all, module) {
+		t.Errorf("the module itself is not listed, so nothing was checked: %v", all)
+	}
+	for _, path := range all {
+		if strings.Contains(path, "asynq") || strings.Contains(path, "riverqueue") || strings.Contains(path, "temporal") || strings.Contains(path, "grpc") || strings.Contains(path, "pgx") {
+			t.Errorf("%s is required", path)
+		}
 	}
 }
