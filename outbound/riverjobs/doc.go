@@ -26,8 +26,8 @@
 // ([Plugin.InsertMany]), and most of them have one run.
 //
 // While there is a backlog as many workers wait as jobs go in a lead, and all others are free for other jobs.
-// A worker waits for six seconds at most, a Poll and a Lead of the line, where the calls
-// are behind their places. A Poll of 1 s, which is the FetchPollInterval of River as it comes, bounds that at two. It saves
+// A worker waits for seven seconds at most, a Poll and two Leads of the line, where the calls
+// are behind their places. A Poll of 1 s, which is the FetchPollInterval of River as it comes, bounds that at three. It saves
 // workers where they are few, and costs runs where the machine is busy: 500 jobs at 20 per second had 2.2
 // and 1.3 runs each instead of 2.0 and 1.1, without and with AtInsert.
 //
@@ -67,7 +67,7 @@
 //     bunch, and keep to the limit.
 //   - The jobs of a process that is killed come back after RescueStuckJobsAfter, which is an hour as River
 //     comes. River counts an attempt of each, also of those that only waited in a worker: one whose
-//     MaxAttempts is 1 is discarded. Keep RescueStuckJobsAfter longer than JobTimeout and the six seconds together,
+//     MaxAttempts is 1 is discarded. Keep RescueStuckJobsAfter longer than JobTimeout and the seven seconds together,
 //     because JobTimeout begins behind the wait.
 //   - A unique job that is put back stays unique: River drops its duplicates meanwhile. It gets no place at
 //     insertion.
@@ -80,7 +80,7 @@
 //
 // # How it shuts down
 //
-// Stop waits until the jobs that wait in workers have had their turn, for up to six seconds. To put them back
+// Stop waits until the jobs that wait in workers have had their turn, for up to seven seconds. To put them back
 // at once, close the line first:
 //
 //	weather.Queue().Close()
