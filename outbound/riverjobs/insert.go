@@ -3,6 +3,7 @@ package riverjobs
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"github.com/riverqueue/river/rivertype"
@@ -29,7 +30,7 @@ const schedulerInterval = 5 * time.Second
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
 // schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
 // before the insertion, while River has its transaction open. It books with limiters that are
-// a [*line.Line], or have the method Book of one; they are keys of a map. A client that only inserts
+// a [*line.Line], or have the method Book of one, and can be compared: they are keys of a map. A client that only inserts
 // jobs needs the plugin for that, too.
 //
 // No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
@@ -59,7 +60,7 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[booker]*batch 
 		}
 		limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
 		b, ok := limiter.(booker)
-		if !ok {
+		if !ok || !reflect.ValueOf(b).Comparable() {
 			continue
 		}
 		if all[b] == nil {

@@ -118,6 +118,12 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrAway },
 		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
 		"a line that is none":      func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = one((*line.Line)(nil)) },
+		"a limiter that is no key of a map": func(p *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) {
+			p.Limiter = one(struct {
+				*desk
+				tags []string
+			}{d, nil})
+		},
 		"a line that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(line.New(nil, line.Config{}))
 		},
