@@ -40,7 +40,7 @@ const schedulerInterval = 5 * time.Second
 // The place of a job that is never worked, because it is deleted, or its transaction is rolled back,
 // passes: whoever is there goes instead.
 func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
-	if p.AtInsert {
+	if p.AtInsert && p.Limiter != nil { // Work tells of that
 		for b, all := range p.batches(params) {
 			places, _ := b.Book(ctx, all.costs...) // none after an error
 			for i, place := range places {

@@ -124,6 +124,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 				tags []string
 			}{d, nil})
 		},
+		"a plugin without a Limiter": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = nil },
 		"a line that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(line.New(nil, line.Config{}))
 		},

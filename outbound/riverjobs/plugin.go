@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
@@ -42,6 +43,9 @@ type Plugin struct {
 // cancelled with that error. Any other error is returned, and River takes it for a failure of the job: it
 // is a mistake in the program, or that of a store where the limiter is no [line.Line].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
+	if p.Limiter == nil {
+		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
+	}
 	ticket, ran := ticketOf(job.Metadata), false
 	run := func(ctx context.Context) error {
 		ran = true

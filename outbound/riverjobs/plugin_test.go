@@ -102,6 +102,11 @@ func TestAJobThatIsNotPacedRunsAsItIs(t *testing.T) {
 	require.Equal(t, boom, err)
 }
 
+func TestAPluginWithoutALimiterSaysSo(t *testing.T) {
+	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { t.Error("the job runs"); return nil })
+	require.ErrorIs(t, err, outbound.ErrNil)
+}
+
 func TestTheEndOfAWaitIsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &riverjobs.Plugin{Limiter: one(limiter(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
