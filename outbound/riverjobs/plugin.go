@@ -40,7 +40,7 @@ type Plugin struct {
 // [river.JobCancel] or a [river.JobSnooze] already is left alone.
 //
 // A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
-// cancelled with that error. Any other error is returned, and River takes it for a failure of the job: it
+// cancelled with that error, also where the job itself returns it, as that of its http.Client. Any other error is returned, and River takes it for a failure of the job: it
 // is a mistake in the program, or that of a store where the limiter is no [line.Line].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
@@ -70,10 +70,10 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 			setTicket(ctx, later.Ticket)
 		}
 		return river.JobSnooze(max(0, later.In))
-	case ran:
-		return err
 	case errors.Is(err, outbound.ErrTooLarge), errors.Is(err, outbound.ErrInvalidCost):
 		return river.JobCancel(err)
+	case ran:
+		return err
 	case ctx.Err() != nil: // the client stops, and the job has not run
 		return river.JobSnooze(0)
 	}
