@@ -14,6 +14,7 @@ import (
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -91,6 +92,7 @@ type world struct {
 	cancel     chan struct{} // closed by the test: the workflow is cancelled
 	bubble     bool          // the time of synctest passes in the testsuite, as well
 	extra      []interceptor.WorkerInterceptor
+	converter  converter.DataConverter // of the testsuite; nil: the SDK's
 }
 
 func (w *world) interceptors() []interceptor.WorkerInterceptor {
@@ -126,6 +128,9 @@ func (w *world) runInSuite(o order) (took time.Duration, err error) {
 	w.extra = append(w.extra, &stand{policy: &temporal.RetryPolicy{MaximumAttempts: o.Attempts}, bubble: w.bubble})
 	env.SetWorkerOptions(worker.Options{Interceptors: w.interceptors()})
 	env.SetTestTimeout(24 * time.Hour)
+	if w.converter != nil {
+		env.SetDataConverter(w.converter)
+	}
 	if w.stop != nil {
 		env.SetWorkerStopChannel(w.stop)
 	}

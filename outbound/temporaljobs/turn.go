@@ -75,7 +75,13 @@ func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 	for {
 		select {
 		case <-beat:
-			activity.RecordHeartbeat(ctx, details(ctx)...)
+			if t.beat(ctx) {
+				continue
+			}
+			if !t.last() {
+				cancel()
+			}
+			return
 		case <-stop:
 			cancel()
 			return
@@ -83,6 +89,25 @@ func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 			return
 		}
 	}
+}
+
+// beat sends a heartbeat. It returns false if none can be sent that keeps the details of an earlier
+// attempt, as where the worker's DataConverter does not know a RawValue.
+func (t *turn) beat(ctx context.Context) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil { // here nobody else would, and the worker would end
+			ok = false
+		}
+		if !ok {
+			activity.GetLogger(ctx).Warn("An activity that waits cannot send heartbeats with the details of an earlier attempt.")
+		}
+	}()
+	all := details(ctx)
+	if len(all) == 0 && activity.HasHeartbeatDetails(ctx) {
+		return false
+	}
+	activity.RecordHeartbeat(ctx, all...)
+	return true
 }
 
 // details returns the heartbeat details of an earlier attempt, as they are: a heartbeat without

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -56,6 +58,66 @@ func TestHeartbeatDetailsOutliveAWaitAndAPutBack(t *testing.T) {
 			t.Errorf("seen %v, want %s", seen, want)
 		}
 	})
+}
+
+// own is a DataConverter that does not know RawValue, or knows it only one way.
+type own struct {
+	converter.DataConverter
+	reads bool
+}
+
+var errRaw = errors.New("no RawValue, please")
+
+func (o own) FromPayloads(p *commonpb.Payloads, into ...any) error {
+	if len(into) > 0 && !o.reads {
+		if _, ok := into[0].(*converter.RawValue); ok {
+			return errRaw
+		}
+	}
+	return o.DataConverter.FromPayloads(p, into...)
+}
+
+func (o own) ToPayloads(values ...any) (*commonpb.Payloads, error) {
+	if len(values) > 0 {
+		if _, ok := values[0].(converter.RawValue); ok {
+			return nil, errRaw
+		}
+	}
+	return o.DataConverter.ToPayloads(values...)
+}
+
+// A wait that cannot send the details along ends: without a heartbeat Temporal gives the attempt up, and with
+// one that has none the details are gone.
+func TestHeartbeatDetailsThatCannotBeSentAlongStay(t *testing.T) {
+	const heartbeat = 2 * time.Second
+	for _, reads := range []bool{false, true} {
+		inBubble(func(t *testing.T) {
+			s := &script{answer: func(ctx context.Context, n int) error {
+				if n != 2 {
+					return nil
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(2 * heartbeat):
+					return nil
+				}
+			}}
+			var seen []string
+			w := &world{limiter: s.paced, tickets: &kept{}, converter: own{converter.GetDefaultDataConverter(), reads}, activities: call("Call", func(ctx context.Context) error {
+				var page string
+				_ = activity.GetHeartbeatDetails(ctx, &page)
+				if seen = append(seen, page); len(seen) == 1 {
+					activity.RecordHeartbeat(ctx, "page")
+					return temporal.NewApplicationErrorWithOptions("again", "", temporal.ApplicationErrorOptions{NextRetryDelay: time.Millisecond})
+				}
+				return nil
+			})}
+			if _, err := w.runInSuite(order{Activity: "Call", Heartbeat: heartbeat}); err != nil || fmt.Sprintf("%q", seen) != `["" "page"]` || len(s.arrivals) != 3 {
+				t.Errorf("reads %v: %v, seen %q, arrivals %v", reads, err, seen, s.arrivals)
+			}
+		})(t)
+	}
 }
 
 // Heartbeats of a wait bring the news that the workflow has been cancelled, to the limiter and to a last
