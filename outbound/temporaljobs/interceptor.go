@@ -128,7 +128,7 @@ func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
 
 // permanent returns the error of a cost that can never go. It is nil if err is none.
 func permanent(err error) error {
-	if cost := (*outbound.CostError)(nil); errors.As(err, &cost) {
+	if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
 		return temporal.NewNonRetryableApplicationError("never", TypeCost, err)
 	}
 	return nil

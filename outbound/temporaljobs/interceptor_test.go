@@ -120,14 +120,16 @@ func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
 }
 
 func TestACostThatCanNeverGoIsNotRetried(t *testing.T) {
-	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(context.Context, int) error { return &outbound.CostError{Key: "k", Err: outbound.ErrTooLarge} }}
-		var c counter
-		w := &world{limiter: s.paced, activities: call("Call", c.call)}
-		_, err := run(w, order{Activity: "Call"})
-		var failure *temporal.ApplicationError
-		if !errors.As(err, &failure) || failure.Type() != TypeCost || !failure.NonRetryable() || len(s.arrivals) != 1 || c.runs != 0 {
-			t.Errorf("%v, %d arrivals, and the activity ran %d times", err, len(s.arrivals), c.runs)
-		}
-	})
+	for _, never := range []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}, outbound.ErrInvalidCost} { // the other one is of a Limiter of one's own
+		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
+			s := &script{answer: func(context.Context, int) error { return never }}
+			var c counter
+			w := &world{limiter: s.paced, activities: call("Call", c.call)}
+			_, err := run(w, order{Activity: "Call", Attempts: 2, Interval: time.Millisecond})
+			var failure *temporal.ApplicationError
+			if !errors.As(err, &failure) || failure.Type() != TypeCost || !failure.NonRetryable() || len(s.arrivals) != 1 || c.runs != 0 {
+				t.Errorf("%v, %d arrivals, and the activity ran %d times", err, len(s.arrivals), c.runs)
+			}
+		})
+	}
 }
