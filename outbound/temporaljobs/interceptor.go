@@ -3,6 +3,7 @@ package temporaljobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -34,7 +35,17 @@ const (
 // is near. t keeps the tickets of activities whose workflows have not called Await; nil: nobody does,
 // and such an activity waits in its worker.
 func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost), t Tickets) interceptor.WorkerInterceptor {
+	if limiter == nil {
+		limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return noLimiter{}, outbound.Cost{} }
+	}
 	return &pacer{limiter: limiter, tickets: t}
+}
+
+// noLimiter tells of a mistake wherever an activity runs.
+type noLimiter struct{}
+
+func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
+	return outbound.Permit{}, fmt.Errorf("temporaljobs: %w: limiter of NewInterceptor", outbound.ErrNil)
 }
 
 // Tickets keeps the ticket of each activity that was put back, for whichever worker gets its next

@@ -7,7 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue/line"
@@ -131,5 +135,17 @@ func TestACostThatCanNeverGoIsNotRetried(t *testing.T) {
 				t.Errorf("%v, %d arrivals, and the activity ran %d times", err, len(s.arrivals), c.runs)
 			}
 		})
+	}
+}
+
+func TestAnInterceptorWithoutALimiterSaysSo(t *testing.T) {
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(new(logs))
+	env := suite.NewTestActivityEnvironment()
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{NewInterceptor(nil, nil)}})
+	var c counter
+	env.RegisterActivityWithOptions(c.call, activity.RegisterOptions{Name: "Call"})
+	if _, err := env.ExecuteActivity("Call"); err == nil || !strings.Contains(err.Error(), "limiter of NewInterceptor") || c.runs != 0 {
+		t.Errorf("%v, and the activity ran %d times", err, c.runs)
 	}
 }
