@@ -92,17 +92,18 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 	}
 	limiter, cost := a.limiter(info)
 	t := turn{info: info, limiter: limiter, keeps: a.tickets != nil && !info.IsLocalActivity}
-	if limiter == nil {
-		result, err = a.Next.ExecuteActivity(ctx, in)
+	if t.keeps && info.Attempt > 1 {
+		t.ticket = a.tickets.Get(ctx, name(info))
+	}
+	if limiter == nil { // the ticket is that of a limiter in the activity
+		result, err = a.Next.ExecuteActivity(line.WithTicket(ctx, t.ticket), in)
 		return result, a.putBack(ctx, &t, err)
 	}
 	var h header
 	if p := interceptor.Header(ctx)[headerKey]; p != nil && converter.GetDefaultDataConverter().FromPayload(p, &h) == nil {
-		t.booked, t.ticket, cost = h.Ticket, h.Ticket, h.Cost
-	}
-	if t.keeps && info.Attempt > 1 {
-		if ticket := a.tickets.Get(ctx, name(info)); ticket != "" {
-			t.ticket = ticket // newer than the workflow's
+		t.booked, cost = h.Ticket, h.Cost
+		if t.ticket == "" { // else it is newer than the workflow's
+			t.ticket = h.Ticket
 		}
 	}
 	err = outbound.Do(ctx, &t, cost, func(ctx context.Context) (err error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue/line"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -49,6 +51,22 @@ func TestAPacedClientInsidePutsItsActivityBack(t *testing.T) {
 		}
 		if bad := w.log.text(); bad != "" {
 			t.Errorf("logged:\n%s", bad)
+		}
+	})
+}
+
+// Without its ticket the line inside would send it behind all others each time.
+func TestALineInsideOfAnActivityHasItsTicket(t *testing.T) {
+	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
+		var seen []string
+		w := &world{limiter: unpaced, tickets: &kept{}, activities: call("Call", func(ctx context.Context) error {
+			if seen = append(seen, ticketIn(ctx)); len(seen) == 1 {
+				return &url.Error{Op: "Get", Err: &line.Later{In: time.Millisecond, Ticket: "a place"}}
+			}
+			return nil
+		})}
+		if _, err := run(w, order{Activity: "Call"}); err != nil || len(seen) != 2 || !strings.HasPrefix(seen[1], "a place") {
+			t.Errorf("%v, tickets %q", err, seen)
 		}
 	})
 }
