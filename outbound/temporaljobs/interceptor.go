@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -53,8 +54,8 @@ func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error
 type Tickets interface {
 	// Get returns the ticket of an activity; empty: there is none, or it cannot be had.
 	Get(ctx context.Context, activity string) string
-	// Put keeps the ticket of an activity in the place of any before, for ttl. An error is logged,
-	// and costs the activity its place.
+	// Put keeps the ticket of an activity in the place of any before, for ttl. An empty ticket is
+	// none. An error is logged, and costs the activity its place.
 	Put(ctx context.Context, activity, ticket string, ttl time.Duration) error
 }
 
@@ -96,6 +97,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 		t.ticket = a.tickets.Get(ctx, name(info))
 	}
 	if limiter == nil { // the ticket is that of a limiter in the activity
+		t.ran = true
 		result, err = a.Next.ExecuteActivity(line.WithTicket(ctx, t.ticket), in)
 		return result, a.putBack(ctx, &t, err)
 	}
@@ -107,6 +109,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 		}
 	}
 	err = outbound.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
+		t.ran = true
 		result, err = a.Next.ExecuteActivity(ctx, in)
 		return err
 	})
@@ -115,6 +118,11 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 
 // putBack turns an error into what Temporal is to do with the activity.
 func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
+	later, ok := line.After(err)
+	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
+		// Its place is used: the next attempt is charged anew, and stands in line for that.
+		p.keep(ctx, t, "", 0)
+	}
 	var own *temporal.ApplicationError
 	if err == nil || errors.As(err, &own) || temporal.IsCanceledError(context.Cause(ctx)) {
 		return err // an ApplicationError is the activity's own word
@@ -122,20 +130,24 @@ func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
 	if err := permanent(err); err != nil {
 		return err
 	}
-	later, ok := line.After(err)
 	if !ok || t.last() {
 		return err
 	}
 	if t.keeps && later.Ticket != "" && later.Ticket != t.booked {
-		if err := p.tickets.Put(ctx, name(t.info), later.Ticket, later.In+ticketGrace); err != nil {
-			activity.GetLogger(ctx).Warn("An activity that was put back has lost its place.", "Error", err)
-		}
+		p.keep(ctx, t, later.Ticket, later.In)
 	}
 	return temporal.NewApplicationErrorWithOptions("put back", TypeLater, temporal.ApplicationErrorOptions{
 		NextRetryDelay: max(later.In, time.Millisecond), // 0 would be the delay of the RetryPolicy
 		Category:       temporal.ApplicationErrorCategoryBenign,
 		Cause:          err,
 	})
+}
+
+// keep keeps an activity's ticket while it is away.
+func (p *pacer) keep(ctx context.Context, t *turn, ticket string, in time.Duration) {
+	if err := p.tickets.Put(ctx, name(t.info), ticket, min(in, math.MaxInt64-ticketGrace)+ticketGrace); err != nil {
+		activity.GetLogger(ctx).Warn("The ticket of an activity is not kept.", "Error", err)
+	}
 }
 
 // permanent returns the error of a cost that can never go. It is nil if err is none.

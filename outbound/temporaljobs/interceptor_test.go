@@ -149,3 +149,27 @@ func TestAnInterceptorWithoutALimiterSaysSo(t *testing.T) {
 		t.Errorf("%v, and the activity ran %d times", err, c.runs)
 	}
 }
+
+// An attempt uses its place, and each one after it is charged anew.
+func TestAnActivityThatFailsStandsInLineAgain(t *testing.T) {
+	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
+		s := &script{answer: func(_ context.Context, n int) error {
+			if n == 1 {
+				return &line.Later{In: time.Millisecond, Ticket: "a place"}
+			}
+			return nil
+		}}
+		fails := 0
+		w := &world{limiter: s.paced, tickets: &kept{}, activities: call("Call", func(context.Context) error {
+			if fails++; fails == 1 {
+				return errOwn
+			}
+			return nil
+		})}
+		if _, err := run(w, order{Activity: "Call", Interval: time.Millisecond}); err != nil {
+			t.Error(err)
+		}
+		one := outbound.Cost{1}
+		s.check(t, arrival{"", one, 1}, arrival{"a place", one, 2}, arrival{"", one, 3})
+	})
+}

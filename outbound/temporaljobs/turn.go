@@ -19,6 +19,7 @@ type turn struct {
 	ticket  string
 	booked  string // the ticket that the workflow gives to each attempt
 	keeps   bool   // somebody keeps the tickets of others
+	ran     bool   // the activity itself has begun
 }
 
 // last reports whether Temporal makes no attempt after this one.
