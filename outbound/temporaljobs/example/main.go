@@ -1,20 +1,19 @@
-// Command example runs Temporal workers that call one API as fast as they may together:
+// Command example runs processes of Temporal workers that call one API as fast as they may together:
 //
 //	go run -C outbound/temporaljobs ./example
 //
-// Look at the table: the API refuses nothing, each activity has one attempt, and no worker is full of
-// activities that wait. With -await=false the workflows do not book, and the activities have about two.
+// Look at the table: the API refuses nothing, or a call that a busy machine brings late; each activity has
+// one attempt, and no worker is full of activities that wait. With -await=false the workflows do not book, and the activities have about two.
 //
-// The program starts a server by the command "temporal server start-dev" where that is installed. The
-// server can be yours:
+// The workers are processes of this program, and share the quota in Redis. It serves the API itself, which
+// is strict: it counts the calls of any second. It starts a server by the command "temporal server start-dev",
+// and a redis-server, where these are installed. The servers can be yours:
 //
-//	go run -C outbound/temporaljobs ./example -server 127.0.0.1:7233
-//
-// The workers are of one process here, and share the bucket in its memory. Those of several share it
-// in Redis or in PostgreSQL, by package redisstore or pgstore, and nothing else changes.
+//	go run -C outbound/temporaljobs ./example -server 127.0.0.1:7233 -redis redis://localhost:6379
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -22,28 +21,26 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/outbound/temporaljobs"
-	"github.com/dripfeed/dripfeed/queue/line"
 )
 
 func main() {
+	if text := os.Getenv(workerEnv); text != "" {
+		signal.Ignore(os.Interrupt) // the first process ends the others
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "example: worker:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	status, err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -55,7 +52,7 @@ func main() {
 
 // params are the flags.
 type params struct {
-	server              string
+	server, redis       string
 	workers, activities int
 	rate                float64
 	await               bool
@@ -67,7 +64,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status i
 	f := flag.NewFlagSet("example", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&p.server, "server", "", "use the Temporal server at this `address`; else one is started")
-	f.IntVar(&p.workers, "workers", 3, "`N`, 1 to 20: workers")
+	f.StringVar(&p.redis, "redis", "", "use the Redis server at this `URL`; else one is started")
+	f.IntVar(&p.workers, "workers", 3, "`N`, 1 to 20: worker processes")
 	f.IntVar(&p.activities, "activities", 100, "`N`, 1 to 1000: activities, of one workflow")
 	f.Float64Var(&p.rate, "rate", 10, "`N`, 1 to 1000: calls per second")
 	f.BoolVar(&p.await, "await", true, "the workflow books the places")
@@ -91,136 +89,78 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status i
 		defer s.end()
 		p.server = s.address
 	}
-	if err := try(ctx, p, stdout); err != nil {
+	if p.redis == "" {
+		s, err := startRedis()
+		if err != nil {
+			return 2, err
+		}
+		defer s.end()
+		p.redis = s.address
+	}
+	if rdb, err := dialRedis(ctx, p.redis); err != nil {
+		return 2, err
+	} else if err := rdb.Close(); err != nil {
+		return 2, err
+	}
+	if err := try(ctx, p, stdout, stderr); err != nil {
 		return 1, err
 	}
 	return 0, nil
 }
 
-// attempts counts those of a worker.
-type attempts struct{ all, ran atomic.Int64 }
-
-// counted is a line that counts who comes.
-type counted struct {
-	*line.Line
-	all *atomic.Int64
-}
-
-func (c counted) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
-	c.all.Add(1)
-	return c.Line.Acquire(ctx, cost)
-}
-
-// try runs the workflow, and prints a table.
-func try(ctx context.Context, p params, stdout io.Writer) error {
+// try has worker processes run the workflow, and prints a table.
+func try(ctx context.Context, p params, stdout, stderr io.Writer) error {
 	c, err := dial(ctx, p.server)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	name := fmt.Sprintf("dripfeed-%d", rand.Uint64())
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(p.rate, time.Second)}}
-	store, tickets := leak.NewMemory(), new(memory)
-	count := make([]attempts, p.workers)
-	for i := range count {
-		bucket, err := outbound.NewSharedBucket(store, "api", outbound.PerSecond(p.rate))
-		if err != nil {
-			return err
-		}
-		calls := counted{line.New(bucket, line.Config{}), &count[i].all}
-		limiter := func(info activity.Info) (outbound.Limiter, outbound.Cost) {
-			if info.ActivityType.Name != "Call" {
-				return nil, outbound.Cost{}
-			}
-			return calls, outbound.Cost{1}
-		}
-		w := worker.New(c, name, worker.Options{
-			Interceptors:      []interceptor.WorkerInterceptor{temporaljobs.NewInterceptor(limiter, tickets)},
-			WorkerStopTimeout: 5 * time.Second,
-		})
-		w.RegisterWorkflowWithOptions(p.callAll, workflow.RegisterOptions{Name: "CallAll"})
-		w.RegisterActivityWithOptions(func(ctx context.Context) error {
-			count[i].ran.Add(1)
-			return call(ctx, api)
-		}, activity.RegisterOptions{Name: "Call"})
-		if err := w.Start(); err != nil {
-			return err
-		}
-		defer w.Stop()
+	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}
+	go server.Serve(listen) // until Close; its error only says so
+	defer server.Close()
+
+	o := order{
+		Server: p.server, Redis: p.redis, API: "http://" + listen.Addr().String() + "/", Name: fmt.Sprintf("dripfeed-%d", rand.Uint64()),
+		Activities: p.activities, Rate: p.rate, Await: p.await,
 	}
 	begin := time.Now()
-	flow, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: name, TaskQueue: name}, "CallAll")
+	flow, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: o.Name, TaskQueue: o.Name}, "CallAll")
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan error, p.workers)
+	fleet := make([]*process, p.workers)
+	for i := range fleet {
+		if fleet[i], err = start(o, stderr, ended); err != nil {
+			return err
+		}
+		defer fleet[i].end()
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case err := <-ended:
+			cancel(fmt.Errorf("a worker has ended: %w", err))
+		case <-done:
+		}
+	}()
 	if err := flow.Get(ctx, nil); err != nil {
-		return err
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	fmt.Fprintf(stdout, "%d activities, %v calls a second, %.1f s\n\n", p.activities, p.rate, time.Since(begin).Seconds())
-	fmt.Fprintln(stdout, "worker  attempts  calls")
-	for i := range count {
-		fmt.Fprintf(stdout, "%6d  %8d  %5d\n", i+1, count[i].all.Load(), count[i].ran.Load())
+	fmt.Fprintln(stdout, "process  attempts  calls")
+	for i, w := range fleet {
+		fmt.Fprintf(stdout, "%7d  %8d  %5d\n", i+1, w.attempts.Load(), w.calls.Load())
 	}
 	fmt.Fprintf(stdout, "\nThe API has refused %d calls.\n", api.Report().Refused)
-	return nil
-}
-
-// callAll is the workflow.
-func (p params) callAll(ctx workflow.Context) error {
-	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: time.Minute,
-		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second},
-	})
-	all := workflow.NewWaitGroup(ctx)
-	var failed error
-	for range p.activities {
-		all.Add(1)
-		workflow.Go(ctx, func(ctx workflow.Context) {
-			defer all.Done()
-			var err error
-			if p.await {
-				ctx, err = temporaljobs.Await(ctx, "Call", outbound.Cost{1})
-			}
-			if err == nil {
-				err = workflow.ExecuteActivity(ctx, "Call").Get(ctx, nil)
-			}
-			if err != nil {
-				failed = err
-			}
-		})
-	}
-	all.Wait(ctx)
-	return failed
-}
-
-// call is what the activity does.
-func call(ctx context.Context, api http.RoundTripper) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := api.RoundTrip(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
-	}
-	return nil
-}
-
-// memory is the Tickets of workers of one process. It keeps them all; a fleet's are in a store that forgets.
-type memory struct{ tickets sync.Map }
-
-func (m *memory) Get(_ context.Context, activity string) string {
-	ticket, _ := m.tickets.Load(activity)
-	text, _ := ticket.(string)
-	return text
-}
-
-func (m *memory) Put(_ context.Context, activity, ticket string, _ time.Duration) error {
-	m.tickets.Store(activity, ticket)
 	return nil
 }
 
