@@ -19,11 +19,12 @@
 //	its place is near          it waits in the worker, for line.Config's Poll and two leads at most
 //	it is on its last try      it waits in the worker: asynq archives what comes back from a last try
 //	it costs more than fits    it is archived at once, as by asynq.SkipRetry
-//	it fails                   as without a Pacer; its next run gets a new place. If the API has refused its call, and the task has told its
-//	                           permit so, it comes back no earlier than the API has asked for
+//	it fails                   as without a Pacer, and its next run gets a new place; if the API has refused
+//	                           its call, and the task has told its permit so, it comes back no earlier than
+//	                           the API has asked for
 //	a limiter inside of it     has no room: the task goes back for the RetryAfter of the
 //	                           outbound.ThrottledError that it returns
-//	its store is away          it goes back for some seconds
+//	the line's store is away   it goes back for some seconds
 //	its worker is killed       asynq hands it out again a minute or two later, and it reads its ticket; one on
 //	                           its last try is archived
 //
@@ -41,7 +42,10 @@
 // A Pacer charges a task for the call that it makes. A task whose http.Client has a
 // transport.Transport around the same bucket would pay twice: take one of the two. A task that
 // makes several calls takes the Transport, and the Pacer without a limiter: the ThrottledError of
-// the Transport puts the task back, and it runs anew.
+// the Transport puts the task back, and it runs anew. If that has a line, it is not put back, but waits for its
+// place in the worker, because nobody keeps tickets for tasks that are not paced.
+//
+// A task brings one ticket, so it can stand in one line.
 //
 // # Shutdown
 //
@@ -57,6 +61,11 @@
 // Asynq keeps times in whole seconds, cut. A Pacer rounds up, so that no task comes before it is
 // due. Each process looks for due tasks every DelayedTaskCheckInterval, 5 s unless it is set: let
 // line.Config's Poll be that interval.
+//
+// Priorities of queues are among the tasks that are due. Places know no priority.
+//
+// A ticket goes by the task's ID. A TaskID that is used again within an hour of its last place brings that
+// ticket, and its task goes before others.
 //
 // A task's Deadline and the lock of a Unique run on while it is back in asynq. The lock of a task
 // that Enqueue has booked counts from its place. A Timeout begins anew with each run,

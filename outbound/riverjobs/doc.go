@@ -59,6 +59,7 @@
 // limiter of the same bucket: each call would be charged twice. Where a job makes several calls, give the line
 // to the client's Transport, and let Limiter return nil for the job. The plugin then puts the job
 // back all the same and brings its ticket, which is in the job's ctx; but the job has begun, and starts anew.
+// A job brings one ticket, so it can stand in one line.
 //
 // # What River does by itself
 //
@@ -72,6 +73,8 @@
 //   - A unique job that is put back stays unique: River drops its duplicates meanwhile. It gets no place at
 //     insertion.
 //   - Of the jobs that are due River takes those of the highest priority first. Places know no priority.
+//   - Places of jobs whose transaction is rolled back pass unused. After thousands of them those who come next
+//     wait for as long as these would have taken: the line's Resume makes all places void, and ends a hold.
 //
 // # Connections
 //

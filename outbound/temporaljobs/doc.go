@@ -54,10 +54,14 @@
 //
 // An attempt that is put back is benign: the SDK logs and counts no failure. A cost that can never go
 // is an error of TypeCost, which is not retried. What an activity returns itself stays as it is, but for a
-// [*outbound.ThrottledError], such as that of a paced http.Client: the activity is put back. So pace an
-// activity's calls by the interceptor or by a transport, and not by both: both charge. An activity that
-// calls [outbound.Permit.Refused] and fails has its next attempt as its RetryPolicy says, and that is put
-// back until the pause is over.
+// [*outbound.ThrottledError], such as that of a paced http.Client: the activity is put back, and starts anew. Its
+// own cost that can never go is one of TypeCost, too. So pace an
+// activity's calls by the interceptor or by a transport, and not by both: both charge. A transport with a
+// line needs Tickets. An activity brings one ticket, so it can stand in one line.
+//
+// An activity that fails gets a new place for its next attempt, unless its workflow has called Await, whose
+// ticket each attempt brings: then it goes as soon as there is room. If it has called [outbound.Permit.Refused], its next
+// attempt comes when its RetryPolicy says, and is put back until the pause is over.
 //
 // # Shutdown
 //
