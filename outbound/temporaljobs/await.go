@@ -73,7 +73,8 @@ type (
 	}
 )
 
-// bookPlace is never called where an interceptor does the booking.
+// bookPlace is never called where an interceptor does the booking. Its name is in the histories of workflows, so it
+// stays.
 func bookPlace(context.Context, booking) (place, error) {
 	return place{}, temporal.NewNonRetryableApplicationError("temporaljobs: Await needs an interceptor of NewInterceptor in the worker of the workflow", "", nil)
 }
