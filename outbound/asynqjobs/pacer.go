@@ -57,7 +57,8 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			ran = false
 			err := run(line.WithTicket(ctx, ticket), l, cost, handler, t)
 			later, ok := goesBack(err)
-			if err != nil && ran && ticket != "" && (!ok || later.Ticket == "") {
+			away := ctx.Err() == context.Canceled // asynq has put the task back by itself
+			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
 				ticket = "" // its place is used: the next run is charged anew, and stands in line for that
 				_ = p.keep(context.WithoutCancel(ctx), name, "", 0)
 			}

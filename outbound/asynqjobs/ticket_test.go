@@ -107,3 +107,34 @@ func TestATaskThatFailsStandsInLineAgain(t *testing.T) {
 		})
 	}
 }
+
+// Asynq has put such a task back by itself, and whoever gets it has its ticket.
+func TestATaskThatAShutdownInterruptsKeepsItsTicket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := New(w.rdb, only(&script{answers: []error{later(time.Millisecond, "x")}}))
+	c := w.config()
+	c.ShutdownTimeout = 50 * time.Millisecond
+	begun, ended := make(chan bool, 1), make(chan error, 1)
+	h := p.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		begun <- true
+		<-ctx.Done()
+		return ctx.Err()
+	}))
+	s := w.serve(p.Config(c), asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		err := h.ProcessTask(ctx, task)
+		if ctx.Err() != nil {
+			ended <- err
+		}
+		return err
+	}))
+	info := w.enqueue()
+	<-begun
+	s.Shutdown()
+	if err := <-ended; err != context.Canceled {
+		t.Error(err)
+	}
+	if got := p.Tickets.Get(t.Context(), w.queue+"/"+info.ID); got != "x" || w.info(info.ID).State != asynq.TaskStatePending {
+		t.Errorf("ticket %q", got)
+	}
+}
