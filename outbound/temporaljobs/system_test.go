@@ -135,10 +135,7 @@ func (w *world) runInSuite(o order) (took time.Duration, err error) {
 		env.SetWorkerStopChannel(w.stop)
 	}
 	if w.cancel != nil {
-		go func() {
-			<-w.cancel
-			env.CancelWorkflow()
-		}()
+		env.RegisterDelayedCallback(env.CancelWorkflow, time.Minute) // by the testsuite's clock, which runs ahead
 	}
 	for name, f := range w.activities {
 		env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
