@@ -219,3 +219,24 @@ func TestAHoldKnowsThatTheDialHasPassedABooking(t *testing.T) {
 		t.Errorf("the dial went on from %v to %v, and the level is %v with a call that has not gone", passed, l.Dial(), l.Level[1].Level)
 	}
 }
+
+// A Resume in a hold sets the dial back to the last call that has aged. The next one goes at that place, and
+// counts for a whole window all the same.
+func TestNoCallJoinsAnEntryThatHasAged(t *testing.T) {
+	l := newLife(t, moving(2, 12*time.Second), Limit{Capacity: 1, Rate: 0.2})
+	l.book(Units{1, 1}, 0)
+	l.book(Units{0, 1}, 5)
+	l.at(0.2)
+	l.Hold(l.limits, 20*time.Second, nil)
+	l.at(10)
+	l.Resume(l.limits)
+	g := l.log(&l.limits[0])
+	if len(g.Entries) != 1 || g.Entries[0].Last != l.Dial() || g.Entries[0].Aged == 0 {
+		t.Fatalf("at %v: %+v", l.Dial(), g.Entries)
+	}
+	l.book(Units{1}, 0)
+	l.at(12)
+	if wait, _ := l.Wait(l.limits, &Units{2}); wait != sec(10) {
+		t.Errorf("two calls can go %v after the first has ended, want 10 s", wait)
+	}
+}

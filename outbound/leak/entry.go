@@ -57,7 +57,7 @@ func (g *Log) put(place time.Duration, units float64, part time.Duration) {
 	}
 	if i > 0 {
 		e := &g.Entries[i-1]
-		if !e.marks() && (place <= e.Last+near || e.Aged == 0 && place <= add(e.First, part)) {
+		if !e.marks() && e.Aged == 0 && place <= max(e.Last+near, add(e.First, part)) { // one that has aged ends too soon
 			e.Last, e.Units = max(e.Last, place), e.Units+units
 			return
 		}

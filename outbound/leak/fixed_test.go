@@ -172,28 +172,15 @@ func TestALateReportCountsWhereItsCallWas(t *testing.T) {
 	if !slices.Equal(g.Entries, want) {
 		t.Errorf("%+v", g.Entries)
 	}
+	if g.put(30*time.Second, 1, 0); len(g.Entries) != 3 || g.Entries[2].Units != 2 {
+		t.Errorf("%+v", g.Entries)
+	}
 	g.Entries[2].Aged = 8 * time.Second // with the call of 25 s, if the log knew it
-	if g.put(26*time.Second, 1, 0); g.Entries[2].end(&l) != g.Entries[3].end(&l) || g.sum != 5 {
+	if g.put(26*time.Second, 1, 0); g.Entries[2].end(&l) != g.Entries[3].end(&l) || g.sum != 6 {
 		t.Errorf("%+v", g.Entries)
 	}
-	g.put(30*time.Second, 1, 0)
-	if len(g.Entries) != 4 || g.Entries[3].Units != 2 {
-		t.Errorf("%+v", g.Entries)
-	}
-}
-
-// What is undone cuts no entry to before the one that a late report has added.
-func TestAnEntryThatIsCutStaysInOrder(t *testing.T) {
-	l := moving(100, time.Minute)
-	s := New(0)
-	g := s.log(&l)
-	g.fill(&l, 1, 19500*time.Millisecond, &s)
-	g.fill(&l, 1, 20*time.Second, &s)
-	g.settle(&l, 15*time.Second, 1, 3, true, 0)
-	g.fill(&l, 1, 20200*time.Millisecond, &s)
-	g.undo(&l, 20200*time.Millisecond, 19700*time.Millisecond, 1)
-	if g.known = false; !g.sound() {
-		t.Errorf("%+v", g.Entries)
+	if g.put(30*time.Second, 1, 0); len(g.Entries) != 5 || g.Entries[4].Aged != 0 {
+		t.Errorf("what has not aged is with what has: %+v", g.Entries)
 	}
 }
 

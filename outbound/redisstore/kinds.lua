@@ -673,7 +673,7 @@ cold = function()
       end
       k = k - 4
     end
-    if k > 1 and t[k - 4] <= t[k - 3] and (place <= t[k - 3] + rounding or t[k - 1] == 0 and place <= t[k - 4] + within + tiny) then
+    if k > 1 and t[k - 4] <= t[k - 3] and t[k - 1] == 0 and place <= max(t[k - 3] + rounding, t[k - 4] + within) + tiny then
       t[k - 3], t[k - 2] = max(t[k - 3], place), t[k - 2] + units
       return rebuild(l, t)
     end
