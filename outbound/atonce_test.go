@@ -105,11 +105,11 @@ func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 func TestACollectedCallIsNotTheOldest(t *testing.T) {
 	b := Must(NewBucket("api", AtOnce(2)))
 	forget(t, b)
+	since := time.Now()
 	kept, err := b.Acquire(ctx, Cost{1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	since := time.Now()
 	var second Permit
 	eventually(t, "a slot", func() bool {
 		second, err = b.Acquire(ctx, Cost{1})

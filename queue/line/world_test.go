@@ -40,6 +40,7 @@ type world struct {
 	workers int           // of each process
 	poll    time.Duration // how often a process looks for what is due
 	work    time.Duration // that a job takes
+	unseen  time.Duration // the longest time in which no process looks for what is due
 	acquire func(ctx context.Context, proc int, j *job) (outbound.Permit, error)
 
 	mu      sync.Mutex // protects what follows
@@ -70,10 +71,24 @@ func (h *jobHeap) Pop() any {
 	return j
 }
 
-func (w *world) random(from, to time.Duration) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return from + time.Duration(w.rnd.Int64N(int64(to-from)))
+// random returns times at random for one goroutine. Each has a sequence of its own, or it would be left to the
+// scheduler who draws which.
+func (w *world) random() func(from, to time.Duration) time.Duration {
+	own := rand.New(rand.NewPCG(w.rnd.Uint64(), w.rnd.Uint64()))
+	return func(from, to time.Duration) time.Duration { return from + time.Duration(own.Int64N(int64(to-from))) }
+}
+
+// phases draws when in a poll each process looks. It notes the longest time in which none does.
+func (w *world) phases() (all []time.Duration) {
+	draw := w.random()
+	for range w.procs {
+		all = append(all, draw(0, w.poll))
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	for i, p := range append(sorted[1:], sorted[0]+w.poll) {
+		w.unseen = max(w.unseen, p-sorted[i])
+	}
+	return all
 }
 
 // put has a job run after that long.
@@ -132,9 +147,10 @@ func (w *world) asynq(ctx context.Context) {
 	putBack := func(j *job, in time.Duration) { // the adapter rounds up, because asynq cuts
 		w.putAt(j, time.Now().Add(in+time.Second-1).Truncate(time.Second))
 	}
-	for proc := range w.procs {
+	for proc, phase := range w.phases() {
+		idle := w.random()
 		go func() {
-			time.Sleep(w.random(0, w.poll))
+			time.Sleep(phase)
 			for ctx.Err() == nil {
 				due := w.takeDue(1<<30, time.Now())
 				w.mu.Lock()
@@ -159,7 +175,7 @@ func (w *world) asynq(ctx context.Context) {
 				w.mu.Unlock()
 				if j == nil {
 					<-free
-					time.Sleep(w.random(500*time.Millisecond, 1500*time.Millisecond))
+					time.Sleep(idle(500*time.Millisecond, 1500*time.Millisecond))
 					continue
 				}
 				time.Sleep(time.Millisecond) // the trip of the dequeue
@@ -198,12 +214,12 @@ func (w *world) river(ctx context.Context) {
 			w.mu.Unlock()
 		}
 	}()
-	for proc := range w.procs {
+	for proc, phase := range w.phases() {
 		go func() {
 			var mu sync.Mutex
 			free := w.workers
 			freed := make(chan struct{}, 1)
-			time.Sleep(w.random(0, w.poll))
+			time.Sleep(phase)
 			tick := time.NewTicker(w.poll)
 			defer tick.Stop()
 			for {

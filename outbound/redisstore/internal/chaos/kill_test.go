@@ -88,11 +88,14 @@ func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
 	}
 	goesOn(t, &one.calls, 20)
 	time.Sleep(200 * time.Millisecond)
-	c.check()
+	c.end()
+	most := 0
 	for _, p := range one.pauses {
 		n := one.beyond(p.to, c.orders.Tolerance)
 		t.Logf("after a pause of %v %d calls went with places that were due in it", p.to.Sub(p.from).Round(time.Millisecond), n)
 		// Calls that the queue had let go already, and that had not gone.
 		require.LessOrEqual(t, n, 5)
+		most = max(most, n)
 	}
+	c.checkAllowing(float64(most)) // no two pauses end within a window
 }

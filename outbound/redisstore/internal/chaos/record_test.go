@@ -44,6 +44,9 @@ func (r *record) grant(g grant) {
 	r.grants = append(r.grants, g)
 }
 
+func (r *record) offer(spot) {}
+func (r *record) keep(spot)  {}
+
 func (r *record) giveBack(s spot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +158,9 @@ func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
 // ledger records what becomes of calls.
 type ledger interface {
 	grant(grant)
+	offer(spot) // a trip begins that is to give the place back
 	giveBack(spot)
+	keep(spot) // the trip has not given it back
 }
 
 // ledgers record the same in each of them.
@@ -167,9 +172,21 @@ func (l ledgers) grant(g grant) {
 	}
 }
 
+func (l ledgers) offer(s spot) {
+	for _, one := range l {
+		one.offer(s)
+	}
+}
+
 func (l ledgers) giveBack(s spot) {
 	for _, one := range l {
 		one.giveBack(s)
+	}
+}
+
+func (l ledgers) keep(s spot) {
+	for _, one := range l {
+		one.keep(s)
 	}
 }
 
@@ -185,25 +202,32 @@ func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	if key != w.key {
 		return w.Store.Update(ctx, key, op)
 	}
-	var back []spot
+	var offered []spot
 	for _, c := range op.Back {
-		back = append(back, spot{c.Born, c.Place})
+		offered = append(offered, spot{c.Born, c.Place})
 	}
-	var moved spot
 	if op.Move != nil {
-		moved = spot{op.Move.Born, op.Move.Place}
+		offered = append(offered, spot{op.Move.Born, op.Move.Place})
+	}
+	for _, s := range offered {
+		w.ledger.offer(s)
 	}
 	asked := time.Now()
 	r, err := w.Store.Update(ctx, key, op)
 	told := time.Now()
+	n := len(op.Back) // given back
 	if op.Move != nil && len(r.Charges) > 0 {
-		back = append(back, moved)
+		n++
 	}
 	if r.Stale && !r.Reported { // the store has done nothing
-		back = nil
+		n = 0
 	}
-	for _, s := range back {
-		w.ledger.giveBack(s)
+	for i, s := range offered {
+		if i < n {
+			w.ledger.giveBack(s)
+		} else {
+			w.ledger.keep(s)
+		}
 	}
 	for _, c := range r.Charges {
 		in, late := r.State.Due(c.Place)
