@@ -23,6 +23,26 @@ type Answer struct {
 	// Left is what the API says remains of its quota, with AnswerLeft. A number below 0
 	// says that it did not tell of that unit.
 	Left Cost
+	// Budget is what the API tells of one of its quotas, with AnswerTold.
+	Budget Budget
+}
+
+// Budget is what an API tells of one of its quotas, such as in RateLimit headers. It is the
+// API's word, for whoever looks, and steers nothing.
+type Budget struct {
+	// Policy is what the API calls the quota; "": it has no name.
+	Policy string
+	// Unit is what the quota counts, in the API's words; "": most likely requests.
+	Unit string
+	// Limit is the whole of the quota, and Remaining what is left of it. Below 0 the API has
+	// not told.
+	Limit, Remaining float64
+	// Reset is how long until Limit is there again. Below 0 the API has not told.
+	Reset time.Duration
+	// Window is the time for which Limit is; 0: the API has not told.
+	Window time.Duration
+	// Number is which number of a [Cost] counts the same; below 0: none does.
+	Number int
 }
 
 // AnswerKind is the kind of an [Answer].
@@ -49,6 +69,9 @@ const (
 	// before its reset. Most calls cost little: the bucket hears only of what is so
 	// little that the calls since could have used it up.
 	AnswerLeft
+	// AnswerTold tells what a quota of the API looks like, in Budget, to those who listen:
+	// see [Permit.Listen]. It changes nothing.
+	AnswerTold
 )
 
 // soon is a reset that is not worth a hold. A program that keeps a short window's limit

@@ -114,7 +114,7 @@ func TestCallersThatWaitHearOfAPlaceThatATripGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		told := make(chan struct{}, 9)
-		defer b.OnChange(func() { told <- struct{}{} })()
+		defer b.Waiting(func() { told <- struct{}{} })()
 		var trip sync.WaitGroup
 		trip.Go(func() {
 			if _, err := b.Acquire(ctx, Cost{20}); !errors.Is(err, ErrTooLarge) {
@@ -148,7 +148,7 @@ func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
 		told := 0
-		defer b.OnChange(func() { told++ })()
+		defer b.Waiting(func() { told++ })()
 		var trips sync.WaitGroup
 		trips.Go(func() {
 			var failed *StoreError
@@ -175,7 +175,7 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
 		told := 0
-		defer b.OnChange(func() { told++ })()
+		defer b.Waiting(func() { told++ })()
 		var trips sync.WaitGroup
 		trips.Go(func() {
 			if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {

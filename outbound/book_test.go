@@ -134,7 +134,7 @@ func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := b.OnChange(func() {})
+		stop := b.Waiting(func() {})
 		p.Settle(Cost{4})
 		stop()
 		synctest.Wait()

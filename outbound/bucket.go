@@ -169,7 +169,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if c == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}
-	return clock.wait(&Cost{}, &Cost{}, &c) == 0 && b.slots().room(), nil
+	return clock.wait(&c) == 0 && b.slots().room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -280,13 +280,12 @@ func (b *Bucket) Changes(f func(Change)) (stop func()) {
 	return m.watches.add(f, int(m.slots.collected.Load()))
 }
 
-// OnChange has f called, soon, in any goroutine and with no lock held,
-// whenever something in this process changes the plans of callers that wait for the
-// bucket: a Hold, Resume, SetLimits, the end of a call at once, or
-// units that come back. It is for packages that wait, as [Bucket.Book] is. f
-// must not block: the call that changes something may return only after f, and its
-// caller may hold locks. stop ends it.
-func (b *Bucket) OnChange(f func()) (stop func()) {
+// Waiting says that calls wait for the bucket until stop is called, for packages that wait, as [Bucket.Book] is.
+// Meanwhile f is called, soon, in any goroutine and with no lock held, whenever something in this process changes
+// their plans: a Hold, Resume, SetLimits, the end of a call at once, or units that come back. f must not block: the
+// call that changes something may return only after f, and its caller may hold locks. To watch a bucket there is
+// [Bucket.Changes].
+func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.unmade() {
 		return func() {}
 	}

@@ -218,7 +218,7 @@ func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
 		if b.Key() != "" || b.Shared() || !b.Idle() {
 			t.Errorf("%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())
 		}
-		b.OnChange(func() {})()
+		b.Waiting(func() {})()
 		b.Changes(func(Change) {})()
 		if c := (&Estimate{Bucket: b}).Cost(Cost{1}); c != (Cost{1}) {
 			t.Errorf("an estimate of it: %v", c)

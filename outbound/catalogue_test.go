@@ -106,7 +106,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			if err := b.Book(ctx, &k); err != nil {
 				return err
 			}
-			_, err := k.Clock.Earliest(&Cost{}, &Cost{}, &c)
+			_, err := k.Clock.Earliest(&c)
 			return err
 		}},
 	}

@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -21,7 +20,7 @@ type Clock struct {
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
-	changes  uint64 // that OnChange has told of, before the trip
+	changes  uint64 // that those who wait were told of, before the trip
 }
 
 // clock returns what the reply to a trip that was sent at that time tells.
@@ -77,7 +76,7 @@ const (
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.core != nil }
 
-// Changed reports whether OnChange has told of something since the trip began, other than
+// Changed reports whether those who wait were told of something since the trip began, other than
 // of the reports that the trip itself has carried. A caller that did not listen yet has
 // missed it.
 func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
@@ -161,60 +160,35 @@ func (k *Clock) Same(older *Clock) bool {
 		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
 }
 
-// Booked returns what the tickets were booked for in all, as [Clock.Earliest] wants it: a window
-// gives back at once what has gone, but not what is booked. It leaves tickets out that were
-// booked under other limits than this clock knows, and is 0 if none of those is a window.
-func (k *Clock) Booked(tickets []Ticket) (sum Cost) {
-	if !k.windows() {
-		return sum
-	}
-	for _, t := range tickets {
-		if t.call.version == k.version {
-			for i, n := range t.call.cost[0] {
-				sum[i] += n
-			}
-		}
-	}
-	return sum
-}
-
 // windows reports whether a limit is a window.
 func (k *Clock) windows() bool {
 	return k.limits != nil && slices.ContainsFunc(k.limits.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
 }
 
-// Earliest returns a lower bound of the time at which a call of this cost can go, if calls
-// of a total cost ahead, which have no places, go before it, and before those what [Clock.Booked]
-// tells of the caller's tickets. It knows nothing of calls at once. A cost that can never go is a
-// [*CostError].
-func (k *Clock) Earliest(booked, ahead, c *Cost) (time.Time, error) {
+// Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
+// places: see [Clock.Forecast] for calls that have none. It knows nothing of calls at once. A cost that
+// can never go is a [*CostError].
+func (k *Clock) Earliest(c *Cost) (time.Time, error) {
 	if err := k.core.check(k.limits, c); err != nil {
 		return time.Time{}, err
 	}
-	return k.at.Add(k.wait(booked, ahead, c)), nil
+	return k.at.Add(k.wait(c)), nil
 }
 
 // wait returns the real time from the reply on.
-func (k *Clock) wait(booked, ahead, c *Cost) time.Duration {
+func (k *Clock) wait(c *Cost) time.Duration {
 	w, real := max(0, k.state.Last), time.Duration(0)
 	for i := range k.limits.law {
 		l, level := &k.limits.law[i], &k.state.Level[i]
 		n := l.Takes(c[l.Unit])
-		if n <= 0 {
-			continue
-		}
-		n += ahead[l.Unit]
-		full := level.Level+n > l.Capacity*(1+0.5e-9) // as the law has it
-		switch {
+		switch full := level.Level+n > l.Capacity*(1+0.5e-9); { // as the law has it
+		case n <= 0:
 		case l.Kind == leak.Leaky:
 			w = max(w, l.Above(level.Level+n, l.Capacity))
 		case full && l.Kind.Calendar():
 			real = max(real, time.Duration(level.Top))
 		case full:
-			// All that has gone may come back together, after Top, and then a capacity goes in
-			// each window. What is above the brim does not come back later than the rest.
-			top, places := time.Duration(level.Top), min(booked[l.Unit], level.Level)
-			w = max(w, refills(l, level.Level-places, places+n, top), refills(l, level.Level, n, max(top, k.state.Last)))
+			w = max(w, time.Duration(level.Top))
 		}
 	}
 	return max(real, k.state.Real(w))
@@ -239,13 +213,6 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 		}
 	}
 	return most
-}
-
-// refills returns the dial time, from now on, before which the last of n units cannot go, where
-// nothing of a window's level comes back before top, and there is no room for all of them.
-func refills(l *leak.Limit, level, n float64, top time.Duration) time.Duration {
-	windows := max(0, math.Ceil((min(level, l.Capacity)+n)/l.Capacity-1e-9)-2)
-	return later(top, time.Duration(min(windows*float64(l.Window), math.MaxInt64/2)))
 }
 
 // Tolerance returns how late a call may leave after its place: as late as is asked, but 5 ms at

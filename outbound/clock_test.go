@@ -195,9 +195,9 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 			if err := b.Book(ctx, &k); err != nil { // only listens
 				t.Fatal(err)
 			}
-			clock, earliest := k.Clock, []time.Time(nil)
+			ahead, earliest := k.Clock.Forecast(nil), []time.Time(nil)
 			for range 40 {
-				at, err := clock.Earliest(&Cost{}, &Cost{float64(len(earliest))}, &Cost{1})
+				at, _, err := ahead.Next(&Cost{1}, time.Time{})
 				if err != nil {
 					t.Fatal(err)
 				}

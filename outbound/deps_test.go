@@ -71,9 +71,9 @@ func TestOnlyXrateImportsTheRateLimiter(t *testing.T) {
 	}
 }
 
-// What asynq, River and Temporal need is in modules of their own. If it came into this module's go.mod,
+// What asynq, River, Temporal and OpenTelemetry need is in modules of their own. If it came into this module's go.mod,
 // each user's go.sum would grow, and versions of what he has would rise.
-func TestUsersGetNoJobSystem(t *testing.T) {
+func TestUsersGetNoJobSystemAndNoTelemetry(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -101,8 +101,10 @@ func TestUsersGetNoJobSystem(t *testing.T) {
 		t.Errorf("the module itself is not listed, so nothing was checked: %v", all)
 	}
 	for _, path := range all {
-		if strings.Contains(path, "asynq") || strings.Contains(path, "riverqueue") || strings.Contains(path, "temporal") || strings.Contains(path, "grpc") || strings.Contains(path, "pgx") {
-			t.Errorf("%s is required", path)
+		for _, word := range []string{"asynq", "riverqueue", "temporal", "grpc", "pgx", "opentelemetry", "prometheus", "protobuf"} {
+			if strings.Contains(path, word) {
+				t.Errorf("%s is required", path)
+			}
 		}
 	}
 }

@@ -121,11 +121,21 @@
 // its turn is: 1 990 attempts, or 1 000 if the places are booked when the jobs are
 // enqueued. See [Wrap] for jobs as functions.
 //
+// # Before you enforce
+//
+// [Shadow] lets all calls go and tells what a limit would have done with each: how long it
+// would have waited, or why it would have been refused. So a program finds out about a limit
+// before that limit can hold up its users. It also tells where the limit is surely too high,
+// or surely too low, for what the API takes.
+//
 // # Metrics and logs
 //
-// [Observe] tells what happens to calls, and [Bucket.Changes] what happens to a bucket:
+// Package watch has a board: a page for people, metrics for Prometheus, and lines for a log. To
+// count by yourself, [Observe] tells what happens to calls, and [Bucket.Changes] what happens to a bucket:
 // holds of whatever cause, and their end, slow-downs, new limits, calls that were
-// forgotten and places that came too late.
+// forgotten and places that came too late. A store across a network counts its trips and
+// tells which servers are away, by its method Stats; fallback.Store.State tells of an
+// outage, and queue.Queue.Stats who waits.
 //
 // # Coming from others
 //
@@ -163,21 +173,26 @@
 //	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
 //	slots.go       slots: the places among the calls at once, beside the law
 //	change.go      Changes: what happens to a bucket's state; hold: whether one is news
-//	waiting.go     waiting: OnChange's watchers, and the reports that ride on the next operation
+//	waiting.go     waiting: who waits, and the reports that ride on the next operation
 //	cell.go        where a state is, 1: cell, one leaky limit in one word, and the compare-and-swap
 //	local.go       2: localState, a mutex and one key of the law; the way of a word in and out
 //	shared.go      3: sharedState, a store, and what to do when it knows other limits
 //	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
-//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; call, beside the cell; Ticket
+//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; Listener; call, beside the cell; Ticket
 //	observe.go     Observe: events of calls
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
+//	forecast.go    Forecast: when calls go that have no places yet
 //	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
 //	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
+//	glance.go      Glance: how full a bucket is, for looking at very many
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
+//	verdict.go     Verdict: what a limiter would have done with a call; Finding
+//	demand.go      demand: what calls ask for, as a multiple of the limits
+//	shadow.go      Shadow: a limiter that only tells what it would do
 //	beside.go      Beside: a bucket for the books of other packages
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
@@ -232,6 +247,6 @@
 //
 // A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held
 // set, or a second later if the store remembers a refusal from before. Queues around the same Bucket as the refused call hear it at once: do calls
-// waiting.changed, which calls what they gave to [Bucket.OnChange]. Callers of
+// waiting.changed, which calls what they gave to [Bucket.Waiting]. Callers of
 // [Bucket.Changes] hear of the hold with the next reply, by watches.announce.
 package outbound

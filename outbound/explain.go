@@ -21,8 +21,9 @@ type Explanation struct {
 	Wait time.Duration
 	// Because is what the call would wait for, the longest part of it.
 	Because Cause
-	// Limit is the limit that alone makes the call wait longest, the hold left out; of equals the
-	// first. It is the limit's name, or what it says, such as "10 per 1s". Empty: none does.
+	// Limit is the limit that alone makes the call wait longest; of equals the first. It leaves the hold out, and what
+	// is booked for the sake of another limit. It is the limit's name, or what it says, such as "10 per 1s". Empty:
+	// no limit makes the call wait.
 	Limit string
 	// HeldFor is how long a hold still lasts, and Reason why; 0: none does.
 	HeldFor time.Duration
@@ -46,6 +47,7 @@ type Explanation struct {
 // LimitWait is how long one limit would make a call wait.
 type LimitWait struct {
 	State
+	Label string  // the limit's name, or what it says, as in the Explanation's Limit
 	Units float64 // that the call takes of the limit
 	// Wait is how long until the limit has room for them, if there were no other limit and no
 	// hold. Below 0 nobody knows.
@@ -105,7 +107,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		e.Booked = s.Real(s.Last)
 	}
 	longest := e.explainLimits(&r)
-	e.Wait = k.wait(&Cost{}, &Cost{}, &c)
+	e.Wait = k.wait(&c)
 	if units := r.force.units(&c); s.Logs != nil {
 		w, _ := s.Wait(r.force.law, &units)
 		e.Wait = s.Real(w)
@@ -133,9 +135,9 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 	alone := r.State
 	alone.Rem, alone.Last = 0, 0
-	units, law := r.force.units(&e.Cost), 0
+	units, law, most := r.force.units(&e.Cost), 0, time.Duration(0)
 	for _, state := range r.states() {
-		l := LimitWait{State: state, Units: 1}
+		l := LimitWait{State: state, Label: state.Limit.label(), Units: 1}
 		if state.Limit.atOnce {
 			if r.used >= int(r.atOnce.Capacity) {
 				l.Wait = -1
@@ -145,13 +147,23 @@ func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 		}
 		l.Units = e.Cost[state.Limit.Unit]
 		l.Wait = waitAlone(r.force.law, law, units[law], &alone)
-		if l.Wait > longest {
-			longest, e.Limit = l.Wait, state.Limit.label()
+		longest = max(longest, l.Wait)
+		if own := e.own(&l, &r.force.law[law], units[law], &alone); own > most {
+			most, e.Limit = own, l.Label
 		}
 		e.Limits = append(e.Limits, l)
 		law++
 	}
 	return longest
+}
+
+// own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for the sake of another
+// limit fills a leaky one above its brim, up to that place.
+func (e *Explanation) own(l *LimitWait, law *leak.Limit, n float64, alone *leak.State) time.Duration {
+	if e.Booked == 0 || law.Kind != leak.Leaky || l.Level <= law.Capacity {
+		return l.Wait
+	}
+	return max(l.Wait-e.Booked, alone.Real(law.Above(law.Capacity+n, law.Capacity)))
 }
 
 // waitAlone returns how long it is until the limit i has room for n units, if nothing is held.
@@ -200,6 +212,9 @@ func (e Explanation) String() string {
 	if e.Speed < 1 {
 		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", number(math.Round(1000*e.Speed)/10))
 	}
+	if e.Ahead > 0 && e.Because != CauseBooked {
+		fmt.Fprintf(&s, "\n  %d ahead of it in the queue", e.Ahead)
+	}
 	if e.Booked > 0 {
 		s.WriteString("\n  calls are booked for the next " + span(e.Booked))
 	}
@@ -236,7 +251,11 @@ func (l *LimitWait) String() string {
 	if l.Limit.atOnce {
 		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
 	}
-	s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
+	if l.Level > l.Limit.Capacity*(1+1e-9) { // how far a leaky one is above it tells when the last booked call goes, and not how many are
+		s += "more than " + number(l.Limit.Capacity) + " of " + number(l.Limit.Capacity)
+	} else {
+		s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
+	}
 	switch {
 	case l.Units == 0:
 		return s

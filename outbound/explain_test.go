@@ -26,15 +26,15 @@ func explained(t *testing.T, b *Bucket, c Cost) Explanation {
 	return e
 }
 
-// A call that is alone goes after the wait that Explain tells, to the nanosecond, and the limit that it
-// names is one that alone would make the call wait so long.
+// A call that is alone goes after the wait that Explain tells, to the nanosecond. While nobody is booked, the
+// limit that it names is the first of those that alone make the call wait longest.
 func TestACallGoesWhenExplainSays(t *testing.T) {
 	berlin, _ := time.LoadLocation("Europe/Berlin")
 	all := []Limit{
 		PerSecond(3), Per(20, time.Minute).Of(1, "tokens"), Per(5, time.Second).Burst(3), Window(4, 2*time.Second), FixedWindow(5, 3*time.Second),
 		Window(30, time.Minute).Of(2, "rows"), Daily(60, berlin), {Capacity: 7, LeakRate: 0.3}, {Capacity: 1e9, LeakRate: 1e8},
 	}
-	causes := map[Cause]int{}
+	causes, named := map[Cause]int{}, 0
 	for round := range 60 {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(5, uint64(round)))
@@ -67,6 +67,17 @@ func TestACallGoesWhenExplainSays(t *testing.T) {
 				if max(0, got) != e.Wait {
 					t.Fatalf("round %d, %v: goes after %v, and %v was told:\n%v", round, limits, got, e.Wait, e)
 				}
+				if e.Booked == 0 {
+					longest := LimitWait{}
+					for _, l := range e.Limits {
+						if l.Wait > longest.Wait {
+							longest = l
+						}
+					}
+					if named++; e.Limit != longest.Label {
+						t.Fatalf("round %d, %v: %q is named, and %q makes it wait longest:\n%v", round, limits, e.Limit, longest.Label, e)
+					}
+				}
 				if r.IntN(3) == 0 { // else it stays booked
 					p := long.Tickets[0].Permit()
 					p.Settle(Cost{})
@@ -79,6 +90,9 @@ func TestACallGoesWhenExplainSays(t *testing.T) {
 		if causes[c] < 20 {
 			t.Errorf("%v %d times", c, causes[c])
 		}
+	}
+	if named < 100 {
+		t.Errorf("only %d calls that have nobody booked before them", named)
 	}
 }
 

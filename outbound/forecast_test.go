@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // forecast returns in how much time a call of n units goes at the earliest, after so many ahead
@@ -18,8 +20,11 @@ func forecast(t *testing.T, b *Bucket, ahead, n float64, tickets ...Ticket) time
 		t.Fatal(err)
 	}
 	tickets = slices.DeleteFunc(tickets, func(w Ticket) bool { return !k.Clock.Holds(w) || !k.Clock.Due(w).After(time.Now()) })
-	booked := k.Clock.Booked(tickets)
-	at, err := k.Clock.Earliest(&booked, &Cost{ahead}, &Cost{n})
+	f := k.Clock.Forecast(tickets)
+	for range int(ahead) {
+		f.Next(&Cost{1}, time.Time{})
+	}
+	at, err := f.When(&Cost{n})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +103,15 @@ func TestAForecastIsALowerBound(t *testing.T) {
 			}
 			ahead := float64(r.IntN(30))
 			least, begin := forecast(t, b, ahead, 1, tickets...), time.Now()
-			for range int(ahead) {
-				went(t, b, 1)
+			var at time.Duration
+			for range int(ahead) + 1 { // as a queue asks
+				time.Sleep(at - time.Since(begin) - asks)
+				k := Booking{Costs: []Cost{{1}}, Wait: maxWait}
+				if err := b.Book(ctx, &k); err != nil {
+					t.Fatal(err)
+				}
+				at = k.Clock.Due(k.Tickets[0]).Sub(begin)
 			}
-			at := went(t, b, 1)[0].Sub(begin)
 			if at < least-time.Microsecond { // sums of durations round
 				t.Errorf("seed %d, %v: forecast in %v, goes in %v", seed, states(t, b), least, at)
 			}
@@ -112,5 +122,22 @@ func TestAForecastIsALowerBound(t *testing.T) {
 	}
 	if exact < 50 {
 		t.Errorf("only %d of 150 went as was forecast", exact)
+	}
+}
+
+// Of a shared window the caller's own places are known, however many they are.
+func TestAForecastOfASharedWindowKnowsTheCallersPlaces(t *testing.T) {
+	for _, n := range []int{5, 300} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewSharedBucket(leak.NewMemory(), "k", Window(float64(n), time.Minute)))
+			admit(t, b, float64(n))
+			k := Booking{Costs: slices.Repeat([]Cost{{1}}, n), Wait: maxWait, Horizon: maxWait}
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != n {
+				t.Fatal(len(k.Tickets), err)
+			}
+			if got, want := forecast(t, b, 0, 1, k.Tickets...), 2*(time.Minute+jitter); got != want {
+				t.Errorf("with %d places: in %v, want %v", n, got, want)
+			}
+		})
 	}
 }

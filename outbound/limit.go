@@ -140,6 +140,15 @@ func AtOnce(n int) Limit {
 	return Limit{Capacity: float64(n), atOnce: true}
 }
 
+// Each returns n and the window of a limit that lets n units go in any window of that length, as [Per] and its
+// kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
+func (l Limit) Each() (n float64, window time.Duration) {
+	if l.kind == leak.Moving || l.kind == leak.Fixed {
+		return l.Capacity, l.window
+	}
+	return l.n, l.window
+}
+
 // String describes the limit, for logs: "input tokens (unit 1): 3000 at once,
 // 445.858/s".
 func (l Limit) String() string {

@@ -31,6 +31,10 @@ type Event struct {
 	Rejected bool
 	// Reason is why, with EventHeld, as far as it was said.
 	Reason Reason
+	// Budget is what the API has told of one of its quotas, with EventTold, and nil otherwise.
+	Budget *Budget
+	// Limit is that of the [*ThrottledError], with EventRefused.
+	Limit string
 	// Took is the time from the call's admission to its end, with EventEnded.
 	Took time.Duration
 	// Succeeded is set with EventEnded if the call was neither refused by the
@@ -69,9 +73,12 @@ const (
 	EventHeld
 	// EventEnded is the end of a call.
 	EventEnded
+	// EventTold is an API that tells what is left of one of its quotas, be it much or
+	// little: an [AnswerTold], as package transport reports it of each response.
+	EventTold
 )
 
-var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended"}
+var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "told"}
 
 // String returns the kind in one word: "admitted".
 func (k EventKind) String() string {
@@ -86,8 +93,8 @@ const waited = time.Millisecond
 
 // Observe returns a Limiter that works as l does and tells f what happens to
 // its calls, under a name of your choice. A nil f returns l itself, which costs
-// nothing; otherwise an admitted call costs an allocation for its permit, one
-// for each later event, two readings of the clock and the time that f takes.
+// nothing; otherwise an admitted call costs an allocation for its permit, two readings
+// of the clock, a third at its end, and the time that f takes.
 //
 // f is called where the event happens, by many goroutines at the same time,
 // and must not block. Its ctx is that of Acquire; for what happens after the
@@ -130,9 +137,9 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		o.tell(ctx, e)
 		return Permit{}, e.Err
 	}
-	begin := time.Now()
+	begin := now()
 	p, err := o.limiter.Acquire(ctx, c)
-	admitted := time.Now()
+	admitted := now()
 	told := false
 	defer func() {
 		if !told && err == nil { // f has panicked: the call never goes
@@ -140,7 +147,7 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 			p.Done()
 		}
 	}()
-	e.Wait, e.Err = admitted.Sub(begin), err
+	e.Wait, e.Err = admitted-begin, err
 	if e.Wait >= waited {
 		e.Kind = EventWaited
 		o.tell(ctx, e)
@@ -150,6 +157,9 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		e.Kind = EventAdmitted
 	case errors.Is(err, ErrThrottled):
 		e.Kind = EventRefused
+		if full := (*ThrottledError)(nil); errors.As(err, &full) {
+			e.Limit = full.Limit
+		}
 	default:
 		e.Kind = EventFailed
 	}
@@ -158,20 +168,28 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	if err != nil {
 		return Permit{}, err
 	}
-	return NewPermit(&observed{observer: o, ctx: ctx, cost: c, admitted: admitted, permit: p}), nil
+	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, permit: p}), nil
 }
 
 // observed is the permit of an observed call.
 type observed struct {
 	observer *observer
-	ctx      context.Context // of Acquire
+	after    endless // the ctx of Acquire
 	cost     Cost
-	admitted time.Time
+	admitted time.Duration
 
 	mu     sync.Mutex // protects what follows, against a Done beside a late answer
 	permit Permit
 	flags  uint8
 }
+
+// endless is a context that does not end, as that of context.WithoutCancel. It is a part of the permit, so that
+// telling an event allocates nothing.
+type endless struct{ context.Context }
+
+func (endless) Deadline() (t time.Time, ok bool) { return }
+func (endless) Done() <-chan struct{}            { return nil }
+func (endless) Err() error                       { return nil }
 
 // once carries a report on, if none of these flags is set, and sets one.
 // It reports whether it did.
@@ -188,7 +206,7 @@ func (o *observed) once(unless, set uint8, report func(*Permit)) bool {
 
 func (o *observed) tell(e Event) {
 	e.Name, e.Cost = o.observer.name, o.cost
-	o.observer.tell(context.WithoutCancel(o.ctx), e)
+	o.observer.tell(&o.after, e)
 }
 
 func (o *observed) Settle(used Cost) {
@@ -228,6 +246,9 @@ func (o *observed) answered(a Answer) (held bool) {
 		}
 	case AnswerLeft:
 		tell, e.Reason = held, ReasonExhausted
+	case AnswerTold:
+		told := a.Budget // on the heap, and only here
+		e = Event{Kind: EventTold, Budget: &told}
 	default:
 		tell = false
 	}
@@ -243,6 +264,6 @@ func (o *observed) Done() {
 		p.Done()
 		succeeded = o.flags&flagFailed == 0
 	}) {
-		o.tell(Event{Kind: EventEnded, Took: time.Since(o.admitted), Succeeded: succeeded})
+		o.tell(Event{Kind: EventEnded, Took: now() - o.admitted, Succeeded: succeeded})
 	}
 }

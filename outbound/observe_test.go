@@ -358,10 +358,37 @@ func TestObservedNilLimiterIsAnError(t *testing.T) {
 }
 
 func TestEventKindsHaveNames(t *testing.T) {
-	want := []string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "unknown"}
+	want := []string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "told", "unknown"}
 	for i, name := range want {
 		if got := EventKind(i).String(); got != name {
 			t.Errorf("kind %d: %q, want %q", i, got, name)
 		}
 	}
+}
+
+// f is called with no lock held, so it may use the bucket that it hears of.
+func TestAnObserverMayUseTheBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(2)))
+		heard := map[EventKind]int{}
+		l := Observe(b, "api", func(ctx context.Context, e Event) {
+			heard[e.Kind]++
+			_, unexplained := b.Explain(ctx, e.Cost)
+			if err := errors.Join(unexplained, b.Resume(ctx), b.Hold(ctx, time.Millisecond)); err != nil {
+				t.Errorf("at %v: %v", e.Kind, err)
+			}
+		})
+		p := mustAcquire(t, l)
+		p.Settle(Cost{2})
+		p.Refused(time.Second)
+		p.Done()
+		if _, err := l.Acquire(ctx, Cost{1}); err == nil {
+			t.Error("a held call goes")
+		}
+		for _, k := range []EventKind{EventAdmitted, EventRefused, EventSettled, EventHeld, EventEnded} {
+			if heard[k] != 1 {
+				t.Errorf("%v was told %d times", k, heard[k])
+			}
+		}
+	})
 }

@@ -30,8 +30,9 @@ type Permit struct {
 	// What follows is what the call has taken of the core's cell, if core is not nil.
 	core *core
 	fill
-	flags uint8
-	pin   *atomic.Int32 // what counts this permit as one in use
+	flags    uint8
+	pin      *atomic.Int32 // what counts this permit as one in use
+	listener Listener      // hears each answer; nil: nobody does
 }
 
 // Limiter admits calls. A [Bucket] admits at once or refuses; a queue around
@@ -110,6 +111,31 @@ func (p *Permit) Settle(used Cost) {
 // except that an AnswerNone comes too late then. A bucket ignores an AnswerHold whose
 // Wait is not above 0, and a kind that it does not know.
 func (p *Permit) Answered(a Answer) { p.answered(a) }
+
+// Listener hears what APIs answer: see [Permit.Listen].
+type Listener interface{ Answered(a Answer) }
+
+// Listen has l hear each answer to the call, before that has its effect, for metrics. l must
+// not block: who reports the answer waits for it, and may hold locks. A permit that somebody
+// listens to has no more to free than before, and Listen allocates nothing unless somebody
+// listens already: then both hear. A nil l hears nothing.
+func (p *Permit) Listen(l Listener) {
+	switch {
+	case p == nil || l == nil:
+	case p.listener != nil:
+		p.listener = both{p.listener, l}
+	default:
+		p.listener = l
+	}
+}
+
+// both are two listeners of one permit.
+type both [2]Listener
+
+func (b both) Answered(a Answer) {
+	b[0].Answered(a)
+	b[1].Answered(a)
+}
 
 // Refused says that the API has refused the call, as with 429, and has asked
 // to wait d; 0: it did not say. A negative d counts as 0. All callers of the
@@ -191,6 +217,9 @@ func (p *Permit) charge() *leak.Charge {
 func (p *Permit) answered(a Answer) (held bool) {
 	if p == nil {
 		return false
+	}
+	if p.listener != nil {
+		p.listener.Answered(a)
 	}
 	// By their types: a type that embeds a *Permit has its unexported methods, too, and may
 	// have an Answered that is to be asked.
@@ -295,6 +324,11 @@ func (k *call) Done() {
 	if was&flagFailed == 0 {
 		k.core.succeeded(k.charge[0].Epoch)
 	}
+	k.leave()
+}
+
+// leave gives the place among the calls at once back.
+func (k *call) leave() {
 	if k.slot.drop() > 0 {
 		k.core.slots().free(1)
 		k.core.slowPath().waiting.changed()

@@ -22,7 +22,7 @@ func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer b.OnChange(func() {})()
+			defer b.Waiting(func() {})()
 			p.Settle(Cost{used})
 			s.away = errors.New("who knows")
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -58,7 +58,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 					t.Fatal(err)
 				}
 				if watched {
-					defer b.OnChange(func() {})()
+					defer b.Waiting(func() {})()
 				}
 				s.away, s.carries = errors.New("who knows"), carried
 				p.Settle(Cost{500, 20})

@@ -300,7 +300,7 @@ func TestHundredsOfHoursOfTrafficKeepTheLimitsAndUseThem(t *testing.T) {
 	for i, run := range runs {
 		synctest.Test(t, func(t *testing.T) {
 			s := &simulation{T: t, b: Must(NewBucket("sim", run.shapes[0]...)), shapes: run.shapes, cost: run.cost, versions: [][]Limit{run.shapes[0]}, wake: make(chan struct{})}
-			defer s.b.OnChange(s.changed)()
+			defer s.b.Waiting(s.changed)()
 			begin := time.Now()
 			var wg sync.WaitGroup
 			for w := range 6 {

@@ -52,7 +52,7 @@ func TestNobodyOvertakesACallOnItsWayIntoTheLine(t *testing.T) {
 			waited[i] = time.Since(begin)
 		}
 		var between atomic.Bool
-		defer b.OnChange(func() {
+		defer b.Waiting(func() {
 			if between.Swap(true) {
 				return
 			}

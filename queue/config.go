@@ -20,8 +20,9 @@ type Config struct {
 	MaxLen int
 	// MaxWait is the longest that a call waits. The queue refuses a call at once that would
 	// have to wait longer. A MaxWait that is shorter than a trip to a store that is far away
-	// and a reply's way back counts as that. 0: as long as the call's ctx allows, and if
-	// that has no deadline a day: see [ErrFar].
+	// and a reply's way back counts as that. 0: as long as the call's ctx allows. If that has no
+	// deadline, the queue refuses the call once its place would be more than a day away when it
+	// is the first: see [ErrFar].
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after its place. A later one gives the place
 	// back and books anew, so that a process that was paused does not let all calls go

@@ -94,8 +94,21 @@
 // # Refused early
 //
 // A call that cannot make its ctx's deadline, or MaxWait, is refused at once, with the time
-// until it could go. The forecast is a lower bound, and a cancel ahead only makes a call
-// earlier. After a hold or a change of limits the queue checks all calls again.
+// until it could go. The forecast is a lower bound: it carries the law out for the calls
+// ahead, and counts none that will be refused itself. For a bucket in this process, and for
+// leaky limits in a store, it is exact: all who wait go, as long as nobody else uses the
+// bucket, and no call cancels, or costs more or less than it was to. A store does not tell
+// when each unit of a window comes back. There only the calls ahead count that surely go,
+// and a call may be refused only when its turn comes.
+//
+// A cancel ahead, and units that come back, only make a call earlier. After many of those
+// before a long line the queue foretells it only now and then, and lets calls wait
+// meanwhile. A forecast takes about 1 µs, or 4 µs of a window in a store, and at most 32 times that on
+// the average. After a hold or a change of limits the queue checks all calls again. Of 100 000 that
+// takes about 0.1 s, or 0.4 s, in which no call goes.
+//
+// No forecast knows when calls in progress end. With an [outbound.AtOnce] a call may be refused for calls
+// ahead that then give up, because they get no slot in time.
 //
 // A limit that counts by the calendar books no further ahead than its next period. Calls
 // that can go only in the one after it stay in line, and book when this period is over.

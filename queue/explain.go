@@ -10,8 +10,8 @@ import (
 
 // Explain says when a call of this cost would go that came to the queue now, and why not before, as
 // [outbound.Bucket.Explain] does: it would go after the calls that wait, which are Ahead of it. While
-// some of those have no place yet, Wait is a lower bound. It changes nothing, and costs one operation on
-// the bucket: a trip, if that is shared.
+// some of those have no place yet, Wait is a lower bound, by what the queue has heard last. It changes
+// nothing, and costs one operation on the bucket: a trip, if that is shared.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if q == nil {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
@@ -33,7 +33,9 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 		return e, nil
 	}
 	if wait := time.Until(at); wait > e.Wait || e.Because == outbound.CauseNone {
-		e.Wait, e.Because = max(e.Wait, wait), outbound.CauseBooked
+		if e.Wait = max(e.Wait, wait); e.HeldFor < e.Wait-e.HeldFor || e.Wait == 0 { // else the hold is the longest part
+			e.Because = outbound.CauseBooked
+		}
 	}
 	return e, nil
 }

@@ -55,11 +55,16 @@ type state struct {
 	trips   trips
 	moving  outbound.Ticket          // the place that the trip under way books anew
 	changed bool                     // the bucket has told of a change, and no trip was made since
+	returns bool                     // the trip under way is because of that, or gives places back
 	noSlot  *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
 	wasted  int                      // trips that brought no place in time, since the last call went
 	pause   time.Time                // book nothing before, because of those or of soonest; zero: none was needed
 	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
 	granted int                      // how many places the last booking got
+	ahead   *outbound.Forecast       // of the calls in line without a place; nil: to be made anew
+	from    uint64                   // seq of the last call that was no part of it when it was made
+	seen    uint64                   // seq of the last call that it has counted
+	credit  int                      // how many calls may be foretold anew
 	booked  float64                  // units booked since the backlog began; 0: there is none
 }
 
@@ -68,6 +73,18 @@ func (s *state) tolerance() time.Duration { return s.clock.Tolerance(s.config.To
 
 // dueIn is how long until the place is due.
 func (s *state) dueIn(t outbound.Ticket, now time.Time) time.Duration { return s.clock.Due(t).Sub(now) }
+
+// firstIn is how long until the first call goes, as [Stats.NextIn] has it.
+func (s *state) firstIn(now time.Time) time.Duration {
+	if len(s.line.tickets) > 0 {
+		if t := s.line.tickets[0]; t != s.moving && !s.line.misfits(t) {
+			return max(0, s.dueIn(t, now))
+		}
+	} else if s.noSlot == nil && s.soonest.After(now) {
+		return s.soonest.Sub(now)
+	}
+	return -1
+}
 
 // lastIn is how long until the last place is due; 0: there is none.
 func (s *state) lastIn(now time.Time) time.Duration {
@@ -258,7 +275,7 @@ func pauseAfter(wasted int) time.Duration {
 func (s *state) bookableAt(w *waiter, now time.Time) time.Time {
 	soonest, at := now.Add(retry), time.Time{}
 	if s.clock.Known() {
-		at, _ = s.clock.Earliest(&outbound.Cost{}, &outbound.Cost{}, &w.cost)
+		at, _ = s.clock.Earliest(&w.cost)
 	}
 	if news := now.Add(newsCheck); s.shared && at.After(news) {
 		at = news // another worker may have changed the limits

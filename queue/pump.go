@@ -62,6 +62,9 @@ func (q *Queue) stepLocked() bool {
 	default:
 		q.refusedLocked(first, onlyNews, err)
 	}
+	if q.shared || !q.clock.Same(&before) {
+		q.ahead = nil
+	}
 	if !q.clock.Same(&before) { // checked only now, when the new places are in line
 		q.line.fit() // calls may have cancelled during the trip
 		q.line.void(&q.clock)
@@ -100,6 +103,9 @@ func (q *Queue) tripLocked() error {
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
 	told := q.changed
+	if q.returns = told || len(k.Back) > 0; q.returns {
+		q.ahead = nil
+	}
 	q.changed, q.moving = false, k.Move
 	q.setTimerOnTripLocked()
 	q.mu.Unlock()
@@ -110,7 +116,7 @@ func (q *Queue) tripLocked() error {
 	clear(k.Back)
 	k.Move = outbound.Ticket{}
 	q.mu.Lock()
-	q.clock, q.moving, q.trips.ended = k.Clock, outbound.Ticket{}, ended
+	q.clock, q.moving, q.returns, q.trips.ended = k.Clock, outbound.Ticket{}, false, ended
 	if err == nil { // after an error there may have been no trip
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
@@ -207,6 +213,7 @@ func (q *Queue) failLocked(err error) {
 func (q *Queue) refuseLocked(w *waiter, err error) {
 	q.stats.Refused++
 	q.line.remove(w)
+	q.ahead = nil
 	w.err = err
 	close(w.ready)
 }
@@ -224,7 +231,7 @@ func (q *Queue) setTimerLocked() {
 		return
 	}
 	if q.ignore == nil {
-		q.ignore, q.run = q.bucket.OnChange(q.onChange), q.pump
+		q.ignore, q.run = q.bucket.Waiting(q.onChange), q.pump
 		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
 			q.changed, q.noSlot = true, nil
 		}
@@ -273,7 +280,7 @@ func (q *Queue) restLocked() {
 	q.timer, q.run, q.ignore = nil, nil, nil
 	q.changed, q.noSlot = false, nil
 	q.wasted, q.pause = 0, time.Time{}
-	q.clock = outbound.Clock{}
+	q.clock, q.ahead = outbound.Clock{}, nil
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil

@@ -24,15 +24,22 @@ type Queue struct {
 	pumping bool             // a goroutine is in pump: only one makes trips
 	called  bool             // a goroutine that runs pump has been started
 	timer   *time.Timer      // of the next thing to do; nil: there was none yet
-	ignore  func()           // ends the bucket's OnChange; nil: nobody waits
+	ignore  func()           // tells the bucket that nobody waits any more; nil: nobody does
 	run     func()           // pump; nil: nobody waits
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 }
 
-// Stats counts what has become of calls.
+// Stats counts what has become of calls, and tells of those who wait.
 type Stats struct {
-	Waiting   int    // now
+	Waiting int // now
+	// Oldest is how long the first of those who wait has waited; 0: nobody waits.
+	Oldest time.Duration
+	// NextIn is how long until the first of those who wait goes, as far as the queue knows:
+	// another worker may have caused a hold since its last trip. 0: the call is due, or nobody
+	// waits. Below 0 nobody knows: a call in progress has to end, or no trip has brought a place
+	// yet.
+	NextIn    time.Duration
 	Admitted  uint64 // at once or after a wait
 	Waited    uint64 // of the admitted, those that had to wait
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
@@ -135,7 +142,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 
 // newWaiter returns the call as one that would wait.
 func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
-	w := &waiter{cost: *c}
+	w := &waiter{cost: *c, came: time.Since(start)}
 	if q.config.MaxWait > 0 {
 		w.deadline = time.Now().Add(q.config.MaxWait)
 	}
@@ -169,6 +176,7 @@ func (q *Queue) cancel(w *waiter) bool {
 		return false
 	}
 	q.stats.Cancelled++
+	q.ahead = nil
 	first := w == q.line.first
 	if (q.line.remove(w) || first) && !q.pumping {
 		q.line.fit()
@@ -184,14 +192,22 @@ func (q *Queue) Len() int {
 	return q.line.n
 }
 
-// Stats returns what has become of calls so far.
+// Stats returns what has become of calls so far, and who waits. It makes no trip, and takes as
+// long however many calls wait.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.stats
 	s.Waiting = q.line.n
+	if w := q.line.first; w != nil {
+		s.Oldest = time.Since(start) - w.came
+		s.NextIn = q.firstIn(time.Now())
+	}
 	return s
 }
+
+// Bucket returns the bucket that the queue is around, which may be nil.
+func (q *Queue) Bucket() *outbound.Bucket { return q.bucket }
 
 // Idle reports whether nobody waits and the bucket is idle. An [outbound.Keyed] asks this
 // before it drops a queue.

@@ -14,29 +14,101 @@ type refusal struct {
 	err error
 }
 
-// forecast returns the earliest time at which a call that comes now can go; zero: nothing is known.
+// forecast returns the earliest time at which a call that comes now can go, by what the last trip has told; zero:
+// nothing is known.
 func (s *state) forecast(c *outbound.Cost) (time.Time, error) {
-	// The clock still counts the places that are about to go back, so it is wrong for a call
-	// that would be the first.
-	if !s.clock.Known() || s.line.n == 0 && len(s.line.unused) > 0 {
+	if !s.known() {
 		return time.Time{}, nil
 	}
-	booked := s.clock.Booked(s.line.tickets)
-	earliest, err := s.clock.Earliest(&booked, &s.line.unplacedCost, c)
-	return latest(earliest, s.soonest), err
+	at, err := s.look().When(c)
+	if !s.foretells() {
+		s.ahead = nil // it is not to be kept
+	}
+	return latest(at, s.soonest), err
 }
 
-// admit returns why a new call must not wait, or nil.
+// known reports whether the clock tells of those in line and of nobody else.
+func (s *state) known() bool { return s.clock.Known() && len(s.line.unused) == 0 }
+
+// foretells reports whether a call may be refused by what the clock tells. Until a trip has ended it still counts the
+// places that go back with it, and what else has come back.
+func (s *state) foretells() bool { return s.known() && !s.changed && !s.returns }
+
+const (
+	// looks is how many calls in line the queue foretells anew for each that comes, on the average,
+	// where calls ahead of it cancel or give units back.
+	looks = 32
+	// stays is for how many calls that come, besides as many as wait, a forecast stays: places round.
+	stays = 1024
+)
+
+// look returns the forecast for a call that comes now. While it would be too much work to foretell the line
+// anew, the calls without a place do not count: they only make the call later.
+func (s *state) look() *outbound.Forecast {
+	l := &s.line
+	unplaced := l.n - min(l.n, len(l.tickets))
+	s.credit = min(s.credit, unplaced) + looks
+	if s.ahead == nil || s.credit >= unplaced && s.seen-s.from > stays+uint64(l.n) {
+		s.ahead = s.clock.Forecast(l.tickets)
+		if s.credit < unplaced {
+			ahead := s.ahead
+			s.ahead = nil
+			return ahead
+		}
+		s.credit -= unplaced
+		s.seen = l.seq
+		if l.unplaced != nil {
+			s.seen = l.unplaced.seq - 1
+		}
+		s.from = s.seen
+	}
+	if s.seen == l.seq {
+		return s.ahead
+	}
+	w := l.last
+	for w != nil && w.seq > s.seen && w.prev != nil && w.prev.seq > s.seen {
+		w = w.prev
+	}
+	for ; w != nil; w = w.next {
+		if w.seq > s.seen {
+			_, _, _ = s.ahead.Next(&w.cost, w.by()) // who is too late does not count, and will be refused
+		}
+	}
+	s.seen = l.seq
+	return s.ahead
+}
+
+// admit returns why a new call must not wait, or nil. Then it is the next in line.
 func (s *state) admit(w *waiter, now time.Time) error {
-	earliest, err := s.forecast(&w.cost)
+	switch {
+	case s.line.n >= s.config.MaxLen:
+		var earliest time.Time
+		if s.foretells() {
+			var err error
+			if earliest, err = s.forecast(&w.cost); err != nil {
+				return err
+			}
+		}
+		return s.throttled(earliest, now, ErrFull)
+	case !s.foretells():
+		return nil
+	case w.deadline.IsZero():
+		_, err := s.clock.Earliest(&w.cost)
+		return err
+	}
+	ahead := s.look()
+	at, ok, err := ahead.Next(&w.cost, w.by())
 	if err != nil {
 		return err
 	}
-	switch {
-	case s.line.n >= s.config.MaxLen:
-		return s.throttled(earliest, now, ErrFull)
-	case w.misses(earliest):
-		return s.throttled(earliest, now, w.why())
+	if at = latest(at, s.soonest); !ok || w.misses(at) {
+		if ok {
+			s.ahead = nil // it counts
+		}
+		return s.throttled(at, now, w.why())
+	}
+	if ahead == s.ahead {
+		s.seen = s.line.seq + 1
 	}
 	return nil
 }
@@ -45,8 +117,7 @@ func (s *state) admit(w *waiter, now time.Time) error {
 // of limits.
 func (s *state) hopeless(now time.Time) (all []refusal) {
 	i := 0 // of the next place
-	booked := s.clock.Booked(s.line.tickets)
-	var ahead outbound.Cost // of the calls without a place that come before
+	ahead := s.clock.Forecast(s.line.tickets)
 	for w := s.line.first; w != nil; w = w.next {
 		var at time.Time
 		var err error
@@ -54,7 +125,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 		if placed {
 			at = s.clock.Due(s.line.tickets[i])
 		} else {
-			at, err = s.clock.Earliest(&booked, &ahead, &w.cost)
+			at, _, err = ahead.Next(&w.cost, w.by())
 			at = latest(at, s.soonest)
 		}
 		switch {
@@ -64,10 +135,6 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 			all = append(all, refusal{w, s.throttled(at, now, w.why())})
 		case placed:
 			i++
-		default:
-			for u, c := range w.cost {
-				ahead[u] += c
-			}
 		}
 	}
 	return all
@@ -105,7 +172,7 @@ func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Ti
 			continue
 		}
 		e := *far // the caller may change it
-		if at, err := s.clock.Earliest(&outbound.Cost{}, &outbound.Cost{}, &w.cost); err == nil {
+		if at, err := s.clock.Earliest(&w.cost); err == nil {
 			e.RetryAfter = max(e.RetryAfter, at.Sub(now))
 		}
 		all = append(all, refusal{w, &e})

@@ -22,7 +22,7 @@ func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		var told atomic.Int32
-		defer b.OnChange(func() { told.Add(1) })()
+		defer b.Waiting(func() { told.Add(1) })()
 		go q.Acquire(bg, outbound.Cost{1})
 		synctest.Wait()
 		p.Done()

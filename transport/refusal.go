@@ -22,7 +22,6 @@ import (
 //
 // With several transports in a row, give it to the outermost only: to those around it, the
 // response would look like the API's.
-// it, the response would look like the API's.
 func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) {

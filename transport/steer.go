@@ -85,20 +85,36 @@ func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirect
 	if t.OnSignal != nil {
 		t.OnSignal(resp, s)
 	}
-	switch {
-	case redirected:
-	case s.Throttled:
+	if redirected || s.Cached { // it says nothing about the API now
+		return before
+	}
+	policies := s.Policies()
+	for i := range policies {
+		t.tell(&policies[i], c)
+	}
+	if s.Throttled {
 		return t.applyRefusal(s, before, c)
-	case s.Cached: // it says nothing about the API now
-	default:
-		policies := s.Policies()
-		for i := range policies {
-			if p := &policies[i]; p.Kind == profile.Window {
-				t.applyRemaining(p, c)
-			}
+	}
+	for i := range policies {
+		if p := &policies[i]; p.Kind == profile.Window {
+			t.applyRemaining(p, c)
 		}
 	}
 	return before
+}
+
+// tell has those who listen to the call hear what the API has told of one policy.
+func (t *Transport) tell(p *profile.Policy, c outbound.Call) {
+	if p.Limit < 0 && p.Remaining < 0 {
+		return
+	}
+	number, ok := t.unit(p)
+	if !ok {
+		number = -1
+	}
+	c.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{
+		Policy: p.Name, Unit: p.Unit, Limit: p.Limit, Remaining: p.Remaining, Reset: p.Reset, Window: p.Window, Number: number,
+	}})
 }
 
 // applyRefusal tells the call that the API has refused it. What the call has heard before

@@ -42,6 +42,9 @@ type breaker struct {
 	retryIn time.Duration // the time between two tries, before a random part is taken off
 	back    time.Duration // when the store was last used again
 	opens   time.Duration // when the pause of the return is over
+	returns bool          // a try has reached the store, while away: it is used again at until
+	until   time.Duration
+	outages uint64 // how often the store was found away
 }
 
 func (b *breaker) in(s state) bool { return state(b.state.Load()) == s }
@@ -55,7 +58,8 @@ func (b *breaker) leave(err error, t time.Duration) bool {
 		return false
 	}
 	b.set(away)
-	b.cause, b.since = err, t
+	b.cause, b.since, b.returns = err, t, false
+	b.outages++
 	if b.retryIn == 0 || t-b.back > 2*maxRetry {
 		b.retryIn = minRetry / 2
 	}

@@ -68,8 +68,11 @@ func (s *Store) tried(err error, wait time.Duration) {
 		s.mu.Unlock()
 		return
 	}
-	if wait > 0 {
-		time.AfterFunc(min(wait, returnWait), s.comeBack)
+	if wait = min(wait, returnWait); wait > 0 {
+		s.mu.Lock()
+		s.breaker.returns, s.breaker.until = true, now()+wait
+		s.mu.Unlock()
+		time.AfterFunc(wait, s.comeBack)
 		return
 	}
 	s.comeBack()

@@ -235,8 +235,12 @@ func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
 }
 
 func TestNilRowsAreAnError(t *testing.T) {
-	_, err := rowstore.New(nil, rowstore.Config{}).Update(context.Background(), "key", calls(1))
+	s := rowstore.New(nil, rowstore.Config{})
+	_, err := s.Update(context.Background(), "key", calls(1))
 	require.ErrorIs(t, err, outbound.ErrNil)
+	require.Zero(t, s.Stats())
+	s = nil
+	require.Zero(t, s.Stats())
 }
 
 // untold are rows that tell no time, or do not write what they have locked.

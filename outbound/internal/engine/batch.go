@@ -107,6 +107,10 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	todo = make([]Attempt, 0, b.left)
 	for _, t := range b.trips {
 		if !t.done {
+			if t.sent {
+				sh.counts.repeats++
+			}
+			t.sent = true
 			buffer := sh.buffer()
 			todo = append(todo, Attempt{Trip: t, Alone: t.alone, Aside: to.aside, Into: (*buffer)[:0], buffer: buffer})
 		}
@@ -151,7 +155,11 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
 			*a.buffer = a.Reply.Charges
 		}
-		switch v := sh.config.Carrier.Take(a); {
+		v := sh.config.Carrier.Take(a)
+		if a.Arrived.IsZero() {
+			a.Arrived = arrived
+		}
+		switch {
 		case v == Done:
 			if !answered {
 				if to.aside {
@@ -162,9 +170,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			}
 			answered, a.done = true, true
 			b.left--
-			if a.Arrived.IsZero() {
-				a.Arrived = arrived
-			}
+			sh.counts.trip(a.Arrived.Sub(b.began))
 			out = append(out, sh.deliver(a, sent))
 		case v == Again:
 		case to.aside: // the node has not been promoted
@@ -183,6 +189,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			p.refused(v, a.Err, sent)
 			a.done = true
 			b.left--
+			if v != Unasked {
+				sh.counts.trip(a.Arrived.Sub(b.began))
+			}
 			if a.Now != 0 {
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
 			}

@@ -69,6 +69,7 @@ type Trip struct {
 	acts  bool         // it may make a remembered refusal wrong
 	alone bool         // as in Attempt; the shard's lock protects it
 	done  bool         // it has its answer; the shard's lock protects it
+	sent  bool         // it was sent before; the shard's lock protects it
 }
 
 // Attempt is one attempt at a trip.

@@ -31,6 +31,7 @@
 //	nodes.go        which node has a key, and which may have it by now
 //	batch.go        trips that go together, until all have an answer
 //	pipeline.go     one batch after the other, and outages
+//	stats.go        what is counted: Engine.Stats
 //	engine.go       Engine: Update
 //	inspect.go      methods for the tests of stores
 package engine

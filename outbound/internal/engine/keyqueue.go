@@ -33,9 +33,11 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 	defer sh.mu.Unlock()
 	q := sh.key(key, now)
 	if q.refusal.answer(op, now, r) {
+		sh.counts.remembered++
 		return nil, nil
 	}
 	if err := q.pipe.refuses(now); err != nil {
+		sh.counts.failed++
 		if len(op.Reports) > 0 {
 			sh.lose(q, err)
 		}
@@ -80,7 +82,7 @@ func (sh *shard) fail(q *keyQueue, err error) {
 		if w.tells && !w.gone {
 			sh.lose(q, err)
 		}
-		sh.end(w)
+		sh.end(w, err)
 		w.fail(err)
 	}
 	q.pending = nil

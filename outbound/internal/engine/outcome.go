@@ -88,7 +88,7 @@ func (o *outcome) divide(sh *shard) {
 		o.queue.pending = append(again, o.queue.pending...)
 	}
 	for _, w := range o.over {
-		sh.end(w)
+		sh.end(w, nil)
 	}
 }
 
@@ -172,7 +172,7 @@ func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 			*w.reply = *r
 			w.reply.Reported = true
 		}
-		sh.end(w)
+		sh.end(w, nil)
 	}
 	sh.arrived(q)
 	return outcome{Trip: t, reply: r, over: t.ops}
@@ -199,7 +199,7 @@ func (sh *shard) refuse(t *Trip, err error) outcome {
 		if w.tells {
 			sh.lose(t.queue, err)
 		}
-		sh.end(w)
+		sh.end(w, err)
 	}
 	sh.arrived(t.queue)
 	return outcome{Trip: t, err: err, over: t.ops}

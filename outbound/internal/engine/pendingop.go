@@ -81,10 +81,17 @@ func (sh *shard) unlist(w *pendingOp) {
 	w.before, w.after = nil, nil
 }
 
-// end notes that an operation has its answer.
-func (sh *shard) end(w *pendingOp) {
+// end notes that an operation has its answer, which may be an error.
+func (sh *shard) end(w *pendingOp, err error) {
 	sh.unlist(w)
 	w.over = true
+	switch {
+	case w.gone:
+	case err != nil:
+		sh.counts.failed++
+	default:
+		sh.counts.answered++
+	}
 }
 
 // lapse answers the callers who have waited for too long.
@@ -100,6 +107,7 @@ func (sh *shard) lapse() {
 		}
 		sh.drop(w, w.err)
 		w.lapsed = true
+		sh.counts.failed++
 		w.ready <- struct{}{}
 	}
 	if sh.first == nil {
@@ -118,6 +126,7 @@ func (sh *shard) abandon(w *pendingOp, err error) bool {
 		return false
 	}
 	sh.drop(w, err)
+	sh.counts.cancelled++
 	return true
 }
 

@@ -11,6 +11,8 @@ type server struct {
 	ill atomic.Bool // the server is away or denies access
 
 	mu     sync.Mutex // protects the fields below
+	fell   time.Time  // when it fell ill the last time
+	cause  error      // its latest error, while it is ill
 	away   bool
 	key    *Key // one of the keys that it had when it was last found away; nil: unknown
 	since  time.Time
@@ -39,7 +41,7 @@ func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	if !sv.away && !began.After(sv.back) {
 		return
 	}
-	sv.since, sv.key = now, p.key
+	sv.since, sv.key, sv.cause = now, p.key, err
 	if !sv.away {
 		sv.away = true
 		sv.count(p.shard.Engine)
@@ -76,8 +78,10 @@ func (sv *server) count(e *Engine) {
 	}
 	if ill {
 		e.ill.Add(1)
+		sv.fell = time.Now()
 	} else {
 		e.ill.Add(-1)
+		sv.cause = nil
 	}
 }
 
@@ -90,6 +94,9 @@ func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
 	sv := p.server
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
+	if v == Denied {
+		sv.cause = err
+	}
 	if now := time.Now(); v == Denied && !sv.denies {
 		sv.denies = true
 		if sv.told.IsZero() || now.Sub(sv.told) > time.Minute {

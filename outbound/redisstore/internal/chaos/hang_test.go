@@ -50,6 +50,12 @@ func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
 	eventually(t, "whoever was told that a server is away is told that it is back", func() bool {
 		return f.heard(redisstore.EventAway) == f.heard(redisstore.EventBack)
 	})
+	for i, m := range f.members {
+		eventually(t, "no server is away", func() bool { return m.store.Stats().Outages == nil })
+		if m.store.Stats().Repeats == 0 {
+			t.Errorf("worker %d sent nothing again", i)
+		}
+	}
 	f.recovers(at, before)
 	master.Cont(t)
 	// The last charges may not have reached the replica.
