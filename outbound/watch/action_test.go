@@ -1,0 +1,366 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// heldBucket returns a bucket that is held for an hour.
+func heldBucket(t testing.TB) *outbound.Bucket {
+	t.Helper()
+	b := outbound.Must(outbound.NewBucket("secret key", outbound.PerSecond(10)))
+	if err := b.Hold(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// heldFor returns for how long a bucket is held.
+func heldFor(t testing.TB, b *outbound.Bucket) time.Duration {
+	t.Helper()
+	e, err := b.Explain(t.Context(), outbound.Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.HeldFor
+}
+
+// post sends a form, as the page of http://localhost:8080 does, but for the header.
+func post(h http.Handler, form string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "http://localhost:8080/debug/dripfeed", strings.NewReader(form))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i < len(header); i += 2 {
+		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// boardOf returns a Board with a bucket that is held, where everybody may act whose request comes from the page.
+func boardOf(t testing.TB) (b *Board, bucket *outbound.Bucket) {
+	t.Helper()
+	bucket = heldBucket(t)
+	b = &Board{Allow: anybody, Hosts: []string{"Dash.Example.com.", "", "[::]:x", "port.example:8080"}}
+	b.Add("github", bucket)
+	return b, bucket
+}
+
+// Trap 7: no other site's page acts, however it got the browser to send a request.
+func TestRequestsOfOtherSitesChangeNothing(t *testing.T) {
+	b, bucket := boardOf(t)
+	b.Allow = func(r *http.Request, a Action) error {
+		t.Errorf("Allow is asked: %v", r.Header)
+		return nil
+	}
+	for _, header := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Sec-Fetch-Site", "cross-site", "Origin", "http://localhost:8080"},
+		{"Origin", "https://evil.example"}, {"Origin", "http://localhost:9090"}, {"Origin", "null"},
+		// Names that resolve to this machine because a stranger wants it so.
+		{"Host", "evil.example"}, {"Host", "evil.example:8080", "Origin", "http://evil.example:8080"}, {"Host", "evil.example:8080", "Sec-Fetch-Site", "same-origin"},
+		{"Host", "localhost.evil.example"}, {"Host", "127.0.0.1.evil.example"}, {"Host", "evil.example:127.0.0.1"}, {"Host", "notlocalhost"}, {"Host", "localhost.."}, {"Host", ""},
+		{"Host", "evil.example#localhost"}, {"Host", "localhost:80@evil.example"}, {"Host", "0x7f.1"}, {"Host", "dash.example.com.evil.example"}, {"Host", "xdash.example.com"},
+	} {
+		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=2h"} {
+			if w := post(b, form, header...); w.Code != http.StatusForbidden {
+				t.Errorf("%q: %d %s", header, w.Code, w.Body)
+			}
+		}
+		if d := heldFor(t, bucket); d < 50*time.Minute || d > time.Hour {
+			t.Fatalf("%q: held for %v now", header, d)
+		}
+	}
+}
+
+func TestThePageAndCurlMayAct(t *testing.T) {
+	for _, header := range [][]string{
+		{}, {"Sec-Fetch-Site", "same-origin", "Origin", "http://localhost:8080"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://localhost:8080"},
+		{"Host", "LocalHost"}, {"Host", "localhost.:80"}, {"Host", "127.0.0.1:6060"}, {"Host", "10.1.2.3"}, {"Host", "[::1]:6060"}, {"Host", "[::1]"}, {"Host", "[fe80::1%25eth0]:80"},
+		{"Host", "dash.example.com"}, {"Host", "DASH.example.COM.:8443"}, {"Host", "port.example"},
+	} {
+		b, bucket := boardOf(t)
+		if w := post(b, "name=github&do=resume", header...); w.Code != http.StatusNoContent || w.Body.Len() > 0 {
+			t.Errorf("%q: %d %s", header, w.Code, w.Body)
+		}
+		if d := heldFor(t, bucket); d != 0 {
+			t.Errorf("%q: held for %v still", header, d)
+		}
+		if w := post(b, "name=github&do=hold&hold=90s", header...); w.Code != http.StatusNoContent {
+			t.Errorf("%q: %d %s", header, w.Code, w.Body)
+		}
+		if d := heldFor(t, bucket); d < time.Minute || d > 90*time.Second {
+			t.Errorf("%q: held for %v, not for 90 s", header, d)
+		}
+	}
+}
+
+// Trap 8, the second half: without Allow nobody acts, wherever the request comes from.
+func TestWithoutAllowNobodyActs(t *testing.T) {
+	b, bucket := boardOf(t)
+	b.Allow = nil
+	for _, header := range [][]string{{}, {"Sec-Fetch-Site", "same-origin"}, {"Host", "127.0.0.1"}} {
+		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=2h", "", "do=jump"} {
+			if w := post(b, form, header...); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "read-only") {
+				t.Errorf("%q %q: %d %s", form, header, w.Code, w.Body)
+			}
+		}
+	}
+	if d := heldFor(t, bucket); d < 50*time.Minute {
+		t.Errorf("held for %v now", d)
+	}
+}
+
+func TestAllowDecides(t *testing.T) {
+	b, bucket := boardOf(t)
+	var asked []Action
+	b.Allow = func(r *http.Request, a Action) error {
+		asked = append(asked, a)
+		if user, _, _ := r.BasicAuth(); user != "root" {
+			return errors.New("<b>only root</b>")
+		}
+		return nil
+	}
+	w := post(b, "name=github&label=&do=hold&hold=2h")
+	if w.Code != http.StatusForbidden || w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Error(w.Code, w.Header(), w.Body)
+	}
+	if d := heldFor(t, bucket); d > time.Hour {
+		t.Errorf("held for %v against Allow", d)
+	}
+	if w := post(b, "name=github&do=hold&hold=2h", "Authorization", "Basic cm9vdDo="); w.Code != http.StatusNoContent {
+		t.Error(w.Code, w.Body)
+	}
+	if d := heldFor(t, bucket); d < 110*time.Minute {
+		t.Errorf("held for %v, not for 2 h", d)
+	}
+	if want := (Action{Name: "github", Do: "hold", Hold: 2 * time.Hour}); len(asked) != 2 || asked[0] != want || asked[1] != want {
+		t.Errorf("Allow was asked for %+v", asked)
+	}
+}
+
+// Trap 28: Allow may look at the board, and act itself.
+func TestAllowIsCalledWithNoLockHeld(t *testing.T) {
+	b, bucket := boardOf(t)
+	b.Allow = func(r *http.Request, a Action) error {
+		done := make(chan struct{})
+		go func() { // another goroutine, so that no lock could be taken twice
+			defer close(done)
+			b.Snapshot(r.Context(), Query{})
+			b.Add("github", bucket)
+			if err := bucket.Resume(r.Context()); err != nil {
+				t.Error(err)
+			}
+			get(b, "/?json")
+		}()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Error("Allow hangs")
+		}
+		return errors.New("no")
+	}
+	if w := post(b, "name=github&do=hold&hold=2h"); w.Code != http.StatusForbidden {
+		t.Error(w.Code, w.Body)
+	}
+}
+
+func TestAPanicOfAllowReachesTheServer(t *testing.T) {
+	b, bucket := boardOf(t)
+	b.Allow = func(*http.Request, Action) error { panic(http.ErrAbortHandler) }
+	func() {
+		defer func() {
+			if r := recover(); r != http.ErrAbortHandler {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		post(b, "name=github&do=resume")
+	}()
+	if heldFor(t, bucket) == 0 {
+		t.Error("it was resumed")
+	}
+	b.Allow = anybody
+	if w := post(b, "name=github&do=resume"); w.Code != http.StatusNoContent {
+		t.Error("afterwards:", w.Code, w.Body)
+	}
+}
+
+func TestWhatIsNoActionIsRefused(t *testing.T) {
+	b, bucket := boardOf(t)
+	b.Allow = func(_ *http.Request, a Action) error {
+		t.Errorf("Allow is asked for %+v", a)
+		return nil
+	}
+	b.Add("keys", nil)
+	AddKeyed(b, "tenants", tenants(t, 10, outbound.PerSecond(1)), func(k string) string { return k })
+	for form, code := range map[string]int{
+		"":                                              http.StatusBadRequest,
+		"name=github":                                   http.StatusBadRequest,
+		"name=github&do=Resume":                         http.StatusBadRequest,
+		"name=github&do=hold":                           http.StatusBadRequest,
+		"name=github&do=hold&hold=0s":                   http.StatusBadRequest,
+		"name=github&do=hold&hold=-1m":                  http.StatusBadRequest,
+		"name=github&do=hold&hold=24h0m0.1s":            http.StatusBadRequest,
+		"name=github&do=hold&hold=99999999h":            http.StatusBadRequest,
+		"name=github&do=hold&hold=60":                   http.StatusBadRequest,
+		"name=github&do=hold&hold=1e9s":                 http.StatusBadRequest,
+		"name=github&do=hold&hold=NaNs":                 http.StatusBadRequest,
+		"name=%zz&do=resume":                            http.StatusBadRequest,
+		"name=gitlab&do=resume":                         http.StatusNotFound,
+		"name=github&label=acme&do=resume":              http.StatusNotFound,
+		"name=keys&do=resume":                           http.StatusNotFound,
+		"name=tenants&do=resume":                        http.StatusNotFound,
+		"name=tenants&label=nobody&do=resume":           http.StatusNotFound,
+		"name=secret+key&do=resume":                     http.StatusNotFound,
+		"do=resume&name=" + strings.Repeat("x", 70_000): http.StatusRequestEntityTooLarge,
+	} {
+		if w := post(b, form); w.Code != code {
+			t.Errorf("%.60q: %d %s, want %d", form, w.Code, w.Body, code)
+		}
+	}
+	for _, kind := range []string{"application/json", "text/plain", "multipart/form-data; boundary=x"} {
+		if w := post(b, "name=github&do=resume", "Content-Type", kind); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", kind, w.Code, w.Body)
+		}
+	}
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/?name=github&do=resume", nil)
+	w := httptest.NewRecorder()
+	if b.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+		t.Errorf("an action in the address: %d", w.Code)
+	}
+	if d := heldFor(t, bucket); d < 50*time.Minute || d > time.Hour {
+		t.Errorf("held for %v now", d)
+	}
+}
+
+// An endless body ends with the limit, not with the sender.
+func TestAnEndlessBodyIsNotRead(t *testing.T) {
+	b, _ := boardOf(t)
+	read := 0
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/", readerFunc(func(p []byte) (int, error) {
+		read += len(p)
+		clear(p)
+		return len(p), nil
+	}))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	if b.ServeHTTP(w, r); w.Code != http.StatusRequestEntityTooLarge || read > 1<<20 {
+		t.Errorf("%d after %d bytes", w.Code, read)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+var _ io.Reader = readerFunc(nil)
+
+// Trap 6: the page sends back the ID that it got, whatever bytes the name has.
+func TestActionsFindHostileNames(t *testing.T) {
+	f := &fake{buckets: map[[2]string]*outbound.Bucket{}}
+	for _, name := range hostileNames {
+		f.buckets[[2]string{name, name}] = heldBucket(t)
+		f.show = func(Query) Snapshot { return Snapshot{Limiters: []Limiter{{Name: name, Label: name}}} }
+		var got Action
+		s := &server{source: f, allow: func(_ *http.Request, a Action) error { got = a; return nil }}
+		id := viewOf(t, s, "/?json").Limiters[0].ID
+		if w := post(s, id+"&do=resume"); w.Code != http.StatusNoContent {
+			t.Errorf("%.40q: %d %s", name, w.Code, w.Body)
+		}
+		if got != (Action{Name: name, Label: name, Do: "resume"}) {
+			t.Errorf("%.40q: Allow is asked for %.80q", name, got)
+		}
+		if heldFor(t, f.buckets[[2]string{name, name}]) != 0 {
+			t.Errorf("%.40q is held still", name)
+		}
+	}
+}
+
+func TestAKeyIsResumedByItsLabel(t *testing.T) {
+	b := &Board{Allow: anybody}
+	k := tenants(t, 10, outbound.PerSecond(1))
+	of := AddKeyed(b, "tenants", k, func(k string) string { return "tenant " + k })
+	var all []*outbound.Bucket
+	for _, key := range []string{"a", "b"} {
+		if _, err := of(key).Acquire(t.Context(), outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Use(key, func(l outbound.Limiter) error {
+			all = append(all, l.(*outbound.Bucket))
+			return l.(*outbound.Bucket).Hold(t.Context(), time.Hour)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w := post(b, url.Values{"name": {"tenants"}, "label": {"tenant b"}, "do": {"resume"}}.Encode()); w.Code != http.StatusNoContent {
+		t.Fatal(w.Code, w.Body)
+	}
+	if heldFor(t, all[0]) == 0 || heldFor(t, all[1]) != 0 {
+		t.Error("held:", heldFor(t, all[0]), heldFor(t, all[1]))
+	}
+}
+
+// hungStore answers nobody until they give up.
+type hungStore struct{}
+
+func (hungStore) Update(ctx context.Context, _ string, _ *leak.Op) (leak.Reply, error) {
+	<-ctx.Done()
+	return leak.Reply{}, ctx.Err()
+}
+
+// awayStore is down.
+type awayStore struct{}
+
+func (awayStore) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
+	return leak.Reply{}, fmt.Errorf("%w: connection refused", leak.ErrAway)
+}
+
+// An action that failed says why, and does not tell the key, which may be a secret.
+func TestAnActionThatFailsSaysWhy(t *testing.T) {
+	bucket, err := outbound.NewSharedBucket(awayStore{}, "secret key", outbound.PerSecond(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Board{Allow: anybody}
+	b.Add("github", bucket)
+	for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=1m"} {
+		w := post(b, form)
+		if text := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(text, "connection refused") || strings.Contains(text, "secret") {
+			t.Errorf("%s: %d %s", form, w.Code, text)
+		}
+	}
+}
+
+// Whoever acts on a shared bucket hears within seconds that its store hangs.
+func TestAnActionDoesNotWaitForAHungStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Board{Allow: anybody}
+		bucket, err := outbound.NewSharedBucket(hungStore{}, "secret key", outbound.PerSecond(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Add("github", bucket)
+		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=1m"} {
+			began := time.Now()
+			if w := post(b, form); w.Code != http.StatusBadGateway || strings.Contains(w.Body.String(), "secret") {
+				t.Errorf("%s: %d %s", form, w.Code, w.Body)
+			}
+			if d := time.Since(began); d > actionTime {
+				t.Errorf("%s: answered after %v", form, d)
+			}
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package watch
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// What counting costs, beside the same decision without a board, with Done:
+//
+//	go test -run - -bench 'Decision|Transport' -count 7 ./outbound/watch
+func BenchmarkDecision(b *testing.B) {
+	var board Board
+	wide, full := bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), bucket(b, outbound.PerHour(1))
+	_, _ = full.Acquire(bg, outbound.Cost{1})
+	for _, l := range []struct {
+		name string
+		outbound.Limiter
+	}{{"admitted/bare", wide}, {"admitted/board", board.Add("wide", wide)}, {"refused/bare", full}, {"refused/board", board.Add("full", full)}} {
+		b.Run(l.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if p, err := l.Acquire(bg, outbound.Cost{1}); err == nil {
+					p.Done()
+				}
+			}
+		})
+	}
+}
+
+// instant answers at once.
+type instant struct{ resp *http.Response }
+
+func (i instant) RoundTrip(*http.Request) (*http.Response, error) { return i.resp, nil }
+
+func BenchmarkTransport(b *testing.B) {
+	var board Board
+	wide := bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})
+	for _, l := range []struct {
+		name string
+		outbound.Limiter
+	}{{"bare", wide}, {"board", board.Add("wide", wide)}} {
+		b.Run(l.name, func(b *testing.B) {
+			resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}, Body: io.NopCloser(nil)}
+			rt := &transport.Transport{Base: instant{resp}, Limiter: l}
+			req, err := http.NewRequestWithContext(bg, http.MethodGet, "https://api.example.com/", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := rt.RoundTrip(req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// A look at fifty rows among many keys, all of them in use, and a scrape of a hundred limiters.
+func BenchmarkLook(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprint("keys/", n), func(b *testing.B) {
+			var board Board
+			of := AddKeyed(&board, "tenants", tenants(b, n, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), nil)
+			for i := range n {
+				if _, err := of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1 + float64(i%977)/1000}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				jsonOf(b, board.Snapshot(bg, Query{}))
+			}
+		})
+	}
+	b.Run("scrape", func(b *testing.B) {
+		var board Board
+		for i := range 100 {
+			_, _ = board.Add(fmt.Sprint("api ", i), bucket(b, outbound.PerSecond(1))).Acquire(bg, outbound.Cost{1})
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			board.prometheus(bg)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+// Package watch shows limiters while they work: a page for people, numbers for Prometheus, lines for a log.
+//
+//	var board watch.Board
+//	limiter := board.Add("github", queue.New(bucket, queue.Config{})) // use the result
+//	http.Handle("/debug/dripfeed", &board)
+//	http.Handle("/metrics", board.Metrics())
+//	defer bucket.Changes(watch.Log(slog.With("limiter", "github")))()
+//
+// A [Board] answers what an operator asks: how full the limits are, who waits and for how long, what was refused and by
+// whom, why nothing goes and until when, how fast calls go, which limit binds, what the API says is left of its quota
+// and how much of that somebody else uses, which of many keys are in trouble, and whether a store is away.
+//
+// # Whose numbers
+//
+// What is counted (calls, waits, units, refusals) is this process's. Prometheus adds the processes up. Levels, holds and
+// speeds of a shared bucket are everybody's, and as old as [Limiter.AsOf] says. The counts begin when a limiter is added,
+// and never go back.
+//
+// # Metrics
+//
+//	dripfeed_calls_total{limiter, result, error_type}    calls that asked: admitted, refused, failed, cancelled
+//	dripfeed_calls_without_room_total{limiter, limit}    the refused, by the limit that had no room
+//	dripfeed_call_wait_time_seconds{limiter}             histogram of the waits of admitted calls, 1 ms to 1 h
+//	dripfeed_calls_waiting, _oldest_wait_seconds         {limiter}: of a queue, now
+//	dripfeed_units_total{limiter, unit}                  units that admitted calls took, before they were settled
+//	dripfeed_limit_level, _capacity, _leak_rate          {limiter, limit}; a limit made by outbound.Per has capacity 1
+//	dripfeed_refusals_total{limiter, reason}             calls that the API has refused
+//	dripfeed_hold_remaining_seconds{limiter, reason}     for how long no call goes
+//	dripfeed_hold_time_seconds_total, dripfeed_speed     {limiter}
+//	dripfeed_keys{limiter}                               limiters of an outbound.Keyed
+//	dripfeed_api_limit, _remaining, _reset_seconds       {limiter, policy, unit}: what the API has told, until its reset
+//	dripfeed_api_others_ratio                            the part that somebody else has used, about
+//	dripfeed_queue_late_total{limiter}                   places that passed unused, because the process was late
+//	dripfeed_store_away, _trips_total, _operations_total {store}: trips, and the operations that shared them
+//	dripfeed_store_trip_time_seconds{store}              histogram
+//	dripfeed_store_repeats_total, _failures_total        {store}
+//
+// A label is a name from the program, a limit's or a policy's, and never a key, a URL or a host. However many keys there
+// are, they are one series, which tells of no level, queue, hold or speed. While a store does not answer, nothing is told
+// of the levels, the hold and the speed that it keeps. A program with a Prometheus registry, or with OpenTelemetry, finds
+// the same numbers in package otel beside this one.
+//
+// Package transport reads what the API tells from its responses. How much of a quota somebody else uses is its limit,
+// less what the API says remains, less what this process has sent since the quota's window began. It can be wrong by as
+// many calls as are in progress, and it counts other processes of this program as somebody else. The Board does not
+// tell it of a quota that counts no requests, of one whose windows are shorter than ten seconds, or of one whose reset
+// moves with each call, as that of a leaky bucket does. Nor does it for a Keyed, whose keys may have a quota each.
+// To find what none of n processes has sent, add up dripfeed_api_others_ratio of all of them, and subtract n-1 times the
+// part of the quota that is used: the alerts of examples/watch do so in PromQL.
+//
+// # What it costs
+//
+// An admitted call costs two readings of the clock and some counters, and no allocation. A look at the page makes one
+// trip for each shared limiter that it shows, once a second however many people look, and none while nobody looks. It
+// leaves the buckets as they are. Of a Keyed it glances at each key, and asks those that it shows. A walk over 100 000 keys
+// takes some milliseconds. The next walk begins a hundred times that long after it; until then a look asks only the
+// keys that the last walk has found.
+package watch

@@ -1,0 +1,267 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// AddKeyed counts the calls of all keys of k under one name, and shows those keys that are in trouble. The result
+// returns the limiter of a key, as [outbound.Keyed.For] does: use it instead. A label is what the page calls a key;
+// it must not be a secret. nil: sixteen hexadecimal digits, which are others in each process and do not reveal the key.
+// Actions are for keys that share their label with no other.
+//
+// However many keys there are, metrics have one series. Of buckets in this process the page finds the fullest; of
+// shared ones, whose state is elsewhere, it shows those that were refused most often lately.
+func AddKeyed[K comparable](b *Board, name string, k *outbound.Keyed[K], label func(K) string) func(K) outbound.Limiter {
+	if label == nil {
+		seed := maphash.MakeSeed()
+		label = func(key K) string {
+			if key != key { // as NaN is
+				return "?"
+			}
+			return fmt.Sprintf("%016x", maphash.Comparable(seed, key))
+		}
+	}
+	set := &keyedSet[K]{keyed: k, label: func(key K) string {
+		return cmp.Or(label(key), "(no label)") // an empty one would look like all keys
+	}}
+	s, _ := b.show(name, nil, set)
+	return func(key K) outbound.Limiter {
+		l := &limiterOfKey[K]{own: ofKey[K]{set, key}}
+		l.counted = counted{limiter: &l.own, meter: &s.meter, board: b, name: name}
+		return l
+	}
+}
+
+// limiterOfKey is the limiter of a key with its counters, in one piece.
+type limiterOfKey[K comparable] struct {
+	counted
+	own ofKey[K]
+}
+
+// Idle is true: forgetting it loses nothing, as with what [outbound.Keyed.For] returns.
+func (*limiterOfKey[K]) Idle() bool { return true }
+
+// ofKey is the limiter of a key. It notes refusals.
+type ofKey[K comparable] struct {
+	set *keyedSet[K]
+	key K
+}
+
+func (o *ofKey[K]) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	p, err := o.set.keyed.Acquire(ctx, o.key, c)
+	if err != nil && errors.Is(err, outbound.ErrThrottled) {
+		o.set.refused.note(o.key, now())
+	}
+	return p, err
+}
+
+// keys is a set of limiters by keys, whatever the keys are.
+type keys interface {
+	len() int
+	// worst returns the limiters of the keys that are most worth showing, at most n, whose label the filter
+	// takes, and how many more it takes.
+	worst(n int, filter func(label string) bool) (all []keyRow, more int)
+	// find returns the limiter of the one key with a label; nil: there is none, or there are several.
+	find(label string) outbound.Limiter
+}
+
+// keyRow is one key.
+type keyRow struct {
+	label   string
+	limiter outbound.Limiter
+	full    float64 // how full it is, above 1 if it is refused
+}
+
+type keyedSet[K comparable] struct {
+	keyed   *outbound.Keyed[K]
+	label   func(K) string
+	refused refusedKeys[K]
+	found   atomic.Pointer[walk[K]]
+}
+
+// walk is what a look at all keys has found.
+type walk[K comparable] struct {
+	until time.Duration // when it is time for another
+	n     int           // it has looked for so many
+	best  []candidate[K]
+	more  int
+}
+
+// rests is how many times as long as a walk takes there is none after it: looks at very many keys take a hundredth of
+// a processor, however many people look. Meanwhile those that the walk has found are looked at anew.
+const rests = 100
+
+func (s *keyedSet[K]) len() int { return s.keyed.Len() }
+
+// find looks at all keys, for an action.
+func (s *keyedSet[K]) find(label string) (found outbound.Limiter) {
+	var of K
+	for key, l := range s.keyed.All() { // which may yield a key twice
+		if (found == nil || key != of) && s.label(key) == label {
+			if found != nil {
+				return nil
+			}
+			found, of = l, key
+		}
+	}
+	return found
+}
+
+// candidate is a key that may be among the worst.
+type candidate[K comparable] struct {
+	key     K
+	limiter outbound.Limiter
+	full    float64
+}
+
+func (s *keyedSet[K]) worst(n int, filter func(string) bool) (all []keyRow, more int) {
+	refused, begin := s.refused.counts(now()), now()
+	w := s.found.Load()
+	if filter != nil || w == nil || n > w.n || begin >= w.until {
+		w = &walk[K]{n: n}
+		w.best, w.more = s.walk(n, refused, filter)
+		if w.until = now() + rests*(now()-begin); filter == nil {
+			s.found.Store(w)
+		}
+	} else {
+		w = &walk[K]{best: slices.Clone(w.best), more: w.more}
+		for i := range w.best {
+			w.best[i].full = troubled(w.best[i].limiter, refused[w.best[i].key])
+		}
+		slices.SortStableFunc(w.best, func(a, b candidate[K]) int { return cmp.Compare(a.full, b.full) })
+		if less := len(w.best) - n; less > 0 {
+			w.best, w.more = w.best[less:], w.more+less
+		}
+	}
+	for _, c := range slices.Backward(w.best) {
+		all = append(all, keyRow{s.label(c.key), c.limiter, c.full})
+	}
+	return all, w.more
+}
+
+// walk looks at all keys. It returns those that are most worth showing, the first last.
+func (s *keyedSet[K]) walk(n int, refused map[K]uint64, filter func(string) bool) (best []candidate[K], more int) {
+	for key, l := range s.keyed.All() {
+		if filter != nil && !filter(s.label(key)) {
+			continue
+		}
+		full := troubled(l, refused[key])
+		if len(best) >= n {
+			if more++; n == 0 || full <= best[0].full {
+				continue
+			}
+			best = slices.Delete(best, 0, 1)
+		}
+		i, _ := slices.BinarySearchFunc(best, full, func(c candidate[K], full float64) int {
+			if c.full < full {
+				return -1
+			}
+			return 1
+		})
+		best = slices.Insert(best, i, candidate[K]{key, l, full})
+	}
+	return best, more
+}
+
+// troubled is how full a limiter is that was refused so many times lately: then it comes before others that are full.
+func troubled(l outbound.Limiter, refused uint64) float64 {
+	full := fullness(l)
+	if refused > 0 {
+		full = max(full, 1) + float64(refused)/(1+float64(refused))
+	}
+	return full
+}
+
+// fullness is how full a limiter is, as far as this process knows without a trip: calls that wait are more than full,
+// and a hold is more than that.
+func fullness(l outbound.Limiter) (full float64) {
+	if b, ok := l.(*outbound.Bucket); ok { // as most keys have it
+		full, _ = b.Glance()
+		return min(full, 5)
+	}
+	l = inner(l)
+	if b := bucketIn(l); b != nil {
+		full, _ = b.Glance()
+	}
+	if q, ok := l.(interface{ Len() int }); ok {
+		if n := q.Len(); n > 0 {
+			full = max(full, 3+float64(n)/(1+float64(n)))
+		}
+	}
+	return min(full, 5)
+}
+
+// mostRefused is how many keys are remembered that were refused.
+const mostRefused = 32
+
+// refusedKeys counts the refusals of the keys that are refused most, about: a key that is new takes the place of the
+// one with the fewest, and its count, as space-saving does. Each minute halves the counts.
+type refusedKeys[K comparable] struct {
+	mu   sync.Mutex
+	keys []refusedKey[K]
+	aged time.Duration // when the counts were halved last
+}
+
+type refusedKey[K comparable] struct {
+	key   K
+	times uint64
+}
+
+// ageLocked halves the counts for each minute that has passed, and forgets who has none left.
+func (r *refusedKeys[K]) ageLocked(at time.Duration) {
+	minutes := (at - r.aged) / time.Minute
+	if minutes <= 0 {
+		return
+	}
+	r.aged += minutes * time.Minute
+	r.keys = slices.DeleteFunc(r.keys, func(k refusedKey[K]) bool { return k.times>>min(minutes, 63) == 0 })
+	for i := range r.keys {
+		r.keys[i].times >>= min(minutes, 63)
+	}
+}
+
+func (r *refusedKeys[K]) note(key K, at time.Duration) {
+	if key != key {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ageLocked(at)
+	least := 0
+	for i := range r.keys {
+		if r.keys[i].key == key {
+			r.keys[i].times++
+			return
+		}
+		if r.keys[i].times < r.keys[least].times {
+			least = i
+		}
+	}
+	if len(r.keys) < mostRefused {
+		r.keys = append(r.keys, refusedKey[K]{key, 1})
+		return
+	}
+	r.keys[least].key = key
+	r.keys[least].times++
+}
+
+func (r *refusedKeys[K]) counts(at time.Duration) map[K]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ageLocked(at)
+	all := make(map[K]uint64, len(r.keys))
+	for _, k := range r.keys {
+		all[k.key] = k.times
+	}
+	return all
+}

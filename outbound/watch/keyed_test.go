@@ -1,0 +1,136 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// The limiter of a key works as that of For: a Keyed around it may drop it, and it costs one allocation.
+func TestTheLimiterOfAKeyIsAsForReturnsIt(t *testing.T) {
+	var b Board
+	of := AddKeyed(&b, "tenants", tenants(t, 10, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), nil)
+	if i, ok := of("a").(idler); !ok || !i.Idle() {
+		t.Error("it is not idle")
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		p, err := of("a").Acquire(bg, outbound.Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Done()
+	}); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+	if c := b.Snapshot(bg, Query{Names: true}).Limiters[0].Calls; c.Admitted != 101 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Of shared buckets, whose state is elsewhere, the keys come first that were refused lately, and not those whose
+// callers have left, or that were refused long ago.
+func TestKeysThatAreRefusedLatelyComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			if key == "failing" {
+				return limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+					return outbound.Permit{}, context.Canceled
+				}), nil
+			}
+			return outbound.NewBucket(key, outbound.PerHour(1))
+		}}
+		of := AddKeyed(&b, "tenants", keyed, func(key string) string { return key })
+		ask := func(key string, times int) {
+			for range times {
+				_, _ = of(key).Acquire(bg, outbound.Cost{1})
+			}
+		}
+		first := func() string { return b.Snapshot(bg, Query{Rows: 2}).Limiters[1].Label }
+		ask("failing", 100)
+		ask("former", 1000)
+		if got := first(); got != "former" {
+			t.Errorf("first comes %q", got)
+		}
+		time.Sleep(30 * time.Minute)
+		ask("new", 3)
+		if got := first(); got != "new" {
+			t.Errorf("first comes %q, which was refused half an hour ago", got)
+		}
+		if n := len(b.shown[0].keyed.(*keyedSet[string]).refused.counts(now())); n != 1 {
+			t.Errorf("%d keys are remembered", n)
+		}
+	})
+}
+
+// Keys that share a label are shown, and an action finds none of them: it could be the wrong one. A key without a
+// label does not look like all keys.
+func TestLabelsThatCollide(t *testing.T) {
+	var b Board
+	of := AddKeyed(&b, "tenants", tenants(t, 10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
+	for _, key := range []string{"acme1", "acme2", "other7", "5"} {
+		_, _ = of(key).Acquire(bg, outbound.Cost{1})
+	}
+	s := b.Snapshot(bg, Query{})
+	all := 0
+	for _, l := range s.Limiters {
+		if l.Label == "" {
+			all++
+		}
+	}
+	if len(s.Limiters) != 5 || all != 1 {
+		t.Errorf("%d rows, %d of them for all keys", len(s.Limiters), all)
+	}
+	if b.bucketOf("tenants", "acme") != nil {
+		t.Error("an action finds one of two keys with the same label")
+	}
+	if got := b.bucketOf("tenants", "other"); got == nil || got.Key() != "other7" {
+		t.Errorf("an action finds %v", got)
+	}
+}
+
+// However many keys are full, a name of the program keeps its row.
+func TestKeysLeaveRoomForNames(t *testing.T) {
+	var b Board
+	for i := range 5 {
+		b.Add(fmt.Sprint("api ", i), bucket(t, outbound.PerSecond(1)))
+	}
+	of := AddKeyed(&b, "tenants", tenants(t, 200, outbound.PerHour(1)), nil)
+	for i := range 200 {
+		_, _ = of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1})
+	}
+	for _, rows := range []int{50, 8, 4} {
+		s := b.Snapshot(bg, Query{Rows: rows})
+		names := 0
+		for _, l := range s.Limiters {
+			if l.Label == "" {
+				names++
+			}
+		}
+		if want := min(6, rows/2); len(s.Limiters) != rows || names < want || names == rows || s.Hidden != 206-rows {
+			t.Errorf("of %d rows %d are names, want %d; %d are hidden", len(s.Limiters), names, want, s.Hidden)
+		}
+	}
+}
+
+// A row that stands for keys tells no number of a queue or a hold of its own.
+func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
+	var b Board
+	of := AddKeyed(&b, "tenants", tenants(t, 5, outbound.PerSecond(1)), nil)
+	_, _ = of("a").Acquire(bg, outbound.Cost{1})
+	text := string(b.prometheus(bg))
+	for _, none := range []string{"calls_waiting{", "oldest_wait_seconds{", "queue_late_total{", "hold_time_seconds_total{"} {
+		if strings.Contains(text, none) {
+			t.Errorf("a metric tells %s of all keys", none)
+		}
+	}
+	if !strings.Contains(text, `dripfeed_keys{limiter="tenants"} 1`) {
+		t.Error("no number of keys")
+	}
+}

@@ -1,0 +1,252 @@
+package watch
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// get asks a handler for a page of http://localhost:8080.
+func get(h http.Handler, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost:8080"+target, nil))
+	return w
+}
+
+// viewOf is the data that a handler has for a page.
+func viewOf(t *testing.T, h http.Handler, target string) (v view) {
+	t.Helper()
+	w := get(h, target)
+	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+		t.Fatalf("%s: %d %s: %s", target, w.Code, w.Header().Get("Content-Type"), w.Body)
+	}
+	// Explanations are written only.
+	text := regexp.MustCompile(`"Explain":\{`).ReplaceAll(w.Body.Bytes(), []byte(`"Explained":{`))
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(target, ": ", err)
+	}
+	return v
+}
+
+// Trap 4: other packages that serve pages of this kind open them to whoever reaches the program's default mux.
+func TestImportingWatchRegistersNothing(t *testing.T) {
+	for _, path := range []string{"/", "/debug/dripfeed", "/debug/vars", "/debug/pprof/", "/metrics"} {
+		if _, pattern := http.DefaultServeMux.Handler(httptest.NewRequest(http.MethodGet, path, nil)); pattern != "" {
+			t.Errorf("%s is served: %s", path, pattern)
+		}
+	}
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := false
+	for _, path := range strings.Fields(string(out)) {
+		if path == "expvar" || path == "net/http/pprof" {
+			t.Error(path, "is reached")
+		}
+		if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") && !strings.HasPrefix(path, "github.com/dripfeed/dripfeed/") {
+			t.Error(path, "is neither in the standard library nor here")
+		}
+		seen = seen || path == "github.com/dripfeed/dripfeed/outbound/watch"
+	}
+	if !seen {
+		t.Error("go list has not listed this package")
+	}
+}
+
+// Trap 5: one address, wherever it is, without a redirect. In a browser TestPageInChromium sees what it asks for.
+func TestThePageWorksWhereverItIsMounted(t *testing.T) {
+	var b Board
+	b.Add("github", outbound.Must(outbound.NewBucket("k", outbound.PerSecond(1))))
+	mux := http.NewServeMux()
+	mux.Handle("/x", &b)
+	mux.Handle("/y/", &b)
+	mux.Handle("/z/", http.StripPrefix("/z", &b))
+	mux.Handle("/w/", http.StripPrefix("/w/", &b)) // which leaves an empty path
+	for _, path := range []string{"/x", "/y/", "/y/deeper", "/z/", "/w/"} {
+		if w := get(mux, path+"?theme=none"); w.Code != http.StatusOK || w.Body.String() != page || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+			t.Errorf("%s: %d %v", path, w.Code, w.Header())
+		}
+		if v := viewOf(t, mux, path+"?json"); len(v.Limiters) != 1 || v.Limiters[0].Name != "github" || v.Limiters[0].ID != "label=&name=github" {
+			t.Errorf("%s: %+v", path, v.Limiters)
+		}
+	}
+	for _, address := range regexp.MustCompile(`\b(?:src|href|action|url)\s*[=(]\s*["']?([^"')\s>]+)|https?://[^'"\s]+`).FindAllStringSubmatch(page, -1) {
+		if !strings.HasPrefix(address[1], "data:") && !strings.HasPrefix(address[0], "http://www.w3.org/2000/svg") {
+			t.Error("the page names another address:", address[0])
+		}
+	}
+}
+
+func TestOnlyThePagesMethodsAreServed(t *testing.T) {
+	f := &fake{}
+	site := httptest.NewServer(allowed(f))
+	defer site.Close()
+	for _, method := range []string{http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch, "BREW"} {
+		for _, query := range []string{"", "?json"} {
+			r, err := http.NewRequest(method, site.URL+query, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			code, allow := http.StatusMethodNotAllowed, "GET, HEAD, POST"
+			if method == http.MethodHead {
+				code, allow = http.StatusOK, ""
+			}
+			if resp.StatusCode != code || resp.Header.Get("Allow") != allow {
+				t.Errorf("%s %s: %d, Allow: %q", method, query, resp.StatusCode, resp.Header.Get("Allow"))
+			}
+		}
+	}
+	if len(f.asked) != 0 {
+		t.Errorf("%d looks at the limiters, of which nobody sees anything", len(f.asked))
+	}
+}
+
+// Whatever the answer is, no browser keeps it, frames it, or runs anything in it that is not in page.html.
+func TestEveryAnswerIsLockedDown(t *testing.T) {
+	s := allowed(&fake{})
+	for _, r := range []*http.Request{
+		httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRequest(http.MethodGet, "/?json", nil),
+		httptest.NewRequest(http.MethodPost, "http://localhost/", strings.NewReader("do=<script>")), httptest.NewRequest(http.MethodPost, "http://example.com/", nil),
+		httptest.NewRequest(http.MethodPut, "/", nil),
+	} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		h := w.Header()
+		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, h)
+		}
+		if w.Code >= 400 && h.Get("Content-Type") != "text/plain; charset=utf-8" {
+			t.Errorf("%s %s: %d as %s", r.Method, r.URL, w.Code, h.Get("Content-Type"))
+		}
+		policy := h.Get("Content-Security-Policy")
+		for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'", "script-src 'sha256-", "style-src 'sha256-"} {
+			if !strings.Contains(policy, part) {
+				t.Errorf("%s %s: the policy lacks %s: %s", r.Method, r.URL, part, policy)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
+			t.Errorf("%s %s: %s", r.Method, r.URL, policy)
+		}
+	}
+	for _, element := range []string{"<style>", "<script>"} {
+		if strings.Count(page, element) != 1 {
+			t.Errorf("the policy names one %s, and the page has %d", element, strings.Count(page, element))
+		}
+	}
+	for _, sink := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=", " onclick="} {
+		if strings.Contains(page, sink) {
+			t.Errorf("the page has %q", sink)
+		}
+	}
+}
+
+// Trap 6: names are bytes that anybody may have chosen.
+func TestHostileNamesBreakNoJSON(t *testing.T) {
+	var all Snapshot
+	for _, name := range hostileNames {
+		all.Limiters = append(all.Limiters, hostileRow(name))
+		all.Stores = append(all.Stores, Store{Name: name, Err: name})
+		all.Events = append(all.Events, Event{Name: name, Kind: name, Words: name})
+	}
+	s := allowed(&fake{show: func(Query) Snapshot { return all }})
+	if body := get(s, "/?json").Body.Bytes(); bytes.ContainsAny(body, "<>\x00\u2028") {
+		t.Error("the JSON has markup that is not escaped")
+	}
+	v := viewOf(t, s, "/?json")
+	if len(v.Limiters) != len(hostileNames) {
+		t.Fatalf("%d rows of %d", len(v.Limiters), len(hostileNames))
+	}
+	ids := map[string]bool{}
+	for i, name := range hostileNames {
+		if want := strings.ToValidUTF8(name, "\ufffd"); len(v.Limiters[i].Name) < len(want) {
+			t.Errorf("%q is %q", name, v.Limiters[i].Name)
+		}
+		form, err := url.ParseQuery(v.Limiters[i].ID)
+		if err != nil || form.Get("name") != name || form.Get("label") != name {
+			t.Errorf("%q has the ID %q: %v", name, v.Limiters[i].ID, err)
+		}
+		ids[v.Limiters[i].ID] = true
+	}
+	if len(ids) != len(hostileNames) {
+		t.Errorf("%d names, %d IDs", len(hostileNames), len(ids))
+	}
+}
+
+func TestTheQueryIsTheAddress(t *testing.T) {
+	f := &fake{}
+	s := &server{source: f}
+	for target, want := range map[string]Query{
+		"/?json":                              {},
+		"/?json=1&q=acme&rows=200":            {Search: "acme", Rows: 200},
+		"/?q=%ff%3Cimg&json&rows=ten":         {Search: "\xff<img"},
+		"/?json&rows=-1":                      {Rows: -1},
+		"/?json&rows=99999999999999999999999": {Rows: 1<<63 - 1}, // a Board shows a thousand at most
+	} {
+		f.asked = nil
+		viewOf(t, s, target)
+		if len(f.asked) != 1 || f.asked[0] != want {
+			t.Errorf("%s asks for %+v, want %+v", target, f.asked, want)
+		}
+	}
+}
+
+// Trap 8, the first half: who may not act sees no button, and is told why.
+func TestWhoMayNotActSeesNoButton(t *testing.T) {
+	f := &fake{show: func(Query) Snapshot { return office(time.Now()) }}
+	for _, c := range []struct {
+		s    *server
+		host string
+		why  string
+	}{
+		{&server{source: f}, "localhost", "Board.Allow"},
+		{allowed(f), "dash.example.com", "Board.Hosts"},
+		{&server{source: f, allow: anybody, hosts: []string{"dash.example.com"}}, "dash.example.com", ""},
+		{allowed(f), "127.0.0.1:6060", ""},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+c.host+"/?json", nil)
+		w := httptest.NewRecorder()
+		c.s.ServeHTTP(w, r)
+		body := w.Body.String()
+		if has := strings.Contains(body, `"resume"`); has != (c.why == "") {
+			t.Errorf("%s: buttons: %t", c.host, has)
+		}
+		var v struct{ ReadOnly string }
+		if err := json.Unmarshal([]byte(body), &v); err != nil || !strings.Contains(v.ReadOnly, c.why) || (c.why == "") != (v.ReadOnly == "") {
+			t.Errorf("%s: %q %v", c.host, v.ReadOnly, err)
+		}
+	}
+}
+
+// A Board that shows what JSON cannot say answers with an error, and not with half of it.
+func TestWhatJSONCannotSayIsAnError(t *testing.T) {
+	nan := 0.0
+	f := &fake{show: func(Query) Snapshot { return Snapshot{Limiters: []Limiter{{Name: "a", Speed: nan / nan}}} }}
+	if w := get(&server{source: f}, "/?json"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "{") {
+		t.Error(w.Code, w.Body)
+	}
+}
+
+// What a page costs whoever loads it.
+func TestThePageIsSmall(t *testing.T) {
+	if len(page) > 30_000 {
+		t.Errorf("page.html has %d bytes", len(page))
+	}
+	if !strings.HasPrefix(page, "<!doctype html>") {
+		t.Error("page.html is no plain HTML")
+	}
+}

@@ -1,0 +1,277 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// question asks something of a board, in virtual time.
+func question(t *testing.T, words string, f func(t *testing.T, b *Board)) {
+	t.Run(words, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, new(Board)) })
+	})
+}
+
+// called returns the row of a name.
+func called(t *testing.T, b *Board, name string) *Limiter {
+	t.Helper()
+	s := b.Snapshot(bg, Query{})
+	for i := range s.Limiters {
+		if s.Limiters[i].Name == name && s.Limiters[i].Label == "" {
+			return &s.Limiters[i]
+		}
+	}
+	t.Fatalf("no row of %s", name)
+	return nil
+}
+
+// tells checks that the metrics have these lines.
+func tells(t *testing.T, b *Board, lines ...string) {
+	t.Helper()
+	text := string(b.prometheus(bg))
+	for _, line := range lines {
+		if !strings.Contains(text, "\ndripfeed_"+line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+}
+
+// go1 has one call go, and returns its permit.
+func go1(t *testing.T, l outbound.Limiter) outbound.Permit {
+	t.Helper()
+	p, err := l.Acquire(bg, outbound.Cost{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// wait has n calls wait until stop.
+func wait(l outbound.Limiter, n int) (stop func()) {
+	ctx, cancel := context.WithCancel(bg)
+	for range n {
+		go func() { _, _ = l.Acquire(ctx, outbound.Cost{1}) }()
+	}
+	synctest.Wait()
+	return func() { cancel(); synctest.Wait() }
+}
+
+// What operators ask.
+func TestQuestionsOfAnOperator(t *testing.T) {
+	question(t, "how full is it now", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 0.001, Name: "burst"}, outbound.PerMinute(30).Of(0, "minute").Burst(30)))
+		paced := b.Add("paced", queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
+		for range 7 {
+			go1(t, l)
+			go1(t, paced)
+		}
+		if is := called(t, b, "api").Limits[0]; math.Abs(is.Level-7) > 0.01 || is.Capacity != 10 {
+			t.Errorf("%+v", is)
+		}
+		// A level of 1 of 1 says nothing: the calls in the window do.
+		if is := called(t, b, "paced").Limits[0]; is.Used < 5.5 || is.Used > 7 || is.Of != 10 || is.Window != time.Second {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `limit_capacity{limiter="api",limit="burst"} 10`)
+	})
+	question(t, "who waits, and for how long", func(t *testing.T, b *Board) {
+		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(1)), queue.Config{}))
+		go1(t, l)
+		stop := wait(l, 3)
+		time.Sleep(20 * time.Second)
+		if is := called(t, b, "api"); is.Waiting != 3 || is.Oldest != 20*time.Second || is.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20s." {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `calls_waiting{limiter="api"} 3`, `calls_oldest_wait_seconds{limiter="api"} 20`)
+		time.Sleep(41 * time.Second)
+		stop()
+		if is := called(t, b, "api"); is.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.WaitTime < 59*time.Second {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `call_wait_time_seconds_bucket{limiter="api",le="10"} 1`, `call_wait_time_seconds_bucket{limiter="api",le="300"} 2`)
+	})
+	question(t, "which share was used in the last minute and hour", func(t *testing.T, b *Board) {
+		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(60), outbound.Window(100, time.Hour).Of(0, "hour"), outbound.Window(1e6, time.Hour).Of(1, "tokens")), queue.Config{}))
+		for range 40 {
+			if _, err := l.Acquire(bg, outbound.Cost{1, 250}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is := called(t, b, "api")
+		if used, hour, tokens := is.Limits[0], is.Limits[1], is.Limits[2]; math.Abs(used.Used-40) > 1 || used.Of != 60 || hour.Level != 40 || hour.Capacity != 100 || tokens.Level != 10_000 {
+			t.Errorf("%+v", is.Limits)
+		}
+		sum := uint64(0)
+		for _, s := range is.Minute.Seconds {
+			sum += s.Admitted
+		}
+		if sum != 40 {
+			t.Errorf("%d calls in the last minute", sum)
+		}
+		tells(t, b, `units_total{limiter="api",unit="0"} 40`, `units_total{limiter="api",unit="1"} 10000`)
+	})
+	question(t, "what was refused or held, and why", func(t *testing.T, b *Board) {
+		one := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 0.001})
+		l := b.Add("api", one)
+		var log lines
+		defer one.Changes(Log(log.logger().With("limiter", "api")))()
+		p := go1(t, l)
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: outbound.ReasonQuota})
+		p.Done()
+		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		is := called(t, b, "api")
+		if is.Refusals["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API says that the quota is used up") {
+			t.Errorf("%+v", is)
+		}
+		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != outbound.CauseHold {
+			t.Errorf("held for %v: %v", is.HeldFor, is.Words)
+		}
+		tells(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)
+		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="calls are held" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
+			t.Errorf("%q", all)
+		}
+		if e := b.Snapshot(bg, Query{}).Events; len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "(quota)") {
+			t.Errorf("%+v", e)
+		}
+	})
+	question(t, "how fast is it", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}))
+		tells(t, b, `speed{limiter="api"} 1`)
+		for range 2 {
+			p := go1(t, l)
+			p.Done()
+			p.Refused(time.Second)
+			time.Sleep(2 * time.Second)
+		}
+		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the speed") || !strings.Contains(is.Words, "slowed to") {
+			t.Errorf("%+v", is)
+		}
+	})
+	question(t, "what does each worker get", func(t *testing.T, b *Board) {
+		store := &watchedStore{Memory: leak.NewMemory()}
+		other := new(Board) // of another process
+		one, two := b.Add("api", shared(t, store, "k", outbound.Window(10, time.Hour))), other.Add("api", shared(t, store, "k", outbound.Window(10, time.Hour)))
+		for i := range 10 {
+			go1(t, map[bool]outbound.Limiter{true: one, false: two}[i < 7])
+		}
+		tells(t, b, `calls_total{limiter="api",result="admitted",error_type=""} 7`)
+		tells(t, other, `calls_total{limiter="api",result="admitted",error_type=""} 3`)
+		if is := called(t, other, "api"); !is.Shared || is.Limits[0].Level != 10 || is.Calls.Admitted != 3 {
+			t.Errorf("%+v", is)
+		}
+	})
+	question(t, "which limit binds", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Window(10, time.Second).Of(0, "per second"), outbound.Window(3, time.Hour).Of(0, "per hour")))
+		for range 3 {
+			go1(t, l)
+		}
+		_, err := l.Acquire(bg, outbound.Cost{1})
+		var full *outbound.ThrottledError
+		if !errors.As(err, &full) || full.Limit != "per hour" {
+			t.Error(err)
+		}
+		is := called(t, b, "api")
+		if is.Explain.Limit != "per hour" || is.Limits[0].Binding || !is.Limits[1].Binding || !strings.Contains(is.Words, `would wait 1h for limit "per hour"`) {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `calls_without_room_total{limiter="api",limit="per hour"} 1`)
+	})
+	question(t, "when is it empty", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 0.1}))
+		for range 6 {
+			go1(t, l)
+		}
+		if is := called(t, b, "api").Limits[0]; is.EmptyIn.Round(time.Second) != time.Minute {
+			t.Errorf("%+v", is)
+		}
+		line := b.Add("line", queue.New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1}), queue.Config{}))
+		go1(t, line)
+		stop := wait(line, 5)
+		if is := called(t, b, "line"); is.Explain.Ahead != 5 || is.Explain.Wait.Round(time.Second) != time.Minute || is.Explain.Booked <= 0 || is.Explain.Booked > time.Minute {
+			t.Errorf("%v", is.Words)
+		}
+		stop()
+	})
+	question(t, "which of very many keys are hottest", func(t *testing.T, b *Board) {
+		of := AddKeyed(b, "tenants", tenants(t, 3000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string { return "tenant " + key })
+		for i := range 3000 {
+			go1(t, of(strconv.Itoa(i)))
+		}
+		for range 8 {
+			go1(t, of("77"))
+		}
+		for range 20 {
+			_, _ = of("1234").Acquire(bg, outbound.Cost{5})
+		}
+		s := b.Snapshot(bg, Query{Rows: 3})
+		var names []string
+		for _, l := range s.Limiters {
+			names = append(names, l.Label)
+		}
+		if got := fmt.Sprintf("%q", names); s.Hidden != 2998 || !strings.Contains(got, `"tenant 1234" "tenant 77"`) {
+			t.Errorf("%s, and %d are hidden", got, s.Hidden)
+		}
+		if s := b.Snapshot(bg, Query{Search: "tenant 77", Rows: 100}); len(s.Limiters) != 11 || s.Limiters[0].Label != "tenant 77" || s.Limiters[0].Limits[0].Level < 8.9 {
+			t.Errorf("%d are found, first %+v", len(s.Limiters), s.Limiters[0])
+		}
+		tells(t, b, `keys{limiter="tenants"} 3000`)
+	})
+	question(t, "is the store away, and is this process late", func(t *testing.T, b *Board) {
+		store := &errStore{watchedStore: watchedStore{Memory: leak.NewMemory()}}
+		if err := b.AddStore("quotas", &fallback.Store{Store: store, Share: 0.5}); err != nil {
+			t.Fatal(err)
+		}
+		f := b.stores[0].state
+		own := shared(t, f, "k", outbound.PerSecond(10))
+		l := b.Add("api", own)
+		direct := b.Add("direct", shared(t, store, "k", outbound.PerSecond(10)))
+		go1(t, l)
+		tells(t, b, `store_away{store="quotas"} 0`)
+		store.err = outbound.ErrAway
+		time.Sleep(time.Second)
+		_, _ = l.Acquire(bg, outbound.Cost{1})
+		_, _ = direct.Acquire(bg, outbound.Cost{1})
+		time.Sleep(30 * time.Second)
+		go1(t, l)
+		s := b.Snapshot(bg, Query{}).Stores[0]
+		if !s.Away || s.AwayFor < 30*time.Second || s.Shares != 1 || s.Switched != 1 || !strings.Contains(s.Err, "away") || len(s.Trouble) != 2 {
+			t.Errorf("%+v", s)
+		}
+		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
+			t.Errorf("%+v", is)
+		}
+		if is := called(t, b, "api"); is.Severity == Stopped || is.Err != "" { // its calls go on
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `store_away{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
+		b.Add("late", &lateQueue{queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{})})
+		if is := called(t, b, "late"); is.Late != 7 || is.Explain == nil {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `queue_late_total{limiter="late"} 7`)
+	})
+}
+
+// lateQueue is a queue of a process that was late.
+type lateQueue struct{ *queue.Queue }
+
+func (l *lateQueue) Stats() queue.Stats {
+	s := l.Queue.Stats()
+	s.Late = 7
+	return s
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package watch
+
+// raced makes simulations fewer: they take ten times as long under the race detector.
+const raced = true

@@ -1,0 +1,97 @@
+package watch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// counting is a store that counts.
+type counting struct {
+	*watchedStore
+	stats leak.StoreStats
+}
+
+func (c *counting) Stats() leak.StoreStats { return c.stats }
+
+func TestABoardShowsStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		c := &counting{&watchedStore{Memory: leak.NewMemory()}, leak.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: leak.Trips{
+			Count: 10, Time: 50 * time.Millisecond, Within: []leak.TripsWithin{{Bound: time.Millisecond, Count: 4}, {Bound: time.Second, Count: 10}}}}}
+		if err := b.AddStore("redis", c); err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []any{nil, 5, leak.NewMemory(), (*fallback.Store)(nil)} {
+			if err := b.AddStore("bad", bad); !errors.Is(err, outbound.ErrNil) {
+				t.Errorf("%T: %v", bad, err)
+			}
+		}
+		s := b.Snapshot(bg, Query{}).Stores
+		if len(s) != 1 || s[0].Away || s[0].MeanTrip != 5*time.Millisecond || s[0].Operations != 30 || len(s[0].Trouble) != 0 {
+			t.Errorf("%+v", s)
+		}
+		c.stats.Outages = []leak.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: outbound.ErrAway}}
+		s = b.Snapshot(bg, Query{}).Stores
+		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1m0s: ") {
+			t.Errorf("%+v", s)
+		}
+		text := string(b.prometheus(bg))
+		for _, line := range []string{`store_away{store="redis"} 1`, `store_trip_time_seconds_bucket{store="redis",le="0.001"} 4`,
+			`store_trip_time_seconds_bucket{store="redis",le="+Inf"} 10`, `store_trip_time_seconds_sum{store="redis"} 0.05`, `store_operations_total{store="redis"} 30`} {
+			if !strings.Contains(text, "dripfeed_"+line+"\n") {
+				t.Errorf("no %s in\n%s", line, text)
+			}
+		}
+		if strings.Contains(text, "10.0.0.1") {
+			t.Error("a metric tells a host")
+		}
+	})
+}
+
+func TestABoardTellsWhatAFallbackDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		f := &fallback.Store{Store: broken{}, Share: 0.5}
+		if err := b.AddStore("quotas", f); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Away || !s.Fallback {
+			t.Errorf("%+v", s)
+		}
+		l := b.Add("api", shared(t, f, "api", outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Limit{Capacity: 100, LeakRate: 1, Name: "other"}))
+		_, _ = l.Acquire(bg, outbound.Cost{1})
+		time.Sleep(time.Second)
+		s := b.Snapshot(bg, Query{}).Stores[0]
+		if !s.Away || s.AwayFor != time.Second || s.Switched != 1 || s.Shares != 1 || len(s.Trouble) != 2 || !strings.Contains(s.Trouble[1], "1 key alone") {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Of a store that counts nothing no number is told, and no error is no words.
+func TestAStoreThatCountsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		if err := b.AddStore("plain", &fallback.Store{Store: leak.NewMemory()}); err != nil {
+			t.Fatal(err)
+		}
+		text := string(b.prometheus(bg))
+		if strings.Contains(text, "store_trips_total{") || strings.Contains(text, "store_trip_time_seconds_count{") || !strings.Contains(text, `store_away{store="plain"} 0`) {
+			t.Error(text)
+		}
+		c := &counting{&watchedStore{Memory: leak.NewMemory()}, leak.StoreStats{Outages: []leak.Outage{{Since: time.Now().Add(-time.Minute)}}}}
+		if err := b.AddStore("plain", c); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Snapshot(bg, Query{}).Stores[0]; len(s.Trouble) != 1 || s.Trouble[0] != "The store has not answered for 1m0s." {
+			t.Errorf("%q", s.Trouble)
+		}
+	})
+}
