@@ -22,7 +22,9 @@ var secrets = []string{"GITHUB_TOKEN", "OPENAI_API_KEY", "SHOPIFY_TOKEN", "SHOPI
 // short are arguments that make an example quicker, and of less work for a machine.
 var short = map[string][]string{
 	"fleet": {"-workers", "2", "-seconds", "2"},
+	"plan":  {"-calls", "500"},
 	"retry": {"-calls", "20"},
+	"watch": {"-for", "500ms"},
 }
 
 // needs says which variable -real needs to begin.

@@ -4,24 +4,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// outputBehind returns the first lines behind a block that are indented by four spaces,
-// without those: what the page says that the program prints.
+// printed is where the page says what a program prints.
+var printed = regexp.MustCompile("(?m)^It prints `([^`]*)`")
+
+// outputBehind returns what the page says, behind a block, that the program prints.
 func outputBehind(page string, b goBlock) string {
-	var out strings.Builder
-	for _, line := range strings.Split(page, "\n")[b.end:] {
-		rest, ok := strings.CutPrefix(line, "    ")
-		if !ok && out.Len() > 0 {
-			break
-		}
-		if ok {
-			out.WriteString(rest + "\n")
-		}
+	m := printed.FindStringSubmatch(strings.Join(strings.Split(page, "\n")[b.end:], "\n"))
+	if m == nil {
+		return ""
 	}
-	return out.String()
+	return m[1]
 }
 
 // runInVirtualTime runs a program in a bubble of package testing/synctest, so that the
@@ -74,15 +71,15 @@ func TestFirstProgramOfTheReadmePrintsWhatThePageSays(t *testing.T) {
 		t.Fatal("the first Go block is no program")
 	}
 	want := outputBehind(page, blocks[0])
-	if got, err := runInVirtualTime(t, blocks[0].text); err != nil || got != want || want == "" {
+	if got, err := runInVirtualTime(t, blocks[0].text); err != nil || strings.TrimSpace(got) != want || want == "" {
 		t.Errorf("%v\nit prints\n%s\nthe page says\n%s", err, got, want)
 	}
 }
 
 // The check of the output must be able to find another output, or none.
-func TestOutputOfAProgramIsWhatIsIndentedBehindIt(t *testing.T) {
-	const page = "    before\n\n```go\npackage main\n```\n\nIt prints\n\n    one\n      two\n\n    three\n"
-	if got, want := outputBehind(page, goBlocks(t, page)[0]), "one\n  two\n"; got != want {
+func TestOutputOfAProgramIsWhatIsSaidBehindIt(t *testing.T) {
+	const page = "It prints `before`\n\n```go\npackage main\n```\n\nIt prints `one two`. More.\n"
+	if got, want := outputBehind(page, goBlocks(t, page)[0]), "one two"; got != want {
 		t.Errorf("found %q, want %q", got, want)
 	}
 	if got := outputBehind("```go\n```\n", goBlock{begin: 1, end: 2}); got != "" {

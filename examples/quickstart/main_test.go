@@ -229,6 +229,7 @@ func TestArgumentsAreChecked(t *testing.T) {
 		{[]string{"more"}, 2, `"more" is one argument too many`},
 		{[]string{"-nonsense"}, 2, "not defined"},
 		{[]string{"-rate", "5"}, 2, "-rate needs -api"},
+		{[]string{"-svg", "x.svg", "-api", "http://localhost/", "-rate", "5"}, 2, "goes without -api"},
 		{[]string{"-api", "localhost:8080", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "ftp://example.com/", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "http:///path", "-rate", "5"}, 2, "-api needs a URL"},

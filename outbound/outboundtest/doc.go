@@ -44,6 +44,9 @@
 // or a month. [History.Worst] finds the fullest window of a given length, and [History.Use] tells whether a limiter that keeps the law is also
 // fast. An API keeps such histories of its arrivals and of the calls that it admitted.
 //
+// [Load] is the other end: callers that make a list of calls as fast as a limiter, or a fleet
+// of them, lets them. It tells how long that takes, and how long each call waits.
+//
 // [TestStore] is the exam of a [leak.Store]: each case quotes the sentence of the contract
 // that it checks. [StoreHooks] let it break and reopen the store.
 //

@@ -1,0 +1,94 @@
+// Command watch shows limiters on a page while they work.
+//
+//	go run ./examples/watch [-addr host:port] [-for 10m]
+//
+// It prints the URL of the page, and that of the numbers for
+// Prometheus, and works until you press ^C:
+//
+//   - "github" is under load. Another program uses the same
+//     key: what the API tells shows how much.
+//   - "billing" is held: the API has asked for a pause. Press
+//     "Resume", and it goes on.
+//   - "search" is slowed, because the API allows less than is
+//     configured.
+//   - "tenants" are 2 000 keys. A few are in trouble.
+//   - "mail" is shared by three workers, through a store that
+//     is away now and then.
+//
+// alerts.yml and dashboard.json beside this file use the
+// same numbers.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/watch"
+)
+
+const shows = "A page that shows limiters while they work."
+
+func main() {
+	flags := flag.NewFlagSet("watch", flag.ContinueOnError)
+	addr := flags.String("addr", "127.0.0.1:0", "where to serve it")
+	lasts := flags.Duration("for", 0, "how long to work; 0: until ^C")
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), "%s\n\n\tgo run ./examples/watch [flags]\n\n", shows)
+		flags.PrintDefaults()
+	}
+	switch err := flags.Parse(os.Args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil || flags.NArg() > 0 || *lasts < 0:
+		fmt.Fprintln(os.Stderr, cmp.Or(err, errors.New("watch takes flags only")))
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if *lasts > 0 {
+		ctx, stop = context.WithTimeout(ctx, *lasts)
+		defer stop()
+	}
+	if err := run(ctx, os.Stdout, *addr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run serves the page until ctx ends.
+func run(ctx context.Context, out io.Writer, addr string) error {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(out, nil))
+	// Whoever reaches the page of this example may act. In a program of yours, ask here who it is.
+	board := &watch.Board{Allow: func(r *http.Request, a watch.Action) error {
+		log.Info("somebody acts", "limiter", a.Name, "do", a.Do)
+		return nil
+	}}
+	mux := http.NewServeMux()
+	mux.Handle("/", board)
+	mux.Handle("/metrics", board.Metrics())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	fmt.Fprintf(out, "%s\n\nhttp://%s/\nhttp://%[2]s/metrics\n\n", shows, listener.Addr())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	work(ctx, board)
+	select {
+	case <-ctx.Done():
+		return server.Close()
+	case err := <-served:
+		return err
+	}
+}

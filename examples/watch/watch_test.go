@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/watch"
+)
+
+var metricName = regexp.MustCompile(`\bdripfeed_[a-z_]+`)
+
+// served returns the names of the series that a board serves.
+func served(t *testing.T) map[string]bool {
+	t.Helper()
+	var board watch.Board
+	board.Add("api", outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1))))
+	names := make(map[string]bool)
+	r, w := io.Pipe()
+	go func() {
+		req, _ := http.NewRequest(http.MethodGet, "/metrics", nil)
+		board.Metrics().ServeHTTP(&response{w: w, header: http.Header{}}, req)
+		_ = w.Close()
+	}()
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "# TYPE "); ok {
+			name, kind, _ := strings.Cut(rest, " ")
+			if names[name] = true; kind == "histogram" {
+				names[name+"_bucket"], names[name+"_sum"], names[name+"_count"] = true, true, true
+			}
+		}
+	}
+	return names
+}
+
+type response struct {
+	w      io.Writer
+	header http.Header
+}
+
+func (r *response) Header() http.Header         { return r.header }
+func (r *response) Write(p []byte) (int, error) { return r.w.Write(p) }
+func (r *response) WriteHeader(int)             {}
+
+// What the alerts and the dashboard ask for is what a board serves.
+func TestAlertsAndDashboardUseNamesThatExist(t *testing.T) {
+	names := served(t)
+	if len(names) < 20 {
+		t.Fatalf("only %d names are served", len(names))
+	}
+	for _, file := range []string{"alerts.yml", "dashboard.json"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := metricName.FindAllString(string(text), -1)
+		if len(used) < 8 {
+			t.Errorf("%s uses %d names", file, len(used))
+		}
+		for _, name := range used {
+			if !names[name] {
+				t.Errorf("%s uses %s, which no board serves", file, name)
+			}
+		}
+		if file == "dashboard.json" && !json.Valid(text) {
+			t.Error("the dashboard is no JSON")
+		}
+	}
+}
+
+func TestTheExampleServesItsPageUntilItEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, w, "127.0.0.1:0")
+		_ = w.Close()
+	}()
+	lines := bufio.NewScanner(r)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "http://") {
+	}
+	url := lines.Text()
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "dripfeed") {
+		t.Errorf("%s: %d, %v\n%s", url, resp.StatusCode, err, page)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

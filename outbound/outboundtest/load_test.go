@@ -1,0 +1,128 @@
+package outboundtest_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+func TestLoadOfAFleetMakesEachCallOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		var workers []outbound.Limiter
+		for range 3 {
+			bucket := outbound.Must(outbound.NewSharedBucket(store, "api", outbound.Window(10, time.Second)))
+			workers = append(workers, queue.New(bucket, queue.Config{}))
+		}
+		start := time.Now()
+		r := outboundtest.Load{Calls: 100, Callers: 4, Latency: 20 * time.Millisecond}.Run(t.Context(), workers...)
+		if r.Took != time.Since(start) || len(r.Waits) != 100 || r.Departures.Len() != 100 || r.Failed > 0 || r.Refused > 0 {
+			t.Errorf("%d admitted, %d departures, %d refused, %d failed, took %v", len(r.Waits), r.Departures.Len(), r.Refused, r.Failed, r.Took)
+		}
+		if err := r.Departures.CheckWindow(10, time.Second); err != nil {
+			t.Error(err)
+		}
+		// Ten go every 1.01 s, and the last ten end with their calls.
+		if r.Took < 9*time.Second || r.Took > 10*time.Second {
+			t.Errorf("took %v", r.Took)
+		}
+		if !slices.IsSorted(r.Waits) || r.Wait(0) != 0 || r.Wait(1) != r.Waits[99] || r.Wait(1) > 3*time.Second {
+			t.Errorf("the waits are %v", r.Waits)
+		}
+	})
+}
+
+// With one caller nothing waits for a limit, and all calls follow each other.
+func TestLoadIsNoFasterThanItsCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for callers, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 500 * time.Millisecond, 3: 400 * time.Millisecond, 100: 100 * time.Millisecond} {
+			r := outboundtest.Load{Calls: 10, Callers: callers, Latency: 100 * time.Millisecond}.Run(t.Context(), outbound.Unlimited{})
+			if r.Took != want || r.Wait(1) != 0 || len(r.Waits) != 10 {
+				t.Errorf("%d callers: took %v, want %v; the longest wait is %v", callers, r.Took, want, r.Wait(1))
+			}
+		}
+	})
+}
+
+func TestRefusedCallOfALoadComesBackWhenItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 2}))
+		r := outboundtest.Load{Calls: 3, Callers: 3, Cost: outbound.Cost{2}}.Run(t.Context(), bucket)
+		// One goes at once, two come back after 1 s, and one of them after another.
+		if r.Refused != 3 || r.Took.Round(time.Millisecond) != 2*time.Second {
+			t.Errorf("refused %d times, took %v", r.Refused, r.Took)
+		}
+		if w := r.Departures.Total(); w.Units != 6 || w.Departures != 3 {
+			t.Errorf("%+v", w)
+		}
+		if got := r.Wait(0.5).Round(time.Millisecond); got != time.Second {
+			t.Errorf("the median wait is %v, which leaves out what came before the refusal", got)
+		}
+	})
+}
+
+func TestLoadTellsOfCallsThatAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// An hour is not enough for the third call, which comes back after it and finds ctx ended.
+		bucket := outbound.Must(outbound.NewBucket("api", outbound.Window(2, 2*time.Hour)))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		start := time.Now()
+		r := outboundtest.Load{Calls: 5}.Run(ctx, bucket)
+		if len(r.Waits) != 2 || r.Failed != 3 || !errors.Is(r.Err, context.DeadlineExceeded) || time.Since(start) != time.Hour {
+			t.Errorf("%d admitted, %d failed after %v: %v", len(r.Waits), r.Failed, time.Since(start), r.Err)
+		}
+		// A limiter that heeds no ctx, under one that has ended.
+		r = outboundtest.Load{Calls: 2}.Run(ctx, never{})
+		if r.Failed != 2 || r.Refused != 0 || !errors.Is(r.Err, outbound.ErrThrottled) {
+			t.Errorf("%d refused, %d failed: %v", r.Refused, r.Failed, r.Err)
+		}
+		// A cost that never has room.
+		r = outboundtest.Load{Calls: 5, Cost: outbound.Cost{3}}.Run(t.Context(), bucket)
+		if len(r.Waits) != 0 || r.Failed != 5 || !errors.Is(r.Err, outbound.ErrTooLarge) || r.Wait(0.5) != 0 {
+			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
+		}
+		// Nobody knows when a call in progress ends.
+		busy := outbound.Must(outbound.NewBucket("api", outbound.AtOnce(1)))
+		r = outboundtest.Load{Calls: 2, Callers: 2, Latency: time.Second}.Run(t.Context(), busy)
+		if len(r.Waits) != 1 || r.Failed != 1 || !errors.Is(r.Err, outbound.ErrThrottled) {
+			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
+		}
+	})
+}
+
+// never admits no call.
+type never struct{}
+
+func (never) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
+	return outbound.Permit{}, &outbound.ThrottledError{RetryAfter: time.Second}
+}
+
+func TestLoadThatMeansNothingPanics(t *testing.T) {
+	for name, f := range map[string]func(){
+		"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },
+		"calls":        func() { outboundtest.Load{Calls: -1}.Run(t.Context(), outbound.Unlimited{}) },
+		"callers":      func() { outboundtest.Load{Calls: 1, Callers: -1}.Run(t.Context(), outbound.Unlimited{}) },
+		"latency":      func() { outboundtest.Load{Calls: 1, Latency: -1}.Run(t.Context(), outbound.Unlimited{}) },
+		"share":        func() { new(outboundtest.LoadReport).Wait(1.1) },
+		"not a number": func() { new(outboundtest.LoadReport).Wait(math.NaN()) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
