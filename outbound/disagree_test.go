@@ -25,7 +25,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 		for i, l := range own {
 			b := outbound.Must(outbound.NewSharedBucket(m, "key", l, common))
 			go func() {
-				for all.Len() < 40_000 {
+				for all.Len() < 16_000 {
 					_, err := b.Acquire(context.Background(), outbound.Cost{1})
 					var full *outbound.ThrottledError
 					switch {
@@ -46,7 +46,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 			if err := each[i].Check(l.Capacity, l.LeakRate, 0); err != nil {
 				t.Errorf("%s: %v", l.Name, err)
 			}
-			if each[i].Len() < 10_000 {
+			if each[i].Len() < 4000 {
 				t.Errorf("only %d calls of %s", each[i].Len(), l.Name)
 			}
 		}

@@ -115,8 +115,11 @@ func TestAStrictAPIRefusesNoCallOfALimitThatMatches(t *testing.T) {
 			}
 		}
 	}
+	windows := 12
+	if raced {
+		windows = 4
+	}
 	for _, m := range all {
-		const windows = 12
 		api := m.run(t, windows)
 		report := api.Report()
 		if report.Refused > 0 {

@@ -74,57 +74,57 @@ func TestAShareOfAWindowIsAWindow(t *testing.T) {
 	}
 }
 
-// A share of a day is that of what is left of it, as the store has told last.
-func TestAShareOfADayIsThatOfItsRest(t *testing.T) {
-	day := outbound.Daily(100, time.UTC)
-	for _, ahead := range []time.Duration{0, 3 * time.Hour, -3 * time.Hour, 120 * time.Hour, -120 * time.Hour} {
+// A share of a period is that of what is left of it, as the store has told last.
+func TestAShareOfAPeriodIsThatOfItsRest(t *testing.T) {
+	hour := outbound.Hourly(100)
+	for _, ahead := range []time.Duration{0, 7 * time.Minute, -7 * time.Minute, 5 * time.Hour, -5 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &elsewhere{make(map[string]*leak.Stored), ahead}
-			w := newWorker(t, s, &fallback.Store{Share: 0.5}, day)
-			midnight := time.Now().Add(36 * time.Hour).Truncate(24 * time.Hour) // by this process's clock
-			time.Sleep(time.Until(midnight.Add(-12 * time.Hour)))
+			w := newWorker(t, s, &fallback.Store{Share: 0.5}, hour)
+			end := time.Now().Add(90 * time.Minute).Truncate(time.Hour) // by this process's clock
+			time.Sleep(time.Until(end.Add(-30 * time.Minute)))
 			if _, err := w.b.Fillup(background, outbound.Cost{40}); err != nil {
 				t.Fatal(err)
 			}
 			w.set(true)
 			if got := w.take(outbound.Cost{1}); got != 30 {
-				t.Errorf("ahead %v: %d of the rest of the day, want 30", ahead, got)
+				t.Errorf("ahead %v: %d of the rest of the hour, want 30", ahead, got)
 			}
 			w.reconnect()
-			if is := stored(t, s, day); is != 70 {
+			if is := stored(t, s, hour); is != 70 {
 				t.Errorf("ahead %v: the store is charged with %v, want 70", ahead, is)
 			}
 			w.set(true)
 			if got := w.take(outbound.Cost{1}); got != 15 {
-				t.Errorf("ahead %v: %d of the rest of the day, want 15", ahead, got)
+				t.Errorf("ahead %v: %d of the rest of the hour, want 15", ahead, got)
 			}
-			time.Sleep(time.Until(midnight.Add(4 * time.Hour)))
+			time.Sleep(time.Until(end.Add(10 * time.Minute)))
 			if got := w.take(outbound.Cost{1}); got != 50 {
-				t.Errorf("ahead %v: %d of the next day, want 50", ahead, got)
+				t.Errorf("ahead %v: %d of the next hour, want 50", ahead, got)
 			}
 			w.reconnect()
-			if is := stored(t, s, day); is != 50 {
-				t.Errorf("ahead %v: on the next day the store is charged with %v, want 50", ahead, is)
+			if is := stored(t, s, hour); is != 50 {
+				t.Errorf("ahead %v: in the next hour the store is charged with %v, want 50", ahead, is)
 			}
 		})
 	}
 }
 
-// Nobody calls for days. Then the store is back, and its time is in no period that was told.
-func TestAKeyThatWasIdleForDaysIsChargedWithTheNextCall(t *testing.T) {
-	day := outbound.Daily(100, time.UTC)
+// Nobody calls for hours. Then the store is back, and its time is in no period that was told.
+func TestAKeyThatWasIdleForHoursIsChargedWithTheNextCall(t *testing.T) {
+	hour := outbound.Hourly(100)
 	synctest.Test(t, func(t *testing.T) {
 		m := leak.NewMemory()
-		w := newWorker(t, m, &fallback.Store{Share: 0.5}, day)
+		w := newWorker(t, m, &fallback.Store{Share: 0.5}, hour)
 		w.set(true)
 		if got := w.take(outbound.Cost{1}); got != 0 {
-			t.Errorf("%d of a day of which the store has told nothing", got)
+			t.Errorf("%d of an hour of which the store has told nothing", got)
 		}
-		time.Sleep(24 * time.Hour)
+		time.Sleep(time.Hour)
 		if got := w.take(outbound.Cost{1}); got != 50 {
-			t.Errorf("%d of the next day, want 50", got)
+			t.Errorf("%d of the next hour, want 50", got)
 		}
-		time.Sleep(5 * 24 * time.Hour)
+		time.Sleep(5 * time.Hour)
 		w.set(false)
 		time.Sleep(10 * time.Second)
 		if got := w.take(outbound.Cost{1}); got != 100 {
