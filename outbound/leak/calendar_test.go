@@ -258,3 +258,31 @@ func ExampleOp_ApplyAt() {
 	// true true
 	// false 1
 }
+
+// Workers may know one limit by the calendars of many zones, each with a log of its own.
+func TestOfTooManyLogsTheOneThatEndsFirstIsForgottenAndGivesNothingBack(t *testing.T) {
+	w := &calendarWorld{Rand: rand.New(rand.NewPCG(8, 0)), now: 1_800_000_003 * time.Second, length: 1000}
+	in := func(zone int) { w.limits = []Limit{{Name: "day", Kind: Daily, Capacity: 100, Zone: fmt.Sprint("Zone/", zone)}} }
+	var first Charge
+	for zone := range maxLogs {
+		in(zone)
+		r := w.ask(Op{Action: Book, Costs: []Units{{1}}})
+		if zone == 0 {
+			first = r.Charges[0]
+		}
+	}
+	if n := len(*w.State.Logs); n != maxLogs || w.Version != 0 {
+		t.Fatalf("%d logs, version %d", n, w.Version)
+	}
+	in(maxLogs)
+	w.ask(Op{Action: Book, Costs: []Units{{1}}})
+	if n := len(*w.State.Logs); n != maxLogs || w.Version != 2 {
+		t.Errorf("%d logs, version %d", n, w.Version)
+	}
+	in(0)
+	before := w.ask(Op{}).State.Level[0].Level
+	w.ask(Op{Action: Book, Back: []Charge{first}})
+	if after := w.ask(Op{}).State.Level[0].Level; before < 1 || after != before {
+		t.Errorf("%v units, and %v when a call of the log that was forgotten came back", before, after)
+	}
+}
