@@ -104,7 +104,8 @@ func serveAll(ctx context.Context, out io.Writer) error {
 			if i == 0 {
 				name = w.name
 			}
-			bar := strings.Repeat("█", max(1, int(longest[t.name].Seconds()*12)))
+			wide := int(longest[t.name].Seconds() * 10)
+			bar := strings.Repeat("█", min(max(1, wide), 30)) // a busy machine may take longer
 			fmt.Fprintf(out, "  %-7s%s, %2d jobs  %s %.1f s\n", name, t.name, t.jobs, bar, longest[t.name].Seconds())
 		}
 	}
