@@ -1,10 +1,12 @@
 package watch
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -79,14 +81,33 @@ func BenchmarkLook(b *testing.B) {
 			}
 		})
 	}
+	var board Board
+	var buckets [100]*outbound.Bucket
+	for i := range buckets {
+		buckets[i] = bucket(b, outbound.PerSecond(1))
+		_, _ = board.Add(fmt.Sprint("api ", i), buckets[i]).Acquire(bg, outbound.Cost{1})
+	}
 	b.Run("scrape", func(b *testing.B) {
-		var board Board
-		for i := range 100 {
-			_, _ = board.Add(fmt.Sprint("api ", i), bucket(b, outbound.PerSecond(1))).Acquire(bg, outbound.Cost{1})
-		}
 		b.ReportAllocs()
 		for b.Loop() {
-			board.prometheus(bg)
+			board.prometheus(bg, io.Discard)
+		}
+	})
+	// What no scrape does without: each bucket is asked, and a number made of each sample.
+	samples := strings.Count(metricsOf(&board), "} ")
+	b.Run("floor of a scrape", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for _, one := range buckets {
+				if _, err := one.Explain(bg, outbound.Cost{1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			w := bufio.NewWriter(io.Discard)
+			for i := range samples {
+				w.WriteString(`dripfeed_calls_total{limiter="api 1",result="admitted",error_type=""} `)
+				w.Write(strconv.AppendInt(w.AvailableBuffer(), int64(i), 10))
+			}
 		}
 	})
 }

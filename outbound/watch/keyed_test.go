@@ -124,7 +124,7 @@ func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
 	var b Board
 	of := AddKeyed(&b, "tenants", tenants(t, 5, outbound.PerSecond(1)), nil)
 	_, _ = of("a").Acquire(bg, outbound.Cost{1})
-	text := string(b.prometheus(bg))
+	text := metricsOf(&b)
 	for _, none := range []string{"calls_waiting{", "oldest_wait_seconds{", "queue_late_total{", "hold_time_seconds_total{"} {
 		if strings.Contains(text, none) {
 			t.Errorf("a metric tells %s of all keys", none)

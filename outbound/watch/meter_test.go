@@ -310,7 +310,7 @@ func TestNoTextShowsTheBucketsKey(t *testing.T) {
 		small := bucket(t, outbound.Limit{Capacity: 0.5, LeakRate: 1})
 		b.Add("small", small)
 		s := b.Snapshot(bg, Query{})
-		if text := string(jsonOf(t, s)) + string(b.prometheus(bg)); strings.Contains(text, "secret") {
+		if text := string(jsonOf(t, s)) + metricsOf(&b); strings.Contains(text, "secret") {
 			t.Error(text)
 		}
 		for _, l := range s.Limiters {

@@ -1,10 +1,11 @@
 package watch
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -25,21 +26,26 @@ func (b *Board) Metrics() http.Handler {
 			http.Error(w, "only GET", http.StatusMethodNotAllowed)
 			return
 		}
-		text := b.prometheus(r.Context())
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(text) // the scraper has gone
+		b.prometheus(r.Context(), w)
 	})
 }
 
 // metric is one of them: its name, type and help.
 type metric struct{ name, kind, help string }
 
+// The names of histograms, whose lines have more names.
+const (
+	waitTime = "dripfeed_call_wait_time_seconds"
+	tripTime = "dripfeed_store_trip_time_seconds"
+)
+
 // The metrics, in the order in which they are served. Times are in seconds.
 var (
 	famCalls     = metric{"dripfeed_calls_total", "counter", "Calls that asked for room, by what became of them."}
 	famByLimit   = metric{"dripfeed_calls_without_room_total", "counter", "Calls that were refused, by the limit that had no room."}
-	famWait      = metric{"dripfeed_call_wait_time_seconds", "histogram", "How long calls waited that were admitted."}
+	famWait      = metric{waitTime, "histogram", "How long calls waited that were admitted."}
 	famWaiting   = metric{"dripfeed_calls_waiting", "gauge", "Calls in the queue."}
 	famOldest    = metric{"dripfeed_calls_oldest_wait_seconds", "gauge", "How long the first call in the queue has waited."}
 	famUnits     = metric{"dripfeed_units_total", "counter", "Units that admitted calls took, by their number in a Cost."}
@@ -58,29 +64,28 @@ var (
 	famLate      = metric{"dripfeed_queue_late_total", "counter", "Places in the queue that were lost because the process was late."}
 	famStoreAway = metric{"dripfeed_store_away", "gauge", "Whether the store is away: 1, or 0."}
 	famTrips     = metric{"dripfeed_store_trips_total", "counter", "Requests to the store."}
-	famTripTime  = metric{"dripfeed_store_trip_time_seconds", "histogram", "How long trips to the store took."}
+	famTripTime  = metric{tripTime, "histogram", "How long trips to the store took."}
 	famOps       = metric{"dripfeed_store_operations_total", "counter", "Operations on buckets that trips have answered; several share a trip."}
 	famRepeats   = metric{"dripfeed_store_repeats_total", "counter", "Trips that were sent once more."}
 	famFailures  = metric{"dripfeed_store_failures_total", "counter", "Operations that ended with an error of the store."}
 )
 
-// text is Prometheus text as it grows.
-type text struct{ bytes.Buffer }
+// text is Prometheus text on its way to the scraper.
+type text struct{ *bufio.Writer }
 
 // begin writes the head of a family.
-func (t *text) begin(f metric) {
+func (t text) begin(f metric) {
 	t.WriteString("# HELP " + f.name + " " + f.help + "\n# TYPE " + f.name + " " + f.kind + "\n")
 }
 
-// sample writes one line. own is the label that the row has, as labelOf returns it; labels are further names and
-// values in turn.
-func (t *text) sample(name string, value float64, own string, labels ...string) {
+// sample writes one line. The labels are as label returns them.
+func (t text) sample(name string, value float64, labels ...string) {
 	t.WriteString(name)
-	t.WriteByte('{')
-	t.WriteString(own)
-	for i := 0; i < len(labels); i += 2 {
-		t.WriteByte(',')
-		t.label(labels[i], labels[i+1])
+	between := byte('{')
+	for _, l := range labels {
+		t.WriteByte(between)
+		t.WriteString(l)
+		between = ','
 	}
 	t.WriteString("} ")
 	if n := int64(value); n >= 0 && n < 1e6 && float64(n) == value { // as most are, and this is quicker
@@ -91,20 +96,18 @@ func (t *text) sample(name string, value float64, own string, labels ...string) 
 	t.WriteByte('\n')
 }
 
-// label writes a label with its value.
-func (t *text) label(name, value string) {
-	t.WriteString(name)
-	t.WriteString(`="`)
-	_, _ = escape.WriteString(t, clean(value)) // cannot fail
-	t.WriteByte('"')
+// counts writes a line for each count, with a label of this name.
+func (t text) counts(f metric, r *row, name string, all map[string]uint64) {
+	if len(all) == 0 {
+		return
+	}
+	for _, is := range slices.Sorted(maps.Keys(all)) {
+		t.sample(f.name, float64(all[is]), r.label, label(name, is))
+	}
 }
 
-// labelOf returns a label with its value.
-func labelOf(name, value string) string {
-	var t text
-	t.label(name, value)
-	return t.String()
-}
+// label returns a label with its value.
+func label(name, value string) string { return name + `="` + escape.Replace(clean(value)) + `"` }
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
@@ -122,15 +125,18 @@ func clean(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), longestLabel)], "\uFFFD") + fmt.Sprintf("#%08x", h.Sum32())
 }
 
-// prometheus returns what the Board has counted.
-func (b *Board) prometheus(ctx context.Context) []byte {
+// prometheus writes what the Board has counted.
+func (b *Board) prometheus(ctx context.Context, w io.Writer) {
 	rows, _ := b.rows(&Query{Rows: math.MaxInt, Names: true}, false)
 	b.fill(ctx, rows, false)
 	slices.SortFunc(rows, func(x, y *row) int { return strings.Compare(x.Name, y.Name) })
-	t := new(text)
-	t.Grow(8192 + 4096*len(rows))
+	t := text{bufio.NewWriter(w)}
+	defer t.Flush() // an error means that the scraper has gone
 	for _, r := range rows {
-		r.label = labelOf("limiter", r.Name)
+		r.label = label("limiter", r.Name)
+		for i := range r.Limits {
+			r.limits = append(r.limits, label("limit", r.Limits[i].Name))
+		}
 	}
 	family := func(f metric, each func(f metric, r *row)) {
 		t.begin(f)
@@ -138,20 +144,19 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 			each(f, r)
 		}
 	}
+	const noError = `error_type=""`
 	family(famCalls, func(f metric, r *row) {
-		t.sample(f.name, float64(r.Calls.Admitted), r.label, "result", "admitted", "error_type", "")
-		t.sample(f.name, float64(r.Calls.Refused), r.label, "result", "refused", "error_type", "")
-		t.sample(f.name, float64(r.Calls.Cancelled), r.label, "result", "cancelled", "error_type", "")
+		t.sample(f.name, float64(r.Calls.Admitted), r.label, `result="admitted"`, noError)
+		t.sample(f.name, float64(r.Calls.Refused), r.label, `result="refused"`, noError)
+		t.sample(f.name, float64(r.Calls.Cancelled), r.label, `result="cancelled"`, noError)
 		for _, kind := range failureNames {
 			if n := r.Calls.ByError[kind]; n > 0 || kind == failureNames[failedStore] {
-				t.sample(f.name, float64(n), r.label, "result", "failed", "error_type", kind)
+				t.sample(f.name, float64(n), r.label, `result="failed"`, label("error_type", kind))
 			}
 		}
 	})
 	family(famByLimit, func(f metric, r *row) {
-		for _, limit := range slices.Sorted(maps.Keys(r.Calls.ByLimit)) {
-			t.sample(f.name, float64(r.Calls.ByLimit[limit]), r.label, "limit", limit)
-		}
+		t.counts(f, r, "limit", r.Calls.ByLimit)
 	})
 	family(famWait, t.waits)
 	queues := func(f metric, value func(*row) float64) {
@@ -166,7 +171,7 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 	family(famUnits, func(f metric, r *row) {
 		for unit, n := range r.Calls.Units {
 			if n > 0 || unit == 0 {
-				t.sample(f.name, n, r.label, "unit", strconv.Itoa(unit))
+				t.sample(f.name, n, r.label, label("unit", strconv.Itoa(unit)))
 			}
 		}
 	})
@@ -176,7 +181,7 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 				return
 			}
 			for i := range r.Limits {
-				t.sample(f.name, value(&r.Limits[i]), r.label, "limit", r.Limits[i].Name)
+				t.sample(f.name, value(&r.Limits[i]), r.label, r.limits[i])
 			}
 		})
 	}
@@ -184,13 +189,11 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 	limits(famCapacity, func(l *Limit) float64 { return l.Capacity })
 	limits(famLeak, func(l *Limit) float64 { return l.LeakRate })
 	family(famRefusals, func(f metric, r *row) {
-		for _, why := range slices.Sorted(maps.Keys(r.Refusals)) {
-			t.sample(f.name, float64(r.Refusals[why]), r.label, "reason", why)
-		}
+		t.counts(f, r, "reason", r.Refusals)
 	})
 	family(famHold, func(f metric, r *row) {
 		if r.Explain != nil && r.Err == "" {
-			t.sample(f.name, r.HeldFor.Seconds(), r.label, "reason", r.Reason)
+			t.sample(f.name, r.HeldFor.Seconds(), r.label, label("reason", r.Reason))
 		}
 	})
 	family(famHeld, func(f metric, r *row) {
@@ -212,7 +215,7 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 		family(f, func(f metric, r *row) {
 			for i := range r.Budgets {
 				if v := value(&r.Budgets[i]); v >= 0 {
-					t.sample(f.name, v, r.label, "policy", r.Budgets[i].Policy, "unit", r.Budgets[i].Unit)
+					t.sample(f.name, v, r.label, label("policy", r.Budgets[i].Policy), label("unit", r.Budgets[i].Unit))
 				}
 			}
 		})
@@ -223,38 +226,37 @@ func (b *Board) prometheus(ctx context.Context) []byte {
 	budgets(famAPIOthers, func(x *Budget) float64 { return x.Others })
 	queues(famLate, func(r *row) float64 { return float64(r.Late) })
 	t.stores(b.storesShown())
-	return t.Bytes()
 }
 
-// bucketName and les are the name and the labels of the histogram's buckets.
-var (
-	bucketName = famWait.name + "_bucket"
-	les        = func() (all [len(bounds) + 1]string) {
-		for i, s := range bounds {
-			all[i] = strconv.FormatFloat(s, 'g', -1, 64)
-		}
-		all[len(bounds)] = "+Inf"
-		return all
-	}()
-)
+// les are the labels of the buckets of the waits' histogram.
+var les = func() (all [len(bounds) + 1]string) {
+	for i, s := range bounds {
+		all[i] = le(s)
+	}
+	all[len(bounds)] = le(math.Inf(1))
+	return all
+}()
+
+// le is the label of a histogram's bucket.
+func le(seconds float64) string { return label("le", strconv.FormatFloat(seconds, 'g', -1, 64)) }
 
 // waits writes the histogram of a limiter.
-func (t *text) waits(f metric, r *row) {
-	m, sum := &r.shown.meter, uint64(0)
+func (t text) waits(_ metric, r *row) {
+	m, n := &r.shown.meter, uint64(0)
 	for i := range m.waits {
-		sum += m.waits[i].Load()
-		t.sample(bucketName, float64(sum), r.label, "le", les[i])
+		n += m.waits[i].Load()
+		t.sample(waitTime+"_bucket", float64(n), r.label, les[i])
 	}
-	t.sample(f.name+"_sum", time.Duration(m.waited.Load()).Seconds(), r.label)
-	t.sample(f.name+"_count", float64(sum), r.label)
+	t.sample(waitTime+"_sum", time.Duration(m.waited.Load()).Seconds(), r.label)
+	t.sample(waitTime+"_count", float64(n), r.label)
 }
 
 // stores writes the metrics of stores.
-func (t *text) stores(all []Store) {
+func (t text) stores(all []Store) {
 	family := func(f metric, value func(*Store) float64) {
 		t.begin(f)
 		for i := range all {
-			t.sample(f.name, value(&all[i]), labelOf("store", all[i].Name))
+			t.sample(f.name, value(&all[i]), label("store", all[i].Name))
 		}
 	}
 	family(famStoreAway, func(s *Store) float64 {
@@ -270,13 +272,12 @@ func (t *text) stores(all []Store) {
 	family(famFailures, func(s *Store) float64 { return float64(s.Failures) })
 	t.begin(famTripTime)
 	for i := range all {
-		s := &all[i]
-		label := labelOf("store", s.Name)
+		s, own := &all[i], label("store", all[i].Name)
 		for _, w := range s.Within {
-			t.sample(famTripTime.name+"_bucket", float64(w.Count), label, "le", strconv.FormatFloat(w.Bound.Seconds(), 'g', -1, 64))
+			t.sample(tripTime+"_bucket", float64(w.Count), own, le(w.Bound.Seconds()))
 		}
-		t.sample(famTripTime.name+"_bucket", float64(s.Trips), label, "le", "+Inf")
-		t.sample(famTripTime.name+"_sum", s.TripTime.Seconds(), label)
-		t.sample(famTripTime.name+"_count", float64(s.Trips), label)
+		t.sample(tripTime+"_bucket", float64(s.Trips), own, le(math.Inf(1)))
+		t.sample(tripTime+"_sum", s.TripTime.Seconds(), own)
+		t.sample(tripTime+"_count", float64(s.Trips), own)
 	}
 }

@@ -29,7 +29,7 @@ func TestHostileNamesDoNotBreakTheMetrics(t *testing.T) {
 			p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{Policy: name, Unit: name, Limit: 5, Remaining: 3, Reset: time.Hour}})
 		}
 	}
-	text := string(b.prometheus(bg))
+	text := metricsOf(&b)
 	if !utf8.ValidString(text) {
 		t.Error("the text is no UTF-8")
 	}
@@ -97,7 +97,7 @@ func TestTheHistogramIsInSeconds(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		text := string(b.prometheus(bg))
+		text := metricsOf(&b)
 		for _, line := range []string{
 			`_bucket{limiter="api",le="0.001"} 1`, `_bucket{limiter="api",le="0.5"} 5`, `_bucket{limiter="api",le="3600"} 5`,
 			`_bucket{limiter="api",le="+Inf"} 5`, `_sum{limiter="api"} 2`, `_count{limiter="api"} 5`,
@@ -122,7 +122,7 @@ func TestNamesThatAreCutStayApart(t *testing.T) {
 		}
 	}
 	seen := make(map[string]bool)
-	for line := range strings.Lines(string(b.prometheus(bg))) {
+	for line := range strings.Lines(metricsOf(&b)) {
 		series, _, ok := strings.Cut(line, "} ")
 		if ok && seen[series] {
 			t.Fatalf("twice: %s", series)
@@ -132,7 +132,7 @@ func TestNamesThatAreCutStayApart(t *testing.T) {
 			t.Fatalf("%q", line)
 		}
 	}
-	if text := string(b.prometheus(bg)); !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\"") {
+	if text := metricsOf(&b); !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\"") {
 		t.Error("a name that needs no mending was mended")
 	}
 }

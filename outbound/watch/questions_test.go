@@ -40,7 +40,7 @@ func called(t *testing.T, b *Board, name string) *Limiter {
 // tells checks that the metrics have these lines.
 func tells(t *testing.T, b *Board, lines ...string) {
 	t.Helper()
-	text := string(b.prometheus(bg))
+	text := metricsOf(b)
 	for _, line := range lines {
 		if !strings.Contains(text, "\ndripfeed_"+line+"\n") {
 			t.Errorf("no %s in\n%s", line, text)

@@ -86,7 +86,7 @@ func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
 		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50s old") {
 			t.Errorf("held for %v: %q", l.HeldFor, l.Trouble)
 		}
-		text := string(b.prometheus(bg))
+		text := metricsOf(&b)
 		for _, gone := range []string{"hold_remaining_seconds{", "speed{", "limit_level{"} {
 			if strings.Contains(text, gone) {
 				t.Errorf("a metric tells %s of a state from 50 s ago", gone)
@@ -139,7 +139,7 @@ func TestRareLooksAtAStoreThatHangsLeaveNothingBehind(t *testing.T) {
 		store.hangs.Store(true)
 		b.Add("api", shared(t, store, "k", outbound.PerSecond(1)))
 		for range 20 {
-			b.prometheus(bg)
+			metricsOf(&b)
 			time.Sleep(2 * time.Minute)
 		}
 		if n := store.trips.Load(); n != 1 {

@@ -25,6 +25,7 @@ type row struct {
 	limiter outbound.Limiter // nil: it stands for all keys of a Keyed
 	rank    float64          // how much in trouble it is, as far as that is known without a trip
 	label   string           // in metrics
+	limits  []string         // the labels of the limits there
 }
 
 // Snapshot returns what the Board shows now. It asks shared buckets that are to be shown for their state, a trip for

@@ -207,7 +207,7 @@ func TestTheFullestKeysAreShown(t *testing.T) {
 	if s := b.Snapshot(bg, Query{Search: "TENANT 4242", Rows: 100}); len(s.Limiters) != found || s.Limiters[0].Label == "" {
 		t.Errorf("a search found %d", len(s.Limiters))
 	}
-	text := string(b.prometheus(bg))
+	text := metricsOf(&b)
 	if lines := strings.Count(text, "dripfeed_calls_total{"); lines != 4 || strings.Contains(text, "tenant ") || !strings.Contains(text, `dripfeed_keys{limiter="tenants"} `+strconv.Itoa(n)) {
 		t.Errorf("%d series\n%s", lines, text)
 	}
@@ -300,7 +300,7 @@ func TestLookingLeavesTheHeapAsItWas(t *testing.T) {
 	look := func(n int) {
 		for range n {
 			b.Snapshot(bg, Query{Rows: 5})
-			b.prometheus(bg)
+			metricsOf(&b)
 		}
 	}
 	before := heap()

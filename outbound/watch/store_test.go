@@ -42,7 +42,7 @@ func TestABoardShowsStores(t *testing.T) {
 		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1m0s: ") {
 			t.Errorf("%+v", s)
 		}
-		text := string(b.prometheus(bg))
+		text := metricsOf(&b)
 		for _, line := range []string{`store_away{store="redis"} 1`, `store_trip_time_seconds_bucket{store="redis",le="0.001"} 4`,
 			`store_trip_time_seconds_bucket{store="redis",le="+Inf"} 10`, `store_trip_time_seconds_sum{store="redis"} 0.05`, `store_operations_total{store="redis"} 30`} {
 			if !strings.Contains(text, "dripfeed_"+line+"\n") {
@@ -82,7 +82,7 @@ func TestAStoreThatCountsNothing(t *testing.T) {
 		if err := b.AddStore("plain", &fallback.Store{Store: leak.NewMemory()}); err != nil {
 			t.Fatal(err)
 		}
-		text := string(b.prometheus(bg))
+		text := metricsOf(&b)
 		if strings.Contains(text, "store_trips_total{") || strings.Contains(text, "store_trip_time_seconds_count{") || !strings.Contains(text, `store_away{store="plain"} 0`) {
 			t.Error(text)
 		}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -12,4 +13,11 @@ func jsonOf(t testing.TB, v any) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// metricsOf returns what a scraper gets.
+func metricsOf(b *Board) string {
+	var text strings.Builder
+	b.prometheus(bg, &text)
+	return text.String()
 }
