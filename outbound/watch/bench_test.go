@@ -111,3 +111,35 @@ func BenchmarkLook(b *testing.B) {
 		}
 	})
 }
+
+// A search among very many keys: the first look, a look as the page has one each second after it, and, as the floor of
+// the first, a walk over the keys that makes no label.
+func BenchmarkSearch(b *testing.B) {
+	for name, label := range map[string]func(string) string{"hashes": nil, "labels": func(key string) string { return "Tenant " + key }} {
+		var board Board
+		const n = 200_000
+		of := AddKeyed(&board, "tenants", tenants(b, n, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), label)
+		for i := range n {
+			if _, err := of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1 + float64(i%977)/1000}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(name+"/first", func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				board.Snapshot(bg, Query{Search: strconv.Itoa(i + 7_000)})
+			}
+		})
+		b.Run(name+"/floor", func(b *testing.B) {
+			for b.Loop() {
+				board.shown[0].keyed.(*keyedSet[string]).walk(defaultRows, "", nil)
+			}
+		})
+		b.Run(name+"/next", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				board.Snapshot(bg, Query{Search: "77"})
+			}
+		})
+	}
+}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -68,9 +68,9 @@ func (o *ofKey[K]) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permi
 // keys is a set of limiters by keys, whatever the keys are.
 type keys interface {
 	len() int
-	// worst returns the limiters of the keys that are most worth showing, at most n, whose label the filter
-	// takes, and how many more it takes.
-	worst(n int, filter func(label string) bool) (all []keyRow, more int)
+	// worst returns the limiters of the keys that are most worth showing, at most n, of those with the search in their
+	// label, in any case, and how many more of them there are. With an empty search it makes the labels of n keys only.
+	worst(n int, search string) (all []keyRow, more int)
 	// find returns the limiter of the one key with a label; nil: there is none, or there are several.
 	find(label string) outbound.Limiter
 }
@@ -86,20 +86,28 @@ type keyedSet[K comparable] struct {
 	keyed   *outbound.Keyed[K]
 	label   func(K) string
 	refused refusedKeys[K]
-	found   atomic.Pointer[walk[K]]
+
+	mu    sync.Mutex // protects what follows
+	walks []*walk[K] // the latest last; none changes
 }
 
 // walk is what a look at all keys has found.
 type walk[K comparable] struct {
-	until time.Duration // when it is time for another
-	n     int           // it has looked for so many
-	best  []candidate[K]
-	more  int
+	search string        // in small letters
+	n      int           // it has looked for so many
+	until  time.Duration // when it is time for another
+	best   []candidate[K]
+	more   int
 }
 
-// rests is how many times as long as a walk takes there is none after it: looks at very many keys take a hundredth of
-// a processor, however many people look. Meanwhile those that the walk has found are looked at anew.
-const rests = 100
+const (
+	// rests is how many times as long as a walk takes there is none for the same search after it: looks at very many
+	// keys take a hundredth of a processor, however many people look. Meanwhile those that the walk has found are
+	// looked at anew.
+	rests = 100
+	// mostWalks is how many searches' walks are remembered.
+	mostWalks = 8
+)
 
 func (s *keyedSet[K]) len() int { return s.keyed.Len() }
 
@@ -117,6 +125,9 @@ func (s *keyedSet[K]) find(label string) (found outbound.Limiter) {
 	return found
 }
 
+// contains reports whether a name or label has a search in it, which is in small letters.
+func contains(s, search string) bool { return strings.Contains(strings.ToLower(s), search) }
+
 // candidate is a key that may be among the worst.
 type candidate[K comparable] struct {
 	key     K
@@ -124,35 +135,56 @@ type candidate[K comparable] struct {
 	full    float64
 }
 
-func (s *keyedSet[K]) worst(n int, filter func(string) bool) (all []keyRow, more int) {
+func (s *keyedSet[K]) worst(n int, search string) (all []keyRow, more int) {
 	refused, begin := s.refused.counts(now()), now()
-	w := s.found.Load()
-	if filter != nil || w == nil || n > w.n || begin >= w.until {
-		w = &walk[K]{n: n}
-		w.best, w.more = s.walk(n, refused, filter)
-		if w.until = now() + rests*(now()-begin); filter == nil {
-			s.found.Store(w)
+	best, more, ok := s.recall(n, search, begin)
+	if ok {
+		for i := range best {
+			best[i].full = troubled(best[i].limiter, refused[best[i].key])
+		}
+		slices.SortStableFunc(best, func(a, b candidate[K]) int { return cmp.Compare(a.full, b.full) })
+		if less := len(best) - n; less > 0 {
+			best, more = best[less:], more+less
 		}
 	} else {
-		w = &walk[K]{best: slices.Clone(w.best), more: w.more}
-		for i := range w.best {
-			w.best[i].full = troubled(w.best[i].limiter, refused[w.best[i].key])
-		}
-		slices.SortStableFunc(w.best, func(a, b candidate[K]) int { return cmp.Compare(a.full, b.full) })
-		if less := len(w.best) - n; less > 0 {
-			w.best, w.more = w.best[less:], w.more+less
-		}
+		best, more = s.walk(n, search, refused)
+		s.remember(&walk[K]{search, n, now() + rests*(now()-begin), best, more})
 	}
-	for _, c := range slices.Backward(w.best) {
+	for _, c := range slices.Backward(best) {
 		all = append(all, keyRow{s.label(c.key), c.limiter, c.full})
 	}
-	return all, w.more
+	return all, more
+}
+
+// recall returns what an earlier walk has found that was for as many keys and the same search, if it is not time for
+// another.
+func (s *keyedSet[K]) recall(n int, search string, at time.Duration) (best []candidate[K], more int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.walks {
+		if w.search == search && w.n >= n && at < w.until {
+			return slices.Clone(w.best), w.more, true
+		}
+	}
+	return nil, 0, false
+}
+
+// remember keeps what a walk has found, and drops what is out of date.
+func (s *keyedSet[K]) remember(w *walk[K]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := now()
+	s.walks = slices.DeleteFunc(s.walks, func(old *walk[K]) bool { return old.search == w.search || at >= old.until })
+	if len(s.walks) >= mostWalks {
+		s.walks = slices.Delete(s.walks, 0, 1)
+	}
+	s.walks = append(s.walks, w)
 }
 
 // walk looks at all keys. It returns those that are most worth showing, the first last.
-func (s *keyedSet[K]) walk(n int, refused map[K]uint64, filter func(string) bool) (best []candidate[K], more int) {
+func (s *keyedSet[K]) walk(n int, search string, refused map[K]uint64) (best []candidate[K], more int) {
 	for key, l := range s.keyed.All() {
-		if filter != nil && !filter(s.label(key)) {
+		if search != "" && !contains(s.label(key), search) {
 			continue
 		}
 		full := troubled(l, refused[key])

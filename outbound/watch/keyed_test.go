@@ -134,3 +134,52 @@ func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
 		t.Error("no number of keys")
 	}
 }
+
+// A search makes the label of each key once, and then those of the keys that it has found, whose states are the latest.
+// Not all searches are remembered.
+func TestSearchesAreSpared(t *testing.T) {
+	var b Board
+	labels := 0
+	of := AddKeyed(&b, "tenants", tenants(t, 1000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string {
+		labels++
+		return "Tenant " + key
+	})
+	for i := range 1000 {
+		go1(t, of(strconv.Itoa(i)))
+	}
+	set := b.shown[0].keyed.(*keyedSet[string])
+	look := func(search string, rows int) (first string) {
+		labels = 0
+		s := b.Snapshot(bg, Query{Search: search, Rows: rows})
+		for _, w := range set.walks {
+			w.until = now() + time.Hour // as if there were a million
+		}
+		return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
+	}
+	look("TENANT 77", 50) // 77, and 770 to 779
+	if labels != 1000+11 {
+		t.Errorf("the first look has made %d labels", labels)
+	}
+	if _, err := of("773").Acquire(bg, outbound.Cost{5}); err != nil {
+		t.Fatal(err)
+	}
+	if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
+		t.Errorf("%s; the next look has made %d labels", got, labels)
+	}
+	for i := range 2 * mostWalks {
+		look(strconv.Itoa(i), 50)
+	}
+	if len(set.walks) != mostWalks {
+		t.Errorf("%d walks are remembered", len(set.walks))
+	}
+	for _, w := range set.walks {
+		w.until = 0
+	}
+	look("tenant 5", 50)
+	if len(set.walks) != 1 {
+		t.Errorf("%d walks are remembered", len(set.walks))
+	}
+	if look("tenants", 5); labels != 5 {
+		t.Errorf("a search for the name has made %d labels", labels)
+	}
+}

@@ -31,7 +31,8 @@ type row struct {
 // Snapshot returns what the Board shows now. It asks shared buckets that are to be shown for their state, a trip for
 // each whose state is not from within the last second, and waits for a store for 0.8 s. It glances at all keys of
 // each Keyed, which takes longer where they have several limits, but asks only those that are to be shown. A search
-// makes the label of each key. If ctx ends, states are missing.
+// makes the label of each key. Of very many keys, or with a slow label, a later look asks only those that were found:
+// the next walk over all of them begins a hundred times as long after this one as it took. If ctx ends, states are missing.
 func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	if q.Rows <= 0 {
 		q.Rows = defaultRows
@@ -59,7 +60,6 @@ func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 // last minute.
 func (b *Board) rows(q *Query, people bool) (rows []*row, hidden int) {
 	search := strings.ToLower(q.Search)
-	has := func(s string) bool { return search == "" || strings.Contains(strings.ToLower(s), search) }
 	at := now()
 	for _, s := range b.names() {
 		limiter, keyed, late := b.current(s)
@@ -84,17 +84,18 @@ func (b *Board) rows(q *Query, people bool) (rows []*row, hidden int) {
 		if keyed != nil {
 			r.Keyed, r.Keys = true, keyed.len()
 		}
-		if has(s.name) {
+		named := contains(s.name, search)
+		if named {
 			rows = append(rows, r)
 		}
 		if keyed == nil || q.Names {
 			continue
 		}
-		filter := has
-		if search == "" || has(s.name) {
-			filter = nil
+		ofKeys := search
+		if named {
+			ofKeys = "" // all keys of the name
 		}
-		worst, more := keyed.worst(q.Rows, filter)
+		worst, more := keyed.worst(q.Rows, ofKeys)
 		hidden += more
 		for _, k := range worst {
 			rows = append(rows, &row{shown: s, limiter: k.limiter, rank: k.full, Limiter: Limiter{Name: s.name, Label: k.label, Speed: 1}})

@@ -352,15 +352,15 @@ func TestLooksAtVeryManyKeysAreSpared(t *testing.T) {
 		take(strconv.Itoa(i), 1+float64(i)/100)
 	}
 	first := func(n int) string {
-		rows, more := b.shown[0].keyed.worst(n, nil)
+		rows, more := b.shown[0].keyed.worst(n, "")
 		return fmt.Sprint(rows[0].label, " of ", len(rows), " and ", more)
 	}
 	if got := first(5); got != "19 of 5 and 15" {
 		t.Error(got)
 	}
 	set := b.shown[0].keyed.(*keyedSet[string])
-	set.found.Load().until = now() + time.Hour // as if there were a million
-	take("3", 8)                               // it was not among the five
+	set.walks[0].until = now() + time.Hour // as if there were a million
+	take("3", 8)                           // it was not among the five
 	take("16", 5)
 	if got := first(5); got != "16 of 5 and 15" {
 		t.Error(got)
@@ -372,7 +372,7 @@ func TestLooksAtVeryManyKeysAreSpared(t *testing.T) {
 		t.Error(got)
 	}
 	take("5", 8.9)
-	set.found.Load().until = 0
+	set.walks[0].until = 0
 	if got := first(5); got != "5 of 5 and 15" {
 		t.Error(got)
 	}
