@@ -33,7 +33,7 @@
 //	dripfeed.queue.late          counter    {place}      limiter                       places lost because the process was late
 //	dripfeed.store.away          gauge      -            store                         whether the store is away: 1, or 0
 //	dripfeed.store.trips         counter    {trip}       store                         requests to the store
-//	dripfeed.store.trip_time     counter    s            store                         how long trips took, in all
+//	dripfeed.store.trips.time    counter    s            store                         how long trips took, in all
 //	dripfeed.store.operations    counter    {operation}  store                         operations that trips have answered; several share a trip
 //	dripfeed.store.repeats       counter    {trip}       store                         trips that were sent once more
 //	dripfeed.store.failures      counter    {operation}  store                         operations that ended with an error of the store
@@ -44,8 +44,10 @@
 // [outbound.AtOnce] limit.
 //
 // An exporter for Prometheus makes of each name the one that [watch.Board.Metrics] serves, so that one alert is for both.
-// That is why two instruments have no unit: with "1" and "{unit}/s" they would be called otherwise. Only
-// dripfeed.store.trip_time differs: there it is a histogram, and OpenTelemetry has none that can be read at collection.
+// That is why some instruments have no unit: with "1" and "{unit}/s" they would be called otherwise. Only
+// dripfeed.store.trips.time is not there, since the text has the histogram dripfeed_store_trip_time_seconds. A store
+// counts its trips itself, and the API has no histogram that is read at collection. The SDK has: a program that wants
+// it gives its reader the Producer of package [github.com/dripfeed/dripfeed/outbound/otel/trips].
 //
 // Counters and gauges are read at each collection, all of them by one Snapshot of the Board: a trip for each shared
 // bucket, and none for keys. While a store hangs that takes 0.8 s. A call records only its wait, if it is admitted. A

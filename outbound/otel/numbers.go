@@ -46,7 +46,7 @@ const (
 	late
 	storeAway
 	storeTrips
-	storeTripTime
+	storeTripsTime
 	storeOperations
 	storeRepeats
 	storeFailures
@@ -81,7 +81,7 @@ var definitions = [instruments]definition{
 	late:            {counter, "dripfeed.queue.late", "{place}", "Places in the queue that were lost because the process was late."},
 	storeAway:       {wholeGauge, "dripfeed.store.away", "", "Whether the store is away: 1, or 0."},
 	storeTrips:      {counter, "dripfeed.store.trips", "{trip}", "Requests to the store."},
-	storeTripTime:   {sum, "dripfeed.store.trip_time", "s", "How long trips to the store took, in all."},
+	storeTripsTime:  {sum, "dripfeed.store.trips.time", "s", "How long trips to the store took, in all."},
 	storeOperations: {counter, "dripfeed.store.operations", "{operation}", "Operations on buckets that trips have answered; several share a trip."},
 	storeRepeats:    {counter, "dripfeed.store.repeats", "{trip}", "Trips that were sent once more."},
 	storeFailures:   {counter, "dripfeed.store.failures", "{operation}", "Operations that ended with an error of the store."},
@@ -226,7 +226,7 @@ func (n *numbers) tell(o metric.Observer, s *watch.Snapshot) {
 			observe(instrument, n.highest(instrument, x.Name, value), store)
 		}
 		counted(storeTrips, float64(x.Trips))
-		counted(storeTripTime, x.TripTime.Seconds())
+		counted(storeTripsTime, x.TripTime.Seconds())
 		counted(storeOperations, float64(x.Operations))
 		counted(storeRepeats, float64(x.Repeats))
 		counted(storeFailures, float64(x.Failures))
