@@ -88,7 +88,7 @@ func (t text) sample(name string, value float64, labels ...string) {
 		between = ','
 	}
 	t.WriteString("} ")
-	if n := int64(value); n >= 0 && n < 1e6 && float64(n) == value { // as most are, and this is quicker
+	if n := int64(value); n >= 0 && float64(n) == value { // as most are, and this is quicker
 		t.Write(strconv.AppendInt(t.AvailableBuffer(), n, 10))
 	} else {
 		t.Write(strconv.AppendFloat(t.AvailableBuffer(), value, 'g', -1, 64))
