@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,18 +232,17 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		}
 		tells(t, b, `keys{limiter="tenants"} 3000`)
 	})
-	question(t, "is the store away, and is this process late", func(t *testing.T, b *Board) {
-		store := &errStore{watchedStore: watchedStore{Memory: leak.NewMemory()}}
-		if err := b.AddStore("quotas", &fallback.Store{Store: store, Share: 0.5}); err != nil {
+	question(t, "is the store away, since when, and what do calls do meanwhile", func(t *testing.T, b *Board) {
+		store := failing(nil)
+		f := &fallback.Store{Store: store, Share: 0.5}
+		if err := b.AddStore("quotas", f); err != nil {
 			t.Fatal(err)
 		}
-		f := b.stores[0].state
-		own := shared(t, f, "k", outbound.PerSecond(10))
-		l := b.Add("api", own)
+		l := b.Add("api", shared(t, f, "k", outbound.PerSecond(10)))
 		direct := b.Add("direct", shared(t, store, "k", outbound.PerSecond(10)))
 		go1(t, l)
 		tells(t, b, `store_away{store="quotas"} 0`)
-		store.err = outbound.ErrAway
+		store.fail(outbound.ErrAway)
 		time.Sleep(time.Second)
 		_, _ = l.Acquire(bg, outbound.Cost{1})
 		_, _ = direct.Acquire(bg, outbound.Cost{1})
@@ -259,19 +259,68 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `store_away{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
-		b.Add("late", &lateQueue{queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{})})
-		if is := called(t, b, "late"); is.Late != 7 || is.Explain == nil {
+		store.fail(nil) // it is back, and calls go to it again some time later
+		for i := 0; i < 100 && f.State().Away; i++ {
+			_, _ = l.Acquire(bg, outbound.Cost{1})
+			time.Sleep(100 * time.Millisecond)
+			if s = b.Snapshot(bg, Query{}).Stores[0]; !f.State().Until.IsZero() && (len(s.Trouble) != 1 || !strings.HasPrefix(s.Trouble[0], "The store is back. ")) {
+				t.Fatalf("%+v", s)
+			}
+		}
+		if s = b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Err != "" || s.Trouble != nil || s.Switched != 1 {
+			t.Errorf("%+v", s)
+		}
+		if is := called(t, b, "direct"); is.Err != "" {
 			t.Errorf("%+v", is)
 		}
-		tells(t, b, `queue_late_total{limiter="late"} 7`)
+		tells(t, b, `store_away{store="quotas"} 0`)
+	})
+	question(t, "how slow is the store, and how many operations share a trip", func(t *testing.T, b *Board) {
+		c := &counting{stats: leak.StoreStats{Answered: 30, Repeats: 3, Trips: leak.Trips{
+			Count: 12, Time: 240 * time.Millisecond, Within: []leak.TripsWithin{{Bound: 5 * time.Millisecond, Count: 9}, {Bound: time.Second, Count: 12}}}}}
+		if err := b.AddStore("redis", c); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Snapshot(bg, Query{}).Stores[0]; s.MeanTrip != 20*time.Millisecond || s.Trips != 12 || s.Operations != 30 || s.Repeats != 3 {
+			t.Errorf("%+v", s)
+		}
+		tells(t, b, `store_trips_total{store="redis"} 12`, `store_operations_total{store="redis"} 30`, `store_repeats_total{store="redis"} 3`,
+			`store_trip_time_seconds_bucket{store="redis",le="0.005"} 9`, `store_trip_time_seconds_sum{store="redis"} 0.24`)
+	})
+	question(t, "is this process late, and how late do calls depart", func(t *testing.T, b *Board) {
+		store := &tardy{watchedStore: watchedStore{Memory: leak.NewMemory()}}
+		one := shared(t, store, "k", outbound.PerSecond(10))
+		var log lines
+		defer one.Changes(Log(log.logger()))()
+		l := b.Add("api", queue.New(one, queue.Config{}))
+		stop := wait(l, 200)
+		time.Sleep(3 * time.Second)
+		if is := called(t, b, "api"); is.Late != 0 {
+			t.Errorf("%d places are lost before", is.Late)
+		}
+		store.late.Store(int64(500 * time.Millisecond)) // its answers come after the places that they book
+		time.Sleep(5 * time.Second)
+		is, e := called(t, b, "api"), b.Snapshot(bg, Query{}).Events
+		if is.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "before this process came to use") {
+			t.Errorf("%d places are lost, %+v", is.Late, e)
+		}
+		tells(t, b, `queue_late_total{limiter="api"} `+strconv.FormatUint(is.Late, 10))
+		if all := log.all(); len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="places were lost, because this process was late"`) || !strings.Contains(all[0], "late=") {
+			t.Errorf("%q", all)
+		}
+		stop()
+		time.Sleep(time.Minute) // for trips that are under way
 	})
 }
 
-// lateQueue is a queue of a process that was late.
-type lateQueue struct{ *queue.Queue }
+// tardy is a store whose answers may be late.
+type tardy struct {
+	watchedStore
+	late atomic.Int64
+}
 
-func (l *lateQueue) Stats() queue.Stats {
-	s := l.Queue.Stats()
-	s.Late = 7
-	return s
+func (s *tardy) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	r, err := s.watchedStore.Update(ctx, key, op)
+	time.Sleep(time.Duration(s.late.Load()))
+	return r, err
 }

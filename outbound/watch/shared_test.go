@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,22 +41,32 @@ func TestNamesThatShareABucketShowTheirOwnQueues(t *testing.T) {
 // errStore fails with an error.
 type errStore struct {
 	watchedStore
-	err error
+	err atomic.Pointer[error]
 }
 
+// failing returns a store that fails with an error, or works as long as that is nil.
+func failing(err error) *errStore {
+	s := &errStore{watchedStore: watchedStore{Memory: leak.NewMemory()}}
+	s.fail(err)
+	return s
+}
+
+func (s *errStore) fail(err error) { s.err.Store(&err) }
+
 func (s *errStore) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	if s.err == nil {
+	err := *s.err.Load()
+	if err == nil {
 		return s.watchedStore.Update(ctx, key, op)
 	}
 	s.trips.Add(1)
-	return leak.Reply{}, s.err
+	return leak.Reply{}, err
 }
 
 // A store that fails is asked once a second, however many look, and its error does not show the key.
 func TestAStoreThatFailsIsAskedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &errStore{err: errors.New(`row "secret-key" is locked`)}
+		store := failing(errors.New(`row "secret-key" is locked`))
 		b.Add("api", shared(t, store, "secret-key", outbound.PerSecond(1)))
 		for range 10 {
 			if l := only(t, &b); l.Severity != Stopped || strings.Contains(string(jsonOf(t, l)), "secret") || !strings.Contains(l.Err, "is locked") {
@@ -72,7 +83,7 @@ func TestAStoreThatFailsIsAskedOnceASecond(t *testing.T) {
 func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &errStore{watchedStore: watchedStore{Memory: leak.NewMemory()}}
+		store := failing(nil)
 		one := shared(t, store, "k", outbound.PerSecond(1))
 		b.Add("api", one)
 		if err := one.Hold(bg, time.Hour); err != nil {
@@ -81,7 +92,7 @@ func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
 		if l := only(t, &b); l.HeldFor != time.Hour {
 			t.Fatalf("held for %v", l.HeldFor)
 		}
-		store.err = outbound.ErrAway
+		store.fail(outbound.ErrAway)
 		time.Sleep(50 * time.Second)
 		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50s old") {
 			t.Errorf("held for %v: %q", l.HeldFor, l.Trouble)
