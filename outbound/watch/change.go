@@ -135,19 +135,3 @@ func wordsOf(c *outbound.Change) string {
 	}
 	return c.Kind.String()
 }
-
-// brief is a duration without digits that nobody reads.
-func brief(d time.Duration) string {
-	unit := time.Duration(1)
-	switch {
-	case d >= time.Minute:
-		unit = time.Second
-	case d >= 10*time.Second:
-		unit = 100 * time.Millisecond
-	case d >= time.Second:
-		unit = 10 * time.Millisecond
-	case d >= time.Millisecond:
-		unit = 100 * time.Microsecond
-	}
-	return ((d + unit/2) / unit * unit).String()
-}

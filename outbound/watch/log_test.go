@@ -76,7 +76,7 @@ func TestEachChangeHasItsLine(t *testing.T) {
 	Log(nil)
 	for k, want := range map[outbound.ChangeKind]string{
 		outbound.ChangeForgotten: "1 call ended without Done, and kept its place until now",
-		outbound.ChangeLate:      "a place passed 21ms before this process came to use it",
+		outbound.ChangeLate:      "a place passed 21 ms before this process came to use it",
 	} {
 		if got := wordsOf(&outbound.Change{Kind: k, Calls: 1, Late: 21 * time.Millisecond}); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -92,7 +92,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		go1(t, l)
 		stop := wait(l, 3)
 		time.Sleep(20 * time.Second)
-		if is := called(t, b, "api"); is.Waiting != 3 || is.Oldest != 20*time.Second || is.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20s." {
+		if is := called(t, b, "api"); is.Waiting != 3 || is.Oldest != 20*time.Second || is.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s." {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `calls_waiting{limiter="api"} 3`, `calls_oldest_wait_seconds{limiter="api"} 20`)
@@ -140,7 +140,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			t.Errorf("%+v", is)
 		}
 		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != outbound.CauseHold {
-			t.Errorf("held for %v: %v", is.HeldFor, is.Words)
+			t.Errorf("held for %v: %v", is.HeldFor, is.Explain)
 		}
 		tells(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)
 		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="calls are held" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
@@ -159,7 +159,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			p.Refused(time.Second)
 			time.Sleep(2 * time.Second)
 		}
-		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the speed") || !strings.Contains(is.Words, "slowed to") {
+		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the speed") || !strings.Contains(is.Explain.String(), "slowed to") {
 			t.Errorf("%+v", is)
 		}
 	})
@@ -187,7 +187,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			t.Error(err)
 		}
 		is := called(t, b, "api")
-		if is.Explain.Limit != "per hour" || is.Limits[0].Binding || !is.Limits[1].Binding || !strings.Contains(is.Words, `would wait 1h for limit "per hour"`) {
+		if is.Explain.Limit != "per hour" || is.Limits[0].Binding || !is.Limits[1].Binding || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `calls_without_room_total{limiter="api",limit="per hour"} 1`)
@@ -204,7 +204,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		go1(t, line)
 		stop := wait(line, 5)
 		if is := called(t, b, "line"); is.Explain.Ahead != 5 || is.Explain.Wait.Round(time.Second) != time.Minute || is.Explain.Booked <= 0 || is.Explain.Booked > time.Minute {
-			t.Errorf("%v", is.Words)
+			t.Errorf("%v", is.Explain)
 		}
 		stop()
 	})

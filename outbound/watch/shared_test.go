@@ -94,7 +94,7 @@ func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
 		}
 		store.fail(outbound.ErrAway)
 		time.Sleep(50 * time.Second)
-		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50s old") {
+		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50 s old") {
 			t.Errorf("held for %v: %q", l.HeldFor, l.Trouble)
 		}
 		text := metricsOf(&b)

@@ -207,9 +207,6 @@ func (r *row) judge(b *Board) {
 		l.Severity = max(l.Severity, s)
 		l.Trouble = append(l.Trouble, fmt.Sprintf(format, a...))
 	}
-	if l.Explain != nil {
-		l.Words = l.Explain.String()
-	}
 	if l.Err != "" && !l.gone {
 		age := "nothing is known of it"
 		if !l.AsOf.IsZero() {
@@ -283,12 +280,4 @@ func (r *row) judge(b *Board) {
 			l.Actions = append(l.Actions, "resume")
 		}
 	}
-}
-
-// count is a number of things, in words.
-func count(n uint64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -152,12 +152,12 @@ func TestWhatIsInTroubleComesFirst(t *testing.T) {
 		if fmt.Sprint(names) != "[held slowed waits full calm]" {
 			t.Errorf("%v", names)
 		}
-		for i, want := range []string{"No call goes for 59m57s: an operator", "Calls go at ", "2 calls wait in the queue"} {
+		for i, want := range []string{"No call goes for 59 min 57 s: an operator", "Calls go at ", "2 calls wait in the queue"} {
 			if text := strings.Join(s.Limiters[i].Trouble, " "); !strings.HasPrefix(text, want) {
 				t.Errorf("%s: %s", names[i], text)
 			}
 		}
-		if len(s.Events) == 0 || s.Events[0].Name != "held" || !strings.Contains(s.Events[0].Words, "1h") {
+		if len(s.Events) == 0 || s.Events[0].Name != "held" || !strings.Contains(s.Events[0].Words, "1 h") {
 			t.Errorf("%+v", s.Events)
 		}
 		cancel()

@@ -58,9 +58,9 @@ type Limiter struct {
 	AsOf time.Time
 	// Err is why there is no state now, or an older one; "": there is one.
 	Err string
-	// Explain says when a call could go that costs what calls have cost so far, on average, and why not before.
+	// Explain says when a call could go that costs what calls have cost so far, on average, and why not before. Its
+	// String says so in words.
 	Explain *outbound.Explanation
-	Words   string // of Explain
 
 	Limits   []Limit
 	HeldFor  time.Duration

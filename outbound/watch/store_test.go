@@ -39,7 +39,7 @@ func TestABoardShowsStores(t *testing.T) {
 		}
 		c.stats.Outages = []leak.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: outbound.ErrAway}}
 		s = b.Snapshot(bg, Query{}).Stores
-		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1m0s: ") {
+		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1 min: ") {
 			t.Errorf("%+v", s)
 		}
 		text := metricsOf(&b)
@@ -90,7 +90,7 @@ func TestAStoreThatCountsNothing(t *testing.T) {
 		if err := b.AddStore("plain", c); err != nil {
 			t.Fatal(err)
 		}
-		if s := b.Snapshot(bg, Query{}).Stores[0]; len(s.Trouble) != 1 || s.Trouble[0] != "The store has not answered for 1m0s." {
+		if s := b.Snapshot(bg, Query{}).Stores[0]; len(s.Trouble) != 1 || s.Trouble[0] != "The store has not answered for 1 min." {
 			t.Errorf("%q", s.Trouble)
 		}
 	})

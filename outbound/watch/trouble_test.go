@@ -97,7 +97,7 @@ func TestAStormOfChangesIsOneEvent(t *testing.T) {
 			}
 		}
 		e := b.Snapshot(bg, Query{}).Events
-		if len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0 {
+		if len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300 ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0 {
 			t.Errorf("%+v", e)
 		}
 		for range 3 { // holds stay apart
