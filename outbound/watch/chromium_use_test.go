@@ -88,6 +88,10 @@ func checkOutage(t *testing.T, c *chromium, s *site) {
 	if c.eval(banner+".checkVisibility()") != false {
 		t.Error("there is a banner while all is well")
 	}
+	c.eval("window.drawn = fillStore; fillStore = () => { throw new Error('own') }")
+	c.until(banner + ".textContent.startsWith('This page cannot show the answer (own). ')")
+	c.eval("fillStore = drawn")
+	c.until("!" + banner + ".checkVisibility() && fails === 0")
 	s.down.Store(true)
 	c.until(banner + ".checkVisibility() && " + banner + ".textContent.startsWith('No answer since ') && fails >= 2")
 	if n := c.eval("document.querySelectorAll('.cards > .card[id]').length"); n == 0.0 {

@@ -153,8 +153,8 @@ func office(now time.Time) Snapshot {
 				Minute: minuteOf(0, time.Millisecond, wave(980, 1_150)),
 			},
 			{
-				Name: "tenants", Label: "umbrella", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Wait: 170 * time.Millisecond, Because: outbound.CauseLimit, Limit: "5 per 1s", Speed: 1},
-				Limits: []Limit{{Name: "5 per 1s", Level: 1.84, Capacity: 1, LeakRate: 5, Binding: true}},
+				Name: "tenants", Label: "umbrella", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Wait: 170 * time.Millisecond, Because: outbound.CauseLimit, Limit: "5 per 1s", Speed: 1, Limits: []outbound.LimitWait{{Units: 1, Wait: 170 * time.Millisecond}}},
+				Limits: []Limit{{Name: "5 per 1s", Level: 1.84, Capacity: 1, LeakRate: 5, Binding: true, NextIn: 170 * time.Millisecond}},
 			},
 			{
 				Name: "tenants", Label: "initech", AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Speed: 1},
