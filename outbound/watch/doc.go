@@ -35,6 +35,12 @@
 //	dripfeed_store_trip_time_seconds{store}              histogram
 //	dripfeed_store_repeats_total, _failures_total        {store}
 //
+// For package expvar there is Snapshot, as JSON:
+//
+//	expvar.Publish("dripfeed", expvar.Func(func() any {
+//		return board.Snapshot(context.Background(), watch.Query{Names: true})
+//	}))
+//
 // A label is a name from the program, a limit's or a policy's, and never a key, a URL or a host. However many keys there
 // are, they are one series, which tells of no level, queue, hold or speed. While a store does not answer, nothing is told
 // of the levels, the hold and the speed that it keeps. A program with a Prometheus registry, or with OpenTelemetry, finds

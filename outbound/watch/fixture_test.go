@@ -95,18 +95,19 @@ func office(now time.Time) Snapshot {
 				Refusals: map[string]uint64{"rate": 3},
 			},
 			{
-				Name: "payments", Severity: Slowed, Shared: true, AsOf: ago(-14 * time.Second), Speed: 1, Actions: hold, Waiting: 8, Oldest: 1_300 * time.Millisecond, NextIn: 160 * time.Millisecond,
-				Err:     "dial tcp 10.0.0.7:6379: connect: connection refused",
-				Trouble: []string{"Its store has been away for 14 s: each worker goes on with its share.", "8 calls wait in the queue, the first for 1.3 s."},
+				Name: "payments", Severity: Stopped, Shared: true, AsOf: ago(-14 * time.Second), Speed: 1, Actions: hold, Waiting: 8, Oldest: 1_300 * time.Millisecond,
+				Err: "explain: dial tcp 10.0.0.7:6379: connect: connection refused",
+				Trouble: []string{"Its store does not answer (explain: dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
+					"8 calls wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
 				Explain: &outbound.Explanation{Wait: 1_500 * time.Millisecond, Because: outbound.CauseBooked, Ahead: 8, Speed: 1, Limits: []outbound.LimitWait{{Units: 1, Wait: 160 * time.Millisecond}}},
-				Limits:  []Limit{{Name: "100 per 1s", Used: 25, Of: 100, Window: time.Second, LeakRate: 100, Binding: true}},
+				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100, Binding: true}},
 				Minute: minuteOf(200*time.Millisecond, 1_400*time.Millisecond, func(i int) Second {
 					if i < 45 {
 						return Second{Admitted: uint64(58 + 9*(i%4))}
 					}
-					return Second{Admitted: 25}
+					return Second{Failed: 20}
 				}),
-				Calls: Calls{Admitted: 131_204, Failed: 3, Cancelled: 12, ByError: map[string]uint64{"store": 3}, Units: [outbound.Units]float64{131_204}, WaitTime: 2 * time.Hour},
+				Calls: Calls{Admitted: 131_204, Failed: 303, Cancelled: 12, ByError: map[string]uint64{"store": 303}, Units: [outbound.Units]float64{131_204}, WaitTime: 2 * time.Hour},
 				Late:  4,
 			},
 			{
@@ -168,15 +169,15 @@ func office(now time.Time) Snapshot {
 		Stores: []Store{
 			{
 				Name: "redis", Away: true, AwayFor: 14 * time.Second, Err: "dial tcp 10.0.0.7:6379: connect: connection refused",
-				Trouble: []string{"It has been away for 14 s."}, Trips: 91_044, Operations: 131_222, Repeats: 12, Remembered: 1_840, Failures: 19, MeanTrip: 640 * time.Microsecond,
+				Trouble: []string{"10.0.0.7:6379 has not answered for 14 s: dial tcp 10.0.0.7:6379: connect: connection refused."}, Trips: 91_044, Operations: 131_222, Repeats: 12, Remembered: 1_840, Failures: 19, MeanTrip: 640 * time.Microsecond,
 			},
-			{Name: "fallback", Fallback: true, Shares: 1, Switched: 3},
+			{Name: "redis-eu", Fallback: true, Switched: 3, Trips: 4_102, Operations: 9_310, MeanTrip: 2 * time.Millisecond},
 		},
 		Events: []Event{
-			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "held for 25 s (rate)"},
-			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "slowed", Words: "slowed to 90 %"},
-			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "slowed to 56 %"},
-			{At: ago(-26 * time.Hour), Name: "llm batch", Kind: "released", Words: "the hold has ended after 2 min"},
+			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "no call goes for 25 s (rate)"},
+			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "slowed", Words: "the API refuses calls: they go at 90 % of the speed"},
+			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "the API refuses calls: they go at 56 % of the speed"},
+			{At: ago(-26 * time.Hour), Name: "llm batch", Kind: "released", Words: "calls go again, after 2 min"},
 		},
 	}
 }

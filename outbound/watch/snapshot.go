@@ -36,7 +36,7 @@ type Severity uint8
 const (
 	Calm    Severity = iota // calls go, or nobody asks
 	Busy                    // calls wait, or were refused within the last minute
-	Slowed                  // after refusals by the API, or while the store is away, fewer calls go than could
+	Slowed                  // fewer calls go than could, after refusals by the API
 	Stopped                 // no call goes: a hold, or a store that does not answer
 )
 
