@@ -90,7 +90,7 @@ func checkBoard(t *testing.T, c *chromium, address string) {
 		"github":         {"Stopped: held for 1 h|Stopped: held for 59 min", "10 per 1s", "refused by us", "A call could go in 1 h|A call could go in 59 min"},
 		"calm":           {"Calm", " of 1 000 000 in the last second", "admitted by this process since", "A call could go now"},
 		"tenants":        {"1 key · this process", "1 refused by us", "Busy"},
-		"tenants / acme": {"room in 1 h1/h in the long run|room in 59 min", "1 per 1h: room for 1 in ", "A call could go in 1 h|A call could go in 59 min"},
+		"tenants / acme": {"Busy", "room in 1 h1/h in the long run|room in 59 min", "1 per 1h: room for 1 in ", "A call could go in 1 h|A call could go in 59 min"},
 	} {
 		text, _ := c.eval(cardOf(name) + "?.textContent").(string)
 		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
@@ -264,6 +264,9 @@ func checkWords(t *testing.T, c *chromium) {
 				t.Errorf("%s does not say %q: %s", name, w, text)
 			}
 		}
+	}
+	if text, _ := c.eval("document.getElementById('events').textContent").(string); !strings.Contains(text, "at 56\u00a0% of the speed (and 3 more before)") {
+		t.Errorf("an event does not say how often it was: %s", text)
 	}
 	for d, want := range durations {
 		if got, _ := c.eval(fmt.Sprintf("dur(%d)", d)).(string); strings.ReplaceAll(got, "\u00a0", " ") != want {

@@ -28,5 +28,5 @@ func ExampleBoard() {
 	fmt.Println(now.Trouble[0])
 	// Output:
 	// 3 admitted, 2 refused
-	// 2 calls had no room in the last minute.
+	// 2 calls were refused by us in the last minute.
 }

@@ -176,7 +176,7 @@ func office(now time.Time) Snapshot {
 		Events: []Event{
 			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "no call goes for 25 s (rate)"},
 			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "slowed", Words: "the API refuses calls: they go at 90 % of the speed"},
-			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "the API refuses calls: they go at 56 % of the speed"},
+			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "the API refuses calls: they go at 56 % of the speed", Times: 4},
 			{At: ago(-26 * time.Hour), Name: "llm batch", Kind: "released", Words: "calls go again, after 2 min"},
 		},
 	}

@@ -80,6 +80,7 @@ type keyRow struct {
 	label   string
 	limiter outbound.Limiter
 	full    float64 // how full it is, above 1 if it is refused
+	refused bool    // calls were refused lately
 }
 
 type keyedSet[K comparable] struct {
@@ -151,7 +152,7 @@ func (s *keyedSet[K]) worst(n int, search string) (all []keyRow, more int) {
 		s.remember(&walk[K]{search, n, now() + rests*(now()-begin), best, more})
 	}
 	for _, c := range slices.Backward(best) {
-		all = append(all, keyRow{s.label(c.key), c.limiter, c.full})
+		all = append(all, keyRow{s.label(c.key), c.limiter, c.full, refused[c.key] > 0})
 	}
 	return all, more
 }

@@ -52,11 +52,19 @@ func TestKeysThatAreRefusedLatelyComeFirst(t *testing.T) {
 				_, _ = of(key).Acquire(bg, outbound.Cost{1})
 			}
 		}
-		first := func() string { return b.Snapshot(bg, Query{Rows: 2}).Limiters[1].Label }
+		first := func() string {
+			all := b.Snapshot(bg, Query{Rows: 2}).Limiters
+			return all[0].Label + all[1].Label // one is the name's row
+		}
 		ask("failing", 100)
 		ask("former", 1000)
 		if got := first(); got != "former" {
 			t.Errorf("first comes %q", got)
+		}
+		for _, l := range b.Snapshot(bg, Query{}).Limiters {
+			if l.Label != "" && (l.Severity == Busy) != (l.Label == "former") {
+				t.Errorf("%s: %d %q", l.Label, l.Severity, l.Trouble)
+			}
 		}
 		time.Sleep(30 * time.Minute)
 		ask("new", 3)

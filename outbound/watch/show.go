@@ -24,6 +24,7 @@ type row struct {
 	shown   *shown
 	limiter outbound.Limiter // nil: it stands for all keys of a Keyed
 	rank    float64          // how much in trouble it is, as far as that is known without a trip
+	refused bool             // of a key: calls were refused lately
 	label   string           // in metrics
 	limits  []string         // the labels of the limits there
 }
@@ -98,7 +99,7 @@ func (b *Board) rows(q *Query, people bool) (rows []*row, hidden int) {
 		worst, more := keyed.worst(q.Rows, ofKeys)
 		hidden += more
 		for _, k := range worst {
-			rows = append(rows, &row{shown: s, limiter: k.limiter, rank: k.full, Limiter: Limiter{Name: s.name, Label: k.label, Speed: 1}})
+			rows = append(rows, &row{shown: s, limiter: k.limiter, rank: k.full, refused: k.refused, Limiter: Limiter{Name: s.name, Label: k.label, Speed: 1}})
 		}
 	}
 	slices.SortStableFunc(rows, func(x, y *row) int { return -cmp.Compare(x.rank, y.rank) })
@@ -262,8 +263,11 @@ func (r *row) judge(b *Board) {
 			say(Busy, "The API has refused %s in the last minute.", count(byAPI, "call", "calls"))
 		}
 		if refused > 0 {
-			say(Busy, "%s no room in the last minute.", count(refused, "call had", "calls had"))
+			say(Busy, "%s refused by us in the last minute.", count(refused, "call was", "calls were"))
 		}
+	}
+	if r.refused {
+		say(Busy, "Calls of this key were refused by us lately.")
 	}
 	for _, t := range l.Budgets {
 		if t.Others >= 0.05 {
