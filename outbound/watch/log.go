@@ -20,6 +20,8 @@ const quiet = 10 * time.Second
 // extension is a Warn only if no call goes for ten seconds or longer, and for at least twice as long as the last line
 // has said. Of other changes of one kind that come within ten seconds, Log logs the first; the next line of that kind
 // says how many it has left out. It logs no call. A nil l is [slog.Default].
+//
+// A bucket does not tell that its store is away. OnSwitch of package fallback does, and the metric dripfeed_store_away.
 func Log(l *slog.Logger) func(outbound.Change) {
 	if l == nil {
 		l = slog.Default()
