@@ -8,7 +8,8 @@ import "sync"
 // key can be, and names itself by b's key in errors. Every call for one name returns the same
 // bucket. It is nil if no limit is left.
 //
-// Neither b's holds reach it nor limits that are set for b.
+// Limits that are set for b, by whomever, count for it as well, from its next use after this process has heard of
+// them in a reply for b. The change ends its hold. Holds of b do not reach it.
 func (b *Bucket) Beside(name string) *Bucket {
 	if b.unmade() {
 		return nil
@@ -35,6 +36,7 @@ func (b *Bucket) Beside(name string) *Bucket {
 		own.init(b.key, set.list(), p.shared.store)
 		own.slowPath().shared.key = p.shared.keyBeside(name)
 	}
+	own.slowPath().leader = &leader{core: &b.core}
 	made, _ := all.LoadOrStore(name, own)
 	return made.(*Bucket)
 }

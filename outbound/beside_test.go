@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -94,5 +95,40 @@ func TestBucketsBesideAreSharedAndNobodyElses(t *testing.T) {
 		if got := level(shared(key).Beside("line").Beside("line")); got != float64(10_000+i) {
 			t.Errorf("beside what is beside %q there is %v", key, got)
 		}
+	}
+}
+
+// It has the very limits, names included, also where it has missed some that were set meanwhile: which
+// name a limit inherits is up to those before it.
+func TestABucketBesideFollowsTheLimits(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &counting{Store: leak.NewMemory()}
+			limits := []Limit{PerSecond(10), PerMinute(100)}
+			b := Must(NewBucket("k", limits...))
+			if shared {
+				b = Must(NewSharedBucket(store, "k", limits...))
+			}
+			own := b.Beside("line")
+			if err := own.Hold(ctx, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range []Limit{PerHour(7), PerMinute(3)} {
+				if err := b.SetLimits(ctx, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := b.State(ctx)
+			for range 2 {
+				got, e := own.State(ctx)
+				if err != nil || e != nil || got.Limit != want.Limit || got.HeldFor != 0 {
+					t.Errorf("shared %v: %+v of %+v, %v, %v", shared, got, want, err, e)
+				}
+			}
+			trips := store.trips
+			if _, err := own.State(ctx); err != nil || store.trips > trips+1 {
+				t.Errorf("a look takes %d trips, %v", store.trips-trips, err)
+			}
+		})
 	}
 }

@@ -215,6 +215,21 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	return most
 }
 
+// Clears returns how long it is until a hold is over, all who have places have gone and the leaky limits
+// are empty, if nobody comes meanwhile. Windows and calendars may still be full then.
+func (k *Clock) Clears() time.Duration {
+	if k.limits == nil {
+		return 0
+	}
+	w := max(0, k.state.Last)
+	for i := range k.limits.law {
+		if l := &k.limits.law[i]; l.Kind == leak.Leaky {
+			w = max(w, l.Above(k.state.Level[i].Level, 0))
+		}
+	}
+	return k.state.Real(w)
+}
+
 // Tolerance returns how late a call may leave after its place: as late as is asked, but 5 ms at
 // most with a limit made by [Window] or [FixedWindow], of which all of a late burst would come on
 // top. If 0 is asked it is a tenth of the time in which a unit leaks out of the limit that

@@ -36,6 +36,13 @@ type slowPath struct {
 	shared *sharedState             // nil: the state is in local
 	random func() float64           // of 0 to 1, for what is to differ from worker to worker
 	beside atomic.Pointer[sync.Map] // by name, what Beside has made; nil: nothing
+	leader *leader                  // what this is beside of; nil: nothing
+}
+
+// leader is the bucket whose limits another one follows.
+type leader struct {
+	*core
+	following sync.Mutex // held by the step that looks for its limits
 }
 
 // init sets the core up for these limits, in this process or, if it is not nil, in store.
@@ -145,6 +152,11 @@ func (b *core) check(limits *limitSet, c *Cost) error {
 // do carries a step out where the state is.
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
+	if s.action < leak.Resume {
+		if err := b.follow(ctx); err != nil {
+			return err
+		}
+	}
 	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
 	// store may refuse.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
@@ -171,6 +183,37 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 		p.waiting.changed()
 	}
 	return nil
+}
+
+// follow makes the limits of the leader count for b, where they are others by all that this process
+// has heard. It takes no trip unless they are. Their change ends a hold of b, which was for what could go
+// by the old ones.
+func (b *core) follow(ctx context.Context) error {
+	p := b.slow.Load()
+	l := p.leader
+	if l == nil || p.force.Load().same(&l.inForce().limitSet) || !l.following.TryLock() {
+		return nil
+	}
+	defer l.following.Unlock()
+	// Either may be the one of which this process has not heard lately. The leader is asked last:
+	// who sets limits for both begins with it.
+	for _, c := range [...]*core{b, l.core} {
+		if err := c.do(ctx, "limits", &step{}, new(reply)); err != nil {
+			return err
+		}
+	}
+	is, r := l.inForce(), reply{}
+	if len(is.law) == 0 || p.force.Load().same(&is.limitSet) {
+		return nil
+	}
+	s := step{action: leak.Replace, named: true}
+	if is.stamp != 0 || !b.remote() {
+		s.limits = is.list()
+	}
+	if err := b.do(ctx, "set limits", &s, &r); err != nil || r.State.Rem <= 0 {
+		return err
+	}
+	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 }
 
 // resend sends reports whose trips have failed, now that one has gone well: retries during

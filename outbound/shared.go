@@ -112,7 +112,9 @@ func (h *sharedState) replacement(s *step, f *inForce) *limitSet {
 		return h.made
 	}
 	limits := slices.Clone(s.limits)
-	inherit(limits, f.list())
+	if !s.named {
+		inherit(limits, f.list())
+	}
 	set := newLimitSet(limits)
 	return &set
 }

@@ -92,16 +92,21 @@
 //
 // # Limits that change
 //
-// [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well: call them, and not the
-// bucket's own, of which the desk does not hear. Tickets are void then. Jobs that are away still come
-// at the times that they were told, and book anew; if the limits are higher now, have the system run them at once.
+// [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well. Where a program without a line
+// calls the bucket's own, the desk follows as soon as a process with a line hears of it: the limits with the next
+// job after one that was at the gate. While all jobs are sent back nobody is at the gate, and so a line that
+// sends jobs back asks the bucket once in a poll. If the desk is held for longer than the gate can be behind
+// by then, which is more than a MaxWait and a lead, it ends the desk's hold.
+//
+// Tickets are void after other limits and after a Resume. Jobs that are away still come at the times that they
+// were told, and book anew; if the limits are higher now, have the system run them at once.
 //
 // # What it costs
 //
 // A run takes a trip to the desk, and one more where its ticket is void. Who is admitted takes at the
 // gate what a queue takes: 3 trips to a store in all for a job that runs twice, 2 for one that was booked
-// before. Who is refused at the gate may hold the desk, by two more. A line of a bucket in this process takes
-// some four kilobytes.
+// before. Who is refused at the gate may hold the desk, by two more. Once in a poll a line that sends jobs back takes
+// three more. A line of a bucket in this process takes some four kilobytes.
 //
 // # Numbers
 //

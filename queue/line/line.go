@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -19,6 +20,8 @@ type Line struct {
 	gate   *queue.Queue     // which alone admits
 	config Config
 	err    error // what is wrong with the bucket or the Config
+	made   time.Time
+	looked atomic.Int64 // how long after that the line has looked last
 }
 
 // Config is optional: its zero value fits a job system that looks for due jobs every 5 s.
@@ -77,7 +80,7 @@ const mostConfig = 10 * 365 * 24 * time.Hour
 // [outbound.ErrNil] or [outbound.ErrInvalidLimit]; so does it where b has no limit but an
 // [outbound.AtOnce], which tells no times.
 func New(b *outbound.Bucket, c Config) *Line {
-	l := &Line{bucket: b, desk: b.Beside("line")}
+	l := &Line{bucket: b, desk: b.Beside("line"), made: time.Now()}
 	l.config, l.err = c.withDefaults()
 	l.gate = queue.New(b, l.config.Queue)
 	switch {
@@ -108,12 +111,17 @@ func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 		return outbound.Permit{}, err
 	}
 	s := stay{ticket: ticketFrom(ctx), cost: c}
-	if err := l.arrive(ctx, &s); err != nil {
+	err := l.arrive(ctx, &s)
+	away := errors.Is(err, outbound.ErrThrottled) || err == nil && l.early(s) > 0
+	if away && l.look(ctx) {
+		err = l.arrive(ctx, &s)
+	}
+	if err != nil {
 		return outbound.Permit{}, l.later(ctx, err, s)
 	}
-	if in := time.Until(s.due); in > l.config.Lead+l.config.Early {
-		full := &outbound.ThrottledError{Key: l.bucket.Key(), RetryAfter: in}
-		return outbound.Permit{}, &Later{In: in - l.config.Lead, Ticket: s.ticket, full: full}
+	if in := l.early(s); in > 0 {
+		full := &outbound.ThrottledError{Key: l.bucket.Key(), RetryAfter: in + l.config.Lead}
+		return outbound.Permit{}, &Later{In: in, Ticket: s.ticket, full: full}
 	}
 	p, err := l.gate.Acquire(ctx, c)
 	if err != nil {
@@ -129,6 +137,37 @@ type stay struct {
 	cost    outbound.Cost
 	due     time.Time
 	refused bool // by the gate
+}
+
+// early returns for how long the job is to be sent back; 0: its place is near, or has passed.
+func (l *Line) early(s stay) time.Duration {
+	if in := time.Until(s.due); in > l.config.Lead+l.config.Early {
+		return in - l.config.Lead
+	}
+	return 0
+}
+
+// look asks what has become of the bucket, at most once in a poll: while all jobs are sent back, none
+// hears of it at the gate. The desk then follows the limits. Where it is held for longer than the
+// gate can be behind, somebody has ended the hold for which it is, and look ends that of the desk.
+func (l *Line) look(ctx context.Context) bool {
+	now, last := int64(time.Since(l.made)), l.looked.Load()
+	if now-last < int64(l.config.Poll) || !l.looked.CompareAndSwap(last, now) {
+		return false
+	}
+	var k outbound.Booking // with no costs it only listens
+	if l.bucket.Book(ctx, &k) != nil {
+		return false
+	}
+	desk, err := l.desk.States(ctx)
+	if err != nil {
+		return false
+	}
+	// No job is refused before it would wait for a MaxWait: by so much a hold may be longer.
+	if desk[0].HeldFor-k.Clock.Clears()-l.config.Lead > l.config.Queue.MaxWait {
+		return l.desk.Resume(ctx) == nil
+	}
+	return true
 }
 
 // wrong returns what makes the line useless.
@@ -173,48 +212,28 @@ func (l *Line) books(ctx context.Context, k *outbound.Booking) error {
 
 var errSilent = errors.New("it has neither booked nor refused")
 
-// SetLimits sets the limits of the bucket, as its own SetLimits does, and those of the desk.
-// Where it makes places void, jobs that were put back book anew when they come. If the limits
+// SetLimits sets the limits of the bucket, as its own SetLimits does, and has the desk follow at once.
+// Where that makes places void, jobs that were put back book anew when they come. If the limits
 // are higher than before, have the job system run those now: they come at their old times otherwise.
 // Other limits end a hold of the desk, and not one of the bucket.
 func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	if err := l.wrong(); err != nil {
 		return err
 	}
-	desk := withoutAtOnce(limits)
-	if len(desk) == 0 && len(limits) > 0 {
+	if len(limits) > 0 && !slices.ContainsFunc(limits, tellsTimes) {
 		return errNoTimes
-	}
-	before, err := l.desk.States(ctx)
-	if err != nil {
-		return err
 	}
 	if err := l.bucket.SetLimits(ctx, limits...); err != nil {
 		return err
 	}
-	if err := l.desk.SetLimits(ctx, desk...); err != nil {
-		return err
-	}
-	after, err := l.desk.States(ctx)
-	if err != nil || after[0].HeldFor == 0 || slices.EqualFunc(before, after, sameLimit) {
-		return err
-	}
-	// It is held for as long as the gate was behind it by the old limits.
-	return l.desk.Resume(ctx)
+	return l.desk.Book(ctx, new(outbound.Booking)) // it only listens, and follows
 }
 
-func sameLimit(a, b outbound.State) bool { return a.Limit == b.Limit }
-
-// withoutAtOnce returns the limits that the desk has.
-func withoutAtOnce(limits []outbound.Limit) (all []outbound.Limit) {
-	for _, l := range limits {
-		like := outbound.AtOnce(1)
-		like.Capacity, like.LeakRate, like.Unit, like.Name = l.Capacity, l.LeakRate, l.Unit, l.Name
-		if l != like {
-			all = append(all, l)
-		}
-	}
-	return all
+// tellsTimes reports whether a limit is no AtOnce.
+func tellsTimes(l outbound.Limit) bool {
+	like := outbound.AtOnce(1)
+	like.Capacity, like.LeakRate, like.Unit, like.Name = l.Capacity, l.LeakRate, l.Unit, l.Name
+	return l != like
 }
 
 var errNoTimes = fmt.Errorf("line: a bucket that has no limit but AtOnce tells no times: %w", outbound.ErrInvalidLimit)

@@ -1,0 +1,181 @@
+package line
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// An operator's program sets limits for the bucket and knows nothing of lines. Whichever process hears of
+// them has the desk follow.
+func TestTheDeskFollowsLimitsThatAreSetForTheBucket(t *testing.T) {
+	for name, rate := range map[string]float64{"raised": 4, "lowered": 0.5} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+				lines, s := []*Line{line(), line()}, &punctual{t: t}
+				for i, p := range book(t, lines[0], 10) { // those keep both processes at the gate
+					s.startIn(time.Until(p.At), fmt.Sprint("before", i), lines[i%2], p.Ticket, one)
+				}
+				time.Sleep(3500 * time.Millisecond)
+				limit := outbound.Limit{Capacity: 1, LeakRate: rate}
+				if err := line().bucket.SetLimits(bg, limit); err != nil {
+					t.Fatal(err)
+				}
+				s.jobs.Wait()
+				begin := time.Now()
+				for i := range 40 {
+					s.start(fmt.Sprint(i), lines[i%2], "", one)
+				}
+				s.jobs.Wait()
+				if took := time.Since(begin); took.Seconds() > 41/rate+1 || s.most() > 3 {
+					t.Errorf("they take %v, and up to %d runs", took, s.most())
+				}
+				if state, err := lines[1].desk.State(bg); err != nil || state.Limit.LeakRate != rate {
+					t.Errorf("the desk has %v, %v", state.Limit, err)
+				}
+				s.check(outbound.Limit{Capacity: 1, LeakRate: max(1, rate)})
+			})
+		})
+	}
+}
+
+// While the desk sends all jobs away nobody comes to the gate. The line asks what has become of it.
+func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{outbound.PerHour(10)}, func(t *testing.T, line func() *Line) {
+		l, other := line(), line()
+		ticket := book(t, l, 10)[9].Ticket
+		if err := line().bucket.SetLimits(bg, outbound.PerSecond(10)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		for _, l := range []*Line{l, other} {
+			if later := sentBack(t, l, ticket, one); later.In > 10*time.Second {
+				admitted(t, l, ticket, one)
+			}
+		}
+	})
+}
+
+// A process that hears of limits late takes none back that a line has set.
+func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		line := func() *Line { return New(shared(t, store, "api", perSecond...), Config{}) }
+		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, {{Capacity: 1, LeakRate: 2}}, nil} {
+			a, b := line(), line()
+			for _, l := range []*Line{a, b} {
+				admitted(t, l, "", one)
+				time.Sleep(time.Second)
+			}
+			if err := a.SetLimits(bg, limits...); err != nil {
+				t.Fatal(err)
+			}
+			places := book(t, a, 30)
+			if err := a.desk.Hold(bg, time.Minute); err != nil { // by the new limits
+				t.Fatal(err)
+			}
+			if _, err := b.bucket.State(bg); err != nil { // it hears of the gate first
+				t.Fatal(err)
+			}
+			if later := sentBack(t, b, places[29].Ticket, one); later.Ticket != places[29].Ticket {
+				t.Errorf("with %v the ticket %q is %q now", limits, places[29].Ticket, later.Ticket)
+			}
+			want, err := b.bucket.State(bg)
+			if got, e := a.desk.State(bg); err != nil || e != nil || got.Limit != want.Limit {
+				t.Errorf("the desk has %v, and the gate %v, %v, %v", got.Limit, want.Limit, err, e)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
+// An AtOnce tells no times: the desk keeps its limits.
+func TestTheDeskFollowsNoAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(own(t, perSecond...), Config{})
+		if err := l.bucket.SetLimits(bg, outbound.AtOnce(1)); err != nil {
+			t.Fatal(err)
+		}
+		admitted(t, l, "", one)
+		if s, err := l.desk.State(bg); err != nil || s.Limit.LeakRate != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// Workers of two releases have limits of their own. Neither sets them for the other, also not once an operator has
+// taken limits back that were set for all.
+func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		old := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 1, Name: "calls"}), Config{})
+		next := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 4, Name: "calls"}), Config{})
+		for range 3 {
+			for _, l := range []*Line{old, next} {
+				admitted(t, l, "", one)
+				time.Sleep(time.Second)
+			}
+		}
+		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 2, Name: "calls"}}, nil} {
+			if err := next.bucket.SetLimits(bg, limits...); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				for _, l := range []*Line{old, next} {
+					admitted(t, l, "", one)
+					time.Sleep(time.Second)
+				}
+			}
+		}
+		for l, rate := range map[*Line]float64{old: 1, next: 4} {
+			for _, b := range []*outbound.Bucket{l.bucket, l.desk} {
+				if s, err := b.State(bg); err != nil || s.Limit.LeakRate != rate {
+					t.Errorf("%v, %v, want a rate of %v", s.Limit, err, rate)
+				}
+			}
+		}
+	})
+}
+
+// The API asks for a long pause, and an operator's program ends it. Lines that were made since hear of that, too.
+func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
+	for _, hold := range []time.Duration{time.Hour, 72 * time.Hour} { // the latter is beyond Config.Ahead
+		bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}, outbound.Window(1000, time.Hour)}, func(t *testing.T, line func() *Line) {
+			l := line()
+			places := book(t, l, 30)
+			if err := l.bucket.Hold(bg, hold); err != nil {
+				t.Fatal(err)
+			}
+			if later := sentBack(t, l, places[0].Ticket, one); later.In < hold/2 {
+				t.Fatalf("%+v", later)
+			}
+			for range 3 { // the hold stands, and so do the places
+				time.Sleep(time.Minute)
+				if later := sentBack(t, line(), places[9].Ticket, one); later.Ticket != places[9].Ticket || later.In < hold-4*time.Minute {
+					t.Fatalf("%+v", later)
+				}
+			}
+			time.Sleep(5 * time.Second)
+			if later := sentBack(t, l, places[9].Ticket, one); later.Ticket != places[9].Ticket {
+				t.Fatalf("%+v", later)
+			}
+			if err := line().bucket.Resume(bg); err != nil {
+				t.Fatal(err)
+			}
+			lines, s := []*Line{line(), line()}, &punctual{t: t}
+			time.Sleep(5 * time.Second)
+			begin := time.Now()
+			for i := range 20 {
+				s.start(fmt.Sprint(i), lines[i%2], "", one)
+			}
+			s.jobs.Wait()
+			if took := time.Since(begin); took > 3*time.Second || s.most() > 2 {
+				t.Errorf("they take %v, and up to %d runs", took, s.most())
+			}
+		})
+	}
+}
