@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -48,14 +47,13 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			name = taskName(queue, id)
 			ticket = p.Tickets.Get(ctx, name)
 		}
-		var ran bool
-		handler := asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-			ran = true
-			return next.ProcessTask(ctx, t)
-		})
 		for {
-			ran = false
-			err := run(line.WithTicket(ctx, ticket), l, cost, handler, t)
+			ran, pause, err := line.Do(line.WithTicket(ctx, ticket), l, cost, func(ctx context.Context) error {
+				return next.ProcessTask(ctx, t)
+			})
+			if pause > 0 && err != nil {
+				err = &heldError{err, pause}
+			}
 			later, ok := goesBack(err)
 			away := ctx.Err() == context.Canceled // asynq has put the task back by itself
 			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
@@ -113,21 +111,6 @@ type heldError struct {
 }
 
 func (e *heldError) Unwrap() error { return e.error }
-
-// run runs the task once it is admitted.
-func run(ctx context.Context, l outbound.Limiter, cost outbound.Cost, next asynq.Handler, t *asynq.Task) error {
-	var held atomic.Int64 // atomic, because a permit may be told after the end of its call
-	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
-		if e.Kind == outbound.EventHeld && e.Err == nil {
-			held.Store(max(held.Load(), int64(e.Hold), int64(time.Second))) // a bucket holds for 1 s if the API does not say
-		}
-	})
-	err := outbound.Do(ctx, l, cost, func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
-	if wait := held.Load(); wait > 0 && err != nil {
-		return &heldError{err, time.Duration(wait)}
-	}
-	return err
-}
 
 // lastTry reports whether asynq archives the task if it returns an error, whatever IsFailure says.
 func lastTry(ctx context.Context) bool {

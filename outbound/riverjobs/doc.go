@@ -44,8 +44,9 @@
 // None that is snoozed gets an error or an attempt, so MaxAttempts may be 1.
 //
 // Where the API answers 429, let the job say so by outbound.PermitFrom(ctx).Refused(pause), and return
-// its error. That is a failure, as River counts them. The bucket then holds the calls of all processes. If
-// River tries the job again before the pause is over, the plugin snoozes it.
+// its error. That is a failure, as River counts them. The bucket then holds the calls of all processes. With
+// [RetryPolicy] in Config.RetryPolicy River tries the job again when the pause is over; else, and where its worker has a NextRetry, it may try
+// it before, and the plugin snoozes it, which is a run more.
 //
 // # What a put-back costs
 //

@@ -49,9 +49,10 @@ func newClient(ctx context.Context, url string, workers *river.Workers) (*river.
 		return nil, outbound.Cost{} // not paced
 	}}
 	return river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Plugins: []rivertype.Plugin{plugin},
-		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
-		Workers: workers,
+		Plugins:     []rivertype.Plugin{plugin},
+		Queues:      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+		RetryPolicy: riverjobs.RetryPolicy(nil), // after a 429, not before the pause is over
+		Workers:     workers,
 	})
 	// end
 }

@@ -2,7 +2,6 @@ package riverjobs
 
 import (
 	"context"
-	"encoding/json"
 	"reflect"
 	"time"
 
@@ -80,10 +79,7 @@ func schedule(job *rivertype.JobInsertParams, place line.Place) {
 			job.State = rivertype.JobStateScheduled
 		}
 	}
-	var metadata map[string]json.RawMessage
-	if place.Ticket == "" || json.Unmarshal(job.Metadata, &metadata) != nil || metadata == nil {
-		return // without its ticket the job is only out of order
+	if place.Ticket != "" { // without it the job is only out of order
+		job.Metadata = with(job.Metadata, ticketKey, place.Ticket)
 	}
-	metadata[ticketKey], _ = json.Marshal(place.Ticket)
-	job.Metadata, _ = json.Marshal(metadata)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
@@ -46,20 +47,19 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	if p.Limiter == nil {
 		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
 	}
-	ticket, ran := ticketOf(job.Metadata), false
+	ticket := kept(job.Metadata).Ticket
 	run := func(ctx context.Context) error {
-		ran = true
 		if ticket != "" {
 			setTicket(ctx, nil) // its place is used: if the job fails, it is to stand in line again
 		}
 		return doInner(ctx)
 	}
 	limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
-	err, inLine := error(nil), line.WithTicket(ctx, ticket)
-	if limiter == nil {
+	ran, pause, err := true, time.Duration(0), error(nil)
+	if inLine := line.WithTicket(ctx, ticket); limiter == nil {
 		err = run(inLine)
 	} else {
-		err = outbound.Do(inLine, limiter, cost, run)
+		ran, pause, err = line.Do(inLine, limiter, cost, run)
 	}
 	later, isLater := line.After(err)
 	switch {
@@ -73,6 +73,9 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	case errors.Is(err, outbound.ErrTooLarge), errors.Is(err, outbound.ErrInvalidCost):
 		return river.JobCancel(err)
 	case ran:
+		if pause > 0 && err != nil {
+			job.Metadata = with(job.Metadata, pauseKey, time.Now().Add(pause)) // River does not write it: RetryPolicy reads it
+		}
 		return err
 	case ctx.Err() != nil: // the client stops, and the job has not run
 		return river.JobSnooze(0)
@@ -80,16 +83,50 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	return err
 }
 
-// ticketKey is where the ticket of a job's place is in its metadata.
-const ticketKey = "dripfeed_ticket"
-
-// ticketOf returns the ticket in a job's metadata. What is none is worth nothing to a line.
-func ticketOf(metadata []byte) string {
-	var m struct {
-		Ticket string `json:"dripfeed_ticket"`
+// RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin: next, or River's own if that
+// is nil, but no attempt before the pause is over that the API has asked for when it refused the job's call. A
+// worker's own NextRetry comes before that of all policies.
+func RetryPolicy(next river.ClientRetryPolicy) river.ClientRetryPolicy {
+	if next == nil {
+		next = new(river.DefaultClientRetryPolicy)
 	}
-	_ = json.Unmarshal(metadata, &m) // also others write there
-	return m.Ticket
+	return retryPolicy{next}
+}
+
+type retryPolicy struct{ next river.ClientRetryPolicy }
+
+// NextRetry implements [river.ClientRetryPolicy].
+func (r retryPolicy) NextRetry(job *rivertype.JobRow) time.Time {
+	at, until := r.next.NextRetry(job), kept(job.Metadata).Pause
+	if until.After(at) {
+		return until
+	}
+	return at
+}
+
+// ticketKey is where the ticket of a job's place is in its metadata, and pauseKey the end of a pause.
+const ticketKey, pauseKey = "dripfeed_ticket", "dripfeed_pause"
+
+// metadata is what is there. What somebody else has written is none, or is the line's to judge.
+type metadata struct {
+	Ticket string    `json:"dripfeed_ticket"`
+	Pause  time.Time `json:"dripfeed_pause"`
+}
+
+func kept(of []byte) (m metadata) {
+	_ = json.Unmarshal(of, &m)
+	return m
+}
+
+// with returns metadata with a value of ours, or as it is if it is no object.
+func with(of []byte, key string, value any) []byte {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(of, &all) != nil || all == nil {
+		return of
+	}
+	all[key], _ = json.Marshal(value)
+	of, _ = json.Marshal(all)
+	return of
 }
 
 // setTicket has River write the ticket when it writes what has become of the run.

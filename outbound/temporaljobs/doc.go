@@ -60,8 +60,10 @@
 // line needs Tickets. An activity brings one ticket, so it can stand in one line.
 //
 // An activity that fails gets a new place for its next attempt, unless its workflow has called Await, whose
-// ticket each attempt brings: then it goes as soon as there is room. If it has called [outbound.Permit.Refused], its next
-// attempt comes when its RetryPolicy says, and is put back until the pause is over.
+// ticket each attempt brings: then it goes as soon as there is room. If it has called [outbound.Permit.Refused], its
+// next attempt comes when the pause is over, or when its RetryPolicy says, whichever is later: its error asks for that by a NextRetryDelay,
+// and keeps its type, message and cause. An ApplicationError stays as the activity has made it, with its own NextRetryDelay; if the attempt
+// comes too early, it is put back.
 //
 // # Shutdown
 //

@@ -108,8 +108,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 			t.ticket = h.Ticket
 		}
 	}
-	err = outbound.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
-		t.ran = true
+	t.ran, t.pause, err = line.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
 		result, err = a.Next.ExecuteActivity(ctx, in)
 		return err
 	})
@@ -130,8 +129,11 @@ func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
 	if err := permanent(err); err != nil {
 		return err
 	}
-	if !ok || t.last() {
+	if t.last() {
 		return err
+	}
+	if !ok {
+		return t.afterPause(err)
 	}
 	if t.keeps && later.Ticket != "" && later.Ticket != t.booked {
 		p.keep(ctx, t, later.Ticket, later.In)

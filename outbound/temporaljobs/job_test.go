@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	enums "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 
@@ -111,6 +112,77 @@ func TestAnActivitysOwnErrorsStay(t *testing.T) {
 					t.Errorf("%d calls ended after %d attempts", s.done, attempts)
 				}
 			}))
+		}
+	}
+}
+
+// The next attempt comes when the API's pause is over, and not before, to be put back. It is the same error for whoever looks
+// at it, and the RetryPolicy counts where it waits for longer.
+func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails           error
+		pause, interval time.Duration
+		want            time.Duration
+	}{
+		"pause":   {errOwn, 2 * time.Second, time.Millisecond, 2 * time.Second},
+		"policy":  {errOwn, time.Second, 2 * time.Second, 2 * time.Second},
+		"wrapped": {&url.Error{Op: "Get", Err: errOwn}, 2 * time.Second, time.Millisecond, 2 * time.Second},
+		"its own": {temporal.NewApplicationErrorWithOptions("no", "Own", temporal.ApplicationErrorOptions{NextRetryDelay: 3 * time.Second}), time.Second, time.Millisecond, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
+				calls := line.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), line.Config{Poll: time.Millisecond, Lead: time.Millisecond}) // who comes early is put back
+				var begun []time.Time
+				var attempts []int32
+				s := &script{answer: func(context.Context, int) error { return nil }}
+				w := &world{bubble: true, tickets: &kept{}, limiter: func(i activity.Info) (outbound.Limiter, outbound.Cost) {
+					s.paced(i)
+					return calls, outbound.Cost{1}
+				}, activities: call("Call", func(ctx context.Context) error {
+					begun, attempts = append(begun, time.Now()), append(attempts, activity.GetInfo(ctx).Attempt)
+					if len(begun) == 1 {
+						outbound.PermitFrom(ctx).Refused(c.pause)
+						return c.fails
+					}
+					return nil
+				})}
+				took, err := run(w, order{Activity: "Call", Interval: c.interval})
+				if err != nil || len(begun) != 2 || attempts[1] != 2 && c.pause > c.interval {
+					t.Fatalf("%v, attempts %v", err, attempts)
+				}
+				// The delay of a RetryPolicy is by the testsuite's own clock, so that the pause goes on behind it.
+				if took = max(took, begun[1].Sub(begun[0])); took < c.want || took > c.want+5*time.Second {
+					t.Errorf("it comes back after %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Only the delay is new: message, type and cause are as the SDK makes them.
+func TestAPauseLeavesTheErrorAsItIs(t *testing.T) {
+	for _, err := range []error{errOwn, errors.New("plain"), &url.Error{Op: "Get", URL: "u", Err: errOwn}, fmt.Errorf("of: %w", errOwn), temporal.NewTimeoutError(enums.TIMEOUT_TYPE_HEARTBEAT, nil)} {
+		t.Run(fmt.Sprintf("%T", err), func(t *testing.T) {
+			c := temporal.GetDefaultFailureConverter()
+			made := c.ErrorToFailure((&turn{pause: time.Minute}).afterPause(err))
+			if info := made.GetApplicationFailureInfo(); info != nil {
+				if info.GetNextRetryDelay().AsDuration() != time.Minute {
+					t.Errorf("%v", made)
+				}
+				info.NextRetryDelay = nil
+			}
+			if want := c.ErrorToFailure(err); made.String() != want.String() {
+				t.Errorf("%v, want %v", made, want)
+			}
+		})
+	}
+	if err := (&turn{pause: time.Minute}).afterPause(activity.ErrResultPending); err != activity.ErrResultPending {
+		t.Errorf("%v", err)
+	}
+	for attempt, want := range map[int32]time.Duration{1: time.Second, 3: 4 * time.Second, 8: time.Minute, 4000: time.Minute} {
+		p := &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute}
+		if got := (&turn{info: activity.Info{Attempt: attempt, RetryPolicy: p}}).backoff(); got != want {
+			t.Errorf("attempt %d: %v, want %v", attempt, got, want)
 		}
 	}
 }

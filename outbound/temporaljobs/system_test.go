@@ -1,6 +1,7 @@
 package temporaljobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,8 @@ func (w *world) runInSuite(o order) (took time.Duration, err error) {
 	suite.SetLogger(&w.log)
 	env := suite.NewTestWorkflowEnvironment()
 	// The testsuite tells activities no RetryPolicy, unlike a server.
-	w.extra = append(w.extra, &stand{policy: &temporal.RetryPolicy{MaximumAttempts: o.Attempts}, bubble: w.bubble})
+	retry := &temporal.RetryPolicy{InitialInterval: cmp.Or(o.Interval, time.Hour), BackoffCoefficient: 1, MaximumAttempts: o.Attempts}
+	w.extra = append(w.extra, &stand{policy: retry, bubble: w.bubble})
 	env.SetWorkerOptions(worker.Options{Interceptors: w.interceptors()})
 	env.SetTestTimeout(24 * time.Hour)
 	if w.converter != nil {

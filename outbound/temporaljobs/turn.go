@@ -2,11 +2,16 @@ package temporaljobs
 
 import (
 	"context"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
 	"sync"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue/line"
@@ -17,15 +22,45 @@ type turn struct {
 	info    activity.Info
 	limiter outbound.Limiter
 	ticket  string
-	booked  string // the ticket that the workflow gives to each attempt
-	keeps   bool   // somebody keeps the tickets of others
-	ran     bool   // the activity itself has begun
+	booked  string        // the ticket that the workflow gives to each attempt
+	keeps   bool          // somebody keeps the tickets of others
+	ran     bool          // the activity itself has begun
+	pause   time.Duration // that the API has asked for
 }
 
 // last reports whether Temporal makes no attempt after this one.
 func (t *turn) last() bool {
 	p := t.info.RetryPolicy
 	return p != nil && p.MaximumAttempts > 0 && t.info.Attempt >= p.MaximumAttempts
+}
+
+// afterPause returns the error of an activity as the SDK would send it, and asks for no attempt before the API's pause is over.
+func (t *turn) afterPause(err error) error {
+	of := reflect.TypeOf(err)
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if t.pause <= t.backoff() || errors.Is(err, activity.ErrResultPending) || strings.HasPrefix(of.PkgPath(), "go.temporal.io/") {
+		return err
+	}
+	name := of.Name()
+	if name == "errorString" {
+		name = "" // as the SDK has it
+	}
+	return temporal.NewApplicationErrorWithOptions(err.Error(), name, temporal.ApplicationErrorOptions{NextRetryDelay: t.pause, Cause: errors.Unwrap(err)})
+}
+
+// backoff returns when the activity's own RetryPolicy has the next attempt come.
+func (t *turn) backoff() time.Duration {
+	p := t.info.RetryPolicy
+	if p == nil {
+		return 0
+	}
+	d := float64(p.InitialInterval) * math.Pow(p.BackoffCoefficient, float64(t.info.Attempt-1))
+	if p.MaximumInterval > 0 {
+		d = min(d, float64(p.MaximumInterval))
+	}
+	return time.Duration(min(d, 1<<62))
 }
 
 // Acquire implements [outbound.Limiter]. It waits where the activity cannot be put back: on the last

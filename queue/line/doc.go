@@ -168,5 +168,6 @@
 //	line.go    Line: Acquire, and what is the desk's and the gate's together
 //	place.go   Place and Book: places before the first run
 //	handle.go  Handle: the line of a key of a Keyed
+//	do.go      Do: what adapters of job systems need
 //	later.go   Later: when a job is to come back, and why; tickets in a ctx
 package line

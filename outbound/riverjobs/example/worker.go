@@ -67,6 +67,7 @@ func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error)
 	client, err := river.NewClient(riverpgxv5.New(d.pool), &river.Config{
 		Plugins:              []rivertype.Plugin{plugin},
 		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: o.Workers}},
+		RetryPolicy:          riverjobs.RetryPolicy(nil), // after a 429, not before the pause is over
 		JobTimeout:           2 * time.Second,
 		RescueStuckJobsAfter: 10 * time.Second, // River's default is an hour
 		Schema:               d.schema,

@@ -1,0 +1,38 @@
+package line
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+func TestDoTellsWhetherAJobRanAndForHowLongItsAPIAskedToWait(t *testing.T) {
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		job   func(*outbound.Permit) error
+		pause time.Duration
+	}{
+		"well":      {func(*outbound.Permit) error { return nil }, 0},
+		"fails":     {func(*outbound.Permit) error { return boom }, 0},
+		"refused":   {func(p *outbound.Permit) error { p.Refused(time.Minute); return boom }, time.Minute},
+		"silent":    {func(p *outbound.Permit) error { p.Refused(0); return boom }, time.Second},
+		"the worst": {func(p *outbound.Permit) error { p.Hold(time.Hour); p.Refused(time.Minute); return boom }, time.Hour},
+		"invalid":   {func(p *outbound.Permit) error { p.Hold(-1); return boom }, 0},
+	} {
+		ran, pause, err := Do(bg, own(t, perSecond...), one, func(ctx context.Context) error { return c.job(outbound.PermitFrom(ctx)) })
+		if !ran || pause != c.pause || (err == boom) != (name != "well") {
+			t.Errorf("%s: %v, %v, %v", name, ran, pause, err)
+		}
+	}
+	full := own(t, perSecond...)
+	admitted(t, full, "", one)
+	for _, l := range []outbound.Limiter{full, nil} {
+		ran, pause, err := Do(bg, l, one, func(context.Context) error { return nil })
+		if ran || pause != 0 || err == nil || errors.Is(err, outbound.ErrNil) != (l == nil) {
+			t.Errorf("%v, %v, %v", ran, pause, err)
+		}
+	}
+}
