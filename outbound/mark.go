@@ -27,7 +27,8 @@ func mark(born, version, place int64) string {
 	return string(strconv.AppendInt(b, place, 36))
 }
 
-// Place returns when the place of a mark is due by this clock, with the holds that it knows of. ok
+// Place returns when the place of a mark is due by this clock, with the holds that it knows of. A hold
+// moves all places alike: one that had passed by an hour when it began stays an hour before the end of it. ok
 // is false if the mark names no place: it is none, or is of another life of the bucket, as of before
 // a [Bucket.Resume], or of before a [Bucket.SetLimits] that has made places void, or names one
 // after the last that is booked.
@@ -41,10 +42,7 @@ func (k *Clock) Place(m string) (at time.Time, ok bool) {
 		return time.Time{}, false
 	}
 	in, late := k.state.Due(time.Duration(place))
-	if in == 0 {
-		return k.at.Add(-late), true
-	}
-	return k.at.Add(in), true
+	return k.at.Add(in - late), true
 }
 
 func readMark(m string) (born, version, place int64, ok bool) {

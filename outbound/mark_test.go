@@ -78,6 +78,25 @@ func TestAMarkTellsWhenItsPlaceIsDue(t *testing.T) {
 	}
 }
 
+// A place that had passed when a hold began is as much before the end of the hold, and none is before one that was
+// booked before it.
+func TestAHoldMovesPlacesThatHavePassed(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		marks, due := places(t, b, 10)
+		time.Sleep(5 * time.Second)
+		if err := b.Hold(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		k := hear(t, b)
+		for i, m := range marks {
+			if at, ok := k.Place(m); !ok || at.Sub(due[i].Add(time.Minute)).Abs() > time.Microsecond {
+				t.Errorf("place %d is due %v, %v, want a minute after %v", i, at, ok, due[i])
+			}
+		}
+	}, Limit{Capacity: 1, LeakRate: 1})
+}
+
 func TestAMarkOfBeforeAResumeOrNewLimitsNamesNoPlace(t *testing.T) {
 	for name, change := range map[string]func(b *Bucket) error{
 		"resumed":    func(b *Bucket) error { return b.Resume(ctx) },

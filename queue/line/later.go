@@ -122,8 +122,22 @@ func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay
 	if lag := in - max(0, time.Until(s.due)) - l.config.Lead; lag > 0 {
 		l.holdDesk(ctx, lag, s.cost)
 	}
-	return &Later{In: max(l.config.Lead/2, in-l.config.Lead), Ticket: s.ticket, full: full}
+	return &Later{In: max(l.config.Lead/2, l.turn(in, &s)-l.config.Lead), Ticket: s.ticket, full: full}
 }
+
+// turn returns in how long it is the job's turn, where the gate has no room before in. After a pause of all workers
+// many come late together. If they all came back as soon as there is room for some, most would be refused again: so a job
+// stands as far behind those who wait now as it was due after them, half of whom have gone in half of the time. Their
+// tickets may be old or copied, and so it is told no more than four times as long.
+func (l *Line) turn(in time.Duration, s *stay) time.Duration {
+	median, ok := l.waiting.median()
+	if !ok {
+		return in
+	}
+	return max(in, min(in/2+s.due.Sub(median), mostBehind*in))
+}
+
+const mostBehind = 4
 
 // holdDesk holds the desk by how far the gate is behind, but for what a window is the reason of. Without
 // it jobs run more often, and that is all.

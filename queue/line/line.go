@@ -15,13 +15,14 @@ import (
 // Line is an [outbound.Limiter] for jobs that can be put back. It is safe for concurrent use, has
 // no goroutine, and needs no Close to be collected.
 type Line struct {
-	bucket *outbound.Bucket
-	desk   *outbound.Bucket // where jobs book their places
-	gate   *queue.Queue     // which alone admits
-	config Config
-	err    error // what is wrong with the bucket or the Config
-	made   time.Time
-	looked atomic.Int64 // how long after that the line has looked last
+	bucket  *outbound.Bucket
+	desk    *outbound.Bucket // where jobs book their places
+	gate    *queue.Queue     // which alone admits
+	waiting crowd
+	config  Config
+	err     error // what is wrong with the bucket or the Config
+	made    time.Time
+	looked  atomic.Int64 // how long after that the line has looked last
 }
 
 // Config is optional: its zero value fits a job system that looks for due jobs every 5 s.
@@ -123,7 +124,9 @@ func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 		full := &outbound.ThrottledError{Key: l.bucket.Key(), RetryAfter: in + l.config.Lead}
 		return outbound.Permit{}, &Later{In: in, Ticket: s.ticket, full: full}
 	}
+	l.waiting.add(&s)
 	p, err := l.gate.Acquire(ctx, c)
+	l.waiting.remove(&s)
 	if err != nil {
 		s.refused = true
 		return outbound.Permit{}, l.later(ctx, err, s)
