@@ -35,7 +35,16 @@ func runs(n *atomic.Int64, h asynq.Handler) asynq.Handler {
 // not paced.
 func TestServersShareALine(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	serversShareALine(t, newWorld(t))
+}
+
+// The keys of asynq, of tickets and of the bucket are on any of the cluster's nodes.
+func TestServersOnAClusterShareALine(t *testing.T) {
+	t.Parallel()
+	serversShareALine(t, newWorldOn(t, redistest.SharedCluster(t).Client(t)))
+}
+
+func serversShareALine(t *testing.T, w *world) {
 	const paced, free, rate = 60, 10, 20
 	var history outboundtest.History
 	var n, others atomic.Int64

@@ -40,7 +40,7 @@ const (
 type way struct {
 	name string
 	// serve returns a server's config and handler, and enqueue puts a task into the queue.
-	serve   func(b *outbound.Bucket, rdb *redis.Client, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler)
+	serve   func(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler)
 	enqueue func(w *world, b *outbound.Bucket, t *asynq.Task) error
 }
 
@@ -61,13 +61,13 @@ func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
 	})
 }
 
-func inLine(b *outbound.Bucket, rdb *redis.Client, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+func inLine(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
 	p := pacer(b, rdb)
 	return p.Config(c), p.Middleware(call)
 }
 
 var ways = []way{
-	{"wait in the worker", func(b *outbound.Bucket, _ *redis.Client, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	{"wait in the worker", func(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
 		q := queue.New(b, queue.Config{})
 		return c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 			if t.Type() != "mail" {
@@ -78,7 +78,7 @@ var ways = []way{
 	}, plainly},
 	// As the wiki of asynq says, with a bucket that all processes share in the place of a limiter
 	// for each.
-	{"back at random, 0-10 s", func(b *outbound.Bucket, _ *redis.Client, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	{"back at random, 0-10 s", func(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
 		c.IsFailure = func(err error) bool { return !errors.Is(err, errFull) }
 		c.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
 			if errors.Is(err, errFull) {
@@ -183,7 +183,7 @@ func measure(w *world, way way) (m measured) {
 		done.Add(1)
 		return nil
 	})
-	bucket := func(rdb *redis.Client) *outbound.Bucket {
+	bucket := func(rdb redis.UniversalClient) *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), w.queue, outbound.PerSecond(longRate)))
 	}
 	own := bucket(w.rdb)

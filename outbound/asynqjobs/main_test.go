@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	*testing.T
 	addr, queue string
-	rdb         *redis.Client
+	rdb         redis.UniversalClient
 	client      *asynq.Client
 	inspector   *asynq.Inspector
 	reported    atomic.Int64 // calls of the ErrorHandler
@@ -45,7 +45,13 @@ func newWorld(t *testing.T) *world {
 	if !s.Real() {
 		t.Skip("asynq needs a real redis-server")
 	}
-	w := &world{T: t, addr: s.Addr(), queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: s.Client(t)}
+	w := newWorldOn(t, s.Client(t))
+	w.addr = s.Addr()
+	return w
+}
+
+func newWorldOn(t *testing.T, rdb redis.UniversalClient) *world {
+	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb}
 	w.client = asynq.NewClientFromRedisClient(w.rdb)
 	w.inspector = asynq.NewInspectorFromRedisClient(w.rdb)
 	return w
