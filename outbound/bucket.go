@@ -106,25 +106,33 @@ func (b *Bucket) Shared() bool {
 // way back: workers at different distances exceed a leaky limit by up to the longest way
 // back times LeakRate, and late bursts a window by more. A queue waits for its place instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
-	if err := b.ready(ctx); err != nil {
+	if err, decided := b.decide(ctx, &c, &p); decided {
 		return p, err
+	}
+	p.call, err = b.acquire(ctx, c)
+	return p, err
+}
+
+// decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it has decided.
+func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (err error, decided bool) {
+	if err := b.ready(ctx); err != nil {
+		return err, true
 	}
 	if c.valid() {
 		// The clock first: between looking at the bucket and changing it there
 		// is then little time for others to take its cache line away.
-		wait, ok, known := b.take(&c, int64(now()), &p.fill)
+		wait, ok, known := b.take(c, int64(now()), &p.fill)
 		if ok {
 			if p.core = &b.core; known {
 				p.flags = flagKnown
 			}
-			return p, nil
+			return nil, true
 		}
 		if wait > 0 {
-			return p, &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}
+			return &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}, true
 		}
 	}
-	p.call, err = b.acquire(ctx, c)
-	return p, err
+	return nil, false
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each

@@ -180,13 +180,13 @@
 //	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
 //	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; Listener; call, beside the cell; Ticket
-//	observe.go     Observe: events of calls
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
 //	forecast.go    Forecast: when calls go that have no places yet
 //	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
 //	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
+//	observe.go     Observe: events of calls
 //	glance.go      Glance: how full a bucket is, for looking at very many
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
@@ -203,7 +203,7 @@
 //
 // # The path of a decision
 //
-// [Bucket.Acquire] asks cell.take first. If the bucket has one limit, and nothing is booked,
+// [Bucket.Acquire] asks cell.take first, by Bucket.decide. If the bucket has one limit, and nothing is booked,
 // held or given back, its state is the word: the time at which it is empty. take moves that on
 // by what the call takes, in one compare-and-swap, or tells how long there is no room.
 //

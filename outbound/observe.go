@@ -17,7 +17,8 @@ type Event struct {
 	Name string
 	// Cost is what the call was to take.
 	Cost Cost
-	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is in
+	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is 0 if
+	// a bucket in this process decides by its one leaky limit, unheld and unbooked. It is in
 	// the first three kinds and, if it was a millisecond or longer, in the EventWaited
 	// before as well: sum up either EventWaited or the first three kinds, never both.
 	Wait time.Duration
@@ -93,8 +94,9 @@ const waited = time.Millisecond
 
 // Observe returns a Limiter that works as l does and tells f what happens to
 // its calls, under a name of your choice. A nil f returns l itself, which costs
-// nothing; otherwise an admitted call costs an allocation for its permit, two readings
-// of the clock, a third at its end, and the time that f takes.
+// nothing; otherwise an admitted call costs an allocation for its permit, a reading of
+// the clock at its end, two more unless l is a bucket that decides at once, and the time
+// that f takes.
 //
 // f is called where the event happens, by many goroutines at the same time,
 // and must not block. Its ctx is that of Acquire; for what happens after the
@@ -110,6 +112,7 @@ func Observe(l Limiter, name string, f func(context.Context, Event)) Limiter {
 		return l
 	}
 	o := &observer{limiter: l, name: name, tell: f}
+	o.bucket, _ = l.(*Bucket)
 	if i, ok := l.(idler); ok {
 		return &idleObserver{o, i}
 	}
@@ -121,6 +124,7 @@ type idler interface{ Idle() bool }
 
 type observer struct {
 	limiter Limiter
+	bucket  *Bucket // if the limiter is one
 	name    string
 	tell    func(context.Context, Event)
 }
@@ -137,9 +141,7 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		o.tell(ctx, e)
 		return Permit{}, e.Err
 	}
-	begin := now()
-	p, err := o.limiter.Acquire(ctx, c)
-	admitted := now()
+	p, admitted, wait, err := o.acquire(ctx, c)
 	told := false
 	defer func() {
 		if !told && err == nil { // f has panicked: the call never goes
@@ -147,7 +149,7 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 			p.Done()
 		}
 	}()
-	e.Wait, e.Err = admitted-begin, err
+	e.Wait, e.Err = wait, err
 	if e.Wait >= waited {
 		e.Kind = EventWaited
 		o.tell(ctx, e)
@@ -169,6 +171,25 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		return Permit{}, err
 	}
 	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, permit: p}), nil
+}
+
+// acquire is Acquire of the limiter, and tells when it has returned and how long it took. What a bucket decides at
+// one moment takes no time, and that moment is in the permit: then the clock is not read again.
+func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time.Duration, err error) {
+	begin := time.Duration(0)
+	if o.bucket != nil {
+		var decided bool
+		if err, decided = o.bucket.decide(ctx, &c, &p); decided {
+			return p, time.Duration(p.place), 0, err
+		}
+		begin = now()
+		p.call, err = o.bucket.acquire(ctx, c)
+	} else {
+		begin = now()
+		p, err = o.limiter.Acquire(ctx, c)
+	}
+	at = now()
+	return p, at, at - begin, err
 }
 
 // observed is the permit of an observed call.
@@ -223,11 +244,11 @@ func (o *observed) Settle(used Cost) {
 	}
 }
 
-func (o *observed) Answered(a Answer) { o.answered(a) }
+func (o *observed) Answered(a Answer) { o.hear(a) }
 
-// answered tells of what remains only if that has changed a hold: most of it holds
+// hear tells of what remains only if that has changed a hold: most of it holds
 // nobody, and of calls that tell of the same reset the first does.
-func (o *observed) answered(a Answer) (held bool) {
+func (o *observed) hear(a Answer) (held bool) {
 	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason}
 	set, tell := uint8(0), true
 	if a.fails() {

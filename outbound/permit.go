@@ -69,6 +69,9 @@ type Call interface {
 // c makes a permit with nothing to do.
 func NewPermit(c Call) Permit { return Permit{call: c} }
 
+// teller is a Call of this package that wraps one. A type that embeds a *Permit is none.
+type teller interface{ hear(a Answer) (held bool) }
+
 const (
 	flagSettled uint8 = 1 << iota
 	flagFailed        // the call has not succeeded
@@ -226,8 +229,8 @@ func (p *Permit) answered(a Answer) (held bool) {
 	switch k := p.call.(type) {
 	case *call:
 		return k.answered(a)
-	case *observed:
-		return k.answered(a)
+	case teller:
+		return k.hear(a)
 	case *Permit:
 		return k.answered(a)
 	case nil:
