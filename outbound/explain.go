@@ -52,6 +52,9 @@ type LimitWait struct {
 	// Wait is how long until the limit has room for them, if there were no other limit and no
 	// hold. Below 0 nobody knows.
 	Wait time.Duration
+	// Apart is the time between two units of a limit that lets one go after the other, as [Per] and a Capacity
+	// of 1 do, at full speed. Their Level tells nobody anything. 0: it is another limit.
+	Apart time.Duration
 }
 
 // Cause is what a call would wait for.
@@ -146,6 +149,9 @@ func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 			continue
 		}
 		l.Units = e.Cost[state.Limit.Unit]
+		if is := &r.force.law[law]; is.Kind == leak.Leaky && is.Capacity == 1 {
+			l.Apart = is.Above(1, 0)
+		}
 		l.Wait = waitAlone(r.force.law, law, units[law], &alone)
 		longest = max(longest, l.Wait)
 		if own := e.own(&l, &r.force.law[law], units[law], &alone); own > most {
@@ -192,7 +198,7 @@ func waitAlone(law []leak.Limit, i int, n float64, s *leak.State) time.Duration 
 // String explains in words, on a line each for the answer, the hold, the speed and the limits:
 //
 //	"github": would wait 480ms for limit "per hour"
-//	  limit "per second": level 0 of 10, room for 1 now
+//	  limit "10 per 1s": 1 each 101ms, room for 1 now
 //	  limit "per hour": level 49.6667 of 50, room for 1 in 480ms
 func (e Explanation) String() string {
 	var s strings.Builder
@@ -240,6 +246,9 @@ func (e *Explanation) answer() string {
 	case CauseAtOnce:
 		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
 	case CauseNever:
+		if e.Err == nil { // nobody has explained
+			return "can never go"
+		}
 		return "can never go: " + e.Err.Error()
 	}
 	return "would go now"
@@ -251,7 +260,9 @@ func (l *LimitWait) String() string {
 	if l.Limit.atOnce {
 		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
 	}
-	if l.Level > l.Limit.Capacity*(1+1e-9) { // how far a leaky one is above it tells when the last booked call goes, and not how many are
+	if l.Apart > 0 {
+		s += "1 each " + span(l.Apart)
+	} else if l.Level > l.Limit.Capacity*(1+1e-9) { // how far a leaky one is above it tells when the last booked call goes, and not how many are
 		s += "more than " + number(l.Limit.Capacity) + " of " + number(l.Limit.Capacity)
 	} else {
 		s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
@@ -281,7 +292,7 @@ func span(d time.Duration) string {
 // nearestTo returns the multiple of a unit that is nearest to d.
 func nearestTo(d, unit time.Duration) time.Duration { return (d + unit/2) / unit * unit }
 
-// LogValue returns the answer as a group, for package log/slog.
+// LogValue returns the same as a group, for package log/slog, with the limits in the words of String.
 func (e Explanation) LogValue() slog.Value {
 	all := []slog.Attr{slog.String("key", e.Key), slog.Duration("wait", e.Wait), slog.String("because", e.Because.String())}
 	if e.Limit != "" {
@@ -299,19 +310,30 @@ func (e Explanation) LogValue() slog.Value {
 	if e.Ahead > 0 {
 		all = append(all, slog.Int("ahead", e.Ahead))
 	}
+	if e.Booked > 0 {
+		all = append(all, slog.Duration("booked", e.Booked))
+	}
 	if e.Err != nil {
 		all = append(all, slog.String("err", e.Err.Error()))
+	}
+	if len(e.Limits) > 0 {
+		words := make([]string, len(e.Limits))
+		for i := range e.Limits {
+			words[i] = e.Limits[i].String()
+		}
+		all = append(all, slog.Any("limits", words))
 	}
 	return slog.GroupValue(all...)
 }
 
-// MarshalJSON writes the fields, durations in nanoseconds, and the text of Err.
+// MarshalJSON writes the fields, durations in nanoseconds, the text of Err, and as Text what String says.
 func (e Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation // without this method
 	out := struct {
 		fields
-		Err string `json:",omitempty"`
-	}{fields: fields(e)}
+		Err  string `json:",omitempty"`
+		Text string
+	}{fields: fields(e), Text: e.String()}
 	if e.Err != nil {
 		out.Err = e.Err.Error()
 	}

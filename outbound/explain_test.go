@@ -183,8 +183,52 @@ func TestExplainInWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in progress"
-  limit "1 per 1s": level 1 of 1, room for 1 in 1.01s
+  limit "1 per 1s": 1 each 1.01s, room for 1 in 1.01s
   limit "1 in progress": 1 of 1 calls in progress`)
+	})
+}
+
+// Of a limit that spaces calls evenly a level says nothing. Text, log and JSON say how far apart it keeps them.
+func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("api", PerSecond(5), Limit{Capacity: 1, LeakRate: 4, Name: "own"}, PerMinute(60).Burst(2), Per(90, time.Minute).Of(1, "rows")))
+		for range 3 { // one goes, and two are booked
+			at := Booking{Costs: []Cost{{1}}, Wait: time.Minute, Horizon: time.Minute}
+			if err := b.Book(t.Context(), &at); err != nil || len(at.Tickets) != 1 {
+				t.Fatal(err)
+			}
+		}
+		e := explained(t, b, Cost{1})
+		words := []string{
+			`limit "5 per 1s": 1 each 202ms, room for 1 in 1.219s`,
+			`limit "own": 1 each 250ms, room for 1 in 1.267s`,
+			`limit "60 per 1m": more than 2 of 2, room for 1 in 2.034s`,
+			`limit "rows": 1 each 667ms`,
+		}
+		text := "\n  " + strings.Join(words, "\n  ")
+		if got := e.String(); !strings.HasSuffix(got, text) {
+			t.Errorf("got\n%s\nwant at its end%s", got, text)
+		}
+		var log bytes.Buffer
+		slog.New(slog.NewJSONHandler(&log, nil)).Info("slow", "call", e)
+		var line struct{ Call struct{ Limits []string } }
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil || !slices.Equal(line.Call.Limits, words) {
+			t.Errorf("%v: %s", err, log.String())
+		}
+		out, err := json.Marshal(e)
+		var back struct {
+			Text   string
+			Limits []struct{ Apart time.Duration }
+		}
+		if err == nil {
+			err = json.Unmarshal(out, &back)
+		}
+		if err != nil || back.Text != e.String() || back.Limits[0].Apart != 202*time.Millisecond || back.Limits[1].Apart != 250*time.Millisecond || back.Limits[2].Apart != 0 {
+			t.Errorf("%v: %s", err, out)
+		}
+		if got := (Explanation{Because: CauseNever, Speed: 1}).String(); got != `"": can never go` {
+			t.Error(got)
+		}
 	})
 }
 
