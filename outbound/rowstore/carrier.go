@@ -212,7 +212,7 @@ func (s *step) doubts() bool {
 
 // Away implements [engine.Carrier].
 func (c *carrier) Away(cause error) error {
-	if errors.Is(cause, leak.ErrAway) {
+	if errors.Is(cause, leak.ErrAway) || cause == errBusy { // a row is locked, and the database is there
 		return cause
 	}
 	return &awayError{cause}

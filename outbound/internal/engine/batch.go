@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -19,13 +20,15 @@ type batch struct {
 	began    time.Time
 	deadline time.Time
 	apart    bool // it goes beside the pipeline's other batches: see Key.Apart
+	parted   bool // it went with others before
 
 	// The shard's lock protects these fields.
 	timer *time.Timer
-	left  int   // trips without an answer
-	aside bool  // another node is asked as well
-	over  bool  // every trip has its answer, or the time is up
-	last  error // why there was no answer
+	left  int       // trips without an answer
+	aside bool      // another node is asked as well
+	over  bool      // every trip has its answer, or the time is up
+	last  error     // why there was no answer
+	asked time.Time // when the latest attempt began, if that is under way; of a batch that goes apart
 }
 
 const (
@@ -60,6 +63,21 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	b.timer = time.AfterFunc(in, b.late)
 	p.shard.mu.Unlock()
 	return b.attempt(work, false)
+}
+
+// part takes a trip out of the batch, which goes on apart from then on, because its key alone is not to be
+// had. Attempts that the batch has made at it may still be under way.
+func (b *batch) part(a *Attempt) {
+	t := a.Trip
+	b.trips = slices.DeleteFunc(slices.Clone(b.trips), func(u *Trip) bool { return u == t })
+	b.left--
+	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1, last: a.Err}
+	t.batch = c
+	c.timer = time.AfterFunc(time.Until(c.deadline), c.late)
+	go func() {
+		time.Sleep(retryPause/2 + rand.N(retryPause))
+		c.attempt(nil, false)
+	}()
 }
 
 // attempt sends the trips without an answer, again and again, until all have one. With aside
@@ -101,7 +119,7 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	} else if aside && p.out >= attemptsAtOnce {
 		return nil, to // enough attempts hang already
 	}
-	if !b.apart {
+	if b.asked = time.Now(); !b.apart {
 		p.count(to, 1)
 	}
 	todo = make([]Attempt, 0, b.left)
@@ -143,7 +161,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if !b.apart {
+	if b.asked = (time.Time{}); !b.apart {
 		p.count(to, -1)
 	}
 	failed, answered := false, false
@@ -154,6 +172,10 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		}
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
 			*a.buffer = a.Reply.Charges
+		}
+		of := b
+		if a.batch != nil {
+			of = a.batch
 		}
 		v := sh.config.Carrier.Take(a)
 		if a.Arrived.IsZero() {
@@ -168,8 +190,8 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 				p.up(sent)
 				sh.inPlace(p, sent)
 			}
-			answered, a.done = true, true
-			b.left--
+			answered = true
+			of.ended(a.Trip)
 			sh.counts.trip(a.Arrived.Sub(b.began))
 			out = append(out, sh.deliver(a, sent))
 		case v == Again:
@@ -182,20 +204,21 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		case v == Elsewhere:
 			a.alone, failed, calm = true, true, true
 			b.failed(a.Err)
+		case v == Later && a.Key.Apart && !of.apart:
+			b.part(a)
 		case v == Later:
 			failed, calm = true, true
-			b.failed(a.Err)
+			of.failed(a.Err)
 		default:
 			p.refused(v, a.Err, sent)
-			a.done = true
-			b.left--
+			of.ended(a.Trip)
 			if v != Unasked {
 				sh.counts.trip(a.Arrived.Sub(b.began))
 			}
 			if a.Now != 0 {
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
 			}
-			out = append(out, b.giveUp(v, a))
+			out = append(out, of.giveUp(v, a))
 		}
 	}
 	if failed {
@@ -212,10 +235,20 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	return p.end(work), false
 }
 
+// ended notes that a trip of the batch has its answer. An attempt from before the batch went apart may have
+// brought it: then nobody else ends the batch.
+func (b *batch) ended(t *Trip) {
+	t.done = true
+	if b.left--; b.parted {
+		b.over = true
+		b.timer.Stop()
+	}
+}
+
 // giveUp ends a trip whose attempt was not Done, and need not be made again.
 func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
 	q, sh := a.queue, b.pipe.shard
-	hangs := !b.apart && b.pipe.out+b.pipe.aside > 0 // and may still arrive
+	hangs := (!b.apart || b.parted) && b.pipe.out+b.pipe.aside > 0 // and may still arrive
 	q.fence = q.fence || a.Fence || hangs
 	sh.tellOf(a)
 	if v == Anew {
@@ -249,7 +282,7 @@ func (b *batch) late() {
 	}
 	b.over = true
 	if b.apart {
-		out := b.giveUpApart()
+		out := b.giveUpApart(now)
 		sh.mu.Unlock()
 		out.hand(sh)
 		return
@@ -276,10 +309,14 @@ func (b *batch) late() {
 // giveUpApart ends the trip of a batch that goes apart when the time is up. A key that is locked
 // is no outage. If the server is away, the key's next trip finds that out: it goes with the
 // others.
-func (b *batch) giveUpApart() outcome {
+func (b *batch) giveUpApart(now time.Time) outcome {
 	t := b.trips[0]
 	t.done, t.queue.fence, t.queue.Apart = true, true, false
-	return b.pipe.shard.refuse(t, b.pipe.shard.config.Carrier.Away(b.cause()))
+	config := &b.pipe.shard.config
+	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= config.Timeout/4 {
+		b.last = nil // the server has fallen silent since
+	}
+	return b.pipe.shard.refuse(t, config.Carrier.Away(b.cause()))
 }
 
 // failed keeps the reason why there was no answer. An error that only says that the time is up

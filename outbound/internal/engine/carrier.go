@@ -24,7 +24,8 @@ type Carrier interface {
 	// Take looks at the outcome of an attempt, and says how its trip goes on. After Done the
 	// engine takes Reply as the trip's answer.
 	Take(a *Attempt) Verdict
-	// Away wraps cause in an error that matches [leak.ErrAway].
+	// Away wraps cause, which was the Err of a Later, in an error that matches [leak.ErrAway]. It returns cause as
+	// it is if that is no outage but the key's own, as a lock that somebody keeps.
 	Away(cause error) error
 }
 
@@ -36,6 +37,9 @@ type Key struct {
 	// its own, because it may have to wait for a lock. Send waits no longer than three quarters of
 	// Config.Timeout, and the verdict is then Anew. Take sets Apart. There are as many such
 	// trips at a time as there are keys that want one. None has a second attempt beside the first.
+	//
+	// With a verdict Later and Apart set, the trip itself goes on so: the other trips that went with it do not wait
+	// for it. After Timeout its operations fail with what Away makes of Err. Attempts from before may be under way beside its own.
 	Apart bool
 }
 
@@ -70,6 +74,7 @@ type Trip struct {
 	alone bool         // as in Attempt; the shard's lock protects it
 	done  bool         // it has its answer; the shard's lock protects it
 	sent  bool         // it was sent before; the shard's lock protects it
+	batch *batch       // in which it goes on apart; nil: it stays with the others; the shard's lock protects it
 }
 
 // Attempt is one attempt at a trip.
