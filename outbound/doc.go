@@ -240,8 +240,8 @@
 //	           for the next place (Clock.Stale) -> tripLocked -> Bucket.Book
 //	outbound   Book -> core.do -> sharedState.update: the reply carries the State;
 //	           core.clock makes the Clock
-//	queue      Clock.Same is false: state.hopeless lists the calls that cannot make their
-//	           deadlines now, and they are refused. letGoLocked asks Clock.Ready: no ticket is
+//	queue      Clock.Same is false: checkLocked and state.hopeless find the calls that cannot
+//	           make their deadlines now, and they are refused. letGoLocked asks Clock.Ready: no ticket is
 //	           due while Rem is above 0. nextIn tells when to look again, at the hold's end or
 //	           in 10 s, and setTimerLocked sets the timer
 //

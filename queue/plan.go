@@ -50,22 +50,25 @@ type state struct {
 	shared bool   // the bucket is in a store
 	config Config
 
-	line    waiters
-	clock   outbound.Clock // as of the last trip
-	trips   trips
-	moving  outbound.Ticket          // the place that the trip under way books anew
-	changed bool                     // the bucket has told of a change, and no trip was made since
-	returns bool                     // the trip under way is because of that, or gives places back
-	noSlot  *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
-	wasted  int                      // trips that brought no place in time, since the last call went
-	pause   time.Time                // book nothing before, because of those or of soonest; zero: none was needed
-	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
-	granted int                      // how many places the last booking got
-	ahead   *outbound.Forecast       // of the calls in line without a place; nil: to be made anew
-	from    uint64                   // seq of the last call that was no part of it when it was made
-	seen    uint64                   // seq of the last call that it has counted
-	credit  int                      // how many calls may be foretold anew
-	booked  float64                  // units booked since the backlog began; 0: there is none
+	line      waiters
+	clock     outbound.Clock // as of the last trip
+	trips     trips
+	moving    outbound.Ticket          // the place that the trip under way books anew
+	changed   bool                     // the bucket has told of a change, and no trip was made since
+	returns   bool                     // the trip under way is because of that, or gives places back
+	noSlot    *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
+	wasted    int                      // trips that brought no place in time, since the last call went
+	pause     time.Time                // book nothing before, because of those or of soonest; zero: none was needed
+	soonest   time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
+	granted   int                      // how many places the last booking got
+	ahead     *outbound.Forecast       // of the calls in line without a place; nil: to be made anew
+	uncounted *waiter                  // the call that is to be counted next; nil: that behind seen
+	from      uint64                   // seq of the last call that was no part of it when it was made
+	seen      uint64                   // seq of the last call that it has counted
+	credit    int                      // how many calls may be foretold anew
+	checking  *check                   // that is under way; nil: none is
+	unchecked bool                     // a check is needed, or was broken off
+	booked    float64                  // units booked since the backlog began; 0: there is none
 }
 
 // tolerance is how late a call may leave.

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 
@@ -65,10 +66,13 @@ func (q *Queue) stepLocked() bool {
 	if q.shared || !q.clock.Same(&before) {
 		q.ahead = nil
 	}
-	if !q.clock.Same(&before) { // checked only now, when the new places are in line
+	if !q.clock.Same(&before) {
 		q.line.fit() // calls may have cancelled during the trip
 		q.line.void(&q.clock)
-		q.refuseAllLocked(q.hopeless(time.Now()))
+		q.unchecked = true
+	}
+	if q.unchecked && q.clock.Known() { // checked only now, when the new places are in line
+		q.checkLocked()
 	}
 	if first != nil && !moving {
 		n := len(q.booking.Tickets)
@@ -93,6 +97,31 @@ func (q *Queue) stepLocked() bool {
 		}
 	}
 	return true
+}
+
+// checkLocked refuses the calls that now miss their deadlines. It unlocks mu after each piece of a long line. If calls
+// cancel meanwhile it begins anew, with larger pieces, so that it ends however many cancel. If the bucket has told of a
+// change, or places are to go back, the check is for after the trip that those need.
+func (q *Queue) checkLocked() {
+	q.unchecked = false
+	for most := piece; ; most *= 2 {
+		c := q.newCheck()
+		for q.checking = c; !c.stale; {
+			if q.refuseAllLocked(q.hopeless(c, most, time.Now())); c.next == nil {
+				q.checking = nil
+				return
+			}
+			q.setTimerOnTripLocked()
+			q.mu.Unlock()
+			runtime.Gosched()
+			q.mu.Lock()
+			if q.changed || len(q.line.unused) > 0 {
+				q.checking, q.unchecked = nil, true
+				return
+			}
+			c.stale = c.stale || c.next.gone // the queue was closed
+		}
+	}
 }
 
 // tripLocked carries the booking out, gives the unused places back, and measures the trip. It
@@ -144,7 +173,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 		// period is over.
 		now := time.Now()
 		q.soonest, q.pause = now.Add(full.RetryAfter), q.bookableAt(first, now)
-		q.refuseAllLocked(q.hopeless(now))
+		q.unchecked = true
 	default:
 		q.refuseLocked(first, first.refusedBy(err))
 		if errors.Is(err, ErrFar) {
@@ -278,9 +307,9 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.noSlot = false, nil
+	q.changed, q.unchecked, q.noSlot = false, false, nil
 	q.wasted, q.pause = 0, time.Time{}
-	q.clock, q.ahead = outbound.Clock{}, nil
+	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil

@@ -172,11 +172,18 @@ func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, erro
 func (q *Queue) cancel(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.cancelLocked(w)
+}
+
+func (q *Queue) cancelLocked(w *waiter) bool {
 	if w.gone {
 		return false
 	}
 	q.stats.Cancelled++
 	q.ahead = nil
+	if c := q.checking; c != nil && (c.next == nil || w.seq <= c.next.seq) {
+		c.stale = true
+	}
 	first := w == q.line.first
 	if (q.line.remove(w) || first) && !q.pumping {
 		q.line.fit()

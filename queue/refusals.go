@@ -42,21 +42,27 @@ const (
 	stays = 1024
 )
 
+// piece is how many calls the queue foretells before it lets go of its lock. That takes 1 ms, or 10 ms of a window in a
+// store. Tests change it.
+var piece = 2048
+
 // look returns the forecast for a call that comes now. While it would be too much work to foretell the line
-// anew, the calls without a place do not count: they only make the call later.
+// anew, or has been done for a piece only, the calls without a place do not count: they only make the call later.
 func (s *state) look() *outbound.Forecast {
 	l := &s.line
 	unplaced := l.n - min(l.n, len(l.tickets))
 	s.credit = min(s.credit, unplaced) + looks
+	if next := s.uncounted; next != nil && (next.gone || l.hasPlace(next)) {
+		s.ahead = nil // the line was faster
+	}
 	if s.ahead == nil || s.credit >= unplaced && s.seen-s.from > stays+uint64(l.n) {
 		s.ahead = s.clock.Forecast(l.tickets)
 		if s.credit < unplaced {
 			ahead := s.ahead
-			s.ahead = nil
+			s.ahead, s.uncounted = nil, nil
 			return ahead
 		}
-		s.credit -= unplaced
-		s.seen = l.seq
+		s.seen, s.uncounted = l.seq, l.unplaced
 		if l.unplaced != nil {
 			s.seen = l.unplaced.seq - 1
 		}
@@ -65,16 +71,26 @@ func (s *state) look() *outbound.Forecast {
 	if s.seen == l.seq {
 		return s.ahead
 	}
-	w := l.last
-	for w != nil && w.seq > s.seen && w.prev != nil && w.prev.seq > s.seen {
-		w = w.prev
-	}
-	for ; w != nil; w = w.next {
-		if w.seq > s.seen {
-			_, _, _ = s.ahead.Next(&w.cost, w.by()) // who is too late does not count, and will be refused
+	w := s.uncounted
+	if w == nil {
+		for w = l.last; w != nil && w.seq > s.seen && w.prev != nil && w.prev.seq > s.seen; {
+			w = w.prev
 		}
 	}
-	s.seen = l.seq
+	for most := piece; w != nil; w = w.next {
+		if w.seq <= s.seen {
+			continue
+		}
+		if most == 0 {
+			s.uncounted = w
+			return s.clock.Forecast(l.tickets)
+		}
+		most--
+		s.credit = max(0, s.credit-1)
+		_, _, _ = s.ahead.Next(&w.cost, w.by()) // who is too late does not count, and will be refused
+		s.seen = w.seq
+	}
+	s.seen, s.uncounted = l.seq, nil
 	return s.ahead
 }
 
@@ -102,7 +118,7 @@ func (s *state) admit(w *waiter, now time.Time) error {
 		return err
 	}
 	if at = latest(at, s.soonest); !ok || w.misses(at) {
-		if ok {
+		if ok && ahead == s.ahead {
 			s.ahead = nil // it counts
 		}
 		return s.throttled(at, now, w.why())
@@ -113,19 +129,38 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	return nil
 }
 
-// hopeless returns the calls that now miss their deadlines, after a hold, a Resume or a change
-// of limits.
-func (s *state) hopeless(now time.Time) (all []refusal) {
+// check is a look at all calls in line, piece by piece, for those that now miss their deadlines, after a hold, a
+// Resume or a change of limits.
+type check struct {
+	ahead *outbound.Forecast
+	next  *waiter // the call to look at; nil: all were looked at
+	stale bool    // a call that was looked at has cancelled since, and those behind it may go sooner
+}
+
+// newCheck returns a check that begins.
+func (s *state) newCheck() *check {
+	return &check{ahead: s.clock.Forecast(s.line.tickets), next: s.line.first}
+}
+
+// hopeless returns the calls that miss their deadlines, of those that have places and so many behind them.
+func (s *state) hopeless(c *check, most int, now time.Time) (all []refusal) {
 	i := 0 // of the next place
-	ahead := s.clock.Forecast(s.line.tickets)
-	for w := s.line.first; w != nil; w = w.next {
+	if c.next != s.line.first {
+		i = len(s.line.tickets)
+	}
+	for w := c.next; w != nil; w = w.next {
 		var at time.Time
 		var err error
 		placed := i < len(s.line.tickets)
 		if placed {
 			at = s.clock.Due(s.line.tickets[i])
 		} else {
-			at, _, err = ahead.Next(&w.cost, w.by())
+			if most == 0 {
+				c.next = w
+				return all
+			}
+			most--
+			at, _, err = c.ahead.Next(&w.cost, w.by())
 			at = latest(at, s.soonest)
 		}
 		switch {
@@ -137,6 +172,7 @@ func (s *state) hopeless(now time.Time) (all []refusal) {
 			i++
 		}
 	}
+	c.next = nil
 	return all
 }
 

@@ -119,7 +119,9 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 		}}, nil},
 		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
 	} {
-		c.run(t, func(s *state, calls []*waiter, now time.Time) { c.expect(t, calls, s.hopeless(now), c.want...) })
+		c.run(t, func(s *state, calls []*waiter, now time.Time) {
+			c.expect(t, calls, s.hopeless(s.newCheck(), len(calls), now), c.want...)
+		})
 	}
 }
 
