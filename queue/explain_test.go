@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -54,6 +55,38 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// However many wait, and whether or not they have deadlines, each look tells when a call would go that came now.
+func TestExplainCountsThousandsWhoWait(t *testing.T) {
+	for name, within := range map[string]time.Duration{"without deadlines": 0, "with deadlines": time.Hour, "with deadlines that half of them miss": 155 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			b := outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: 1, LeakRate: 10}))
+			q := queue.New(b, queue.Config{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer synctest.Wait()
+			defer cancel()
+			want := 300 * time.Second
+			for i := range 3001 {
+				ctx := ctx
+				if i > 100 && within > 0 {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(ctx, within)
+					defer stop()
+				}
+				go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()
+				synctest.Wait()
+			}
+			if n := q.Len(); n < 3000 {
+				want = time.Duration(n) * time.Second / 10
+			}
+			for range 3 {
+				if e, err := q.Explain(t.Context(), outbound.Cost{1}); err != nil || e.Ahead != q.Len() || (e.Wait-want-time.Second/10).Abs() > time.Second/10 {
+					t.Errorf("%s: %v, %v, want %v", name, e, err, want)
+				}
+			}
+		})
 	}
 }
 
