@@ -9,7 +9,9 @@
 // It imports the standard library only. Any driver of database/sql that speaks to PostgreSQL
 // serves: pgx by its package stdlib, and lib/pq. Take pgx: lib/pq waits for a server that has fallen silent
 // until TCP gives up, whatever the context says, and a store whose six calls all wait so is away until then,
-// even if another server has taken over. The connections may go through pgbouncer in
+// even if another server has taken over. No Config of a store cures that. A Dialer of pq.Connector does, whose
+// connections set a deadline, of a second, before each Read: outbound/internal/pgtest/silent_test.go has one of
+// fifteen lines, for programs that do not LISTEN by it. The connections may go through pgbouncer in
 // transaction mode, because nothing is left in a session. With pgbouncer, and pgx, the mode
 // QueryExecModeExec or QueryExecModeCacheDescribe is needed, as for any program.
 //
