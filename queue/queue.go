@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/trace"
 	"sync"
 	"time"
 
@@ -73,6 +74,9 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // store fails an [*outbound.StoreError]. If ctx ends during the wait it returns ctx.Err()
 // itself, and the next call gets the place. No error leaves a charge behind, except a
 // StoreError whose reply was lost.
+//
+// In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of the
+// name "dripfeed: wait for a turn".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
@@ -80,18 +84,24 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	if w, err = q.enter(ctx, &c, &p); w == nil {
 		return
 	}
+	region := trace.StartRegion(ctx, regionName) // costs nothing while nobody traces
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
 		if q.cancel(w) {
+			region.End()
 			err = ctx.Err()
 			return
 		}
 		<-w.ready // the queue has admitted or refused it at the same moment
 	}
+	region.End()
 	err = w.result(&p)
 	return
 }
+
+// regionName is what a wait is called in an execution trace.
+const regionName = "dripfeed: wait for a turn"
 
 // enter admits the call at once, refuses it, or puts it in line and returns it.
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
