@@ -106,3 +106,21 @@ func BenchmarkAnEmptyBucketIsAsFastAsANewOne(b *testing.B) {
 	b.ReportMetric(float64(best[1])/calls, "ns/used")
 	b.ReportMetric(float64(best[1])/float64(best[0]), "used/new")
 }
+
+// What it costs to ask why a call would wait.
+func BenchmarkExplain(b *testing.B) {
+	for name, limits := range map[string][]Limit{"one": {PerSecond(10)}, "two": {PerSecond(10), Window(5000, time.Hour)}} {
+		b.Run(name, func(b *testing.B) {
+			bucket := Must(NewBucket("bench", limits...))
+			for range 3 {
+				_, _ = bucket.Acquire(ctx, Cost{1})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := bucket.Explain(ctx, Cost{1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

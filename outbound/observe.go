@@ -61,7 +61,8 @@ const (
 	// had ended, its cost can never go, or a store failed.
 	EventFailed
 	// EventWaited comes before one of these, with the same Err, if Acquire
-	// took a millisecond or longer.
+	// took a millisecond or longer. Whoever wants to know before a wait asks
+	// the queue's Explain first.
 	EventWaited
 	// EventSettled is a call whose real cost is known: the first Settle. One
 	// with a cost that is NaN, infinite or negative has no effect, and Err is

@@ -2,6 +2,8 @@ package queue_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +13,34 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
 )
+
+// loud is a limiter that tells before a call waits for long, and why.
+type loud struct{ queue *queue.Queue }
+
+func (l loud) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	if e, err := l.queue.Explain(ctx, c); err == nil && e.Wait > 10*time.Second {
+		fmt.Println(e)
+	}
+	return l.queue.Acquire(ctx, c)
+}
+
+// An event comes after the wait. Whoever wants to know before it asks first.
+func ExampleQueue_Explain() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("shop", outbound.Limit{Capacity: 40, LeakRate: 2}))
+	limiter := loud{queue.New(bucket, queue.Config{MaxWait: time.Minute})}
+
+	if err := bucket.Hold(ctx, 90*time.Second); err != nil {
+		fmt.Println(err)
+	}
+	_, err := limiter.Acquire(ctx, outbound.Cost{1})
+	fmt.Println(errors.Is(err, outbound.ErrThrottled))
+	// Output:
+	// "shop": would wait 1m30s for the hold to end
+	//   held for 1m30s
+	//   limit "40 at once, 2/s": level 39 of 40, room for 1 now
+	// true
+}
 
 // README.md shows what a queue explains while its bucket is held.
 func TestReadmeShowsWhatAQueueExplains(t *testing.T) {
