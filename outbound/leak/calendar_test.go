@@ -262,7 +262,9 @@ func ExampleOp_ApplyAt() {
 // Workers may know one limit by the calendars of many zones, each with a log of its own.
 func TestOfTooManyLogsTheOneThatEndsFirstIsForgottenAndGivesNothingBack(t *testing.T) {
 	w := &calendarWorld{Rand: rand.New(rand.NewPCG(8, 0)), now: 1_800_000_003 * time.Second, length: 1000}
-	in := func(zone int) { w.limits = []Limit{{Name: "day", Kind: Daily, Capacity: 100, Zone: fmt.Sprint("Zone/", zone)}} }
+	in := func(zone int) {
+		w.limits = []Limit{{Name: "day", Kind: Daily, Capacity: 100, Zone: fmt.Sprint("Zone/", zone)}}
+	}
 	var first Charge
 	for zone := range maxLogs {
 		in(zone)
