@@ -30,6 +30,10 @@ type Booking struct {
 	Costs []Cost
 	// Wait is the longest that the first of them can wait.
 	Wait time.Duration
+	// Returns says that the caller comes back at the RetryAfter of a refusal, though that is less than
+	// Wait. With a [FixedWindow] the first of Costs can then go as soon as all of the window comes back, on
+	// which no place counts. Without it, it may get a later place.
+	Returns bool
 	// Horizon is the longest that the others can wait. Bookings stop at the
 	// first that is refused.
 	Horizon time.Duration
@@ -66,7 +70,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalidDuration, k.Wait, k.After, k.Horizon)
 	}
-	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, into: k.into[:0], waits: true, logs: true}
+	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, returns: k.Returns, into: k.into[:0], waits: true, logs: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}

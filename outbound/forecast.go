@@ -25,15 +25,16 @@ func round(d time.Duration) time.Duration { return d - d%exact }
 
 // run is the law at work on a copy.
 type run struct {
-	limits *limitSet
-	stored leak.Stored
-	at     time.Time     // when the copy was true
-	unix   time.Duration // the Unix time then
-	born   time.Duration // the bucket's time then
-	now    time.Duration // how long after that the law is asked
-	op     leak.Op
-	costs  [1]leak.Units
-	into   [1]leak.Charge
+	limits  *limitSet
+	stored  leak.Stored
+	at      time.Time     // when the copy was true
+	unix    time.Duration // the Unix time then
+	born    time.Duration // the bucket's time then
+	now     time.Duration // how long after that the law is asked
+	returns bool          // the queue asks again when a Fixed limit has come back, as Booking.Returns says
+	op      leak.Op
+	costs   [1]leak.Units
+	into    [1]leak.Charge
 }
 
 // farthestForecast is how long a call without a deadline waits from when its turn comes, as in a queue.
@@ -62,7 +63,7 @@ func (k *Clock) Forecast(tickets []Ticket) *Forecast {
 }
 
 func (k *Clock) run(s leak.State) *run {
-	return &run{limits: k.limits, stored: leak.Stored{State: s, Limits: k.limits.law}, at: k.at, unix: k.unix, born: s.At, now: s.Real(max(0, s.Last-asks))}
+	return &run{limits: k.limits, returns: s.Logs != nil && !k.shared, stored: leak.Stored{State: s, Limits: k.limits.law}, at: k.at, unix: k.unix, born: s.At, now: s.Real(max(0, s.Last-asks))}
 }
 
 // logs returns logs of which the levels are those that the clock tells. All that it does not know comes
@@ -103,7 +104,7 @@ func (k *Clock) logs(tickets []Ticket, late bool) *leak.Logs {
 			from := s.Dial() + time.Duration(level.Top) - l.Window
 			if late {
 				from = min(s.Dial()+time.Duration(level.Ret)-l.Window, k.before(tickets))
-			} else if l.Kind == leak.Fixed { // a window ends with its first call, and an entry with its last
+			} else if l.Kind == leak.Fixed && s.Speed < 1 { // a window ends with its first call, and an entry with its last
 				from -= l.Window / 64
 			}
 			if unknown := level.Level - own; unknown > l.Capacity*0.5e-9 { // they come back together, and are no calls to give back
@@ -176,7 +177,7 @@ func (r *run) next(c *Cost, by time.Time) (time.Time, bool) {
 	r.costs[0] = r.limits.units(c)
 	for {
 		unix := r.unix + r.now // a wait below 0 books nothing
-		r.op = leak.Op{Limits: r.limits.law, Periods: r.limits.calendar.at(unix), Action: leak.Book, Costs: r.costs[:], Wait: max(-1, most-r.now), Into: r.into[:0]}
+		r.op = leak.Op{Limits: r.limits.law, Periods: r.limits.calendar.at(unix), Action: leak.Book, Costs: r.costs[:], Wait: max(-1, most-r.now), Returns: r.returns, Into: r.into[:0]}
 		reply := r.op.ApplyAt(&r.stored, r.born+r.now, unix)
 		if len(reply.Charges) > 0 {
 			in, _ := reply.State.Due(reply.Charges[0].Place)
@@ -188,6 +189,6 @@ func (r *run) next(c *Cost, by time.Time) (time.Time, bool) {
 		if !reply.Refused || reply.Wait <= 0 || at > most {
 			return r.at.Add(round(at)), false
 		}
-		r.now = at // a calendar books no further ahead before
+		r.now = at // it is booked no further ahead before
 	}
 }

@@ -106,8 +106,12 @@ func TestAForecastIsALowerBound(t *testing.T) {
 			var at time.Duration
 			for range int(ahead) + 1 { // as a queue asks
 				time.Sleep(at - time.Since(begin) - asks)
-				k := Booking{Costs: []Cost{{1}}, Wait: maxWait}
-				if err := b.Book(ctx, &k); err != nil {
+				k := Booking{Costs: []Cost{{1}}, Wait: maxWait, Returns: true}
+				err := b.Book(ctx, &k)
+				for full := (*ThrottledError)(nil); errors.As(err, &full); err = b.Book(ctx, &k) {
+					time.Sleep(full.RetryAfter)
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 				at = k.Clock.Due(k.Tickets[0]).Sub(begin)

@@ -222,7 +222,7 @@ func (k *shadowed) book() {
 		v.Wait, v.Err = -1, &StoreError{Op: "book", Key: s.bucket.key, Err: errSilent}
 	case errors.As(err, &full) && full.RetryAfter == 0: // nobody knows when a call in progress ends
 		v.Wait = -1
-	case full != nil && !s.config.Independent:
+	case full != nil && (!s.config.Independent || full.RetryAfter < b.Wait): // or a queue would ask again then
 		v.Wait, k.waits = -1, true
 	case full != nil:
 		full.Err = why

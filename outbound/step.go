@@ -23,10 +23,11 @@ type step struct {
 	named   bool    // limits have the names that they are to have
 	into    []leak.Charge
 
-	freed  int  // slots that back frees
-	brings int  // slots that move has, for the first of costs
-	waits  bool // the caller waits: settles ride along
-	logs   bool // the reply is to have the logs of windows, where they are in this process
+	freed   int  // slots that back frees
+	brings  int  // slots that move has, for the first of costs
+	waits   bool // the caller waits: settles ride along
+	returns bool // the caller comes back when it is told
+	logs    bool // the reply is to have the logs of windows, where they are in this process
 }
 
 // report is what a call says about itself, in costs.
@@ -104,7 +105,7 @@ func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	// one, and so the store moves none.
 	t.op = leak.Op{
 		Limits: f.law, Stamp: f.stamp, Reports: t.reports, Action: s.action, Costs: t.costs,
-		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Back: t.back, Move: s.move, Into: s.into,
+		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Returns: s.returns, Back: t.back, Move: s.move, Into: s.into,
 	}
 	return bad
 }

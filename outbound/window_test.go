@@ -286,3 +286,40 @@ func TestAHoldUntilTheResetMakesNoWindowLonger(t *testing.T) {
 		}
 	})
 }
+
+// Who comes back at RetryAfter finds all of a fixed window, and is told of that before.
+func TestAllOfAFixedWindowIsToldToComeBackAtOnce(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", FixedWindow(10, time.Minute)))
+			if shared {
+				b = Must(NewSharedBucket(leak.NewMemory(), "k", FixedWindow(10, time.Minute)))
+			}
+			admit(t, b, 1)
+			time.Sleep(20 * time.Second)
+			admit(t, b, 2)
+			time.Sleep(20 * time.Second)
+			admit(t, b, 7)
+			const left = 20*time.Second + jitter
+			if s := states(t, b)[0]; s.NextIn != left || s.EmptyIn != left || s.Level != 10 {
+				t.Errorf("shared %v: %+v", shared, s)
+			}
+			for _, n := range []float64{1, 5, 10} {
+				var full *ThrottledError
+				if _, err := b.Acquire(ctx, Cost{n}); !errors.As(err, &full) || full.RetryAfter != left {
+					t.Errorf("shared %v: %v of 10: %v", shared, n, err)
+				}
+			}
+			// A place counts on the calls that have gone, because the first of them may be given back.
+			k := Booking{Costs: []Cost{{3}}, Wait: left}
+			var full *ThrottledError
+			if err := b.Book(ctx, &k); !errors.As(err, &full) || full.RetryAfter != left {
+				t.Errorf("shared %v: a place until the end: %v", shared, err)
+			}
+			k.Wait = time.Hour
+			if err := b.Book(ctx, &k); err != nil || k.Clock.Due(k.Tickets[0]) != time.Now().Add(left+20*time.Second) {
+				t.Errorf("shared %v: a place after it: %v", shared, err)
+			}
+		})
+	}
+}

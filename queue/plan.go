@@ -29,7 +29,8 @@ const (
 	// between them. Fewer pause it enough by themselves.
 	mostWasted = 3
 
-	// retry is how long the queue pauses at least if a calendar books no further ahead.
+	// retry is how long the queue pauses at least if a calendar books no further ahead, or until a call can go if
+	// that is sooner.
 	retry = 100 * time.Millisecond
 
 	// farthest is how far away a place may be for a call without a deadline. If some fault
@@ -124,7 +125,7 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	if s.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
-	k.Claim = s.claim(k)
+	k.Claim, k.Returns = s.claim(k), !s.shared
 	return first
 }
 
@@ -273,10 +274,11 @@ func pauseAfter(wasted int) time.Duration {
 	return span << min(wasted-mostWasted, 6)
 }
 
-// bookableAt is when the queue tries again to book a place for w, which a calendar can book
-// only when its period is over: w waits for the one after the next.
-func (s *state) bookableAt(w *waiter, now time.Time) time.Time {
-	soonest, at := now.Add(retry), time.Time{}
+// bookableAt is when the queue tries again to book a place for w, which can go after so long: a calendar
+// books it only when its period is over, if w waits for the one after the next, and a fixed window when all of it
+// comes back.
+func (s *state) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
+	soonest, at := now.Add(min(retry, after)), time.Time{}
 	if s.clock.Known() {
 		at, _ = s.clock.Earliest(&w.cost)
 	}

@@ -169,10 +169,10 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
 		}
 	case first == nil || first.gone:
 	case full != nil && full.RetryAfter < q.booking.Wait:
-		// It can make it, but nobody books so far ahead in a calendar yet: only when this
-		// period is over.
+		// It can make it, but nobody books so far ahead yet: in a calendar only when this period is
+		// over, and in a fixed window when all of it comes back.
 		now := time.Now()
-		q.soonest, q.pause = now.Add(full.RetryAfter), q.bookableAt(first, now)
+		q.soonest, q.pause = now.Add(full.RetryAfter), q.bookableAt(first, full.RetryAfter, now)
 		q.unchecked = true
 	default:
 		q.refuseLocked(first, first.refusedBy(err))

@@ -309,7 +309,7 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 			s.State.Last = max(last, passes(s.State, op.After))
 		}
 		moved := s.State.Last - last
-		wait, which, ok := s.State.Fill(limits, n, most, &c)
+		wait, which, ok := s.State.fill(limits, n, most, op.Returns && i == 0, &c)
 		c.Before -= moved // After has moved no booking
 		if !ok {
 			s.State.Last = last

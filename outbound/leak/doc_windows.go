@@ -57,12 +57,19 @@
 //	over           if nothing is held, the dial shows Begin + Window or more, and it is as far behind real
 //	               time as it was there, all entries have ended
 //
+//	back           in a hold or not, where over will hold if nothing else happens: at Speed 1, and with Skip + Rem where
+//	               over has Skip. Then wait(n) tells a call that is refused Begin + Window - dial
+//	               if that is less, and the level that all comes back then
+//
 // That is so by real time, which the dial is behind after a hold or a slow-down: the API's window may then
 // be over when the log's is not, and begin anew with any call. A call in the last 20 ms of a window may arrive
 // when the API's is over, and begin it as well. A first call that is given back was none. After any of these
 // nobody knows where the API's window begins, and the limit is a Moving one until a window has passed without
 // a call. A booking counts on nothing else, because it may be moved, and calls before it be given back, when the
-// dial gets there.
+// dial gets there. So a call may be refused for less time than it is ready to wait, and who comes back then goes.
+// A caller that does says so with [Op.Returns], and is not booked beyond the window's end: the calls of a queue in
+// the bucket's process go together when the window is over. In a key that others use, too, a queue keeps
+// its place, or they would overtake it, and its calls go as through a Moving limit.
 //
 // Nobody sees that the first call arrives more than 10 ms late, or never, nor that the store's clock goes back
 // between two steps. Then the API's window begins later than the log's, and more than n may meet it.
@@ -119,6 +126,12 @@
 //
 // "A fixed window lasts until its end." {2 per 10.01 s} for an API's 10 s: calls at 0, 10.005,
 // 10.01 and 10.01 s. The API's second window begins at 10.005 s, and has three.
+//
+// "A place counts on the end of a fixed window." {2 per 1 s}, calls at 0 and 0.5 s, and two places at 1 s. Then the first
+// call is given back: the API's window begins at 0.5 s, and has three.
+//
+// "A fixed window may begin with a booked call." {2 per 1 s}, calls at 0 and 0.5 s, a place at 1 s, whose worker ends. The
+// next call goes at 1.5 s, and two at 2 s: the API's window begins at 1.5 s, and has three.
 //
 // "After a hold a fixed window goes on." {2 per 1 s}, a call at 0, held for half a second, then
 // one at 1 s real time and half a window by the dial, and two at the window's end, half a second

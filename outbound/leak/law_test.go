@@ -141,11 +141,21 @@ func (w *world) sound() error {
 // punctual checks that a call that is alone goes when it was told to come back, and not
 // before.
 func (w *world) punctual() error {
-	limits := w.limits()
 	var n Units
-	for i := range limits {
-		n[i] = min(1, limits[i].Capacity)
+	for i, l := range w.limits() {
+		n[i] = min(1, l.Capacity)
 	}
+	if err := w.goes(n); err != nil || !w.fixed() {
+		return err
+	}
+	for i, l := range w.limits() {
+		n[i] = l.Capacity
+	}
+	return w.goes(n)
+}
+
+func (w *world) goes(n Units) error {
+	limits := w.limits()
 	var c Charge
 	probe := w.probe()
 	wait, _, ok := probe.Fill(limits, &n, 0, &c)
@@ -162,10 +172,13 @@ func (w *world) punctual() error {
 	if w.state.Speed < 1 {
 		early = 3 + time.Duration(4/w.state.Speed)
 	}
+	fixed := slices.ContainsFunc(limits, func(l Limit) bool { // its window may have ended sooner than is sure now
+		_, known := w.probe().log(&l).back(&l, &w.state)
+		return l.Kind == Fixed && !known
+	})
 	probe = w.probe()
 	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait-early)
-	fixed := slices.ContainsFunc(limits, func(l Limit) bool { return l.Kind == Fixed }) // its window may have ended sooner than is sure now
 	if _, _, ok := probe.Fill(limits, &n, 0, &c); ok && wait > early && !fixed {
 		return fmt.Errorf("admitted %v before the %v that it was told", early, wait)
 	}

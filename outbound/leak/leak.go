@@ -166,13 +166,24 @@ func (s *State) Keep(ahead time.Duration) {
 //
 // Of a State without its logs it is a lower bound.
 func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
-	w, which, _ := s.wait(limits, n)
-	return w, which
+	at, _ := s.wait(limits, n, true)
+	return at.w, at.which
 }
 
-// wait is Wait. ok is false if that place is further ahead than a calendar books.
-func (s *State) wait(limits []Limit, n *Units) (w time.Duration, which int, ok bool) {
-	w, which, ok = max(0, s.Last), -1, true
+// place is where a call could go: the dial time from now, the limit that it would wait for, and whether a
+// calendar books so far ahead.
+type place struct {
+	w     time.Duration
+	which int
+	ok    bool
+}
+
+// wait returns where a call of n could be booked, or, if back, the first time at which it could go if it came back
+// then: all of a Fixed limit may have come back at once, on which no booking counts. until is the place if a Fixed
+// limit asks for it that is known to come back so, then or before; else it is an earlier one.
+func (s *State) wait(limits []Limit, n *Units, back bool) (at place, until time.Duration) {
+	w, which, ok := max(0, s.Last), -1, true
+	until = -1
 	calendars := false
 	for i := range limits {
 		// The call cannot break a limit that it does not fill.
@@ -190,7 +201,14 @@ func (s *State) wait(limits []Limit, n *Units) (w time.Duration, which int, ok b
 		case l.Kind.Calendar():
 			calendars = true
 		default:
-			d = s.log(l).wait(l, n[i], w, s)
+			g := s.log(l)
+			if d = g.wait(l, n[i], w, s); l.Kind == Fixed && d > w {
+				if all, known := g.back(l, s); known && all <= d {
+					if until = d; back {
+						d = max(w, all)
+					}
+				}
+			}
 		}
 		if d > w {
 			w, which = d, i
@@ -214,7 +232,7 @@ func (s *State) wait(limits []Limit, n *Units) (w time.Duration, which int, ok b
 			ok = ok && books
 		}
 	}
-	return w, which, ok
+	return place{w, which, ok}, until
 }
 
 // reach returns the dial time after which a real time has passed.
@@ -240,12 +258,23 @@ func (s *State) Real(w time.Duration) time.Duration {
 
 // Fill books the next place for a call of n, if that is at most so far away in real time,
 // and writes what it has charged to c. If not, it changes nothing. It returns the real time
-// until the place in both cases, and the limit that the call waits for, as Wait does.
+// until the place, and the limit that the call waits for. Of a call that is refused both are as Wait has
+// them: that may be less than most, because no booking counts on the end of a Fixed limit's window.
 func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
-	w, which, ok := s.wait(limits, n)
+	return s.fill(limits, n, most, false, c)
+}
+
+// fill is Fill. A call that returns is refused, too, if it would wait for a Fixed limit of which all will have come
+// back when it is its turn.
+func (s *State) fill(limits []Limit, n *Units, most time.Duration, returns bool, c *Charge) (real time.Duration, which int, ok bool) {
+	at, until := s.wait(limits, n, false)
+	w, which := at.w, at.which
 	real = s.Real(w)
-	if real > min(most, farthest) || !ok {
-		return real, which, false
+	if real > min(most, farthest) || !at.ok || returns && until == w {
+		if until >= 0 {
+			at, _ = s.wait(limits, n, true)
+		}
+		return s.Real(at.w), at.which, false
 	}
 	dial := s.Dial()
 	*c = Charge{N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}

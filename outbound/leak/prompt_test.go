@@ -36,8 +36,8 @@ func (w *world) shortest(n *Units) time.Duration {
 	return least
 }
 
-// shortestInWindow is shortest for a window, by the exact log of all calls. A Fixed one lets no call
-// wait longer than a Moving one would.
+// shortestInWindow is shortest for a window, by the exact log of all calls. Of a Fixed one all comes back
+// when it ends, if it is known when it began; else it lets no call wait longer than a Moving one would.
 func (w *world) shortestInWindow(i int, l *Limit, n float64, least time.Duration) time.Duration {
 	dial := w.state.Dial()
 	for k := range w.n {
@@ -46,14 +46,45 @@ func (w *world) shortestInWindow(i int, l *Limit, n float64, least time.Duration
 	if n == 0 {
 		return least
 	}
+	begin, known := w.begun(i, l)
 	sum := n
 	for k := w.n - 1; k >= 0; k-- {
-		c := &w.calls[k]
-		if sum += c.N[i]; sum > l.Capacity {
-			return max(least, c.place+l.Window-dial)
+		place := w.calls[k].place
+		if known && place < begin {
+			break
+		}
+		if sum += w.calls[k].N[i]; sum > l.Capacity {
+			if known {
+				place = begin
+			}
+			return max(least, place+l.Window-dial)
 		}
 	}
 	return least
+}
+
+// begun returns when the API's window of a Fixed limit began: with a call that went at once when the one before was
+// over, by its begin or by all calls. After a call that may have begun one as well it is not known.
+func (w *world) begun(i int, l *Limit) (begin time.Duration, known bool) {
+	if l.Kind != Fixed || w.version > 0 {
+		return 0, false
+	}
+	latest := time.Duration(-farthest)
+	for k := range w.n {
+		c := &w.calls[k]
+		switch undone := c.N == (Units{}); {
+		case c.Born != w.state.Born: // the store has lost the key
+			return 0, false
+		case c.cost[i] == 0:
+		case c.atOnce && (known && c.place >= begin+l.Window || c.place >= latest+l.Window):
+			begin, known, latest = c.place, !undone, c.place
+		case known && c.place >= begin+l.Window-2*spread || undone && known && c.place == begin:
+			known, latest = false, c.place
+		default:
+			latest = c.place
+		}
+	}
+	return begin, known
 }
 
 // leaked returns the units that run past limit i between two times of the dial. A lowered

@@ -74,6 +74,11 @@ type Op struct {
 	Costs []Units
 	// Wait is the longest real time until the first place; 0: only a place that is due now.
 	Wait time.Duration
+	// Returns says that the caller comes back when a refusal tells it to. So where all of a Fixed limit
+	// comes back at once, on which no booking counts, the first of Costs is refused rather than
+	// booked for then or later. It is for the only caller of a key, or one that others do not
+	// overtake. A store may ignore it.
+	Returns bool
 	// Horizon is the longest real time until the places after the first.
 	Horizon time.Duration
 	// After is the shortest real time until the first place; 0 or less: as soon as there

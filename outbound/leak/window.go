@@ -336,7 +336,11 @@ func (g *Log) level(l *Limit, s *State) (units float64, next, empty time.Duratio
 	now := s.Dial()
 	for i := range g.Entries {
 		if next = sub(g.Entries[i].end(l), now); next > 0 {
-			return max(0, units), next, sub(g.Entries[len(g.Entries)-1].end(l), now)
+			empty = sub(g.Entries[len(g.Entries)-1].end(l), now)
+			if all, ok := g.back(l, s); ok {
+				next, empty = min(next, all), min(empty, all)
+			}
+			return max(0, units), next, empty
 		}
 		units -= g.Entries[i].Units
 	}

@@ -79,6 +79,7 @@ type visit struct {
 	gone       bool // it has left, at when
 	over       bool // it will not leave: given back or void
 	settled    bool // it has said what it cost, at told
+	atOnce     bool // it was booked for when it came
 	when, told time.Duration
 }
 
@@ -263,9 +264,13 @@ func (w *world) fill(cost int, fate int8) {
 		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, !sameStates(*was, w.state))
 		return
 	}
-	if !ok {
-		again, _, ok := w.state.Fill(w.limits(), &n, real, &c.Charge)
-		if !ok || again != real {
+	if c.atOnce = ok; !ok {
+		most := real
+		if w.fixed() { // no booking counts on its end
+			most = farthest
+		}
+		again, _, ok := w.state.Fill(w.limits(), &n, most, &c.Charge)
+		if !ok || again != real && !(again > real && w.fixed()) {
 			w.oops = fmt.Errorf("a fill refused with %v is refused again with %v", real, again)
 			return
 		}
@@ -280,6 +285,16 @@ func (w *world) fill(cost int, fate int8) {
 		}
 	}
 	w.n++
+}
+
+// fixed reports whether a limit in force is a Fixed one.
+func (w *world) fixed() bool {
+	for _, l := range w.limits() {
+		if l.Kind == Fixed {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) settle(c *visit, how int) {

@@ -869,33 +869,37 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
         limit = horizon
         if claims > 0 and not begins and booked < lead and took > 0 then limit = max(limit, first + max(lag, first)) end
       end
-      local w, slowest = max(soonest, last), -1
-      for i = 1, n do
-        local l = limits[i]
-        if u[i] > 0 then
-          local d
-          if l.kind then
-            d = kinds.wait(l, u[i], w)
-          else
-            local sum = l.level + u[i]
-            local over = sum - l.cap
-            local sec = over / l.rate
-            -- Ignore less than a nanosecond, and errors in the last bits of the sum.
-            d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+      local w, slowest, real, books = 0, -1, 0, true
+      for pass = 1, 2 do -- the second: when a call that is refused is to come back
+        w = max(soonest, last)
+        slowest, books = -1, true
+        if kinds then kinds.back = false end
+        for i = 1, n do
+          local l = limits[i]
+          if u[i] > 0 then
+            local d
+            if l.kind then
+              d = kinds.wait(l, u[i], w, pass == 2)
+            else
+              local sum = l.level + u[i]
+              local over = sum - l.cap
+              local sec = over / l.rate
+              -- Ignore less than a nanosecond, and errors in the last bits of the sum.
+              d = (sec * 1e9 < 1 or over <= 2e-15 * sum) and 0 or sec > 9.2e9 and 9.2e15 or ceil(sec * 1e9 - 0.01) / 1e3
+            end
+            if d > w then w, slowest = d, i - 1 end
           end
-          if d > w then w, slowest = d, i - 1 end
         end
-      end
-      local books = true
-      if kinds then
-        local at, by, can = kinds.calendars(u, w, slowest)
-        w, slowest, books = at, by, can
-      end
-      local real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-      if real > min(limit, most) + 0.0005 or not books then -- ignore what sums have left below a nanosecond
+        if kinds then
+          local at, by, can = kinds.calendars(u, w, slowest)
+          w, slowest, books = at, by, can
+        end
+        real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
+        if pass == 1 and real <= min(limit, most) + 0.0005 and books then break end -- ignore what sums have left below a nanosecond
         which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
-        break
+        if not kinds or not kinds.back then break end -- no booking counts on the end of a fixed window
       end
+      if why > 0 then break end
       for i = 1, n do
         local l = limits[i]
         if l.kind then

@@ -177,13 +177,25 @@ local function part(l) return floor(floor(l.window * 1e3 + 0.5) / 64) / 1e3 end
 -- ends returns the dial time from which an entry counts no more.
 local function ends(l, last, aged) return last - aged + l.window end
 
+-- sure reports whether the API's window of a fixed limit is known, where the dial is so far behind real time.
+local function sure(l, behind)
+  local g = l.log
+  behind = behind - g.skip
+  return l.kind == fixed and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window
+end
+
 -- over reports whether all units of a fixed limit count no more, because the API's window has ended in which
 -- they went: now, or when the dial showed before.
 local function over(l, before)
-  local g, at, behind, held = l.log, dial, skip, rem
+  local at, behind, held = dial, skip, rem
   if before then at, behind, held = before, skip_before, rem_before end
-  behind = behind - g.skip
-  return l.kind == fixed and held <= 0 and behind <= 1000 + tiny and behind >= -1000 - tiny and g.longest <= l.window and at >= g.begin + l.window - tiny
+  return held <= 0 and sure(l, behind) and at >= l.log.begin + l.window - tiny
+end
+
+-- comes returns the bucket time after which over holds, if nothing else happens; infinite: that is not known.
+local function comes(l)
+  if speed < 1 or not sure(l, skip + max(0, rem)) then return endless end
+  return max(0, round(l.log.begin + l.window - dial))
 end
 
 -- begin finds out whether a call at a place begins the API's window of a fixed limit.
@@ -249,7 +261,8 @@ local function look(l, at, time)
     sum = sum - units
   end
   if next >= tiny then
-    l.level, l.top, l.ret = max(0, sum), round(next), round(ends(l, l.log.last, l.log.aged) - at)
+    local all = time and endless or comes(l)
+    l.level, l.top, l.ret = max(0, sum), min(round(next), all), min(round(ends(l, l.log.last, l.log.aged) - at), all)
   else
     l.level, l.top, l.ret = 0, 0, 0
   end
@@ -399,16 +412,24 @@ function kinds.start()
   look_all()
 end
 
--- wait returns the first bucket time from now, not before w, at which units have room.
-function kinds.wait(l, units, w)
+-- wait returns the first bucket time from now, not before w, at which units have room; with back, at which a call
+-- could go that came back then. kinds.back then says that the two may differ.
+function kinds.wait(l, units, w, back)
   if l.kind > fixed or over(l) then return w end
-  local sum = l.log.sum + units
+  local sum, soonest = l.log.sum + units, w
   for i = 1, l.log.count do
     if fits(l, sum) then break end
     local _, last, taken, aged = entry(l, i)
     local till = ends(l, last, aged) - dial
     w = max(w, round(till))
     sum = sum - taken
+  end
+  if l.kind == fixed and w > soonest then
+    local all = comes(l)
+    if all <= w then
+      if back then return max(soonest, all) end
+      kinds.back = true
+    end
   end
   return w
 end

@@ -1,0 +1,78 @@
+package queue
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// The calls of a line go when a fixed window is over, all that it has room for, and not when single calls of
+// the last one are a window ago. A bucket that is shared books their places, of which none counts on that.
+func TestTheLineGoesWhenAFixedWindowIsOver(t *testing.T) {
+	const n, window = 10, time.Second + slack
+	for name, of := range buckets(outbound.FixedWindow(n, time.Second)) {
+		for _, first := range []time.Duration{0, 90 * ms} { // from one call of the first window to the next
+			synctest.Test(t, func(t *testing.T) {
+				b, begin := of(), time.Now()
+				q := New(b, Config{})
+				var sent departures
+				call := func() {
+					p, err := q.Acquire(bg, outbound.Cost{1})
+					if err != nil {
+						t.Error(err)
+					}
+					sent.went()
+					p.Done()
+				}
+				for range n {
+					go call()
+					synctest.Wait()
+					time.Sleep(first)
+				}
+				for range 2*n + 1 {
+					go call()
+				}
+				synctest.Wait()
+				if in := q.Stats().NextIn; in != window-time.Since(begin) {
+					t.Errorf("%s: the first goes in %v, want %v", name, in, window-time.Since(begin))
+				}
+				time.Sleep(4 * window)
+				synctest.Wait()
+				slices.SortFunc(sent.at, time.Time.Compare)
+				for i, at := range sent.at[n:] {
+					want := begin.Add(time.Duration(1+i/n) * window)
+					if name == "shared" {
+						want = sent.at[i].Add(window)
+					}
+					if d := at.Sub(want); d < 0 || d > 0 && name != "shared" || d > window/64 {
+						t.Errorf("%s: call %d goes %v after %v", name, n+i, at.Sub(want), want.Sub(begin))
+					}
+				}
+				if len(sent.at) != 3*n+1 {
+					t.Errorf("%s: %d have gone", name, len(sent.at))
+				}
+			})
+		}
+	}
+}
+
+// Who comes to an empty line shortly before a window is over goes when it is.
+func TestWhoComesShortlyBeforeAFixedWindowIsOverGoesThen(t *testing.T) {
+	for name, of := range buckets(outbound.FixedWindow(10, time.Second)) {
+		synctest.Test(t, func(t *testing.T) {
+			b, begin := of(), time.Now()
+			for range 2 {
+				if _, err := b.Acquire(bg, outbound.Cost{5}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(475 * ms)
+			}
+			if _, err := New(b, Config{}).Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) != time.Second+slack {
+				t.Errorf("%s: after %v, %v", name, time.Since(begin), err)
+			}
+		})
+	}
+}
