@@ -43,8 +43,8 @@
 // place of the last one that is not.
 //
 // A log has at most 128 entries: those of the past window, and as many bookings or
-// marks. When it is full, the two neighbours that are nearest to each other become one, which
-// counts as long as the later.
+// marks. When it is full, two calls' entries, or two marks, become one that counts as long as the later: those
+// that follow each other most closely. A mark stays apart from calls, because a Resume takes it out.
 //
 // 64 parts cost little: with calls at random, at 0.95 of 1000 a minute, the mean wait is 0.08 s,
 // and 0.047 s with a log of each call (TestAWindowWaitsLittleLongerThanAnExactLog). Calls that

@@ -138,27 +138,31 @@ func (g *Log) age(gone, by time.Duration) {
 	}
 }
 
-// merge makes one entry of the two neighbours that are nearest to each other. Each counts
-// until the later of both has ended, so that the log never tells of less than was filled.
+// merge makes one entry of the two calls' entries, or of the two markers, that follow each other most closely. It
+// counts until the later of both has ended, so that the log never tells of less than was filled. A
+// marker and calls stay apart, because a Resume takes the marker out.
 func (g *Log) merge() {
-	at, least := 0, time.Duration(0)
-	for i := range g.Entries[1:] {
-		a, b := &g.Entries[i], &g.Entries[i+1]
-		if span := sub(b.Last-b.Aged, a.First-a.Aged); i == 0 || span < least {
-			at, least = i, span
+	at, with, least := 0, 0, time.Duration(math.MaxInt64)
+	latest := [2]int{-1, -1} // of the calls' entries and of the markers
+	for i := range g.Entries {
+		b, kind := &g.Entries[i], 0
+		if b.marks() {
+			kind = 1
 		}
+		if k := latest[kind]; k >= 0 {
+			a := &g.Entries[k]
+			if span := sub(b.from(), a.First-a.Aged); span < least {
+				at, with, least = k, i, span
+			}
+		}
+		latest[kind] = i
 	}
-	a, b := &g.Entries[at], &g.Entries[at+1]
+	a, b := &g.Entries[at], &g.Entries[with]
 	m := Entry{First: min(a.First, b.First), Last: max(a.Last, b.Last), Units: a.Units + b.Units}
-	switch { // a marker has no places
-	case a.marks() && b.marks():
+	if b.marks() {
 		m.First = m.Last + 1
-	case a.marks():
-		m.First = b.First
-	case b.marks():
-		m.First = a.First
 	}
 	m.Aged = m.Last - max(a.from(), b.from())
-	g.Entries[at] = m
-	g.Entries = slices.Delete(g.Entries, at+1, at+2)
+	*b = m
+	g.Entries = slices.Delete(g.Entries, at, at+1)
 }

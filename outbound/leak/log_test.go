@@ -116,3 +116,37 @@ func TestWhatALogHasBookedForLater(t *testing.T) {
 		t.Errorf("%v units after the change, want 2", (*s.Logs)[0].sum)
 	}
 }
+
+// A hold puts marks between the calls of a full log, and calls that follow leave no room for all. Marks and calls
+// stay apart: a Resume takes all marks out, and the calls count on.
+func TestAResumeTakesEachMarkOutOfAFullLog(t *testing.T) {
+	const capacity = 1000
+	l := newLife(t, moving(capacity, 64*time.Second))
+	calls := 0.
+	for i := range 63 {
+		l.at(1.01 * float64(i))
+		l.book(Units{1}, 0)
+		calls++
+	}
+	l.Hold(l.limits, time.Second, nil)
+	l.at(63.5)
+	g := l.log(&l.limits[0])
+	for i := range 70 { // reports of calls that the log does not know
+		g.put(sec(0.91*float64(i)), 1, 0)
+		calls++
+	}
+	marks := 0.
+	for i := range g.Entries {
+		if e := &g.Entries[i]; e.marks() {
+			marks += e.Units
+		}
+	}
+	if len(g.Entries) < maxEntries || marks < capacity/2 {
+		t.Fatalf("%d entries, %v of marks", len(g.Entries), marks)
+	}
+	t.Logf("%d entries, %v of marks, %v of calls", len(g.Entries), marks, calls)
+	l.Resume(l.limits)
+	if g.sum > calls || g.sum < calls-10 {
+		t.Errorf("%v units after a Resume, want those of the calls, %v at most", g.sum, calls)
+	}
+}

@@ -134,3 +134,13 @@ func (w *world) prompt() error {
 	}
 	return nil
 }
+
+// fixed reports whether a limit in force is a Fixed one.
+func (w *world) fixed() bool {
+	for _, l := range w.limits() {
+		if l.Kind == Fixed {
+			return true
+		}
+	}
+	return false
+}

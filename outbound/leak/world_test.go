@@ -124,20 +124,6 @@ func (w *world) probe() *State {
 	return s
 }
 
-// sameStates reports whether both are equal, with their logs.
-func sameStates(a, b State) bool {
-	if a.Logs != nil && b.Logs != nil {
-		same := slices.EqualFunc(*a.Logs, *b.Logs, func(g, h Log) bool {
-			return g.Total == h.Total && g.Calendar == h.Calendar && slices.Equal(g.Entries, h.Entries)
-		})
-		if !same {
-			return false
-		}
-		a.Logs, b.Logs = nil, nil
-	}
-	return a == b
-}
-
 func (w *world) now() time.Duration { return w.real + w.off }
 func (w *world) limits() []Limit    { return w.shapes[w.versions[w.version]] }
 
@@ -285,16 +271,6 @@ func (w *world) fill(cost int, fate int8) {
 		}
 	}
 	w.n++
-}
-
-// fixed reports whether a limit in force is a Fixed one.
-func (w *world) fixed() bool {
-	for _, l := range w.limits() {
-		if l.Kind == Fixed {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *world) settle(c *visit, how int) {

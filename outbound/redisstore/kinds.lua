@@ -602,19 +602,28 @@ cold = function()
     return t
   end
 
-  -- merge makes one entry of the two neighbours that are nearest to each other.
+  -- merge makes one entry of the two calls' entries, or of the two markers, that follow each other most closely.
   local function merge(l, t)
-    local at, least = 1, endless
-    for k = 1, #t - 7, 4 do
-      local first = t[k] > t[k + 1] and t[k + 1] + 0.001 or t[k]
-      local span = t[k + 5] - t[k + 7] - first + t[k + 3]
-      if span < least - tiny then at, least = k, span end
+    local at, with, least = 1, 5, endless
+    local call, mark = 0, 0 -- the latest entry of each kind; 0: there was none
+    for k = 1, #t - 3, 4 do
+      local marks = t[k] > t[k + 1]
+      local a = call
+      if marks then a = mark end
+      if a > 0 then
+        local first = t[a]
+        if marks then first = t[a + 1] + 0.001 end
+        local span = t[k + 1] - t[k + 3] - first + t[a + 3]
+        if span < least - tiny then at, with, least = a, k, span end
+      end
+      if marks then mark = k else call = k end
     end
-    local k = at + 4
-    local counts = max(t[at + 1] - t[at + 3], t[k + 1] - t[k + 3])
-    t[at], t[at + 1], t[at + 2] = min(t[at], t[k]), max(t[at + 1], t[k + 1]), t[at + 2] + t[k + 2] -- a marker's first is endless
-    t[at + 3] = round(t[at + 1] - counts)
-    for i = k, #t do t[i] = t[i + 4] end
+    local counts = max(t[at + 1] - t[at + 3], t[with + 1] - t[with + 3])
+    t[with] = min(t[at], t[with]) -- a marker's first is endless
+    t[with + 1] = max(t[at + 1], t[with + 1])
+    t[with + 2] = t[at + 2] + t[with + 2]
+    t[with + 3] = round(t[with + 1] - counts)
+    for i = at, #t do t[i] = t[i + 4] end
   end
 
   -- rebuild makes these entries the log.
