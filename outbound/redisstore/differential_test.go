@@ -153,7 +153,7 @@ func TestTheScriptDecidesAsTheArithmeticDoesOnRedis(t *testing.T) {
 }
 
 func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
-	all, total, blurred, trusted := stepsOf(390_000), 0, 0, 0
+	all, total, kinded, blurred, trusted := stepsOf(390_000), 0, 0, 0, 0
 	for n := uint64(0); total < all; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			memory := leak.NewMemory()
@@ -166,11 +166,15 @@ func TestMemoryDecidesAsTheArithmeticDoes(t *testing.T) {
 				time.Sleep(w.pause())
 			}
 			total += w.steps
+			if w.kinds {
+				kinded += w.steps
+			}
 			blurred += w.blurred
 			trusted += w.trusted
 		})
 	}
-	t.Logf("%d steps, blurred %d, trusted %d times, seed %d", total, blurred, trusted, seed)
+	t.Logf("%d steps, %d of them with windows or calendars, trusted %d times, seed %d", total, kinded, trusted, seed)
+	require.Zero(t, blurred, "nothing rounds in this process")
 	if !raced && !testing.Short() { // in a few traces this may not happen
 		require.Greater(t, trusted, total/1000)
 	}

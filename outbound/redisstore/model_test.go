@@ -16,6 +16,8 @@ type model struct {
 	// logs are those of the last answer, if changed says that it has changed the key.
 	logs    *leak.Logs
 	changed bool
+	exact   bool          // the store is in this process: it rounds nothing, and keeps what the arithmetic leaves
+	unix    time.Duration // by how much the Unix time is ahead of the store's
 	ahead   time.Duration // in the last answer: how far the kept state is ahead of it
 }
 
@@ -23,9 +25,12 @@ type model struct {
 // than its time is new.
 func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
 	was, peeked := m.Clone(), m.Clone()
-	r := op.Apply(&m.Stored, at)
+	r := op.ApplyAt(&m.Stored, at, at+m.unix)
 	m.logs, m.changed = m.Clone().State.Logs, r.Changed
 	m.ahead = max(0, m.State.At-at)
+	if m.exact {
+		return r
+	}
 	acts := op.Action > leak.Book && (op.Action != leak.Replace || m.Version != was.Version)
 	if at < was.State.At && m.ahead == 0 || acts || len(r.Charges) > 0 {
 		m.others = nil
@@ -33,7 +38,7 @@ func (m *model) apply(op *leak.Op, at time.Duration) leak.Reply {
 	}
 	m.others = m.others[max(0, len(m.others)-20):]
 	look := leak.Op{Limits: op.Limits, Periods: op.Periods, Stamp: op.Stamp}
-	if look.Apply(&peeked, at).State == r.State && !(r.Changed && was.State.Speed == 0) {
+	if look.ApplyAt(&peeked, at, at+m.unix).State == r.State && !(r.Changed && was.State.Speed == 0) {
 		m.others = append(m.others, m.Stored)
 		m.Stored = was
 	} else {

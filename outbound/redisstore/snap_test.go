@@ -48,10 +48,10 @@ func clone(op *leak.Op) *leak.Op {
 // server's clock are rounded separately, and the store ignores a nanosecond
 // more or less. It makes no charge the latest whose bit is set in bent, with
 // the lowest bit for the first charge.
-func snap(op *leak.Op, s leak.Stored, at time.Duration, bent int) {
+func snap(op *leak.Op, s leak.Stored, at, unix time.Duration, bent int) {
 	limits := op.Limits
 	look := leak.Op{Limits: limits, Periods: op.Periods, Stamp: op.Stamp}
-	r := look.Apply(&s, at)
+	r := look.ApplyAt(&s, at, at+unix)
 	now := r.State
 	all := charges(op)
 	each := func(i int) bool {

@@ -77,6 +77,7 @@ func describe(op *leak.Op) string {
 
 func newTwins(key string, stores []leak.Store, latest func() time.Duration, limits ...outbound.Limit) *twins {
 	w := &twins{key: key, stores: stores, latest: latest}
+	_, w.model.exact = stores[0].(*leak.Memory)
 	for _, s := range stores {
 		w.left = append(w.left, outbound.Must(outbound.NewSharedBucket(w.store(s), key, limits...)))
 		w.right = append(w.right, outbound.Must(outbound.NewSharedBucket(storeFunc(w.compute), key, limits...)))
@@ -127,13 +128,19 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 		return w.stale(op), nil
 	}
 	at := got.State.At
+	if m.exact {
+		m.unix = time.Duration(time.Now().UnixNano()) - at
+		if got.Unix != at+m.unix {
+			w.differ("the time of day is %v, want %v", got.Unix, at+m.unix)
+		}
+	}
 	fresh := got.State.Epoch - w.epochs[0] + w.epochs[1] // as the arithmetic counts
 	if m.State.Speed == 0 || max(fresh-m.State.Epoch, m.State.Epoch-fresh) > 8 {
 		if w.latest() < w.until {
 			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
 		}
 		w.lives++
-		*m = model{}
+		*m = model{exact: m.exact, unix: m.unix}
 		w.before = func() string { return describe(op) }
 		want := m.apply(op, at)
 		grown := want.State.Epoch - int64(at)
@@ -145,7 +152,11 @@ func (w *twins) compute(_ context.Context, _ string, op *leak.Op) (leak.Reply, e
 	was.Stored, was.others = was.Clone(), slices.Clip(was.others)
 	try := func(s leak.Stored, bent int) (*leak.Op, leak.Reply) {
 		own := clone(op)
-		snap(own, s.Clone(), at, bent)
+		if m.exact {
+			bent = 0
+		} else {
+			snap(own, s.Clone(), at, was.unix, bent)
+		}
 		*m = was
 		m.Stored = s.Clone()
 		widen(m.State.Logs, charges(op), charges(own))
@@ -175,7 +186,7 @@ func (w *twins) stale(op *leak.Op) leak.Reply {
 		if w.latest() < w.until {
 			w.differ("forgotten %v before it was empty: %+v", w.until-w.latest(), m.Stored)
 		}
-		*m = model{}
+		*m = model{exact: m.exact}
 	}
 	want := leak.Reply{Limit: -1, Stale: true, Stamp: m.Stamp, Version: m.Version}
 	if m.Stamp != 0 {
