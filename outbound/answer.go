@@ -67,7 +67,9 @@ const (
 	//
 	// It is for quotas that come back all at once. One that leaks has room again long
 	// before its reset. Most calls cost little: the bucket hears only of what is so
-	// little that the calls since could have used it up.
+	// little that the calls since could have used it up. Through a Window all of it may have gone since, whoever
+	// called: a shared bucket with no other limit of that unit hears of each such answer, in a trip of its own.
+	// A short limit for company, as PerSecond(10), spares those trips.
 	AnswerLeft
 	// AnswerTold tells what a quota of the API looks like, in Budget, to those who listen:
 	// see [Permit.Listen]. It changes nothing.

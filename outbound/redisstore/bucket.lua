@@ -282,10 +282,10 @@ for i = 1, n do
       level, ret, shown, rate, top = unpacked('ddddd', was)
     end
     if level and rate ~= l.rate and rate > 0 then
-      -- The worker that wrote the level has another rate for this limit. Since then the limit leaks
-      -- by the lower rate of the two. But until the last booking no new call can go, and so long
+      -- The worker that wrote the level has another rate for this limit. The limit leaks by the lower rate of
+      -- the two until the key was last written, and since then by this worker's. But until the last booking no new call can go, and so long
       -- the limit leaks at the rate of its bookings.
-      local till = l.rate > rate and max(shown, dial) or shown
+      local till = l.rate > rate and max(shown, dial_before) or shown
       if latest_place then till = max(till, latest_place) end
       local x = min((till - shown) / 1e6, level / rate)
       -- A Resume cancels the bookings and the rest of a hold, and then more may be in the limit: a
@@ -305,8 +305,9 @@ for i = 1, n do
       else -- a Resume has set bucket time back since
         l.level = max(level, min(level - x, max(l.cap, math.abs(l.top))))
       end
-      -- The last booking may not have charged this limit: it cannot be undone.
-      if differ then l.ret = ret + 1e-9 * max(level, l.cap) end
+      -- The last booking may not have charged this limit: it cannot be undone. The difference is more than
+      -- what latest allows for rounding.
+      if differ then l.ret = ret + 1e-9 * max(level, l.cap) + 4e-9 * l.rate end
     else
       garbage = true
     end
@@ -435,12 +436,16 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       local l = limits[i]
       if l.kind then
         kinds.undo(l, c, i)
+        changed = changed or c.n[i] ~= 0
       else
-        l.level = max(0, l.level - c.n[i] - c.up[i])
+        local level = l.level
+        l.level = max(0, level - c.n[i] - c.up[i])
+        changed = changed or l.level ~= level
       end
     end
+    local booked = last
     last = before_of(c)
-    changed = true
+    changed = changed or last ~= booked
     return true
   end
 
@@ -718,7 +723,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       elseif o then
         l.level, l.ret = o.level, o.ret + (o.rate - l.rate) * dial / 1e6
         -- The last booking may not have charged this limit: it cannot be undone.
-        if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) end
+        if turned then l.ret = l.ret + 1e-9 * max(o.level, o.cap) + 4e-9 * l.rate end
         local counts, top = o.top < 0 and (last > 0 or rem > 0), max(math.abs(o.top), o.cap)
         if counts or l.rate < o.rate and rem > 0 then
           l.top = -max(l.cap, top)

@@ -342,7 +342,7 @@ function kinds.load(l, was, differ)
     if not l.kind then -- it leaks from now on
       l.log = nil
       l.level, l.top = max(0, level - l.rate * (dial - dial_before) / 1e6), level > l.cap and o.cap > l.cap and o.cap or 0
-      if differ then l.ret = 1e-9 * max(level, l.cap) end
+      if differ then l.ret = 1e-9 * max(level, l.cap) + 4e-9 * l.rate end
       return true
     end
     if level then

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -36,10 +37,9 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 	stores := twoStores(s.rdb)
 	r := rand.New(rand.NewPCG(seed, 17))
 	shapes := []leak.Limit{
-		// No leaky limit: what has leaked when its worker's step changes nothing depends on who has
-		// written the key since, and so do the units that it brings into a window.
 		{Kind: leak.Moving, Capacity: 10, Rate: 1, Window: 10 * time.Second}, {Kind: leak.Moving, Capacity: 3, Rate: 3, Window: time.Second},
 		{Kind: leak.Fixed, Capacity: 10, Rate: 2, Window: 5 * time.Second}, {Kind: leak.Fixed, Capacity: 6, Rate: 0.1, Window: time.Minute},
+		{Capacity: 10, Rate: 2}, {Capacity: 4, Rate: 100}, {Capacity: 8, Rate: 0.05},
 		{Kind: leak.Hourly, Capacity: 50}, {Kind: leak.Daily, Zone: "UTC", Capacity: 200},
 	}
 	keys := 8
@@ -49,7 +49,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 	case testing.Short():
 		keys = 6
 	}
-	differed := 0
+	differed, blurred := 0, 0
 	for k := range keys {
 		key := fmt.Sprint("kinds:", k)
 		var workers [2][]leak.Limit
@@ -63,8 +63,8 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			}
 		}
 		var m leak.Stored
-		var charges [2][2][]leak.Charge // as the store counts, and as the arithmetic does; of each worker
-		var idle time.Duration          // since the last change
+		var booked [2][2][]leak.Charge // as the store counts, and as the arithmetic does; of each worker
+		var idle time.Duration         // since the last change
 		for step := range 60 {
 			i := r.IntN(2)
 			op := leak.Op{Limits: workers[i], Action: leak.Book, Wait: time.Duration(r.IntN(3)) * 2 * time.Second, Horizon: time.Minute}
@@ -76,7 +76,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 				op.Costs = append(op.Costs, n)
 			}
 			report, of := r.IntN(8), 0
-			if n := len(charges[0][i]); n > 0 && report < 5 {
+			if n := len(booked[0][i]); n > 0 && report < 5 {
 				of = n - 1 - r.IntN(min(n, 4))
 			} else {
 				report = 8
@@ -84,7 +84,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			ask := func(side int) leak.Op {
 				op := op
 				if report < 5 {
-					c := charges[side][i][of]
+					c := booked[side][i][of]
 					switch report {
 					case 0, 1:
 						op.Reports = []leak.Report{{Kind: leak.Settled, Charge: &c, Used: leak.Units{float64(report)}}}
@@ -103,6 +103,8 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			left.Periods = periodsOf(op.Limits, m.State.At)
 			store := stores[i].(*redisstore.Store)
 			store.Forget(key)
+			was, err := s.rdb.HGetAll(t.Context(), store.Key(key)).Result()
+			require.NoError(t, err)
 			got, err := store.Update(t.Context(), key, &left)
 			require.NoError(t, err)
 			if got.Untimely {
@@ -113,36 +115,52 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			right := ask(1)
 			right.Periods = left.Periods
 			before := m.Clone()
-			want := right.Apply(&m, got.State.At)
+			own := clone(&right) // which booking is the last must not hang on a nanosecond
+			snap(own, m.Clone(), got.State.At, 0, 0)
+			widen(m.State.Logs, charges(&right), charges(own))
+			want := own.Apply(&m, got.State.At)
+			is, err := s.rdb.HGetAll(t.Context(), store.Key(key)).Result()
+			require.NoError(t, err)
 			if !want.Changed { // a store that keeps bytes writes none
 				m = before
 			}
+			wrote := !maps.Equal(was, is)
 			what := fmt.Sprintf("seed %d, key %d, step %d, worker %d of %+v: %+v", seed, k, step, i, workers, left)
+			if wrote != want.Changed && len(left.Reports) > 0 { // a nanosecond decides whether anything comes back of a limit that is shared at other rates
+				blurred++
+				break
+			}
+			require.Equal(t, want.Changed, wrote, what)
 			require.Equal(t, want.Differ, got.Differ, what)
 			require.False(t, got.Garbage, what)
 			require.Len(t, got.Charges, len(want.Charges), what)
-			require.InDelta(t, float64(want.Wait), float64(got.Wait), 10, what)
+			require.InDelta(t, float64(want.Wait), float64(got.Wait), 100, what) // at the lowest rate a unit is 20 s
 			for j := range op.Limits {
 				a, b := got.State.Level[j], want.State.Level[j]
 				require.InDelta(t, b.Level, a.Level, 1e-6, what)
 				require.InDelta(t, b.Top, a.Top, 10, what)
 				if op.Limits[j].Kind != leak.Leaky {
 					require.InDelta(t, b.Ret, a.Ret, 10, what)
+				} else if want.Changed { // what nanoseconds are worth must not add up
+					m.State.Level[j] = a
 				}
 			}
 			for c := range want.Charges {
 				a, b := &got.Charges[c], &want.Charges[c]
-				require.InDelta(t, float64(b.Place), float64(a.Place), 10, what)
+				require.InDelta(t, float64(b.Place), float64(a.Place), 100, what)
 				b.Place, b.Before, b.Free = a.Place, a.Before, a.Free
 				for j := range op.Limits {
-					require.InDelta(t, b.Y[j], a.Y[j], 1e-6, what)
+					require.InDelta(t, b.Y[j], a.Y[j], 1e-6+1e-7*op.Limits[j].Rate, what) // levels of others add up
+					if op.Limits[j].Kind == leak.Leaky {
+						b.Y[j] = a.Y[j]
+					}
 					require.InDelta(t, b.Up[j], a.Up[j], 1e-6, what)
 				}
 			}
 			if want.Differ {
 				differed++
 			}
-			charges[0][i], charges[1][i] = append(charges[0][i], got.Charges...), append(charges[1][i], want.Charges...)
+			booked[0][i], booked[1][i] = append(booked[0][i], got.Charges...), append(booked[1][i], want.Charges...)
 			if kept, err := logsOf(s.rdb, store, key); want.Changed {
 				require.NoError(t, err, what)
 				if err := compareLogs(m.State.Logs, kept, m.State.Dial(), 10); !errors.Is(err, errMerged) { // by a nanosecond
@@ -161,6 +179,7 @@ func TestWorkersWithLimitsOfDifferentKindsAgreeWithTheArithmetic(t *testing.T) {
 			s.forward(d)
 		}
 	}
-	t.Logf("%d steps by others' limits", differed)
+	t.Logf("%d steps by others' limits, %d keys blurred", differed, blurred)
+	require.LessOrEqual(t, blurred, keys/2)
 	require.Positive(t, differed)
 }
