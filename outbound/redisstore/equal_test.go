@@ -56,7 +56,7 @@ func TestBucketsOfOneKeyAndEqualLimitsShareTrips(t *testing.T) {
 
 func TestBucketsOfOneKeyAndEqualLimitsShareARefusal(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t).Client(t, func(o *redis.Options) { o.ReadTimeout = time.Minute }) // a busy machine may stall for seconds
 	var trips atomic.Int64
 	rdb.AddHook(between(func(_ redis.Cmder, next func() error) error { trips.Add(1); return next() }))
 	s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})

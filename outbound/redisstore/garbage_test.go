@@ -41,7 +41,8 @@ func newMini(t testing.TB) *server {
 func newClocked(t testing.TB) *server {
 	s := redistest.StartWithClock(t)
 	var offset time.Duration
-	return &server{s.Client(t), func(d time.Duration) {
+	rdb := s.Client(t, func(o *redis.Options) { o.ReadTimeout = time.Minute }) // a busy machine may stall for seconds
+	return &server{rdb, func(d time.Duration) {
 		offset += d
 		s.SetClock(t, offset)
 	}}

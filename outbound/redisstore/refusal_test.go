@@ -32,7 +32,9 @@ func watch(t *testing.T, limits ...outbound.Limit) *watched {
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	w := &watched{T: t, proxy: proxy, rdb: server.Client(t), key: fmt.Sprint("refusal:", rand.Uint64())}
-	w.store = redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute})
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: time.Minute}) // a busy machine may stall for seconds
+	t.Cleanup(func() { _ = rdb.Close() })
+	w.store = redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})
 	w.Bucket = outbound.Must(outbound.NewSharedBucket(punctual(w.store), w.key, limits...))
 	return w
 }
