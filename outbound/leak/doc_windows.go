@@ -59,7 +59,8 @@
 //
 //	back           in a hold or not, where over will hold if nothing else happens: at Speed 1, and with Skip + Rem where
 //	               over has Skip. Then wait(n) tells a call that is refused Begin + Window - dial
-//	               if that is less, and the level that all comes back then
+//	               if that is less, and the level that all comes back then. At a lower Speed what is over now
+//	               is told as over only while the dial has not fallen too far behind
 //
 // That is so by real time, which the dial is behind after a hold or a slow-down: the API's window may then
 // be over when the log's is not, and begin anew with any call. A call in the last 20 ms of a window may arrive

@@ -207,3 +207,24 @@ func TestACallBetweenMarksComesBack(t *testing.T) {
 		t.Errorf("%v of 1 came back", back)
 	}
 }
+
+// A window that is over now is so no more when a slow dial has fallen behind: who has to wait for another limit
+// until then, and is not booked now, is told so.
+func TestAWindowThatIsOverIsNotOverLaterOnASlowDial(t *testing.T) {
+	l := newLife(t, fixed(3, 2*time.Second), moving(2, 500*time.Millisecond))
+	l.book(Units{2}, 0)
+	l.at(1)
+	l.book(Units{1, 0}, 0)
+	l.Speed = 0.9999
+	l.at(2.00001)
+	l.book(Units{0, 2}, 0)
+	l.Speed = 0.9
+	told, _, ok := l.Fill(l.limits, &Units{3, 1}, 0, new(Charge))
+	if ok || told < 900*time.Millisecond {
+		t.Fatalf("told to come back after %v", told)
+	}
+	real, _, ok := l.Fill(l.limits, &Units{3, 1}, told, new(Charge))
+	if !ok || real > 600*time.Millisecond {
+		t.Errorf("booked now it goes after %v, %v", real, ok)
+	}
+}

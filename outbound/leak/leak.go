@@ -214,11 +214,20 @@ func (s *State) wait(limits []Limit, n *Units, back bool) (at place, until time.
 			w, which = d, i
 		}
 	}
-	// Each of those may ask for a later place than the others, so once more until none does.
-	for again := calendars; again && ok; {
+	// Each of those may ask for a later place than the others, so once more until none does. And what is over now is
+	// so no more when a slow dial has fallen further behind, unless the call is booked now.
+	slow := back && s.Speed < 1 && s.Logs != nil
+	for again := calendars || slow; again && ok; {
 		again = false
 		for i := range limits {
 			l := &limits[i]
+			if n[i] > 0 && l.Kind == Fixed && slow {
+				if g := s.log(l); g.over(l, s) && !g.sure(l, s, s.Real(w)-w) {
+					if d := g.moves(l, n[i], w, s); d > w {
+						w, which, again = d, i, true
+					}
+				}
+			}
 			if n[i] == 0 || !l.Kind.Calendar() {
 				continue
 			}
@@ -271,7 +280,7 @@ func (s *State) fill(limits []Limit, n *Units, most time.Duration, returns bool,
 	w, which := at.w, at.which
 	real = s.Real(w)
 	if real > min(most, farthest) || !at.ok || returns && until == w {
-		if until >= 0 {
+		if until >= 0 || s.Speed < 1 {
 			at, _ = s.wait(limits, n, true)
 		}
 		return s.Real(at.w), at.which, false

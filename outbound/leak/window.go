@@ -123,6 +123,11 @@ func (g *Log) wait(l *Limit, n float64, w time.Duration, s *State) time.Duration
 	if g.over(l, s) {
 		return w
 	}
+	return g.moves(l, n, w, s)
+}
+
+// moves is wait by all entries.
+func (g *Log) moves(l *Limit, n float64, w time.Duration, s *State) time.Duration {
 	sum := g.sum + n
 	for i := range g.Entries {
 		if l.fits(sum) {

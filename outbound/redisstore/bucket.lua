@@ -896,7 +896,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
           end
         end
         if kinds then
-          local at, by, can = kinds.calendars(u, w, slowest)
+          local at, by, can = kinds.calendars(u, w, slowest, pass == 2)
           w, slowest, books = at, by, can
         end
         real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)

@@ -412,11 +412,9 @@ function kinds.start()
   look_all()
 end
 
--- wait returns the first bucket time from now, not before w, at which units have room; with back, at which a call
--- could go that came back then. kinds.back then says that the two may differ.
-function kinds.wait(l, units, w, back)
-  if l.kind > fixed or over(l) then return w end
-  local sum, soonest = l.log.sum + units, w
+-- moves is wait by all entries.
+local function moves(l, units, w)
+  local sum = l.log.sum + units
   for i = 1, l.log.count do
     if fits(l, sum) then break end
     local _, last, taken, aged = entry(l, i)
@@ -424,6 +422,19 @@ function kinds.wait(l, units, w, back)
     w = max(w, round(till))
     sum = sum - taken
   end
+  return w
+end
+
+-- wait returns the first bucket time from now, not before w, at which units have room; with back, at which a call
+-- could go that came back then. kinds.back then says that the two may differ.
+function kinds.wait(l, units, w, back)
+  if l.kind > fixed then return w end
+  if over(l) then
+    kinds.back = kinds.back or speed < 1
+    return w
+  end
+  local soonest = w
+  w = moves(l, units, w)
   if l.kind == fixed and w > soonest then
     local all = comes(l)
     if all <= w then
@@ -433,7 +444,6 @@ function kinds.wait(l, units, w, back)
   end
   return w
 end
-
 -- reach returns the bucket time after which the real time x has passed.
 local function reach(x)
   local y = x - max(0, rem)
@@ -459,14 +469,22 @@ local function ask(l, units, x)
   return max(x, next), false
 end
 
--- calendars is wait for all calendars: each may ask for a later place than the others.
-function kinds.calendars(u, w, slowest)
+-- calendars is wait for all calendars: each may ask for a later place than the others. With back, what is over now
+-- is so no more when a slow clock has fallen further behind.
+function kinds.calendars(u, w, slowest, back)
   local books, again = true, true
   for _ = 1, 4 * n do
     if not again or not books then break end
     again = false
     for i = 1, n do
       local l = limits[i]
+      if back and speed < 1 and l.kind == fixed and u[i] > 0 and over(l) and not sure(l, skip + real(w) - w) then
+        local at = moves(l, u[i], w)
+        if at > w then
+          w = at
+          slowest, again = i - 1, true
+        end
+      end
       if l.kind and l.kind > fixed and u[i] > 0 then
         local x = real(w)
         local at, can = ask(l, u[i], x)
