@@ -104,9 +104,9 @@
 // A cancel ahead, and units that come back, only make a call earlier. After many of those
 // before a long line the queue foretells it only now and then, and lets calls wait
 // meanwhile. A forecast takes about 1 µs, or 6 µs of a window in a store, and at most 32 times that on
-// the average. After a hold or a change of limits the queue checks all calls again. It foretells 2 048
+// the average. After a hold or a change of limits the queue checks all calls again. It looks at 2 048
 // calls at a time and then lets others have its lock, after 1 ms, or 13 ms of a window in a store: so
-// calls come, cancel and go meanwhile. If calls cancel again and again, the pieces grow.
+// calls come, cancel and go meanwhile. If calls cancel again and again, or units come back, the pieces grow.
 //
 // No forecast knows when calls in progress end. With an [outbound.AtOnce] a call may be refused for calls
 // ahead that then give up, because they get no slot in time.

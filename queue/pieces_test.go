@@ -65,7 +65,7 @@ func TestPiecesOfALineFindWhomTheWholeFinds(t *testing.T) {
 				}
 				whole := find(1000)
 				found += len(whole)
-				for _, most := range []int{1, 7, 50} {
+				for _, most := range []int{1, 7, 50} { // the first has places in two pieces
 					all := find(most)
 					if len(all) != len(whole) {
 						t.Fatalf("seed %d, %v: pieces of %d find %d, and the whole %d", seed, limits, most, len(all), len(whole))
@@ -232,4 +232,79 @@ func TestAChangeBetweenPiecesPutsTheCheckOff(t *testing.T) {
 		}
 	}
 	t.Error("a change never comes in between")
+}
+
+// A bucket may tell of changes all the time, as while calls settle. The check is put off for each, and ends all the same.
+func TestACheckEndsHoweverOftenItIsPutOff(t *testing.T) {
+	InPieces(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		s := longLine(t, rand.New(rand.NewPCG(1, 5)), false, outbound.Limit{Capacity: 1, LeakRate: 100})
+		q := &Queue{bucket: bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), state: *s, pumping: true}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for n := 1; ; n++ {
+			q.changed = true // again after the trip for the change before
+			if q.checkLocked(); !q.unchecked {
+				break
+			}
+			if n == 10 {
+				t.Fatalf("%d checks of %d calls, and none has ended", n, q.line.n)
+			}
+		}
+		if c := q.newCheck(); q.stats.Refused == 0 || len(q.hopeless(c, 1000, time.Now())) > 0 {
+			t.Errorf("%d refused, and not all", q.stats.Refused)
+		}
+	})
+}
+
+// Where costs differ, a call that cancels leaves a place that fits no other. Until it has gone back the forecast counts it
+// for all: the check waits for the trip.
+func TestACancelBetweenPiecesPutsTheCheckOffIfItsPlaceFitsNobody(t *testing.T) {
+	InPieces(t, 4)
+	for seed := range uint64(2000) {
+		off := false
+		synctest.Test(t, func(t *testing.T) {
+			limit := outbound.Limit{Capacity: 3, LeakRate: 100}
+			q := &Queue{bucket: bucket(t, limit), state: *longLine(t, rand.New(rand.NewPCG(seed, 6)), false, limit), pumping: true}
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			first := q.line.first
+			first.deadline, first.next.deadline, first.next.next.cost[0] = time.Time{}, time.Time{}, 3
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				q.cancel(first)
+			}()
+			q.checkLocked()
+			if off = first.gone; off && (!q.unchecked || len(q.line.unused) == 0) {
+				t.Errorf("seed %d: unchecked is %v, and %d places go back", seed, q.unchecked, len(q.line.unused))
+			}
+			q.mu.Unlock()
+			<-gone
+			q.mu.Lock()
+		})
+		if off {
+			return
+		}
+	}
+	t.Error("a cancel never comes in between")
+}
+
+// A hold may be so long that all calls miss their deadlines, those with places first. They are found in pieces, too.
+func TestALineOfWhichAllAreTooLateIsCheckedInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := longLine(t, rand.New(rand.NewPCG(1, 7)), false, outbound.Limit{Capacity: 3, LeakRate: 100})
+		for w := s.line.first; w != nil; w = w.next {
+			w.deadline = time.Now()
+		}
+		for c, n := s.newCheck(), s.line.n; c.next != nil; n -= 7 {
+			all := s.hopeless(c, 7, time.Now())
+			if len(all) != min(n, 7) {
+				t.Fatalf("a piece of 7 finds %d of %d", len(all), n)
+			}
+			for _, r := range all {
+				s.line.remove(r.w)
+			}
+		}
+	})
 }

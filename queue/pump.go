@@ -100,26 +100,27 @@ func (q *Queue) stepLocked() bool {
 }
 
 // checkLocked refuses the calls that now miss their deadlines. It unlocks mu after each piece of a long line. If calls
-// cancel meanwhile it begins anew, with larger pieces, so that it ends however many cancel. If the bucket has told of a
-// change, or places are to go back, the check is for after the trip that those need.
+// cancel meanwhile it begins anew. If the bucket has told of a change, or places are to go back, the check begins anew
+// after the trip that those need. Each time the pieces are larger, so that it ends however often that happens.
 func (q *Queue) checkLocked() {
 	q.unchecked = false
-	for most := piece; ; most *= 2 {
+	for q.pieces = max(q.pieces, piece); ; q.pieces *= 2 {
 		c := q.newCheck()
 		for q.checking = c; !c.stale; {
-			if q.refuseAllLocked(q.hopeless(c, most, time.Now())); c.next == nil {
-				q.checking = nil
+			if q.refuseAllLocked(q.hopeless(c, q.pieces, time.Now())); c.next == nil {
+				q.checking, q.pieces = nil, 0
 				return
 			}
 			q.setTimerOnTripLocked()
 			q.mu.Unlock()
 			runtime.Gosched()
 			q.mu.Lock()
+			q.line.fit() // calls may have cancelled
 			if q.changed || len(q.line.unused) > 0 {
-				q.checking, q.unchecked = nil, true
+				q.checking, q.unchecked, q.pieces = nil, true, 2*q.pieces
 				return
 			}
-			c.stale = c.stale || c.next.gone // the queue was closed
+			c.stale = c.stale || c.next.gone // it has gone, or the queue was closed
 		}
 	}
 }
@@ -307,7 +308,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.unchecked, q.noSlot = false, false, nil
+	q.changed, q.unchecked, q.pieces, q.noSlot = false, false, 0, nil
 	q.wasted, q.pause = 0, time.Time{}
 	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
 	if q.empty != nil {
