@@ -53,7 +53,7 @@ type LimitWait struct {
 	// hold. Below 0 nobody knows.
 	Wait time.Duration
 	// Apart is the time between two units of a limit that lets one go after the other, as [Per] and a Capacity
-	// of 1 do, at full speed. Their Level tells nobody anything. 0: it is another limit.
+	// of 1 do, at the bucket's speed. Their Level tells nobody anything. 0: it is another limit.
 	Apart time.Duration
 }
 
@@ -150,7 +150,7 @@ func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 		}
 		l.Units = e.Cost[state.Limit.Unit]
 		if is := &r.force.law[law]; is.Kind == leak.Leaky && is.Capacity == 1 {
-			l.Apart = is.Above(1, 0)
+			l.Apart = alone.Real(is.Above(1, 0))
 		}
 		l.Wait = waitAlone(r.force.law, law, units[law], &alone)
 		longest = max(longest, l.Wait)

@@ -232,6 +232,24 @@ func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
 	})
 }
 
+// While the bucket's clock is slowed, its calls go further apart.
+func TestExplainSaysHowFarApartASlowedLimitKeepsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 9}))
+		mustAcquire(t, b).Done() // a success before
+		time.Sleep(time.Second)
+		p := mustAcquire(t, b)
+		p.Answered(Answer{Kind: AnswerRefused, Wait: time.Second, Reason: ReasonRate})
+		p.Done()
+		time.Sleep(time.Second)
+		mustAcquire(t, b).Done()
+		e := explained(t, b, Cost{1})
+		if wait := e.Limits[0].Wait; e.Speed >= 0.95 || e.Limits[0].Apart != wait || !strings.HasSuffix(e.String(), `: 1 each 123ms, room for 1 in 123ms`) {
+			t.Errorf("%v apart: %v", e.Limits[0].Apart, e)
+		}
+	})
+}
+
 // An explanation is a value for logs and for JSON, of a key of any bytes.
 func TestAnExplanationIsAValue(t *testing.T) {
 	b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
