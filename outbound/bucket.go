@@ -106,7 +106,7 @@ func (b *Bucket) Shared() bool {
 // way back: workers at different distances exceed a leaky limit by up to the longest way
 // back times LeakRate, and late bursts a window by more. A queue waits for its place instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
-	if err, decided := b.decide(ctx, &c, &p); decided {
+	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err
 	}
 	p.call, err = b.acquire(ctx, c)
@@ -114,9 +114,9 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 }
 
 // decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it has decided.
-func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (err error, decided bool) {
+func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
-		return err, true
+		return true, err
 	}
 	if c.valid() {
 		// The clock first: between looking at the bucket and changing it there
@@ -126,13 +126,13 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (err error, dec
 			if p.core = &b.core; known {
 				p.flags = flagKnown
 			}
-			return nil, true
+			return true, nil
 		}
 		if wait > 0 {
-			return &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}, true
+			return true, &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}
 		}
 	}
-	return nil, false
+	return false, nil
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each

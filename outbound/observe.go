@@ -180,7 +180,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 	begin := time.Duration(0)
 	if o.bucket != nil {
 		var decided bool
-		if err, decided = o.bucket.decide(ctx, &c, &p); decided {
+		if decided, err = o.bucket.decide(ctx, &c, &p); decided {
 			return p, time.Duration(p.place), 0, err
 		}
 		begin = now()
