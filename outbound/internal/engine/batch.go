@@ -69,7 +69,7 @@ func (b *batch) carryOut(work chan struct{}) successor {
 // had. Attempts that the batch has made at it may still be under way.
 func (b *batch) part(a *Attempt) {
 	t := a.Trip
-	b.trips = slices.DeleteFunc(slices.Clone(b.trips), func(u *Trip) bool { return u == t })
+	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
 	b.left--
 	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1, last: a.Err}
 	t.batch = c
