@@ -28,7 +28,7 @@ type batch struct {
 	aside bool      // another node is asked as well
 	over  bool      // every trip has its answer, or the time is up
 	last  error     // why there was no answer
-	asked time.Time // when the latest attempt began, if that is under way; of a batch that goes apart
+	asked time.Time // when the latest attempt began, unless it has brought a reason since; of a batch that goes apart
 }
 
 const (
@@ -161,7 +161,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if b.asked = (time.Time{}); !b.apart {
+	if !b.apart {
 		p.count(to, -1)
 	}
 	failed, answered := false, false
@@ -323,7 +323,7 @@ func (b *batch) giveUpApart(now time.Time) outcome {
 // does not replace a reason that came before.
 func (b *batch) failed(err error) {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-		b.last = err
+		b.last, b.asked = err, time.Time{}
 	}
 }
 
