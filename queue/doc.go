@@ -39,7 +39,9 @@
 //
 // Two neighbours that are due at one instant may be seen swapped after Acquire has
 // returned, because the scheduler runs them in any order. A bucket serves several queues, in
-// one process or in many, in the order in which they book.
+// one process or in many, in the order in which they book. The first call that waits for the end
+// of an [outbound.FixedWindow], in a bucket that is in this process, books when the window is over. Others
+// may book before it then. If they take all, it gets a place that nobody overtakes.
 //
 // # Many workers
 //

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -72,6 +74,76 @@ func TestWhoComesShortlyBeforeAFixedWindowIsOverGoesThen(t *testing.T) {
 			}
 			if _, err := New(b, Config{}).Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) != time.Second+slack {
 				t.Errorf("%s: after %v, %v", name, time.Since(begin), err)
+			}
+		})
+	}
+}
+
+// The line pauses until its first call can go. If that one gives up, the next may go sooner.
+func TestWhoWaitsForAFixedWindowKeepsNobodyBackWhenItGivesUp(t *testing.T) {
+	for name, of := range buckets(outbound.FixedWindow(10, time.Minute)) {
+		synctest.Test(t, func(t *testing.T) {
+			b := of()
+			if _, err := b.Acquire(bg, outbound.Cost{8}); err != nil {
+				t.Fatal(err)
+			}
+			q := New(b, Config{})
+			ctx, cancel := context.WithCancel(bg)
+			go q.Acquire(ctx, outbound.Cost{5})
+			synctest.Wait()
+			var went, begin time.Time
+			go func() {
+				if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+					t.Error(err)
+				}
+				went = time.Now()
+			}()
+			time.Sleep(time.Second)
+			begin = time.Now()
+			cancel()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if in := went.Sub(begin); in != 0 {
+				t.Errorf("%s: the next goes %v after the first has given up", name, in)
+			}
+		})
+	}
+}
+
+// When a fixed window is over, calls that come straight to the bucket may have taken all before the line comes. Then its
+// first call gets a place, which they do not overtake.
+func TestNobodyOvertakesTheLineAtEachEndOfAFixedWindow(t *testing.T) {
+	const n, window = 10, time.Second + slack
+	for name, of := range buckets(outbound.FixedWindow(n, time.Second)) {
+		synctest.Test(t, func(t *testing.T) {
+			b, begin := of(), time.Now()
+			ctx, cancel := context.WithCancel(bg)
+			for range 2 * n {
+				go func() {
+					for ctx.Err() == nil {
+						var full *outbound.ThrottledError
+						if _, err := b.Acquire(bg, outbound.Cost{1}); errors.As(err, &full) {
+							time.Sleep(full.RetryAfter)
+						}
+					}
+				}()
+			}
+			synctest.Wait()
+			q := New(b, Config{})
+			var sent departures
+			for range 5 {
+				go func() {
+					if _, err := q.Acquire(bg, outbound.Cost{1}); err == nil {
+						sent.went()
+					}
+				}()
+			}
+			time.Sleep(10 * window)
+			cancel()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(sent.at) != 5 || slices.MaxFunc(sent.at, time.Time.Compare).Sub(begin) > 3*window {
+				t.Errorf("%s: %d have gone, at %v", name, len(sent.at), sent.at)
 			}
 		})
 	}

@@ -126,7 +126,8 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	if s.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
-	k.Claim, k.Returns = s.claim(k), !s.shared
+	// Others may have taken all since a fixed window ended. Who comes back then and finds no room gets a place.
+	k.Claim, k.Returns = s.claim(k), !s.shared && (s.soonest.IsZero() || now.Before(s.soonest))
 	return first
 }
 

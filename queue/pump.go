@@ -242,7 +242,7 @@ func (q *Queue) failLocked(err error) {
 // refuseLocked takes a call out of the line and answers it with err.
 func (q *Queue) refuseLocked(w *waiter, err error) {
 	q.stats.Refused++
-	q.line.remove(w)
+	q.removeLocked(w)
 	q.ahead = nil
 	w.err = err
 	close(w.ready)

@@ -194,12 +194,21 @@ func (q *Queue) cancelLocked(w *waiter) bool {
 	if c := q.checking; c != nil && (c.next == nil || w.seq <= c.next.seq) {
 		c.stale = true
 	}
-	first := w == q.line.first
-	if (q.line.remove(w) || first) && !q.pumping {
+	first := w == q.line.first || w == q.line.unplaced
+	if (q.removeLocked(w) || first) && !q.pumping {
 		q.line.fit()
 		q.setTimerLocked()
 	}
 	return true
+}
+
+// removeLocked takes w out of the line and reports whether w had a place. If the queue pauses until the first
+// call without a place can go, that is another one now, unless w was behind it.
+func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
+	if !q.soonest.IsZero() && (q.line.hasPlace(w) || w == q.line.unplaced) {
+		q.soonest, q.pause = time.Time{}, time.Time{}
+	}
+	return q.line.remove(w)
 }
 
 // Len returns the number of calls that wait.
