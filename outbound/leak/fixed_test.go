@@ -228,3 +228,34 @@ func TestAWindowThatIsOverIsNotOverLaterOnASlowDial(t *testing.T) {
 		t.Errorf("booked now it goes after %v, %v", real, ok)
 	}
 }
+
+// A store may forget a key after Expire. A fixed window comes back whole when it is over, but until its calls are a
+// window ago a worker with a moving one counts them, and the first of them may be given back.
+func TestAFixedWindowIsKeptUntilItsCallsAreAWindowAgo(t *testing.T) {
+	limits, others := []Limit{named(fixed(2, time.Second))}, []Limit{named(moving(2, time.Second))}
+	for name, then := range map[string]Op{
+		"a worker with a moving window": {Limits: others},
+		"the first is given back":       {Limits: limits, Reports: []Report{{Kind: Settled}}},
+	} {
+		var s Stored
+		var until time.Duration
+		step := func(op Op, now time.Duration) Reply {
+			if op.Action, op.Costs = Book, []Units{{1}}; until < now {
+				s = Stored{}
+			}
+			r := op.Apply(&s, now)
+			until = now + r.Expire
+			return r
+		}
+		first := step(Op{Limits: limits}, 0)
+		step(Op{Limits: limits}, 900*time.Millisecond)
+		if then.Reports != nil {
+			then.Reports[0].Charge = &first.Charges[0]
+		}
+		step(then, 1200*time.Millisecond)
+		then.Reports = nil
+		if r := step(then, 1300*time.Millisecond); !r.Refused || r.Wait != 600*time.Millisecond {
+			t.Errorf("%s: the third in a window: %+v", name, r)
+		}
+	}
+}

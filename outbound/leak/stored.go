@@ -243,7 +243,9 @@ func (g *Log) kept(limits []Limit, now, at time.Duration) (dial, real time.Durat
 		return 0, 0
 	}
 	for i := range limits {
-		if g.of(&limits[i]) && g.Longest <= limits[i].Window { // its level tells
+		// The level of a Fixed one tells when its window is over. That counts no more if its first call is given back
+		// then, and for workers with a Moving one it never did.
+		if g.of(&limits[i]) && limits[i].Kind == Moving && g.Longest <= limits[i].Window { // its level tells
 			return 0, 0
 		}
 	}

@@ -40,3 +40,20 @@ func TestUnusedKeysAreForgottenWithoutNewOnes(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 	})
 }
+
+// A fixed window that is over comes back whole, but a worker with a moving one counts its calls for a window.
+func TestAFixedWindowIsKeptForWhoHasAMovingOne(t *testing.T) {
+	s := newMini(t)
+	ctx := context.Background()
+	var workers []*outbound.Bucket
+	for _, l := range []outbound.Limit{outbound.FixedWindow(2, 10*time.Hour).Of(0, "calls"), outbound.Window(2, 10*time.Hour).Of(0, "calls")} {
+		workers = append(workers, outbound.Must(outbound.NewSharedBucket(redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), "k", l)))
+	}
+	for range 2 {
+		_, err := workers[0].Acquire(ctx, outbound.Cost{1})
+		require.NoError(t, err)
+		s.forward(9 * time.Hour)
+	}
+	_, err := workers[1].Acquire(ctx, outbound.Cost{2})
+	require.ErrorIs(t, err, outbound.ErrThrottled)
+}

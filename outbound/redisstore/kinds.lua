@@ -559,10 +559,10 @@ function kinds.room(l, units)
 end
 
 -- kept returns in how much bucket time the log forgets its last entry, if other workers have a longer
--- window; else 0.
+-- window, or the limit is a fixed one, whose level tells when its window is over; else 0.
 function kinds.kept(l)
   local g = l.log
-  return g.count > 0 and g.longest > l.window and g.last - g.aged + g.longest - dial or 0
+  return g.count > 0 and (l.kind == fixed or g.longest > l.window) and g.last - g.aged + g.longest - dial or 0
 end
 
 -- record returns what is kept of a limit.
