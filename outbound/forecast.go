@@ -103,7 +103,10 @@ func (k *Clock) logs(tickets []Ticket, late bool) *leak.Logs {
 			}
 			from := s.Dial() + time.Duration(level.Top) - l.Window
 			if late {
-				from = min(s.Dial()+time.Duration(level.Ret)-l.Window, k.before(tickets))
+				from = k.before(tickets)
+				if l.Kind != leak.Fixed { // whose level tells when its window is over, on which no place counts
+					from = min(from, s.Dial()+time.Duration(level.Ret)-l.Window)
+				}
 			} else if l.Kind == leak.Fixed && s.Speed < 1 { // a window ends with its first call, and an entry with its last
 				from -= l.Window / 64
 			}

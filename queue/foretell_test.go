@@ -71,7 +71,7 @@ func TestWhoIsRefusedForAWindowIsRefusedAtOnce(t *testing.T) {
 // it is told is no more than it would have waited.
 func TestNobodyIsRefusedWhoWouldHaveGoneInTime(t *testing.T) {
 	var refused, late, twins, exact [2]int // in memory, shared
-	for _, seed := range []uint64{1, 2, 7, 11, 14, 18} {
+	for _, seed := range []uint64{1, 2, 7, 11, 14, 18, 1122, 1237} {
 		r := rand.New(rand.NewPCG(seed, 77))
 		kinds := []outbound.Limit{
 			outbound.Window(float64(8+r.IntN(40)), time.Duration(1+r.IntN(5))*time.Second).Of(0, "moving"),
