@@ -1,6 +1,7 @@
 package line
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ func Do(ctx context.Context, l outbound.Limiter, c outbound.Cost, job func(conte
 	var asked atomic.Int64 // atomic, because a permit may be told after the end of its call
 	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
 		if e.Kind == outbound.EventHeld && e.Err == nil {
-			asked.Store(max(asked.Load(), int64(e.Hold), int64(time.Second))) // so a bucket does
+			asked.Store(max(asked.Load(), int64(cmp.Or(e.Hold, time.Second)))) // so a bucket does
 		}
 	})
 	err = outbound.Do(ctx, l, c, func(ctx context.Context) error {

@@ -19,6 +19,7 @@ func TestDoTellsWhetherAJobRanAndForHowLongItsAPIAskedToWait(t *testing.T) {
 		"fails":     {func(*outbound.Permit) error { return boom }, 0},
 		"refused":   {func(p *outbound.Permit) error { p.Refused(time.Minute); return boom }, time.Minute},
 		"silent":    {func(p *outbound.Permit) error { p.Refused(0); return boom }, time.Second},
+		"short":     {func(p *outbound.Permit) error { p.Refused(time.Millisecond); return boom }, time.Millisecond},
 		"the worst": {func(p *outbound.Permit) error { p.Hold(time.Hour); p.Refused(time.Minute); return boom }, time.Hour},
 		"invalid":   {func(p *outbound.Permit) error { p.Hold(-1); return boom }, 0},
 	} {
