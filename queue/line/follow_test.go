@@ -8,6 +8,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
 // An operator's program sets limits for the bucket and knows nothing of lines. Whichever process hears of
@@ -178,4 +179,27 @@ func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Calls that wait in the queue have no places in the bucket yet. The desk is held for them, too, and stays so.
+func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
+	bothWays(t, Config{Queue: queue.Config{MaxWait: time.Minute}}, perSecond, func(t *testing.T, line func() *Line) {
+		l, s := line(), &punctual{t: t}
+		places := book(t, l, 200)
+		time.Sleep(100 * time.Second)
+		for i := range 70 {
+			s.start(fmt.Sprint(i), l.Queue(), "", one)
+		}
+		sentBack(t, l, places[99].Ticket, one)
+		for range 8 {
+			time.Sleep(5 * time.Second)
+			if p, err := l.Acquire(WithTicket(bg, places[199].Ticket), one); err == nil {
+				p.Done()
+				t.Error("a job whose place is far away is admitted")
+			} else if later, ok := After(err); !ok || later.Ticket != places[199].Ticket {
+				t.Errorf("%v", err)
+			}
+		}
+		s.jobs.Wait()
+	})
 }

@@ -124,6 +124,28 @@ func TestAnOldTicketKeepsOthersAwayForNotMuchLonger(t *testing.T) {
 	})
 }
 
+// Jobs that are late by hours wait at the gate with others. A hold sends them all away, and nobody stands behind anybody then.
+func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		l, s := line(), &punctual{t: t}
+		late := book(t, l, 4)
+		time.Sleep(10 * time.Hour)
+		for i, p := range late {
+			s.start(fmt.Sprint("late", i), l, p.Ticket, one)
+		}
+		s.start("a", l, "", one)
+		s.start("b", l, "", one)
+		begin := time.Now()
+		if err := l.bucket.Hold(bg, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		s.jobs.Wait()
+		if took := time.Since(begin); took > time.Hour+10*time.Second {
+			t.Errorf("after a hold of an hour they take %v", took)
+		}
+	})
+}
+
 // A slow-down of the gate, after refusals, is followed by the desk.
 func TestASlowAPISlowsTheLine(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {

@@ -131,7 +131,7 @@ func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay
 // tickets may be old or copied, and so it is told no more than four times as long.
 func (l *Line) turn(in time.Duration, s *stay) time.Duration {
 	median, ok := l.waiting.median()
-	if !ok {
+	if !ok || l.gate.Len() == 0 { // after a hold they all leave together
 		return in
 	}
 	return max(in, min(in/2+s.due.Sub(median), mostBehind*in))

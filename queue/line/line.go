@@ -77,7 +77,8 @@ const defaultPoll = 5 * time.Second
 const mostConfig = 10 * 365 * 24 * time.Hour
 
 // New returns a line for a bucket. Several lines may share one, as those of several kinds of
-// jobs: they have one desk. If b or c is invalid, each Acquire returns an error that is
+// jobs: they have one desk. Give them one MaxWait: a line ends a hold of the desk that is longer than its own
+// MaxWait explains, and then all tickets are void. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrNil] or [outbound.ErrInvalidLimit]; so does it where b has no limit but an
 // [outbound.AtOnce], which tells no times.
 func New(b *outbound.Bucket, c Config) *Line {
