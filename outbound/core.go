@@ -153,9 +153,7 @@ func (b *core) check(limits *limitSet, c *Cost) error {
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
 	if s.action < leak.Resume {
-		if err := b.follow(ctx); err != nil {
-			return err
-		}
+		b.follow(ctx)
 	}
 	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
 	// store may refuse.
@@ -187,33 +185,33 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 
 // follow makes the limits of the leader count for b, where they are others by all that this process
 // has heard. It takes no trip unless they are. Their change ends a hold of b, which was for what could go
-// by the old ones.
-func (b *core) follow(ctx context.Context) error {
+// by the old ones. If the store fails, b goes on by the limits that it has, and its next step tries again: a
+// store that is away may have a share for that step, and takes no limits.
+func (b *core) follow(ctx context.Context) {
 	p := b.slow.Load()
 	l := p.leader
 	if l == nil || p.force.Load().same(&l.inForce().limitSet) || !l.following.TryLock() {
-		return nil
+		return
 	}
 	defer l.following.Unlock()
 	// Either may be the one of which this process has not heard lately. The leader is asked last:
 	// who sets limits for both begins with it.
 	for _, c := range [...]*core{b, l.core} {
-		if err := c.do(ctx, "limits", &step{}, new(reply)); err != nil {
-			return err
+		if c.do(ctx, "limits", &step{}, new(reply)) != nil {
+			return
 		}
 	}
 	is, r := l.inForce(), reply{}
 	if len(is.law) == 0 || p.force.Load().same(&is.limitSet) {
-		return nil
+		return
 	}
 	s := step{action: leak.Replace, named: true}
 	if is.stamp != 0 || !b.remote() {
 		s.limits = is.list()
 	}
-	if err := b.do(ctx, "set limits", &s, &r); err != nil || r.State.Rem <= 0 {
-		return err
+	if b.do(ctx, "set limits", &s, &r) == nil && r.State.Rem > 0 {
+		_ = b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 	}
-	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
 }
 
 // resend sends reports whose trips have failed, now that one has gone well: retries during

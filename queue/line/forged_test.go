@@ -55,3 +55,36 @@ func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
 		s.check(outbound.Limit{Capacity: 1, LeakRate: 2})
 	})
 }
+
+// The limits were set at the last moment before the store went away. The desk goes on by the old ones, and follows later.
+func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &trip{Memory: leak.NewMemory()}
+		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
+		s := &punctual{t: t}
+		admitted(t, l, "", one)
+		if err := l.bucket.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 4}); err != nil {
+			t.Fatal(err)
+		}
+		away := func(err error) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			store.err = err
+		}
+		away(fmt.Errorf("%w: down", outbound.ErrAway))
+		begin := time.Now()
+		time.AfterFunc(10*time.Minute, func() { away(nil) })
+		for i := range 10 {
+			s.start(fmt.Sprint(i), l, "", one)
+		}
+		s.jobs.Wait()
+		if took := time.Since(begin); took > 20*time.Second || s.most() > 4 {
+			t.Errorf("they take %v, and up to %d runs", took, s.most())
+		}
+		time.Sleep(20 * time.Minute)
+		if state, err := l.desk.State(bg); err != nil || state.Limit.LeakRate != 4 {
+			t.Errorf("the desk has %v, %v", state.Limit, err)
+		}
+		s.check(outbound.Limit{Capacity: 1, LeakRate: 4})
+	})
+}
