@@ -156,7 +156,7 @@ func (m mode) measure(t *testing.T, address string, flows int, rate float64) str
 	name := fmt.Sprintf("temporaljobs-%d", rand.Uint64())
 	work := worker.New(c, name, options)
 	work.RegisterActivityWithOptions(call, activity.RegisterOptions{Name: "Call"})
-	work.RegisterWorkflowWithOptions(order{Activity: "Call", Activities: each, SideBySide: true, Await: m.await, Cost: outbound.Cost{1}, Start: 10 * time.Minute, Interval: time.Second}.workflow, workflow.RegisterOptions{Name: "Order"})
+	work.RegisterWorkflowWithOptions(order{Activity: "Call", Activities: each, SideBySide: true, Await: m.await, Cost: outbound.Cost{1}, Start: 30 * time.Second, Interval: time.Second}.workflow, workflow.RegisterOptions{Name: "Order"})
 	if err := work.Start(); err != nil {
 		t.Fatal(err)
 	}
