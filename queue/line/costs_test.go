@@ -129,3 +129,29 @@ func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
 		})
 	}
 }
+
+// Where calls leave one after the other a late job comes back behind those who wait. All of a window comes back
+// together.
+func TestAJobBehindOthersWaitsForNoSecondWindow(t *testing.T) {
+	for _, c := range []struct {
+		limit outbound.Limit
+		want  time.Duration
+	}{{outbound.Limit{Capacity: 1, LeakRate: 0.2}, 24 * time.Second}, {outbound.Window(1, 5*time.Second), 6 * time.Second}, {outbound.FixedWindow(1, 5*time.Second), 6 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := New(own(t, c.limit), Config{})
+			for range 2 { // the second waits at the gate
+				go func() {
+					if _, err := l.gate.Acquire(bg, one); err != nil {
+						t.Error(err)
+					}
+				}()
+				synctest.Wait()
+			}
+			l.waiting.add(&stay{due: time.Now().Add(-time.Hour)})
+			if in := l.turn(bg, 6*time.Second, &stay{due: time.Now(), cost: one}); in != c.want {
+				t.Errorf("%v: comes back in %v, want %v", c.limit, in, c.want)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}

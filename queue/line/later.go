@@ -122,19 +122,28 @@ func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay
 	if lag := in - max(0, time.Until(s.due)) - l.config.Lead; lag > 0 {
 		l.holdDesk(ctx, lag, s.cost)
 	}
-	return &Later{In: max(l.config.Lead/2, l.turn(in, &s)-l.config.Lead), Ticket: s.ticket, full: full}
+	return &Later{In: max(l.config.Lead/2, l.turn(ctx, in, &s)-l.config.Lead), Ticket: s.ticket, full: full}
 }
 
 // turn returns in how long it is the job's turn, where the gate has no room before in. After a pause of all workers
 // many come late together. If they all came back as soon as there is room for some, most would be refused again: so a job
 // stands as far behind those who wait now as it was due after them, half of whom have gone in half of the time. Their
 // tickets may be old or copied, and so it is told no more than four times as long.
-func (l *Line) turn(in time.Duration, s *stay) time.Duration {
+//
+// All of a window comes back together, and then there is room for those behind as well.
+func (l *Line) turn(ctx context.Context, in time.Duration, s *stay) time.Duration {
 	median, ok := l.waiting.median()
 	if !ok || l.gate.Len() == 0 { // after a hold they all leave together
 		return in
 	}
-	return max(in, min(in/2+s.due.Sub(median), mostBehind*in))
+	behind := min(in/2+s.due.Sub(median), mostBehind*in)
+	if behind <= in {
+		return in
+	}
+	if window, err := l.reopens(ctx, s.cost); err != nil || window > 0 {
+		return in
+	}
+	return behind
 }
 
 const mostBehind = 4
@@ -142,17 +151,23 @@ const mostBehind = 4
 // holdDesk holds the desk by how far the gate is behind, but for what a window is the reason of. Without
 // it jobs run more often, and that is all.
 func (l *Line) holdDesk(ctx context.Context, lag time.Duration, c outbound.Cost) {
+	window, err := l.reopens(ctx, c)
+	if lag -= window; err == nil && lag > 0 {
+		_ = l.desk.Hold(ctx, lag)
+	}
+}
+
+// reopens returns for how long a call of this cost may wait because a window is full for it and for those at the gate.
+func (l *Line) reopens(ctx context.Context, c outbound.Cost) (time.Duration, error) {
 	with := float64(1 + l.gate.Len()) // asked first: who gets a place meanwhile counts twice then, and not never
 	for i := range c {
 		c[i] *= with
 	}
 	var k outbound.Booking // with no costs it only listens
-	if l.bucket.Book(ctx, &k) != nil {
-		return
+	if err := l.bucket.Book(ctx, &k); err != nil {
+		return 0, err
 	}
-	if lag -= k.Clock.Reopens(&c); lag > 0 {
-		_ = l.desk.Hold(ctx, lag)
-	}
+	return k.Clock.Reopens(&c), nil
 }
 
 // beyond is later where the desk books no place so far ahead.
