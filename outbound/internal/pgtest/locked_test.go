@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -11,6 +12,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
+
+// lock locks a row as somebody does by hand, until the transaction ends.
+func (x *tables) lock(t *testing.T, key []byte) *sql.Tx {
+	tx, err := x.open(t, "", nil).Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec("SELECT FROM "+x.table()+" WHERE key = $1 FOR UPDATE", key)
+	require.NoError(t, err)
+	return tx
+}
 
 // Somebody holds a row's lock by hand.
 func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
@@ -23,10 +33,7 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	}
 	const keys = 40
 	each(keys, func(i int) { require.NoError(t, ask(i)) })
-	tx, err := x.open(t, "", nil).Begin()
-	require.NoError(t, err)
-	_, err = tx.Exec("SELECT FROM "+x.table()+" WHERE key = $1 FOR UPDATE", s.Key("0"))
-	require.NoError(t, err)
+	tx := x.lock(t, s.Key("0"))
 	stuck := make(chan error)
 	go func() { stuck <- ask(0) }()
 	start := time.Now()
@@ -36,7 +43,7 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 		rounds++
 	}
 	require.Greater(t, rounds, 1)
-	err = <-stuck
+	err := <-stuck
 	require.ErrorContains(t, err, "keeps the row locked")
 	require.NotErrorIs(t, err, outbound.ErrAway)
 	require.NoError(t, tx.Rollback())
@@ -57,10 +64,7 @@ func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
 	}
 	const keys = 40
 	each(keys, func(i int) { require.NoError(t, ask(i)) })
-	tx, err := x.open(t, "", nil).Begin()
-	require.NoError(t, err)
-	_, err = tx.Exec("SELECT FROM "+x.table()+" WHERE key = $1 FOR UPDATE", s.Key("0"))
-	require.NoError(t, err)
+	tx := x.lock(t, s.Key("0"))
 	_, _, before := line.counts()
 	line.set(faults{unheard: 1})
 	stuck := make(chan error, 1)
@@ -70,7 +74,7 @@ func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
 	for rounds := 0; ; rounds++ {
 		each(keys-1, func(i int) { require.NoError(t, ask(1+i)) })
 		select {
-		case err = <-stuck:
+		case err := <-stuck:
 			require.Greater(t, rounds, 2, "the others wait for nobody")
 			require.ErrorContains(t, err, "keeps the row locked")
 			require.NotErrorIs(t, err, outbound.ErrAway)
