@@ -12,7 +12,7 @@ import (
 // [outbound.Bucket.Explain] does: it would go after the calls that wait, which are Ahead of it. Wait is exact where
 // the queue's forecast is, and else a lower bound, by what the queue has heard last. It changes nothing, and costs one
 // operation on the bucket, which is a trip if that is shared, and about 1 µs for each call that waits, or 6 µs of a
-// window in a store. The queue works on meanwhile.
+// window in a store. The queue works on meanwhile. If ctx ends before, the error is its own.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if q == nil {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
@@ -24,7 +24,10 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 	if err != nil {
 		return e, err
 	}
-	n, at, err := q.foretell(&c)
+	n, at, err := q.foretell(ctx, &c)
+	if err != nil && err == ctx.Err() {
+		return outbound.Explanation{}, err
+	}
 	if e.Ahead = n; n == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last trip
 		return e, nil
 	}
@@ -38,7 +41,7 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 
 // foretell returns how many calls wait, and when one goes that comes behind them; zero: nothing is known. It foretells a
 // copy of the line, so that others can have the lock.
-func (q *Queue) foretell(c *outbound.Cost) (n int, at time.Time, err error) {
+func (q *Queue) foretell(ctx context.Context, c *outbound.Cost) (n int, at time.Time, err error) {
 	type call struct {
 		cost outbound.Cost
 		by   time.Time
@@ -56,6 +59,9 @@ func (q *Queue) foretell(c *outbound.Cost) (n int, at time.Time, err error) {
 	}
 	q.mu.Unlock()
 	for i := range calls {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return n, at, ctx.Err()
+		}
 		_, _, _ = ahead.Next(&calls[i].cost, calls[i].by) // who is too late does not count, and will be refused
 	}
 	at, err = ahead.When(c)
