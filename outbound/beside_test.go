@@ -132,3 +132,24 @@ func TestABucketBesideFollowsTheLimits(t *testing.T) {
 		})
 	}
 }
+
+// The store fails one of the trips by which the bucket follows. Its next use goes on from there, and the hold ends.
+func TestABucketBesideIsNotLeftHeld(t *testing.T) {
+	for fails := 1; fails <= 4; fails++ {
+		synctest.Test(t, func(t *testing.T) {
+			store := &counting{Store: leak.NewMemory()}
+			b := Must(NewSharedBucket(store, "k", PerSecond(10)))
+			own := b.Beside("line")
+			if err := errors.Join(own.Hold(ctx, time.Hour), b.SetLimits(ctx, PerSecond(20))); err != nil {
+				t.Fatal(err)
+			}
+			store.trips, store.fails = 0, fails
+			for range 2 {
+				_, _ = own.State(ctx)
+			}
+			if s, err := own.State(ctx); err != nil || s.HeldFor != 0 || s.Limit != PerSecond(20) {
+				t.Errorf("where trip %d fails: %+v, %v", fails, s, err)
+			}
+		})
+	}
+}

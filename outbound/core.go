@@ -196,22 +196,24 @@ func (b *core) follow(ctx context.Context) {
 	defer l.following.Unlock()
 	// Either may be the one of which this process has not heard lately. The leader is asked last:
 	// who sets limits for both begins with it.
-	for _, c := range [...]*core{b, l.core} {
-		if c.do(ctx, "limits", &step{}, new(reply)) != nil {
-			return
-		}
+	var was, r reply
+	if b.do(ctx, "limits", &step{}, &was) != nil || l.do(ctx, "limits", &step{}, &r) != nil {
+		return
 	}
-	is, r := l.inForce(), reply{}
+	is := l.inForce()
 	if len(is.law) == 0 || p.force.Load().same(&is.limitSet) {
+		return
+	}
+	// The hold ends first: were it to end last and the store failed then, the limits would be the same from
+	// then on, and nobody would end it.
+	if was.State.Rem > 0 && b.do(ctx, "resume", &step{action: leak.Resume}, new(reply)) != nil {
 		return
 	}
 	s := step{action: leak.Replace, named: true}
 	if is.stamp != 0 || !b.remote() {
 		s.limits = is.list()
 	}
-	if b.do(ctx, "set limits", &s, &r) == nil && r.State.Rem > 0 {
-		_ = b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
-	}
+	_ = b.do(ctx, "set limits", &s, new(reply))
 }
 
 // resend sends reports whose trips have failed, now that one has gone well: retries during

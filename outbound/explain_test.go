@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -317,17 +316,17 @@ func TestExplainTellsTheLongestPart(t *testing.T) {
 // in this process does.
 func TestExplainOfASharedBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &countingStore{Store: leak.NewMemory()}
+		store := &counting{Store: leak.NewMemory()}
 		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
 		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
 		for i := range 12 {
 			for _, b := range []*Bucket{shared, local} {
 				_, _ = b.Acquire(t.Context(), Cost{1})
 			}
-			before := store.n
+			before := store.trips
 			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
-			if store.n != before+1 {
-				t.Errorf("%d trips", store.n-before)
+			if store.trips != before+1 {
+				t.Errorf("%d trips", store.trips-before)
 			}
 			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {
 				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)
@@ -335,15 +334,4 @@ func TestExplainOfASharedBucket(t *testing.T) {
 			time.Sleep(17 * time.Second)
 		}
 	})
-}
-
-// countingStore counts the trips to a store.
-type countingStore struct {
-	leak.Store
-	n int
-}
-
-func (s *countingStore) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	s.n++
-	return s.Store.Update(ctx, key, op)
 }

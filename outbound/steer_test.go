@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"reflect"
 	"testing"
@@ -248,10 +249,13 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 type counting struct {
 	leak.Store
 	trips int
+	fails int // the number of the trip that fails; 0: none
 }
 
 func (c *counting) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	c.trips++
+	if c.trips++; c.trips == c.fails {
+		return leak.Reply{}, io.ErrUnexpectedEOF
+	}
 	return c.Store.Update(ctx, key, op)
 }
 
