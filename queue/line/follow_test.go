@@ -203,3 +203,26 @@ func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
 		s.jobs.Wait()
 	})
 }
+
+// A hold that comes while the line looks, after its trip to the bucket and before that to the desk, is none that
+// somebody has ended.
+func TestAHoldThatComesDuringALookStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		other := New(shared(t, store, "api", perSecond...), Config{})
+		places, trips := book(t, other, 30), 0
+		l := New(shared(t, &hung{store, func(*leak.Op) bool {
+			if trips++; trips == 3 { // the job's own place, the bucket, the desk
+				if err := other.bucket.Hold(bg, time.Hour); err != nil {
+					t.Error(err)
+				}
+				sentBack(t, other, places[0].Ticket, one)
+			}
+			return false
+		}}, "api", perSecond...), Config{})
+		time.Sleep(6 * time.Second)
+		if later := sentBack(t, l, places[29].Ticket, one); later.Ticket != places[29].Ticket || later.In < time.Hour/2 || trips != 5 {
+			t.Errorf("after %d trips: %+v", trips, later)
+		}
+	})
+}

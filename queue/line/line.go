@@ -167,11 +167,19 @@ func (l *Line) look(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
+	at := time.Now()
 	// No job is refused before it would wait for a MaxWait: by so much a hold may be longer.
-	if desk[0].HeldFor-k.Clock.Clears()-l.config.Lead > l.config.Queue.MaxWait {
-		return l.desk.Resume(ctx) == nil
+	explained := func() bool {
+		return desk[0].HeldFor-time.Since(at)-k.Clock.Clears()-l.config.Lead <= l.config.Queue.MaxWait
 	}
-	return true
+	if explained() {
+		return true
+	}
+	// The bucket may have been held, and the desk for that, between the two trips.
+	if l.bucket.Book(ctx, &k) != nil {
+		return false
+	}
+	return explained() || l.desk.Resume(ctx) == nil
 }
 
 // wrong returns what makes the line useless.
