@@ -136,8 +136,8 @@
 // Jobs are displaced by about as many as become due while no process looks: with a poll of 15 s, up to 64 in this
 // table, and by more where the processes happen to look at about the same time.
 //
-// With a hold of 60 s in the middle a job runs 2.7 to 2.9 times, or 1.7 if it was booked before, and 0.2 to
-// 4 s are lost. With a tenth of the rate taken by others, none of whom is refused, it runs 2.0 to 2.9 times.
+// With a hold of 60 s in the middle a job runs 2.7 to 2.8 times, or 1.7 if it was booked before, and 0.3 to
+// 2.7 s are lost. With a tenth of the rate taken by others, none of whom is refused, it runs 2.0 to 2.9 times.
 // 100 000 jobs run 2.0 to 3.0 times, booked before once. A thousand jobs that come late at the same moment, as after
 // all workers were away, find room for 70 of them in each process. Who has none is told to come back as far behind those who
 // wait as it was due after them, but in no more than four times as long as until there is room: they run 2.8 times in one process and
