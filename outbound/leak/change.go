@@ -43,6 +43,9 @@ func (s *State) Change(old, limits []Limit, from []int, unknown *Units) {
 			var before *Limit
 			if j >= 0 {
 				s.Level[i], before = was[j], &old[j]
+				if limits[i].Kind == Fixed && before.Window != limits[i].Window { // nobody knows when the API begins the first of the new length
+					s.log(&limits[i]).Skip = unsure
+				}
 			}
 			s.convert(&s.Level[i], before, &limits[i], unknown[i])
 			continue

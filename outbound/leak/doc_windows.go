@@ -64,7 +64,8 @@
 //
 // That is so by real time, which the dial is behind after a hold or a slow-down: the API's window may then
 // be over when the log's is not, and begin anew with any call. A call in the last 20 ms of a window may arrive
-// when the API's is over, and begin it as well. A first call that is given back was none. After any of these
+// when the API's is over, and begin it as well. A first call that is given back was none. Limits that are set
+// with another Window leave open when the API begins the first one of that length. After any of these
 // nobody knows where the API's window begins, and the limit is a Moving one until a window has passed without
 // a call. A booking counts on nothing else, because it may be moved, and calls before it be given back, when the
 // dial gets there. So a call may be refused for less time than it is ready to wait, and who comes back then goes.

@@ -58,6 +58,12 @@ func TestAFixedWindowOfWhichNobodyKnowsTheBeginMoves(t *testing.T) {
 		"a worker with a longer window": func(l *life, _ *Charge) { l.log(&l.limits[0]).Longest = time.Minute },
 		"a Resume":                      func(l *life, _ *Charge) { l.Resume(l.limits) },
 		"a clock that is behind":        func(l *life, _ *Charge) { l.unsteady(l.limits) },
+		"a window of another length": func(l *life, _ *Charge) {
+			longer := []Limit{fixed(n, time.Minute), l.limits[1]}
+			l.Change(l.limits, longer, []int{0, 1}, new(Units))
+			l.Change(longer, l.limits, []int{0, 1}, new(Units))
+			l.log(&l.limits[0]).Longest = l.limits[0].Window
+		},
 	} {
 		l := newLife(t, fixed(n, 10*time.Second), Limit{Capacity: 1, Rate: 1})
 		first := l.book(Units{1}, 0)

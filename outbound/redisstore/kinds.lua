@@ -1051,6 +1051,7 @@ cold = function()
     elseif not unpark(l, o) then
       brim(l)
     end
+    if o and l.kind == fixed and (o.window or 0) ~= l.window then l.log.skip = unsure end -- nobody knows when the API begins the first of the new length
     convert(l, level, dial + max(0, last), dial)
     look(l, dial)
   end

@@ -96,6 +96,25 @@ func TestAResumeOpensAWindowOfGarbage(t *testing.T) {
 	}
 }
 
+// A fixed window that is made shorter refills nothing.
+func TestAShorterFixedWindowForgetsNoCall(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
+		s := start(t)
+		store := redisstore.New(s.rdb, redisstore.Config{})
+		b := outbound.Must(outbound.NewSharedBucket(store, "key", outbound.FixedWindow(100, time.Hour)))
+		calls := func(n float64) error { _, err := b.Acquire(t.Context(), outbound.Cost{n}); return err }
+		require.NoError(t, calls(1), kind)
+		s.forward(50 * time.Minute)
+		require.NoError(t, calls(99), kind)
+		require.NoError(t, b.SetLimits(t.Context(), outbound.FixedWindow(10, 10*time.Minute)))
+		require.ErrorIs(t, calls(1), outbound.ErrThrottled, kind)
+		s.forward(10*time.Minute + time.Second)
+		store.Forget("key") // no refusal from memory
+		require.NoError(t, calls(10), kind)
+	}
+}
+
 // Each place of a booking comes back as it was booked, with a repeated reply too, and so does
 // what was charged for it.
 func TestARepeatedBookingOfWindowsAndCalendarsIsTheSame(t *testing.T) {
