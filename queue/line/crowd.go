@@ -42,3 +42,15 @@ func (c *crowd) median() (time.Time, bool) {
 	slices.SortFunc(due, time.Time.Compare)
 	return due[len(due)/2], true
 }
+
+// latest returns when the last of them is due; the zero Time if none waits.
+func (c *crowd) latest() (due time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.jobs {
+		if s.due.After(due) {
+			due = s.due
+		}
+	}
+	return due
+}

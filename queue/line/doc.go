@@ -140,8 +140,9 @@
 // 2.7 s are lost. With a tenth of the rate taken by others, none of whom is refused, it runs 2.0 to 2.9 times.
 // 100 000 jobs run 2.0 to 3.0 times, booked before once. A thousand jobs that come late at the same moment, as after
 // all workers were away, find room for 70 of them in each process. Who has none is told to come back as far behind those who
-// wait as it was due after them, but in no more than four times as long as until there is room: they run 2.8 times in one process and
-// 4.1 in three, if there are as many workers, and one of them 12 times.
+// wait as it was due after them, but in no more than four times as long as until there is room: they run 3.4 times in one process and
+// 4.1 in three, if there are as many workers, and one of them 12 times. Jobs that come on time meanwhile are sent back as soon as a job
+// that is a minute late has waited in vain: of 600 late jobs beside 9 a second on time the last goes after 70 s.
 //
 //	100 tenants, one with 2 000 or 20 000 jobs; 5 x 10 workers; poll 1 s   runs      the others' waits, p50 / p95 / longest
 //	1 a second each, asynq-like: a queue with MaxWait of a poll            307 925   0.32 / 0.97 / 3.3 s

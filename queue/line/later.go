@@ -117,9 +117,17 @@ func (l *Line) later(ctx context.Context, err error, s stay) error {
 //
 // Nor does a job that waits because a window is full: the gate may be behind by this one job, and the desk
 // would lose the room of the next window for it.
+//
+// A job that has waited in vain loses its turn to those who came after it. After a pause of all workers that happens
+// to the same jobs again and again while other jobs come on time. So the desk keeps those away for as long as the job
+// has waited.
 func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay) error {
 	in := full.RetryAfter
-	if lag := in - max(0, time.Until(s.due)) - l.config.Lead; lag > 0 {
+	lag := in - max(0, time.Until(s.due)) - l.config.Lead
+	if l.overtaken(&s) {
+		lag = max(lag, time.Since(s.came)-l.config.Lead)
+	}
+	if lag > 0 {
 		l.holdDesk(ctx, lag, s.cost)
 	}
 	return &Later{In: max(l.config.Lead/2, l.turn(ctx, in, &s)-l.config.Lead), Ticket: s.ticket, full: full}
@@ -147,6 +155,12 @@ func (l *Line) turn(ctx context.Context, in time.Duration, s *stay) time.Duratio
 }
 
 const mostBehind = 4
+
+// overtaken reports whether jobs that are on time wait at the gate, and go before one that is later than any job system
+// makes a job by itself.
+func (l *Line) overtaken(s *stay) bool {
+	return time.Since(s.due) > time.Minute && time.Since(l.waiting.latest()) < l.config.Queue.MaxWait
+}
 
 // holdDesk holds the desk by how far the gate is behind, but for what a window is the reason of. Without
 // it jobs run more often, and that is all.

@@ -125,6 +125,7 @@ func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 		full := &outbound.ThrottledError{Key: l.bucket.Key(), RetryAfter: in + l.config.Lead}
 		return outbound.Permit{}, &Later{In: in, Ticket: s.ticket, full: full}
 	}
+	s.came = time.Now()
 	l.waiting.add(&s)
 	p, err := l.gate.Acquire(ctx, c)
 	l.waiting.remove(&s)
@@ -140,7 +141,8 @@ type stay struct {
 	ticket  string
 	cost    outbound.Cost
 	due     time.Time
-	refused bool // by the gate
+	came    time.Time // to the gate
+	refused bool      // by the gate
 }
 
 // early returns for how long the job is to be sent back; 0: its place is near, or has passed.
