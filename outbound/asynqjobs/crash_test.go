@@ -158,6 +158,9 @@ func TestAKilledWorkerLosesNoTask(t *testing.T) {
 	if b.Archived != 0 || b.FailedTotal > len(orphans) {
 		t.Errorf("%d archived, %d failed, of %d with the process", b.Archived, b.FailedTotal, len(orphans))
 	}
+	if n := a.history.Len(); n > tasks+len(orphans) { // who was killed after the call calls again
+		t.Errorf("%d calls for %d tasks, of which %d were with the process", n, tasks, len(orphans))
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range tasks {

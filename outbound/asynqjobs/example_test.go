@@ -2,6 +2,7 @@ package asynqjobs_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"strings"
@@ -26,10 +27,14 @@ func ship(ctx context.Context, _ *asynq.Task) error {
 	if err != nil {
 		return err
 	}
+	defer res.Body.Close()
 	if res.StatusCode == http.StatusTooManyRequests {
 		outbound.PermitFrom(ctx).Refused(0)
 	}
-	return res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status) // else the task would count as done
+	}
+	return nil
 }
 
 // serve runs a server. It is the code of the README.

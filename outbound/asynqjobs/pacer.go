@@ -58,7 +58,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			away := ctx.Err() == context.Canceled // asynq has put the task back by itself
 			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
 				ticket = "" // its place is used: the next run is charged anew, and stands in line for that
-				_ = p.keep(context.WithoutCancel(ctx), name, "", 0)
+				_ = p.keep(ctx, name, "", 0)
 			}
 			if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
 				return fmt.Errorf("%w: %w", err, asynq.SkipRetry)

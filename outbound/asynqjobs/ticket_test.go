@@ -138,3 +138,23 @@ func TestATaskThatAShutdownInterruptsKeepsItsTicket(t *testing.T) {
 		t.Errorf("ticket %q", got)
 	}
 }
+
+// A task that has its place near at once waits for it with a ticket that nobody keeps yet. A shutdown must not send it
+// behind all others.
+func TestATaskThatAShutdownInterruptsInItsFirstWaitHasATicket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	waits := make(chan bool, 1)
+	p := New(w.rdb, only(limiterFunc(func(ctx context.Context) error {
+		waits <- true
+		<-ctx.Done()
+		return &line.Later{Ticket: "x", Err: ctx.Err()}
+	})))
+	c := w.config()
+	c.ShutdownTimeout = 50 * time.Millisecond
+	s := w.serve(p.Config(c), p.Middleware(asynq.HandlerFunc(fails)))
+	info := w.enqueue()
+	<-waits
+	s.Shutdown()
+	w.await("its ticket is kept", func() bool { return p.Tickets.Get(t.Context(), w.queue+"/"+info.ID) == "x" })
+}

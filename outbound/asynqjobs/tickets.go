@@ -21,11 +21,14 @@ type Tickets interface {
 // margin is how much later than it is due a task may come back and still find its ticket.
 const margin = time.Hour
 
-// keep keeps a task's ticket until it is due, and a margin.
+// keep keeps a task's ticket until it is due, and a margin. It goes on after the end of ctx, as at a shutdown, but not
+// for long.
 func (p *Pacer) keep(ctx context.Context, task, ticket string, in time.Duration) error {
 	if p.Tickets == nil || task == "" {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
 	return p.Tickets.Put(ctx, task, ticket, min(max(in, 0), math.MaxInt64-margin)+margin)
 }
 
