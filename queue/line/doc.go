@@ -50,6 +50,10 @@
 // None of these is a failure of the job, or an attempt: an adapter sees to it that the system does
 // not count it as one. A [Later] with an Err that is not nil is worth a line in the log.
 //
+// Where thousands of jobs with places never come back, as after a queue is emptied by hand, those who come next
+// are sent away behind all of these places, and the API stands idle meanwhile. [Line.Resume] makes the places void. It ends
+// a hold of the API as well.
+//
 // # Which arrangement for which load
 //
 //	few jobs, many workers                  a queue with a MaxWait of minutes: a job waits in its worker

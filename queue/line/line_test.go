@@ -282,3 +282,47 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 		}
 	})
 }
+
+// Jobs that were enqueued with places are deleted. Those who come next stand behind them until Resume.
+func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+		book(t, line(), 100)
+		later := sentBack(t, line(), "", one)
+		if !near(later.In, 99*time.Second) {
+			t.Errorf("%+v", later)
+		}
+		if err := line().Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		admitted(t, line(), later.Ticket, one)
+	})
+}
+
+// What a job takes of the store, in trips, as the documentation says.
+func TestTheTripsOfAJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &trip{Memory: leak.NewMemory()}
+		l := New(shared(t, store, "api", perSecond...), Config{})
+		took := func(want int, what string) {
+			t.Helper()
+			store.mu.Lock()
+			if store.trips != want {
+				t.Errorf("%s: %d trips, want %d", what, store.trips, want)
+			}
+			store.mu.Unlock()
+			time.Sleep(time.Minute) // in which the queue ends its own
+			store.mu.Lock()
+			store.trips = 0
+			store.mu.Unlock()
+		}
+		ticket := book(t, l, 300)[299].Ticket
+		took(1, "300 places")
+		sentBack(t, l, ticket, one)
+		took(4, "early, the first in a poll")
+		time.Sleep(4 * time.Minute)
+		admitted(t, l, ticket, one)
+		took(2, "at its place")
+		admitted(t, l, "void", one)
+		took(3, "admitted with a void ticket")
+	})
+}
