@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -34,8 +35,9 @@ func TestAFleetSharesItsQuota(t *testing.T) {
 			t.Errorf("more than 60 columns: %s", line)
 		}
 	}
-	if !strings.Contains(out.String(), " runs a job") {
-		t.Errorf("no end: %s", &out)
+	// All are done, none is in a worker or away, and none has failed; how many calls the API refuses is up to the machine.
+	if !regexp.MustCompile(` s +40 +0 +0 +[0-9]+ +0 +5 .*\n\n[0-9.]+ runs a job`).Match(out.Bytes()) {
+		t.Errorf("%s", &out)
 	}
 }
 
