@@ -2,6 +2,8 @@ package queue
 
 import (
 	"errors"
+	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,5 +46,51 @@ func TestMaxWaitAdmitsACallThatGoesExactlyAtItsEnd(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A queue that catches up with another worker books places far behind its first. A call that would
+// wait longer than its MaxWait for one of those is refused then, and keeps nobody else from it.
+func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
+	for _, memory := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := outbound.Limit{Capacity: 1, LeakRate: 1}
+			b := bucket(t, l)
+			if !memory {
+				b = shared(t, leak.NewMemory(), l)
+			}
+			const most = 7500 * ms
+			q := New(b, Config{MaxWait: most})
+			var went, refused atomic.Int32
+			for range 8 {
+				go func() {
+					came := time.Now()
+					_, err := q.Acquire(bg, outbound.Cost{1})
+					var full *outbound.ThrottledError
+					switch waited := time.Since(came); {
+					case errors.As(err, &full):
+						if refused.Add(1); waited > 2*time.Second || (full.RetryAfter+waited-8*time.Second).Abs() > rounding {
+							t.Errorf("in memory %v: refused after %v: %v", memory, waited, err)
+						}
+					case err != nil || waited > most+rounding:
+						t.Errorf("in memory %v: waited %v: %v", memory, waited, err)
+					default:
+						went.Add(1)
+					}
+				}()
+				synctest.Wait()
+			}
+			pass(1500 * ms) // the queue has begun its backlog
+			other := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Hour, Claim: math.Inf(1)}
+			for range 4 {
+				if err := b.Book(bg, &other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass(time.Minute)
+			if went.Load() != 4 || refused.Load() != 4 {
+				t.Errorf("in memory %v: %d went and %d were refused, want 4 and 4", memory, went.Load(), refused.Load())
+			}
+		})
 	}
 }

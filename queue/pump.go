@@ -81,9 +81,14 @@ func (q *Queue) stepLocked() bool {
 		}
 		q.granted, q.booked = max(n, q.granted/2), q.booking.Claim
 	}
-	nothing := first != nil && !first.gone && err == nil && !moving && len(q.booking.Tickets) == 0
+	n := len(q.booking.Tickets)
+	nothing := first != nil && !first.gone && err == nil && !moving && n == 0
 	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	q.line.fit()             // calls may have cancelled during the trip
+	if n > 1 {
+		q.refuseAllLocked(q.tooLate(n, time.Now()))
+		q.line.fit()
+	}
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)

@@ -178,6 +178,27 @@ func (s *state) hopeless(c *check, most int, now time.Time) (all []refusal) {
 	return all
 }
 
+// tooLate returns the calls that miss their deadlines at the last n places. A booking has the deadline of its first
+// call, and books places far behind that where the queue catches up with other workers.
+func (s *state) tooLate(n int, now time.Time) (all []refusal) {
+	l := &s.line
+	i, w := max(0, len(l.tickets)-1), l.last
+	if l.unplaced != nil {
+		w = l.unplaced.prev
+	}
+	for ; n > 1 && i > 0; n-- { // to the first of them
+		i, w = i-1, w.prev
+	}
+	for ; w != nil && i < len(l.tickets) && l.tickets[i].Cost() == w.cost; w = w.next {
+		if at := s.clock.Due(l.tickets[i]); w.misses(at) && at.After(s.givesUp(w, now)) { // the next call gets its place
+			all = append(all, refusal{w, s.throttled(at, now, w.why())})
+		} else {
+			i++
+		}
+	}
+	return all
+}
+
 // latest returns the later of two times.
 func latest(a, b time.Time) time.Time {
 	if a.Before(b) {
