@@ -23,8 +23,8 @@ type Booking struct {
 	Lost int
 	Late time.Duration
 	// Move is a ticket to book again for its cost, Costs[0], because units came back.
-	// If nothing was booked after it, Book undoes it first. Else it stays as it is, and
-	// Book books nothing. The zero Ticket: none.
+	// If nothing was booked after it, and its call gets a place that is no later, Book
+	// undoes it first. Else it stays as it is, and Book books nothing. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost

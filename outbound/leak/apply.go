@@ -154,9 +154,9 @@ func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []L
 	return limits, false
 }
 
-// move is act for an Op with a booking to move. If there is no place for it elsewhere, it stays.
+// move is act for an Op with a booking to move. If there is no place for it elsewhere that is no later, it stays.
 func (op *Op) move(s *Stored, limits []Limit, r *Reply) (acted bool) {
-	was := *s
+	was, told := *s, *r
 	lifted := op.Movable() && op.Move.Version == s.Version
 	if lifted { // before the reports: what they give back is then not promised to it
 		s.State.Logs = s.State.Logs.clone()
@@ -165,10 +165,11 @@ func (op *Op) move(s *Stored, limits []Limit, r *Reply) (acted bool) {
 	if op.report(s, limits); lifted {
 		op.book(s, limits, true, r)
 	}
-	if lifted && len(r.Charges) == 0 {
+	// Its place would be a later one if calls have cost more than they were to since it was booked.
+	if lifted && (len(r.Charges) == 0 || r.Charges[0].Place > op.Move.Place+near) {
 		*s = was
 		op.report(s, limits)
-		r.Refused, r.Wait, r.Limit = false, 0, -1
+		*r = told
 	}
 	return len(r.Charges) > 0
 }
@@ -287,7 +288,7 @@ func (op *Op) book(s *Stored, limits []Limit, lifted bool, r *Reply) {
 	r.Charges = op.Into
 	most := op.Wait
 	if lifted {
-		most = farthest // the moved booking had a place, and the new one is mostly no later
+		most = farthest // move sees to it that the new place is no later than the old one
 	}
 	claim, begins := op.Claim, op.Claim > s.Lead
 	if begins {

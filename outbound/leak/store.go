@@ -100,8 +100,8 @@ type Op struct {
 	// undoes the latest, and settles others to nothing, which gives back what is safe.
 	Back []Charge
 	// Move is a booking to undo, so that Costs are booked instead. If it is not the latest
-	// of all bookings, or the first of Costs finds no place, it stays, and the step books
-	// nothing. nil: there is none.
+	// of all bookings, or the first of Costs finds no place, or a later one, it stays, and the
+	// step books nothing. nil: there is none.
 	Move *Charge
 	// Replacement are the limits that Replace sets for all. With Unset no limits are set
 	// for all any more, each worker's own count, and Replacement are this worker's.

@@ -330,7 +330,8 @@ if kinds then kinds.start() end
 
 -- lifted says whether the booking to move was taken back; nil: there is none to move.
 local lifted
-local stay -- undoes that, and what came after: there is no other place
+local stay -- undoes that, and what came after: there is no other place that is no later
+local old_place -- its place until then
 
 -- The record. If the request was carried out before, the script only repeats its answer.
 
@@ -777,7 +778,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
       end
       kept[i] = {l.level, l.ret, l.top, log}
     end
-    lifted = unbook(c)
+    old_place, lifted = c.place, unbook(c)
     stay = lifted and function()
       last, rem, skip, speed, epoch, fails, held, changed = unpack(was, 1, 8)
       dial, row = at - born - skip, counts
@@ -900,7 +901,7 @@ if letter == 'B' and lifted ~= false and (not repeated or m == 0) then
           w, slowest, books = at, by, can
         end
         real = max(0, rem) + (speed < 1 and real_of(speed, w) or w)
-        if pass == 1 and real <= min(limit, most) + 0.0005 and books then break end -- ignore what sums have left below a nanosecond
+        if pass == 1 and real <= min(limit, most) + 0.0005 and books and (m > 0 or not lifted or dial + w <= old_place + 1) then break end -- ignore what sums have left below a nanosecond
         which, why, wait = slowest, 1, (repeated and max(real, 1) or real) + ahead
         if not kinds or not kinds.back then break end -- no booking counts on the end of a fixed window
       end
