@@ -94,3 +94,40 @@ func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
 		})
 	}
 }
+
+// A call whose place was lost, because the process was late, gets the next one. If that is after its MaxWait, the
+// call is refused at once, and the next in line has the place.
+func TestACallThatLosesItsPlaceWaitsNoLongerThanMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 1500 * ms
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: most})
+		begin := time.Now()
+		type result struct {
+			at  time.Duration
+			err error
+		}
+		call := func() <-chan result {
+			done := make(chan result, 1)
+			go func() {
+				_, err := q.Acquire(bg, outbound.Cost{1})
+				done <- result{time.Since(begin), err}
+			}()
+			synctest.Wait()
+			return done
+		}
+		call()
+		first := call()
+		pass(600 * ms)
+		second := call()
+		pass(397 * ms) // both have places
+		pause(q, 100*ms)
+		pass(time.Minute)
+		var full *outbound.ThrottledError
+		if r := <-first; !errors.As(r.err, &full) || r.at > 1100*ms || full.RetryAfter != 2*time.Second-r.at {
+			t.Errorf("the first: %v after %v", r.err, r.at)
+		}
+		if r := <-second; r.err != nil || r.at != 2*time.Second {
+			t.Errorf("the second: %v after %v", r.err, r.at)
+		}
+	})
+}

@@ -56,6 +56,7 @@ type state struct {
 	trips     trips
 	moving    outbound.Ticket          // the place that the trip under way books anew
 	changed   bool                     // the bucket has told of a change, and no trip was made since
+	lost      bool                     // places were lost, and it was not looked yet who misses a deadline by that
 	returns   bool                     // the trip under way is because of that, or gives places back
 	noSlot    *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
 	wasted    int                      // trips that brought no place in time, since the last call went

@@ -37,6 +37,10 @@ func (q *Queue) stepLocked() bool {
 	now := time.Now()
 	q.line.fit()
 	q.letGoLocked(now)
+	if q.lost { // the calls have later places now
+		q.lost = false
+		q.refuseTooLateLocked(len(q.line.tickets), now)
+	}
 	if q.changed {
 		q.noSlot = nil // a call may have ended during the trip that found no slot
 		if !q.soonest.IsZero() {
@@ -86,8 +90,7 @@ func (q *Queue) stepLocked() bool {
 	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	q.line.fit()             // calls may have cancelled during the trip
 	if n > 1 {
-		q.refuseAllLocked(q.tooLate(n, time.Now()))
-		q.line.fit()
+		q.refuseTooLateLocked(n, time.Now())
 	}
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
@@ -213,12 +216,20 @@ func (q *Queue) letGoLocked(now time.Time) {
 			q.stats.Late++
 			l.late, l.latest = l.late+1, max(l.latest, late)
 			l.onePlaceLess()
+			q.lost = true
 			fallthrough
 		default:
 			l.unused = append(l.unused, t)
 		}
 	}
 	l.tickets = slices.Delete(l.tickets, 0, n)
+}
+
+// refuseTooLateLocked refuses the calls that miss their deadlines at the last n places. It is not for a trip that is
+// under way.
+func (q *Queue) refuseTooLateLocked(n int, now time.Time) {
+	q.refuseAllLocked(q.tooLate(n, now))
+	q.line.fit()
 }
 
 // failLocked refuses the calls without a place, and those that need another trip before they
@@ -313,7 +324,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.unchecked, q.pieces, q.noSlot = false, false, 0, nil
+	q.changed, q.lost, q.unchecked, q.pieces, q.noSlot = false, false, false, 0, nil
 	q.wasted, q.pause = 0, time.Time{}
 	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
 	if q.empty != nil {

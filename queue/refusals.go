@@ -179,7 +179,8 @@ func (s *state) hopeless(c *check, most int, now time.Time) (all []refusal) {
 }
 
 // tooLate returns the calls that miss their deadlines at the last n places. A booking has the deadline of its first
-// call, and books places far behind that where the queue catches up with other workers.
+// call, and books places far behind that where the queue catches up with other workers. And where a place was lost,
+// each call has that of the next.
 func (s *state) tooLate(n int, now time.Time) (all []refusal) {
 	l := &s.line
 	i, w := max(0, len(l.tickets)-1), l.last
