@@ -137,18 +137,18 @@ func (e *exam) windowReturns() {
 }
 
 func (e *exam) windowDrips() {
-	long := moving(100, time.Hour)
+	long := moving(100, 100*time.Hour)
 	long.Name = "long window"
-	m := e.mirror(moving(4, 64*time.Second), long)
+	m := e.mirror(moving(4, 64*time.Minute), long)
 	if r := m.hold(100 * time.Millisecond); r.State.Rem != 100*time.Millisecond {
 		m.failf("held for %v, want 100ms", r.State.Rem)
 	}
 	time.Sleep(110 * time.Millisecond)
 	m.levels(3, 0)
 	m.book(1, 1, 0, 1)
-	// Three units are spread over the past 64 s, and one of them goes in a third of that.
-	if r := m.book(1, 1, 0, 0); r.Wait < 10*time.Second || r.Wait > 23*time.Second || r.Limit != 0 {
-		m.failf("the second waits %v for limit %d, want 22s for 0", r.Wait, r.Limit)
+	// Three units are spread over the past 64 minutes, and one of them goes in a third of that.
+	if r := m.book(1, 1, 0, 0); r.Wait < 10*time.Minute || r.Wait > 23*time.Minute || r.Limit != 0 {
+		m.failf("the second waits %v for limit %d, want 22m for 0", r.Wait, r.Limit)
 	}
 	m.do(func([]leak.Charge) leak.Op { return leak.Op{Action: leak.Resume} })
 	m.levels(1, 1)

@@ -41,8 +41,8 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 					})
 					line.wait()
 				})
-				require.Greater(t, left.Len(), 600)
-				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
+				require.Greater(t, left.Len(), 400) // 608 was the least in 300 runs
+				late := 150 * time.Millisecond      // the bound of a late answer, and a normal way back
 				require.NoError(t, left.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*late.Seconds()))
 			})
 		})
