@@ -42,7 +42,7 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 	if p.AtInsert && p.Limiter != nil { // Work tells of that
 		for b, all := range p.batches(params) {
 			places, _ := b.Book(ctx, all.costs...) // none after an error
-			for i, place := range places {
+			for i, place := range places[:min(len(places), len(all.jobs))] {
 				schedule(all.jobs[i], place)
 			}
 		}

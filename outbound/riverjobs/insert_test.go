@@ -157,3 +157,16 @@ func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
 		require.Equal(t, text, string(job.Metadata), strconv.Quote(text))
 	}
 }
+
+// generous books a place too many.
+type generous struct{ *desk }
+
+func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error) {
+	return g.desk.Book(ctx, append(costs, outbound.Cost{1})...)
+}
+
+func TestALimiterThatBooksTooManyPlaces(t *testing.T) {
+	job := insertParams("a")
+	insert(t, &riverjobs.Plugin{AtInsert: true, Limiter: one(generous{new(desk)})}, job)
+	require.Contains(t, string(job.Metadata), "dripfeed_ticket")
+}

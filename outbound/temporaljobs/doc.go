@@ -63,7 +63,7 @@
 // ticket each attempt brings: then it goes as soon as there is room. If it has called [outbound.Permit.Refused], its
 // next attempt comes when the pause is over, or when its RetryPolicy says, whichever is later: its error asks for that by a NextRetryDelay,
 // and keeps its type, message and cause. An ApplicationError stays as the activity has made it, with its own NextRetryDelay; if the attempt
-// comes too early, it is put back.
+// comes too early, it is put back. One that is wrapped in another error is none to the SDK, which sends what is around it.
 //
 // # Shutdown
 //

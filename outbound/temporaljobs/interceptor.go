@@ -122,9 +122,9 @@ func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
 		// Its place is used: the next attempt is charged anew, and stands in line for that.
 		p.keep(ctx, t, "", 0)
 	}
-	var own *temporal.ApplicationError
-	if err == nil || errors.As(err, &own) || temporal.IsCanceledError(context.Cause(ctx)) {
-		return err // an ApplicationError is the activity's own word
+	// An ApplicationError is the activity's own word. The SDK takes one in another error for a mere cause.
+	if _, own := err.(*temporal.ApplicationError); err == nil || own || temporal.IsCanceledError(context.Cause(ctx)) {
+		return err
 	}
 	if err := permanent(err); err != nil {
 		return err

@@ -128,6 +128,8 @@ func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
 		"policy":  {errOwn, time.Second, 2 * time.Second, 2 * time.Second},
 		"wrapped": {&url.Error{Op: "Get", Err: errOwn}, 2 * time.Second, time.Millisecond, 2 * time.Second},
 		"its own": {temporal.NewApplicationErrorWithOptions("no", "Own", temporal.ApplicationErrorOptions{NextRetryDelay: 3 * time.Second}), time.Second, time.Millisecond, 3 * time.Second},
+		// Its NextRetryDelay is lost on the way to the server.
+		"its own, wrapped": {fmt.Errorf("order: %w", temporal.NewApplicationErrorWithOptions("no", "Own", temporal.ApplicationErrorOptions{NextRetryDelay: time.Millisecond})), 2 * time.Second, time.Millisecond, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {

@@ -26,6 +26,7 @@ func startRedis() (*server, error) {
 		return nil, err
 	}
 	cmd := exec.Command(path, "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
+	cmd.SysProcAttr = apart()
 	if err := cmd.Start(); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err

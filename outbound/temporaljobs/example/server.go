@@ -28,7 +28,7 @@ func startServer(ctx context.Context, stderr io.Writer) (*server, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, path, "server", "start-dev", "--ip", "127.0.0.1", "--port", strconv.Itoa(port), "--headless", "--log-level", "error")
-	cmd.Stderr = stderr
+	cmd.Stderr, cmd.SysProcAttr = stderr, apart()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Start(); err != nil {
 		return nil, err
