@@ -67,7 +67,7 @@ func TestATokenInAKeyShowsNowhereInTheServer(t *testing.T) {
 	const token = "sk-live-4242canary"
 	for _, plain := range []bool{false, true} {
 		heard := monitor(t, s)
-		store := redisstore.New(s.Client(t), redisstore.Config{PlainKeys: plain})
+		store := redisstore.New(s.Client(t), redisstore.Config{PlainKeys: plain, Timeout: time.Minute})
 		exercise(t, outbound.Must(outbound.NewSharedBucket(store, "tenant:"+token, outbound.Limit{Capacity: 10, LeakRate: 1})))
 		require.Eventually(t, func() bool { return strings.Count(heard(), "dripfeed:1:") >= 6 }, time.Minute, time.Millisecond)
 		slow := fmt.Sprintf("%s", s.Do(t, "SLOWLOG", "GET", "-1"))

@@ -87,7 +87,7 @@ func TestLimitsThatAreInForceAlreadyChangeNothing(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
-	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), t.Name(), limits...))
+	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), t.Name(), limits...))
 	_, err := b.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)
 	require.NoError(t, b.SetLimits(t.Context(), limits...))

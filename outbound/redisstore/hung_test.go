@@ -48,8 +48,7 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 		a := newAccount(t, rdb, fmt.Sprint("hung:", k))
 		accounts = append(accounts, a)
 		buckets = append(buckets, a.bucket(t, s))
-		_, err := buckets[k].State(t.Context())
-		require.NoError(t, err)
+		require.Eventually(t, func() bool { _, err := buckets[k].State(t.Context()); return err == nil }, time.Minute, time.Millisecond)
 	}
 	server.Stop(t)
 	var ready, done sync.WaitGroup

@@ -39,7 +39,7 @@ func TestGarbageInALogNeitherOpensNorShutsABucket(t *testing.T) {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				s := start(t)
-				_, fields := filled(t, s, redisstore.New(s.rdb, redisstore.Config{}), "first", limit)
+				_, fields := filled(t, s, redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute}), "first", limit)
 				if name == "window" {
 					require.Len(t, fields["g0"], 3*32)
 				}
@@ -101,7 +101,7 @@ func TestAShorterFixedWindowForgetsNoCall(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
 		s := start(t)
-		store := redisstore.New(s.rdb, redisstore.Config{})
+		store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
 		b := outbound.Must(outbound.NewSharedBucket(store, "key", outbound.FixedWindow(100, time.Hour)))
 		calls := func(n float64) error { _, err := b.Acquire(t.Context(), outbound.Cost{n}); return err }
 		require.NoError(t, calls(1), kind)
@@ -183,7 +183,7 @@ func TestARequestByLeakyLimitsTellsOfNoKinds(t *testing.T) {
 			continue
 		}
 		clear(heads)
-		_, err := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), fmt.Sprint(n), limits...)).Acquire(t.Context(), outbound.Cost{1, 1})
+		_, err := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{Timeout: time.Minute}), fmt.Sprint(n), limits...)).Acquire(t.Context(), outbound.Cost{1, 1})
 		require.NoError(t, err)
 		for head := range heads {
 			require.Equal(t, map[int]int{1: 48 + 24, 2: 48 + 48, 3: 48 + 72 + 48 + 32}[n], head)

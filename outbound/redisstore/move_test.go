@@ -18,7 +18,7 @@ func TestABookingMovesToNoLaterPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)
-			store := redisstore.New(s.rdb, redisstore.Config{})
+			store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
 			limits := []leak.Limit{{Kind: leak.Moving, Capacity: 3, Rate: 1.5, Window: 2 * time.Second}}
 			ask := func(key string, op leak.Op) leak.Reply {
 				op.Limits, op.Action, op.Wait = limits, leak.Book, time.Minute

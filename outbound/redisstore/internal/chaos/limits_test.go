@@ -189,7 +189,7 @@ func TestAnotherFormatsKeysAreNotTouched(t *testing.T) {
 	}
 	before := dump()
 	told := make(chan redisstore.Event, 100)
-	s := redisstore.New(client, redisstore.Config{Observe: func(e redisstore.Event) { told <- e }})
+	s := redisstore.New(client, redisstore.Config{Timeout: time.Minute, Observe: func(e redisstore.Event) { told <- e }})
 	b, err := outbound.NewSharedBucket(s, "bucket", counter)
 	require.NoError(t, err)
 	for range 10 {
