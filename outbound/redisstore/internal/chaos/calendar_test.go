@@ -29,7 +29,7 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 	// a second. A worker that has just come asks at once.
 	full := func() {
 		t.Helper()
-		m := f.add(server.Client(t), role{bare: true})
+		m := f.add(server.Client(t), role{bare: true, timeout: time.Minute})
 		eventually(t, "the hour is full", func() bool {
 			states, err := m.bucket.States(t.Context())
 			require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 		})
 	}
 	for range 3 {
-		f.add(server.Client(t), role{bare: true})
+		f.add(server.Client(t), role{bare: true, timeout: time.Minute})
 	}
 	f.goesOn(n / 4)
 	set(-leak.Slack) // from here on calls are of both hours

@@ -32,7 +32,7 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 		{{Capacity: 5, LeakRate: 200}, outbound.Window(25, 250*time.Millisecond)},
 	}
 	fs := newFleets(t, changes[0][:]...)
-	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute})
 	fs.goesOn(20)
 	begun, ended := make([][]time.Time, len(fs)), make([][]time.Time, len(fs))
 	for i, limits := range changes {
@@ -94,7 +94,7 @@ func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 	server := redistest.Start(t)
 	fs := newFleets(t, outbound.Limit{Capacity: 20, LeakRate: 50}, window)
 	stricter := []outbound.Limit{{Capacity: 20, LeakRate: 45}, outbound.Window(18, 220*time.Millisecond)}
-	fs.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	fs.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute})
 	fs.goesOn(30)
 	for i := range 10 {
 		fs.run(d.between(20*time.Millisecond, 100*time.Millisecond))
@@ -118,8 +118,8 @@ func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 	fs := newFleets(t, leaky, window)
 	stricter := []outbound.Limit{{Capacity: 4, LeakRate: 40}, outbound.Window(30, 500*time.Millisecond)}
 	for i, f := range fs {
-		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
-		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{limits: stricter[i : i+1]})
+		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute})
+		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute, limits: stricter[i : i+1]})
 	}
 	eventually(t, "each worker calls", func() bool {
 		return !slices.ContainsFunc(slices.Concat(fs[0].members, fs[1].members), func(m *member) bool { return m.calls.Len() < 5 })
