@@ -22,7 +22,7 @@ func TestTheExamWhereAServerHangs(t *testing.T) {
 		way := redistest.NewProxy(t, server.Addr())
 		rdb := redis.NewClient(&redis.Options{Addr: way.Addr()})
 		t.Cleanup(func() { _ = rdb.Close() })
-		s := redisstore.New(rdb, redisstore.Config{Timeout: 1500 * time.Millisecond})
+		s := redisstore.New(rdb, redisstore.Config{Timeout: 4 * time.Second})
 		mu.Lock()
 		defer mu.Unlock()
 		ways[s] = way
