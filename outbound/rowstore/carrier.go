@@ -96,8 +96,9 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 	swaps := make([]Swap, len(todo))
 	for i := range todo {
 		s := todo[i].State.(*step)
-		swaps[i] = s.swap()
-		s.sent.Add(1)
+		if swaps[i] = s.swap(); !s.send() {
+			swaps[i].New = nil
+		}
 	}
 	if err := c.rows.Swap(ctx, swaps); err != nil {
 		return err
@@ -111,7 +112,7 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 			continue
 		}
 		s := a.State.(*step)
-		fill(a, s.swapped(sw, s.sent.Load() > 1), sw.Clock)
+		fill(a, s.swapped(sw), sw.Clock)
 	}
 	return nil
 }
@@ -172,10 +173,10 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	if n.busy {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)
 		a.Key.Apart = true
-		if a.Err = errBusy; s.doubts() { // the attempt before may be what has locked it
-			return engine.Later
+		if a.Err = errBusy; s.end() {
+			return engine.Anew
 		}
-		return engine.Anew
+		return engine.Later // the attempt before may be what has locked it
 	}
 	k.pause = 0
 	if m := n.made; m != nil {
@@ -188,13 +189,17 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		}
 		return engine.Done
 	}
+	if n.late {
+		if a.Err = errLate; !s.end() && a.Now < s.at { // the attempt beside it may come in time
+			a.Key.Apart = true
+			return engine.Later
+		}
+	}
 	a.Loss = k.see(n.row, c.worker, a.Now)
 	switch {
 	case n.lost:
 		a.Err = errUnknown
 		return engine.Failed
-	case n.late:
-		a.Err = errLate
 	case n.race:
 		a.Err = errRace
 		k.races++
@@ -203,16 +208,9 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Anew
 }
 
-// doubts reports whether an attempt before the last may have been carried out.
-func (s *step) doubts() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent.Load() > 1 && s.made.bytes != nil || len(s.tries) > 0
-}
-
 // Away implements [engine.Carrier].
 func (c *carrier) Away(cause error) error {
-	if errors.Is(cause, leak.ErrAway) || cause == errBusy { // a row is locked, and the database is there
+	if errors.Is(cause, leak.ErrAway) || cause == errBusy || cause == errLate { // the database is there
 		return cause
 	}
 	return &awayError{cause}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
@@ -21,11 +20,12 @@ type step struct {
 	lock bool // the step computes once it has locked the row
 	made made // what it makes of the row as it was last seen, if it does not lock
 	at   time.Duration
-	sent atomic.Int32 // attempts
 
 	pause time.Duration // of an attempt that finds the row locked
 
 	mu    sync.Mutex
+	sent  int     // attempts at its swap
+	ended bool    // its operations go with another step, so that no attempt writes from now on
 	tries []*made // by attempts that have locked the row; each may have been written
 }
 
@@ -75,6 +75,34 @@ func random() uint64 {
 	}
 }
 
+// send reports whether an attempt may still write the row. The engine begins an attempt beside the first, which may
+// wait for its turn until the first has ended the step.
+func (s *step) send() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.sent++
+	return true
+}
+
+// end ends a step whose last attempt has written nothing, and reports whether it has: not if an attempt before, or beside
+// it, may be carried out.
+func (s *step) end() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = (s.sent <= 1 || s.made.bytes == nil) && len(s.tries) == 0
+	return s.ended
+}
+
+// again reports whether its swap was sent more than once.
+func (s *step) again() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent > 1
+}
+
 // note is what an attempt has found.
 type note struct {
 	row  *row  // as it is now
@@ -95,8 +123,8 @@ func (s *step) swap() Swap {
 	return sw
 }
 
-// swapped returns what a swap has come to. again says that this was not the only attempt.
-func (s *step) swapped(sw *Swap, again bool) *note {
+// swapped returns what a swap has come to.
+func (s *step) swapped(sw *Swap) *note {
 	n := &note{busy: sw.Busy}
 	switch {
 	case s.was == nil:
@@ -117,7 +145,7 @@ func (s *step) swapped(sw *Swap, again bool) *note {
 	if ok && s.isOf(number) && s.made.bytes != nil {
 		n.made = &s.made
 	}
-	n.lost = again && !ok && s.made.bytes != nil && n.row.full()
+	n.lost = s.again() && !ok && s.made.bytes != nil && n.row.full()
 	return n
 }
 

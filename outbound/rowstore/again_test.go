@@ -1,0 +1,128 @@
+package rowstore
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// oneRow is a table of one row. Its calls of Swap take as long as before says.
+type oneRow struct {
+	mu     sync.Mutex // protects the fields below
+	row    Row
+	ahead  time.Duration // of its clock
+	busy   bool
+	calls  int
+	before func(call int)
+}
+
+func (o *oneRow) Swap(_ context.Context, swaps []Swap) error {
+	var before func()
+	o.set(func() { o.calls++; call, wait := o.calls, o.before; before = func() { wait(call) } })
+	before()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := &swaps[0]
+	s.Clock = time.Duration(time.Now().UnixNano()) + o.ahead
+	if s.New != nil && o.row.Token == s.Old && s.InTime() {
+		if s.Busy = o.busy; !s.Busy {
+			o.row, s.Done = Row{Token: s.Token, Bytes: s.New}, true
+		}
+	}
+	s.Row = o.row
+	return nil
+}
+
+// set changes the row.
+func (o *oneRow) set(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+}
+
+// level makes the row a bucket with one call, makes another one while before says what the rows do, and returns
+// the level then.
+func (o *oneRow) level(t *testing.T, calls int, before func(c *carrier, call int)) float64 {
+	t.Helper()
+	o.before = func(int) {}
+	c := newCarrier(o, &Config{})
+	c.slots = make(chan struct{}, calls)
+	e := engine.New(engine.Config{Carrier: c, Timeout: time.Second})
+	update := func(costs ...leak.Units) float64 {
+		r, err := e.Update(context.Background(), "key", &leak.Op{
+			Limits: []leak.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: leak.Book, Costs: costs,
+		})
+		require.NoError(t, err)
+		return r.State.Level[0].Level
+	}
+	update(leak.Units{1})
+	o.set(func() { o.calls, o.before = 0, func(call int) { before(c, call) } })
+	update(leak.Units{1})
+	o.set(func() { o.before = func(int) {} })
+	time.Sleep(time.Second) // whoever is under way arrives
+	return update()
+}
+
+// The engine begins a second attempt, which waits for its turn. Meanwhile the first finds the row locked, so that the
+// operation goes with the key's next step: the second attempt must not be carried out any more.
+func TestAnAttemptThatWaitsForItsTurnIsNotSentAfterItsStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(time.Minute)
+		rows := new(oneRow)
+		level := rows.level(t, 1, func(c *carrier, call int) {
+			if call > 1 {
+				return
+			}
+			rows.set(func() { rows.busy = true })
+			time.Sleep(200 * time.Millisecond)
+			go func() { // another key's call has the next turn
+				c.slots <- struct{}{}
+				time.Sleep(50 * time.Millisecond)
+				rows.set(func() { rows.busy = false })
+				<-c.slots
+			}()
+			time.Sleep(100 * time.Millisecond)
+		})
+		require.InDelta(t, 2, level, 0.01)
+	})
+}
+
+// The same where the first attempt finds that its time has not come, because the clock was set back. Then a second one
+// that is under way may still come in time.
+func TestAnAttemptBesideOneWhoseTimeHasNotComeIsNotAnother(t *testing.T) {
+	for name, turns := range map[string]int{"it waits for its turn": 1, "it is under way": 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				defer time.Sleep(time.Minute)
+				rows := new(oneRow)
+				level := rows.level(t, turns, func(c *carrier, call int) {
+					switch {
+					case call == 1:
+						rows.set(func() { rows.ahead = -400 * time.Millisecond })
+						time.Sleep(200 * time.Millisecond)
+						if turns == 1 {
+							go func() {
+								c.slots <- struct{}{}
+								time.Sleep(200 * time.Millisecond)
+								<-c.slots
+							}()
+						}
+						time.Sleep(100 * time.Millisecond)
+					case call == 2 && turns == 2:
+						time.Sleep(250 * time.Millisecond)
+					case call == 3:
+						time.Sleep(300 * time.Millisecond)
+					}
+				})
+				require.InDelta(t, 2, level, 0.01)
+			})
+		})
+	}
+}
