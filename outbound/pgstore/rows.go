@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -34,7 +35,8 @@ func newRows(db *sql.DB, c *Config) *rows {
 	}
 }
 
-// Swap implements [rowstore.Rows] with one call of the function.
+// Swap implements [rowstore.Rows] with one call of the function. It has a Conn for it because a DB sends a query
+// again by itself whose connection was cut, and the store has to know that it was sent again.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	var keys, olds, tokens, times, states, keeps array
 	for i := range swaps {
@@ -46,8 +48,18 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 		states.bytes(s.New)
 		keeps.int(s.Keep.Microseconds())
 	}
-	found, err := r.db.QueryContext(ctx, r.swapSQL, keys.text(), olds.text(), tokens.text(), times.text(), states.text(), keeps.text(), r.durable)
+	conn, err := r.db.Conn(ctx)
 	if err != nil {
+		return r.explain(err)
+	}
+	defer conn.Close()
+	found, err := conn.QueryContext(ctx, r.swapSQL, keys.text(), olds.text(), tokens.text(), times.text(), states.text(), keeps.text(), r.durable)
+	if err != nil {
+		if _ = conn.Close(); errors.Is(err, driver.ErrBadConn) {
+			// If the server has started again, the idle connections are cut, too. Ping opens one, and the next
+			// swap has that.
+			_ = r.db.PingContext(ctx)
+		}
 		return r.explain(err)
 	}
 	defer found.Close()

@@ -1,0 +1,40 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// cut is a driver of a server that cuts each connection instead of a reply. It counts what was asked.
+type cut struct {
+	driver.Conn
+	asked, open int
+}
+
+func (c *cut) Connect(context.Context) (driver.Conn, error) { c.open++; return c, nil }
+func (c *cut) Driver() driver.Driver                        { return nil }
+func (c *cut) Close() error                                 { c.open--; return nil }
+
+func (c *cut) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	c.asked++
+	return nil, driver.ErrBadConn // as lib/pq does, although the server may have carried it out
+}
+
+// The store has to know how often a swap was sent.
+func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
+	server := new(cut)
+	db := sql.OpenDB(server)
+	defer db.Close()
+	rows := newRows(db, &Config{})
+	require.ErrorIs(t, rows.Swap(context.Background(), []rowstore.Swap{{Key: []byte("key")}}), outbound.ErrAway)
+	require.Equal(t, 1, server.asked)
+	require.Equal(t, 1, server.open, "a connection for the next swap")
+	require.Zero(t, db.Stats().InUse)
+}
