@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -27,6 +28,9 @@ func (r *rows) explain(err error) error {
 	if err == nil {
 		return nil
 	}
+	if notURL(err) {
+		return fmt.Errorf("pgstore: %w", errNotURL)
+	}
 	switch state := stateOf(err); {
 	case state == "" && err.Error() == "sql: database is closed": // database/sql has no value for it
 		return fmt.Errorf("pgstore: %w", err)
@@ -39,6 +43,15 @@ func (r *rows) explain(err error) error {
 	default:
 		return fmt.Errorf("pgstore: %w", err)
 	}
+}
+
+// errNotURL takes the place of an error whose words are the data source name, or a part of it. That may hold a password.
+var errNotURL = errors.New("the data source name is no URL that can be parsed")
+
+// notURL reports whether a driver could not parse the URL of the database. No wait cures that.
+func notURL(err error) bool {
+	var parse *url.Error
+	return errors.As(err, &parse) && parse.Op == "parse"
 }
 
 // transient reports whether a wait may cure the error of a SQLSTATE.

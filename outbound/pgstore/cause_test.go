@@ -3,13 +3,16 @@ package pgstore
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // failure is an error as the drivers make them.
@@ -37,4 +40,29 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 	require.NotErrorIs(t, r.explain(errors.New("sql: database is closed")), outbound.ErrAway)
 	require.ErrorContains(t, r.explain(failure("42P01")), "Migrate")
 	require.NoError(t, r.explain(nil))
+}
+
+// misspelled is a driver whose DSN cannot be parsed.
+type misspelled struct{}
+
+func (misspelled) Driver() driver.Driver { return nil }
+
+func (misspelled) Connect(context.Context) (driver.Conn, error) {
+	_, err := url.Parse("postgres://u:p%ss@h/db")
+	return nil, fmt.Errorf("wrapped: %w", err)
+}
+
+// The errors of lib/pq tell the whole DSN if it is no URL.
+func TestAURLThatIsNoneIsNotTold(t *testing.T) {
+	db := sql.OpenDB(misspelled{})
+	defer db.Close()
+	s := New(db, Config{})
+	_, err := s.Update(context.Background(), "key", &leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1}}})
+	for _, err := range []error{err, Migrate(context.Background(), db, Config{})} {
+		require.ErrorContains(t, err, "no URL")
+		require.NotContains(t, err.Error(), "%ss")
+		require.NotErrorIs(t, err, outbound.ErrAway)
+		require.False(t, errors.As(err, new(*url.Error)))
+	}
+	require.NotContains(t, fmt.Sprintf("%+v", s.Stats()), "%ss")
 }

@@ -73,6 +73,9 @@ func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 		return errNoDB
 	}
 	if err := migrate(ctx, db, c); err != nil {
+		if notURL(err) {
+			err = errNotURL
+		}
 		return fmt.Errorf("pgstore: migrate: %w", err)
 	}
 	return nil
