@@ -126,3 +126,19 @@ func TestAnAttemptBesideOneWhoseTimeHasNotComeIsNotAnother(t *testing.T) {
 		})
 	}
 }
+
+// A step that locks its row tries as often as its time allows. The reply is that of the try which was written.
+func TestTheReplyOfALockedStepIsThatOfTheTryThatWasWritten(t *testing.T) {
+	for _, lost := range []int{0, 1, 255, 256, 257, 600} {
+		op := leak.Op{Limits: []leak.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: leak.Book, Costs: []leak.Units{{1}}}
+		s := &step{carrier: &carrier{worker: 1}, trip: &engine.Trip{Op: op, Seq: 7}}
+		row := Row{Token: 1, Bytes: (&row{}).append(nil)}
+		var last Swap
+		for try := range lost + 1 {
+			last = Swap{Row: row, Clock: time.Hour + time.Duration(try)*time.Second}
+			require.NotNil(t, s.locked(context.Background(), &last).made)
+		}
+		n := s.locked(context.Background(), &Swap{Row: Row{Token: last.Token, Bytes: last.New}, Clock: 2 * time.Hour})
+		require.Equal(t, last.New, n.made.bytes, "after %d tries that were not written", lost)
+	}
+}

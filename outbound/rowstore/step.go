@@ -59,7 +59,10 @@ func (s *step) make(was *row, now time.Duration, try int) *made {
 const forLong = 100 * 365 * 24 * time.Hour
 
 // numberOf returns the number of a step on record. Later steps of a worker have higher ones.
-func numberOf(t *engine.Trip, try int) uint64 { return uint64(t.Seq)<<8 | uint64(try&0xff) }
+func numberOf(t *engine.Trip, try int) uint64 { return uint64(t.Seq)<<8 | uint64(try&lastTry) }
+
+// lastTry is the last number of a try.
+const lastTry = 0xff
 
 // isOf reports whether a number on record is of this step.
 func (s *step) isOf(number uint64) bool { return number>>8 == uint64(s.trip.Seq) }
@@ -162,13 +165,16 @@ func (s *step) locked(ctx context.Context, sw *Swap) *note {
 	}
 	number, ok := n.row.number(s.worker)
 	if ok && s.isOf(number) { // an attempt before was carried out
-		if i := int(number & 0xff); i < len(s.tries) {
+		if i := int(number & lastTry); i < len(s.tries) {
 			n.made = s.tries[i]
 			return n
 		}
 	}
 	if n.lost = len(s.tries) > 0 && !ok && n.row.full(); n.lost {
 		return n
+	}
+	if len(s.tries) > lastTry {
+		s.tries = s.tries[:0] // the row is locked and has no record of them, so that none of them can be written any more
 	}
 	m := s.make(n.row, sw.Clock, len(s.tries))
 	s.tries = append(s.tries, m)
