@@ -66,8 +66,9 @@ func (c Config) SQLDown() string {
 }
 
 // Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
-// start. The role needs the right to create in the schema, and has to own what is there already.
-// If there is no such schema, it needs the right to create one.
+// start. It waits for its turn until ctx ends. The Migrate of a process that stops for 5 s in its
+// midst fails, so that the others go on. The role needs the right to create in the schema, and has
+// to own what is there already. If there is no such schema, it needs the right to create one.
 func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 	if db == nil {
 		return errNoDB
@@ -88,8 +89,8 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	// Without the lock, processes that create the same thing at the same time fail. Its number
-	// is any.
-	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(7236287415936842597)"); err != nil {
+	// is any. The server ends the transaction of a process that stops while it has the lock.
+	if _, err := tx.ExecContext(ctx, "SELECT set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(7236287415936842597)"); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, c.SQL()); err != nil {

@@ -69,3 +69,23 @@ func TestMigrateLocksNoTableThatIsThere(t *testing.T) {
 	require.NoError(t, pgstore.Migrate(ctx, x.open(t, "", nil), x.config))
 	require.NoError(t, tx.Rollback())
 }
+
+// A process that stops in the middle of Migrate, or is cut off, does not keep the others from starting.
+func TestMigrateWaitsForNoProcessThatHasStopped(t *testing.T) {
+	s := theServer(t)
+	c := pgstore.Config{Schema: fmt.Sprintf("stopped_%x", time.Now().UnixNano())}
+	line := newProxy(t, s)
+	line.set(faults{way: 300 * time.Millisecond})
+	db := line.in(s).open(t, "", nil)
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- pgstore.Migrate(ctx, db, c) }()
+	require.Eventually(t, func() bool {
+		return s.one(t, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") > 0
+	}, patience, 10*time.Millisecond)
+	line.set(faults{hang: true})
+	require.NoError(t, pgstore.Migrate(ctx, s.open(t, "", nil), c))
+	line.set(faults{})
+	require.Error(t, <-stopped, "its transaction was ended")
+}
