@@ -58,7 +58,12 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 
 // probe sends the store a look that nobody waits for.
 func (sh *shard) probe(q *keyQueue, op *leak.Op) {
-	sh.push(q, &pendingOp{op: &leak.Op{Limits: op.Limits, Periods: op.Periods, Stamp: op.Stamp}, queue: q, gone: true})
+	sh.pushOwn(q, &leak.Op{Limits: op.Limits, Periods: op.Periods, Stamp: op.Stamp})
+}
+
+// pushOwn queues an operation of the engine's own, that nobody waits for.
+func (sh *shard) pushOwn(q *keyQueue, op *leak.Op) {
+	sh.push(q, &pendingOp{op: op, queue: q, until: time.Now().Add(sh.config.Timeout), gone: true})
 }
 
 func (sh *shard) push(q *keyQueue, w *pendingOp) {

@@ -153,7 +153,7 @@ func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
 	op := &leak.Op{Limits: t.Op.Limits, Periods: t.Op.Periods, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.push(t.queue, &pendingOp{op: op, queue: t.queue, gone: true})
+	sh.pushOwn(t.queue, op)
 }
 
 // stale ends a trip by limits that are not in force. The store has done nothing, and the
@@ -185,6 +185,9 @@ func (sh *shard) anew(a *Attempt) outcome {
 	for _, w := range t.ops {
 		if w.gone && w.tells && !w.reported {
 			sh.lose(q, errUntold)
+		}
+		if w.gone && q.caused.After(w.until) { // nobody else ends the engine's own operations
+			w.op = nil
 		}
 		w.packed = w.reported
 	}

@@ -15,7 +15,7 @@ type pendingOp struct {
 	charges []leak.Charge
 	err     error
 
-	until  time.Time // time at which its caller has waited for too long
+	until  time.Time // time at which its caller has waited for too long, or the engine gives up an operation of its own
 	before *pendingOp
 	after  *pendingOp // neighbours in the shard's list
 
