@@ -142,3 +142,19 @@ func TestTheReplyOfALockedStepIsThatOfTheTryThatWasWritten(t *testing.T) {
 		require.Equal(t, last.New, n.made.bytes, "after %d tries that were not written", lost)
 	}
 }
+
+// A key that waits in vain for its turn to lock a row has not asked the rows.
+func TestAWaitForTheTurnToLockIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCarrier(new(oneRow), &Config{})
+		for range maxLocks {
+			c.locks <- struct{}{}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		var a engine.Attempt
+		c.lock(ctx, &a)
+		require.True(t, a.Unasked)
+		require.True(t, a.Note.(*note).busy)
+	})
+}

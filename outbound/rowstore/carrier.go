@@ -121,7 +121,7 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 	leave, ok := c.enterLocks(ctx)
 	if !ok {
-		a.Note = &note{busy: true}
+		a.Note, a.Unasked = &note{busy: true}, true
 		return
 	}
 	defer leave()

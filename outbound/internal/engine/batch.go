@@ -210,9 +210,12 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			failed, calm = true, true
 			of.failed(a.Err)
 		default:
-			p.refused(v, a.Err, sent)
+			asked := v != Unasked && !a.Unasked
+			if asked {
+				p.refused(v, a.Err, sent)
+			}
 			of.ended(a.Trip)
-			if v != Unasked {
+			if asked {
 				sh.counts.trip(a.Arrived.Sub(b.began))
 			}
 			if a.Now != 0 {

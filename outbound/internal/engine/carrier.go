@@ -102,6 +102,8 @@ type Attempt struct {
 	Loss error
 	// Err is why there is no reply.
 	Err error
+	// Unasked says that no store was asked, though the verdict is Anew.
+	Unasked bool
 	// Note is the carrier's, for Take.
 	Note any
 

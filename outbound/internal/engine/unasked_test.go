@@ -1,0 +1,57 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// idling is a carrier of a server that is silent. It asks nobody for the key "idle".
+type idling struct{}
+
+func (idling) Compose(*engine.Trip) {}
+
+func (idling) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt) {
+	for i := range todo {
+		if a := &todo[i]; a.Key.Bucket == "idle" {
+			time.Sleep(10 * time.Millisecond)
+			a.Unasked, a.Err = true, errRace
+		} else {
+			<-ctx.Done()
+			a.Err = ctx.Err()
+		}
+	}
+}
+
+func (idling) Take(a *engine.Attempt) engine.Verdict {
+	if a.Key.Apart = a.Unasked; a.Unasked {
+		return engine.Anew
+	}
+	return engine.Later
+}
+
+func (idling) Away(cause error) error { return errors.Join(leak.ErrAway, cause) }
+
+// An attempt that has asked nobody does not tell that a server which was away is back.
+func TestAnAttemptThatAsksNobodyEndsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told []engine.Kind
+		e := engine.New(engine.Config{Carrier: idling{}, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		_, err := e.Update(context.Background(), "key", calls(1))
+		require.ErrorIs(t, err, leak.ErrAway)
+		time.Sleep(time.Second)
+		_, err = e.Update(context.Background(), "idle", calls(1))
+		require.Error(t, err)
+		synctest.Wait()
+		require.Equal(t, []engine.Kind{engine.Away}, told)
+		require.Len(t, e.Stats().Outages, 1)
+		require.Zero(t, e.Stats().Trips.Count)
+	})
+}
