@@ -43,7 +43,8 @@
 // refusal and a look write nothing. Where several workers write the same row in turn, a decision takes
 // two trips: one finds the row written, and one writes it. Where they all write it at the same time,
 // each locks it, which takes three. But for one in a minute, all writes of a row are HOT, so that a
-// busy bucket needs no vacuum.
+// busy bucket needs no vacuum. Those of a row of more than 4 kB, as of four to six full windows, are not: a page
+// has no room for two versions of it.
 //
 // With one worker on the server's machine a decision took two to three times as long as an upsert of
 // one number, which is the least that it can be. With 64 callers of a key, and more, there were 4 to
@@ -81,8 +82,8 @@
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON dripfeed_buckets TO worker;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may, as PostgreSQL comes
 //
-// A row takes less than 200 bytes for one limit and a few workers. Rows that have expired go as new
-// ones come, two for each.
+// A row takes less than 200 bytes for one leaky limit and a few workers, and 0.8 to 1.3 kB more for
+// each window that is full. Rows that have expired go as new ones come, two for each.
 //
 // # The files
 //

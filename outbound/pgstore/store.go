@@ -10,9 +10,11 @@ import (
 )
 
 // Config is how a store uses its database. The zero value works. Two programs share buckets if
-// their Schema, Table and PlainKeys are the same.
+// their Schema, Table and PlainKeys are the same. With Schema "" the search_path of their roles has
+// to begin with the same schema, too: as PostgreSQL comes, a role whose own schema exists has that first.
 type Config struct {
-	// Schema is the schema of the table, and Migrate makes it. "": the first of the search_path.
+	// Schema is the schema of the table, and Migrate makes it. "": the first of the role's
+	// search_path that exists.
 	Schema string
 	// Table is the name of the table; the names of its index and functions begin with it.
 	// "": dripfeed_buckets.

@@ -29,7 +29,9 @@
 //
 // Rows have a clock, which is the Unix time. A worker estimates it, and always a little low. The
 // rows refuse a swap whose time is after their clock, or more than a second before it. So neither
-// a wrong estimate nor a write that comes late counts. The clocks of the workers do not matter.
+// a wrong estimate nor a write that comes late counts. The clocks of the workers do not matter. That of
+// the rows does: if somebody sets it forward, or a database takes over whose clock is ahead, buckets leak
+// for time that has not passed, and up to one Capacity more goes out. If it is set back, nothing more does.
 //
 // # When the rows are away
 //

@@ -45,8 +45,9 @@ const (
 	EventDenied = EventKind(engine.Denial)
 	// EventDataLoss is a database that has lost a bucket, or the latest charges to it. Each loss
 	// may let up to one Capacity more out than the limits allow. Err says which of these it was.
-	// Each worker that has used the bucket while its row should have lasted tells it, at most
-	// once a minute for each key. A row that has expired, with nothing in it, is no loss.
+	// Each worker that remembers the bucket when it uses it again tells it, at most once a minute for
+	// each key: it forgets one that it has not used for a minute if it uses new keys, and for 10 minutes
+	// if not. A row that has expired, with nothing in it, is no loss.
 	EventDataLoss = EventKind(engine.DataLoss)
 )
 
