@@ -43,18 +43,18 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 }
 
 // misspelled is a driver whose DSN cannot be parsed.
-type misspelled struct{}
+type misspelled string
 
 func (misspelled) Driver() driver.Driver { return nil }
 
-func (misspelled) Connect(context.Context) (driver.Conn, error) {
-	_, err := url.Parse("postgres://u:p%ss@h/db")
+func (m misspelled) Connect(context.Context) (driver.Conn, error) {
+	_, err := url.Parse(string(m))
 	return nil, fmt.Errorf("wrapped: %w", err)
 }
 
 // The errors of lib/pq tell the whole DSN if it is no URL.
 func TestAURLThatIsNoneIsNotTold(t *testing.T) {
-	db := sql.OpenDB(misspelled{})
+	db := sql.OpenDB(misspelled("postgres://u:p%ss@h/db"))
 	defer db.Close()
 	s := New(db, Config{})
 	_, err := s.Update(context.Background(), "key", &leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1}}})
