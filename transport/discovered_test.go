@@ -85,6 +85,26 @@ func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
 	})
 }
 
+// A name counts for the host that the program asks, wherever Base sends the request.
+func TestANameCountsBehindAGateway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, keys := hourly()
+		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+			req = req.Clone(req.Context())
+			req.URL.Host = "10.0.0.1:8080"
+			return answer(200, nil, "X-Bucket", "ab")(req)
+		})}
+		for range 2 {
+			if err := fetch(t, rt, "https://api.test/a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, want := keys(), []string{"api.test a", "api.test=ab"}; !slices.Equal(got, want) {
+			t.Errorf("limiters %q, want %q", got, want)
+		}
+	})
+}
+
 // A request that the second limiter refuses costs the first one nothing.
 func TestARequestThatItsNamesLimiterRefusesIsNotChargedToItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

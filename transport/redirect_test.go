@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net/http"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 		header []string
 		byHost bool
 		nobody bool // Base does not set the response's Request
+		gate   bool // Base sends clones to a gateway
 		held   bool
 	}{
 		"refused by the API itself":         {status: 429, header: refusal, held: true},
@@ -31,6 +33,8 @@ func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 		"within another host":               {hops: []string{evil + "/", "/again"}, status: 429, header: refusal},
 		"within the API":                    {hops: []string{"/again"}, status: 429, header: refusal, held: true},
 		"within the API that tells of none": {hops: []string{"/again"}, status: 429, header: refusal, nobody: true, held: true},
+		"within the API by a gateway":       {hops: []string{"/again"}, status: 429, header: refusal, gate: true, held: true},
+		"refused by another one, gateway":   {hops: []string{evil + "/"}, status: 429, header: refusal, gate: true},
 		"by another spelling of its host":   {hops: []string{"https://API.test:443/"}, status: 429, header: refusal, held: true},
 		"away and back":                     {hops: []string{evil + "/", api + "/end"}, status: 429, header: refusal, held: true},
 		"each host has a limiter":           {hops: []string{evil + "/"}, status: 429, header: refusal, byHost: true},
@@ -45,6 +49,10 @@ func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 						return outbound.Cost{50}, resp.StatusCode != http.StatusFound
 					},
 					Base: base(func(req *http.Request) (resp *http.Response, err error) {
+						if c.gate {
+							req = req.Clone(req.Context())
+							req.URL.Host = "10.0.0." + strconv.Itoa(at+1) + ":8080"
+						}
 						if at < len(c.hops) {
 							at++
 							resp, err = answer(http.StatusFound, http.NoBody, "Location", c.hops[at-1])(req)
@@ -102,4 +110,23 @@ func TestASuccessOfAnotherHostIsNoSuccessOfTheAPI(t *testing.T) {
 			t.Errorf("held for %v at speed %v, want the double at full speed", s.HeldFor, s.Speed)
 		}
 	})
+}
+
+// A Base that follows redirects itself says in the response's Request where they ended.
+func TestTheEndOfTheRedirectsThatBaseFollowsIsKept(t *testing.T) {
+	client := &http.Client{Transport: base(func(req *http.Request) (*http.Response, error) {
+		if req.URL.Path != "/end" {
+			return answer(http.StatusFound, http.NoBody, "Location", "/end")(req)
+		}
+		return answer(200, nil)(req)
+	})}
+	rt := &Transport{Base: base(func(req *http.Request) (*http.Response, error) { return client.Do(req) }), Limiter: pool()}
+	resp, err := rt.RoundTrip(newRequest(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeResponse(resp)
+	if got := resp.Request.URL.Path; got != "/end" {
+		t.Errorf("the response is of %q, want /end", got)
+	}
 }

@@ -209,7 +209,10 @@ func (t *Transport) send(req *http.Request, sent *bool) (*http.Response, error) 
 		return nil, err
 	case resp == nil:
 		return nil, errNoResponse
-	case resp.Request == nil: // fakes leave it out; leftHost needs it after a redirect
+	case resp.Request == nil || resp.Request.Response == req.Response:
+		// A fake leaves it out, and a gateway's clone has another URL. Whoever reads the
+		// response, and leftHost after a redirect, needs the request that was asked. A Base
+		// that follows redirects itself says where they ended.
 		resp.Request = req
 	}
 	return resp, nil
