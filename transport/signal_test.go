@@ -177,6 +177,36 @@ func TestAWrongClockOfTheAPIDoesNotMatter(t *testing.T) {
 	}
 }
 
+// What OnResponse says of the answer does not turn Used off.
+func TestUsedSettlesACallThatOnResponseHasJudged(t *testing.T) {
+	for name, judge := range map[string]func(*outbound.Permit){
+		"none":    func(p *outbound.Permit) { p.Answered(outbound.Answer{Kind: outbound.AnswerNone}) },
+		"hold":    func(p *outbound.Permit) { p.Hold(time.Second) },
+		"refused": func(p *outbound.Permit) { p.Refused(time.Second) },
+		"done":    (*outbound.Permit).Done,
+	} {
+		for _, redirected := range []bool{false, true} {
+			r, req := new(recorder), newRequest(t, nil)
+			if redirected {
+				req.Response = &http.Response{Request: newRequest(t, nil)}
+				req.Response.Request.URL.Host = "elsewhere.test"
+			}
+			resp, err := (&Transport{
+				Base: answer(429, nil), Limiter: r,
+				OnResponse: func(_ *http.Response, p *outbound.Permit) { judge(p) },
+				Used:       func(*http.Response) (outbound.Cost, bool) { return outbound.Cost{50}, true },
+			}).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeResponse(resp)
+			if heard := r.heard(); strings.Contains(heard, "settle 50") == redirected {
+				t.Errorf("%s (redirected: %v): heard %q", name, redirected, heard)
+			}
+		}
+	}
+}
+
 // A 304 is free, and its units come back for other calls.
 func TestAnAnswerSettlesTheUnitsThatItsCallUsed(t *testing.T) {
 	used := func(resp *http.Response) (outbound.Cost, bool) {

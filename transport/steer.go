@@ -72,10 +72,17 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool
 	if !success && !before.refused {
 		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})
 	}
-	if t.Used != nil && !redirected {
-		if used, ok := t.Used(resp); ok {
-			c.Settle(used)
-		}
+	t.settle(resp, redirected, c)
+}
+
+// settle tells the call what it has cost, if Used knows. What another host says of that has
+// nothing to do with this limiter.
+func (t *Transport) settle(resp *http.Response, redirected bool, c outbound.Call) {
+	if t.Used == nil || redirected {
+		return
+	}
+	if used, ok := t.Used(resp); ok {
+		c.Settle(used)
 	}
 }
 

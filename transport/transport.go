@@ -48,7 +48,8 @@ type Transport struct {
 	// headers say, and with all. nil: nothing is called.
 	OnSignal func(*http.Response, *profile.Signal)
 	// Used returns what a call has really cost, such as nothing for a 304, and whether that
-	// is known by its response's headers. The transport settles the call with it. Where only
+	// is known by its response's headers. The transport settles the call with it, unless the
+	// call is settled already, or only a redirect has led to the host that answers. Where only
 	// the body tells, see [AtEnd]. nil: nothing is settled.
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong or malicious
@@ -140,7 +141,9 @@ func (t *Transport) follow(req *http.Request, resp *http.Response, a *attempt, u
 		p := outbound.NewPermit(a)
 		t.OnResponse(resp, &p)
 	}
-	if !a.judged() {
+	if a.judged() {
+		t.settle(resp, redirected, a)
+	} else {
 		t.judge(resp, nil, a, redirected)
 	}
 	if untilEnd {
