@@ -171,18 +171,15 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 		case unit > 0:
 			d = duration(n, unit)
 		case n >= 1e14:
-			return true // microseconds, or no time at all
-		case n >= 1e11:
-			d, absolute = r.until(time.UnixMicro(int64(n * 1e3)))
-		case n >= 1e9:
-			d, absolute = r.until(time.UnixMicro(int64(n * 1e6)))
+			return true // no time at all
 		default:
-			// A number that is too large for a time from now is one since 1970 if the API's
-			// clock shows about the same, as a simulated one may.
-			if d = duration(n, r.unit(n)); d > maxReset {
-				if at := time.UnixMicro(int64(n * 1e6)); between(at, r.clock()) <= maxReset {
-					d, absolute = r.until(at)
-				}
+			at, ok := epoch(n, r.clock)
+			if n < 1e9 { // it may be milliseconds
+				d = duration(n, r.unit(n))
+				ok = ok && d > maxReset
+			}
+			if ok {
+				d, absolute = r.until(at)
 			}
 		}
 	} else if d, ok = goDuration(v); ok {

@@ -58,8 +58,8 @@ type Field struct {
 	Unit   string
 	Kind   Kind
 	Window time.Duration
-	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0: seconds, or the
-	// time since 1970 if the number is as large as one.
+	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0: seconds; a number
+	// of IsReset or IsRetryAfter that is as large as a time since 1970 is one.
 	In time.Duration
 }
 

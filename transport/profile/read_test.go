@@ -93,6 +93,35 @@ func TestCustomFields(t *testing.T) {
 	}
 }
 
+// A profile's field may tell when to come back as a time since 1970.
+func TestAPauseOfAProfileMayBeATime(t *testing.T) {
+	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
+		{Header: "X-Next-Call", Is: profile.IsRetryAfter}, {Header: "X-Pause", Is: profile.IsRetryAfter, In: time.Second}, {Header: "X-Window", Is: profile.IsWindow}, {Header: "X-Max", Is: profile.IsLimit},
+	}}
+	for _, c := range []struct {
+		header, v string
+		want      time.Duration
+	}{
+		{"X-Next-Call", "30", 30 * time.Second},
+		{"X-Next-Call", "1788264060", 61 * time.Second},
+		{"X-Next-Call", "1788264060.5", 61500 * time.Millisecond},
+		{"X-Next-Call", "1788264060000", 61 * time.Second},
+		{"X-Next-Call", "1788263940", 0}, // over
+		{"X-Next-Call", "999999999", 999999999 * time.Second},
+		{"X-Next-Call", "100000000000000", (1 << 31) * time.Second},
+		{"X-Pause", "1788264060", 1788264060 * time.Second},
+		{"Retry-After", "1788264060", 1788264060 * time.Second}, // RFC 9110: seconds
+	} {
+		if s := p.Read(answer(429, c.header, c.v), now); s.Wait != c.want {
+			t.Errorf("%s: %s is a wait of %v, want %v", c.header, c.v, s.Wait, c.want)
+		}
+	}
+	s := p.Read(answer(200, "X-Max", "9", "X-Window", "1788264060"), now)
+	if all := s.Policies(); len(all) != 1 || all[0].Window != 1788264060*time.Second {
+		t.Errorf("%+v", all)
+	}
+}
+
 func TestCustomRefusalsAndReasons(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {

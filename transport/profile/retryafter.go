@@ -15,7 +15,7 @@ func (r *reader) retryAfter() {
 	for _, n := range [...]int{hRetryAfter, hXRetryAfter} {
 		for _, v := range r.known(n) {
 			if v, ok := r.take(v); ok {
-				r.delays(v, 0)
+				r.delays(v, time.Second)
 			}
 		}
 	}
@@ -81,18 +81,21 @@ func (r *reader) offer(v string, unit time.Duration) bool {
 	return ok
 }
 
-// delay reads how long to wait: a number in the given unit, 0: seconds, or a point in time. A
-// time that is over is no wait; the second that Wait adds for rounding is not added to it.
+// delay reads how long to wait: a number in the given unit, or a point in time. Without a unit
+// a number is in seconds, or a time since 1970. A time that is over is no wait; the second
+// that Wait adds for rounding is not added to it.
 func delay(v string, unit time.Duration, clock func() time.Time) (d time.Duration, absolute, ok bool) {
-	if n, ok := number(v); ok {
-		if unit <= 0 {
-			unit = time.Second
-		}
+	n, numeric := number(v)
+	if numeric && unit > 0 {
 		return duration(n, unit), false, true
 	}
-	at, ok := timestamp(v)
-	if !ok {
-		return 0, false, false
+	var at time.Time
+	if !numeric {
+		if at, ok = timestamp(v); !ok {
+			return 0, false, false
+		}
+	} else if at, ok = epoch(n, clock); !ok {
+		return duration(n, time.Second), false, true
 	}
 	d = between(clock(), at)
 	return max(0, d), d > 0, true

@@ -70,6 +70,20 @@ var (
 	isoSeconds = [...]string{1: "2006-01-02T15:04:05Z", 3: "2006-01-02T15:04:05-07", 5: "2006-01-02T15:04:05-0700", 6: "2006-01-02T15:04:05-07:00"}
 )
 
+// epoch returns the point in time that a number says: seconds since 1970, or milliseconds. It
+// returns none for a number that may be a time from now. A simulated clock may show times
+// before 2001, whose numbers are less: those count within 40 days of it.
+func epoch(n float64, clock func() time.Time) (at time.Time, ok bool) {
+	switch {
+	case n >= 1e14: // microseconds, or no time at all
+		return at, false
+	case n >= 1e11:
+		return time.UnixMicro(int64(n * 1e3)), true
+	}
+	at = time.UnixMicro(int64(n * 1e6))
+	return at, n >= 1e9 || duration(n, time.Second) > maxReset && between(at, clock()) <= maxReset
+}
+
 // between returns how long it is from one point in time to another, saturated, and negative
 // if that is over.
 func between(from, to time.Time) time.Duration {
