@@ -122,6 +122,23 @@ func TestAPauseOfAProfileMayBeATime(t *testing.T) {
 	}
 }
 
+func TestUntilReadsAllFormsOfAPointInTime(t *testing.T) {
+	for v, want := range map[string]time.Duration{
+		"1788264060": time.Minute, "1788264060.5": 60500 * time.Millisecond, "1788264060000": time.Minute,
+		"2026-09-01T12:01:00Z": time.Minute, "Tue, 01 Sep 2026 12:01:00 GMT": time.Minute,
+		"1788260000": 0, "2026-09-01T11:00:00Z": 0, // over
+		"60": -1, "999999999": -1, "100000000000000": -1, "1m0s": -1, "-1788264060": -1, "soon": -1, "": -1,
+	} {
+		p := &profile.Profile{Name: "mine", Judge: func(r *profile.Response, _ *profile.Signal) {
+			d, ok := r.Until(v)
+			if ok != (want >= 0) || ok && d != want {
+				t.Errorf("until %q: %v %v, want %v", v, d, ok, want)
+			}
+		}}
+		p.Read(answer(429), now)
+	}
+}
+
 func TestCustomRefusalsAndReasons(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {

@@ -63,12 +63,16 @@ func (r *Response) each(f func(path []byte, value func() string), members ...str
 // NaN.
 func Number(v string) (float64, bool) { return number(v) }
 
-// Until reads a point in time, in any of the forms that headers may have, and returns how
-// long it is until then by the API's own clock, at least 0.
+// Until reads a point in time, in any of the forms that headers may have, such as seconds
+// since 1970 or a date, and returns how long it is until then by the API's own clock, at
+// least 0. A number that may be a time from now is no point in time.
 func (r *Response) Until(v string) (time.Duration, bool) {
 	if len(v) > maxValue {
 		return 0, false
 	}
 	at, ok := timestamp(v)
+	if n, numeric := number(v); numeric {
+		at, ok = epoch(n, func() time.Time { return r.clock })
+	}
 	return max(0, between(r.clock, at)), ok
 }
