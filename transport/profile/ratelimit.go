@@ -65,7 +65,8 @@ func isDictionary(lines []string) bool {
 }
 
 // dictionary reads a line of draft 07. It reports whether all its values are integers of 0 or
-// more.
+// more. Of a key that comes twice, RFC 9651 takes the last value; here the one counts by which
+// fewer calls go, as with all other headers, because each line may come from another server.
 func dictionary(v string, p *Policy) bool {
 	if len(v) > maxValue {
 		return true
@@ -80,12 +81,12 @@ func dictionary(v string, p *Policy) bool {
 		}
 		switch it.key {
 		case "limit":
-			p.Limit = float64(it.value.n)
+			p.least(&p.Limit, float64(it.value.n))
 		case "remaining":
-			p.Remaining = float64(it.value.n)
+			p.least(&p.Remaining, float64(it.value.n))
 		case "reset":
 			if d, _ := seconds(it.value); d <= maxReset {
-				p.Reset = d
+				p.Reset = max(p.Reset, d)
 			}
 		}
 	}

@@ -122,6 +122,22 @@ func TestAPauseOfAProfileMayBeATime(t *testing.T) {
 	}
 }
 
+// Each line may come from another server, and the fewest calls go by all of them.
+func TestOfAHeaderThatComesTwiceTheSafeSideCounts(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"draft 07":             {"RateLimit", "limit=9, remaining=0, reset=50", "RateLimit", "limit=10, remaining=9, reset=5"},
+		"draft 07, in a line":  {"RateLimit", "limit=9, remaining=0, reset=50, limit=10, remaining=9, reset=5"},
+		"draft 07, turned":     {"RateLimit", "limit=10, remaining=9, reset=5", "RateLimit", "limit=9, remaining=0, reset=50"},
+		"since draft 08":       {"RateLimit", `"a";r=0;t=50`, "RateLimit", `"a";r=9;t=5`, "RateLimit-Policy", `"a";q=9`, "RateLimit-Policy", `"a";q=10`},
+		"three of no standard": {"X-RateLimit-Limit", "9", "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Remaining", "9", "X-RateLimit-Reset", "50", "X-RateLimit-Reset", "5"},
+	} {
+		s := profile.Generic.Read(answer(200, lines...), now)
+		if all := s.Policies(); len(all) != 1 || all[0].Limit != 9 || all[0].Remaining != 0 || all[0].Reset != 50*time.Second || s.Wait != 50*time.Second {
+			t.Errorf("%s: a wait of %v, %+v", name, s.Wait, all)
+		}
+	}
+}
+
 func TestUntilReadsAllFormsOfAPointInTime(t *testing.T) {
 	for v, want := range map[string]time.Duration{
 		"1788264060": time.Minute, "1788264060.5": 60500 * time.Millisecond, "1788264060000": time.Minute,
