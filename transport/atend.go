@@ -22,9 +22,10 @@ import (
 // So Close reads on if the reader has not met the end: at most 4 KiB, and for at most 100 ms,
 // also of a stream that the program gives up.
 //
-// f is called once, by the goroutine that reads or closes. It is not called if the end is
-// further away than that, if the body fails, or for the connection of a 101 Switching
-// Protocols. f must not keep the tail.
+// f is called once, by the goroutine that reads or closes. Where the Profile looks at the
+// body, that is one of its own: then f may run before RoundTrip has returned, and beside it.
+// f is not called if the end is further away than that, if the body fails, or for the
+// connection of a 101 Switching Protocols. f must not keep the tail.
 func AtEnd(resp *http.Response, n int, f func(tail []byte)) {
 	if resp.Body == nil || n <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return

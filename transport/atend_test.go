@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 func TestAtEndHasTheLastBytesHoweverTheyAreRead(t *testing.T) {
@@ -137,5 +138,29 @@ func TestAtEndSettlesByTheUsageInTheBody(t *testing.T) {
 	trip(t, rt)
 	if got := r.heard(); got != "acquire 1, settle 42, done" {
 		t.Errorf("heard %q", got)
+	}
+}
+
+// A profile that looks at the body may meet its end first, in a goroutine of its own.
+func TestAtEndSettlesOnceWhereTheProfileLooksAtTheBody(t *testing.T) {
+	const text = `{"message": "API rate limit exceeded", "used": 7}`
+	r := new(recorder)
+	var tails []string
+	rt := &Transport{Limiter: r, Profile: profile.GitHub, Base: answer(403, io.NopCloser(strings.NewReader(text)), "Content-Type", "application/json"),
+		OnResponse: func(resp *http.Response, p *outbound.Permit) {
+			resp.ContentLength = int64(len(text))
+			AtEnd(resp, 2, func(tail []byte) {
+				tails = append(tails, string(tail))
+				p.Settle(outbound.Cost{7})
+			})
+		}}
+	resp, err := rt.RoundTrip(newRequest(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(resp.Body)
+	closeResponse(resp)
+	if heard := r.heard(); err != nil || string(got) != text || len(tails) != 1 || tails[0] != "7}" || strings.Count(heard, "settle 7") != 1 {
+		t.Errorf("read %q, %v; tails %q; heard %q", got, err, tails, heard)
 	}
 }
