@@ -29,6 +29,8 @@
 //     which nothing remains, or less than has left since: all wait until its reset. A nearer
 //     reset holds nobody: a program that keeps the limit of a short window comes to its end
 //     just before the reset, and a wait in whole seconds would waste the next window.
+//   - Any other answer with a status of 500 or above, as of a load balancer whose server is
+//     down, is neither a refusal nor a success.
 //   - A response out of a cache says nothing, and is no success either.
 //
 // Some profiles look at the bodies of refusals. A body has 10 ms from its headers on. The

@@ -44,7 +44,7 @@ func (t *Transport) judge(resp *http.Response, permit *outbound.Permit, a *attem
 		}
 	})
 	if call == nil {
-		if !s.Throttled && !s.Cached && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !redirected {
+		if !s.Throttled && !s.Cached && resp.StatusCode < 500 && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !redirected {
 			permit.Done() // in place: it allocates nothing
 			return
 		}
@@ -65,9 +65,9 @@ func onHeap(permit *outbound.Permit) outbound.Call {
 // apply tells the call what the response says and what the call has cost. It takes the
 // Signal by value, because that is on the heap once OnSignal may keep it.
 func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool, before reported, c outbound.Call) {
-	// An answer of a cache or of another host does not show that this limiter's pace is
-	// right, and neither does a refusal that another limiter has to heed.
-	success := !s.Cached && !s.Throttled && !redirected && before == reported{}
+	// An answer of a cache, of another host or for a server that is down does not show that
+	// this limiter's pace is right, and neither does a refusal that another limiter has to heed.
+	success := !s.Cached && !s.Throttled && !redirected && resp.StatusCode < 500 && before == reported{}
 	before = t.applySignal(resp, &s, redirected, before, c)
 	if !success && !before.refused {
 		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})

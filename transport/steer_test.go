@@ -31,11 +31,13 @@ func TestTheCallHearsWhatTheAPISays(t *testing.T) {
 		{429, []string{"Retry-After", "-9"}, "refused 0s, "},
 		{429, []string{"Retry-After", "7200"}, "refused 1h0m0s, "},
 		{429, []string{"Retry-After", "99999999999"}, "refused 1h0m0s, "},
-		{503, nil, ""},
+		{503, nil, "none, "},                                     // nor that the pace is right
 		{503, []string{"Retry-After", "10"}, "hold 10s, none, "}, // this does not show that calls are too fast
 		{503, []string{"Retry-After", "0"}, "none, "},
-		{503, []string{"Retry-After", "soon"}, ""},
-		{500, []string{"Retry-After", "10"}, ""},
+		{503, []string{"Retry-After", "soon"}, "none, "},
+		{500, []string{"Retry-After", "10"}, "none, "},
+		{502, nil, "none, "},
+		{499, nil, ""},
 		// Out of a cache.
 		{429, []string{"Retry-After", "10", "Age", "3"}, "none, "},
 		{503, []string{"Retry-After", "10", "X-From-Cache", "1"}, "none, "},
@@ -53,6 +55,33 @@ func TestTheCallHearsWhatTheAPISays(t *testing.T) {
 			if want, got := "acquire 1, "+c.want+"done", r.heard(); got != want {
 				t.Errorf("%d %q: heard %q, want %q", c.status, c.header, got, want)
 			}
+		}
+	}
+}
+
+// A load balancer that answers for a server which is down has not let the call through.
+func TestAServerThatIsDownEndsNoRowOfRefusals(t *testing.T) {
+	for between, want := range map[int][3]time.Duration{
+		200: {time.Second, time.Second, time.Second}, 404: {time.Second, time.Second, time.Second},
+		500: {time.Second, 2 * time.Second, 4 * time.Second}, 502: {time.Second, 2 * time.Second, 4 * time.Second}, 503: {time.Second, 2 * time.Second, 4 * time.Second},
+	} {
+		for _, followed := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
+				var onResponse func(*http.Response, *outbound.Permit)
+				if followed {
+					onResponse = func(*http.Response, *outbound.Permit) {}
+				}
+				for i, want := range want {
+					trip(t, &Transport{Base: answer(429, nil), Limiter: b, OnResponse: onResponse})
+					if held := stateOf(t, b).HeldFor; held < want || held >= want*3/2 { // a doubled hold is up to a quarter longer
+						t.Errorf("%d between (followed: %v): refusal %d holds for %v, want %v", between, followed, i+1, held, want)
+					}
+					time.Sleep(time.Minute)
+					trip(t, &Transport{Base: answer(between, nil), Limiter: b, OnResponse: onResponse})
+					time.Sleep(time.Second)
+				}
+			})
 		}
 	}
 }

@@ -235,8 +235,11 @@ func TestResponseWithoutHeadersOrBodyIsPassedOn(t *testing.T) {
 			t.Errorf("%d: %v, %v", status, resp, err)
 		}
 		want := "acquire 1, done"
-		if status == 429 {
+		switch status {
+		case 429:
 			want = "acquire 1, refused 0s, done"
+		case 503:
+			want = "acquire 1, none, done"
 		}
 		if got := r.heard(); got != want {
 			t.Errorf("%d: heard %q, want %q", status, got, want)
