@@ -98,10 +98,13 @@
 //
 // An [http.Transport] sends a request again by itself if a connection that it kept idle breaks
 // before an answer came, and if the request can be repeated: once for each idle connection of
-// the host, and at last on a new one. The API may count all of those, and one permit pays for
-// them, also if the last one cannot dial. Over HTTP/1, at most
-// [http.Transport.MaxIdleConnsPerHost] of them are free; that is 2 if it is not set. To pay
-// for what was really sent in one attempt without redirects, count it, and settle:
+// the host, and at last on a new one. Over HTTP/1, at most
+// [http.Transport.MaxIdleConnsPerHost] of them are free; that is 2 if it is not set. Over
+// HTTP/2 it also sends again what the server refuses with REFUSED_STREAM, a POST too if it can
+// read the body again: eight times in all, the last seven at once and after some 1, 2, 4, 8, 16
+// and 32 s, on a connection that lives. The API may count all of those, and one permit pays for
+// them, also if the last one cannot dial. To pay for what was really sent in one attempt
+// without redirects, count it, and settle:
 //
 //	var sent atomic.Int64
 //	ctx, permit := transport.WithCost(ctx, outbound.Cost{1})
