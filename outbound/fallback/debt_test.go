@@ -245,7 +245,7 @@ func TestASecondOutageHeedsWhatWasUsedOfADayMeanwhile(t *testing.T) {
 		w.set(true)
 		w.spend(w.b, 5)
 		_, _ = w.also(minute).State(background)
-		time.Sleep(time.Minute)
+		time.Sleep(61 * time.Second)
 		w.spend(w.also(minute), 1)
 		if _, err := outbound.Must(outbound.NewSharedBucket(m, "key", day)).Fillup(background, outbound.Cost{55}); err != nil {
 			t.Fatal(err)

@@ -156,8 +156,9 @@ func (s *Store) countBy(k *degradedKey, key string, op *leak.Op) *debt {
 }
 
 // fill fills a share to the brim, because its key was made in an outage from before: the last
-// return has not charged all of it, and other workers may have used the store since. A calendar
-// it fills to what was used when the store last told.
+// return has not charged all of it, and other workers may have used the store since. All of
+// a window counts from the switch on. A calendar it fills to what was used when the store last
+// told.
 func (s *Store) fill(k *degradedKey, d *debt, key string) {
 	op := leak.Op{Limits: d.share, Periods: d.periods, Action: leak.Meter, Costs: make([]leak.Units, 1)}
 	for i := range d.share {
@@ -170,6 +171,7 @@ func (s *Store) fill(k *degradedKey, d *debt, key string) {
 		}
 	}
 	op.ApplyAt(&k.stored, max(d.since, k.stored.State.At), unix())
+	k.prolong(d)
 }
 
 // localReportsLocked returns the reports of an operation as they count without the store, a hold of lastSeen

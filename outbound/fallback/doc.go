@@ -27,11 +27,15 @@
 // had admitted the call. Units that such a call did not need are lost, which costs room;
 // units that it needed beyond its cost are charged here.
 //
-// A share of a window is a window of the same length. It begins full as if its units had
-// gone evenly: a 64th of them comes back in each 64th of the window. A share of an hour, a
-// day or a month is that of what was left of it when the store last told this worker; if it
-// never has, there is none until the next one. It counts by this machine's time of day. A
-// worker remembers what the store has told of 10 000 keys.
+// A share of a window is a window of the same length. It begins full as if its units had gone
+// at the switch, because other workers may have used all of the window just before. So no call
+// goes until a window after the switch; then the whole share is there at once. In shorter outages
+// calls get an [*outbound.ThrottledError] with the time until then. Where calls are to go on
+// meanwhile, use [outbound.PerHour] and its kin, whose shares drain from the switch on.
+//
+// A share of an hour, a day or a month is that of what was left of it when the store last told
+// this worker; if it never has, there is none until the next one. It counts by this machine's
+// time of day. A worker remembers what the store has told of 10 000 keys.
 //
 // A share that is less than a unit is a whole unit, which comes back as seldom as the Share
 // says: of [outbound.Window] with 5 calls an hour, each of ten workers has a call in two

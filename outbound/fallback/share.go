@@ -115,9 +115,9 @@ func (k *degradedKey) inPeriod(l *leak.Limit) (units float64, ok bool) {
 func ends(end int64) time.Duration { return time.Duration(end)*time.Second + leak.Slack }
 
 // begin gives a key the share i of a debt, which is new to it, with so many units in it.
-// Those of a window come back evenly, as if calls had taken them so.
+// Those of a window come back all at once, a window from now: a window lets all of its calls go
+// at once, and other workers may have had theirs just before the store went away.
 func (k *degradedKey) begin(d *debt, i int, units float64) {
-	const parts = 64
 	l, state := &d.share[i], &k.stored.State
 	o := leak.Other{Limit: *l, Level: leak.Level{Level: units}, Dial: state.Dial()}
 	if l.Kind == leak.Leaky {
@@ -131,11 +131,8 @@ func (k *degradedKey) begin(d *debt, i int, units float64) {
 				g.Calendar.Begin, g.Calendar.End, g.Calendar.Next = p.End, p.Next, p.After
 			}
 		} else if units > 0 {
-			for i := range time.Duration(parts) {
-				at := o.Dial - l.Window + (i+1)*l.Window/parts
-				g.Entries = append(g.Entries, leak.Entry{First: at, Last: at, Units: units / parts})
-			}
-			o.Level.Top, o.Level.Ret = float64(l.Window/parts), float64(l.Window)
+			g.Entries = []leak.Entry{{First: o.Dial, Last: o.Dial, Units: units}}
+			o.Level.Top, o.Level.Ret = float64(l.Window), float64(l.Window)
 		}
 		if state.Logs == nil {
 			state.Logs = new(leak.Logs)
@@ -143,4 +140,32 @@ func (k *degradedKey) begin(d *debt, i int, units float64) {
 		*state.Logs = append(*state.Logs, g)
 	}
 	k.stored.Others = append(k.stored.Others, o)
+}
+
+// prolong has all that is in the windows of a debt's share come back a window from now: what an
+// outage from before has put in was no call, and other workers may have used its room since.
+func (k *degradedKey) prolong(d *debt) {
+	if k.stored.State.Logs == nil {
+		return
+	}
+	now := k.stored.State.Dial()
+	for i := range *k.stored.State.Logs {
+		g := &(*k.stored.State.Logs)[i]
+		shared := func(l leak.Limit) bool { return l.Kind == leak.Moving && l.Unit == g.Unit && l.Name == g.Name }
+		if g.Kind.Calendar() || !slices.ContainsFunc(d.share, shared) {
+			continue
+		}
+		n := 0 // entries but for those of booked calls
+		for n < len(g.Entries) && g.Entries[n].Last <= now {
+			n++
+		}
+		if n == 0 {
+			continue
+		}
+		all := leak.Entry{First: min(g.Entries[0].First, now), Last: now}
+		for _, e := range g.Entries[:n] {
+			all.Units += e.Units
+		}
+		g.Entries = append([]leak.Entry{all}, g.Entries[n:]...)
+	}
 }

@@ -2,6 +2,7 @@ package fallback_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,44 +35,93 @@ func stored(t *testing.T, s leak.Store, l outbound.Limit) float64 {
 	return is.Level
 }
 
-// A share of a window begins full, as if its units had gone evenly, and no window has more
-// than the share.
+// A share of a window begins full, and no window has more than the limit, whatever went just
+// before the store went away.
 func TestAShareOfAWindowIsAWindow(t *testing.T) {
 	const n, window = 128, time.Minute + 10*time.Millisecond
 	for _, limit := range []outbound.Limit{outbound.Window(n, time.Minute), outbound.FixedWindow(n, time.Minute)} {
 		synctest.Test(t, func(t *testing.T) {
 			m := leak.NewMemory()
-			w := newWorker(t, m, &fallback.Store{Share: 0.5}, limit)
-			if got := w.take(outbound.Cost{1}); got != n {
-				t.Errorf("%v: %d before the outage", limit, got)
-			}
-			w.set(true)
+			w := newWorker(t, m, &fallback.Store{Share: 1}, limit)
 			begin := time.Now()
 			var at []time.Time
-			for time.Since(begin) < 5*window {
-				for range w.take(outbound.Cost{1}) {
-					at = append(at, time.Now())
-				}
-				if len(at) == 0 && time.Since(begin) > window/60 {
-					t.Fatalf("%v: nothing has gone after %v", limit, time.Since(begin))
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			for i := range at[n/2:] {
-				if d := at[i+n/2].Sub(at[i]); d < window {
-					t.Fatalf("%v: calls %d to %d within %v", limit, i, i+n/2, d)
+			take := func(d time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+					for range w.take(outbound.Cost{1}) {
+						at = append(at, time.Now())
+					}
 				}
 			}
-			if len(at) < 5*n/2-8 {
-				t.Errorf("%v: %d of %d have gone in five windows", limit, len(at), 5*n/2)
+			take(time.Millisecond)
+			if len(at) != n {
+				t.Errorf("%v: %d before the outage", limit, len(at))
 			}
-			// The rest of what went has come back to the store as well.
+			w.set(true)
+			take(5*window + time.Second)
+			for i := range at[n:] {
+				if d := at[i+n].Sub(at[i]); d < window {
+					t.Fatalf("%v: calls %d to %d within %v", limit, i, i+n, d)
+				}
+			}
+			if len(at) != 6*n {
+				t.Errorf("%v: %d of %d have gone after %v", limit, len(at), 6*n, time.Since(begin))
+			}
+			// What went in the last window is in the store as well.
 			w.reconnect()
-			if is := stored(t, m, limit); is < n/2-10 || is > n/2 {
+			if is := stored(t, m, limit); is != n {
 				t.Errorf("%v: the store is charged with %v", limit, is)
 			}
 		})
 	}
+}
+
+// uncharged is a store that takes no charge.
+type uncharged struct{ leak.Store }
+
+func (s *uncharged) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if op.Action == leak.Meter {
+		return leak.Reply{}, errors.New("not this key")
+	}
+	return s.Store.Update(ctx, key, op)
+}
+
+// Other workers use all of a window between two outages, of which this worker was not charged
+// with the first. What it has there from before comes back no sooner than what they have used.
+func TestAShareOfAWindowBeginsAnewInASecondOutage(t *testing.T) {
+	limit := outbound.Window(100, time.Minute)
+	synctest.Test(t, func(t *testing.T) {
+		m := leak.NewMemory()
+		w := newWorker(t, &uncharged{m}, &fallback.Store{Share: 0.5}, limit)
+		w.set(true)
+		if got := w.take(outbound.Cost{1}); got != 0 {
+			t.Errorf("%d at the switch", got)
+		}
+		time.Sleep(61 * time.Second)
+		if got := w.take(outbound.Cost{1}); got != 50 {
+			t.Errorf("%d after a window, want 50", got)
+		}
+		w.set(false)
+		time.Sleep(40 * time.Second)
+		others := outbound.Must(outbound.NewSharedBucket(m, "key", limit))
+		for range 100 {
+			if _, err := others.Acquire(background, outbound.Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.set(true)
+		begin := time.Now()
+		_, _ = w.b.Acquire(background, outbound.Cost{1}) // finds the store away
+		for time.Since(begin) < time.Minute+10*time.Millisecond {
+			if got := w.take(outbound.Cost{1}); got != 0 {
+				t.Fatalf("%d after %v, within a window of what others have used", got, time.Since(begin))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if got := w.take(outbound.Cost{1}); got != 50 {
+			t.Errorf("%d after a window of the second outage, want 50", got)
+		}
+	})
 }
 
 // A share of a period is that of what is left of it, as the store has told last.
