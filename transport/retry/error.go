@@ -10,7 +10,7 @@ import (
 )
 
 // Error says how a request has ended, and after what. Its text has the URL without user,
-// password, query and fragment.
+// password, query and fragment, and each text in quotes up to its first ? or #: it may be a URL.
 //
 // If the limiter or the API refused the request in the end, [errors.As] finds the
 // [*outbound.ThrottledError] with the time to come back. One for a refusal by the API has
@@ -86,20 +86,23 @@ func redactedURL(u *url.URL) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-var urls = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'<>]*`)
+// urls matches URLs in a text, relative ones too, as of a Location that does not parse. A text
+// in quotes may be one with spaces or quotes in it. No quote ends any other: a query may have it.
+var urls = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"|(?:[a-zA-Z][a-zA-Z0-9+.-]*:)?/\S*`)
+
+// users matches user and password of a URL.
+var users = regexp.MustCompile(`//[^/]*@`)
 
 // redacted removes user, password, query and fragment from the URLs in a text.
 func redacted(text string) string {
 	return urls.ReplaceAllStringFunc(text, func(s string) string {
-		scheme, rest, _ := strings.Cut(s, "://")
-		if i := strings.IndexAny(rest, "?#"); i >= 0 {
-			rest = rest[:i]
+		if i := strings.IndexAny(s, "?#"); i >= 0 {
+			end := ""
+			if s[0] == '"' {
+				end = `"`
+			}
+			s = s[:i] + end
 		}
-		host, path, slash := strings.Cut(rest, "/")
-		host = host[strings.LastIndexByte(host, '@')+1:]
-		if slash {
-			host += "/"
-		}
-		return scheme + "://" + host + path
+		return users.ReplaceAllString(s, "//")
 	})
 }
