@@ -237,6 +237,47 @@ func TestABodyThatCannotBeReadAgainEndsTheRequest(t *testing.T) {
 	})
 }
 
+// Whichever policy the client has, the Error has the counts, and the time to come back.
+func TestABodyThatCannotBeReadAgainEndsWithWhatCameBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := errors.New("own https://h/?canary")
+		for name, send := range ways {
+			for _, c := range []struct {
+				step step
+				want Error
+			}{
+				{status(429, "Retry-After", "7"), Error{Throttled: 1, StatusCode: 429}},
+				{status(503), Error{Failures: 1, StatusCode: 503}},
+				{dial, Error{Failures: 1}},
+			} {
+				for _, replaced := range []bool{false, true} {
+					api := play(c.step)
+					client := NewClient(over(api))
+					if replaced {
+						client.CheckRetry = retryablehttp.DefaultRetryPolicy
+					}
+					req := requestWith(t, http.MethodPut, "replayable")
+					req.GetBody = func() (io.ReadCloser, error) { return nil, own }
+					resp, err := send(client, req)
+					require.Nil(t, resp)
+					require.ErrorIs(t, err, own, name)
+					require.Equal(t, []string{"text"}, api.said, name)
+					if c.want.Throttled > 0 {
+						require.Equal(t, 7*time.Second, throttled(t, err).RetryAfter, name)
+					}
+					e := *ended(t, err)
+					require.NotContains(t, e.Error(), "canary")
+					c.want.Method, c.want.URL, c.want.Attempts, c.want.Err = "PUT", e.URL, 1, e.Err
+					if name == "Client" { // here it is another attempt, which has no response
+						c.want.StatusCode = 0
+					}
+					require.Equal(t, c.want, e, name)
+				}
+			}
+		}
+	})
+}
+
 // retryablehttp keeps the body that it gets, and sends all of it each time.
 func TestBodiesThatRetryablehttpKeepsAreSentWholeEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

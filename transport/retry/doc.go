@@ -70,8 +70,9 @@
 //
 // # Errors
 //
-// Every error is an [*Error], with the number of attempts. Only the context's own error comes
-// bare, if the context ends during a pause. The Error of a request that ends throttled, with
+// Every error is an [*Error], with the number of attempts. As they are come only the context's
+// own error, if the context ends during a pause, and errors of a program's own hooks and of a
+// retryablehttp.ReaderFunc. The Error of a request that ends throttled, with
 // whichever status, has an [*outbound.ThrottledError] in it, with the time to come back; a job
 // system can put its job back until then. The response of an error has been closed. A
 // [RoundTripper] returns the last response instead of an error for it, and so does a client

@@ -78,6 +78,27 @@ func (r *request) report(resp *http.Response, why error) *Error {
 	return e
 }
 
+// unread returns the Error of a request whose body cannot be read again after an attempt. The
+// next attempt has not begun.
+func (r *request) unread(err error) *Error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.report(nil, r.after(err))
+	if r.endError != nil {
+		e.StatusCode = r.endError.StatusCode
+	}
+	return e
+}
+
+// after adds to an error how the attempt before has ended, with the time to come back if that
+// was a refusal. The caller holds r.mu.
+func (r *request) after(err error) error {
+	if r.endError == nil || r.endError.Err == nil {
+		return err
+	}
+	return fmt.Errorf("%w; the attempt before: %w", err, r.endError.Err)
+}
+
 // redactedURL returns the parts of a URL that are no secret.
 func redactedURL(u *url.URL) string {
 	if u == nil {

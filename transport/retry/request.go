@@ -130,9 +130,10 @@ func (r *request) begin(req *http.Request) {
 	defer r.mu.Unlock()
 	// A request that was made without retryablehttp's constructors comes with the body of the
 	// attempt before, which has been sent.
-	r.noBody = nil
-	if r.req != nil && req.GetBody != nil && same(req.Body, r.req.Body) {
-		req.Body, r.noBody = req.GetBody()
+	if r.noBody == nil && r.req != nil && req.GetBody != nil && same(req.Body, r.req.Body) {
+		if req.Body, r.noBody = req.GetBody(); r.noBody != nil {
+			r.noBody = r.after(r.noBody)
+		}
 	}
 	r.req = req
 	r.sent, r.acted, r.judged, r.end = false, false, false, nil

@@ -52,8 +52,8 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := &request{oneHop: true, parent: req.Context(), replay: replayable(req)}
 	r.ctx = context.WithValue(r.parent, requestKey{}, r)
 	own := &retryablehttp.Request{Request: req.WithContext(r.ctx)}
+	bodies := &bodies{req: req}
 	if req.GetBody != nil && req.Body != nil && req.Body != http.NoBody {
-		bodies := &bodies{req: req}
 		if err := own.SetBody(retryablehttp.ReaderFunc(bodies.next)); err != nil {
 			closeBody(req.Body)
 			return nil, err
@@ -64,6 +64,9 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		own.GetBody, r.getBody = nil, req.GetBody
 	}
 	resp, err := client.Do(own)
+	if bodies.err != nil { // retryablehttp returns it as it is
+		err = r.unread(bodies.err)
+	}
 	t.givenUp.remember(req, r, err)
 	if err != nil {
 		return nil, err // a GetBody that fails comes with the last response, already closed
@@ -88,9 +91,10 @@ func (t *RoundTripper) CloseIdleConnections() {
 type bodies struct {
 	req *http.Request
 	n   int
+	err error // of GetBody
 }
 
-func (b *bodies) next() (io.Reader, error) {
+func (b *bodies) next() (body io.Reader, err error) {
 	b.n++
 	switch b.n {
 	case 1: // SetBody measures it
@@ -98,7 +102,8 @@ func (b *bodies) next() (io.Reader, error) {
 	case 2:
 		return b.req.Body, nil
 	}
-	return b.req.GetBody()
+	body, b.err = b.req.GetBody()
+	return body, b.err
 }
 
 var _ http.RoundTripper = (*RoundTripper)(nil)

@@ -23,6 +23,10 @@ func (p *policy) planUnchecked(ctx context.Context, r *request) error {
 		return r.over
 	}
 	r.judged = true
+	if r.noBody != nil { // the next attempt would have no body either
+		r.over = r.report(nil, r.noBody)
+		return r.over
+	}
 	resp, err := r.lastResult()
 	what, wait := failed, time.Duration(0)
 	if resp != nil || err != nil || r.early > 0 {
