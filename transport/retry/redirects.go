@@ -86,7 +86,7 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp, err := h.transport.RoundTrip(req)
 		r.readSignal(h.transport.Profile, resp)
 		if err == nil || req.Response == nil || r.oneHop || !h.policy.waitsHere(r, req, err) {
-			return resp, err
+			return resp, r.unearly(err)
 		}
 		if err := r.pause(req.Context()); err != nil {
 			return nil, err
@@ -95,6 +95,17 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// unearly returns the refusal that early.Err stands for, and any other error as it is. A Transport
+// around the client would take early.Err for its own, and give back what earlier attempts cost.
+func (r *request) unearly(err error) error {
+	if !errors.Is(err, early.Err) {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &outbound.ThrottledError{Key: r.host(nil), RetryAfter: r.early, Held: true}
 }
 
 // waitsHere reports whether a later hop of a redirect waits for the limiter here. If the

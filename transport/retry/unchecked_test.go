@@ -13,6 +13,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
 // stubborn is a CheckRetry that always tries again.
@@ -221,4 +222,27 @@ func TestWithoutTheHookACustomPolicyTriesNothingAgain(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		require.Len(t, api.went(), 1)
 	})
+}
+
+// The API refuses the first attempt, and the limiter admits the second one too early. A policy that
+// then stops ends with the time to come back, and not with what tells the client's own Transport
+// that nothing went out: one around it would give back what the first attempt has cost.
+func TestACustomPolicyMayStopWhenTheLimiterAdmitsTooEarly(t *testing.T) {
+	for _, handler := range []retryablehttp.ErrorHandler{giveUp, retryablehttp.PassthroughErrorHandler} {
+		synctest.Test(t, func(t *testing.T) {
+			api := play(status(429, "Retry-After", "7"))
+			client := NewClient(&transport.Transport{Base: api, Limiter: outbound.Unlimited{}})
+			client.ErrorHandler = handler
+			client.CheckRetry = func(_ context.Context, resp *http.Response, _ error) (bool, error) { return resp != nil, nil }
+			b := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 1e-9})
+			around := &transport.Transport{Base: &RoundTripper{Client: client}, Limiter: b}
+			_, err := (&http.Client{Transport: around}).Do(requestWith(t, http.MethodGet, "none"))
+			require.Len(t, api.went(), 1)
+			require.InDelta(t, 7, throttled(t, err).RetryAfter.Seconds(), 1e-6)
+			require.NotErrorIs(t, err, early.Err)
+			is, err := b.State(t.Context())
+			require.NoError(t, err)
+			require.InDelta(t, 1, is.Level, 1e-6)
+		})
+	}
 }
