@@ -325,8 +325,14 @@ func (b *batch) giveUpApart(now time.Time) outcome {
 // failed keeps the reason why there was no answer. An error that only says that the time is up
 // does not replace a reason that came before.
 func (b *batch) failed(err error) {
-	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-		b.last, b.asked = err, time.Time{}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return
+	}
+	b.last, b.asked = err, time.Time{}
+	for _, t := range b.trips {
+		if q := t.queue; !t.done && q.cause != nil { // its callers' time may be up before the trip's
+			q.cause, q.caused = b.pipe.shard.config.Carrier.Away(err), time.Now()
+		}
 	}
 }
 

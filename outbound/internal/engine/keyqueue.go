@@ -15,7 +15,7 @@ type keyQueue struct {
 	away    bool  // a trip is under way
 	queued  bool  // in pipe.ready
 	fence   bool  // what became of the last trip is not known
-	cause   error // why the last trip was Anew; nil: it was not
+	cause   error // why the last trip was Anew, or what the next one has heard since; nil: it was not Anew
 	caused  time.Time
 	used    time.Time
 

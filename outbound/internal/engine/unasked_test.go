@@ -55,3 +55,37 @@ func TestAnAttemptThatAsksNobodyEndsNoOutage(t *testing.T) {
 		require.Zero(t, e.Stats().Trips.Count)
 	})
 }
+
+// ending is a carrier of a server whose rows are locked, until it is killed.
+type ending struct{ since time.Time }
+
+func (*ending) Compose(*engine.Trip) {}
+
+func (c *ending) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+	time.Sleep(10 * time.Millisecond)
+	for i := range todo {
+		if todo[i].Err = errRace; time.Since(c.since) > 400*time.Millisecond {
+			todo[i].Err = errLost
+		}
+	}
+}
+
+func (*ending) Take(a *engine.Attempt) engine.Verdict {
+	if a.Err == errRace {
+		return engine.Anew
+	}
+	return engine.Later
+}
+
+func (*ending) Away(cause error) error { return errors.Join(leak.ErrAway, cause) }
+
+// The trip that finds a server away goes on for longer than a caller waits who has had an answer before. That caller
+// hears that the server is away, and not what was so before.
+func TestACallerHearsTheLatestReason(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := engine.New(engine.Config{Carrier: &ending{time.Now()}, Timeout: time.Second})
+		_, err := e.Update(context.Background(), "key", calls(1))
+		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, errLost)
+	})
+}
