@@ -53,7 +53,8 @@ type ThrottledError struct {
 	// called. Alone, a call that comes back after it is admitted. 0: not
 	// known, because the limit is one on calls at once, or a Keyed is full.
 	RetryAfter time.Duration
-	// Held is true while the API itself has asked for a pause.
+	// Held is true while a hold lasts: the API has asked for a pause, or an operator
+	// has, by [Bucket.Hold].
 	Held bool
 	// Reason is why, while Held; [ReasonUnknown] if nobody has said so.
 	Reason Reason
@@ -73,7 +74,7 @@ func (e *ThrottledError) Error() string {
 	s := "outbound: " + quote(e.Key) + " has no room"
 	switch {
 	case e.Held:
-		s = "outbound: " + quote(e.Key) + " is held by the API"
+		s = "outbound: " + quote(e.Key) + " is held" // by whom, no bucket knows: an operator holds as the API does
 		if why := e.Reason.String(); why != "" {
 			s += " (" + why + ")"
 		}
@@ -141,6 +142,8 @@ func (e *CostError) Error() string {
 	switch {
 	case e.Limit.kind != leak.Leaky:
 		cure = "an n of " + n
+	case e.Limit.window != 0 && e.Cost[e.Limit.Unit] > e.Limit.n: // no Burst is above n
+		cure = "an n and a Burst of " + n
 	case e.Limit.window != 0:
 		cure = "Burst(" + n + ")"
 	}

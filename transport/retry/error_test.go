@@ -20,7 +20,7 @@ import (
 
 func TestErrorsSayWhatHappened(t *testing.T) {
 	for want, e := range map[string]*Error{
-		`retry: GET https://h/p: outbound: "h" is held by the API, retry after 1m0s (status 429); attempts 3, throttled 2, failed 1`: {
+		`retry: GET https://h/p: outbound: "h" is held, retry after 1m0s (status 429); attempts 3, throttled 2, failed 1`: {
 			Method: "GET", URL: "https://h/p", Attempts: 3, Throttled: 2, Failures: 1, StatusCode: 429,
 			Err: &outbound.ThrottledError{Key: "h", RetryAfter: time.Minute, Held: true},
 		},

@@ -90,7 +90,7 @@ func ExampleConfig_MaxWait() {
 	fmt.Println(err)
 	// Output:
 	// again in 1h0m0s
-	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held by the API, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
+	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
 }
 
 // Refusals and failures have a bound each.

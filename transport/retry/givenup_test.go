@@ -108,7 +108,7 @@ func TestARequestThatIsSentAgainTooSoonEndsAsBefore(t *testing.T) {
 			text string
 		}{
 			{status(429, "Retry-After", "2"), 11, 32 * time.Second,
-				`: outbound: "api.example.com" is held by the API, retry after 31s (status 429); attempts 0, throttled 0, failed 0`},
+				`: outbound: "api.example.com" is held, retry after 31s (status 429); attempts 0, throttled 0, failed 0`},
 			{status(503), 5, 30 * time.Second, ` (status 503); attempts 0, throttled 0, failed 0`},
 			{reset, 5, 30 * time.Second, `: read tcp: connection reset by peer; attempts 0, throttled 0, failed 0`},
 		} {
