@@ -62,9 +62,9 @@
 // [FixedWindow] is for an API whose window begins with the first call, and only if that call
 // surely arrives within 10 ms: else, and where in doubt, Window.
 //
-// What they cost: [Per], alone in a bucket, is one word and one compare-and-swap, in some 80 bytes;
+// What they cost: [Per], alone in a bucket, is one word and one compare-and-swap, in some 100 bytes;
 // calls go evenly, also after a pause. For all else a decision takes a lock, and a bucket about a
-// kilobyte: two leaky limits 960 bytes, a [Window] with one call 1 060, a [Daily] 1 180. A Window
+// kilobyte: two leaky limits 1 030 bytes, a [Window] with one call 1 180, a [Daily] 1 300. A Window
 // uses all of its quota but for 10 ms of each window, and may let it go in one burst. Its log, in
 // 64 parts, grows up to 4 KiB. A calendar gives up the second after each reset. In a shared store
 // all limits of a bucket are one trip.
