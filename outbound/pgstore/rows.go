@@ -89,8 +89,8 @@ func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error
 	if until, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(until)/2)
 	}
-	if s.Busy = patience < time.Millisecond; s.Busy {
-		return nil
+	if patience < time.Millisecond { // so nobody knows whether the row is locked
+		return r.explain(context.DeadlineExceeded)
 	}
 	conn, err := r.db.Conn(ctx)
 	if err != nil {

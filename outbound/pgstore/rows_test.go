@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,4 +38,19 @@ func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
 	require.Equal(t, 1, server.asked)
 	require.Equal(t, 1, server.open, "a connection for the next swap")
 	require.Zero(t, db.Stats().InUse)
+}
+
+// A call that has no time to ask does not tell that the row is locked.
+func TestALockWithNoTimeLeftAsksNobody(t *testing.T) {
+	server := new(cut)
+	db := sql.OpenDB(server)
+	defer db.Close()
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	s := rowstore.Swap{Key: []byte("key")}
+	err := newRows(db, &Config{}).Lock(ctx, &s, nil)
+	require.ErrorIs(t, err, outbound.ErrAway)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.False(t, s.Busy)
+	require.Zero(t, server.open)
 }

@@ -71,8 +71,9 @@ func (b *batch) part(a *Attempt) {
 	t := a.Trip
 	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
 	b.left--
-	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1, last: a.Err}
+	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1}
 	t.batch = c
+	c.failed(a)
 	c.timer = time.AfterFunc(time.Until(c.deadline), c.late)
 	go func() {
 		time.Sleep(retryPause/2 + rand.N(retryPause))
@@ -200,15 +201,15 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			failed, calm = true, true
 		case to.node != nil && (v == Elsewhere || v == Unasked): // the node is no longer a master
 			p.direct, p.after, failed, calm = nil, nil, true, true
-			b.failed(a.Err)
+			b.failed(a)
 		case v == Elsewhere:
 			a.alone, failed, calm = true, true, true
-			b.failed(a.Err)
+			b.failed(a)
 		case v == Later && a.Key.Apart && !of.apart:
 			b.part(a)
 		case v == Later:
 			failed, calm = true, true
-			of.failed(a.Err)
+			of.failed(a)
 		default:
 			asked := v != Unasked && !a.Unasked
 			if asked {
@@ -322,18 +323,14 @@ func (b *batch) giveUpApart(now time.Time) outcome {
 	return b.pipe.shard.refuse(t, config.Carrier.Away(b.cause()))
 }
 
-// failed keeps the reason why there was no answer. An error that only says that the time is up
-// does not replace a reason that came before.
-func (b *batch) failed(err error) {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+// failed keeps the reason why an attempt has no answer, for the batch and for the key, whose callers' time may be
+// up before the batch's. An error that only says that the time is up does not replace a reason that came before.
+func (b *batch) failed(a *Attempt) {
+	if errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
 		return
 	}
-	b.last, b.asked = err, time.Time{}
-	for _, t := range b.trips {
-		if q := t.queue; !t.done && q.cause != nil { // its callers' time may be up before the trip's
-			q.cause, q.caused = b.pipe.shard.config.Carrier.Away(err), time.Now()
-		}
-	}
+	b.last, b.asked = a.Err, time.Time{}
+	a.queue.cause, a.queue.caused = b.pipe.shard.config.Carrier.Away(a.Err), time.Now()
 }
 
 // cause returns the reason why there was no answer.

@@ -15,7 +15,7 @@ type keyQueue struct {
 	away    bool  // a trip is under way
 	queued  bool  // in pipe.ready
 	fence   bool  // what became of the last trip is not known
-	cause   error // why the last trip was Anew, or what the next one has heard since; nil: it was not Anew
+	cause   error // why the latest attempt that asked the store has no answer; nil: it has one
 	caused  time.Time
 	used    time.Time
 
@@ -79,6 +79,15 @@ func (sh *shard) arrived(q *keyQueue) {
 	if len(q.pending) > 0 && !q.queued {
 		q.pipe.push(q)
 	}
+}
+
+// reason returns why a key has no answer. It returns nil if that is not known, or is so long ago that the server has
+// fallen silent since.
+func (sh *shard) reason(q *keyQueue, now time.Time) error {
+	if now.Sub(q.caused) > sh.config.Timeout/4*3 {
+		return nil
+	}
+	return q.cause
 }
 
 // fail ends all pending operations of a key with an error.

@@ -181,12 +181,15 @@ func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
 // anew has the operations of a trip go with the next one: nothing was done.
 func (sh *shard) anew(a *Attempt) outcome {
 	t, q := a.Trip, a.queue
-	q.cause, q.caused = a.Err, time.Now()
+	now := time.Now()
+	if !a.Unasked || sh.reason(q, now) == nil {
+		q.cause, q.caused = a.Err, now
+	}
 	for _, w := range t.ops {
 		if w.gone && w.tells && !w.reported {
 			sh.lose(q, errUntold)
 		}
-		if w.gone && q.caused.After(w.until) { // nobody else ends the engine's own operations
+		if w.gone && now.After(w.until) { // nobody else ends the engine's own operations
 			w.op = nil
 		}
 		w.packed = w.reported

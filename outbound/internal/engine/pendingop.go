@@ -100,9 +100,7 @@ func (sh *shard) lapse() {
 	defer sh.mu.Unlock()
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
-		// A key whose trips end with Anew has an answer every now and then. If there was none for
-		// long, the server is silent.
-		if w.err = w.queue.cause; w.err == nil || now.Sub(w.queue.caused) > sh.config.Timeout/4*3 {
+		if w.err = sh.reason(w.queue, now); w.err == nil {
 			w.err = sh.config.Carrier.Away(sh.config.silent())
 		}
 		sh.drop(w, w.err)

@@ -56,7 +56,7 @@ func TestAnAttemptThatAsksNobodyEndsNoOutage(t *testing.T) {
 	})
 }
 
-// ending is a carrier of a server whose rows are locked, until it is killed.
+// ending is a carrier of a server whose rows are locked, until it is killed. Later it is not even asked.
 type ending struct{ since time.Time }
 
 func (*ending) Compose(*engine.Trip) {}
@@ -64,8 +64,13 @@ func (*ending) Compose(*engine.Trip) {}
 func (c *ending) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
 	time.Sleep(10 * time.Millisecond)
 	for i := range todo {
-		if todo[i].Err = errRace; time.Since(c.since) > 400*time.Millisecond {
-			todo[i].Err = errLost
+		switch a, since := &todo[i], time.Since(c.since); {
+		case since > 800*time.Millisecond:
+			a.Unasked, a.Err = true, errRace
+		case since > 400*time.Millisecond:
+			a.Err = errLost
+		default:
+			a.Err = errRace
 		}
 	}
 }
@@ -87,5 +92,60 @@ func TestACallerHearsTheLatestReason(t *testing.T) {
 		_, err := e.Update(context.Background(), "key", calls(1))
 		require.ErrorIs(t, err, leak.ErrAway)
 		require.ErrorIs(t, err, errLost)
+	})
+}
+
+// The same, where the latest attempts ask nobody.
+func TestAnAttemptThatAsksNobodyIsNoReason(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := engine.New(engine.Config{Carrier: &ending{time.Now().Add(-300 * time.Millisecond)}, Timeout: time.Second})
+		_, err := e.Update(context.Background(), "key", calls(1))
+		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, errLost)
+	})
+}
+
+// barred is a carrier of a server that has locked the row of each key but "key".
+type barred struct{}
+
+func (barred) Compose(*engine.Trip) {}
+
+func (barred) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+	time.Sleep(100 * time.Millisecond)
+	for i := range todo {
+		todo[i].Err = errRace
+	}
+}
+
+func (barred) Take(a *engine.Attempt) engine.Verdict {
+	if a.Key.Bucket == "key" {
+		return engine.Failed
+	}
+	a.Key.Apart = true
+	return engine.Later
+}
+
+func (barred) Away(cause error) error {
+	if cause == errRace {
+		return cause
+	}
+	return errors.Join(leak.ErrAway, cause)
+}
+
+// A caller may have waited for another batch, so that its time is up before its trip's. It hears that its row is locked,
+// and not that the server is away.
+func TestACallerHearsTheReasonOfATripThatGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := engine.New(engine.Config{Carrier: barred{}, Timeout: time.Second})
+		each(8, func(i int) { // some have one pipeline
+			key := "key"
+			if i > 0 {
+				time.Sleep(50 * time.Millisecond)
+				key = string(rune('a' + i))
+			}
+			_, err := e.Update(context.Background(), key, calls(1))
+			require.ErrorIs(t, err, errRace)
+			require.NotErrorIs(t, err, leak.ErrAway, key)
+		})
 	})
 }
