@@ -67,18 +67,17 @@ func (b *batch) carryOut(work chan struct{}) successor {
 
 // part takes a trip out of the batch, which goes on apart from then on, because its key alone is not to be
 // had. Attempts that the batch has made at it may still be under way.
-func (b *batch) part(a *Attempt) {
-	t := a.Trip
+func (b *batch) part(t *Trip) *batch {
 	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
 	b.left--
 	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1}
 	t.batch = c
-	c.failed(a)
 	c.timer = time.AfterFunc(time.Until(c.deadline), c.late)
 	go func() {
 		time.Sleep(retryPause/2 + rand.N(retryPause))
 		c.attempt(nil, false)
 	}()
+	return c
 }
 
 // attempt sends the trips without an answer, again and again, until all have one. With aside
@@ -115,7 +114,10 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	if b.over {
 		return nil, to
 	}
-	if to = p.recipient(aside); to.aside {
+	if !b.apart { // else its key may have another node than the pipeline's others
+		to = p.recipient(aside)
+	}
+	if to.aside {
 		b.aside = true
 	} else if aside && p.out >= attemptsAtOnce {
 		return nil, to // enough attempts hang already
@@ -166,6 +168,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		p.count(to, -1)
 	}
 	failed, answered := false, false
+	var left []*Attempt // which the pipeline's node may not be to blame for
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -192,7 +195,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 				sh.inPlace(p, sent)
 			}
 			answered = true
-			of.ended(a.Trip)
+			if of.ended(a.Trip); a.alone {
+				sh.find(a.queue)
+			}
 			sh.counts.trip(a.Arrived.Sub(b.began))
 			out = append(out, sh.deliver(a, sent))
 		case v == Again:
@@ -204,12 +209,14 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			b.failed(a)
 		case v == Elsewhere:
 			a.alone, failed, calm = true, true, true
-			b.failed(a)
+			of.failed(a)
+			left = append(left, a)
 		case v == Later && a.Key.Apart && !of.apart:
-			b.part(a)
+			b.part(a.Trip).failed(a)
 		case v == Later:
 			failed, calm = true, true
 			of.failed(a)
+			left = append(left, a)
 		default:
 			asked := v != Unasked && !a.Unasked
 			if asked {
@@ -223,6 +230,11 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
 			}
 			out = append(out, of.giveUp(v, a))
+		}
+	}
+	for _, a := range left {
+		if sh.config.Nodes != nil && !b.apart && a.batch == nil && !b.over && (answered || b.left == 1 && a.alone) {
+			b.part(a.Trip).failed(a) // the node answers
 		}
 	}
 	if failed {
@@ -273,6 +285,13 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
+		if b.partStrays(); b.left == 0 {
+			b.over = true
+			sh.mu.Unlock()
+			sh.refresh()
+			p.run()
+			return
+		}
 		p.seek(b)
 		aside := !b.aside && p.other() != nil
 		another := aside || p.out < attemptsAtOnce
@@ -320,6 +339,7 @@ func (b *batch) giveUpApart(now time.Time) outcome {
 	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= config.Timeout/4 {
 		b.last = nil // the server has fallen silent since
 	}
+	b.pipe.shard.find(t.queue)
 	return b.pipe.shard.refuse(t, config.Carrier.Away(b.cause()))
 }
 

@@ -14,7 +14,8 @@
 //   - A server that does not answer is away: its operations fail at once, and one batch at a
 //     time finds out whether it is back. Events tell of both.
 //   - A key that has to wait for a lock goes beside the batches, so that no other key waits for it.
-//   - Where a store spreads keys over nodes, each node has its own pipelines. While a node hangs,
+//   - Where a store spreads keys over nodes, each node has its own pipelines. A key that moves to a node
+//     which does not answer goes on apart, so that no key of the node that it has left waits for it. While a node hangs,
 //     the engine also asks another node that may have been promoted.
 //
 // The files, in the order in which they use each other:

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -110,10 +111,44 @@ func (sh *shard) leave(p *pipeline) {
 	if sh.config.Nodes == nil || p.finds {
 		return
 	}
-	finds := sh.pipe("")
 	for _, q := range sh.keys {
 		if q.pipe == p && !q.away && !q.queued {
-			q.pipe = finds
+			sh.find(q)
+		}
+	}
+}
+
+// find makes a key look for its node anew, because another node may have it by now. The key is in no pipeline's list.
+func (sh *shard) find(q *keyQueue) {
+	if sh.config.Nodes != nil {
+		q.pipe = sh.pipe("")
+	}
+}
+
+// partStrays takes the trips out of a batch that is late whose keys another node has: where that one does not answer,
+// the keys of this node do not wait for it. That the pipeline's own key has moved does not mean that all have.
+func (b *batch) partStrays() {
+	p := b.pipe
+	nodes := p.shard.config.Nodes
+	if nodes == nil || b.apart || p.key == nil {
+		return
+	}
+	known := func(k *Key) bool { return address(nodes.Known(k.Bucket)) == p.node }
+	if looked := 0; p.direct == nil && !known(p.key) {
+		for _, q := range p.shard.keys {
+			if q.pipe == p && known(&q.Key) {
+				p.key = &q.Key
+				break
+			}
+			if looked++; looked == 256 { // the shard waits
+				break
+			}
+		}
+	}
+	here := p.direct == nil && known(p.key) // else another node has all keys, or none is known to have them
+	for _, t := range slices.Clone(b.trips) {
+		if !t.done && (t.alone || here && !known(t.Key)) {
+			b.part(t)
 		}
 	}
 }

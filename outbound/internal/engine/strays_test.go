@@ -1,0 +1,126 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// moving is a carrier to two nodes. Node a has all keys, but sends those of "moved" to b, which is gone.
+type moving struct {
+	*porter
+	mu    sync.Mutex
+	moved bool // before, a has that key, too
+	known bool // the client knows that b has it, and asks b in the same Send
+	hangs bool // b is silent; else it refuses connections
+}
+
+var errRefused = errors.New("connection refused")
+
+func (m *moving) now() moving {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return moving{moved: m.moved, known: m.known, hangs: m.hangs}
+}
+
+func (m *moving) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+	time.Sleep(time.Millisecond)
+	now := m.now()
+	for i := range todo {
+		a := &todo[i]
+		switch {
+		case a.Key.Bucket != "moved" || !now.moved:
+			m.porter.Send(ctx, to, todo[i:i+1])
+		case !a.Alone && !now.known:
+			a.Err = errMoved
+		case now.hangs:
+			<-ctx.Done()
+			a.Err = ctx.Err()
+		default:
+			a.Err = errRefused
+		}
+	}
+}
+
+func (m *moving) Take(a *engine.Attempt) engine.Verdict {
+	if a.Err == errMoved {
+		return engine.Elsewhere
+	}
+	return m.porter.Take(a)
+}
+
+func (m *moving) nodes() *engine.Nodes {
+	known := func(key string) engine.Node {
+		if now := m.now(); now.known && key == "moved" {
+			return place("b")
+		}
+		return place("a")
+	}
+	return &engine.Nodes{
+		Owner: func(_ context.Context, key string) (engine.Node, engine.Verdict, error) {
+			return known(key), engine.Done, nil
+		},
+		Known:   known,
+		Heir:    func(string) engine.Node { return nil },
+		Refresh: func() {},
+	}
+}
+
+// A key moves to a node that is gone. The others of the node that it has left go on, whether the client knows where
+// the key is or not.
+func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
+	for _, c := range []struct{ known, hangs bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		t.Run(fmt.Sprintf("known %v, hangs %v", c.known, c.hangs), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				m := &moving{porter: &porter{newShelf()}}
+				var told []engine.Event
+				e := engine.New(engine.Config{
+					Carrier: m, Nodes: m.nodes(), Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev) },
+				})
+				end := time.Now().Add(5 * time.Second)
+				var slowest [17]time.Duration
+				each(17, func(i int) { // the last one is the key that moves
+					key := fmt.Sprint("key ", i)
+					if i == 16 {
+						key = "moved"
+					}
+					for n := 0; time.Now().Before(end); n++ {
+						began := time.Now()
+						_, err := e.Update(context.Background(), key, calls(1))
+						if i < 16 || n == 0 {
+							require.NoError(t, err, key)
+							slowest[i] = max(slowest[i], time.Since(began))
+						} else {
+							require.ErrorIs(t, err, leak.ErrAway)
+						}
+						if n == 0 && i == 16 {
+							m.mu.Lock()
+							m.moved, m.known, m.hangs = true, c.known, c.hangs
+							m.mu.Unlock()
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+				})
+				synctest.Wait()
+				for i, slow := range slowest {
+					require.LessOrEqual(t, slow, 300*time.Millisecond, i)
+				}
+				for _, ev := range told {
+					require.NotEqual(t, engine.Back, ev.Kind)
+				}
+				for _, o := range e.Stats().Outages {
+					require.Equal(t, "b", o.Server)
+				}
+			})
+		})
+	}
+}
