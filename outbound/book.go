@@ -24,7 +24,9 @@ type Booking struct {
 	Late time.Duration
 	// Move is a ticket to book again for its cost, Costs[0], because units came back.
 	// If nothing was booked after it, and its call gets a place that is no later, Book
-	// undoes it first. Else it stays as it is, and Book books nothing. The zero Ticket: none.
+	// undoes it first. Else it stays as it is, and Book books nothing. If no reply comes, as with the
+	// error of a store, nobody knows whether it was undone: no call may use it, and Book gives it back no
+	// more. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
@@ -111,6 +113,12 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 			k.Clock.delay(r.Charges[0].Place, s.after)
 		}
 	}
+	if heard := r.State.Speed > 0; k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
+		k.Move.call.once(flagDone | flagVoid)
+		if n := k.Move.call.slot.drop(); !r.slots || !heard { // else the new ticket has its place
+			m.slots.free(n)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -118,12 +126,6 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		k.Claim = r.Claim
 	}
 	k.into = r.Charges
-	if k.Move.call != nil && len(r.Charges) > 0 {
-		k.Move.call.once(flagDone | flagVoid)
-		if n := k.Move.call.slot.drop(); !r.slots { // else the new ticket has its place
-			m.slots.free(n)
-		}
-	}
 	b.tickets(k, &r)
 	return invalid
 }

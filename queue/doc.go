@@ -82,8 +82,10 @@
 // the next, for 20 ms at first and 640 ms at most.
 //
 // When the store fails, all calls without a place get its error at once. Those with a place
-// keep it until it is due, and fail then if the queue cannot hear the clock. A call that
-// comes later asks again.
+// keep it until it is due, and fail then if the queue cannot hear the clock. A place that
+// the failed trip was to book anew, because units came back, is nobody's any more: the store
+// may have given its room to others, and lost only the reply. Its call gets the error. A call
+// that comes later asks again.
 //
 // # What is lost
 //

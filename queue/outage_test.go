@@ -80,31 +80,37 @@ func TestOneErrorAnswersAllCallsWithoutAPlace(t *testing.T) {
 	}
 }
 
+// One call goes, one has a place after 20 s, two have none.
 func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
-	for _, outage := range []time.Duration{time.Second, 5 * time.Second} {
+	for _, c := range []struct {
+		outage time.Duration
+		moves  bool // the first trip that fails was to book the place anew
+		during int  // calls that fail in the outage
+		went   int  // in the end
+	}{
+		{12 * time.Second, false, 0, 4}, // a trip for news fails, and no call needs it
+		{30 * time.Second, false, 3, 1}, // the queue cannot hear the clock when the place is due
+		{time.Second, true, 3, 1},       // nobody knows whether the place is still booked
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: leak.NewMemory(), way: ms}
-			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.5}), Config{})
+			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.05}), Config{})
 			a := &answers{t: t}
-			for range 4 { // one goes, one has a place after 2 s, two have none
+			for range 4 {
 				go a.call(bg, q)
 				synctest.Wait()
 				time.Sleep(10 * ms)
 			}
 			a.expect(1, 0)
 			s.away.Store(true)
-			q.onChange() // the queue has to ask what has changed, and cannot
-			pass(outage)
-			if outage < 2*time.Second {
-				a.expect(1, 2)
+			if c.moves {
+				q.onChange() // the queue has to ask what has changed, and cannot
 			}
+			pass(c.outage)
+			a.expect(1, c.during)
 			s.away.Store(false)
-			pass(5 * time.Second)
-			if outage < 2*time.Second {
-				a.expect(2, 2)
-			} else {
-				a.expect(1, 3) // the queue could not hear the clock
-			}
+			pass(2 * time.Minute)
+			a.expect(c.went, c.during)
 		})
 	}
 }

@@ -65,7 +65,7 @@ func (q *Queue) stepLocked() bool {
 			q.line.book(t)
 		}
 	default:
-		q.refusedLocked(first, onlyNews, err)
+		q.refusedLocked(first, onlyNews, moving, err)
 	}
 	if q.shared || !q.clock.Same(&before) {
 		q.ahead = nil
@@ -165,14 +165,17 @@ func (q *Queue) tripLocked() error {
 }
 
 // refusedLocked answers the calls that the error of a trip concerns. first is the call that
-// the trip was to book for; onlyNews says that no call needed the trip.
-func (q *Queue) refusedLocked(first *waiter, onlyNews bool, err error) {
+// the trip was to book for; onlyNews says that no call needed the trip, and moving that it was to move the only place.
+func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 	var full *outbound.ThrottledError
 	var cost *outbound.CostError
 	switch {
 	case errors.As(err, &full) && full.RetryAfter == 0:
 		q.noSlot = full // nobody knows when a call in progress ends
 	case full == nil && !errors.As(err, &cost): // the store has failed
+		if moving {
+			q.line.forget() // others may have the place as it was, if the store has moved it and the reply is lost
+		}
 		if !onlyNews {
 			q.failLocked(err)
 		}

@@ -151,6 +151,15 @@ func (l *waiters) book(t outbound.Ticket) {
 	l.onePlaceMore()
 }
 
+// forget drops all places, of which nobody knows whether they are still booked: they do not go back.
+func (l *waiters) forget() {
+	for range min(len(l.tickets), l.n) {
+		l.onePlaceLess()
+	}
+	clear(l.tickets)
+	l.tickets = l.tickets[:0]
+}
+
 // misfits reports whether the first call has another cost than t, the first place.
 func (l *waiters) misfits(t outbound.Ticket) bool { return l.first != nil && l.first.cost != t.Cost() }
 
