@@ -15,11 +15,15 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 	k := &call{core: b, cost: [1]Cost{c}, admitted: time.Now()}
 	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
+	asking := ctx // once an answer has come late, it ends after patience
 	for late := 0; ; late++ {
 		var r reply
-		if err := b.book(ctx, &s, &r); err != nil {
+		if err := b.book(asking, &s, &r); err != nil {
 			if late > 0 { // what came too late went back with this trip
 				b.slowPath().waiting.changed()
+				if ctx.Err() == nil && err == asking.Err() {
+					err = &StoreError{Op: "book", Key: b.key, Err: errLate}
+				}
 			}
 			return nil, err
 		}
@@ -31,16 +35,33 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if k.inTime(&r) {
 			return k, nil
 		}
+		if late == 0 {
+			var end context.CancelFunc
+			asking, end = context.WithDeadline(ctx, k.admitted.Add(patience))
+			defer end()
+		}
 		k.admitted = time.Now()
 		back := k.charge[0]
 		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
-		if late == mostLate {
-			s.costs = nil
-			_ = b.do(context.WithoutCancel(ctx), "give back", &s, &r)
-			b.slowPath().waiting.changed()
-			return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
+		if asking.Err() == nil {
+			continue
 		}
+		if s.freed > 0 {
+			b.slots().free(s.freed)
+			b.slowPath().waiting.changed()
+		}
+		go b.giveBack(&back) // the caller does not wait for it
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 	}
+}
+
+// giveBack gives a charge back that came too late.
+func (b *core) giveBack(c *leak.Charge) {
+	_ = b.do(context.Background(), "give back", &step{action: leak.Book, back: []*leak.Charge{c}}, new(reply))
+	b.slowPath().waiting.changed()
 }
 
 // acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
@@ -59,8 +80,9 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	return k, nil
 }
 
-// mostLate is how many late replies a call gives back before it gives up.
-const mostLate = 3
+// patience is how long after its beginning an Acquire asks again because an answer has come too late: so late
+// answers do not add up to many times the store's timeout.
+const patience = leak.Deaf
 
 var (
 	errLate   = errors.New("answers come too late to be used")

@@ -161,6 +161,8 @@ func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 			t.Errorf("while the place is taken: %v", err)
 		}
 		trips.Wait()
+		time.Sleep(time.Second) // its place goes back without it
+		synctest.Wait()
 		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil {
 			t.Errorf("able %v, %v", able, err)
 		}

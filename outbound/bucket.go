@@ -100,8 +100,8 @@ func (b *Bucket) Shared() bool {
 // charges it. If not, nothing is charged and the error is a [*ThrottledError]
 // with the time to come back, or a [*CostError] if coming back is no use. The
 // error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
-// answered too late four times: an answer from a shared store that comes more than
-// 100 ms later than its answers do is given back and asked for again. A call leaves
+// answered too late: an answer from a shared store that comes more than 100 ms later
+// than its answers do is given back and asked for again, until a second has passed. A call leaves
 // when the answer is there, which is later than its time in the store by the answer's
 // way back: workers at different distances exceed a leaky limit by up to the longest way
 // back times LeakRate, and late bursts a window by more. A queue waits for its place instead.

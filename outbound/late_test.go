@@ -1,0 +1,92 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// tardy is a store whose answers come late: after 10 ms they were true, and are here after takes.
+type tardy struct {
+	*leak.Memory
+	takes time.Duration
+	trips int // so far
+}
+
+func (s *tardy) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	s.trips++
+	select {
+	case <-time.After(10 * time.Millisecond):
+	case <-ctx.Done():
+		return leak.Reply{}, ctx.Err()
+	}
+	when := time.Now()
+	r, err := s.Memory.Update(ctx, key, op)
+	select {
+	case <-time.After(s.takes - 10*time.Millisecond):
+	case <-ctx.Done(): // as a store that knows of it: it gives back what the caller does not hear of
+		if len(r.Charges) > 0 {
+			_, _ = s.Memory.Update(context.Background(), key, &leak.Op{Limits: op.Limits, Action: leak.Book, Back: r.Charges})
+		}
+		return leak.Reply{}, ctx.Err()
+	}
+	r.When, r.Heard = when, when.Add(10*time.Millisecond)
+	return r, err
+}
+
+// An Acquire whose answers come late ends with its ctx, or soon after a second, and leaves nothing charged.
+func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes, ctx time.Duration // 0: the ctx does not end
+		most       time.Duration
+		want       error
+		cancels    bool
+	}{
+		"no deadline":            {takes: 900 * time.Millisecond, most: time.Second},
+		"a store that is slower": {takes: 3 * time.Second, most: 3 * time.Second},
+		"asked for often":        {takes: 150 * time.Millisecond, most: time.Second},
+		"its ctx ends while it asks again": {
+			takes: 900 * time.Millisecond, ctx: 950 * time.Millisecond, most: 950 * time.Millisecond, want: context.DeadlineExceeded},
+		"its ctx is cancelled": {
+			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.Canceled, cancels: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &tardy{Memory: leak.NewMemory(), takes: c.takes}
+			b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 0.001}, AtOnce(3)))
+			caller, cancel := context.WithCancel(ctx)
+			defer cancel()
+			switch {
+			case c.cancels:
+				time.AfterFunc(c.ctx, cancel)
+			case c.ctx > 0:
+				caller, cancel = context.WithTimeout(ctx, c.ctx)
+				defer cancel()
+			}
+			began := time.Now()
+			_, err := b.Acquire(caller, Cost{10})
+			took := time.Since(began)
+			var broken *StoreError
+			if c.want != nil && err != c.want || c.want == nil && (!errors.As(err, &broken) || !errors.Is(err, errLate)) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took > c.most {
+				t.Errorf("%s: it took %v, want at most %v", name, took, c.most)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			states, err := b.States(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, is := range states {
+				if is.Level > 0.01 {
+					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.trips)
+				}
+			}
+		})
+	}
+}
