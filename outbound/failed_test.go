@@ -36,25 +36,26 @@ func (u *unwritten) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply
 
 func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 	limit := Limit{Capacity: 100, LeakRate: 1e-6}
+	another := func(b *Bucket) []Ticket {
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Hour}
+		u := b.slowPath().shared.store.(*unwritten)
+		was := u.fail
+		u.fail = nil
+		if err := b.Book(ctx, &k); err != nil {
+			t.Fatal(err)
+		}
+		u.fail = was
+		return k.Tickets
+	}
 	for name, c := range map[string]struct {
-		fails func(b *Bucket, ticket Ticket, p *Permit) error
+		fails func(b *Bucket, p *Permit) error
 		want  float64
 	}{
-		"a move": {func(b *Bucket, ticket Ticket, _ *Permit) error {
-			return b.Book(ctx, &Booking{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour})
-		}, 9},
-		"a hold": {func(b *Bucket, _ Ticket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
-		"another's return": {func(b *Bucket, _ Ticket, _ *Permit) error {
-			k := Booking{Costs: []Cost{{1}}, Wait: time.Hour}
-			u := b.slowPath().shared.store.(*unwritten)
-			was := u.fail
-			u.fail = nil
-			if err := b.Book(ctx, &k); err != nil {
-				return err
-			}
-			u.fail = was
-			return b.Book(ctx, &Booking{Back: k.Tickets})
+		"another's move": {func(b *Bucket, _ *Permit) error {
+			return b.Book(ctx, &Booking{Move: another(b)[0], Costs: []Cost{{1}}, Wait: time.Hour})
 		}, 10},
+		"a hold":           {func(b *Bucket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
+		"another's return": {func(b *Bucket, _ *Permit) error { return b.Book(ctx, &Booking{Back: another(b)}) }, 10},
 	} {
 		u := new(unwritten)
 		b := Must(NewSharedBucket(u, "key", limit))
@@ -64,7 +65,7 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 		}
 		p := k.Tickets[0].Permit()
 		u.fail = errors.New("not written")
-		if err := c.fails(b, k.Tickets[0], &p); err == nil {
+		if err := c.fails(b, &p); err == nil {
 			t.Errorf("%s did not fail", name)
 		}
 		u.fail = nil
@@ -125,5 +126,27 @@ func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
 		if !reflect.DeepEqual(all, were) {
 			t.Errorf("changed: %+v\nfrom %+v", *all[2], *were[2])
 		}
+	}
+}
+
+// Nobody knows whether a place was moved whose trip has failed: it goes back no more.
+func TestAPlaceWhoseMoveFailsDoesNotGoBack(t *testing.T) {
+	u := new(unwritten)
+	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+	k := Booking{Costs: []Cost{{4}}, Wait: time.Hour}
+	if err := b.Book(ctx, &k); err != nil {
+		t.Fatal(err)
+	}
+	ticket := k.Tickets[0]
+	u.fail = errors.New("not written")
+	if err := b.Book(ctx, &Booking{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, u.fail) {
+		t.Fatal(err)
+	}
+	u.fail = nil
+	if err := b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-4) > 0.01 {
+		t.Errorf("level %v, %v; want 4", s.Level, err)
 	}
 }
