@@ -54,8 +54,9 @@
 //     second: then the API rounded it to those seconds.
 //  3. On a refusal without that, the longest reset of a policy of which nothing remains, or
 //     what the function of the profile says if that is longer; else the reset of the only
-//     policy. A [Lock] or an [Overload] has nothing to do with resets, and a [Concurrency]
-//     only with those of exhausted policies.
+//     policy. A [Lock] or an [Overload] has nothing to do with resets, a [Concurrency] only
+//     with those of exhausted policies, and a 503 for the reason [Unknown] with none of a
+//     policy that has something left.
 //  4. The profile's Penalty, for [Rate].
 //  5. On a response that is no refusal, the longest reset of a policy of the kind [Window] of
 //     which nothing remains.

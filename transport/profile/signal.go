@@ -310,8 +310,8 @@ func (s *Signal) computeWait(penalty time.Duration) {
 			longest = max(longest, p.Wait())
 		}
 		// Not a policy that only tells its limit, and not one with something left when
-		// another is spent.
-		if (p.Remaining >= 0 || p.Reset >= 0) && !(s.Reason == Quota && p.Remaining > 0) {
+		// another is spent or the API has troubles of its own.
+		if (p.Remaining >= 0 || p.Reset >= 0) && !((s.Reason == Quota || s.Reason == Unknown) && p.Remaining > 0) {
 			only = p.Wait()
 			counted++
 		}
