@@ -57,8 +57,9 @@ func overdrawn(r *Response) bool {
 
 // Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026). Policies are
 // named "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the
-// windows of subscriptions. The resets are when the bucket will be full again. 529 is an
-// overload, not this account's limit.
+// windows of subscriptions. The resets are when the bucket will be full again. A call that
+// paid overage has let through, although a window of the subscription is spent, holds nobody.
+// 529 is an overload, not this account's limit.
 var Anthropic *Profile = anthropic
 
 var anthropic = &Profile{
@@ -74,6 +75,11 @@ var anthropic = &Profile{
 			s.refuse(Overload)
 		}
 		if r.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
+			return
+		}
+		// "allowed" or "allowed_warning"; Anthropic's clients read it so, and its pages do not
+		// tell of these headers: github.com/juspay/neurolink/pull/1268.
+		if !s.Throttled && strings.HasPrefix(r.Get("Anthropic-Ratelimit-Unified-Overage-Status"), "allowed") {
 			return
 		}
 		for i := range s.Policies() {
