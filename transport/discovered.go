@@ -43,7 +43,8 @@ type Discovered struct {
 	// returns anything, the key goes on with a space and 32 hexadecimal digits. When Limiters
 	// is full, all requests of a host that find no room share one limiter of that host,
 	// "api.example.com". So a host with many routes and names in use leaves other hosts
-	// theirs. The host's limiter is for all scopes: a refusal of one token then holds the
+	// theirs. It takes the place of the route's or the name's limiter; the other one admits
+	// the request as always. The host's limiter is for all scopes: a refusal of one token then holds the
 	// others, so give Max enough.
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is how many routes' names the Discovered remembers. Further routes keep to
@@ -148,8 +149,9 @@ func (l *routed) overflow(ctx context.Context, c outbound.Cost) (outbound.Permit
 
 func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	own, err := l.discovered.Limiters.Acquire(ctx, l.route+l.scope, c)
-	if errors.Is(err, outbound.ErrFull) {
-		return l.overflow(ctx, c)
+	crowded := errors.Is(err, outbound.ErrFull)
+	if crowded {
+		own, err = l.overflow(ctx, c)
 	}
 	if err != nil {
 		return outbound.Permit{}, err
@@ -157,7 +159,10 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	k := &routedCall{limiter: l, name: l.name(), cost: c, own: own}
 	if k.name != "" {
 		k.named, err = l.named(ctx, k.name, c)
-		if errors.Is(err, outbound.ErrFull) {
+		switch full := errors.Is(err, outbound.ErrFull); {
+		case full && crowded: // the host's limiter has counted the call already
+			k.name, err = "", nil
+		case full:
 			k.named, err = l.overflow(ctx, c)
 		}
 		if err != nil {
@@ -172,9 +177,9 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 // routedCall is the permit of a call by all limiters that it is charged to.
 type routedCall struct {
 	limiter  *routed
-	name     string // of the route when the call left; "": it had none
+	name     string // of the route when the call left; "": no limiter of a name has counted it
 	cost     outbound.Cost
-	own      outbound.Permit // of the route's limiter
+	own      outbound.Permit // of the route's limiter, or of the host's
 	named    outbound.Permit // of the name's limiter
 	found    outbound.Permit // of the limiter of a name that the API has told meanwhile
 	lookedUp bool            // found was looked for
