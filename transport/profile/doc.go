@@ -17,8 +17,9 @@
 // [Generic], and a nil *Profile, know
 //
 //   - Retry-After (RFC 9110 §10.2.3) in seconds, with decimals, as a date in the three forms
-//     of HTTP, and as ISO 8601; Retry-After-Ms, X-Ms-Retry-After-Ms and X-Amz-Retry-After,
-//     which are in milliseconds, and X-RateLimit-Retry-After, which is in seconds;
+//     of HTTP, as ISO 8601, and as a time since 1970 if that is within 40 days of the API's
+//     own clock; X-RateLimit-Retry-After likewise; Retry-After-Ms, X-Ms-Retry-After-Ms and
+//     X-Amz-Retry-After, which are in milliseconds;
 //   - RateLimit and RateLimit-Policy as the IETF's drafts
 //     draft-ietf-httpapi-ratelimit-headers-00 to -11 have them: three headers, a dictionary,
 //     or lists by the name of the policy, with units and partitions. The package reads them

@@ -15,7 +15,7 @@ func (r *reader) retryAfter() {
 	for _, n := range [...]int{hRetryAfter, hXRetryAfter} {
 		for _, v := range r.known(n) {
 			if v, ok := r.take(v); ok {
-				r.delays(v, time.Second)
+				r.delays(v, seconds1970)
 			}
 		}
 	}
@@ -81,6 +81,12 @@ func (r *reader) offer(v string, unit time.Duration) bool {
 	return ok
 }
 
+// seconds1970 is the unit of Retry-After: seconds, as RFC 9110 has them, but a number that is
+// a time since 1970 within 40 days of the API's clock is that time. It would be a delay of
+// half a century, and APIs send such: github.com/openclaw/clawhub/issues/407, and Moneybird by
+// github.com/ArjanCodes/moneysnake/pull/24.
+const seconds1970 time.Duration = -1
+
 // delay reads how long to wait: a number in the given unit, or a point in time. Without a unit
 // a number is in seconds, or a time since 1970. A time that is over is no wait; the second
 // that Wait adds for rounding is not added to it.
@@ -94,8 +100,13 @@ func delay(v string, unit time.Duration, clock func() time.Time) (d time.Duratio
 		if at, ok = timestamp(v); !ok {
 			return 0, false, false
 		}
-	} else if at, ok = epoch(n, clock); !ok {
-		return duration(n, time.Second), false, true
+	} else {
+		if at, ok = epoch(n, clock); ok && unit == seconds1970 {
+			ok = between(at, clock()).Abs() <= maxReset
+		}
+		if !ok {
+			return duration(n, time.Second), false, true
+		}
 	}
 	d = between(clock(), at)
 	return max(0, d), d > 0, true
