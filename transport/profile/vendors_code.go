@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -172,7 +173,8 @@ var airtable = &Profile{
 
 // Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits", 2026). It has
 // limits on complexity, calls per minute and day, and calls at once, and may refuse with a
-// 200 whose error has a code.
+// 200 whose error has a code. A query that costs more than any may, or than the whole budget,
+// can never go: with a 200 that is no refusal, and with a 429 a Lock.
 var Monday *Profile = monday
 
 var monday = &Profile{
@@ -180,11 +182,14 @@ var monday = &Profile{
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		seconds, known := "", false
+		cost, budget, never := 0.0, math.Inf(1), ""
 		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errors/extensions/code", "error_code":
 				code, why := value(), Unknown
 				switch {
+				case contains(code, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
+					never = code
 				case contains(code, "daily"):
 					why = Quota
 				case contains(code, "concurrency"):
@@ -200,8 +205,22 @@ var monday = &Profile{
 				}
 			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
 				seconds = value()
+			// developer.monday.com/api-reference/changelog/hotfix-updated-complexity-budget-exhausted-error
+			case "errors/extensions/complexity":
+				cost, _ = number(value())
+			case "errors/extensions/complexity_budget_limit":
+				if n, ok := number(value()); ok {
+					budget = n
+				}
 			}
 		}, "errors", "error_code", "retry_in_seconds")
+		switch {
+		case !s.Throttled || r.Status >= 500:
+		case !known && never != "":
+			s.Reason, s.Detail = Lock, never
+		case s.Reason == Rate && cost > budget:
+			s.Reason = Lock
+		}
 		if s.Throttled {
 			s.askText(seconds)
 		}
