@@ -198,13 +198,23 @@ var okta = &Profile{
 	},
 }
 
-// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com, "Response headers", 2026): a policy
-// for each object that is billed, with resets in seconds from now, up to a month away.
+// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com/docs/response-headers, 2026): a
+// policy for each object that is billed, with resets in seconds from now, up to a month away.
+// Beyond such a quota calls cost extra, so a success that leaves nothing of it holds nobody.
+// X-RateLimit-Limit, -Remaining and -Reset tell of the limit on the pace. If that refuses,
+// its reset counts, and not that of a quota.
 var RapidAPI *Profile = rapidAPI
 
 var rapidAPI = &Profile{
 	Name:   "rapidapi",
-	Fields: suffixed(Field{In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
+	Fields: suffixed(Field{Kind: Bucket, In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
+	Judge: func(r *Response, s *Signal) {
+		for _, p := range s.Policies() {
+			if r.Status == 429 && p.Kind == Window && p.exhausted() {
+				s.ask(p.Wait(), p.Wait() > 0)
+			}
+		}
+	},
 }
 
 // Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which tell when

@@ -289,7 +289,10 @@ func count(v string) (float64, bool) {
 
 // Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting", 2026).
 // Beta-RateLimit tells the hourly quota of points, and X-RateLimit at the same time the limit
-// on requests per second. Detail is the header RateLimit-Reason.
+// on requests per second. Detail is the header RateLimit-Reason. A refusal by the limit on
+// bursts is about one method of one endpoint ("Build an app that respects rate limits"): a
+// Lock with the Scope "endpoint", unless a quota is used up, too. A transport for such an
+// endpoint alone has an OnSignal that turns the Lock into Rate.
 var Jira *Profile = jira
 
 var jira = &Profile{
@@ -306,6 +309,14 @@ var jira = &Profile{
 			s.Reason = Quota
 		case contains(s.Detail, "per-issue"):
 			s.Reason = Lock // one issue gets too many writes
+		case contains(s.Detail, "burst"):
+			// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
+			for _, p := range s.Policies() {
+				if p.Name != "" && p.exhausted() {
+					return
+				}
+			}
+			s.Reason, s.Scope = Lock, "endpoint"
 		}
 	},
 }
