@@ -15,7 +15,7 @@ import (
 // names are those of all profiles that FuzzRead reads with.
 var names = []string{
 	"generic", "github", "linear", "slack", "notion", "airtable", "monday", "zoom", "basecamp", "jira", "confluence-dc", "openai", "anthropic",
-	"aws", "azure-arm", "graph", "google", "okta", "kong", "rapidapi", "akamai", "oracle-gateway", "twilio", "shopify-rest", "shopify-graphql",
+	"aws", "azure-arm", "graph", "google", "okta", "kong", "rapidapi", "akamai", "oracle-access-governance", "twilio", "shopify-rest", "shopify-graphql",
 	"stripe", "spapi", "bigcommerce", "tiendanube", "prisjakt", "etsy", "hubspot", "salesforce", "pipedrive", "zendesk", "mailchimp", "xero",
 	"quickbooks", "discord", "twitter", "reddit", "meta", "strava", "riot", "dropbox", "binance",
 }

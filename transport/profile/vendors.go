@@ -19,7 +19,7 @@ var builtin = []*Profile{
 	// Models.
 	OpenAI, Anthropic,
 	// Clouds and gateways.
-	AWS, AzureARM, Graph, Google, Okta, Kong, RapidAPI, Akamai, OracleGateway, Twilio,
+	AWS, AzureARM, Graph, Google, Okta, Kong, RapidAPI, Akamai, OracleAccessGovernance, Twilio,
 	// Commerce and customers.
 	Shopify, ShopifyGraphQL, Stripe, SPAPI, BigCommerce, Tiendanube, Prisjakt, Etsy, HubSpot, Salesforce, Pipedrive, Zendesk, Mailchimp,
 	Xero, QuickBooks,
@@ -68,9 +68,9 @@ var aliases = map[string]*Profile{
 	"facebook":             Meta,
 	"metagraph":            Meta,
 	"riotgames":            Riot,
-	"oracle":               OracleGateway,
-	"oracleag":             OracleGateway,
-	"oracleapigateway":     OracleGateway,
+	"oracle":               OracleAccessGovernance,
+	"oracleag":             OracleAccessGovernance,
+	"oraclegateway":        OracleAccessGovernance, // its name in earlier versions
 	"nuvemshop":            Tiendanube,
 	"quickbooksonline":     QuickBooks,
 	"skuvault":             skuVault,
@@ -94,6 +94,7 @@ var aliases = map[string]*Profile{
 	"klaviyo":          Generic,
 	"lemlist":          Generic,
 	"mailerlite":       Generic,
+	"oracleapigateway": Generic,
 	"persona":          Generic,
 	"resend":           Generic,
 	"sendgrid":         Generic,

@@ -226,13 +226,19 @@ var akamai = &Profile{
 	Fields: suffixed(Field{}, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Next"),
 }
 
-// OracleGateway is the API gateway of Oracle Cloud (docs.oracle.com, "Limiting the number of
-// requests", 2026), whose waits are in milliseconds.
-var OracleGateway *Profile = oracleGateway
+// OracleAccessGovernance is the API of Oracle Access Governance
+// (docs.oracle.com/en/cloud/paas/access-governance/pmapi/rate-limits.html, 2026): the limits
+// of a minute, "default" on reading and "write" on the rest, with what remains, and on a
+// refusal the milliseconds until the reset. Oracle's API gateway is another product, of which
+// no such header is known: [Generic] reads it.
+var OracleAccessGovernance *Profile = oracleAccessGovernance
 
-var oracleGateway = &Profile{
-	Name:   "oracle-gateway",
-	Fields: []Field{{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond}},
+var oracleAccessGovernance = &Profile{
+	Name: "oracle-access-governance",
+	Fields: []Field{
+		{Header: "Requestlimit-*-Remaining", Is: IsRemaining, Window: time.Minute},
+		{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond},
+	},
 }
 
 // Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls at

@@ -105,13 +105,23 @@ var bigCommerce = &Profile{
 	},
 }
 
-// Tiendanube is the API of Tiendanube and Nuvemshop (tiendanube.github.io, "Rate limiting",
-// 2026): a leaky bucket whose reset is in milliseconds from now, and when it will be empty.
+// Tiendanube is the API of Tiendanube and Nuvemshop
+// (dev.nuvemshop.com.br/en/docs/erp-guide/api-usage, 2026): a leaky bucket whose reset is in
+// milliseconds from now, and when it will be empty. A refusal waits until there is room for
+// one request, and a second at least.
 var Tiendanube *Profile = tiendanube
 
 var tiendanube = &Profile{
 	Name:   "tiendanube",
 	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
+	Judge: func(r *Response, s *Signal) {
+		p := s.Binding()
+		if r.Status != 429 || p == nil || p.Reset <= 0 || p.Limit <= p.Remaining || p.Remaining < 0 {
+			return
+		}
+		leak := math.Ceil(float64(p.Reset) / (p.Limit - p.Remaining)) // for one request
+		s.ask(max(time.Second, time.Duration(leak)), true)
+	},
 }
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026), whose reset
