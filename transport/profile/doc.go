@@ -89,7 +89,8 @@
 //
 // The package ignores lines above 1 KiB, those after the 16th of a name, policies after the
 // 32nd, and what comes when it has read 4 KiB; of more than 128 different headers, those
-// with a name inside. Of a body it looks at 8 KiB at most, which is more than refusals have;
+// with a name inside. Of X-Business-Use-Case-Usage, in which Meta tells of many objects, it
+// reads lines of 8 KiB, which takes some 50 µs. Of a body it looks at 8 KiB at most, which is more than refusals have;
 // what a success says at the end of a longer one holds nobody. A search in a body ends after
 // 1024 values. That bounds the time for a response to some 20 µs for its headers, whatever
 // they contain, and some 30 µs more for a body, or a millisecond if that is gzipped so as to

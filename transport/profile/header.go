@@ -10,6 +10,7 @@ const (
 	maxRead  = 4 << 10 // bytes of values of one response
 	perValue = 64      // bytes that a value counts at least: parsing a date costs more than its length
 	maxValue = 1 << 10 // bytes of one line
+	maxUsage = 8 << 10 // bytes of one line of Meta's, which tells of many objects
 	maxLines = 16      // of one header
 	maxNames = 128     // headers to range over; where there are more, the known ones are looked up
 )

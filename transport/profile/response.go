@@ -31,10 +31,14 @@ func (r *Response) Get(name string) string {
 
 // Lines returns the lines of a header, without the blanks around them: the first 16, without
 // those longer than 1 KiB, and none once 4 KiB have been read.
-func (r *Response) Lines(name string) iter.Seq[string] {
+func (r *Response) Lines(name string) iter.Seq[string] { return r.linesUpTo(name, maxValue) }
+
+// linesUpTo is Lines for a header whose lines may be longer. One that begins within the 4 KiB
+// is read whole.
+func (r *Response) linesUpTo(name string, most int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, v := range lines(r.Header, canonical(name)) {
-			if len(v) > maxValue || r.left <= 0 {
+			if len(v) > most || r.left <= 0 {
 				continue
 			}
 			if r.left -= len(v) + perValue; !yield(strings.Trim(v, " \t")) {

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"time"
@@ -73,10 +74,11 @@ var reddit = &Profile{
 	Fields: limitFields("X-Ratelimit-", Field{In: time.Second}),
 }
 
-// Meta is the Graph API of Meta (developers.facebook.com, "Rate limits", 2026). Policies are
-// the parts, in percent, of an hourly budget, as JSON in headers, with the minutes until a
-// refused business may come back. Refusals are 400 with one of the codes for limits, or
-// without a code and with such a time.
+// Meta is the Graph API of Meta
+// (developers.facebook.com/docs/graph-api/overview/rate-limiting, 2026). Policies are the
+// parts, in percent, of an hourly budget, as JSON in headers, with the minutes until a refused
+// business may come back. Refusals are 400 with one of the codes for limits, or without a code
+// and with such a time.
 var Meta *Profile = meta
 
 var meta = &Profile{
@@ -110,7 +112,7 @@ func judgeMeta(r *Response, s *Signal) {
 	for line := range r.Lines("X-Fb-Ads-Insights-Throttle") {
 		use([]byte(line), "ads-insights", s)
 	}
-	for line := range r.Lines("X-Business-Use-Case-Usage") {
+	for line := range r.linesUpTo("X-Business-Use-Case-Usage", maxUsage) {
 		// {"id":[{"type":"ads_management",…},…],…}
 		f := finder{b: []byte(line), i: strings.IndexByte(line, '[')}
 		for objects := 0; objects < maxPolicies && f.i >= 0 && f.i < len(f.b); {
@@ -130,7 +132,16 @@ func judgeMeta(r *Response, s *Signal) {
 			}
 		}
 	}
+	for i := range s.Policies() {
+		// A budget refuses at 100 %, so another limit did, and this one's reset does not tell
+		// when that is over.
+		if p := &s.Policies()[i]; s.Throttled && p.Name == "ad-account" && p.used < p.Limit {
+			p.Reset = None
+		}
+	}
 }
+
+const maxMembers = 16 // of one of Meta's objects, which have 6
 
 // use adds a policy of what Meta tells of one object. It returns how long that asks to wait,
 // and whether Meta has refused the call, which may be so although the wait is too long to
@@ -139,25 +150,29 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
 	f := finder{b: object}
-	for key, value := f.member(); key != nil; key, value = f.member() {
-		n, ok := number(text(value))
-		switch string(key) {
-		case "type":
-			if name == "" {
+	for members := 0; members < maxMembers; members++ {
+		key, value := f.member()
+		if key == nil {
+			break
+		}
+		what := string(key)
+		if what == "type" {
+			if p.Name == "" {
 				p.Name = text(value)
 			}
-		case "call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct":
-			if ok {
-				p.Limit, p.used = 100, max(p.used, n)
-			}
-		case "estimated_time_to_regain_access":
-			if ok && n > 0 {
-				p.Reset, refused = duration(n, time.Minute), true
-			}
-		case "reset_time_duration":
-			if ok && n > 0 {
-				p.Reset = duration(n, time.Second)
-			}
+			continue
+		}
+		if bytes.IndexByte(value, '\\') >= 0 { // to undo escapes takes long, and no number has one
+			continue
+		}
+		switch n, ok := number(text(value)); {
+		case !ok:
+		case what == "call_count", what == "total_cputime", what == "total_time", what == "acc_id_util_pct", what == "app_id_util_pct":
+			p.Limit, p.used = 100, max(p.used, n)
+		case what == "estimated_time_to_regain_access" && n > 0:
+			p.Reset, refused = duration(n, time.Minute), true
+		case what == "reset_time_duration" && n > 0:
+			p.Reset = duration(n, time.Second)
 		}
 	}
 	if p.bound() {
