@@ -321,9 +321,11 @@ var jira = &Profile{
 	},
 }
 
-// Confluence is Confluence Data Center (confluence.atlassian.com, "Improving instance
-// stability with rate limiting", 2026): a bucket that an administrator has set, told as a
-// capacity, a fill rate and its interval. It sends Retry-After: 0 with every success.
+// Confluence is Confluence Data Center
+// (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket
+// that an administrator has set, told as a capacity, a fill rate and its interval. The Window
+// of its policy is that interval, in which as much as the fill rate comes back, and not all of
+// the Limit. It sends Retry-After: 0 with every success.
 var Confluence *Profile = confluence
 
 var confluence = &Profile{
