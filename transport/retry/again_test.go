@@ -207,6 +207,33 @@ func TestALaterHopWaitsForTheLimiterByItself(t *testing.T) {
 	})
 }
 
+// A response that stands for the limiter's refusal changes nothing of that.
+func TestALaterHopWaitsByItselfAlsoWithAnOnRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, send := range ways {
+			api := play(status(307, "Location", "/b"), status(308, "Location", "/c"), status(200))
+			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
+			var closed []*counted
+			client := NewClient(&transport.Transport{Base: api, Limiter: b, OnRefusal: func(req *http.Request, err error) (*http.Response, error) {
+				resp, err := transport.TooManyRequests(req, err)
+				if err == nil {
+					body := newBody("later")
+					closed, resp.Body = append(closed, body), body
+				}
+				return resp, err
+			}})
+			resp, err := send(client, requestWith(t, "POST", "replayable"))
+			require.NoError(t, err, name)
+			require.Equal(t, 200, resp.StatusCode, name)
+			require.Equal(t, []string{"text", "text", "text"}, api.said, name)
+			require.Len(t, closed, 2, name)
+			for _, body := range closed {
+				require.EqualValues(t, 1, body.closed.Load(), name)
+			}
+		}
+	})
+}
+
 func TestTooManyRedirectsAreNotTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, send := range ways {

@@ -85,8 +85,11 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 		r.startHop()
 		resp, err := h.transport.RoundTrip(req)
 		r.readSignal(h.transport.Profile, resp)
-		if err == nil || req.Response == nil || r.oneHop || !h.policy.waitsHere(r, req, err) {
+		if req.Response == nil || r.oneHop || !h.policy.waitsHere(r, req, r.refusal(resp, err)) {
 			return resp, r.unearly(err)
+		}
+		if resp != nil { // OnRefusal's
+			closeBody(resp.Body)
 		}
 		if err := r.pause(req.Context()); err != nil {
 			return nil, err
@@ -106,6 +109,17 @@ func (r *request) unearly(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &outbound.ThrottledError{Key: r.host(nil), RetryAfter: r.early, Held: true}
+}
+
+// refusal returns why the limiter has not admitted a hop, also where OnRefusal has made a 429
+// of that; or else the hop's error, or nil.
+func (r *request) refusal(resp *http.Response, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && resp.StatusCode == http.StatusTooManyRequests {
+		return r.limited
+	}
+	return err
 }
 
 // waitsHere reports whether a later hop of a redirect waits for the limiter here. If the
