@@ -2,6 +2,7 @@ package retry
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -314,4 +315,26 @@ func TestAnUpgradedConnectionIsHandedOn(t *testing.T) {
 	_, err = io.WriteString(resp.Body.(io.Writer), "hi")
 	require.NoError(t, err)
 	require.Equal(t, "hi", wrote.String())
+}
+
+// writer is a body that happens to have a Write method, as one made of a bytes.Buffer has.
+type writer struct {
+	*counted
+	io.Writer
+}
+
+// Only the connection of a 101 outlives its request: a long context does not collect what is
+// left of all others.
+func TestTheRequestOfABodyWithAWriteMethodEndsWithIt(t *testing.T) {
+	for status, want := range map[int]error{200: context.Canceled, 101: nil} {
+		var sent context.Context
+		client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
+			sent = req.Context()
+			return &http.Response{StatusCode: status, Body: writer{newBody("text"), io.Discard}, Request: req}, nil
+		})))
+		resp, err := get(t, client)
+		require.NoError(t, err)
+		require.Equal(t, status, resp.StatusCode)
+		require.ErrorIs(t, sent.Err(), want, "%d", status)
+	}
 }

@@ -3,7 +3,6 @@ package retry
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -178,7 +177,7 @@ func (d *departGate) send(r *request, req *http.Request) (*http.Response, error)
 	resp, err := d.inner().RoundTrip(own)
 	if err != nil || resp == nil || resp.Body == nil || resp.Body == http.NoBody {
 		cancel()
-	} else if _, ok := resp.Body.(io.Writer); !ok { // a connection outlives its handshake
+	} else if resp.StatusCode != http.StatusSwitchingProtocols { // a connection outlives its handshake
 		body.ReadCloser, resp.Body = resp.Body, body
 		r.setCancel(cancel)
 	}
