@@ -44,8 +44,9 @@ type Discovered struct {
 	// is full, all requests of a host that find no room share one limiter of that host,
 	// "api.example.com". So a host with many routes and names in use leaves other hosts
 	// theirs. It takes the place of the route's or the name's limiter; the other one admits
-	// the request as always. The host's limiter is for all scopes: a refusal of one token then holds the
-	// others, so give Max enough.
+	// the request as always. The host's limiter is for all scopes: a refusal of one token then
+	// holds the others, so give Max enough. Leave Overflow nil: it would admit, and count, a
+	// request once for its route and once more for its name.
 	Limiters *outbound.Keyed[string]
 	// MaxRoutes is how many routes' names the Discovered remembers. Further routes keep to
 	// their own limiters. 0 or less: 10 000.
