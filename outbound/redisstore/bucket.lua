@@ -19,8 +19,8 @@
 --            it names these limits even if the key is lost and a worker sets others
 --   w<id>    a worker's record: seq of its last request that changed anything; the seq since
 --            which the record is unbroken, and how many calls the request booked, in one
---            number; the place of the first call; for each limit, how full it is there, with
---            all that had come back, and by how much the joint rule raised it; and, for
+--            number; the place of the first call, and, if there is one, of the booking before; for each
+--            limit, how full it is there, with all that had come back, and by how much the joint rule raised it; and, for
 --            several calls, how full each limit is there without what had come back.
 --            For a meter the number of calls is -1 - the limits brought to the brim, as bits. Last,
 --            for several calls where a limit has a kind, runs of calls: how many, their place, and
@@ -357,12 +357,17 @@ if r then
       step = ARGV[arg] or ''
       letter = string.sub(step, 1, 1)
     end
-    for i = 1, min(n, floor((#r - 24) / 16)) do
-      local y, up = unpacked('dd', r, 9 + 16 * i)
-      limits[i].y, limits[i].up = y, (up >= 0 or limits[i].kind) and up < 1e15 and up or 0
-      if #r >= 24 + 24 * n then limits[i].full = unpacked('d', r, 17 + 16 * n + 8 * i) end
+    before = place
+    if m > 0 and #r >= 32 then
+      before = unpacked('d', r, 25)
+      if not (before <= place) then before = place end
     end
-    if kinds and m > 1 then runs = string.sub(r, 25 + 24 * n) end
+    for i = 1, min(n, floor((#r - 32) / 16)) do
+      local y, up = unpacked('dd', r, 17 + 16 * i)
+      limits[i].y, limits[i].up = y, (up >= 0 or limits[i].kind) and up < 1e15 and up or 0
+      if #r >= 32 + 24 * n then limits[i].full = unpacked('d', r, 25 + 16 * n + 8 * i) end
+    end
+    if kinds and m > 1 then runs = string.sub(r, 33 + 24 * n) end
   else
     m, place = 0, 0
     -- The record lacks a request that the worker has had an answer to: the store has lost it. The
@@ -972,7 +977,12 @@ end
 if (changed or spoilt or fence == 1) and not repeated then
   local w, left, values = last + lag, 0, {'s', '', worker, '', '', ''}
   local k = 4
-  local record, fulls = pack('ddd', seq, since * 8192 + m + 512, m > 0 and place or dial), ''
+  local record, fulls = nil, ''
+  if m > 0 then
+    record = pack('dddd', seq, since * 8192 + m + 512, place, before)
+  else
+    record = pack('ddd', seq, since * 8192 + m + 512, dial)
+  end
   recorded = seq
   for i = 1, n do
     local l = limits[i]

@@ -50,7 +50,7 @@
 // A decision takes one trip. Concurrent decisions of one key go together in the next trip,
 // and those of many keys in pipelines, at most four under way to one server. The store
 // remembers a refusal, for a second at most, and repeats it without a trip. A bucket of one
-// limit takes about 250 bytes of the server with one worker and 730 with ten. A key
+// limit takes about 250 bytes of the server with one worker and 860 with ten. A key
 // expires a minute after all of it has leaked, or after 30 days if SetLimits has set its
 // limits.
 //
