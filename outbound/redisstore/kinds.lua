@@ -276,6 +276,7 @@ end
 
 -- read reads the level of a limit with a kind, and its log.
 local function read(l, was)
+  if #was ~= 184 and #was ~= 136 then return nil end
   local level, ret, shown, rate, top, cap, kind, window = unpacked('dddddddd', was)
   local g = new(l)
   if not (level >= 0 and level < 1e18 and ret >= 0 and ret < 1e18 and top >= 0 and top < 1e18 and shown > -1e17 and shown < 1e17

@@ -1,0 +1,76 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+)
+
+// A text of any length in any field is garbage like all else: the bucket is full, it is told, and
+// a Resume opens it.
+func TestGarbageOfAnyLengthNeitherOpensNorShutsABucket(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			limits := map[string][]outbound.Limit{
+				"leaky":    {{Capacity: 10, LeakRate: 1}},
+				"window":   {outbound.Window(10, time.Minute)},
+				"fixed":    {outbound.FixedWindow(10, time.Minute)},
+				"calendar": {outbound.Daily(10, time.UTC)},
+			}
+			for name, limits := range limits {
+				for _, field := range []string{"s", "c", "r", "v", "w", "l0"} {
+					if name != "leaky" && field != "l0" {
+						continue
+					}
+					for n := range 200 {
+						if n > 70 && n%8 > 0 || kind == "miniredis" && n%8 > 1 {
+							continue
+						}
+						var told events
+						store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
+						b := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint(name, field, n), limits...))
+						p, err := b.Acquire(t.Context(), outbound.Cost{1})
+						require.NoError(t, err)
+						if field == "r" || field == "c" { // else the key has neither
+							p.Refused(time.Second)
+							_, err = b.State(t.Context())
+							require.NoError(t, err)
+						}
+						s.forward(2 * time.Second)
+						store.Forget(b.Key())
+						_, err = b.Acquire(t.Context(), outbound.Cost{1})
+						require.NoError(t, err)
+						at := field
+						if field == "w" {
+							at = store.Worker()
+						}
+						require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), at, strings.Repeat("x", n)).Err())
+						what := fmt.Sprintf("%s: %d bytes in %s", name, n, field)
+						_, err = b.Acquire(t.Context(), outbound.Cost{1})
+						if field != "w" { // a record may be gone at any time
+							require.Error(t, err, what)
+							require.NotContains(t, err.Error(), "script", what)
+							require.Eventually(t, func() bool { return len(told.of(redisstore.EventGarbage)) > 0 }, time.Minute, time.Millisecond, what)
+							_, err = b.Acquire(t.Context(), outbound.Cost{9})
+							require.ErrorIs(t, err, outbound.ErrThrottled, what)
+						}
+						require.NoError(t, b.Resume(t.Context()), what)
+						s.forward(10 * time.Second)
+						store.Forget(b.Key())
+						_, err = b.State(t.Context())
+						require.NoError(t, err, what)
+					}
+				}
+			}
+		})
+	}
+}
