@@ -186,6 +186,7 @@
 //	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
+//	as.go          As: a limiter within others
 //	observe.go     Observe: events of calls
 //	glance.go      Glance: how full a bucket is, for looking at very many
 //	explain.go     Explain: when a call could go, and why not before

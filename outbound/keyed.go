@@ -77,7 +77,8 @@ type Keyed[K comparable] struct {
 
 // For returns the limiter of a key. It is a handle, which makes nothing yet and
 // looks its limiter up at each Acquire, so it may be kept for as long as you
-// like and costs one small allocation.
+// like and costs one small allocation. Handles of one key are equal. Its method Use, for [As], is
+// [Keyed.Use] of the key.
 //
 // The errors of its Acquire are those of the key's limiter and of New. Where
 // there is no room for the key and no Overflow, it is a [*ThrottledError] with
@@ -85,7 +86,7 @@ type Keyed[K comparable] struct {
 // RetryAfter is 0. A key that does not equal itself, as NaN does not, is
 // [ErrInvalidKey]; one of an interface type that holds something that cannot be
 // compared panics, as it does in a map.
-func (k *Keyed[K]) For(key K) Limiter { return &handle[K]{k, key} }
+func (k *Keyed[K]) For(key K) Limiter { return handle[K]{k, key} }
 
 // Len returns the number of limiters that there are.
 func (k *Keyed[K]) Len() int {
@@ -117,12 +118,15 @@ type handle[K comparable] struct {
 	key   K
 }
 
-func (h *handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
+func (h handle[K]) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	return h.keyed.Acquire(ctx, h.key, c)
 }
 
 // Idle is true: forgetting a handle loses nothing.
-func (h *handle[K]) Idle() bool { return true }
+func (h handle[K]) Idle() bool { return true }
+
+// Use calls f with the key's limiter, as Use of the Keyed does.
+func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, f) }
 
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
 // it: an operator holds one tenant, or sets its limits. Use makes the limiter if

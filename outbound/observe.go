@@ -107,16 +107,13 @@ const waited = time.Millisecond
 //
 // Put it around a queue, and not into one: a queue books its bucket directly.
 //
-// If l has a method Idle() bool, as a [Keyed] wants it, so has the result.
+// The result has a method Idle, for a [Keyed], which is false if l has none. [As] finds l in it.
 func Observe(l Limiter, name string, f func(context.Context, Event)) Limiter {
 	if f == nil {
 		return l
 	}
 	o := &observer{limiter: l, name: name, tell: f}
 	o.bucket, _ = l.(*Bucket)
-	if i, ok := l.(idler); ok {
-		return &idleObserver{o, i}
-	}
 	return o
 }
 
@@ -130,9 +127,13 @@ type observer struct {
 	tell    func(context.Context, Event)
 }
 
-type idleObserver struct {
-	*observer
-	idler
+// Unwrap returns the limiter that is observed.
+func (o *observer) Unwrap() Limiter { return o.limiter }
+
+// Idle reports whether forgetting the limiter would lose nothing.
+func (o *observer) Idle() bool {
+	i, ok := o.limiter.(idler)
+	return ok && i.Idle()
 }
 
 func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {

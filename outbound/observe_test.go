@@ -342,8 +342,10 @@ func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
 		if !i.Idle() {
 			t.Error("not idle when it is empty")
 		}
-		if _, ok := Observe(limiterFunc(nil), "api", hear).(interface{ Idle() bool }); ok {
-			t.Error("Idle out of nowhere")
+		for _, l := range []Limiter{limiterFunc(nil), nil} {
+			if Observe(l, "api", hear).(idler).Idle() {
+				t.Errorf("a %T is idle, though nobody knows", l)
+			}
 		}
 	})
 }

@@ -13,14 +13,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue/line"
 )
 
-// booker is a line, or whatever finds one.
-type booker interface {
-	Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error)
-}
-
 // Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it
 // runs once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
-// Pacer's Limiter has to return a limiter with the method Book of a [line.Line]; other tasks are
+// Pacer's Limiter has to return a limiter in which [line.Of] finds a line; other tasks are
 // enqueued as they are. So are those with a ProcessAt or ProcessIn among o, with a Unique or a TaskID,
 // because asynq may not take them, and with a Group, because they do not run themselves: their places would
 // pass unused. Options that were given to NewTask are not seen. Of those Enqueue replaces the time.
@@ -37,7 +32,7 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 		return nil, fmt.Errorf("%w: client or task of Enqueue", outbound.ErrNil)
 	}
 	l, cost := p.limiter(t)
-	b, ok := l.(booker)
+	b, ok := line.Of(l)
 	if !ok || p.Tickets == nil || slices.ContainsFunc(o, unbooked) {
 		return c.EnqueueContext(ctx, t, o...)
 	}

@@ -30,7 +30,7 @@ func TestEnqueueBooksAPlace(t *testing.T) {
 	w := newWorld(t)
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).Add(time.Millisecond)
 	d := &desk{places: []line.Place{{At: at, Ticket: "x"}}}
-	p := New(w.rdb, only(d))
+	p := New(w.rdb, only(outbound.Observe(d, "shop", func(context.Context, outbound.Event) {})))
 	o := make([]asynq.Option, 0, 5) // whose array is the caller's
 	o = append(o, asynq.Retention(time.Minute))
 	// What the task itself says stays.

@@ -89,7 +89,7 @@ func ExamplePacer_tenants() {
 		return line.New(bucket, line.Config{}), nil
 	}}
 	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
-		return line.For(lines, t.Headers()["tenant"]), outbound.Cost{1}
+		return lines.For(t.Headers()["tenant"]), outbound.Cost{1}
 	})
 	client := asynq.NewClientFromRedisClient(rdb)
 	task := asynq.NewTaskWithHeaders("ship", nil, map[string]string{"tenant": "acme"})

@@ -94,8 +94,8 @@
 //
 // # Tenants
 //
-// Where each tenant has a limit, Limiter returns the [line.For] of the tenant in an [outbound.Keyed] of lines, which
-// also books at insertion. See the example Tenants.
+// Where each tenant has a limit, Limiter returns what [outbound.Keyed.For] of a Keyed of lines returns for the tenant,
+// and books at insertion there, too. See the example Tenants.
 //
 // # The files
 //

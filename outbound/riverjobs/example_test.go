@@ -88,7 +88,7 @@ func Example_tenants() {
 		if json.Unmarshal(args, &job) != nil || job.Tenant == "" {
 			return nil, outbound.Cost{}
 		}
-		return line.For(lines, job.Tenant), outbound.Cost{1}
+		return lines.For(job.Tenant), outbound.Cost{1}
 	}}
 
 	// What River does when jobs are inserted.

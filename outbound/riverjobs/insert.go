@@ -11,11 +11,6 @@ import (
 	"github.com/dripfeed/dripfeed/queue/line"
 )
 
-// booker is a limiter that books places ahead, as a [line.Line] does.
-type booker interface {
-	Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error)
-}
-
 // batch are jobs of one insertion that share a line.
 type batch struct {
 	jobs  []*rivertype.JobInsertParams
@@ -28,8 +23,8 @@ const schedulerInterval = 5 * time.Second
 
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
 // schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
-// before the insertion, while River has its transaction open. It books with limiters that are
-// a [*line.Line], or have the method Book of one, and can be compared: they are keys of a map. A client that only inserts
+// before the insertion, while River has its transaction open. It books with limiters in which
+// [line.Of] finds a line that can be compared, as all of this module's can: lines are keys of a map. A client that only inserts
 // jobs needs the plugin for that, too.
 //
 // No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
@@ -51,14 +46,14 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 }
 
 // batches returns the jobs that are to have a place, by their line.
-func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[booker]*batch {
-	all := make(map[booker]*batch)
+func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[line.Booker]*batch {
+	all := make(map[line.Booker]*batch)
 	for _, job := range params {
 		if job.State != rivertype.JobStateAvailable || len(job.UniqueKey) > 0 {
 			continue
 		}
 		limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
-		b, ok := limiter.(booker)
+		b, ok := line.Of(limiter)
 		if !ok || !reflect.ValueOf(b).Comparable() {
 			continue
 		}

@@ -56,7 +56,7 @@ func TestJobsAreInsertedAtTheirPlaces(t *testing.T) {
 	desks := map[string]*desk{"a": {}, "b": {}}
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
 		if d := desks[kind]; d != nil {
-			return d, outbound.Cost{float64(kind[0])}
+			return outbound.Observe(d, kind, func(context.Context, outbound.Event) {}), outbound.Cost{float64(kind[0])}
 		}
 		return outbound.Unlimited{}, outbound.Cost{1}
 	}}

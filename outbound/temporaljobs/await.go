@@ -27,7 +27,7 @@ import (
 //
 // name is the name of the activity's type, and cost is what the activity then costs, whatever the
 // limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow and
-// the name: it is to return a [line.Line], or another Limiter that has its method Book. Where it
+// the name: it is to return a limiter in which [line.Of] finds a line. Where it
 // does not, or where no place can be had, as from a store that is away, Await returns at once, and the
 // activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or that
 // the workflow was cancelled, or that its worker has no interceptor.
@@ -83,9 +83,7 @@ func bookPlace(context.Context, booking) (place, error) {
 func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place, error) {
 	info.ActivityType.Name, info.IsLocalActivity = b.Name, false
 	limiter, _ := p.limiter(info)
-	books, ok := limiter.(interface {
-		Book(context.Context, ...outbound.Cost) ([]line.Place, error)
-	})
+	books, ok := line.Of(limiter)
 	if !ok {
 		return place{}, nil
 	}

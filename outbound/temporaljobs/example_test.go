@@ -58,7 +58,7 @@ func ExampleNewInterceptor_tenants() {
 		return line.New(b, line.Config{}), err
 	}}
 	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
-		return line.For(lines, i.TaskQueue), outbound.Cost{1}
+		return lines.For(i.TaskQueue), outbound.Cost{1}
 	}
 	_ = temporaljobs.NewInterceptor(limiter, nil)
 }

@@ -80,7 +80,7 @@ func (s *script) paced(info activity.Info) (outbound.Limiter, outbound.Cost) {
 	if info.ActivityType.Name != "Call" {
 		return nil, outbound.Cost{}
 	}
-	return s, outbound.Cost{1}
+	return outbound.Observe(s, "calls", func(context.Context, outbound.Event) {}), outbound.Cost{1}
 }
 
 // check compares what came with what was to come.

@@ -60,9 +60,9 @@ type Call struct {
 }
 
 // Add counts the calls of a limiter under a name, and shows its state, if it is a bucket, a queue or another limiter
-// around one of these. Use the result, which works as l does: its permits are those of l, and an admitted call costs
-// two readings of the clock and no allocation. Put Add around a queue, and not into one. If l has a method
-// Idle() bool, so has the result.
+// around one of these, as [outbound.Observe] makes it. Use the result, which works as l does: its permits are those of l,
+// and an admitted call costs two readings of the clock and no allocation. Put Add around a queue, and not into one.
+// [outbound.As] finds l in the result, whose method Idle is false if l has none.
 //
 // The name is what metrics, the page and logs show. It comes from the program, never from a user or a URL. With a
 // name that was added before the same counters go on, and the state is that of the new limiter. For limiters of many
@@ -84,11 +84,7 @@ func (b *Board) Add(name string, l outbound.Limiter) outbound.Limiter {
 			stop()
 		}
 	}
-	c := &counted{limiter: l, meter: &s.meter, board: b, name: name}
-	if i, ok := l.(idler); ok {
-		return &countedIdler{c, i}
-	}
-	return c
+	return &counted{limiter: l, meter: &s.meter, board: b, name: name}
 }
 
 // noLimiter is a nil limiter.
@@ -218,23 +214,28 @@ type (
 	hasStats  interface{ Stats() queue.Stats }
 )
 
-// inner returns the limiter that tells the state of l: that of a line is its queue.
+// inner returns the limiter that tells the state of l, which may be around it: that of a line is its queue.
 func inner(l outbound.Limiter) outbound.Limiter {
-	switch x := l.(type) {
-	case *queue.Queue:
-		if x == nil {
-			return nil
-		}
-	case *counted:
-		return inner(x.limiter)
-	case *countedIdler:
-		return inner(x.limiter)
-	case hasQueue:
-		if q := x.Queue(); q != nil {
-			return q
+	for {
+		switch x := l.(type) {
+		case *queue.Queue:
+			if x == nil {
+				return nil
+			}
+			return l
+		case hasQueue:
+			if q := x.Queue(); q != nil {
+				return q
+			}
+			return l
+		case explainer, hasBucket: // it tells its own
+			return l
+		case interface{ Unwrap() outbound.Limiter }:
+			l = x.Unwrap()
+		default:
+			return l
 		}
 	}
-	return l
 }
 
 // bucketIn returns the bucket whose state is that of a limiter; nil: there is none.

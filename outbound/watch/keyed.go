@@ -57,6 +57,9 @@ type ofKey[K comparable] struct {
 	key K
 }
 
+// Unwrap returns the key's handle.
+func (o *ofKey[K]) Unwrap() outbound.Limiter { return o.set.keyed.For(o.key) }
+
 func (o *ofKey[K]) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := o.set.keyed.Acquire(ctx, o.key, c)
 	if err != nil && errors.Is(err, outbound.ErrThrottled) {

@@ -291,11 +291,14 @@ func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (p outbound.P
 	return p, err
 }
 
+// Unwrap returns the limiter whose calls are counted, for outbound.As.
+func (c *counted) Unwrap() outbound.Limiter { return c.limiter }
+
+// Idle reports whether a Keyed may drop the limiter.
+func (c *counted) Idle() bool {
+	i, ok := c.limiter.(idler)
+	return ok && i.Idle()
+}
+
 // idler is a limiter that knows whether forgetting it would lose anything.
 type idler interface{ Idle() bool }
-
-// countedIdler is a counted limiter that a Keyed may drop.
-type countedIdler struct {
-	*counted
-	idler
-}

@@ -286,10 +286,13 @@ func TestANameThatIsAddedAgainGoesOn(t *testing.T) {
 // A Keyed may drop what it could drop before.
 func TestACountedLimiterIsIdleAsItsOwnIs(t *testing.T) {
 	var b Board
-	if _, ok := b.Add("own", limiterFunc(nil)).(idler); ok {
-		t.Error("Idle out of nowhere")
+	if i := b.Add("own", limiterFunc(nil)).(idler); i.Idle() {
+		t.Error("idle, though nobody knows")
 	}
 	l := b.Add("bucket", bucket(t, outbound.PerHour(1)))
+	if i := l.(idler); !i.Idle() {
+		t.Error("an empty bucket is not idle")
+	}
 	if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
 		t.Fatal(err)
 	}
@@ -320,6 +323,46 @@ func TestNoTextShowsTheBucketsKey(t *testing.T) {
 			if l.Name == "away" && (l.Err == "" || l.Severity != Stopped || len(l.Trouble) == 0) {
 				t.Errorf("%+v", l)
 			}
+		}
+	})
+}
+
+// Somebody else may watch a limiter as well, on either side.
+func TestAnObservedLimiterHasAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		observe := func(l outbound.Limiter) outbound.Limiter {
+			return outbound.Observe(l, "", func(context.Context, outbound.Event) {})
+		}
+		own := bucket(t, outbound.PerHour(1))
+		l := observe(b.Add("bucket", observe(observe(own))))
+		b.Add("queue", observe(queue.New(own, queue.Config{})))
+		if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := own.Hold(bg, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s := b.Snapshot(bg, Query{})
+		for _, l := range s.Limiters {
+			if !l.Kept || len(l.Limits) != 1 || l.HeldFor != time.Hour || l.Queued != (l.Name == "queue") {
+				t.Errorf("%+v", l)
+			}
+		}
+		if len(s.Events) != 2 {
+			t.Errorf("%d events", len(s.Events))
+		}
+		if found, ok := outbound.As[*outbound.Bucket](l); !ok || found != own {
+			t.Errorf("%v, %v", found, ok)
+		}
+		tenants := &outbound.Keyed[string]{}
+		of := AddKeyed(&b, "tenants", tenants, nil)
+		type user interface {
+			Use(func(outbound.Limiter) error) error
+		}
+		if u, ok := outbound.As[user](of("acme")); !ok || u != tenants.For("acme").(user) {
+			t.Errorf("%v, %v", u, ok)
 		}
 	})
 }

@@ -86,7 +86,8 @@
 //		b, err := outbound.NewSharedBucket(store, tenant, quotaOf(tenant)...)
 //		return line.New(b, line.Config{}), err
 //	}}
-//	acme := line.For(tenants, "acme") // a Limiter that books places, too
+//	acme := tenants.For("acme")
+//	books, ok := line.Of(acme) // whether or not somebody observes it
 //
 // A tenant with thousands of jobs more than its quota has a lead's worth of them in workers, and the others'
 // jobs find the rest free. With a queue in place of the line those jobs fill the workers as soon as
@@ -174,7 +175,7 @@
 //
 //	line.go    Line: Acquire, and what is the desk's and the gate's together
 //	place.go   Place and Book: places before the first run
-//	handle.go  Handle: the line of a key of a Keyed
+//	booker.go  Of: who books places in a limiter, also in that of a key of a Keyed
 //	crowd.go   crowd: the jobs that wait at the gate
 //	do.go      Do: what adapters of job systems need
 //	later.go   Later: when a job is to come back, and why; tickets in a ctx

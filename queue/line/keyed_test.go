@@ -1,6 +1,7 @@
 package line
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -77,42 +78,125 @@ func TestALaterOfAKeyedTellsTheLabel(t *testing.T) {
 	})
 }
 
-// A handle books for a key's line as the line does, and admits as the Keyed does.
-func TestAHandleBooksInTheLineOfItsKey(t *testing.T) {
+// watched is a limiter as somebody has it who counts calls.
+func watched(l outbound.Limiter) outbound.Limiter {
+	hear := func(context.Context, outbound.Event) {}
+	return outbound.Observe(outbound.Observe(l, "inner", hear), "outer", hear)
+}
+
+// A line books places also where somebody observes it.
+func TestALineIsFoundInOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tenants := &outbound.Keyed[string]{Max: 2, Label: func(string) string { return "label" }, New: func(tenant string) (outbound.Limiter, error) {
-			b, err := outbound.NewBucket(tenant, perSecond...)
-			if tenant == "bucket" {
-				return b, err
+		l := New(own(t, perSecond...), Config{})
+		for _, in := range []outbound.Limiter{l, watched(l)} {
+			b, ok := Of(in)
+			if !ok || b != Booker(l) {
+				t.Errorf("in a %T: %v, %v", in, b, ok)
 			}
-			return New(b, Config{}), err
-		}}
-		acme := For(tenants, "acme")
-		if acme != For(tenants, "acme") || acme == For(tenants, "bolt") {
-			t.Error("the handles of one key are not equal, or those of two are")
 		}
-		places, err := acme.Book(bg, one, one, one)
-		if err != nil || len(places) != 3 || !near(time.Until(places[2].At), time.Second) {
-			t.Fatal(places, err)
-		}
-		if later := sentBack(t, acme, "", one); !near(later.In, 2*time.Second) {
-			t.Errorf("%+v", later)
-		}
-		admitted(t, acme, places[0].Ticket, one)
-		admitted(t, For(tenants, "bolt"), "", one)
-		var cost *outbound.CostError
-		if _, err := acme.Book(bg, outbound.Cost{2}); !errors.As(err, &cost) || cost.Key != "label" {
-			t.Errorf("%v", err)
-		}
-		if places, err := For(tenants, "cone").Book(bg, one); places != nil || !errors.Is(err, outbound.ErrFull) {
-			t.Errorf("without room: %v, %v", places, err)
-		}
-		time.Sleep(time.Hour)
-		if places, err := For(tenants, "bucket").Book(bg, one); places != nil || !errors.Is(err, outbound.ErrInvalidLimit) {
-			t.Errorf("a bucket: %v, %v", places, err)
-		}
-		if _, err := For[string](nil, "acme").Book(bg, one); !errors.Is(err, outbound.ErrNil) {
-			t.Errorf("no Keyed: %v", err)
+		for _, in := range []outbound.Limiter{nil, l.Queue(), own(t, perSecond...), watched(nil), outbound.Unlimited{}} {
+			if b, ok := Of(in); ok || b != nil {
+				t.Errorf("in a %T: %v", in, b)
+			}
 		}
 	})
+}
+
+// Of finds the line of a key, also where somebody observes the line or the handle. It books as the line does.
+func TestALineOfAKeyBooks(t *testing.T) {
+	for name, around := range map[string]func(outbound.Limiter) outbound.Limiter{
+		"bare": func(l outbound.Limiter) outbound.Limiter { return l }, "observed": watched,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tenants := &outbound.Keyed[string]{Max: 2, Label: func(string) string { return "label" }, New: func(tenant string) (outbound.Limiter, error) {
+					b, err := outbound.NewBucket(tenant, perSecond...)
+					if tenant == "bucket" {
+						return around(b), err
+					}
+					return around(New(b, Config{})), err
+				}}
+				acme, books := around(tenants.For("acme")), booker(t, around(tenants.For("acme")))
+				if books != booker(t, tenants.For("acme")) || books == booker(t, tenants.For("bolt")) {
+					t.Error("the Bookers of one key are not equal, or those of two are")
+				}
+				places, err := books.Book(bg, one, one, one)
+				if err != nil || len(places) != 3 || !near(time.Until(places[2].At), time.Second) {
+					t.Fatal(places, err)
+				}
+				if later := sentBack(t, acme, "", one); !near(later.In, 2*time.Second) {
+					t.Errorf("%+v", later)
+				}
+				admitted(t, acme, places[0].Ticket, one)
+				admitted(t, tenants.For("bolt"), "", one)
+				var cost *outbound.CostError
+				if _, err := books.Book(bg, outbound.Cost{2}); !errors.As(err, &cost) || cost.Key != "label" {
+					t.Errorf("%v", err)
+				}
+				if places, err := booker(t, tenants.For("cone")).Book(bg, one); places != nil || !errors.Is(err, outbound.ErrFull) {
+					t.Errorf("without room: %v, %v", places, err)
+				}
+				time.Sleep(time.Hour) // whoever is observed is dropped, too
+				if places, err := booker(t, tenants.For("bucket")).Book(bg, one); places != nil || !errors.Is(err, outbound.ErrInvalidLimit) {
+					t.Errorf("a bucket: %v, %v", places, err)
+				}
+				if _, err := booker(t, (*outbound.Keyed[string])(nil).For("acme")).Book(bg, one); !errors.Is(err, outbound.ErrNil) {
+					t.Errorf("no Keyed: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A key whose line was dropped has another one, and whoever kept the Booker of the first books in that.
+func TestABookerOutlivesTheLineOfItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		tenants := &outbound.Keyed[string]{Max: 1, New: func(tenant string) (outbound.Limiter, error) {
+			made++
+			b, err := outbound.NewBucket(tenant, perSecond...)
+			return watched(New(b, Config{})), err
+		}}
+		acme := booker(t, tenants.For("acme"))
+		for range 2 {
+			if places, err := acme.Book(bg, one, one); err != nil || len(places) != 2 {
+				t.Fatal(places, err)
+			}
+			if _, err := tenants.Acquire(bg, "bolt", one); !errors.Is(err, outbound.ErrFull) {
+				t.Errorf("a line whose places are out is dropped: %v", err)
+			}
+			time.Sleep(time.Hour)
+			admitted(t, tenants.For("bolt"), "", one)
+			time.Sleep(time.Hour)
+		}
+		if made < 4 {
+			t.Errorf("made %d: nothing was dropped", made)
+		}
+		later := sentBack(t, tenants.For("acme"), bookedBy(t, acme, 5), one)
+		if !near(later.In, 3*time.Second) {
+			t.Errorf("its place is not in the line that the key has: %+v", later)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
+func bookedBy(t *testing.T, b Booker, n int) (last string) {
+	t.Helper()
+	for range n {
+		places, err := b.Book(bg, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = places[0].Ticket
+	}
+	return last
+}
+
+func booker(t *testing.T, l outbound.Limiter) Booker {
+	t.Helper()
+	b, ok := Of(l)
+	if !ok {
+		t.Fatalf("a %T books no places", l)
+	}
+	return b
 }

@@ -1,0 +1,56 @@
+package outbound
+
+import (
+	"context"
+	"testing"
+)
+
+func TestAsFindsALimiterInOthers(t *testing.T) {
+	hear := func(context.Context, Event) {}
+	b := Must(NewBucket("b", PerSecond(1)))
+	inner := Observe(b, "inner", hear)
+	outer := Observe(inner, "outer", hear)
+	for _, l := range []Limiter{b, inner, outer} {
+		if got, ok := As[*Bucket](l); !ok || got != b {
+			t.Errorf("%T: %v, %v", l, got, ok)
+		}
+	}
+	if got, ok := As[*observer](outer); !ok || got != outer {
+		t.Error("it is not the outermost of its type")
+	}
+	if _, ok := As[interface{ Explain() }](outer); ok {
+		t.Error("out of nowhere")
+	}
+	tenants := &Keyed[string]{New: func(string) (Limiter, error) { return b, nil }}
+	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme"), Shadow(b, ShadowConfig{}, func(context.Context, Verdict) {})} {
+		if got, ok := As[*Bucket](l); ok || got != nil {
+			t.Errorf("in a %T: %v", l, got)
+		}
+	}
+}
+
+// A handle may be kept for longer than its limiter lives, so nobody gets at that but for the time of a call.
+func TestAHandleHasItsKeysLimiterUsed(t *testing.T) {
+	made := 0
+	tenants := &Keyed[string]{New: func(key string) (Limiter, error) {
+		made++
+		return NewBucket(key, PerSecond(1))
+	}}
+	if tenants.For("acme") != tenants.For("acme") || tenants.For("acme") == tenants.For("bolt") {
+		t.Error("the handles of one key are not equal, or those of two are")
+	}
+	u, ok := As[interface {
+		Use(func(Limiter) error) error
+	}](Observe(tenants.For("acme"), "", func(context.Context, Event) {}))
+	if !ok || made != 0 {
+		t.Fatalf("found %v, made %d", ok, made)
+	}
+	if err := u.Use(func(l Limiter) error {
+		if l.(*Bucket).Key() != "acme" {
+			t.Error("another key's")
+		}
+		return ErrAway
+	}); err != ErrAway {
+		t.Error(err)
+	}
+}
