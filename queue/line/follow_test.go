@@ -71,6 +71,7 @@ func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
 			for _, l := range []*Line{a, b} {
 				admitted(t, l, "", one)
 				time.Sleep(time.Second)
+				l.looked.Store(int64(time.Since(l.made))) // no look ends the hold below, which nothing explains
 			}
 			if err := a.SetLimits(bg, limits...); err != nil {
 				t.Fatal(err)
@@ -179,6 +180,57 @@ func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that lives for a second has no line that has lived for a poll. One after the other they look once in a poll.
+func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leak.NewMemory()
+		trips, looks := 0, 0
+		line := func() *Line {
+			trips = 0
+			return New(shared(t, &hung{store, func(*leak.Op) bool { trips++; return false }}, "api", outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
+		}
+		l := line()
+		places := book(t, l, 30)
+		if err := l.bucket.Hold(bg, 12*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		sentBack(t, l, places[0].Ticket, one)
+		const lives = 500
+		live := func() time.Duration {
+			l := line()
+			time.Sleep(time.Second)
+			p, err := l.Acquire(WithTicket(bg, places[29].Ticket), one)
+			p.Done()
+			if trips > 1 {
+				looks++
+			}
+			later, ok := After(err)
+			if !ok && err != nil {
+				t.Fatal(err)
+			} else if !ok {
+				return 0
+			}
+			return later.In
+		}
+		for range lives {
+			if in := live(); in < time.Hour {
+				t.Fatalf("the hold of the desk has ended: %v", in)
+			}
+		}
+		if looks < lives/10 || looks > lives*3/10 {
+			t.Errorf("%d of %d lines that live for a second have looked, want one in 5 s", looks, lives)
+		}
+		if err := l.bucket.Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; live() > time.Hour; n++ {
+			if n > 200 {
+				t.Fatal("no line has heard of the Resume")
+			}
+		}
+	})
 }
 
 // Calls that wait in the queue have no places in the bucket yet. The desk is held for them, too, and stays so.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ type Line struct {
 	config  Config
 	err     error // what is wrong with the bucket or the Config
 	made    time.Time
-	looked  atomic.Int64 // how long after that the line has looked last
+	looked  atomic.Int64 // how long after that the line has looked last; before the first time it is chance
 }
 
 // Config is optional: its zero value fits a job system that looks for due jobs every 5 s.
@@ -92,6 +93,8 @@ func New(b *outbound.Bucket, c Config) *Line {
 	case l.desk == nil:
 		l.err = errNoTimes
 	default:
+		// Lines that live shorter than a poll, as in processes that do, look now and then as well.
+		l.looked.Store(-int64(rand.N(l.config.Poll)))
 		// A queue tells what is wrong with its Config before it looks at the ctx.
 		ended, end := context.WithCancel(context.Background())
 		end()
