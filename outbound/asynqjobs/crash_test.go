@@ -50,6 +50,7 @@ func work(text string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: o.Redis})
 	defer rdb.Close()
 	p := New(rdb, only(lineOf(rdb, o.Queue, o.Rate, quick)))
+	p.Tickets = ticketless{p.Tickets, rdb, o.Queue}
 	s := asynq.NewServerFromRedisClient(rdb, p.Config(asynq.Config{
 		Concurrency: 10, Queues: map[string]int{o.Queue: 1}, LogLevel: asynq.FatalLevel,
 		TaskCheckInterval: 20 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
@@ -72,6 +73,21 @@ func work(text string) error {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	s.Shutdown()
 	return err
+}
+
+// ticketless counts in Redis the runs that bring no ticket: each books a place.
+type ticketless struct {
+	Tickets
+	rdb redis.UniversalClient
+	key string
+}
+
+func (c ticketless) Get(ctx context.Context, task string) string {
+	ticket := c.Tickets.Get(ctx, task)
+	if ticket == "" {
+		c.rdb.Incr(ctx, "booked:"+c.key)
+	}
+	return ticket
 }
 
 // api notes what workers call it for, and when.
@@ -127,7 +143,9 @@ func (w *world) start(o order) (kill func()) {
 	return kill
 }
 
-func TestAKilledWorkerLosesNoTask(t *testing.T) {
+// The tasks that were with the process when it was killed may book another place, and nobody else: those that had been
+// put back have their tickets.
+func TestAKilledWorkerLosesNoTaskAndOnlyItsPlaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const tasks, rate = 40, 20
@@ -154,7 +172,11 @@ func TestAKilledWorkerLosesNoTask(t *testing.T) {
 	w.start(o)
 	w.done()
 	b := w.books()
-	t.Logf("%d tasks were with the process, %d calls in all", len(orphans), a.history.Len())
+	booked, err := w.rdb.Get(t.Context(), "booked:"+w.queue).Int()
+	if err != nil || booked < tasks || booked > tasks+len(orphans) {
+		t.Errorf("%d places for %d tasks, of which %d were with the process; %v", booked, tasks, len(orphans), err)
+	}
+	t.Logf("%d tasks were with the process, %d calls and %d places in all", len(orphans), a.history.Len(), booked)
 	if b.Archived != 0 || b.FailedTotal > len(orphans) {
 		t.Errorf("%d archived, %d failed, of %d with the process", b.Archived, b.FailedTotal, len(orphans))
 	}

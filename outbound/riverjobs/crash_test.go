@@ -10,10 +10,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -32,6 +34,7 @@ type order struct {
 
 const (
 	crashRate   = 20
+	booking     = "/booking"      // where a worker tells of a run that brings no ticket
 	rescueAfter = 3 * time.Second // River's own, for jobs of processes that have died
 )
 
@@ -60,7 +63,16 @@ func work(text string, stdin io.Reader) error {
 		return nil
 	}, func(c *river.Config) {
 		c.JobTimeout, c.RescueStuckJobsAfter, c.LeaderElectionDisabled = time.Second, rescueAfter, !o.Leads
-	})
+	}, around(func(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
+		if !bytes.Contains(job.Metadata, []byte(`"dripfeed_ticket"`)) { // then this run books a place
+			res, err := http.Get(o.API + booking)
+			if err != nil {
+				return err
+			}
+			_ = res.Body.Close()
+		}
+		return doInner(ctx)
+	}))
 	if err != nil {
 		return err
 	}
@@ -69,6 +81,11 @@ func work(text string, stdin io.Reader) error {
 	}
 	_, _ = io.Copy(io.Discard, stdin)
 	return c.StopAndCancel(ctx)
+}
+
+// around puts a middleware around the plugin.
+func around(f river.WorkerMiddlewareFunc) func(*river.Config) {
+	return func(c *river.Config) { c.Plugins = append([]rivertype.Plugin{f}, c.Plugins...) }
 }
 
 // process starts a worker process, and returns what kills it.
@@ -101,13 +118,21 @@ func (d *database) process(t *testing.T, api string, leads bool) (kill func()) {
 }
 
 // A process that is killed has jobs that run, and jobs that wait in its workers. River's rescuer
-// brings all of them back, and the other process keeps to the limit.
-func TestAKilledProcessLosesNoJob(t *testing.T) {
+// brings all of them back, and the other process keeps to the limit. They may book another place, and nobody else: those
+// that had been put back have their tickets.
+func TestAKilledProcessLosesNoJobAndOnlyItsPlaces(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	d := newDatabase(t)
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(1+slack(crashRate), crashRate)}}
-	server := httptest.NewServer(api)
+	var booked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == booking {
+			booked.Add(1)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	c, err := d.newClient(nil, nothing)
 	require.NoError(t, err)
@@ -115,7 +140,9 @@ func TestAKilledProcessLosesNoJob(t *testing.T) {
 	kill := d.process(t, server.URL, false)
 	require.Eventually(t, func() bool { return api.Report().Answered >= n/4 }, patience, time.Millisecond)
 	kill()
-	require.NotZero(t, d.count(t, "state = 'running'"))
+	with := d.count(t, "state = 'running'")
+	require.NotZero(t, with)
+	require.NotZero(t, d.count(t, "metadata ? 'dripfeed_ticket'"), "nobody was put back before")
 	require.Eventually(t, func() bool {
 		return d.count(t, "state = 'running' AND attempted_at > now() - interval '3.1 s'") == 0
 	}, patience, 50*time.Millisecond)
@@ -125,6 +152,9 @@ func TestAKilledProcessLosesNoJob(t *testing.T) {
 	rescued := d.count(t, "cardinality(errors) > 0")
 	require.NotZero(t, rescued)
 	require.Equal(t, rescued, d.count(t, "errors[1]->>'error' LIKE '%rescued%' AND cardinality(errors) = 1 AND attempt = 2"))
+	t.Logf("%d jobs were with the process, %d places in all", with, booked.Load())
+	require.GreaterOrEqual(t, booked.Load(), int64(n))
+	require.LessOrEqual(t, booked.Load(), int64(n+with))
 	r := api.Report()
 	require.Zero(t, r.Refused)
 	require.GreaterOrEqual(t, r.Arrivals, n)
