@@ -171,7 +171,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, err
 	}
 	clock := b.clock(&r, time.Now())
-	if err := b.check(clock.limits, &c); err != nil {
+	if err := b.check(clock.whole, &c); err != nil {
 		return false, err
 	}
 	if c == (Cost{}) && b.slots().most() == 0 {

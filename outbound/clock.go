@@ -12,7 +12,8 @@ import (
 type Clock struct {
 	core     *core
 	state    leak.State
-	limits   *limitSet
+	limits   *limitSet // that have decided: a share of whole while a store is away
+	whole    *limitSet // in force
 	version  int64
 	unix     time.Duration // the bucket's Unix time, of state; only where a limit counts by the calendar
 	at       time.Time     // of state
@@ -26,7 +27,8 @@ type Clock struct {
 // clock returns what the reply to a trip that was sent at that time tells.
 func (b *core) clock(r *reply, sent time.Time) Clock {
 	now := time.Now()
-	k := Clock{core: b, state: r.State, unix: r.Unix, limits: &r.force.limitSet, version: r.Version, shared: b.remote()}
+	k := Clock{core: b, unix: r.Unix, whole: &r.force.limitSet, version: r.Version, shared: b.remote()}
+	k.limits, k.state = r.decided()
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
@@ -169,7 +171,7 @@ func (k *Clock) windows() bool {
 // places: see [Clock.Forecast] for calls that have none. It knows nothing of calls at once. A cost that
 // can never go is a [*CostError].
 func (k *Clock) Earliest(c *Cost) (time.Time, error) {
-	if err := k.core.check(k.limits, c); err != nil {
+	if err := k.core.check(k.whole, c); err != nil {
 		return time.Time{}, err
 	}
 	return k.at.Add(k.wait(c)), nil

@@ -101,7 +101,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		return Explanation{}, err
 	}
 	k := b.clock(&r, sent)
-	s := &r.State
+	s := &k.state
 	e := Explanation{Key: b.key, Cost: c, HeldFor: max(0, s.Rem), Refusals: max(0, s.Fails+1), Speed: s.Speed, AsOf: k.at}
 	if e.HeldFor > 0 {
 		e.Reason = Reason(s.Why)
@@ -109,7 +109,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if s.Last > time.Microsecond { // which in a hold is the place of what has gone before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest := e.explainLimits(&r)
+	longest := e.explainLimits(&r, &k)
 	e.Wait = k.wait(&c)
 	if units := r.force.units(&c); s.Logs != nil {
 		w, _ := s.Wait(r.force.law, &units)
@@ -118,9 +118,16 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if c == (Cost{}) && r.atOnce == nil {
 		e.Wait = e.HeldFor // it has no place behind others
 	}
-	switch bad := b.check(k.limits, &c); {
+	switch bad := b.check(k.whole, &c); {
 	case bad != nil:
 		e.Wait, e.Because, e.Err = -1, CauseNever, bad
+	case k.limits.lacks(&c): // a share, and calls fail with the store's error
+		e.Wait, e.Because = -1, CauseLimit
+		for i := len(e.Limits) - 1; i >= 0; i-- {
+			if l := &e.Limits[i]; l.Wait < 0 && !l.Limit.atOnce {
+				e.Limit = l.Label
+			}
+		}
 	case r.atOnce != nil && r.used >= int(r.atOnce.Capacity):
 		e.Wait, e.Because, e.Limit = -1, CauseAtOnce, r.atOnce.label()
 	case e.Wait <= 0:
@@ -135,8 +142,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 }
 
 // explainLimits tells of each limit, and returns the longest wait that one of them alone makes.
-func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
-	alone := r.State
+func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
+	alone, by := k.state, k.limits.law
 	alone.Rem, alone.Last = 0, 0
 	units, law, most := r.force.units(&e.Cost), 0, time.Duration(0)
 	for _, state := range r.states() {
@@ -149,12 +156,12 @@ func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 			continue
 		}
 		l.Units = e.Cost[state.Limit.Unit]
-		if is := &r.force.law[law]; is.Kind == leak.Leaky && is.Capacity == 1 {
+		if is := &by[law]; is.Kind == leak.Leaky && is.Capacity == 1 {
 			l.Apart = alone.Real(is.Above(1, 0))
 		}
-		l.Wait = waitAlone(r.force.law, law, units[law], &alone)
+		l.Wait = waitAlone(by, law, units[law], &alone)
 		longest = max(longest, l.Wait)
-		if own := e.own(&l, &r.force.law[law], units[law], &alone); own > most {
+		if own := e.own(&l, &by[law], units[law], alone.Level[law].Level, &alone); own > most {
 			most, e.Limit = own, l.Label
 		}
 		e.Limits = append(e.Limits, l)
@@ -165,8 +172,8 @@ func (e *Explanation) explainLimits(r *reply) (longest time.Duration) {
 
 // own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for the sake of another
 // limit fills a leaky one above its brim, up to that place.
-func (e *Explanation) own(l *LimitWait, law *leak.Limit, n float64, alone *leak.State) time.Duration {
-	if e.Booked == 0 || law.Kind != leak.Leaky || l.Level <= law.Capacity {
+func (e *Explanation) own(l *LimitWait, law *leak.Limit, n, level float64, alone *leak.State) time.Duration {
+	if e.Booked == 0 || law.Kind != leak.Leaky || level <= law.Capacity {
 		return l.Wait
 	}
 	return max(l.Wait-e.Booked, alone.Real(law.Above(law.Capacity+n, law.Capacity)))
@@ -235,6 +242,9 @@ func (e *Explanation) answer() string {
 	in := "would wait " + span(e.Wait)
 	switch e.Because {
 	case CauseLimit:
+		if e.Wait < 0 {
+			return "cannot go while the store is away, for limit " + quote(e.Limit)
+		}
 		return in + " for limit " + quote(e.Limit)
 	case CauseHold:
 		return in + " for the hold to end"

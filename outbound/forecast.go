@@ -15,9 +15,10 @@ import (
 // of their units come back: it is a lower bound then, and counts only the calls ahead that
 // surely go in time. Get one from [Clock.Forecast].
 type Forecast struct {
-	core *core
-	soon *run
-	late *run // with all units coming back as late as may be; nil: soon is exact
+	core  *core
+	whole *limitSet // in force, of which the runs may have a share
+	soon  *run
+	late  *run // with all units coming back as late as may be; nil: soon is exact
 }
 
 // round leaves out what is more exact than a forecast.
@@ -52,7 +53,7 @@ const exact = time.Microsecond
 // Forecast returns a forecast of the calls that go after those that have places. The caller's tickets
 // are among those, as far as their calls have not gone. The clock must be [Clock.Known].
 func (k *Clock) Forecast(tickets []Ticket) *Forecast {
-	f := &Forecast{core: k.core, soon: k.run(k.state.Clone())}
+	f := &Forecast{core: k.core, whole: k.whole, soon: k.run(k.state.Clone())}
 	if k.state.Logs != nil || !slices.ContainsFunc(k.limits.law, func(l leak.Limit) bool { return l.Kind != leak.Leaky }) {
 		return f
 	}
@@ -138,8 +139,11 @@ func (k *Clock) before(tickets []Ticket) time.Duration {
 // zero: a day after its turn comes, as in a queue. Of a call that is too late the time is a lower bound. A cost
 // that can never go is a [*CostError].
 func (f *Forecast) Next(c *Cost, by time.Time) (at time.Time, ok bool, err error) {
-	if err := f.core.check(f.soon.limits, c); err != nil {
+	if err := f.core.check(f.whole, c); err != nil {
 		return at, false, err
+	}
+	if f.soon.limits.lacks(c) { // it waits for the store, or fails with its error
+		return f.soon.at, true, nil
 	}
 	if f.late == nil {
 		at, ok = f.soon.next(c, by)
@@ -160,7 +164,7 @@ func (f *Forecast) Next(c *Cost, by time.Time) (at time.Time, ok bool, err error
 
 // When is Next for a call that is not to be counted.
 func (f *Forecast) When(c *Cost) (time.Time, error) {
-	g := &Forecast{core: f.core, soon: f.soon.clone()}
+	g := &Forecast{core: f.core, whole: f.whole, soon: f.soon.clone()}
 	at, _, err := g.Next(c, time.Time{})
 	return at, err
 }

@@ -154,6 +154,11 @@ func (s *limitSet) check(c *Cost, slots bool) *CostError {
 	return nil
 }
 
+// lacks reports whether a cost is more than a limit ever has room for.
+func (s *limitSet) lacks(c *Cost) bool {
+	return slices.ContainsFunc(s.law, func(l leak.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
+}
+
 // atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
 type atOnce struct {
 	Limit

@@ -19,7 +19,8 @@ type State struct {
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added. Of a calendar it is how
+	// EmptyIn is how long until the level is 0, if nothing is added. While a store is away, and a fallback
+	// has a share of the limit, it is until that is empty, and NextIn goes by it too. Of a calendar it is how
 	// long until the next period begins, which is the reset, be anything used or not. The level
 	// is then what is booked for that period, and what went in the last second of this one.
 	EmptyIn time.Duration
@@ -39,16 +40,17 @@ type State struct {
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
 	s, periods := &r.State, r.force.calendar.at(r.Unix)
+	by, is := r.decided()
 	all := make([]State, 0, maxLimits)
 	for i := range r.force.law {
 		level := s.Level[i].Level
 		l := &r.force.law[i]
-		is := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
-		is.EmptyIn, is.NextIn = comeBack(l, s, &s.Level[i])
+		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
+		one.EmptyIn, one.NextIn = comeBack(&by.law[i], s, &is.Level[i])
 		if l.Kind.Calendar() {
-			is.EmptyIn = time.Duration(periods[i].End)*time.Second + leak.Slack - r.Unix
+			one.EmptyIn = time.Duration(periods[i].End)*time.Second + leak.Slack - r.Unix
 		}
-		all = append(all, is)
+		all = append(all, one)
 	}
 	if a := r.atOnce; a != nil {
 		used := float64(r.used)

@@ -51,6 +51,19 @@ type reply struct {
 	extended  bool    // the hold lasts longer than was known here
 }
 
+// decided returns the limits that have decided, and the state by them: those in force, or a share of them.
+func (r *reply) decided() (*limitSet, leak.State) {
+	set, s := &r.force.limitSet, r.State
+	if len(r.Share) == 0 || len(r.Share) != len(set.law) {
+		return set, s
+	}
+	for i := range set.law {
+		others := max(0, set.law[i].Capacity-r.Share[i].Capacity)
+		s.Level[i].Level = max(0, s.Level[i].Level-others)
+	}
+	return &limitSet{law: r.Share, calendar: set.calendar}, s
+}
+
 // trip is a step as a store is asked for it, with room for what that points to.
 type trip struct {
 	op      leak.Op

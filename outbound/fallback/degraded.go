@@ -64,6 +64,9 @@ func (s *Store) serveLocked(key string, op *leak.Op, cause error) (leak.Reply, e
 	if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > d.share[i].Capacity {
 		return leak.Reply{}, cause // no wait makes room for it in the share
 	}
+	if !s.Unlimited {
+		r.Share = d.share
+	}
 	// The bucket sees levels of the whole limit, in which the shares of others are full.
 	for i := range d.limits {
 		l := &r.State.Level[i]

@@ -230,6 +230,10 @@ type Reply struct {
 	// Claim is the Op.Claim of the worker's next booking; 0 if this one booked nothing or
 	// claimed nothing.
 	Claim float64
+	// Share says that the step was decided by these limits, each a share of that of the Op at its index, as
+	// while a store is away. Levels of State are of the whole limits, in which all but the share is full. Nobody
+	// changes it. nil: by those of the Op.
+	Share []Limit
 	// Full says which limits a Meter has brought to the brim.
 	Full [Max]bool
 	// State is the key's clock and its levels after the action.
