@@ -661,7 +661,7 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     for i = 1, n do inforce[limits[i].field] = limits[i] end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
-      if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 136 or #was == 176) and not inforce[field] then
+      if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 136 or #was == 184) and not inforce[field] then
         local level, ret, shown, rate = unpacked('dddd', was)
         others[#others + 1] = {field, shown + (#was == 48 and level / rate * 1e6 or ret)}
       end
