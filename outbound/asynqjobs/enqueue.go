@@ -20,6 +20,10 @@ import (
 // because asynq may not take them, and with a Group, because they do not run themselves: their places would
 // pass unused. Options that were given to NewTask are not seen. Of those Enqueue replaces the time.
 //
+// The task's info tells: one that has a place which is still to come is in [asynq.TaskStateScheduled], and one that has none is
+// pending. So a Unique task is pending, and its lock may end while it is put back: asynq takes another one then. Let the
+// TTL of the lock be longer than line.Config's Ahead, or than the longest backlog.
+//
 // If no place can be booked, because the store is away or the place would be further away than
 // line.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A
 // cost that can never go is an error, and nothing is enqueued.

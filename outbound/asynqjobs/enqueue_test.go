@@ -165,3 +165,35 @@ func TestEnqueueWarnsOfAPlaceAfterTheDeadline(t *testing.T) {
 		}
 	}
 }
+
+// Who enqueues a Unique task sees that it has no place. Its lock goes on while the task is away, and then asynq takes
+// another: both are paced.
+func TestAUniqueTaskThatIsPutBackIsUniqueForItsTTLOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := &desk{places: []line.Place{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
+	d.answers = []error{later(time.Hour, "x"), later(time.Hour, "y")}
+	p := New(w.rdb, only(d))
+	w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(fails)))
+	enqueue := func() (*asynq.TaskInfo, error) {
+		return p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.Unique(time.Second))
+	}
+	info, err := enqueue()
+	if err != nil || info.State != asynq.TaskStatePending {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	w.await("it is put back", func() bool { return w.books().Retry == 1 })
+	var second *asynq.TaskInfo
+	w.await("its lock ends", func() bool {
+		second, err = enqueue()
+		if err != nil && !errors.Is(err, asynq.ErrDuplicateTask) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	if second.State != asynq.TaskStatePending || len(d.booked) != 0 {
+		t.Errorf("%+v; booked %v", second, d.booked)
+	}
+	w.await("both are away", func() bool { return w.books().Retry == 2 })
+	w.clean()
+}

@@ -327,3 +327,37 @@ type limiterFunc func(context.Context) error
 func (f limiterFunc) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 	return outbound.Permit{}, f(ctx)
 }
+
+// When a task's time is over asynq reads its headers, to write the task back, while the handler may run on. Whoever
+// wrote them then would end the program, and the race detector tells of him here.
+func TestNobodyWritesTheHeadersOfATask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ended := make(chan bool)
+	asked := 0
+	p := New(w.rdb, only(limiterFunc(func(ctx context.Context) error {
+		if asked++; asked == 1 {
+			return later(time.Millisecond, "x") // on the last try it waits with this ticket
+		}
+		<-ctx.Done()
+		return later(time.Hour, "y")
+	})))
+	h := p.Middleware(asynq.HandlerFunc(fails))
+	headers := map[string]string{"tenant": "acme"}
+	var after map[string]string
+	w.serve(p.Config(w.config()), asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		defer close(ended)
+		err := h.ProcessTask(ctx, task)
+		after = maps.Clone(task.Headers())
+		return err
+	}))
+	info, err := w.client.Enqueue(asynq.NewTaskWithHeaders("mail", nil, headers), asynq.Queue(w.queue), asynq.MaxRetry(0), asynq.Timeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	w.await("asynq has written the task back", func() bool { return w.books().Archived == 1 })
+	if got := w.info(info.ID).Headers; !maps.Equal(got, headers) || !maps.Equal(after, headers) {
+		t.Errorf("%v in asynq, %v in the handler", got, after)
+	}
+}
