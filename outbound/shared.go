@@ -62,13 +62,13 @@ func (h *sharedState) update(ctx context.Context, m *common, s *step, t *trip, r
 		if err == nil && r.Unix != 0 && r.force.calendar != nil {
 			h.learn(&r.Reply)
 		}
-		if err != nil || !r.Stale {
-			break
-		}
-		if r.Reported {
+		if r.Reported && (err != nil || r.Stale) {
 			t.settled()
 			s.reports, s.back = nil, nil
 			m.waiting.changed()
+		}
+		if err != nil || !r.Stale {
+			break
 		}
 		most := errUntimely
 		if !r.Untimely {

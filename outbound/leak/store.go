@@ -210,8 +210,8 @@ type Reply struct {
 	Untimely bool
 	// Unix is the store's Unix time at the step, if a limit counts by the calendar.
 	Unix time.Duration
-	// Reported says, with Stale, that the reports and Back have been carried out all the
-	// same: a store may have sent them on an earlier trip.
+	// Reported says, with Stale or beside an error, that the reports and Back have been carried
+	// out all the same: a store may have sent them on an earlier trip.
 	Reported bool
 	// Stamp names the limits that are set for all; 0: none are.
 	Stamp int64

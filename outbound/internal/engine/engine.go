@@ -83,7 +83,8 @@ func (e *Engine) shard(key string) *shard {
 }
 
 // Update implements [leak.Store]. It returns ctx's own errors, the errors that the carrier
-// has found to be Failed, and those that the carrier's Away makes.
+// has found to be Failed, and those that the carrier's Away makes. The reply to an operation that fails tells only
+// whether its reports were carried out.
 func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
@@ -100,17 +101,19 @@ func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Re
 		case <-w.ready:
 		case <-done:
 			if err := ctx.Err(); sh.abandon(w, err) {
-				return r, err
+				return leak.Reply{Reported: w.reported}, err
 			}
 			<-w.ready
 		}
 	}
 	if w.lapsed { // other goroutines may still use w
-		return r, w.err
+		return leak.Reply{Reported: w.reported}, w.err
 	}
 	if err = w.err; err == nil {
 		r = *w.reply
 		r.Charges = w.charges
+	} else {
+		r.Reported = w.reported
 	}
 	e.free(w)
 	return r, err

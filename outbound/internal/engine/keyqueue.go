@@ -93,7 +93,7 @@ func (sh *shard) reason(q *keyQueue, now time.Time) error {
 // fail ends all pending operations of a key with an error.
 func (sh *shard) fail(q *keyQueue, err error) {
 	for _, w := range q.pending {
-		if w.tells && !w.gone {
+		if w.tells && !w.gone && !w.reported {
 			sh.lose(q, err)
 		}
 		sh.end(w, err)

@@ -75,6 +75,9 @@ func (o *outcome) divide(sh *shard) {
 			w.place = refused
 		} else {
 			w.place = requeued
+			if !w.gone { // else its caller may be reading this
+				w.reported = true
+			}
 			again = append(again, w)
 		}
 	}
@@ -202,7 +205,7 @@ func (sh *shard) anew(a *Attempt) outcome {
 // refuse notes that a trip has failed. The shard's lock is held.
 func (sh *shard) refuse(t *Trip, err error) outcome {
 	for _, w := range t.ops {
-		if w.tells {
+		if w.tells && !w.reported {
 			sh.lose(t.queue, err)
 		}
 		sh.end(w, err)

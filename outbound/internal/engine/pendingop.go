@@ -23,7 +23,7 @@ type pendingOp struct {
 	gate     bool // it is one of its trip's gates
 	tells    bool // op has reports
 	packed   bool // a trip has taken its reports along
-	reported bool // its reports went with a trip before the one under way
+	reported bool // an earlier trip has delivered its reports
 	lapsed   bool // its caller has gone because the time was up
 	gone     bool // nobody wants the answer
 	over     bool // it has its answer

@@ -95,7 +95,6 @@ func (t *Trip) join() {
 	}
 	for _, w := range t.ops {
 		if w.packed { // its reports were in an earlier trip, which did not get as far as its booking
-			w.reported = true
 			continue
 		}
 		w.packed = true
