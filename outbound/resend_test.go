@@ -134,3 +134,45 @@ func (s *slowly) Update(ctx context.Context, key string, op *leak.Op) (leak.Repl
 	}
 	return r, err
 }
+
+// delivers is a store that has sent the reports of an operation on a trip of their own, before the one that fails.
+type delivers struct {
+	leak.Store
+	fail error
+}
+
+func (d *delivers) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if d.fail == nil {
+		return d.Store.Update(ctx, key, op)
+	}
+	reports := *op
+	reports.Action, reports.Costs = leak.Peek, nil
+	if _, err := d.Store.Update(ctx, key, &reports); err != nil {
+		return leak.Reply{}, err
+	}
+	return leak.Reply{Reported: true}, d.fail
+}
+
+func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &delivers{Store: leak.NewMemory()}
+		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
+		p, err := b.Acquire(ctx, Cost{100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Waiting(func() {})() // the settle rides on the booking
+		p.Settle(Cost{150})
+		s.fail = errors.New("away")
+		if err := b.Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, s.fail) {
+			t.Fatal(err)
+		}
+		s.fail = nil
+		for range 2 {
+			if is, err := b.State(ctx); err != nil || math.Abs(is.Level-150) > 0.1 {
+				t.Errorf("level %v, %v; want 150", is.Level, err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}

@@ -62,7 +62,7 @@ func (h *sharedState) update(ctx context.Context, m *common, s *step, t *trip, r
 		if err == nil && r.Unix != 0 && r.force.calendar != nil {
 			h.learn(&r.Reply)
 		}
-		if r.Reported && (err != nil || r.Stale) {
+		if r.Reported && (err != nil || r.Stale) { // they are not to be sent again
 			t.settled()
 			s.reports, s.back = nil, nil
 			m.waiting.changed()
