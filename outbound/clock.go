@@ -177,6 +177,12 @@ func (k *Clock) Earliest(c *Cost) (time.Time, error) {
 	return k.at.Add(k.wait(c)), nil
 }
 
+// Lacks reports whether a call of this cost, which can go by the limits, has no room in the share of them by which
+// calls go while a store is away. It fails with the store's error then, and others need not.
+func (k *Clock) Lacks(c *Cost) bool {
+	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
+}
+
 // wait returns the real time from the reply on.
 func (k *Clock) wait(c *Cost) time.Duration {
 	w, real := max(0, k.state.Last), time.Duration(0)

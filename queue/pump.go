@@ -176,7 +176,10 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 		if moving {
 			q.line.forget() // others may have the place as it was, if the store has moved it and the reply is lost
 		}
-		if !onlyNews {
+		switch {
+		case first != nil && !first.gone && q.clock.Lacks(&first.cost):
+			q.refuseLocked(first, err) // the others have room in the share
+		case !onlyNews:
 			q.failLocked(err)
 		}
 	case first == nil || first.gone:

@@ -88,7 +88,8 @@ func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
 	}
 }
 
-// A call that is more than the share has room for fails with the store's error, and not as one that can never go.
+// A call that is more than the share has room for fails with the store's error, and not as one that can never go. It
+// fails alone.
 func TestACallThatIsLargerThanItsShareFailsWithTheStoresError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: leak.NewMemory()}
@@ -98,10 +99,18 @@ func TestACallThatIsLargerThanItsShareFailsWithTheStoresError(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := New(b, Config{MaxWait: time.Minute})
-		go func() { _, _ = q.Acquire(bg, outbound.Cost{1}) }() // so that the queue has heard of the share
-		pass(10 * ms)
-		if _, err := q.Acquire(bg, outbound.Cost{3}); !errors.Is(err, errAway) {
-			t.Error(err)
+		a := &answers{t: t}
+		for i := range 6 {
+			go func() {
+				if i != 1 {
+					a.call(bg, q)
+				} else if _, err := q.Acquire(bg, outbound.Cost{3}); !errors.Is(err, errAway) {
+					t.Error(err)
+				}
+			}()
+			pass(10 * ms)
 		}
+		pass(time.Minute)
+		a.expect(5, 0)
 	})
 }
