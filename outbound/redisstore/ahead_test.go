@@ -57,6 +57,39 @@ func TestARecordAheadOfItsWorkerIsLeftBehind(t *testing.T) {
 	require.NotEqual(t, worker, store.Worker())
 }
 
+// Garbage beside a record that has the request already, or a later one, is garbage: the bucket is
+// full, and not open.
+func TestGarbageBesideARecordOpensNoBucket(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(testing.TB) *server{"miniredis": newMini, "redis": newClocked} {
+		s := start(t)
+		for _, limit := range []outbound.Limit{{Capacity: 10, LeakRate: 1}, outbound.Window(10, time.Minute), outbound.Daily(10, time.UTC)} {
+			for _, ahead := range []float64{0, 1, 2, 3, 100} {
+				for _, set := range []bool{false, true} {
+					stores := twoStores(s.rdb)
+					key, what := fmt.Sprint("beside:", limit, ahead, set), fmt.Sprintf("%s: %v, %v ahead, set %v", kind, limit, ahead, set)
+					mine := outbound.Must(outbound.NewSharedBucket(stores[0], key, limit))
+					other := outbound.Must(outbound.NewSharedBucket(stores[1], key, limit))
+					_, err := mine.Acquire(t.Context(), outbound.Cost{1})
+					require.NoError(t, err)
+					if set {
+						require.NoError(t, other.SetLimits(t.Context(), limit))
+					}
+					name, worker := stores[0].(*redisstore.Store).Key(key), stores[0].(*redisstore.Store).Worker()
+					record, err := s.rdb.HGet(t.Context(), name, worker).Result()
+					require.NoError(t, err)
+					seq := math.Float64frombits(binary.LittleEndian.Uint64([]byte(record)))
+					require.NoError(t, s.rdb.HSet(t.Context(), name, worker, packed(seq+ahead)+record[8:], "s", "garbage").Err())
+					_, err = mine.Acquire(t.Context(), outbound.Cost{1})
+					require.ErrorIs(t, err, outbound.ErrThrottled, what)
+					_, err = other.Acquire(t.Context(), outbound.Cost{1})
+					require.ErrorIs(t, err, outbound.ErrThrottled, what)
+				}
+			}
+		}
+	}
+}
+
 func TestNamesOfLimitsDoNotPushRecordsOut(t *testing.T) {
 	t.Parallel()
 	s := newMini(t)

@@ -131,14 +131,16 @@ if got[3] then
   end
 end
 known = max(known, 0)
+local stale
 if (set and stamp or 0) ~= known then
   -- Other limits are in force than the worker counts by. If the request repeats one that was
   -- carried out before they were set, the script answers it once more, by the old limits. Their
   -- version is known if they were set.
+  stale = {'stale', not garbage and got[3] or ''}
   if not (got[4] and #got[4] >= 24 and unpacked('d', got[4]) == seq) then
     -- Write, so that a server that cannot write does not pass for one that is well.
     if fence == 1 and got[3] and not garbage then redis.call('HSET', key, 'v', got[3]) end
-    return {'stale', not garbage and got[3] or ''}
+    return stale
   end
   stamp, set = known, known > 0
 end
@@ -314,6 +316,10 @@ for i = 1, n do
   end
 end
 
+if garbage then
+  if stale then return stale end -- by the limits in force it will be full
+  r = nil -- or nothing would be written, and what is not there is open
+end
 local untimely = kinds and kinds.untimely()
 if untimely then return untimely end
 if garbage then -- a new life, with every limit at its brim: neither open nor shut for ever
