@@ -186,9 +186,16 @@ func (l *Line) reopens(ctx context.Context, c outbound.Cost) (time.Duration, err
 
 // beyond is later where the desk books no place so far ahead.
 func (l *Line) beyond(full *outbound.ThrottledError) error {
-	full.Err = queue.ErrFull
+	full.Err = tooFar{}
 	return &Later{In: l.again(full.RetryAfter), Err: full}
 }
+
+// tooFar is why the desk books no place. It is [queue.ErrFull], and says what is full.
+type tooFar struct{}
+
+func (tooFar) Error() string { return "line: its place would be further away than Config.Ahead" }
+
+func (tooFar) Is(target error) bool { return target == queue.ErrFull }
 
 // again returns when to ask for a place that could not be booked now because it is in away:
 // when half of the places that are booked now have passed, so that as many find one then.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,6 +124,9 @@ func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
 		later := sentBack(t, line(), "", one)
 		if !errors.Is(later, queue.ErrFull) || !errors.Is(later, outbound.ErrThrottled) || later.Ticket != "" || later.In < 9*time.Second {
 			t.Errorf("one more: %+v", later)
+		}
+		if text := later.Error(); strings.Contains(text, "queue") || !strings.Contains(text, "Config.Ahead") {
+			t.Errorf("%q does not tell what is full", text)
 		}
 		s.jobs.Wait()
 		if took := time.Since(begin); took > 50*time.Second || s.most() > 6 {
