@@ -43,7 +43,7 @@ type Config struct {
 	// Queue is of the queue in which jobs wait for the rest of the time. Its MaxWait is Poll and
 	// two leads if it is 0: that is how long a job waits that comes a lead early to a gate which
 	// is a poll and a lead behind, as when the job system was late itself. A worker is not meant to
-	// wait longer.
+	// wait longer. A Lead that is longer than the MaxWait is as long as that.
 	Queue queue.Config
 }
 
@@ -68,6 +68,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Queue.MaxWait == 0 {
 		c.Queue.MaxWait = c.Poll + 2*c.Lead
+	}
+	if most := c.Queue.MaxWait; most > 0 { // who came earlier would be refused, and come again and again
+		c.Lead, c.Early = min(c.Lead, most), min(c.Early, most/10)
 	}
 	return c, nil
 }

@@ -136,6 +136,22 @@ func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
 	})
 }
 
+// A job that came a lead early to a queue in which it may not wait for a lead would be refused until its turn is near.
+func TestALeadIsNoLongerThanTheWait(t *testing.T) {
+	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
+		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+			l, s, begin := line(), &punctual{t: t}, time.Now()
+			for i := range 200 {
+				s.start(fmt.Sprint(i), l, "", one)
+			}
+			s.jobs.Wait()
+			if took := time.Since(begin); took > 21*time.Second || s.most() > 3 {
+				t.Errorf("with a MaxWait of %v it takes %v and up to %d runs", wait, took, s.most())
+			}
+		})
+	}
+}
+
 func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
 	for name, l := range map[string]*Line{
 		"nil": nil, "no bucket": New(nil, Config{}), "only AtOnce": New(own(t, outbound.AtOnce(1)), Config{}),
