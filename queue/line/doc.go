@@ -100,8 +100,7 @@
 // [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well. Where a program without a line
 // calls the bucket's own, the desk follows as soon as a process with a line hears of it: the limits with the next
 // job after one that was at the gate. While all jobs are sent back nobody is at the gate, and so a line that
-// sends jobs back asks the bucket once in a poll; of lines that live shorter than that, as in a process which does, each
-// asks with as much chance. If the desk is held for longer than the gate can be behind
+// sends jobs back asks the bucket once in a poll. Lines that live for less than a poll do so, too, taken together. If the desk is held for longer than the gate can be behind
 // by then, which is more than a MaxWait and a lead, it ends the desk's hold.
 //
 // Tickets are void after other limits and after a Resume. Jobs that are away still come at the times that they
