@@ -114,7 +114,11 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		}
 	}
 	if heard := r.State.Speed > 0; k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
-		k.Move.call.once(flagDone | flagVoid)
+		ended := flagDone | flagVoid
+		if !heard { // a call that went by it all the same can still cost more
+			ended = flagDone
+		}
+		k.Move.call.once(ended)
 		if n := k.Move.call.slot.drop(); !r.slots || !heard { // else the new ticket has its place
 			m.slots.free(n)
 		}
