@@ -181,11 +181,13 @@ var monday = &Profile{
 	Name:  "monday",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
-		seconds, known := "", false
-		cost, budget, never := 0.0, math.Inf(1), ""
+		seconds, counted, other, codes := "", "", "", 0
+		reason, never := Unknown, ""
+		cost, budget := 0.0, math.Inf(1)
 		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "errors/extensions/code", "error_code":
+				codes++
 				code, why := value(), Unknown
 				switch {
 				case contains(code, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
@@ -197,11 +199,11 @@ var monday = &Profile{
 				case contains(code, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
 					why = Rate
 				}
-				if why != Unknown && !known {
-					s.refuse(why)
-					s.Detail, known = code, true
-				} else if s.Throttled && s.Detail == "" {
-					s.Detail = code
+				if why != Unknown && reason == Unknown {
+					reason, counted = why, code
+				}
+				if other == "" {
+					other = code
 				}
 			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
 				seconds = value()
@@ -214,12 +216,17 @@ var monday = &Profile{
 				}
 			}
 		}, "errors", "error_code", "retry_in_seconds")
+		if reason == Rate && codes == 1 && cost > budget { // of several errors nobody knows whose numbers these are
+			reason, never = Unknown, counted
+		}
 		switch {
-		case !s.Throttled || r.Status >= 500:
-		case !known && never != "":
+		case reason != Unknown:
+			s.refuse(reason)
+			s.Detail = counted
+		case never != "" && s.Throttled && r.Status < 500:
 			s.Reason, s.Detail = Lock, never
-		case s.Reason == Rate && cost > budget:
-			s.Reason = Lock
+		case s.Throttled && s.Detail == "":
+			s.Detail = other
 		}
 		if s.Throttled {
 			s.askText(seconds)
