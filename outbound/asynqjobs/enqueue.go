@@ -16,7 +16,7 @@ import (
 // Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it
 // runs once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
 // Pacer's Limiter has to return a limiter in which [line.Of] finds a line; other tasks are
-// enqueued as they are. So are those with a ProcessAt or ProcessIn among o, with a Unique or a TaskID,
+// enqueued as they are; if the limiter is the key of a Keyed, the key's limiter is made to see whether it is a line. So are those with a ProcessAt or ProcessIn among o, with a Unique or a TaskID,
 // because asynq may not take them, and with a Group, because they do not run themselves: their places would
 // pass unused. Options that were given to NewTask are not seen. Of those Enqueue replaces the time.
 //

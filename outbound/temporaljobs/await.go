@@ -91,6 +91,9 @@ func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place,
 	if err := permanent(err); err != nil {
 		return place{}, err
 	}
+	if errors.Is(err, outbound.ErrInvalidLimit) { // the key of a Keyed that has no line
+		return place{}, nil
+	}
 	if err != nil || len(places) != 1 {
 		activity.GetLogger(ctx).Warn("The activity books its place when it runs.", "Error", err)
 		return place{}, nil

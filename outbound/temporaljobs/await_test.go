@@ -77,6 +77,10 @@ func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }
 		},
+		"a key whose limiter is no line": func(w *world, s *script) {
+			tenants := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return onlyAcquires{s}, nil }}
+			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return tenants.For("acme"), outbound.Cost{1} }
+		},
 		"too far away": func(_ *world, s *script) {
 			s.place = func(outbound.Cost) (line.Place, error) { return line.Place{At: time.Now()}, nil }
 		},
@@ -90,6 +94,9 @@ func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 					t.Error(err)
 				}
 				s.check(t, arrival{"", outbound.Cost{2}, 1})
+				if bad := w.log.text(); (bad != "") != (name == "the store is away") {
+					t.Errorf("logged:\n%s", bad)
+				}
 			})
 		})
 	}
