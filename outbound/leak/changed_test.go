@@ -88,14 +88,15 @@ func TestAKeyHasChangedIfMoreThanTimeIsNewInIt(t *testing.T) {
 // The reply to such a look tells of a version that has to be kept.
 func TestALookThatMakesAKeyForgetALimitHasChangedIt(t *testing.T) {
 	k := &storedKey{T: t}
-	limit := func(i int) Limit { return Limit{Capacity: 100, Rate: 0.001, Name: fmt.Sprint(i)} }
+	limit := func(i int) Limit { return Limit{Capacity: 100, Rate: 1, Name: fmt.Sprint(i)} }
 	for i := range Max + 1 {
 		k.book(0, 0, Units{float64(1 + i)}, limit(i))
 	}
-	if r := k.do(1, Op{}, limit(Max+1)); !r.Changed || r.Version != 2 || k.Version != 2 {
+	k.book(1.5, 0, Units{1}, limit(Max))
+	if r := k.do(1.5, Op{}, limit(Max+1)); !r.Changed || r.Version != 2 || k.Version != 2 {
 		t.Errorf("changed %v, version %d in the reply and %d in the key, want 2", r.Changed, r.Version, k.Version)
 	}
-	if r := k.do(1, Op{}, limit(1)); r.Changed || r.Version != 2 {
+	if r := k.do(1.5, Op{}, limit(1)); r.Changed || r.Version != 2 {
 		t.Errorf("changed %v, version %d, of a limit that is known", r.Changed, r.Version)
 	}
 }

@@ -147,14 +147,14 @@ func (s *Stored) read(data []byte) error {
 		st.Row.Per, st.Row.Fast = r.float(), r.float()
 		st.Row.Trust, st.Row.Until = r.int(), st.At+r.time()
 	}
-	if n := r.count(); n > 0 {
+	if n := r.count(Max); n > 0 {
 		s.Limits = make([]Limit, n) // others may hold the old ones
 		for i := range s.Limits {
 			s.Limits[i], st.Level[i] = r.limit(), r.level()
 		}
 	}
 	s.Stamp, s.Version, s.Lead = r.int(), r.int(), r.float()
-	if n := r.count(); n > 0 {
+	if n := r.count(maxOthers); n > 0 {
 		s.Others = make([]Other, n)
 		for i := range s.Others {
 			s.Others[i] = Other{r.limit(), r.level(), r.time()}
@@ -213,9 +213,9 @@ func (r *reader) byte() byte {
 	return x
 }
 
-// count reads the number of limits, or of others.
-func (r *reader) count() uint64 {
-	if n := r.uint(); n <= Max {
+// count reads the number of limits, or of others, of which there are at most so many.
+func (r *reader) count(most uint64) uint64 {
+	if n := r.uint(); n <= most {
 		return n
 	}
 	return r.fail()

@@ -226,7 +226,7 @@ func hostile(t testing.TB) map[string][]byte {
 	spoil("window", func(s *Stored) { s.Limits[0].Window = -1 })
 	spoil("no limits", func(s *Stored) { s.Limits, s.Stamp = nil, 0 })
 	spoil("nine limits", func(s *Stored) { s.Limits = slices.Repeat(s.Limits[:1], Max+1)[:Max+1] })
-	spoil("nine others", func(s *Stored) { s.Others = slices.Repeat(s.Others[:1], Max+1) })
+	spoil("too many others", func(s *Stored) { s.Others = slices.Repeat(s.Others[:1], maxOthers+1) })
 	spoil("speed 0", func(s *Stored) { s.State.Speed = 0 })
 	spoil("garbage", func(s *Stored) { s.State.Speed = -1 })
 	return rows

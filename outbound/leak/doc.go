@@ -231,8 +231,10 @@
 // The clock is common to all, and so are the levels of limits that match; each worker is held
 // to its own capacity and rate. [State.Load] brings a level from one worker's shape to
 // another's: up to the last booking it leaks as it was booked. Else it leaks by the lower of both
-// rates until the key was last changed, and since then by the rate of the worker that looks. [Stored.Others] keeps the levels of up to eight limits that the last worker did not
-// have. Level.Top remembers the larger capacity of before a change: so much may still be in
+// rates until the key was last changed, and since then by the rate of the worker that looks. [Stored.Others] keeps the levels of limits that the last worker did not
+// have, or that were in force before. Beyond eight, those that are empty go; of those that are not, 64 stay, and beyond
+// these the one goes that would be empty first. Only that one starts empty too soon if it comes again: as where
+// SetLimits gives 66 names in turn to a window, within that window. Level.Top remembers the larger capacity of before a change: so much may still be in
 // the limit. Below 0 it says that the level counts on bookings, or on the rest of a hold, at a
 // higher rate. A Resume ends those, and the limit is then full up to -Top.
 //

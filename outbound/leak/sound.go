@@ -25,7 +25,7 @@ func (s *State) Sound(limits []Limit, now time.Duration) bool {
 }
 
 // maxLogs is the most logs of a key: workers may have limits of different kinds with one name.
-const maxLogs = 2 * Max
+const maxLogs = maxOthers + 2*Max
 
 // sound reports the same of logs.
 func (g *Logs) sound() bool {

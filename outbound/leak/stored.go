@@ -21,8 +21,8 @@ type Stored struct {
 	Version int64 // as in Reply
 	// Lead is the largest claim of any worker in this life of the key.
 	Lead float64
-	// Others are limits with a level that are not among Limits, at most eight: other
-	// workers have them.
+	// Others are limits with a level that are not among Limits: other workers have them, or they
+	// were in force before. Those beyond eight that are empty go. At most 64 stay.
 	Others []Other `json:",omitempty"`
 }
 
@@ -85,8 +85,7 @@ func (s *Stored) load(limits []Limit) (differ bool) {
 		s.State.Turn(limits)
 	}
 	s.Limits, s.Others = limits, others
-	for len(s.Others) > Max {
-		s.drop()
+	for len(s.Others) > Max && s.drop() {
 	}
 	for s.State.Logs != nil && len(*s.State.Logs) > maxLogs {
 		s.dropLog()
@@ -94,19 +93,45 @@ func (s *Stored) load(limits []Limit) (differ bool) {
 	return differ
 }
 
-// drop forgets the limit of Others that would be empty first. If it comes again it starts
-// empty, and knows nothing of the calls that had filled it: so the version goes on by two, and
+// maxOthers is the most limits of Others. A key has so many only if as many names hold something
+// at the same time.
+const maxOthers = 64
+
+// drop forgets the limit of Others that was empty first, and reports whether there was one. If
+// it comes again it starts empty: so drop takes one with something in it only beyond maxOthers.
+// It then knows nothing of the calls that had filled it: so the version goes on by two, and
 // nothing comes back to calls from before.
-func (s *Stored) drop() {
-	least, at := 0, time.Duration(math.MaxInt64)
+func (s *Stored) drop() bool {
+	least, at, full := -1, time.Duration(math.MaxInt64), true
 	for i := range s.Others {
-		if empty := s.Others[i].empty(); empty < at {
-			least, at = i, empty
+		o := &s.Others[i]
+		holds := s.holds(o)
+		if holds && (!full || len(s.Others) <= maxOthers) {
+			continue
 		}
+		if empty := o.empty(); least < 0 || empty < at || full && !holds {
+			least, at, full = i, empty, holds
+		}
+	}
+	if least < 0 {
+		return false
 	}
 	s.State.Logs.drop(&s.Others[least].Limit)
 	s.Others = slices.Delete(s.Others, least, least+1)
 	s.Version += 2
+	return true
+}
+
+// holds reports whether there is something in a limit of Others, for any worker.
+func (s *Stored) holds(o *Other) bool {
+	now := sub(s.State.Dial(), max(0, s.State.Rem)) // a hold may have let the dial run ahead
+	if o.Limit.Kind == Leaky && o.empty() > now {
+		return true
+	}
+	return s.State.Logs != nil && slices.ContainsFunc(*s.State.Logs, func(g Log) bool {
+		dial, real := g.kept(nil, now, s.State.At)
+		return g.Unit == o.Limit.Unit && g.Name == o.Limit.Name && max(dial, real) > 0
+	})
 }
 
 // dropLog forgets, as drop does, the log of no limit in use that would be empty first.
@@ -254,7 +279,7 @@ func (g *Log) kept(limits []Limit, now, at time.Duration) (dial, real time.Durat
 
 // sound reports whether Apply can have left s so. own are limits that are known to be valid.
 func (s *Stored) sound(own []Limit, now time.Duration) bool {
-	if len(s.Limits) > Max || len(s.Others) > Max || s.Stamp != 0 && len(s.Limits) == 0 || !(s.Lead >= 0 && s.Lead < 1e300) {
+	if len(s.Limits) > Max || len(s.Others) > maxOthers || s.Stamp != 0 && len(s.Limits) == 0 || !(s.Lead >= 0 && s.Lead < 1e300) {
 		return false
 	}
 	if len(s.Limits) > 0 && (len(own) != len(s.Limits) || &own[0] != &s.Limits[0]) && !allSound(s.Limits) {
@@ -284,7 +309,7 @@ func (s *Stored) renew(now time.Duration) {
 		}
 		s.brim(s.Limits)
 	}
-	for i := range old.Others[:min(len(old.Others), Max)] {
+	for i := range old.Others[:min(len(old.Others), maxOthers)] {
 		if l := old.Others[i].Limit; l.Sound() {
 			o := Other{Limit: l, Level: Level{Level: l.Capacity}}
 			if l.Kind != Leaky {

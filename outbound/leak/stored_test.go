@@ -188,9 +188,9 @@ func TestALimitOfOthersOutlivesThoseInUse(t *testing.T) {
 	}
 }
 
-func TestOfTooManyLimitsTheEmptiestIsForgottenAndGivesNothingBack(t *testing.T) {
+func TestOfTooManyLimitsTheEmptyAreForgottenAndGiveNothingBack(t *testing.T) {
 	k := &storedKey{T: t}
-	limit := func(i int) Limit { return Limit{Capacity: 100, Rate: 0.001, Name: fmt.Sprint(i)} }
+	limit := func(i int) Limit { return Limit{Capacity: 100, Rate: 1, Name: fmt.Sprint(i)} }
 	var first Charge
 	for i := range 10 {
 		c := k.book(0, 0, Units{float64(1 + i)}, limit(i))
@@ -198,15 +198,20 @@ func TestOfTooManyLimitsTheEmptiestIsForgottenAndGivesNothingBack(t *testing.T) 
 			first = c
 		}
 	}
-	if len(k.Others) != Max || k.Version != 2 {
+	if len(k.Others) != 9 || k.Version != 0 {
+		t.Fatalf("%d others, version %d", len(k.Others), k.Version)
+	}
+	k.book(1.5, 0, Units{50}, limit(10))
+	k.book(1.5, 0, Units{50}, limit(11)) // the time of the step before counts
+	if len(k.Others) != 10 || k.Version != 2 {
 		t.Fatalf("%d others, version %d", len(k.Others), k.Version)
 	}
 	for i := 1; i < 10; i++ {
-		k.levels(0, []Limit{limit(i)}, float64(1+i))
+		k.levels(1.5, []Limit{limit(i)}, float64(i)-0.5)
 	}
-	k.book(0, 0, Units{50}, limit(0))
-	k.do(0, Op{Action: Book, Back: []Charge{first}}, limit(0))
-	k.levels(0, []Limit{limit(0)}, 50)
+	k.book(1.5, 0, Units{50}, limit(0))
+	k.do(1.5, Op{Action: Book, Back: []Charge{first}}, limit(0))
+	k.levels(1.5, []Limit{limit(0)}, 50)
 }
 
 func TestLimitsThatAreReplacedComeBackWithTheirLevels(t *testing.T) {

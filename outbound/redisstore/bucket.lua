@@ -660,20 +660,32 @@ if letter ~= 'B' and letter ~= '' and not repeated then
     return o
   end
 
-  -- forget drops such limits while there are more than 8, in the order in which they are empty.
-  -- Their charges are lost.
+  -- forget drops such limits while there are more than 8, in the order in which they were empty. One
+  -- that comes again starts empty: so forget drops those with something in them only while there are
+  -- more than 64. Their charges are lost.
   local function forget()
     local all, others, inforce = redis.call('HGETALL', key), {}, {}
+    local from, most = dial - max(0, rem), 0 -- a hold may have let bucket time run ahead
     for i = 1, n do inforce[limits[i].field] = limits[i] end
     for i = 1, #all, 2 do
       local field, was = all[i], all[i + 1]
       if string.sub(field, 1, 1) == 'l' and (#was == 48 or #was == 136 or #was == 184) and not inforce[field] then
         local level, ret, shown, rate = unpacked('dddd', was)
-        others[#others + 1] = {field, shown + (#was == 48 and level / rate * 1e6 or ret)}
+        local empty, holds = shown + (#was == 48 and level / rate * 1e6 or ret), true
+        if #was == 48 then
+          holds = not (empty <= from + 0.0005)
+        else
+          holds = kinds.holds(field, was, from)
+        end
+        if not holds then most = most + 1 end
+        others[#others + 1] = {field, empty, holds}
       end
     end
-    table.sort(others, function(a, b) return a[2] < b[2] end)
-    for i = 1, #others - 8 do
+    table.sort(others, function(a, b)
+      if a[3] ~= b[3] then return b[3] end
+      return a[2] < b[2]
+    end)
+    for i = 1, max(min(#others - 8, most), #others - 64) do
       redis.call('HDEL', key, others[i][1], 'g' .. string.sub(others[i][1], 2))
       version = version + 2
     end

@@ -67,6 +67,9 @@
 // the key has forgotten gets nothing back of what it booked before, and pays twice if its
 // reply is lost besides: room is lost, and none is gained.
 //
+// A key keeps the levels of names that limits had before SetLimits: eight, and as many more as are not
+// empty, up to 64. Beyond these it forgets the one that would be empty first, as package leak does.
+//
 // # How far away it may be
 //
 // A queue's calls leave at their places, which are times of the server, within the

@@ -1057,6 +1057,16 @@ cold = function()
     look(l, dial)
   end
 
+  -- holds reports whether there is something in a limit at a bucket time, for the longest window of its workers.
+  function kinds.holds(field, was, at)
+    local l = read({field = field}, was)
+    if not l then return true end
+    local g = l.log
+    if l.kind <= fixed then return g.count > 0 and g.last - g.aged + g.longest > at + tiny end
+    look(l, at)
+    return l.ret > tiny
+  end
+
   -- prune drops the logs of limits that the key does not have any more, or that are leaky now.
   function kinds.prune(all, used)
     local was = {}
