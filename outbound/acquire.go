@@ -13,18 +13,12 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c == (Cost{}) && b.slots().most() == 0 {
 		return b.acquireNothing(ctx)
 	}
-	k := &call{core: b, cost: [1]Cost{c}, admitted: time.Now()}
-	s := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}
-	asking := ctx // once an answer has come late, it ends after patience
-	for late := 0; ; late++ {
-		var r reply
-		if err := b.book(asking, &s, &r); err != nil {
-			if late > 0 { // what came too late went back with this trip
-				b.slowPath().waiting.changed()
-				if ctx.Err() == nil && err == asking.Err() {
-					err = &StoreError{Op: "book", Key: b.key, Err: errLate}
-				}
-			}
+	k := &call{core: b, cost: [1]Cost{c}}
+	end := time.Now().Add(patience)
+	for {
+		k.admitted = time.Now()
+		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}, reply{}
+		if err := b.book(ctx, &s, &r); err != nil {
 			return nil, err
 		}
 		if len(r.Charges) == 0 {
@@ -35,33 +29,39 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if k.inTime(&r) {
 			return k, nil
 		}
-		if late == 0 {
-			var end context.CancelFunc
-			asking, end = context.WithDeadline(ctx, k.admitted.Add(patience))
-			defer end()
-		}
-		k.admitted = time.Now()
-		back := k.charge[0]
-		s.back, s.freed = []*leak.Charge{&back}, k.slot.drop()
-		if asking.Err() == nil {
-			continue
-		}
-		if s.freed > 0 {
-			b.slots().free(s.freed)
+		if n := k.slot.drop(); n > 0 {
+			b.slots().free(n)
 			b.slowPath().waiting.changed()
 		}
-		go b.giveBack(&back) // the caller does not wait for it
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		back, late := b.giveBack(k.charge[0]), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		select {
+		case err := <-back:
+			if err != nil {
+				return nil, err
+			}
+			if time.Now().After(end) {
+				return nil, late
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Until(end)):
+			return nil, late
 		}
-		return nil, &StoreError{Op: "book", Key: b.key, Err: errLate}
 	}
 }
 
-// giveBack gives a charge back that came too late.
-func (b *core) giveBack(c *leak.Charge) {
-	_ = b.do(context.Background(), "give back", &step{action: leak.Book, back: []*leak.Charge{c}}, new(reply))
-	b.slowPath().waiting.changed()
+// giveBack gives a charge back that came too late, in a trip of its own: if it rode on a trip that the caller's
+// ctx ends, nobody would know whether it has gone back, and to give it back twice would let too much go. What the
+// store's own error loses stays charged. The caller need not wait for the error.
+func (b *core) giveBack(c leak.Charge) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		s := step{action: leak.Book, back: []*leak.Charge{&c}}
+		err := b.do(context.Background(), "give back", &s, new(reply))
+		b.slowPath().waiting.changed()
+		ended <- err
+	}()
+	return ended
 }
 
 // acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
