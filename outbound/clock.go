@@ -164,7 +164,7 @@ func (k *Clock) Same(older *Clock) bool {
 
 // windows reports whether a limit is a window.
 func (k *Clock) windows() bool {
-	return k.limits != nil && slices.ContainsFunc(k.limits.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
+	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
 }
 
 // Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
@@ -250,10 +250,10 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 		return min(asked, shortTolerance)
 	case asked > 0:
 		return asked
-	case k.limits == nil || len(k.limits.law) == 0:
+	case k.whole == nil || len(k.whole.law) == 0:
 		return shortTolerance
 	}
-	limits := k.limits.law
+	limits := k.whole.law // also while a share decides: what is late comes on top of what all workers let go
 	for i := range limits {
 		if limits[i].Window != 0 {
 			return shortTolerance
