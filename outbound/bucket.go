@@ -175,6 +175,9 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if err := b.check(clock.whole, &c); err != nil {
 		return false, err
 	}
+	if clock.Lacks(&c) { // an Acquire fails with the store's error
+		return false, nil
+	}
 	if c == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}

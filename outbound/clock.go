@@ -168,11 +168,15 @@ func (k *Clock) windows() bool {
 }
 
 // Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
-// places: see [Clock.Forecast] for calls that have none. It knows nothing of calls at once. A cost that
-// can never go is a [*CostError].
+// places: see [Clock.Forecast] for calls that have none. It knows nothing of calls at once. Of a call that
+// the share [Clock.Lacks] room for it is the time of the reply: the store may be back at any time. A cost
+// that can never go is a [*CostError].
 func (k *Clock) Earliest(c *Cost) (time.Time, error) {
 	if err := k.core.check(k.whole, c); err != nil {
 		return time.Time{}, err
+	}
+	if k.Lacks(c) {
+		return k.at, nil
 	}
 	return k.at.Add(k.wait(c)), nil
 }

@@ -281,6 +281,9 @@ func (l *LimitWait) String() string {
 	case l.Units == 0:
 		return s
 	case l.Wait < 0:
+		if law := l.Limit.law(); law.Takes(l.Units) <= law.Capacity { // it is the share that lacks it
+			return s + ", no room for " + number(l.Units) + " while the store is away"
+		}
 		return s + ", never room for " + number(l.Units)
 	case l.Wait == 0:
 		return s + ", room for " + number(l.Units) + " now"
