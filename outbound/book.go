@@ -24,9 +24,10 @@ type Booking struct {
 	Late time.Duration
 	// Move is a ticket to book again for its cost, Costs[0], because units came back.
 	// If nothing was booked after it, and its call gets a place that is no later, Book
-	// undoes it first. Else it stays as it is, and Book books nothing. If no reply comes, as with the
-	// error of a store, nobody knows whether it was undone: no call may use it, and Book gives it back no
-	// more. The zero Ticket: none.
+	// undoes it first. Else it stays as it is, and Book books nothing. If Book has asked the store and no
+	// reply comes, as with a [*StoreError], nobody knows whether it was undone: no call may use it, and Book
+	// gives it back no more. An error before the trip leaves it as it was: of a ctx that has ended already, of a
+	// duration below 0, of an invalid cost without Back. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
@@ -104,7 +105,8 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if len(s.back) > 0 {
 		m.waiting.changed()
 	}
-	if r.State.Speed > 0 {
+	heard := r.State.Speed > 0
+	if heard {
 		k.Clock = b.clock(&r, sent)
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // that they have arrived is told to all, but known here
@@ -113,7 +115,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 			k.Clock.delay(r.Charges[0].Place, s.after)
 		}
 	}
-	if heard := r.State.Speed > 0; k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
+	if k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
 		ended := flagDone | flagVoid
 		if !heard { // a call that went by it all the same can still cost more
 			ended = flagDone
@@ -122,6 +124,9 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		if n := k.Move.call.slot.drop(); !r.slots || !heard { // else the new ticket has its place
 			m.slots.free(n)
 		}
+	}
+	if err == nil && !heard {
+		err = &StoreError{Op: "book", Key: b.key, Err: errSilent}
 	}
 	if err != nil {
 		return err

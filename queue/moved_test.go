@@ -18,6 +18,7 @@ type mute struct {
 	leak.Store
 	moves int           // such trips so far
 	takes time.Duration // how long the trip takes to fail
+	empty bool          // its reply is there, and says nothing
 }
 
 func (m *mute) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
@@ -28,6 +29,9 @@ func (m *mute) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	}
 	m.moves++
 	time.Sleep(m.takes)
+	if m.empty {
+		return leak.Reply{}, nil
+	}
 	return leak.Reply{}, errAway
 }
 
@@ -35,9 +39,9 @@ func (m *mute) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 // reply. It gives the room of the place as it was to another worker.
 func TestACallWhosePlaceMayHaveMovedFails(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
-	for _, takes := range []time.Duration{0, 10 * time.Second} { // the place as it was is due during the trip
+	for _, c := range []mute{{}, {takes: 10 * time.Second}, {empty: true}} { // 10 s: the place as it was is due during the trip
 		synctest.Test(t, func(t *testing.T) {
-			m := &mute{Store: leak.NewMemory(), takes: takes}
+			m := &mute{Store: leak.NewMemory(), takes: c.takes, empty: c.empty}
 			b := shared(t, m, limit)
 			q := New(b, Config{})
 			var h outboundtest.History
@@ -66,8 +70,8 @@ func TestACallWhosePlaceMayHaveMovedFails(t *testing.T) {
 				}
 				pass(50 * ms)
 			}
-			if err := <-done; !errors.As(err, &broken) || !errors.Is(err, errAway) {
-				t.Errorf("%v, want the store's error", err)
+			if err := <-done; !errors.As(err, &broken) || !c.empty && !errors.Is(err, errAway) {
+				t.Errorf("%+v: %v, want the store's error", c, err)
 			}
 			if m.moves != 1 {
 				t.Errorf("%d places were moved, want 1", m.moves)
