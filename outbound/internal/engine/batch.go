@@ -65,19 +65,30 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	return b.attempt(work, false)
 }
 
-// part takes a trip out of the batch, which goes on apart from then on, because its key alone is not to be
-// had. Attempts that the batch has made at it may still be under way.
-func (b *batch) part(t *Trip) *batch {
-	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
-	b.left--
-	c := &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1}
-	t.batch = c
-	c.timer = time.AfterFunc(time.Until(c.deadline), c.late)
+// part takes trips out of the batch, which go on apart from then on, because their keys alone are not to be
+// had. Attempts that the batch has made at them may still be under way.
+func (b *batch) part(trips ...*Trip) *batch {
+	c := &batch{pipe: b.pipe, trips: trips, began: b.began, deadline: b.deadline, apart: true, parted: true, left: len(trips)}
+	for _, t := range trips {
+		t.batch = c
+	}
+	b.trips = slices.DeleteFunc(b.trips, func(t *Trip) bool { return t.batch == c })
+	b.left -= len(trips)
+	return c
+}
+
+// resume sends a batch that was parted. over is called with the shard's lock held once no attempt hangs; it may be nil.
+func (b *batch) resume(over func()) {
+	b.timer = time.AfterFunc(time.Until(b.deadline), b.late)
 	go func() {
 		time.Sleep(retryPause/2 + rand.N(retryPause))
-		c.attempt(nil, false)
+		b.attempt(nil, false)
+		if over != nil {
+			b.pipe.shard.mu.Lock()
+			defer b.pipe.shard.mu.Unlock()
+			over()
+		}
 	}()
-	return c
 }
 
 // attempt sends the trips without an answer, again and again, until all have one. With aside
@@ -155,9 +166,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	sh := p.shard
 	out := make([]outcome, 0, len(todo))
 	defer func() {
-		for i := range out {
-			out[i].hand(sh)
-		}
+		sh.hand(out)
 		for i := range todo { // the callers have copies of the charges
 			sh.buffers.Put(todo[i].buffer)
 		}
@@ -168,7 +177,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		p.count(to, -1)
 	}
 	failed, answered := false, false
-	var left []*Attempt // which the pipeline's node may not be to blame for
+	moved := false
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -195,7 +204,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 				sh.inPlace(p, sent)
 			}
 			answered = true
-			if of.ended(a.Trip); a.alone {
+			if of.ended(a.Trip); a.alone || of.parted {
 				sh.find(a.queue)
 			}
 			sh.counts.trip(a.Arrived.Sub(b.began))
@@ -208,15 +217,15 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			p.direct, p.after, failed, calm = nil, nil, true, true
 			b.failed(a)
 		case v == Elsewhere:
-			a.alone, failed, calm = true, true, true
+			a.alone, failed, calm, moved = true, true, true, true
 			of.failed(a)
-			left = append(left, a)
 		case v == Later && a.Key.Apart && !of.apart:
-			b.part(a.Trip).failed(a)
+			c := b.part(a.Trip)
+			c.failed(a)
+			c.resume(nil)
 		case v == Later:
 			failed, calm = true, true
 			of.failed(a)
-			left = append(left, a)
 		default:
 			asked := v != Unasked && !a.Unasked
 			if asked {
@@ -232,9 +241,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			out = append(out, of.giveUp(v, a))
 		}
 	}
-	for _, a := range left {
-		if sh.config.Nodes != nil && !b.apart && a.batch == nil && !b.over && (answered || b.left == 1 && a.alone) {
-			b.part(a.Trip).failed(a) // the node answers
+	if failed && (answered || moved) && !b.over && sh.strays < attemptsAtOnce { // the node answers
+		if strays := b.strays(); len(strays) > 0 && (answered || len(strays) == b.left) {
+			b.part(strays...).goAstray()
 		}
 	}
 	if failed {
@@ -255,7 +264,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 // brought it: then nobody else ends the batch.
 func (b *batch) ended(t *Trip) {
 	t.done = true
-	if b.left--; b.parted {
+	if b.left--; b.parted && b.left == 0 {
 		b.over = true
 		b.timer.Stop()
 	}
@@ -267,6 +276,9 @@ func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
 	hangs := (!b.apart || b.parted) && b.pipe.out+b.pipe.aside > 0 // and may still arrive
 	q.fence = q.fence || a.Fence || hangs
 	sh.tellOf(a)
+	if v != Unasked && !a.Unasked {
+		sh.heard(q)
+	}
 	if v == Anew {
 		return sh.anew(a)
 	}
@@ -285,9 +297,15 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
-		if b.partStrays(); b.left == 0 {
+		p.chooseKey()
+		var out []outcome
+		if strays := b.strays(); len(strays) > 0 {
+			out = b.part(strays...).goAstray()
+		}
+		if b.left == 0 {
 			b.over = true
 			sh.mu.Unlock()
+			sh.hand(out)
 			sh.refresh()
 			p.run()
 			return
@@ -297,6 +315,7 @@ func (b *batch) late() {
 		another := aside || p.out < attemptsAtOnce
 		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
+		sh.hand(out)
 		sh.refresh()
 		if another && b.attempt(nil, aside) != handedOver {
 			p.run()
@@ -307,7 +326,7 @@ func (b *batch) late() {
 	if b.apart {
 		out := b.giveUpApart(now)
 		sh.mu.Unlock()
-		out.hand(sh)
+		sh.hand(out)
 		return
 	}
 	err := sh.config.Carrier.Away(b.cause())
@@ -324,23 +343,35 @@ func (b *batch) late() {
 	p.down(err, b.began, now)
 	sh.leave(p)
 	sh.mu.Unlock()
-	for i := range out {
-		out[i].hand(sh)
-	}
+	sh.hand(out)
 }
 
-// giveUpApart ends the trip of a batch that goes apart when the time is up. A key that is locked
+// giveUpApart ends the trips of a batch that goes apart when the time is up. A key that is locked
 // is no outage. If the server is away, the key's next trip finds that out: it goes with the
-// others.
-func (b *batch) giveUpApart(now time.Time) outcome {
-	t := b.trips[0]
-	t.done, t.queue.fence, t.queue.Apart = true, true, false
-	config := &b.pipe.shard.config
-	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= config.Timeout/4 {
+// others. Only where that would go to a node which sends it elsewhere, the key has an outage of its own.
+func (b *batch) giveUpApart(now time.Time) (out []outcome) {
+	b.over = true
+	sh := b.pipe.shard
+	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= sh.config.Timeout/4 {
 		b.last = nil // the server has fallen silent since
 	}
-	b.pipe.shard.find(t.queue)
-	return b.pipe.shard.refuse(t, config.Carrier.Away(b.cause()))
+	common := sh.config.Carrier.Away(b.cause())
+	for _, t := range b.trips {
+		if t.done {
+			continue
+		}
+		q, err := t.queue, common
+		if own := sh.reason(q, now); own != nil && b.last != nil {
+			err = own
+		}
+		t.done, q.fence, q.Apart = true, true, false
+		if t.alone && b.pipe.known(&q.Key) {
+			sh.astray(q, err, now)
+		}
+		sh.find(q)
+		out = append(out, sh.refuse(t, err))
+	}
+	return out
 }
 
 // failed keeps the reason why an attempt has no answer, for the batch and for the key, whose callers' time may be

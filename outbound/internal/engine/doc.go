@@ -15,7 +15,8 @@
 //     time finds out whether it is back. Events tell of both.
 //   - A key that has to wait for a lock goes beside the batches, so that no other key waits for it.
 //   - Where a store spreads keys over nodes, each node has its own pipelines. A key that moves to a node
-//     which does not answer goes on apart, so that no key of the node that it has left waits for it. While a node hangs,
+//     which does not answer goes on apart, with few others at a time, so that no key of the node that it has left waits
+//     for it. Until it answers, one trip of the key at a time tries again. While a node hangs,
 //     the engine also asks another node that may have been promoted.
 //
 // The files, in the order in which they use each other:

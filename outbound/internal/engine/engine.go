@@ -61,6 +61,7 @@ type shard struct {
 	last   *pendingOp
 	clock  *time.Timer // fires when the first of them has waited for too long; nil: nobody waits
 	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
+	strays int         // batches of trips that another node has, and that an attempt is under way for
 	counts counts
 }
 

@@ -17,6 +17,7 @@ type keyQueue struct {
 	fence   bool  // what became of the last trip is not known
 	cause   error // why the latest attempt that asked the store has no answer; nil: it has one
 	caused  time.Time
+	astray  outage // of the node to which its own node sends it
 	used    time.Time
 
 	refusal refusal
@@ -36,7 +37,7 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 		sh.counts.remembered++
 		return nil, nil
 	}
-	if err := q.pipe.refuses(now); err != nil {
+	if err := q.refuses(now); err != nil {
 		sh.counts.failed++
 		if len(op.Reports) > 0 {
 			sh.lose(q, err)
@@ -54,6 +55,22 @@ func (sh *shard) enter(key string, op *leak.Op, r *leak.Reply) (*pendingOp, erro
 	sh.list(w, now)
 	sh.push(q, w)
 	return w, nil
+}
+
+// refuses returns the reason why an operation fails without an attempt, or nil.
+func (q *keyQueue) refuses(now time.Time) error {
+	if q.astray.cause != nil && (q.away || q.queued || now.Before(q.astray.until)) {
+		return q.astray.cause
+	}
+	return q.pipe.refuses(now)
+}
+
+// heard notes that the store has answered a trip of a key.
+func (sh *shard) heard(q *keyQueue) {
+	if q.cause = nil; q.astray.cause != nil {
+		q.astray = outage{}
+		sh.tell(Back, q.Bucket, nil)
+	}
 }
 
 // probe sends the store a look that nobody waits for.

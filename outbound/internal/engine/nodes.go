@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/leak"
@@ -125,32 +125,68 @@ func (sh *shard) find(q *keyQueue) {
 	}
 }
 
-// partStrays takes the trips out of a batch that is late whose keys another node has: where that one does not answer,
-// the keys of this node do not wait for it. That the pipeline's own key has moved does not mean that all have.
-func (b *batch) partStrays() {
-	p := b.pipe
+// known reports whether the carrier takes the pipeline's node for a key's owner.
+func (p *pipeline) known(k *Key) bool {
 	nodes := p.shard.config.Nodes
-	if nodes == nil || b.apart || p.key == nil {
+	return nodes != nil && address(nodes.Known(k.Bucket)) == p.node
+}
+
+// chooseKey gives the pipeline a key that its node still has, if its own has moved: that does not mean that all have.
+// It looks at a few keys, because the shard waits. The next call looks at others.
+func (p *pipeline) chooseKey() {
+	if p.shard.config.Nodes == nil || p.key == nil || p.direct != nil || p.known(p.key) {
 		return
 	}
-	known := func(k *Key) bool { return address(nodes.Known(k.Bucket)) == p.node }
-	if looked := 0; p.direct == nil && !known(p.key) {
-		for _, q := range p.shard.keys {
-			if q.pipe == p && known(&q.Key) {
-				p.key = &q.Key
-				break
-			}
-			if looked++; looked == 256 { // the shard waits
-				break
-			}
+	looked := 0
+	for _, q := range p.shard.keys {
+		if q.pipe == p && p.known(&q.Key) {
+			p.key = &q.Key
+			return
+		}
+		if looked++; looked == 64 {
+			return
 		}
 	}
-	here := p.direct == nil && known(p.key) // else another node has all keys, or none is known to have them
-	for _, t := range slices.Clone(b.trips) {
-		if !t.done && (t.alone || here && !known(t.Key)) {
-			b.part(t)
+}
+
+// strays returns the trips without an answer whose keys another node has: where that one does not answer, the keys of
+// the batch's node do not wait for it.
+func (b *batch) strays() (all []*Trip) {
+	p := b.pipe
+	if p.shard.config.Nodes == nil || b.apart || p.key == nil {
+		return nil
+	}
+	here := p.direct == nil && p.known(p.key) // else another node has all keys, or none is known to have them
+	for _, t := range b.trips {
+		if !t.done && (t.alone || here && !p.known(t.Key)) {
+			all = append(all, t)
 		}
 	}
+	return all
+}
+
+// goAstray sends a batch of strays. If as many hang already as may, it gives the batch up.
+func (b *batch) goAstray() []outcome {
+	sh := b.pipe.shard
+	if sh.strays >= attemptsAtOnce {
+		return b.giveUpApart(time.Now())
+	}
+	sh.strays++
+	b.resume(func() { sh.strays-- })
+	return nil
+}
+
+// astray begins or prolongs the outage of a key: the node that it is said to have sends it to one that does not answer,
+// and only its next trip tells whether that is still so.
+func (sh *shard) astray(q *keyQueue, err error, now time.Time) {
+	if !errors.Is(err, leak.ErrAway) {
+		return
+	}
+	if q.astray.cause == nil {
+		sh.tell(Away, q.Bucket, err)
+	}
+	q.astray.prolong(err, now)
+	sh.fail(q, err)
 }
 
 // find moves the ready keys to the pipelines of their nodes. Keys whose node is known do

@@ -25,7 +25,7 @@ var errUntold = errors.New("the step was not made, and no caller was left to rep
 // by hand, without the shard's lock, which is held here.
 func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 	t, q, r := a.Trip, a.queue, &a.Reply
-	q.cause = nil
+	sh.heard(q)
 	if r.Stale {
 		return sh.stale(t, r)
 	}
@@ -111,6 +111,13 @@ func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
 	r := *o.refusal
 	r.Limit, r.Wait = which, wait
 	return &r
+}
+
+// hand answers the callers of several trips.
+func (sh *shard) hand(out []outcome) {
+	for i := range out {
+		out[i].hand(sh)
+	}
 }
 
 // hand answers the callers. From then on their operations are theirs.

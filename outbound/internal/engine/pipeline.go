@@ -183,18 +183,23 @@ func (p *pipeline) leave(work chan struct{}) bool {
 // lock is held.
 func (p *pipeline) down(err error, began, now time.Time) {
 	p.server.down(p, err, began, now)
-	if p.pause == 0 {
-		p.pause = firstPause
-	} else {
-		p.pause = min(2*p.pause, lastPause)
-	}
-	p.cause, p.direct, p.after = err, nil, nil
-	p.until = now.Add(p.pause/2 + rand.N(p.pause/2))
+	p.prolong(err, now)
+	p.direct, p.after = nil, nil
 	for _, q := range p.ready {
 		q.queued = false
 		p.shard.fail(q, err)
 	}
 	p.ready = nil
+}
+
+// prolong begins or prolongs an outage.
+func (o *outage) prolong(err error, now time.Time) {
+	if o.pause == 0 {
+		o.pause = firstPause
+	} else {
+		o.pause = min(2*o.pause, lastPause)
+	}
+	o.cause, o.until = err, now.Add(o.pause/2+rand.N(o.pause/2))
 }
 
 // up ends an outage: the server has answered a request sent at this time.

@@ -88,6 +88,7 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 				})
 				end := time.Now().Add(5 * time.Second)
 				var slowest [17]time.Duration
+				asked := 0             // of "moved", since
 				each(17, func(i int) { // the last one is the key that moves
 					key := fmt.Sprint("key ", i)
 					if i == 16 {
@@ -101,6 +102,7 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 							slowest[i] = max(slowest[i], time.Since(began))
 						} else {
 							require.ErrorIs(t, err, leak.ErrAway)
+							asked++
 						}
 						if n == 0 && i == 16 {
 							m.mu.Lock()
@@ -114,9 +116,18 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 				for i, slow := range slowest {
 					require.LessOrEqual(t, slow, 300*time.Millisecond, i)
 				}
+				require.Greater(t, asked, 15, "most calls of the key that moved are refused at once")
+				require.NotEmpty(t, told)
+				ownOutages := 0
 				for _, ev := range told {
-					require.NotEqual(t, engine.Back, ev.Kind)
+					require.Equal(t, engine.Away, ev.Kind)
+					require.Contains(t, []string{"", "moved"}, ev.Key)
+					if ev.Key != "" {
+						ownOutages++
+					}
 				}
+				require.LessOrEqual(t, ownOutages, 1)
+				require.Equal(t, !c.known, ownOutages == 1, "the client does not know the node")
 				for _, o := range e.Stats().Outages {
 					require.Equal(t, "b", o.Server)
 				}
