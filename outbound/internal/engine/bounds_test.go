@@ -114,8 +114,8 @@ func TestANodeThatRefusesWritersIsAway(t *testing.T) {
 			}
 			return nil
 		}}
-		told := 0
-		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(engine.Event) { told++ }})
+		var told atomic.Int32
+		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(engine.Event) { told.Add(1) }})
 		end := time.Now().Add(10 * time.Second)
 		each(64, func(i int) {
 			key := fmt.Sprint("look ", i)
@@ -130,7 +130,7 @@ func TestANodeThatRefusesWritersIsAway(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		require.Greater(t, told, 16)
+		require.Greater(t, told.Load(), int32(16))
 	})
 }
 
@@ -175,13 +175,13 @@ func TestAnAnswerEndsTheReasonBeforeIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		start := time.Now()
 		n := &node{porter: &porter{newShelf()}}
-		answered := false
+		var answered atomic.Bool
 		n.answer = func(int, *engine.Attempt) error {
 			switch {
-			case answered:
+			case answered.Load():
 				return errSilent
 			case time.Since(start) > 800*time.Millisecond:
-				answered = true
+				answered.Store(true)
 				return errBroken
 			}
 			return errLost
