@@ -65,16 +65,13 @@ func (b *batch) carryOut(work chan struct{}) successor {
 	return b.attempt(work, false)
 }
 
-// part takes trips out of the batch, which go on apart from then on, because their keys alone are not to be
-// had. Attempts that the batch has made at them may still be under way.
-func (b *batch) part(trips ...*Trip) *batch {
-	c := &batch{pipe: b.pipe, trips: trips, began: b.began, deadline: b.deadline, apart: true, parted: true, left: len(trips)}
-	for _, t := range trips {
-		t.batch = c
-	}
-	b.trips = slices.DeleteFunc(b.trips, func(t *Trip) bool { return t.batch == c })
-	b.left -= len(trips)
-	return c
+// part takes a trip out of the batch, which goes on apart from then on, because its key alone is not to be
+// had. Attempts that the batch has made at it may still be under way.
+func (b *batch) part(t *Trip) *batch {
+	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
+	b.left--
+	t.batch = &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1}
+	return t.batch
 }
 
 // resume sends a batch that was parted. over is called with the shard's lock held once no attempt hangs; it may be nil.
@@ -176,8 +173,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	if !b.apart {
 		p.count(to, -1)
 	}
-	failed, answered := false, false
-	moved := false
+	failed, answered, moved := false, false, false
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -241,9 +237,13 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			out = append(out, of.giveUp(v, a))
 		}
 	}
-	if failed && (answered || moved) && !b.over && sh.strays < attemptsAtOnce { // the node answers
-		if strays := b.strays(); len(strays) > 0 && (answered || len(strays) == b.left) {
-			b.part(strays...).goAstray()
+	if failed && (answered || moved) && !b.over { // the node answers
+		if strays := b.strays(); answered || len(strays) == b.left {
+			for _, t := range b.partStrays(strays) {
+				if t.queue.astray.cause != nil { // else the batch would hang with it
+					out = append(out, b.part(t).giveUpApart(arrived))
+				}
+			}
 		}
 	}
 	if failed {
@@ -264,7 +264,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 // brought it: then nobody else ends the batch.
 func (b *batch) ended(t *Trip) {
 	t.done = true
-	if b.left--; b.parted && b.left == 0 {
+	if b.left--; b.parted {
 		b.over = true
 		b.timer.Stop()
 	}
@@ -299,8 +299,8 @@ func (b *batch) late() {
 	if now.Before(b.deadline) {
 		p.chooseKey()
 		var out []outcome
-		if strays := b.strays(); len(strays) > 0 {
-			out = b.part(strays...).goAstray()
+		for _, t := range b.partStrays(b.strays()) { // too many hang
+			out = append(out, b.part(t).giveUpApart(now))
 		}
 		if b.left == 0 {
 			b.over = true
@@ -326,7 +326,7 @@ func (b *batch) late() {
 	if b.apart {
 		out := b.giveUpApart(now)
 		sh.mu.Unlock()
-		sh.hand(out)
+		out.hand(sh)
 		return
 	}
 	err := sh.config.Carrier.Away(b.cause())
@@ -346,32 +346,27 @@ func (b *batch) late() {
 	sh.hand(out)
 }
 
-// giveUpApart ends the trips of a batch that goes apart when the time is up. A key that is locked
-// is no outage. If the server is away, the key's next trip finds that out: it goes with the
-// others. Only where that would go to a node which sends it elsewhere, the key has an outage of its own.
-func (b *batch) giveUpApart(now time.Time) (out []outcome) {
+// giveUpApart ends the trip of a batch that goes apart. A key that is locked is no outage. If the server is away,
+// the key's next trip finds that out: it goes with the others. Only where that would go to a node which sends it
+// elsewhere, the key has an outage of its own.
+func (b *batch) giveUpApart(now time.Time) outcome {
 	b.over = true
-	sh := b.pipe.shard
+	sh, t := b.pipe.shard, b.trips[0]
+	q := t.queue
 	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= sh.config.Timeout/4 {
 		b.last = nil // the server has fallen silent since
 	}
-	common := sh.config.Carrier.Away(b.cause())
-	for _, t := range b.trips {
-		if t.done {
-			continue
-		}
-		q, err := t.queue, common
-		if own := sh.reason(q, now); own != nil && b.last != nil {
-			err = own
-		}
-		t.done, q.fence, q.Apart = true, true, false
-		if t.alone && b.pipe.known(&q.Key) {
-			sh.astray(q, err, now)
-		}
-		sh.find(q)
-		out = append(out, sh.refuse(t, err))
+	early := now.Before(b.deadline) // too many other trips hang, and nobody has asked this one's node
+	err := sh.config.Carrier.Away(b.cause())
+	if own := sh.reason(q, now); own != nil && (b.last != nil || early) {
+		err = own
 	}
-	return out
+	t.done, q.fence, q.Apart = true, true, false
+	if t.alone && b.pipe.known(&q.Key) && (!early || q.astray.cause != nil) {
+		sh.astray(q, err, now)
+	}
+	sh.find(q)
+	return sh.refuse(t, err)
 }
 
 // failed keeps the reason why an attempt has no answer, for the batch and for the key, whose callers' time may be

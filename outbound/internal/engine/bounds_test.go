@@ -82,8 +82,60 @@ func TestTheAttemptsAtKeysThatHaveMovedAreFew(t *testing.T) {
 			require.ErrorIs(t, err, leak.ErrAway)
 			require.LessOrEqual(t, time.Since(began), time.Second)
 		})
-		require.LessOrEqual(t, n.most.Load(), int32(32))
+		require.LessOrEqual(t, n.most.Load(), int32(16+64))
 	})
+}
+
+// Of keys that move, those whose node answers go, whatever becomes of the others. Of the others one is told.
+func TestKeysThatMoveToAHealthyNodeDoNotWaitForOthers(t *testing.T) {
+	for _, learns := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			start := time.Now()
+			n := &node{porter: &porter{newShelf()}, answer: func(_ int, a *engine.Attempt) error {
+				switch name := a.Key.Bucket[0]; {
+				case name == 's':
+					return nil
+				case !a.Alone:
+					return errMoved
+				case name == 'h':
+					return errSilent
+				}
+				return nil
+			}}
+			nodes := *alwaysA
+			if learns {
+				nodes.Known = func(key string) engine.Node {
+					if key[0] == 's' || time.Since(start) < 5*time.Millisecond {
+						return place("a")
+					}
+					return place(map[byte]string{'h': "hung", 'w': "well"}[key[0]])
+				}
+				nodes.Owner = func(_ context.Context, key string) (engine.Node, engine.Verdict, error) {
+					return nodes.Known(key), engine.Done, nil
+				}
+			}
+			var events, failed, slow atomic.Int32
+			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(engine.Event) { events.Add(1) }})
+			each(96, func(i int) {
+				key := fmt.Sprint([]string{"stays ", "hung ", "well "}[i%3], i)
+				for time.Since(start) < 5*time.Second {
+					began := time.Now()
+					_, err := e.Update(context.Background(), key, calls(1))
+					// At first nobody knows which keys do not answer, and these may take all places.
+					if i%3 != 1 && err != nil && (i%3 == 0 || time.Since(start) > 2*time.Second) {
+						failed.Add(1)
+					}
+					if i%3 != 1 && time.Since(began) > 300*time.Millisecond {
+						slow.Add(1)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+			require.LessOrEqual(t, events.Load(), int32(8))
+			require.Zero(t, failed.Load())
+			require.Zero(t, slow.Load())
+		})
+	}
 }
 
 // A node answers some trips of each Send, and then the connection breaks. That is no reason to part the others.

@@ -19,7 +19,7 @@ type Carrier interface {
 	// Send makes one attempt at each trip, and writes its Reply or its Err. It returns when
 	// each attempt has one, or soon after ctx has ended. to is the node to ask; nil: the
 	// carrier knows it. Several attempts at one trip may run at the same time, in any
-	// goroutine: at most 16 for a node and 4 for a trip, unless the store hangs.
+	// goroutine: at most 16 for a node and 4 for a trip, and 64 more for trips whose keys have moved to another node, unless the store hangs.
 	Send(ctx context.Context, to Node, todo []Attempt)
 	// Take looks at the outcome of an attempt, and says how its trip goes on. After Done the
 	// engine takes Reply as the trip's answer.

@@ -54,15 +54,16 @@ const shardCount = 4
 type shard struct {
 	*Engine
 
-	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
-	keys   map[string]*keyQueue
-	pipes  map[string]*pipeline // by the address of a node; "": for keys whose node is not known
-	first  *pendingOp           // list of the operations whose callers wait, in their order
-	last   *pendingOp
-	clock  *time.Timer // fires when the first of them has waited for too long; nil: nobody waits
-	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
-	strays int         // batches of trips that another node has, and that an attempt is under way for
-	counts counts
+	mu      sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
+	keys    map[string]*keyQueue
+	pipes   map[string]*pipeline // by the address of a node; "": for keys whose node is not known
+	first   *pendingOp           // list of the operations whose callers wait, in their order
+	last    *pendingOp
+	clock   *time.Timer // fires when the first of them has waited for too long; nil: nobody waits
+	broom   *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
+	strays  int         // trips that go on apart because another node has their keys
+	astrays int         // keys of which such a node does not answer
+	counts  counts
 }
 
 // New returns an engine. It does no I/O.

@@ -17,8 +17,8 @@ type Kind uint8
 
 // The kinds of events.
 const (
-	Away     Kind = iota + 1 // a server does not answer, or refuses every request for now; with Key: the one that has this key
-	Back                     // a server answers again, or another in its place; with Key: of this key
+	Away     Kind = iota + 1 // a server does not answer, or refuses every request for now; with Key: the one to which this key has moved
+	Back                     // a server answers again, or another in its place; with Key: those to which keys have moved
 	Differ                   // another worker uses a key with other limits
 	Garbage                  // a key held bytes that no engine has written
 	Lost                     // a report did not reach the server

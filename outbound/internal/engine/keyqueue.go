@@ -67,10 +67,8 @@ func (q *keyQueue) refuses(now time.Time) error {
 
 // heard notes that the store has answered a trip of a key.
 func (sh *shard) heard(q *keyQueue) {
-	if q.cause = nil; q.astray.cause != nil {
-		q.astray = outage{}
-		sh.tell(Back, q.Bucket, nil)
-	}
+	q.cause = nil
+	sh.inReach(q)
 }
 
 // probe sends the store a look that nobody waits for.
@@ -154,6 +152,7 @@ func (sh *shard) clear() {
 	now := time.Now()
 	for key, q := range sh.keys {
 		if q.idles(unused, now) {
+			sh.inReach(q)
 			delete(sh.keys, key)
 		}
 	}
@@ -171,6 +170,7 @@ func (sh *shard) sweep(now time.Time) {
 	looked := 0
 	for key, q := range sh.keys {
 		if q.idles(idle, now) {
+			sh.inReach(q)
 			delete(sh.keys, key)
 		}
 		if looked++; looked == 4 {

@@ -165,28 +165,52 @@ func (b *batch) strays() (all []*Trip) {
 	return all
 }
 
-// goAstray sends a batch of strays. If as many hang already as may, it gives the batch up.
-func (b *batch) goAstray() []outcome {
+// straysAtOnce is how many strays of a shard go on apart, and lostAtOnce how many of those have keys whose node is
+// known not to answer.
+const (
+	straysAtOnce = 16
+	lostAtOnce   = 4
+)
+
+// partStrays has strays go on apart, each by itself, because their nodes may differ. It returns those for which too
+// many hang already.
+func (b *batch) partStrays(strays []*Trip) (left []*Trip) {
 	sh := b.pipe.shard
-	if sh.strays >= attemptsAtOnce {
-		return b.giveUpApart(time.Now())
+	for _, t := range strays {
+		if sh.strays >= straysAtOnce || t.queue.astray.cause != nil && sh.strays >= lostAtOnce {
+			left = append(left, t)
+			continue
+		}
+		sh.strays++
+		b.part(t).resume(func() { sh.strays-- })
 	}
-	sh.strays++
-	b.resume(func() { sh.strays-- })
-	return nil
+	return left
 }
 
 // astray begins or prolongs the outage of a key: the node that it is said to have sends it to one that does not answer,
-// and only its next trip tells whether that is still so.
+// and only its next trip tells whether that is still so. Of many such keys one is told.
 func (sh *shard) astray(q *keyQueue, err error, now time.Time) {
 	if !errors.Is(err, leak.ErrAway) {
 		return
 	}
 	if q.astray.cause == nil {
-		sh.tell(Away, q.Bucket, err)
+		if sh.astrays++; sh.astrays == 1 {
+			sh.tell(Away, q.Bucket, err)
+		}
 	}
 	q.astray.prolong(err, now)
 	sh.fail(q, err)
+}
+
+// inReach ends the outage of a key, because its node has answered, or because nobody uses the key any more.
+func (sh *shard) inReach(q *keyQueue) {
+	if q.astray.cause == nil {
+		return
+	}
+	q.astray = outage{}
+	if sh.astrays--; sh.astrays == 0 {
+		sh.tell(Back, q.Bucket, nil)
+	}
 }
 
 // find moves the ready keys to the pipelines of their nodes. Keys whose node is known do
