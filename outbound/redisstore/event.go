@@ -24,6 +24,7 @@ const (
 	// EventAway is a server that does not answer, or that refuses every request until
 	// it is in order again, as one without memory does. Operations fail at once until
 	// then. The store tells it once for each outage, and of each server of a Cluster.
+	// With a Key it is the server to which this key has moved, and others may have.
 	EventAway = EventKind(engine.Away)
 	// EventBack is a server that answers again, or another that answers in its
 	// place. It follows each EventAway once the program asks something again.
