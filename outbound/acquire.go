@@ -15,7 +15,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 	k := &call{core: b, cost: [1]Cost{c}}
 	end := time.Now().Add(patience)
-	for {
+	for again := false; ; again = true {
 		k.admitted = time.Now()
 		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}, reply{}
 		if err := b.book(ctx, &s, &r); err != nil {
@@ -34,17 +34,20 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			b.slowPath().waiting.changed()
 		}
 		back, late := b.giveBack(k.charge[0]), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		var over <-chan time.Time
+		if again {
+			over = time.After(time.Until(end))
+		}
 		select {
 		case err := <-back:
 			if err != nil {
 				return nil, err
 			}
-			if time.Now().After(end) {
-				return nil, late
-			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(time.Until(end)):
+		case <-over:
+		}
+		if again && !time.Now().Before(end) {
 			return nil, late
 		}
 	}
@@ -81,7 +84,8 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 }
 
 // patience is how long after its beginning an Acquire asks again because an answer has come too late: so late
-// answers do not add up to many times the store's timeout.
+// answers do not add up to many times the store's timeout. It asks again once at least, for where a store's timeout
+// is long, an answer that was lost and is given again takes longer than that.
 const patience = leak.Deaf
 
 var (

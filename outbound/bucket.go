@@ -101,7 +101,7 @@ func (b *Bucket) Shared() bool {
 // with the time to come back, or a [*CostError] if coming back is no use. The
 // error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
 // answered too late: an answer from a shared store that comes more than 100 ms later
-// than its answers do is given back and asked for again, until a second has passed. If the store fails to
+// than its answers do is given back and asked for again, once at least, and until a second has passed. If the store fails to
 // take it back, the call's cost stays charged, once, until it leaks. A call leaves
 // when the answer is there, which is later than its time in the store by the answer's
 // way back: workers at different distances exceed a leaky limit by up to the longest way
