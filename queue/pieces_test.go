@@ -160,7 +160,7 @@ func TestCancelsBetweenPiecesMakeNobodyRefusedWhoWouldHaveGone(t *testing.T) {
 							t.Errorf("seed %d: call %d is refused, and would go %v before its deadline", seed, w.seq, w.deadline.Sub(at))
 						}
 						refused++
-					case late && (q.checking == nil || w.seq < q.checking.next.seq && !q.checking.stale):
+					case late && !q.unchecked && (q.checking == nil || w.seq < q.checking.next.seq && !q.checking.stale):
 						t.Errorf("seed %d: call %d stays, and would go %v after its deadline", seed, w.seq, at.Sub(w.deadline))
 					default:
 						ahead++
@@ -189,7 +189,7 @@ func TestCancelsBetweenPiecesMakeNobodyRefusedWhoWouldHaveGone(t *testing.T) {
 				}
 			}()
 			q.checkLocked()
-			if q.unchecked {
+			if q.unchecked && len(q.line.unused) == 0 { // else more have cancelled than wait without a place
 				t.Error("broken off")
 			}
 			look()
