@@ -39,7 +39,7 @@ func BenchmarkForetell(b *testing.B) {
 			}
 			b.Run(name+"/"+where+"/check", func(b *testing.B) {
 				measure(b, func(held func()) {
-					for c := q.newCheck(); c.next != nil; held() {
+					for c := q.newCheck(true); c.next != nil; held() {
 						if all := q.hopeless(c, piece, time.Now()); len(all) > 0 {
 							b.Fatal(all[0].err)
 						}

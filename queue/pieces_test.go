@@ -25,7 +25,7 @@ func longLine(t *testing.T, r *rand.Rand, shared bool, limits ...outbound.Limit)
 	if err := b.Book(t.Context(), &k); err != nil || len(k.Tickets) != 2 {
 		t.Fatal(err)
 	}
-	s := &state{key: "k", shared: shared, config: Config{MaxLen: 1000}, clock: k.Clock}
+	s := &state{key: "k", shared: shared, config: Config{MaxLen: 1000}, clock: k.Clock, unchecked: true}
 	for i := range 150 {
 		w := &waiter{cost: outbound.Cost{1}}
 		if i >= 2 {
@@ -54,7 +54,7 @@ func TestPiecesOfALineFindWhomTheWholeFinds(t *testing.T) {
 				now := time.Now()
 				find := func(most int) (all []refusal) {
 					s := longLine(t, rand.New(rand.NewPCG(seed, 1)), seed%2 == 1, limits...)
-					for c := s.newCheck(); c.next != nil; {
+					for c := s.newCheck(true); c.next != nil; {
 						part := s.hopeless(c, most, now)
 						for _, f := range part { // as the queue does in between
 							s.line.remove(f.w)
@@ -251,7 +251,7 @@ func TestACheckEndsHoweverOftenItIsPutOff(t *testing.T) {
 				t.Fatalf("%d checks of %d calls, and none has ended", n, q.line.n)
 			}
 		}
-		if c := q.newCheck(); q.stats.Refused == 0 || len(q.hopeless(c, 1000, time.Now())) > 0 {
+		if c := q.newCheck(true); q.stats.Refused == 0 || len(q.hopeless(c, 1000, time.Now())) > 0 {
 			t.Errorf("%d refused, and not all", q.stats.Refused)
 		}
 	})
@@ -297,7 +297,7 @@ func TestALineOfWhichAllAreTooLateIsCheckedInPieces(t *testing.T) {
 		for w := s.line.first; w != nil; w = w.next {
 			w.deadline = time.Now()
 		}
-		for c, n := s.newCheck(), s.line.n; c.next != nil; n -= 7 {
+		for c, n := s.newCheck(true), s.line.n; c.next != nil; n -= 7 {
 			all := s.hopeless(c, 7, time.Now())
 			if len(all) != min(n, 7) {
 				t.Fatalf("a piece of 7 finds %d of %d", len(all), n)

@@ -75,7 +75,7 @@ func (q *Queue) stepLocked() bool {
 		q.line.void(&q.clock)
 		q.unchecked = true
 	}
-	if q.unchecked && q.clock.Known() { // checked only now, when the new places are in line
+	if q.unchecked && q.clock.Known() || q.foretellsUntold() { // checked only now, when the new places are in line
 		q.checkLocked()
 	}
 	if first != nil && !moving {
@@ -107,13 +107,15 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// checkLocked refuses the calls that now miss their deadlines. It unlocks mu after each piece of a long line. If calls
-// cancel meanwhile it begins anew. If the bucket has told of a change, or places are to go back, the check begins anew
-// after the trip that those need. Each time the pieces are larger, so that it ends however often that happens.
+// checkLocked refuses the calls that now miss their deadlines; if only the untold are to be checked,
+// those of them. It unlocks mu after each piece of a long line. If calls cancel meanwhile it begins
+// anew. If the bucket has told of a change, or places are to go back, the check begins anew after the
+// trip that those need. Each time the pieces are larger, so that it ends however often that happens.
 func (q *Queue) checkLocked() {
-	q.unchecked = false
+	all := q.unchecked
+	q.unchecked, q.untold = false, false
 	for q.pieces = max(q.pieces, piece); ; q.pieces *= 2 {
-		c := q.newCheck()
+		c := q.newCheck(all)
 		for q.checking = c; !c.stale; {
 			if q.refuseAllLocked(q.hopeless(c, q.pieces, time.Now())); c.next == nil {
 				q.checking, q.pieces = nil, 0
@@ -125,7 +127,7 @@ func (q *Queue) checkLocked() {
 			q.mu.Lock()
 			q.line.fit() // calls may have cancelled
 			if q.changed || len(q.line.unused) > 0 {
-				q.checking, q.unchecked, q.pieces = nil, true, 2*q.pieces
+				q.checking, q.unchecked, q.untold, q.pieces = nil, all, true, 2*q.pieces
 				return
 			}
 			c.stale = c.stale || c.next.gone // it has gone, or the queue was closed
@@ -330,7 +332,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.lost, q.unchecked, q.pieces, q.noSlot = false, false, false, 0, nil
+	q.changed, q.lost, q.unchecked, q.untold, q.pieces, q.noSlot = false, false, false, false, 0, nil
 	q.wasted, q.pause = 0, time.Time{}
 	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
 	if q.empty != nil {

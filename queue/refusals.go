@@ -107,6 +107,10 @@ func (s *state) admit(w *waiter, now time.Time) error {
 		}
 		return s.throttled(earliest, now, ErrFull)
 	case !s.foretells():
+		if !w.deadline.IsZero() {
+			w.untold, s.untold = true, true
+		}
+		s.credit = min(s.credit, s.line.n) + looks
 		return nil
 	case w.deadline.IsZero():
 		_, err := s.clock.Earliest(&w.cost)
@@ -135,11 +139,22 @@ type check struct {
 	ahead *outbound.Forecast
 	next  *waiter // the call to look at; nil: all were looked at
 	stale bool    // a call that was looked at has cancelled since, and those behind it may go sooner
+	all   bool    // false: only those are refused that were not foretold when they came
 }
 
 // newCheck returns a check that begins.
-func (s *state) newCheck() *check {
-	return &check{ahead: s.clock.Forecast(s.line.tickets), next: s.line.first}
+func (s *state) newCheck(all bool) *check {
+	return &check{ahead: s.clock.Forecast(s.line.tickets), next: s.line.first, all: all}
+}
+
+// foretellsUntold reports whether to look at the calls that came while a trip was to tell what has come back. In a
+// long line there have to be enough of them for the work.
+func (s *state) foretellsUntold() bool {
+	if !s.untold || !s.foretells() || s.credit < s.line.n {
+		return false
+	}
+	s.credit -= s.line.n
+	return true
 }
 
 // hopeless looks at so many calls, and returns those that miss their deadlines.
@@ -168,11 +183,13 @@ func (s *state) hopeless(c *check, most int, now time.Time) (all []refusal) {
 		switch {
 		case err != nil:
 			all = append(all, refusal{w, err})
-		case w.misses(at) && at.After(s.givesUp(w, now)): // the next call gets its place
+		case (c.all || w.untold) && w.misses(at) && at.After(s.givesUp(w, now)): // the next call gets its place
 			all = append(all, refusal{w, s.throttled(at, now, w.why())})
+			continue
 		case placed:
 			i++
 		}
+		w.untold = false
 	}
 	c.next = nil
 	return all

@@ -120,7 +120,7 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
 	} {
 		c.run(t, func(s *state, calls []*waiter, now time.Time) {
-			c.expect(t, calls, s.hopeless(s.newCheck(), len(calls), now), c.want...)
+			c.expect(t, calls, s.hopeless(s.newCheck(true), len(calls), now), c.want...)
 		})
 	}
 }

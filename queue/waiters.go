@@ -17,6 +17,7 @@ type waiter struct {
 	deadline   time.Time // the call is refused rather than let go later; zero: it has none
 	byCtx      bool      // the deadline is that of the call's ctx
 	gone       bool      // admitted, refused or cancelled
+	untold     bool      // it came when the queue could not foretell whether it can go in time
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
 	ready  chan struct{}
