@@ -96,16 +96,15 @@ func (b *Bucket) Shared() bool {
 	return b != nil && b.remote()
 }
 
-// Acquire admits a call of this cost if it fits under every limit now, and
-// charges it. If not, nothing is charged and the error is a [*ThrottledError]
-// with the time to come back, or a [*CostError] if coming back is no use. The
-// error is ctx's own if ctx is done, and a [*StoreError] if the store failed, or
-// answered too late: an answer from a shared store that comes more than 100 ms later
-// than its answers do is given back and asked for again, once at least, and until a second has passed. If the store fails to
-// take it back, the call's cost stays charged, once, until it leaks. A call leaves
-// when the answer is there, which is later than its time in the store by the answer's
-// way back: workers at different distances exceed a leaky limit by up to the longest way
-// back times LeakRate, and late bursts a window by more. A queue waits for its place instead.
+// Acquire admits a call of this cost if it fits under every limit now, and charges it. If not, nothing
+// is charged and the error is a [*ThrottledError] with the time to come back, or a [*CostError] if
+// coming back is no use. The error is ctx's own if ctx is done, and a [*StoreError] if the store
+// failed, or answered too late: an answer from a shared store that comes more than 100 ms later than
+// its answers do is given back and asked for again, once at least, and until a second has passed. If
+// the store fails to take it back, the call's cost stays charged, once, until it leaks. A call leaves
+// when the answer is there, which is later than its time in the store by the answer's way back: workers
+// at different distances exceed a leaky limit by up to the longest way back times LeakRate, and late
+// bursts a window by more. A queue waits for its place instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err

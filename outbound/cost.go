@@ -21,12 +21,11 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 //	)
 //	cost := outbound.Cost{calls: 1, input: 900, output: 300}
 //
-// and a [Limit] says which of the numbers it counts. Every number is finite
-// and not negative, and one that the bucket counts is above 0, or none is:
-// anything else is [ErrInvalidCost]. A call that costs nothing, Cost{}, goes unless a
-// hold lasts: in a queue when its turn comes, and on a bucket at once. Beside an
-// [AtOnce] it is a call like others: it takes a place, and goes before no booked call. An array passes by value, costs no allocation, and a wrapper cannot drop a
-// unit of it.
+// and a [Limit] says which of the numbers it counts. Every number is finite and not negative, and one
+// that the bucket counts is above 0, or none is: anything else is [ErrInvalidCost]. A call that costs
+// nothing, Cost{}, goes unless a hold lasts: in a queue when its turn comes, and on a bucket at once.
+// Beside an [AtOnce] it is a call like others: it takes a place, and goes before no booked call. An
+// array passes by value, costs no allocation, and a wrapper cannot drop a unit of it.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What
 // is above the capacity by less than half of that is taken for rounding, as of a

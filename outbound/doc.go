@@ -246,8 +246,9 @@
 //	           due while Rem is above 0. nextIn tells when to look again, at the hold's end or
 //	           in 10 s, and setTimerLocked sets the timer
 //
-// A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held
-// set, or a second later if the store remembers a refusal from before. Queues around the same Bucket as the refused call hear it at once: do calls
-// waiting.changed, which calls what they gave to [Bucket.Waiting]. Callers of
-// [Bucket.Changes] hear of the hold with the next reply, by watches.announce.
+// A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held set, or
+// a second later if the store remembers a refusal from before. Queues around the same Bucket as the
+// refused call hear it at once: do calls waiting.changed, which calls what they gave to
+// [Bucket.Waiting]. Callers of [Bucket.Changes] hear of the hold with the next reply, by
+// watches.announce.
 package outbound

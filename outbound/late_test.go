@@ -38,7 +38,8 @@ func (s *tardy) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 	return r, err
 }
 
-// An Acquire whose answers come late ends with its ctx, or with its second answer or the first after a second, whichever is later, and leaves nothing charged.
+// An Acquire whose answers come late ends with its ctx, or with its second answer or the first after a
+// second, whichever is later, and leaves nothing charged.
 func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes, ctx time.Duration // 0: the ctx does not end

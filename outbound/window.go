@@ -37,11 +37,12 @@ func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving
 // Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
 // that is open.
 //
-// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do the calls of a
-// queue, if the bucket is in this process. Places that are booked ahead, as those of a queue in a shared
-// bucket, are as of a Window, a window after the calls that have gone, because the window's first call may
-// still be given back. So may Book refuse a call for less time than its Wait: see [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call, nobody knows when that
-// is, and the limit is a Window until one has passed without a call.
+// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do the
+// calls of a queue, if the bucket is in this process. Places that are booked ahead, as those of a queue
+// in a shared bucket, are as of a Window, a window after the calls that have gone, because the window's
+// first call may still be given back. So may Book refuse a call for less time than its Wait: see
+// [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call, nobody knows when
+// that is, and the limit is a Window until one has passed without a call.
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {

@@ -257,8 +257,8 @@ func TestACheckEndsHoweverOftenItIsPutOff(t *testing.T) {
 	})
 }
 
-// Where costs differ, a call that cancels leaves a place that fits no other. Until it has gone back the forecast counts it
-// for all: the check waits for the trip.
+// Where costs differ, a call that cancels leaves a place that fits no other. Until it has gone back the
+// forecast counts it for all: the check waits for the trip.
 func TestACancelBetweenPiecesPutsTheCheckOffIfItsPlaceFitsNobody(t *testing.T) {
 	InPieces(t, 4)
 	for seed := range uint64(2000) {

@@ -13,16 +13,20 @@ import (
 	"github.com/dripfeed/dripfeed/queue/line"
 )
 
-// Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it
-// runs once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
-// Pacer's Limiter has to return a limiter in which [line.Of] finds a line; other tasks are
-// enqueued as they are; if the limiter is the key of a Keyed, the key's limiter is made to see whether it is a line. So are those with a ProcessAt or ProcessIn among o, with a Unique or a TaskID,
-// because asynq may not take them, and with a Group, because they do not run themselves: their places would
-// pass unused. Options that were given to NewTask are not seen. Of those Enqueue replaces the time.
+// Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it runs
+// once instead of twice. That costs a trip to the bucket's store and one for the ticket. The Pacer's
+// Limiter has to return a limiter in which [line.Of] finds a line; if it returns the key of a Keyed,
+// line.Of makes the key's limiter. Tasks of other limiters are enqueued as they are.
 //
-// The task's info tells: one that has a place which is still to come is in [asynq.TaskStateScheduled], and one that has none is
-// pending. So a Unique task is pending, and its lock may end while it is put back: asynq takes another one then. Let the
-// TTL of the lock be longer than line.Config's Ahead, or than the longest backlog.
+// So are tasks with a ProcessAt or ProcessIn among o, which have a time, with a Unique or a TaskID,
+// because asynq may not take them, and with a Group, because they do not run themselves: their places
+// would pass unused. Enqueue does not see options that were given to NewTask, and replaces the time of
+// a task that has one of those.
+//
+// The task's info tells: one that has a place which is still to come is in [asynq.TaskStateScheduled],
+// and one that has none is pending. So a Unique task is pending, and its lock may end while it is put
+// back: asynq takes another one then. Let the TTL of the lock be longer than line.Config's Ahead, or
+// than the longest backlog.
 //
 // If no place can be booked, because the store is away or the place would be further away than
 // line.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A

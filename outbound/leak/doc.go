@@ -227,15 +227,16 @@
 // the change. Later ones are void, and callers that wait book anew; the version then goes on by
 // two. What is booked leaks as it was booked, so nobody overtakes it. Equal limits are no change.
 //
-// Workers with limits of their own, as while a new release rolls out, send them with each Op.
-// The clock is common to all, and so are the levels of limits that match; each worker is held
-// to its own capacity and rate. [State.Load] brings a level from one worker's shape to
-// another's: up to the last booking it leaks as it was booked. Else it leaks by the lower of both
-// rates until the key was last changed, and since then by the rate of the worker that looks. [Stored.Others] keeps the levels of limits that the last worker did not
-// have, or that were in force before. Beyond eight, those that are empty go; of those that are not, 64 stay, and beyond
-// these the one goes that would be empty first. Only that one starts empty too soon if it comes again: as where
-// SetLimits gives 66 names in turn to a window, within that window. Level.Top remembers the larger capacity of before a change: so much may still be in
-// the limit. Below 0 it says that the level counts on bookings, or on the rest of a hold, at a
+// Workers with limits of their own, as while a new release rolls out, send them with each Op. The clock
+// is common to all, and so are the levels of limits that match; each worker is held to its own capacity
+// and rate. [State.Load] brings a level from one worker's shape to another's: up to the last booking it
+// leaks as it was booked. Else it leaks by the lower of both rates until the key was last changed, and
+// since then by the rate of the worker that looks. [Stored.Others] keeps the levels of limits that the
+// last worker did not have, or that were in force before. Beyond eight, those that are empty go; of
+// those that are not, 64 stay, and beyond these the one goes that would be empty first. Only that one
+// starts empty too soon if it comes again: as where SetLimits gives 66 names in turn to a window,
+// within that window. Level.Top remembers the larger capacity of before a change: so much may still be
+// in the limit. Below 0 it says that the level counts on bookings, or on the rest of a hold, at a
 // higher rate. A Resume ends those, and the limit is then full up to -Top.
 //
 // Three numbers tell what a charge may still touch:
@@ -340,10 +341,10 @@
 // # What it guarantees
 //
 // In any interval of length W at most Capacity + Rate*W units leave, for each leaky limit, and of a
-// window and a calendar what their Kind promises: through cancels, returns, settles, holds, slow-downs, Resume, changes of limits, and clocks that step
-// back. Calls booked under each version of the limits keep that version, and all together the
-// larger one. Of workers that differ, all together keep the largest capacity and the highest
-// rate; a limit that is the same for all is kept exactly.
+// window and a calendar what their Kind promises: through cancels, returns, settles, holds, slow-downs,
+// Resume, changes of limits, and clocks that step back. Calls booked under each version of the limits
+// keep that version, and all together the larger one. Of workers that differ, all together keep the
+// largest capacity and the highest rate; a limit that is the same for all is kept exactly.
 //
 // And no call waits longer than the shortest wait that keeps the limits and the order. This is
 // not so after a hold, a step of the clock, a second change of limits or a settle, after a place
@@ -361,15 +362,14 @@
 //
 // # What was searched
 //
-// search_test.go has 24 small worlds, window_search_test.go and
-// held_test.go 28 with windows, and turn_test.go 10 of
-// workers that differ. hours_test.go plays hours of a window, a limit and a calendar. Each world has a few
-// limits, costs and kinds of operations. The searches visit every history of a world, to a
-// depth. world_test.go plays a history, and law_test.go replays the departures through ideal
-// buckets and checks what must be so of every state. prompt_test.go is the other side: it
-// compares each wait with the shortest lawful one, computed without this arithmetic. Random
-// histories of all operations together follow. FuzzFill compares with exact numbers, and
-// FuzzApply and FuzzAnything feed garbage.
+// search_test.go has 24 small worlds, window_search_test.go and held_test.go 28 with windows, and
+// turn_test.go 10 of workers that differ. hours_test.go plays hours of a window, a limit and a
+// calendar. Each world has a few limits, costs and kinds of operations. The searches visit every
+// history of a world, to a depth. world_test.go plays a history, and law_test.go replays the departures
+// through ideal buckets and checks what must be so of every state. prompt_test.go is the other side: it
+// compares each wait with the shortest lawful one, computed without this arithmetic. Random histories
+// of all operations together follow. FuzzFill compares with exact numbers, and FuzzApply and
+// FuzzAnything feed garbage.
 //
 //	go test ./outbound/leak                    # a million histories and more, half a minute
 //	DRIPFEED_LONG=1 go test ./outbound/leak -run 'NoSmall|NoLong' -timeout 60m -v

@@ -132,8 +132,9 @@
 // "A place counts on the end of a fixed window." {2 per 1 s}, calls at 0 and 0.5 s, and two places at 1 s. Then the first
 // call is given back: the API's window begins at 0.5 s, and has three.
 //
-// "A fixed window may begin with a booked call." {2 per 1 s}, calls at 0 and 0.5 s, a place at 1 s, whose worker ends. The
-// next call goes at 1.5 s, and two at 2 s: the API's window begins at 1.5 s, and has three.
+// "A fixed window may begin with a booked call." {2 per 1 s}, calls at 0 and 0.5 s, a place at 1 s,
+// whose worker ends. The next call goes at 1.5 s, and two at 2 s: the API's window begins at 1.5 s, and
+// has three.
 //
 // "After a hold a fixed window goes on." {2 per 1 s}, a call at 0, held for half a second, then
 // one at 1 s real time and half a window by the dial, and two at the window's end, half a second

@@ -75,13 +75,12 @@ func (a *API) Arrivals() *History { return &a.arrivals }
 // Admitted returns the history of the calls that kept all rules, as Arrivals does.
 func (a *API) Admitted() *History { return &a.admitted }
 
-// SetRules replaces the rules while the API runs, for all calls that arrive later. The
-// counts stay, in units: a new rule takes over the count of the first old rule of the
-// same kind and unit, and, but for LeakyBucket and AtOnce, of the same window or of the
-// period that the calendar is in. If there is none it starts empty. So the count of a rule with a lower limit may stand above it
-// at first: the rule then admits nothing until enough has run out. Rules by key take
-// over the keys of rules by key. SetRules panics if one of the rules is the zero Rule,
-// and then changes nothing.
+// SetRules replaces the rules while the API runs, for all calls that arrive later. The counts stay, in
+// units: a new rule takes over the count of the first old rule of the same kind and unit, and, but for
+// LeakyBucket and AtOnce, of the same window or of the period that the calendar is in. If there is none
+// it starts empty. So the count of a rule with a lower limit may stand above it at first: the rule then
+// admits nothing until enough has run out. Rules by key take over the keys of rules by key. SetRules
+// panics if one of the rules is the zero Rule, and then changes nothing.
 func (a *API) SetRules(rules ...Rule) {
 	set := newRuleSet(rules)
 	a.mu.Lock()

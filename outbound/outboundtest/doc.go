@@ -37,12 +37,12 @@
 // the vendors' documentation as of 2026; a comment says so where a vendor publishes
 // none. The texts of errors are the vendors' own only where clients look for them.
 //
-// [History] judges a limiter without an API: add each departure, then
-// [History.Check] finds out whether in every interval of length W at most capacity +
-// leakRate*W units left, and where more did. [History.CheckWindow] does so for at most n
-// units in any window of one length, and [History.CheckCalendar] for those of an hour, a day
-// or a month. [History.Worst] finds the fullest window of a given length, and [History.Use] tells whether a limiter that keeps the law is also
-// fast. An API keeps such histories of its arrivals and of the calls that it admitted.
+// [History] judges a limiter without an API: add each departure, then [History.Check] finds out whether
+// in every interval of length W at most capacity + leakRate*W units left, and where more did.
+// [History.CheckWindow] does so for at most n units in any window of one length, and
+// [History.CheckCalendar] for those of an hour, a day or a month. [History.Worst] finds the fullest
+// window of a given length, and [History.Use] tells whether a limiter that keeps the law is also fast.
+// An API keeps such histories of its arrivals and of the calls that it admitted.
 //
 // [Load] is the other end: callers that make a list of calls as fast as a limiter, or a fleet
 // of them, lets them. It tells how long that takes, and how long each call waits.

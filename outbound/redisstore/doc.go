@@ -54,13 +54,13 @@
 // expires a minute after all of it has leaked, or after 30 days if SetLimits has set its
 // limits.
 //
-// A window keeps a log, of at most 128 entries of 32 bytes: a bucket of Window(1000,
-// time.Minute) with a call each second takes 2.9 kB of the server. A decision that has room
-// reads and writes the two ends of it only, and the other entries when a new one begins: that is
-// at most 64 times in a window. It takes the server twice the time of one by a leaky limit, and
-// up to three times where the other entries are read: BenchmarkServer. A calendar takes as much as a leaky limit and 100 bytes. Its
-// time is the server's clock, so the clocks of the workers do not matter, and a worker whose
-// estimate of it is more than a period off asks twice.
+// A window keeps a log, of at most 128 entries of 32 bytes: a bucket of Window(1000, time.Minute) with
+// a call each second takes 2.9 kB of the server. A decision that has room reads and writes the two ends
+// of it only, and the other entries when a new one begins: that is at most 64 times in a window. It
+// takes the server twice the time of one by a leaky limit, and up to three times where the other
+// entries are read: BenchmarkServer. A calendar takes as much as a leaky limit and 100 bytes. Its time
+// is the server's clock, so the clocks of the workers do not matter, and a worker whose estimate of it
+// is more than a period off asks twice.
 //
 // A key knows the 768 workers that have used it last, and some 1 000 at most. Where more use
 // it at the same time, a decision takes the server about 1.5 times as long. A worker that

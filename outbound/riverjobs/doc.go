@@ -25,11 +25,11 @@
 // in its worker, and calls: it has had two runs. With AtInsert, jobs get their places when they are inserted
 // ([Plugin.InsertMany]), and most of them have one run.
 //
-// While there is a backlog as many workers wait as jobs go in a lead, and all others are free for other jobs.
-// A worker waits for seven seconds at most, a Poll and two Leads of the line, where the calls
-// are behind their places. A Poll of 1 s, which is the FetchPollInterval of River as it comes, bounds that at three. It saves
-// workers where they are few, and costs runs where the machine is busy: 500 jobs at 20 per second had 2.2
-// and 1.3 runs each instead of 2.0 and 1.1, without and with AtInsert.
+// While there is a backlog as many workers wait as jobs go in a lead, and all others are free for other
+// jobs. A worker waits for seven seconds at most, a Poll and two Leads of the line, where the calls are
+// behind their places. A Poll of 1 s, which is the FetchPollInterval of River as it comes, bounds that
+// at three. It saves workers where they are few, and costs runs where the machine is busy: 500 jobs at
+// 20 per second had 2.2 and 1.3 runs each instead of 2.0 and 1.1, without and with AtInsert.
 //
 //	the job has to wait, or the API holds    snoozed, with its ticket
 //	the store is away                        snoozed for 1 to 5 s; an insertion goes on without places.
@@ -44,9 +44,10 @@
 // None that is snoozed gets an error or an attempt, so MaxAttempts may be 1.
 //
 // Where the API answers 429, let the job say so by outbound.PermitFrom(ctx).Refused(pause), and return
-// its error. That is a failure, as River counts them. The bucket then holds the calls of all processes. With
-// [RetryPolicy] in Config.RetryPolicy River tries the job again when the pause is over; else, and where its worker has a NextRetry, it may try
-// it before, and the plugin snoozes it, which is a run more.
+// its error. That is a failure, as River counts them. The bucket then holds the calls of all processes.
+// With [RetryPolicy] in Config.RetryPolicy River tries the job again when the pause is over; else, and
+// where its worker has a NextRetry, it may try it before, and the plugin snoozes it, which is a run
+// more.
 //
 // # What a put-back costs
 //

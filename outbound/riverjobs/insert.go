@@ -21,11 +21,11 @@ type batch struct {
 // scheduler: River itself makes a job that is snoozed for less available at once, for its time.
 const schedulerInterval = 5 * time.Second
 
-// InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs, and
-// schedules each for its own, in the order in which they stand. It makes one trip to the store for each line,
-// before the insertion, while River has its transaction open. It books with limiters in which
-// [line.Of] finds a line that can be compared, as all of this module's can: lines are keys of a map. A client that only inserts
-// jobs needs the plugin for that, too.
+// InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs,
+// and schedules each for its own, in the order in which they stand. It makes one trip to the store for
+// each line, before the insertion, while River has its transaction open. It books with limiters in
+// which [line.Of] finds a line that can be compared, as all of this module's can: lines are keys of a
+// map. A client that only inserts jobs needs the plugin for that, too.
 //
 // No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
 // would be dropped and its place with it, nor where booking fails, as while the store is away. Such

@@ -41,8 +41,9 @@ type Plugin struct {
 // [river.JobCancel] or a [river.JobSnooze] already is left alone.
 //
 // A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
-// cancelled with that error, also where the job itself returns it, as that of its http.Client. Any other error is returned, and River takes it for a failure of the job: it
-// is a mistake in the program, or that of a store where the limiter is no [line.Line].
+// cancelled with that error, also where the job itself returns it, as that of its http.Client. Any
+// other error is returned, and River takes it for a failure of the job: it is a mistake in the program,
+// or that of a store where the limiter is no [line.Line].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
 		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)

@@ -46,24 +46,27 @@
 // worker, and fails only where its place comes after its deadline.
 //
 // Where a ticket is kept, the [line.Config] bounds how long an activity waits in the worker: by some
-// seconds. The wait counts against the StartToCloseTimeout. Where there is a HeartbeatTimeout, the wait sends heartbeats with the
-// details that an earlier attempt has left, so that they outlive it, and so that a cancellation is heard.
+// seconds. The wait counts against the StartToCloseTimeout. Where there is a HeartbeatTimeout, the wait
+// sends heartbeats with the details that an earlier attempt has left, so that they outlive it, and so
+// that a cancellation is heard.
 //
 // If the place comes after the ScheduleToCloseTimeout, Temporal fails the activity at once, with the
 // error of TypeLater.
 //
 // An attempt that is put back is benign: the SDK logs and counts no failure. A cost that can never go
-// is an error of TypeCost, which is not retried. What an activity returns itself stays as it is, but for a
-// [*outbound.ThrottledError], such as that of a paced http.Client: the activity is put back, and starts anew. Its
-// own cost that can never go is one of TypeCost, too. So pace an
-// activity's calls by the interceptor or by a transport, and not by both: both charge. A transport with a
-// line needs Tickets. An activity brings one ticket, so it can stand in one line.
+// is an error of TypeCost, which is not retried. What an activity returns itself stays as it is, but
+// for a [*outbound.ThrottledError], such as that of a paced http.Client: the activity is put back, and
+// starts anew. Its own cost that can never go is one of TypeCost, too. So pace an activity's calls by
+// the interceptor or by a transport, and not by both: both charge. A transport with a line needs
+// Tickets. An activity brings one ticket, so it can stand in one line.
 //
-// An activity that fails gets a new place for its next attempt, unless its workflow has called Await, whose
-// ticket each attempt brings: then it goes as soon as there is room. If it has called [outbound.Permit.Refused], its
-// next attempt comes when the pause is over, or when its RetryPolicy says, whichever is later: its error asks for that by a NextRetryDelay,
-// and keeps its type, message and cause. An ApplicationError stays as the activity has made it, with its own NextRetryDelay; if the attempt
-// comes too early, it is put back. One that is wrapped in another error is none to the SDK, which sends what is around it.
+// An activity that fails gets a new place for its next attempt, unless its workflow has called Await,
+// whose ticket each attempt brings: then it goes as soon as there is room. If it has called
+// [outbound.Permit.Refused], its next attempt comes when the pause is over, or when its RetryPolicy
+// says, whichever is later: its error asks for that by a NextRetryDelay, and keeps its type, message
+// and cause. An ApplicationError stays as the activity has made it, with its own NextRetryDelay; if the
+// attempt comes too early, it is put back. One that is wrapped in another error is none to the SDK,
+// which sends what is around it.
 //
 // # Shutdown
 //

@@ -116,8 +116,8 @@ func TestAnActivitysOwnErrorsStay(t *testing.T) {
 	}
 }
 
-// The next attempt comes when the API's pause is over, and not before, to be put back. It is the same error for whoever looks
-// at it, and the RetryPolicy counts where it waits for longer.
+// The next attempt comes when the API's pause is over, and not before, to be put back. It is the same
+// error for whoever looks at it, and the RetryPolicy counts where it waits for longer.
 func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails           error

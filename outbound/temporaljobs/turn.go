@@ -34,7 +34,8 @@ func (t *turn) last() bool {
 	return p != nil && p.MaximumAttempts > 0 && t.info.Attempt >= p.MaximumAttempts
 }
 
-// afterPause returns the error of an activity as the SDK would send it, and asks for no attempt before the API's pause is over.
+// afterPause returns the error of an activity as the SDK would send it, and asks for no attempt before
+// the API's pause is over.
 func (t *turn) afterPause(err error) error {
 	of := reflect.TypeOf(err)
 	for of.Kind() == reflect.Pointer {

@@ -279,7 +279,8 @@ func checkWords(t *testing.T, c *chromium) {
 	if text, _ := c.eval("document.querySelector('main').textContent").(string); strings.Contains(text, "hooli") || !strings.Contains(text, "12\u202f338 more are not shown") {
 		t.Error("a calm key is shown")
 	}
-	// Trap 18, where nothing counts the calls in the window: of a limit that lets one unit go at a time a level says nothing.
+	// Trap 18, where nothing counts the calls in the window: of a limit that lets one unit go at a time
+	// a level says nothing.
 	if got := c.eval("[...document.querySelectorAll('#keys .text')].filter(e => e.textContent.includes(' of 1')).length + document.querySelectorAll('#keys .full').length"); got != 0.0 {
 		t.Errorf("%v limits that let one unit go at a time look full", got)
 	}

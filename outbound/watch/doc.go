@@ -56,10 +56,11 @@
 //
 // # What it costs
 //
-// An admitted call costs two readings of the clock and some counters, and no allocation. A look at the page makes one
-// trip for each shared limiter that it shows, once a second however many people look, and none while nobody looks. It
-// leaves the buckets as they are. Of a Keyed it glances at each key, and asks those that it shows. A walk over 100 000 keys
-// takes some milliseconds. The next walk begins a hundred times that long after it; until then a look asks only the
-// keys that the last walk has found. A search is such a walk, and makes the label of each key. A scrape of 100 limiters
-// takes 0.4 ms of a processor.
+// An admitted call costs two readings of the clock and some counters, and no allocation. A look at the
+// page makes one trip for each shared limiter that it shows, once a second however many people look,
+// and none while nobody looks. It leaves the buckets as they are. Of a Keyed it glances at each key,
+// and asks those that it shows. A walk over 100 000 keys takes some milliseconds. The next walk begins
+// a hundred times that long after it; until then a look asks only the keys that the last walk has
+// found. A search is such a walk, and makes the label of each key. A scrape of 100 limiters takes 0.4
+// ms of a processor.
 package watch

@@ -82,7 +82,8 @@ type view struct {
 	ReadOnly string    // why this request may ask for no action; "": it may
 }
 
-// viewRow is a Limiter with what names it in an action. JSON cannot say each name: its strings are UTF-8, names are bytes.
+// viewRow is a Limiter with what names it in an action. JSON cannot say each name: its strings are
+// UTF-8, names are bytes.
 type viewRow struct {
 	Limiter
 	ID string // name and label, encoded as in a form

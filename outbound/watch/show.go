@@ -29,11 +29,12 @@ type row struct {
 	limits  []string         // the labels of the limits there
 }
 
-// Snapshot returns what the Board shows now. It asks shared buckets that are to be shown for their state, a trip for
-// each whose state is not from within the last second, and waits for a store for 0.8 s. It glances at all keys of
-// each Keyed, which takes longer where they have several limits, but asks only those that are to be shown. A search
-// makes the label of each key. Of very many keys, or with a slow label, a later look asks only those that were found:
-// the next walk over all of them begins a hundred times as long after this one as it took. If ctx ends, states are missing.
+// Snapshot returns what the Board shows now. It asks shared buckets that are to be shown for their
+// state, a trip for each whose state is not from within the last second, and waits for a store for 0.8
+// s. It glances at all keys of each Keyed, which takes longer where they have several limits, but asks
+// only those that are to be shown. A search makes the label of each key. Of very many keys, or with a
+// slow label, a later look asks only those that were found: the next walk over all of them begins a
+// hundred times as long after this one as it took. If ctx ends, states are missing.
 func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	if q.Rows <= 0 {
 		q.Rows = defaultRows

@@ -148,7 +148,8 @@ type Store struct {
 	Err     string // why it is away
 	Trouble []string
 
-	// Counts says that the store counts what follows, as [leak.StoreStats]: Operations are those that a trip has answered.
+	// Counts says that the store counts what follows, as [leak.StoreStats]: Operations are those that a
+	// trip has answered.
 	Counts bool
 
 	Trips, Operations, Repeats, Remembered, Failures uint64

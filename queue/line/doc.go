@@ -50,9 +50,9 @@
 // None of these is a failure of the job, or an attempt: an adapter sees to it that the system does
 // not count it as one. A [Later] with an Err that is not nil is worth a line in the log.
 //
-// Where thousands of jobs with places never come back, as after a queue is emptied by hand, those who come next
-// are sent away behind all of these places, and the API stands idle meanwhile. [Line.Resume] makes the places void. It ends
-// a hold of the API as well.
+// Where thousands of jobs with places never come back, as after a queue is emptied by hand, those who
+// come next are sent away behind all of these places, and the API stands idle meanwhile. [Line.Resume]
+// makes the places void. It ends a hold of the API as well.
 //
 // # Which arrangement for which load
 //
@@ -97,11 +97,12 @@
 //
 // # Limits that change
 //
-// [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well. Where a program without a line
-// calls the bucket's own, the desk follows as soon as a process with a line hears of it: the limits with the next
-// job after one that was at the gate. While all jobs are sent back nobody is at the gate, and so a line that
-// sends jobs back asks the bucket once in a poll. Lines that live for less than a poll do so, too, taken together. If the desk is held for longer than the gate can be behind
-// by then, which is more than a MaxWait and a lead, it ends the desk's hold.
+// [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well. Where a program without a
+// line calls the bucket's own, the desk follows as soon as a process with a line hears of it: the
+// limits with the next job after one that was at the gate. While all jobs are sent back nobody is at
+// the gate, and so a line that sends jobs back asks the bucket once in a poll. Lines that live for less
+// than a poll do so, too, taken together. If the desk is held for longer than the gate can be behind by
+// then, which is more than a MaxWait and a lead, it ends the desk's hold.
 //
 // Tickets are void after other limits and after a Resume. Jobs that are away still come at the times that they
 // were told, and book anew; if the limits are higher now, have the system run them at once.
@@ -141,13 +142,15 @@
 // Jobs are displaced by about as many as become due while no process looks: with a poll of 15 s, up to 64 in this
 // table, and by more where the processes happen to look at about the same time.
 //
-// With a hold of 60 s in the middle a job runs 2.7 to 2.8 times, or 1.7 if it was booked before, and 0.3 to
-// 2.7 s are lost. With a tenth of the rate taken by others, none of whom is refused, it runs 2.0 to 2.9 times.
-// 100 000 jobs run 2.0 to 3.0 times, booked before once. A thousand jobs that come late at the same moment, as after
-// all workers were away, find room for 70 of them in each process. Who has none is told to come back as far behind those who
-// wait as it was due after them, but in no more than four times as long as until there is room: they run 3.4 times in one process and
-// 4.1 in three, if there are as many workers, and one of them 12 times. Jobs that come on time meanwhile are sent back as soon as a job
-// that is a minute late has waited in vain: of 600 late jobs beside 9 a second on time the last goes after 70 s.
+// With a hold of 60 s in the middle a job runs 2.7 to 2.8 times, or 1.7 if it was booked before, and
+// 0.3 to 2.7 s are lost. With a tenth of the rate taken by others, none of whom is refused, it runs 2.0
+// to 2.9 times. 100 000 jobs run 2.0 to 3.0 times, booked before once. A thousand jobs that come late
+// at the same moment, as after all workers were away, find room for 70 of them in each process. Who has
+// none is told to come back as far behind those who wait as it was due after them, but in no more than
+// four times as long as until there is room: they run 3.4 times in one process and 4.1 in three, if
+// there are as many workers, and one of them 12 times. Jobs that come on time meanwhile are sent back
+// as soon as a job that is a minute late has waited in vain: of 600 late jobs beside 9 a second on time
+// the last goes after 70 s.
 //
 //	100 tenants, one with 2 000 or 20 000 jobs; 5 x 10 workers; poll 1 s   runs      the others' waits, p50 / p95 / longest
 //	1 a second each, asynq-like: a queue with MaxWait of a poll            307 925   0.32 / 0.97 / 3.3 s

@@ -124,7 +124,8 @@ func TestAnOldTicketKeepsOthersAwayForNotMuchLonger(t *testing.T) {
 	})
 }
 
-// Jobs that are late by hours wait at the gate with others. A hold sends them all away, and nobody stands behind anybody then.
+// Jobs that are late by hours wait at the gate with others. A hold sends them all away, and nobody
+// stands behind anybody then.
 func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
 		l, s := line(), &punctual{t: t}

@@ -232,11 +232,11 @@ func (l *Line) books(ctx context.Context, k *outbound.Booking) error {
 
 var errSilent = errors.New("it has neither booked nor refused")
 
-// SetLimits sets the limits of the bucket, as its own SetLimits does, and has the desk follow. If the store fails
-// between the two, the desk follows with its next use.
-// Where that makes places void, jobs that were put back book anew when they come. If the limits
-// are higher than before, have the job system run those now: they come at their old times otherwise.
-// Other limits end a hold of the desk, and not one of the bucket.
+// SetLimits sets the limits of the bucket, as its own SetLimits does, and has the desk follow. If the
+// store fails between the two, the desk follows with its next use. Where that makes places void, jobs
+// that were put back book anew when they come. If the limits are higher than before, have the job
+// system run those now: they come at their old times otherwise. Other limits end a hold of the desk,
+// and not one of the bucket.
 func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	if err := l.wrong(); err != nil {
 		return err

@@ -16,10 +16,11 @@ type Carrier interface {
 	// Compose prepares a trip before its first attempt. At most one trip of each key is under
 	// way.
 	Compose(t *Trip)
-	// Send makes one attempt at each trip, and writes its Reply or its Err. It returns when
-	// each attempt has one, or soon after ctx has ended. to is the node to ask; nil: the
-	// carrier knows it. Several attempts at one trip may run at the same time, in any
-	// goroutine: at most 16 for a node and 4 for a trip, and 64 more for trips whose keys have moved to another node, unless the store hangs.
+	// Send makes one attempt at each trip, and writes its Reply or its Err. It returns when each
+	// attempt has one, or soon after ctx has ended. to is the node to ask; nil: the carrier knows it.
+	// Several attempts at one trip may run at the same time, in any goroutine: at most 16 for a node
+	// and 4 for a trip, and 64 more for trips whose keys have moved to another node, unless the store
+	// hangs.
 	Send(ctx context.Context, to Node, todo []Attempt)
 	// Take looks at the outcome of an attempt, and says how its trip goes on. After Done the
 	// engine takes Reply as the trip's answer.
@@ -38,8 +39,9 @@ type Key struct {
 	// Config.Timeout, and the verdict is then Anew. Take sets Apart. There are as many such
 	// trips at a time as there are keys that want one. None has a second attempt beside the first.
 	//
-	// With a verdict Later and Apart set, the trip itself goes on so: the other trips that went with it do not wait
-	// for it. After Timeout its operations fail with what Away makes of Err. Attempts from before may be under way beside its own.
+	// With a verdict Later and Apart set, the trip itself goes on so: the other trips that went with it
+	// do not wait for it. After Timeout its operations fail with what Away makes of Err. Attempts from
+	// before may be under way beside its own.
 	Apart bool
 }
 

@@ -2,10 +2,11 @@
 //
 //	reader := sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithProducer(trips.NewProducer(&board)))
 //
-// The metric is dripfeed.store.trip_time, a histogram in seconds with the attribute store, which an exporter for Prometheus
-// calls as [watch.Board.Metrics] does. A store counts its trips itself, and OpenTelemetry's API has no histogram that is
-// read at collection, as its counters and gauges are. Its SDK has: a Producer brings numbers that are counted already. So
-// package otel beside this one needs the API only, and has all other metrics.
+// The metric is dripfeed.store.trip_time, a histogram in seconds with the attribute store, which an
+// exporter for Prometheus calls as [watch.Board.Metrics] does. A store counts its trips itself, and
+// OpenTelemetry's API has no histogram that is read at collection, as its counters and gauges are. Its
+// SDK has: a Producer brings numbers that are counted already. So package otel beside this one needs
+// the API only, and has all other metrics.
 package trips
 
 import (

@@ -35,7 +35,8 @@ func TestAFleetSharesItsQuota(t *testing.T) {
 			t.Errorf("more than 60 columns: %s", line)
 		}
 	}
-	// All are done, none is in a worker or away, and none has failed; how many calls the API refuses is up to the machine.
+	// All are done, none is in a worker or away, and none has failed; how many calls the API refuses is
+	// up to the machine.
 	if !regexp.MustCompile(` s +40 +0 +0 +[0-9]+ +0 +5 .*\n\n[0-9.]+ runs a job`).Match(out.Bytes()) {
 		t.Errorf("%s", &out)
 	}

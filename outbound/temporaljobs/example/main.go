@@ -2,8 +2,9 @@
 //
 //	go run -C outbound/temporaljobs ./example
 //
-// Look at the table: the API refuses nothing, or a call that a busy machine brings late; each activity has
-// one attempt, and no worker is full of activities that wait. With -await=false the workflows do not book, and the activities have about two.
+// Look at the table: the API refuses nothing, or a call that a busy machine brings late; each activity
+// has one attempt, and no worker is full of activities that wait. With -await=false the workflows do
+// not book, and the activities have about two.
 //
 // The workers are processes of this program, and share the quota in Redis. It serves the API itself, which
 // is strict: it counts the calls of any second. It starts a server by the command "temporal server start-dev",
