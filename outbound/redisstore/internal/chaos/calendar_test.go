@@ -54,8 +54,23 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 	full()
 	f.stop()
 
+	eventually(t, "what came too late for a call has gone back", func() bool {
+		return f.due().Len() == f.api.Arrivals().Len()
+	})
 	due := f.due()
-	require.NoError(t, due.CheckCalendar(n, outboundtest.Hour, time.UTC, leak.Slack))
+	// A call of the later hour may have come too late, and gone back, just before the step: as many
+	// calls go after it.
+	var others, stepped outboundtest.History
+	for at := range due.All() {
+		if at.Before(end.Add(-10*time.Minute)) || at.After(end.Add(-5*time.Minute)) {
+			others.Add(at, 1)
+		} else {
+			stepped.Add(at, 1)
+		}
+	}
+	require.NoError(t, others.CheckCalendar(n, outboundtest.Hour, time.UTC, leak.Slack))
+	later := count(due, end.Add(5*time.Hour), end.Add(6*time.Hour))
+	require.LessOrEqual(t, stepped.Len(), n-later, "the step back has brought calls back")
 	for i, hour := range []time.Duration{-time.Hour, 0, 5 * time.Hour, time.Hour} {
 		from := end.Add(hour)
 		to := from.Add(time.Hour)
@@ -65,7 +80,6 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 		require.Positive(t, alone)
 		require.Equal(t, i == 0, both > 0)
 	}
-	require.LessOrEqual(t, f.api.Arrivals().Len(), due.Len(), "calls have gone without a place")
 	p := promiseOf(t, f.limits[0])
 	f.checkPlaces(t, p, 0)
 	f.checkCalls(f.api.Arrivals(), p, 5*emptied(p)) // so often the clock was set ahead
