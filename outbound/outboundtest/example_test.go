@@ -104,8 +104,9 @@ func ExampleHistory_Check() {
 	}
 	fmt.Println(h.Check(2, 10, 0.5)) // up to 50 ms late is allowed: 10 per second * 50 ms
 	// Output:
-	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z on, 0.5 above the 2.5 allowed
-	// (capacity 2, leak rate 10 per second, slack 0) 3 left, 2.5 allowed in 50ms <nil>
+	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z on, 0.5 above the 2.5 allowed (capacity 2, leak rate 10 per second, slack 0)
+	// 3 left, 2.5 allowed in 50ms
+	// <nil>
 }
 
 // A day in Los Angeles ends at 8:00 UTC in winter. Two calls leave before, and two after. For
@@ -124,8 +125,8 @@ func ExampleHistory_CheckCalendar() {
 	fmt.Println(h.CheckCalendar(2, outboundtest.Day, pacific, 0))
 	fmt.Println(h.CheckCalendar(2, outboundtest.Day, pacific, time.Second))
 	// Output:
-	// <nil> outboundtest: 4 units left within 1m0.9s from 2026-01-15T07:59:00Z on, 2 above the 2
-	// allowed in the day that begins at 2026-01-14T00:00:00-08:00
+	// <nil>
+	// outboundtest: 4 units left within 1m0.9s from 2026-01-15T07:59:00Z on, 2 above the 2 allowed in the day that begins at 2026-01-14T00:00:00-08:00
 }
 
 // The fullest window of a history, and how much of a quota it used.

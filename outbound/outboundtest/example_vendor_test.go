@@ -64,8 +64,7 @@ func ExampleShopifyGraphQL() {
 	res, body := post(api, "/admin/api/2026-01/graphql.json", `{"query":"{shop{id}}"}`)
 	fmt.Println(res.StatusCode, body)
 	// Output:
-	// 200
-	// {"data":{},"extensions":{"cost":{"actualQueryCost":50,"requestedQueryCost":600,"throttleStatus":{"currentlyAvailable":950,"maximumAvailable":1000.0,"restoreRate":50.0}}}}
+	// 200 {"data":{},"extensions":{"cost":{"actualQueryCost":50,"requestedQueryCost":600,"throttleStatus":{"currentlyAvailable":950,"maximumAvailable":1000.0,"restoreRate":50.0}}}}
 }
 
 func ExampleDiscord() {

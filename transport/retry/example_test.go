@@ -89,8 +89,8 @@ func ExampleConfig_MaxWait() {
 	}
 	fmt.Println(err)
 	// Output:
-	// again in 1h0m0s retry: GET https://api.example.com/items: outbound: "api.example.com" is held,
-	// retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
+	// again in 1h0m0s
+	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
 }
 
 // Refusals and failures have a bound each.
