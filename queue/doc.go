@@ -103,8 +103,9 @@
 // leaky limits in a store, it is exact: all who wait go, as long as nobody else uses the
 // bucket, and no call cancels, or costs more or less than it was to. A store does not tell
 // when each unit of a window comes back. There only the calls ahead count that surely go,
-// and a call may be refused only when its turn comes. While a trip is to tell what has come back,
-// nobody is refused: a call that comes then is refused after the trip.
+// and a call may be refused only when its turn comes. While units may have come back of which no trip
+// has told yet, the queue refuses nobody for a deadline. It looks at the calls that have come meanwhile
+// after the trip, or after the next ones if units keep coming back.
 //
 // A cancel ahead, and units that come back, only make a call earlier. After many of those
 // before a long line the queue foretells it only now and then, and lets calls wait

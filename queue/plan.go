@@ -70,7 +70,7 @@ type state struct {
 	credit    int                      // how many calls may be foretold anew
 	checking  *check                   // that is under way; nil: none is
 	unchecked bool                     // a check is needed, or was broken off
-	untold    bool                     // a check of the calls that were not foretold is
+	spare     int                      // how many calls may be looked at for those that are untold
 	pieces    int                      // how many calls a check looks at before it unlocks; 0: as many as piece
 	booked    float64                  // units booked since the backlog began; 0: there is none
 }

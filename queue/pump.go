@@ -70,12 +70,12 @@ func (q *Queue) stepLocked() bool {
 	if q.shared || !q.clock.Same(&before) {
 		q.ahead = nil
 	}
+	q.line.fit() // calls may have cancelled during the trip
 	if !q.clock.Same(&before) {
-		q.line.fit() // calls may have cancelled during the trip
 		q.line.void(&q.clock)
 		q.unchecked = true
 	}
-	if q.unchecked && q.clock.Known() || q.foretellsUntold() { // checked only now, when the new places are in line
+	if q.unchecked && q.clock.Known() || err == nil && q.tells() { // checked only now, when the new places are in line
 		q.checkLocked()
 	}
 	if first != nil && !moving {
@@ -107,18 +107,19 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// checkLocked refuses the calls that now miss their deadlines; if only the untold are to be checked,
-// those of them. It unlocks mu after each piece of a long line. If calls cancel meanwhile it begins
-// anew. If the bucket has told of a change, or places are to go back, the check begins anew after the
+// checkLocked refuses the calls that now miss their deadlines: all of them if unchecked is set, and else
+// those that are untold. It unlocks mu after each piece of a long line. If calls cancel meanwhile it
+// begins anew. If the bucket has told of a change, or places are to go back, the check begins anew after the
 // trip that those need. Each time the pieces are larger, so that it ends however often that happens.
 func (q *Queue) checkLocked() {
 	all := q.unchecked
-	q.unchecked, q.untold = false, false
+	q.unchecked = false
 	for q.pieces = max(q.pieces, piece); ; q.pieces *= 2 {
 		c := q.newCheck(all)
 		for q.checking = c; !c.stale; {
 			if q.refuseAllLocked(q.hopeless(c, q.pieces, time.Now())); c.next == nil {
 				q.checking, q.pieces = nil, 0
+				q.keep(c)
 				return
 			}
 			q.setTimerOnTripLocked()
@@ -127,7 +128,7 @@ func (q *Queue) checkLocked() {
 			q.mu.Lock()
 			q.line.fit() // calls may have cancelled
 			if q.changed || len(q.line.unused) > 0 {
-				q.checking, q.unchecked, q.untold, q.pieces = nil, all, true, 2*q.pieces
+				q.checking, q.unchecked, q.pieces = nil, all, 2*q.pieces
 				return
 			}
 			c.stale = c.stale || c.next.gone // it has gone, or the queue was closed
@@ -332,7 +333,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.lost, q.unchecked, q.untold, q.pieces, q.noSlot = false, false, false, false, 0, nil
+	q.changed, q.lost, q.unchecked, q.pieces, q.noSlot = false, false, false, 0, nil
 	q.wasted, q.pause = 0, time.Time{}
 	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
 	if q.empty != nil {

@@ -96,6 +96,7 @@ func (s *state) look() *outbound.Forecast {
 
 // admit returns why a new call must not wait, or nil. Then it is the next in line.
 func (s *state) admit(w *waiter, now time.Time) error {
+	s.spare = min(s.spare, s.line.n) + looks
 	switch {
 	case s.line.n >= s.config.MaxLen:
 		var earliest time.Time
@@ -107,10 +108,7 @@ func (s *state) admit(w *waiter, now time.Time) error {
 		}
 		return s.throttled(earliest, now, ErrFull)
 	case !s.foretells():
-		if !w.deadline.IsZero() {
-			w.untold, s.untold = true, true
-		}
-		s.credit = min(s.credit, s.line.n) + looks
+		w.untold = !w.deadline.IsZero()
 		return nil
 	case w.deadline.IsZero():
 		_, err := s.clock.Earliest(&w.cost)
@@ -133,13 +131,12 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	return nil
 }
 
-// check is a look at all calls in line, piece by piece, for those that now miss their deadlines, after a hold, a
-// Resume or a change of limits.
+// check is a look at all calls in line, piece by piece, for those that miss their deadlines.
 type check struct {
 	ahead *outbound.Forecast
 	next  *waiter // the call to look at; nil: all were looked at
 	stale bool    // a call that was looked at has cancelled since, and those behind it may go sooner
-	all   bool    // false: only those are refused that were not foretold when they came
+	all   bool    // after a hold, a Resume or a change of limits; false: it refuses only those that are untold
 }
 
 // newCheck returns a check that begins.
@@ -147,14 +144,21 @@ func (s *state) newCheck(all bool) *check {
 	return &check{ahead: s.clock.Forecast(s.line.tickets), next: s.line.first, all: all}
 }
 
-// foretellsUntold reports whether to look at the calls that came while a trip was to tell what has come back. In a
-// long line there have to be enough of them for the work.
-func (s *state) foretellsUntold() bool {
-	if !s.untold || !s.foretells() || s.credit < s.line.n {
+// tells reports whether to look now at the calls that are untold. It is the work of a look at all calls
+// in line, so in a long one there have to be enough newcomers for that.
+func (s *state) tells() bool {
+	if s.line.untold == 0 || !s.foretells() || s.spare < s.line.n {
 		return false
 	}
-	s.credit -= s.line.n
+	s.spare -= s.line.n
 	return true
+}
+
+// keep keeps the forecast of a check that has ended for the calls that come.
+func (s *state) keep(c *check) {
+	if s.line.fit(); s.foretells() {
+		s.ahead, s.uncounted, s.seen, s.from = c.ahead, nil, s.line.seq, s.line.seq
+	}
 }
 
 // hopeless looks at so many calls, and returns those that miss their deadlines.
@@ -189,7 +193,7 @@ func (s *state) hopeless(c *check, most int, now time.Time) (all []refusal) {
 		case placed:
 			i++
 		}
-		w.untold = false
+		s.line.tell(w)
 	}
 	c.next = nil
 	return all

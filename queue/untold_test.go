@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -10,72 +11,162 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// A call that comes while the queue cannot foretell when it goes, because a trip is to tell first what has come back,
-// is refused after that trip, and not when its turn comes. Who was told that it can make it, stays.
+// comeUntold has a call come while the bucket has told of a change, and then the trip. It returns the
+// call's error, once there is one.
+func comeUntold(q *Queue) <-chan error {
+	refused := make(chan error, 1)
+	q.mu.Lock()
+	q.changed = true
+	q.mu.Unlock()
+	go func() {
+		_, err := q.Acquire(bg, outbound.Cost{1})
+		refused <- err
+	}()
+	synctest.Wait()
+	q.onChange()
+	synctest.Wait()
+	return refused
+}
+
+// come has n calls come, one after the other, so that all but the first are foretold.
+func come(q *Queue, n int, apart time.Duration) {
+	for range n {
+		go func() { _, _ = q.Acquire(bg, outbound.Cost{1}) }()
+		pass(apart)
+	}
+}
+
+// A call that comes while nobody can foretell when it goes, because a trip is to tell first what has
+// come back, is refused after that trip, and not when its turn comes. Those that were foretold stay, also
+// where others have booked since and they cannot make it any more: there may be room again.
 func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
-	for name, c := range map[string]struct {
-		bucket func(t *testing.T) *outbound.Bucket
-		comes  func(q *Queue, join func())
-	}{
-		"before it": {
-			func(t *testing.T) *outbound.Bucket { return bucket(t, limit) },
-			func(q *Queue, join func()) {
-				q.mu.Lock()
-				q.changed = true
-				q.mu.Unlock()
-				join()
-				q.onChange()
-			},
-		},
-		"meanwhile": {
-			func(t *testing.T) *outbound.Bucket {
-				return shared(t, &far{Store: leak.NewMemory(), way: 20 * ms}, limit)
-			},
-			func(q *Queue, join func()) {
-				q.onChange()
-				synctest.Wait()
-				if !q.pumping || !q.returns {
-					t.Fatal("there is no trip")
+	for _, far := range []*far{nil, {Store: leak.NewMemory(), way: 20 * ms}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, limit)
+			if far != nil {
+				b = shared(t, far, limit)
+			}
+			q := New(b, Config{MaxWait: 10 * time.Second})
+			come(q, 20, 40*ms)
+			told := q.Len()
+			if far != nil {
+				k := outbound.Booking{Costs: make([]outbound.Cost, 5), Wait: time.Minute, Horizon: time.Minute}
+				for i := range k.Costs {
+					k.Costs[i] = outbound.Cost{1}
 				}
-				join()
-			},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := New(c.bucket(t), Config{MaxWait: 10 * time.Second})
-				for range 20 { // one after the other, so that each is foretold but the first
-					go func() { _, _ = q.Acquire(bg, outbound.Cost{1}) }()
-					pass(40 * ms)
+				if err := shared(t, far.Store, limit).Book(t.Context(), &k); err != nil || len(k.Tickets) != 5 {
+					t.Fatal(err, len(k.Tickets))
 				}
-				told := q.Len()
-				refused := make(chan error, 1)
-				c.comes(q, func() {
-					go func() {
-						_, err := q.Acquire(bg, outbound.Cost{1})
-						refused <- err
-					}()
-					synctest.Wait()
-					if q.Len() != told+1 {
-						t.Errorf("%d wait, want %d", q.Len(), told+1)
-					}
-				})
-				pass(100 * ms)
-				var full *outbound.ThrottledError
-				select {
-				case err := <-refused:
-					if !errors.As(err, &full) || full.RetryAfter <= 10*time.Second || full.RetryAfter > 11*time.Second {
-						t.Errorf("the call was told %v", err)
-					}
-				default:
-					t.Error("the call still waits")
+			}
+			refused := comeUntold(q)
+			pass(100 * ms)
+			var full *outbound.ThrottledError
+			select {
+			case err := <-refused:
+				if !errors.As(err, &full) || full.RetryAfter <= 10*time.Second {
+					t.Errorf("the call was told %v", err)
 				}
-				if q.Len() != told {
-					t.Errorf("%d wait, want %d", q.Len(), told)
+			default:
+				t.Error("the call still waits")
+			}
+			if q.Len() != told || q.line.untold != 0 {
+				t.Errorf("%d wait, %d of them untold, want %d and 0", q.Len(), q.line.untold, told)
+			}
+			pass(time.Minute)
+		})
+	}
+}
+
+// A call that cancels during the trip leaves a place that fits nobody. It goes back, and does not count
+// for a call that has come meanwhile.
+func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, &far{Store: leak.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
+		p, err := q.Acquire(bg, outbound.Cost{10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(bg)
+		go func() { _, _ = q.Acquire(ctx, outbound.Cost{8}) }()
+		pass(200 * ms)
+		go p.Settle(outbound.Cost{9.9})
+		synctest.Wait()
+		if !q.pumping || !q.returns {
+			t.Fatal("there is no trip")
+		}
+		cancel()
+		synctest.Wait()
+		soon, stop := context.WithTimeout(bg, 5*time.Second)
+		defer stop()
+		if _, err := q.Acquire(soon, outbound.Cost{1}); err != nil {
+			t.Errorf("refused: %v", err)
+		}
+		pass(time.Minute)
+	})
+}
+
+// In the step that books for a call of an invalid cost there is no trip, and nothing is heard.
+func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, &far{Store: leak.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
+		var used [2]outbound.Permit
+		for i := range used {
+			used[i], _ = q.Acquire(bg, outbound.Cost{5})
+		}
+		come(q, 1, 100*ms)
+		q.mu.Lock()
+		in := q.lastIn(time.Now())
+		q.mu.Unlock()
+		pass(in - 75*ms)
+		go used[0].Settle(outbound.Cost{4.999})
+		synctest.Wait()
+		if !q.pumping || !q.returns {
+			t.Fatal("there is no trip")
+		}
+		go func() {
+			if _, err := q.Acquire(bg, outbound.Cost{-1}); !errors.Is(err, outbound.ErrInvalidCost) {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		go func() {
+			ctx, cancel := context.WithTimeout(bg, 500*ms)
+			defer cancel()
+			if _, err := q.Acquire(ctx, outbound.Cost{1}); err != nil {
+				t.Errorf("refused: %v", err)
+			}
+		}()
+		pass(30 * ms)
+		go used[1].Settle(outbound.Cost{0.1})
+		pass(time.Minute)
+	})
+}
+
+// A look at those in a long line for one that is untold takes nothing of what the queue foretells
+// newcomers by: those that come next are refused at once.
+func TestALookForUntoldCallsLetsNobodyIn(t *testing.T) {
+	for _, rate := range []float64{100, 20000} { // of 20 000 per second many have places
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{MaxWait: time.Duration(1000 / rate * 1e9)})
+			come(q, 1100, 0)
+			waiting := q.Len()
+			for range 3 {
+				left := 40
+				for ; left > 0 && len(comeUntold(q)) == 0; left-- { // the first of them wait for the work to be worth it
 				}
-				pass(time.Minute)
-			})
+				if left == 0 || q.Len() != waiting {
+					t.Fatalf("%d wait, want %d", q.Len(), waiting)
+				}
+				if come(q, 5, 0); q.Len() != waiting {
+					t.Errorf("%d wait, want %d", q.Len(), waiting)
+				}
+			}
+			q.spare = -2 * looks // of a line that grew long while nobody came
+			if refused := comeUntold(q); len(refused) != 0 {
+				t.Error("the queue looks at all calls for each that comes")
+			}
+			_ = q.Close()
 		})
 	}
 }

@@ -55,6 +55,7 @@ type waiters struct {
 	first, last  *waiter
 	unplaced     *waiter // the first call without a place; nil: there is none
 	n            int
+	untold       int // of those n
 	seq          uint64
 	unplacedCost outbound.Cost // of all calls without a place
 
@@ -75,6 +76,9 @@ func (l *waiters) add(w *waiter) {
 	}
 	l.last = w
 	l.n++
+	if w.untold {
+		l.untold++
+	}
 	if l.unplaced == nil {
 		l.unplaced = w
 	}
@@ -110,6 +114,15 @@ func (l *waiters) unlink(w *waiter) {
 	}
 	w.prev, w.next, w.gone = nil, nil, true
 	l.n--
+	l.tell(w)
+}
+
+// tell notes that the queue has looked at whether w can go in time.
+func (l *waiters) tell(w *waiter) {
+	if w.untold {
+		w.untold = false
+		l.untold--
+	}
 }
 
 // hasPlace reports whether a place is booked for w.
