@@ -97,7 +97,7 @@ func TestNamesOfLimitsDoNotPushRecordsOut(t *testing.T) {
 	limit := outbound.Limit{Capacity: 10, LeakRate: 1000}
 	var first *outbound.Bucket
 	for i := range 1100 {
-		b := outbound.Must(outbound.NewSharedBucket(stores[0], "names", limit.Of(0, fmt.Sprint("name ", i))))
+		b := outbound.Must(outbound.NewSharedBucket(punctual(stores[0]), "names", limit.Of(0, fmt.Sprint("name ", i))))
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		require.NoError(t, err)
 		s.forward(time.Second)
@@ -112,7 +112,7 @@ func TestNamesOfLimitsDoNotPushRecordsOut(t *testing.T) {
 	}
 	require.Greater(t, fields(), int64(1024))
 	// Another worker makes room for its record, and keeps the record of the first.
-	other := outbound.Must(outbound.NewSharedBucket(stores[1], "names", limit.Of(0, "name 0")))
+	other := outbound.Must(outbound.NewSharedBucket(punctual(stores[1]), "names", limit.Of(0, "name 0")))
 	_, err := other.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)
 	_, err = first.State(t.Context())

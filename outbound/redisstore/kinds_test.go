@@ -202,7 +202,7 @@ func TestADecisionByAWindowTakesOneTripAndLittleMemory(t *testing.T) {
 		return next()
 	}))
 	store := redisstore.New(s.rdb, redisstore.Config{Timeout: time.Minute})
-	b := outbound.Must(outbound.NewSharedBucket(store, "key", outbound.Window(1000, time.Minute), outbound.Hourly(5000)))
+	b := outbound.Must(outbound.NewSharedBucket(punctual(store), "key", outbound.Window(1000, time.Minute), outbound.Hourly(5000)))
 	_, err := b.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)
 	before := trips.Load()

@@ -32,7 +32,7 @@ type account struct {
 // newAccount makes a key that does not run empty, because it is half full.
 func newAccount(t testing.TB, rdb redis.UniversalClient, key string) *account {
 	a := &account{key: fmt.Sprintf("%s:%x", key, rand.Uint64()), store: redisstore.New(rdb, redisstore.Config{Timeout: time.Minute})}
-	_, err := outbound.Must(outbound.NewSharedBucket(a.store, a.key, tally)).Acquire(t.Context(), outbound.Cost{5e8})
+	_, err := outbound.Must(outbound.NewSharedBucket(punctual(a.store), a.key, tally)).Acquire(t.Context(), outbound.Cost{5e8})
 	require.NoError(t, err)
 	a.before = 5e8
 	return a

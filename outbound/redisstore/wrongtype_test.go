@@ -60,7 +60,7 @@ func otherTypes(t *testing.T, rdb redis.UniversalClient) {
 				t.Parallel()
 				var told events
 				s := redisstore.New(rdb, redisstore.Config{Timeout: time.Minute, Observe: told.observe})
-				b := outbound.Must(outbound.NewSharedBucket(s, fmt.Sprint("type:", rand.Uint64()), reset))
+				b := outbound.Must(outbound.NewSharedBucket(punctual(s), fmt.Sprint("type:", rand.Uint64()), reset))
 				used, err := b.Acquire(t.Context(), outbound.Cost{3})
 				require.NoError(t, err)
 				command := append([]any{}, command...)
