@@ -237,24 +237,32 @@ func TestAChangeBetweenPiecesPutsTheCheckOff(t *testing.T) {
 // A bucket may tell of changes all the time, as while calls settle. The check is put off for each, and ends all the same.
 func TestACheckEndsHoweverOftenItIsPutOff(t *testing.T) {
 	InPieces(t, 4)
-	synctest.Test(t, func(t *testing.T) {
-		s := longLine(t, rand.New(rand.NewPCG(1, 5)), false, outbound.Limit{Capacity: 1, LeakRate: 100})
-		q := &Queue{bucket: bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), state: *s, pumping: true}
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		for n := 1; ; n++ {
-			q.changed = true // again after the trip for the change before
-			if q.checkLocked(); !q.unchecked {
-				break
+	for _, all := range []bool{true, false} { // false: of those that are untold, which here are all
+		synctest.Test(t, func(t *testing.T) {
+			s := longLine(t, rand.New(rand.NewPCG(1, 5)), false, outbound.Limit{Capacity: 1, LeakRate: 100})
+			q := &Queue{bucket: bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), state: *s, pumping: true}
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			if q.unchecked = all; !all {
+				for w := q.line.first; w != nil; w = w.next {
+					w.untold = true
+					q.line.untold++
+				}
 			}
-			if n == 10 {
-				t.Fatalf("%d checks of %d calls, and none has ended", n, q.line.n)
+			for n := 1; ; n++ {
+				q.changed = true // again after the trip for the change before
+				if q.checkLocked(); !q.unchecked && q.line.untold == 0 {
+					break
+				}
+				if n == 10 {
+					t.Fatalf("%d checks of %d calls, and none has ended", n, q.line.n)
+				}
 			}
-		}
-		if c := q.newCheck(true); q.stats.Refused == 0 || len(q.hopeless(c, 1000, time.Now())) > 0 {
-			t.Errorf("%d refused, and not all", q.stats.Refused)
-		}
-	})
+			if c := q.newCheck(true); q.stats.Refused == 0 || len(q.hopeless(c, 1000, time.Now())) > 0 {
+				t.Errorf("%d refused, and not all", q.stats.Refused)
+			}
+		})
+	}
 }
 
 // Where costs differ, a call that cancels leaves a place that fits no other. Until it has gone back the

@@ -44,8 +44,8 @@ const (
 	forever = time.Duration(math.MaxInt64)
 )
 
-// state is all that the queue decides by, besides the time. Its methods decide and change
-// nothing.
+// state is all that the queue decides by, besides the time. Its methods decide: they make no trip, and
+// answer no call.
 type state struct {
 	key    string // of the bucket
 	shared bool   // the bucket is in a store
