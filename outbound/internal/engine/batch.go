@@ -25,6 +25,7 @@ type batch struct {
 	// The shard's lock protects these fields.
 	timer *time.Timer
 	left  int       // trips without an answer
+	out   int       // attempts that the carrier is busy with; of a batch that goes apart
 	aside bool      // another node is asked as well
 	over  bool      // every trip has its answer, or the time is up
 	last  error     // why there was no answer
@@ -130,7 +131,9 @@ func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
 	} else if aside && p.out >= attemptsAtOnce {
 		return nil, to // enough attempts hang already
 	}
-	if b.asked = time.Now(); !b.apart {
+	if b.asked = time.Now(); b.apart {
+		b.out++
+	} else {
 		p.count(to, 1)
 	}
 	todo = make([]Attempt, 0, b.left)
@@ -170,7 +173,9 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if !b.apart {
+	if b.apart {
+		b.out--
+	} else {
 		p.count(to, -1)
 	}
 	failed, answered, moved := false, false, false
@@ -273,7 +278,7 @@ func (b *batch) ended(t *Trip) {
 // giveUp ends a trip whose attempt was not Done, and need not be made again.
 func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
 	q, sh := a.queue, b.pipe.shard
-	hangs := (!b.apart || b.parted) && b.pipe.out+b.pipe.aside > 0 // and may still arrive
+	hangs := b.out > 0 || (!b.apart || b.parted) && b.pipe.out+b.pipe.aside > 0 // and may still arrive
 	q.fence = q.fence || a.Fence || hangs
 	sh.tellOf(a)
 	if v != Unasked && !a.Unasked {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,4 +135,44 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A trip of a key that has moved is refused by the one node while it is on its way to the other, and arrives there
+// after the key's next trip. It is too late then: nobody would use what it books.
+func TestATripThatIsRefusedIsNotMadeWhereItsKeyHasMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		start := time.Now()
+		s := newShelf()
+		var sends atomic.Int32
+		n := &node{porter: &porter{s}, answer: func(_ int, a *engine.Attempt) error {
+			if a.Key.Bucket != "moved" || len(a.Op.Costs) == 0 {
+				return nil
+			}
+			if sends.Add(1) == 1 {
+				time.Sleep(400 * time.Millisecond)
+				return errBroken
+			}
+			time.Sleep(600 * time.Millisecond)
+			return nil
+		}}
+		nodes := *alwaysA
+		nodes.Known = func(key string) engine.Node {
+			if key == "moved" && time.Since(start) > 200*time.Millisecond {
+				return place("b")
+			}
+			return place("a")
+		}
+		e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second})
+		for i := range 64 { // some have the pipeline of the key that moves
+			_, err := e.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.NoError(t, err)
+		}
+		_, err := e.Update(context.Background(), "moved", calls(1))
+		require.ErrorIs(t, err, errBroken)
+		_, err = e.Update(context.Background(), "moved", &leak.Op{Limits: ages, Action: leak.Book})
+		require.NoError(t, err)
+		require.Equal(t, int32(2), sends.Load())
+		time.Sleep(time.Second)
+		require.Zero(t, s.level("moved"))
+	})
 }
