@@ -179,6 +179,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		p.count(to, -1)
 	}
 	failed, answered, moved := false, false, false
+	var up *pipeline // whose node has answered
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -197,12 +198,14 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		}
 		switch {
 		case v == Done:
-			if !answered {
-				if to.aside {
-					sh.replace(p, to.node)
+			if to.aside && !answered {
+				sh.replace(p, to.node)
+			}
+			if up == nil || sh.ill.Load() > 0 { // else there is nothing to tell of others
+				if up = b.answerer(a, to); up != nil {
+					up.up(sent)
+					sh.inPlace(up, sent)
 				}
-				p.up(sent)
-				sh.inPlace(p, sent)
 			}
 			answered = true
 			if of.ended(a.Trip); a.alone || of.parted {
@@ -229,8 +232,8 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			of.failed(a)
 		default:
 			asked := v != Unasked && !a.Unasked
-			if asked {
-				p.refused(v, a.Err, sent)
+			if by := b.answerer(a, to); asked && by != nil {
+				by.refused(v, a.Err, sent)
 			}
 			of.ended(a.Trip)
 			if asked {

@@ -165,6 +165,23 @@ func (b *batch) strays() (all []*Trip) {
 	return all
 }
 
+// answerer returns the pipeline of the node that has answered an attempt of the batch, or nil if the carrier does not
+// know that node. What another node answers tells nothing of the pipeline's own.
+func (b *batch) answerer(a *Attempt, to recipient) *pipeline {
+	p := b.pipe
+	nodes := p.shard.config.Nodes
+	if nodes == nil || to.node != nil {
+		return p
+	}
+	switch known := address(nodes.Known(a.Key.Bucket)); {
+	case known != "" && known != p.node:
+		return p.shard.pipe(known)
+	case a.Alone || b.parted: // and the carrier has not learned where its key is
+		return nil
+	}
+	return p
+}
+
 // straysAtOnce is how many strays of a shard go on apart, and lostAtOnce how many of those have keys whose node is
 // known not to answer.
 const (

@@ -137,6 +137,37 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 	}
 }
 
+// A node refuses its keys but one, which another node carries out. That one's answers do not bring the node back.
+func TestTheAnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := &node{porter: &porter{newShelf()}, answer: func(_ int, a *engine.Attempt) error {
+			switch {
+			case a.Key.Bucket != "moved":
+				return errNoSpace
+			case !a.Alone:
+				return errMoved
+			}
+			return nil
+		}}
+		var told []engine.Kind
+		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		each(32, func(i int) { // some have the pipeline of the key that has moved
+			_, err := e.Update(context.Background(), fmt.Sprint("stays ", i), calls(1))
+			require.ErrorIs(t, err, leak.ErrAway)
+		})
+		answered := 0
+		for range 300 {
+			if _, err := e.Update(context.Background(), "moved", calls(1)); err == nil {
+				answered++
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.Greater(t, answered, 1)
+		require.Equal(t, []engine.Kind{engine.Away}, told)
+		require.Len(t, e.Stats().Outages, 1)
+	})
+}
+
 // A trip of a key that has moved is refused by the one node while it is on its way to the other, and arrives there
 // after the key's next trip. It is too late then: nobody would use what it books.
 func TestATripThatIsRefusedIsNotMadeWhereItsKeyHasMoved(t *testing.T) {
