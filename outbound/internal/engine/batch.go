@@ -179,7 +179,7 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		p.count(to, -1)
 	}
 	failed, answered, moved := false, false, false
-	var up *pipeline // whose node has answered
+	var up *pipeline // of the node that the latest answer came from
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -201,10 +201,11 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			if to.aside && !answered {
 				sh.replace(p, to.node)
 			}
-			if up == nil || sh.ill.Load() > 0 { // else there is nothing to tell of others
-				if up = b.answerer(a, to); up != nil {
-					up.up(sent)
-					sh.inPlace(up, sent)
+			if up != p || sh.ill.Load() > 0 { // else no other node is away
+				if by := b.answerer(a, to); by != nil && by != up {
+					up = by
+					by.up(sent)
+					sh.inPlace(by, sent)
 				}
 			}
 			answered = true
@@ -232,12 +233,11 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 			of.failed(a)
 		default:
 			asked := v != Unasked && !a.Unasked
-			if by := b.answerer(a, to); asked && by != nil {
-				by.refused(v, a.Err, sent)
-			}
-			of.ended(a.Trip)
-			if asked {
+			if of.ended(a.Trip); asked {
 				sh.counts.trip(a.Arrived.Sub(b.began))
+				if by := b.answerer(a, to); by != nil {
+					by.refused(a.Key, v, a.Err, sent)
+				}
 			}
 			if a.Now != 0 {
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)

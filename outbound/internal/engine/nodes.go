@@ -165,8 +165,8 @@ func (b *batch) strays() (all []*Trip) {
 	return all
 }
 
-// answerer returns the pipeline of the node that has answered an attempt of the batch, or nil if the carrier does not
-// know that node. What another node answers tells nothing of the pipeline's own.
+// answerer returns the pipeline of the node that has answered an attempt of the batch, as far as the carrier knows, or
+// nil if it does not. What another node answers tells nothing of the pipeline's own.
 func (b *batch) answerer(a *Attempt, to recipient) *pipeline {
 	p := b.pipe
 	nodes := p.shard.config.Nodes
@@ -261,7 +261,7 @@ func (p *pipeline) find() {
 			p.up(sent)
 			sh.settle(q, sh.pipe(f.node.Addr()))
 		} else {
-			p.refused(f.verdict, f.err, sent)
+			p.refused(&q.Key, f.verdict, f.err, sent)
 			sh.fail(q, f.err)
 		}
 		sh.mu.Unlock()

@@ -14,7 +14,7 @@ type server struct {
 	fell   time.Time  // when it fell ill the last time
 	cause  error      // its latest error, while it is ill
 	away   bool
-	key    *Key // one of the keys that it had when it was last found away; nil: unknown
+	key    *Key // one of the keys that it had when it last fell ill; nil: unknown
 	since  time.Time
 	back   time.Time // when a Back event was last told
 	denies bool
@@ -85,8 +85,8 @@ func (sv *server) count(e *Engine) {
 	}
 }
 
-// refused remembers an error that the server has answered to a request sent at this time.
-func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
+// refused remembers an error that the server has answered to a request for a key, sent at this time.
+func (p *pipeline) refused(k *Key, v Verdict, err error, sent time.Time) {
 	if v == Unasked {
 		return
 	}
@@ -95,7 +95,7 @@ func (p *pipeline) refused(v Verdict, err error, sent time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	if v == Denied {
-		sv.cause = err
+		sv.key, sv.cause = k, err
 	}
 	if now := time.Now(); v == Denied && !sv.denies {
 		sv.denies = true

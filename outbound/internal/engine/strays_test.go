@@ -137,34 +137,67 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 	}
 }
 
-// A node refuses its keys but one, which another node carries out. That one's answers do not bring the node back.
+// A node refuses its keys but one, which another node carries out. That one's answers do not bring the node back,
+// whether the client learns where the key is or not.
 func TestTheAnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := &node{porter: &porter{newShelf()}, answer: func(_ int, a *engine.Attempt) error {
-			switch {
-			case a.Key.Bucket != "moved":
-				return errNoSpace
-			case !a.Alone:
-				return errMoved
+	for _, learns := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			var learned atomic.Bool
+			n := &node{porter: &porter{newShelf()}, answer: func(_ int, a *engine.Attempt) error {
+				switch {
+				case a.Key.Bucket != "moved":
+					return errNoSpace
+				case !a.Alone && !learned.Load():
+					learned.Store(learns)
+					return errMoved
+				}
+				return nil
+			}}
+			nodes := *alwaysA
+			nodes.Known = func(key string) engine.Node {
+				if key == "moved" && learned.Load() {
+					return place("b")
+				}
+				return place("a")
 			}
-			return nil
-		}}
-		var told []engine.Kind
-		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
-		each(32, func(i int) { // some have the pipeline of the key that has moved
-			_, err := e.Update(context.Background(), fmt.Sprint("stays ", i), calls(1))
-			require.ErrorIs(t, err, leak.ErrAway)
+			nodes.Owner = func(_ context.Context, key string) (engine.Node, engine.Verdict, error) {
+				return nodes.Known(key), engine.Done, nil
+			}
+			var told []engine.Kind
+			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+			each(32, func(i int) { // some have the pipeline of the key that has moved
+				_, err := e.Update(context.Background(), fmt.Sprint("stays ", i), calls(1))
+				require.ErrorIs(t, err, leak.ErrAway)
+			})
+			answered := 0
+			for range 300 {
+				if _, err := e.Update(context.Background(), "moved", calls(1)); err == nil {
+					answered++
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+			require.Greater(t, answered, 1)
+			require.Equal(t, []engine.Kind{engine.Away}, told)
+			require.Len(t, e.Stats().Outages, 1)
 		})
-		answered := 0
-		for range 300 {
-			if _, err := e.Update(context.Background(), "moved", calls(1)); err == nil {
-				answered++
-			}
-			time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// A node denies access, and another one has its keys from then on. Nobody asks the first one again.
+func TestADenialEndsWhenTheKeysHaveMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &spread{porter: &porter{newShelf()}, owner: "a", known: "a", answers: errDenied}
+		e := engine.New(engine.Config{Carrier: s, Nodes: s.nodes(), Timeout: time.Second})
+		ask := func() error {
+			_, err := e.Update(context.Background(), "key", calls(1))
+			return err
 		}
-		require.Greater(t, answered, 1)
-		require.Equal(t, []engine.Kind{engine.Away}, told)
+		require.ErrorIs(t, ask(), errDenied)
 		require.Len(t, e.Stats().Outages, 1)
+		s.set(func() { s.answers, s.owner, s.known = nil, "b", "b" })
+		require.NoError(t, ask())
+		require.Nil(t, e.Stats().Outages)
 	})
 }
 
