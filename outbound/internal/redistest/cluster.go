@@ -22,6 +22,10 @@ type Cluster struct {
 	Nodes []*Server // which of them are masters may change
 
 	ids []string // the ids by which the nodes know each other, in the same order
+
+	// moves is held while a node sends keys to another one. It answers nobody meanwhile, so two nodes that send keys
+	// to each other would wait for each other.
+	moves sync.Mutex
 }
 
 // StartCluster starts a cluster of the test's own. That takes Redis about 2 s. The test is

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -62,6 +63,42 @@ func TestASlotMovesStepByStep(t *testing.T) {
 	require.ErrorContains(t, plain.Get(t.Context(), key(0)).Err(), "MOVED")
 	for i := range 3 {
 		require.Equal(t, fmt.Sprint(i), client.Get(t.Context(), key(i)).Val())
+	}
+}
+
+// Two masters that sent keys to each other at a time would wait for each other.
+func TestSlotsMoveBothWaysAtATime(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	const keys = 200
+	tagOf := func(at *Server) string { // with all its keys there
+		for {
+			tag := "{" + rand.Text() + "}"
+			if c.Owner(t, tag) != at {
+				continue
+			}
+			for i := range keys {
+				require.NoError(t, client.Set(t.Context(), fmt.Sprint(tag, i), i, 0).Err())
+			}
+			return tag
+		}
+	}
+	one := c.Owner(t, rand.Text())
+	other := c.Master(t, one)
+	tags := map[string]*Server{tagOf(one): other, tagOf(other): one}
+	var wg sync.WaitGroup
+	for tag, to := range tags {
+		wg.Go(func() {
+			m := c.Migrate(t, tag, to)
+			for range keys {
+				m.Move(t, 1)
+			}
+			m.Finish(t)
+		})
+	}
+	wg.Wait()
+	for tag, to := range tags {
+		require.Equal(t, to, c.Owner(t, tag))
 	}
 }
 

@@ -155,6 +155,8 @@ func (m *Migration) Move(t testing.TB, n int) int {
 		return 0
 	}
 	args := []any{"MIGRATE", "127.0.0.1", m.To.Port(), "", 0, patience.Milliseconds(), "KEYS"}
+	m.cluster.moves.Lock()
+	defer m.cluster.moves.Unlock()
 	m.From.Do(t, append(args, keys...)...)
 	return len(keys)
 }
