@@ -1,7 +1,9 @@
 package redistest
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -56,27 +58,35 @@ func room() (string, error) {
 
 // The servers' ports are below the range from which the kernel gives out ports
 // (from 32768 on Linux). So no client's connection is in the way, and a
-// cluster's node can have a second port 10 000 above.
+// cluster's node can have a second port 10 000 above, which is no server's first.
 const (
 	firstPort = 10_000
-	lastPort  = 22_000
+	lastPort  = 20_000
 	busOffset = 10_000
 )
 
-// freePort returns a port that is free at this moment, as is the second port of
-// a cluster's node. Another process may take it before the caller does.
-func freePort() (int, error) {
-	var err error
+// freePort returns a port that is free, as is the second port of a cluster's node.
+// Until the caller closes held, no other test process takes it, even while the
+// server is killed: the sentinels of a killed master would make another test's
+// server, on the same port, a replica of their new master.
+func freePort() (port int, held io.Closer, err error) {
 	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		if err = isFree(port); err != nil {
+		port = firstPort + rand.IntN(lastPort-firstPort)
+		if held, err = hold(port); err != nil {
 			continue
 		}
-		if err = isFree(port + busOffset); err == nil {
-			return port, nil
+		if err = errors.Join(isFree(port), isFree(port+busOffset)); err == nil {
+			return port, held, nil
 		}
+		_ = held.Close() // it has carried nothing
 	}
-	return 0, fmt.Errorf("no free port from %d to %d: %w", firstPort, lastPort, err)
+	return 0, nil, fmt.Errorf("no free port from %d to %d: %w", firstPort, lastPort, err)
+}
+
+// hold takes the port's number in UDP, which no server uses. The kernel gives it
+// back when the process ends, however that happens.
+func hold(port int) (io.Closer, error) {
+	return net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }
 
 func isFree(port int) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -28,6 +29,7 @@ type Server struct {
 	config config
 	dir    string
 	port   int
+	held   io.Closer            // keeps the port for the server while it does not run
 	mini   *miniredis.Miniredis // used instead of a process
 	shared bool                 // the server also serves other tests
 
@@ -104,12 +106,13 @@ func run(c config) (*Server, error) {
 		}
 	}
 	for range 10 {
-		if s.port, err = freePort(); err != nil {
+		if s.port, s.held, err = freePort(); err != nil {
 			break
 		}
 		if err = s.launch(); !errors.Is(err, errTaken) {
 			break
 		}
+		_ = s.held.Close() // the next one is another port
 	}
 	if err != nil {
 		s.end()
@@ -209,6 +212,9 @@ func ping(socket string) bool {
 func (s *Server) end() {
 	if p := s.current(); p != nil {
 		p.kill()
+	}
+	if s.held != nil {
+		_ = s.held.Close() // it may be closed already
 	}
 	if s.offset != nil {
 		_ = s.offset.Close() // there is nothing left to write

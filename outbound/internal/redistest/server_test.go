@@ -53,6 +53,24 @@ func TestAServerAnswersAndIsGoneAfterItsTest(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
+// The sentinels and the nodes that know a killed server go on asking at its port.
+func TestThePortOfAKilledServerIsKeptForIt(t *testing.T) {
+	need(t)
+	var port int
+	t.Run("test", func(t *testing.T) {
+		s := Start(t)
+		port = s.Port()
+		s.Kill(t)
+		_, err := hold(port)
+		require.Error(t, err)
+		s.Restart(t)
+		require.Equal(t, port, s.Port())
+	})
+	held, err := hold(port)
+	require.NoError(t, err)
+	require.NoError(t, held.Close())
+}
+
 func TestServersListenOnThisMachineOnlyAndKeepNothing(t *testing.T) {
 	need(t)
 	s := Start(t)
