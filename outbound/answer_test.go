@@ -29,10 +29,10 @@ func (w within) Done() { w.Permit.Done() }
 func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	buckets := map[string]func() *Bucket{
-		"one limit":        func() *Bucket { return Must(NewBucket("k", one)) },
-		"two limits":       func() *Bucket { return Must(NewBucket("k", one, one.Of(1, "other"))) },
-		"beside an AtOnce": func() *Bucket { return Must(NewBucket("k", one, AtOnce(5))) },
-		"shared":           func() *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", one)) },
+		"one limit":          func() *Bucket { return Must(NewBucket("k", one)) },
+		"two limits":         func() *Bucket { return Must(NewBucket("k", one, one.Of(1, "other"))) },
+		"beside an InFlight": func() *Bucket { return Must(NewBucket("k", one, InFlight(5))) },
+		"shared":             func() *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", one)) },
 	}
 	wrapped := func(l Limiter, wrap func(*Permit) Call) Limiter {
 		return limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {

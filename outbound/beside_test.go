@@ -10,7 +10,7 @@ import (
 )
 
 func TestABucketBesideHasTheLimitsAndLevelsOfItsOwn(t *testing.T) {
-	limits := []Limit{{Capacity: 2, LeakRate: 1}, PerMinute(30).Of(1, "rows"), AtOnce(1)}
+	limits := []Limit{{Capacity: 2, LeakRate: 1}, PerMinute(30).Of(1, "rows"), InFlight(1)}
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", limits...))
@@ -21,7 +21,7 @@ func TestABucketBesideHasTheLimitsAndLevelsOfItsOwn(t *testing.T) {
 			if own == b || own != b.Beside("line") || own == b.Beside("other") || own.Key() != "k" || own.Shared() != shared {
 				t.Fatalf("shared %v: key %q, shared %v", shared, own.Key(), own.Shared())
 			}
-			// Without the AtOnce two calls go that do not end; a third finds the limit full, and
+			// Without the InFlight two calls go that do not end; a third finds the limit full, and
 			// b has noticed nothing.
 			for range 2 {
 				if _, err := own.Acquire(ctx, Cost{1}); err != nil {
@@ -44,8 +44,8 @@ func TestABucketBesideHasTheLimitsAndLevelsOfItsOwn(t *testing.T) {
 			}
 		})
 	}
-	if own := Must(NewBucket("k", AtOnce(1))).Beside("line"); own != nil {
-		t.Errorf("beside an AtOnce there is %v", own)
+	if own := Must(NewBucket("k", InFlight(1))).Beside("line"); own != nil {
+		t.Errorf("beside an InFlight there is %v", own)
 	}
 	if own := (*Bucket)(nil).Beside("line"); own != nil {
 		t.Errorf("beside nil there is %v", own)

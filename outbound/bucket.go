@@ -54,7 +54,7 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // Window(100, time.Hour) beside another limit to Window(50, time.Hour).
 //
 // NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
-// would give each of N workers the whole quota. A limit [AtOnce] is this bucket's own:
+// would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
 // it bounds the calls in progress that this bucket has admitted, and N workers have N
 // times as many. A cost that only it would count is [ErrInvalidCost].
 func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error) {
@@ -65,8 +65,8 @@ func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error)
 	if err != nil {
 		return nil, err
 	}
-	if len(own) == 1 && own[0].atOnce {
-		return nil, &LimitError{Key: key, Limit: own[0], Reason: "AtOnce is this worker's own: a shared bucket needs a limit to share beside it"}
+	if len(own) == 1 && own[0].inFlight {
+		return nil, &LimitError{Key: key, Limit: own[0], Reason: "InFlight is this worker's own: a shared bucket needs a limit to share beside it"}
 	}
 	b := new(Bucket)
 	b.init(key, own, s)
@@ -225,7 +225,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	}
 	shared := b.Shared()
 	if shared && findAtOnce(limits) >= 0 {
-		return &LimitError{Key: b.key, Limit: limits[findAtOnce(limits)], Reason: "AtOnce is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
+		return &LimitError{Key: b.key, Limit: limits[findAtOnce(limits)], Reason: "InFlight is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
 	}
 	var own []Limit
 	if len(limits) > 0 || !shared {

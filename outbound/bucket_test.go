@@ -41,7 +41,7 @@ func TestMeterFillsUpToTheBrim(t *testing.T) {
 // 0.1 is not a tenth in binary: what ten of them lack of one is no room. The cell
 // counts in ns, and lacks nothing.
 func TestAMeterIsFullButForRounding(t *testing.T) {
-	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, AtOnce(5)}} {
+	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, InFlight(5)}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("meter", limits...))
 			for i := range 10 {

@@ -29,7 +29,7 @@ func buckets(t *testing.T) map[string]*Bucket {
 	all := map[string]*Bucket{
 		"fast":    Must(NewBucket("fast", Limit{Capacity: 10, LeakRate: 1})),
 		"rounded": Must(NewBucket("rounded", Limit{Capacity: 10, LeakRate: 3e8})),
-		"several": Must(NewBucket("several", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 20, LeakRate: 3, Unit: 1}, AtOnce(5))),
+		"several": Must(NewBucket("several", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 20, LeakRate: 3, Unit: 1}, InFlight(5))),
 		"shared":  Must(NewSharedBucket(leak.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 3})),
 		"held":    Must(NewBucket("held", Limit{Capacity: 10, LeakRate: 1})),
 		"window":  Must(NewBucket("window", Window(10, 10*time.Second))),
@@ -264,7 +264,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 	good := Limit{Capacity: 1, LeakRate: 1}
 	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(Units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
-		"at once 0": AtOnce(0), "at once -1": AtOnce(-1), "at once min": AtOnce(math.MinInt), "at once max": AtOnce(math.MaxInt),
+		"at once 0": InFlight(0), "at once -1": InFlight(-1), "at once min": InFlight(math.MinInt), "at once max": InFlight(math.MaxInt),
 		"slow": {Capacity: 1e12, LeakRate: 1e-3}, "denormal rate": {Capacity: 1, LeakRate: denormal}, "denormal both": {Capacity: 1e-300, LeakRate: denormal},
 		"denormal n": Per(denormal, time.Second), "window": Per(1, 0), "window -1": Per(1, -1), "window min": Per(1, math.MinInt64),
 		"window max": Per(1, math.MaxInt64), "300 years": Per(1, 101*365*24*time.Hour)}
@@ -295,7 +295,7 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 	for i := range nine {
 		nine[i] = good.Of(0, fmt.Sprint(i))
 	}
-	for _, some := range [][]Limit{{}, nine, {good, good}, {AtOnce(1), AtOnce(2)}} {
+	for _, some := range [][]Limit{{}, nine, {good, good}, {InFlight(1), InFlight(2)}} {
 		if _, err := NewBucket("key", some...); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("NewBucket with %v: %v", some, err)
 		}

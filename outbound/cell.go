@@ -49,7 +49,7 @@ func (c *cell) start(l *Limit, born time.Duration) bool {
 	// The rate is rounded once, here, and down; the brim as every cost is.
 	// Rounding those apart would keep most limits from ever admitting all of
 	// their capacity.
-	if l.atOnce || l.kind != leak.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
+	if l.inFlight || l.kind != leak.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return false
 	}
 	brim := lasts(l.Capacity, int64(unit))

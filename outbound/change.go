@@ -138,7 +138,7 @@ type watch struct {
 	when      time.Time  // the local time of that, if the store tells one
 	begun     time.Duration
 	limits    *limitSet
-	atOnce    *atOnce
+	inFlight  *inFlight
 	collected int
 	news      []Change // not told yet
 	telling   bool     // run is telling them
@@ -218,14 +218,14 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Change{Kind: ChangeSlowed, Speed: is.speed})
 	}
 	limits := &r.force.limitSet
-	if was.known && !(w.limits.same(limits) && w.atOnce.same(r.atOnce)) {
+	if was.known && !(w.limits.same(limits) && w.inFlight.same(r.inFlight)) {
 		w.addLocked(Change{Kind: ChangeLimits})
 	}
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
 	}
 	w.state, w.when = is, r.When
-	w.limits, w.atOnce, w.collected = limits, r.atOnce, max(w.collected, r.collected) // trips may cross
+	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // trips may cross
 }
 
 func (w *watch) addLocked(c Change) { w.news = append(w.news, c) }

@@ -224,7 +224,7 @@ func TestNoListenerCostsNothing(t *testing.T) {
 }
 
 func TestChangesTellOfForgottenCalls(t *testing.T) {
-	b := Must(NewBucket("k", AtOnce(2)))
+	b := Must(NewBucket("k", InFlight(2)))
 	heard := make(chan Change, 10)
 	defer b.Changes(func(c Change) { heard <- c })()
 	p := mustAcquire(t, b)

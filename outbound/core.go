@@ -68,7 +68,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	f := &inForce{limitSet: newLimitSet(limits)}
 	p := &slowPath{random: rand.Float64}
 	p.force.Store(f)
-	p.slots.limit.Store(newAtOnce(limits))
+	p.slots.limit.Store(newInFlight(limits))
 	p.waiting.init()
 	p.local.init(b.born, f.law)
 	return p
@@ -122,7 +122,7 @@ func (b *core) inForce() *inForce {
 // ofCell returns the limit by which the cell counts.
 func (b *core) ofCell() *inForce { return &inForce{limitSet: newLimitSet([]Limit{b.first()})} }
 
-// given returns the limits in force as callers have given them, with an AtOnce.
+// given returns the limits in force as callers have given them, with an InFlight.
 func (b *core) given() []Limit {
 	return b.slots().limit.Load().among(b.inForce().list())
 }

@@ -24,7 +24,7 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 // and a [Limit] says which of the numbers it counts. Every number is finite and not negative, and one
 // that the bucket counts is above 0, or none is: anything else is [ErrInvalidCost]. A call that costs
 // nothing, Cost{}, goes unless a hold lasts: in a queue when its turn comes, and on a bucket at once.
-// Beside an [AtOnce] it is a call like others: it takes a place, and goes before no booked call. An
+// Beside an [InFlight] it is a call like others: it takes a place, and goes before no booked call. An
 // array passes by value, costs no allocation, and a wrapper cannot drop a unit of it.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What

@@ -18,7 +18,7 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 	for name, make := range map[string]func(l Limit) *Bucket{
 		"one limit":  func(l Limit) *Bucket { return Must(NewBucket("k", l)) },
 		"two limits": func(l Limit) *Bucket { return Must(NewBucket("k", wide, l)) },
-		"at once":    func(l Limit) *Bucket { return Must(NewBucket("k", l, AtOnce(9))) },
+		"in flight":  func(l Limit) *Bucket { return Must(NewBucket("k", l, InFlight(9))) },
 		"shared":     func(l Limit) *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", l)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,13 +133,13 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 				}
 				return p
 			}
-			b := of(AtOnce(1))
+			b := of(InFlight(1))
 			p := try(b, "new", 0, 0)
 			try(b, "no place", 0, 1)
 			p.Done()
 			p = try(b, "a place", 0, 0)
 			p.Done()
-			b = of(AtOnce(9))
+			b = of(InFlight(9))
 			admit(t, b, 1)
 			try(b, "full", 0, 0)
 			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
@@ -149,7 +149,7 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 			try(b, "booked", time.Second, 0)
 			time.Sleep(time.Second)
 			try(b, "due", 0, 0)
-			b = of(AtOnce(2))
+			b = of(InFlight(2))
 			if err := b.Hold(ctx, time.Minute); err != nil {
 				t.Fatal(err)
 			}

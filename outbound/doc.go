@@ -74,7 +74,7 @@
 // A [Bucket] has one to eight limits, each on one of up to four units: calls,
 // tokens, money. A [Cost] has a number for each unit. A call is charged to all
 // limits or to none, and one that waits for one limit fills the others when it
-// goes. [AtOnce] limits calls in progress. In a queue of its own it is the outer limiter, and
+// goes. [InFlight] limits calls in progress. In a queue of its own it is the outer limiter, and
 // the one that counts calls per time is the inner one: see package queue.
 //
 // # Gate and meter
@@ -165,7 +165,7 @@
 //	reason.go      Reason: why an API asks for a pause
 //	cost.go        Cost: what a call takes, one number per unit
 //	calendar.go    calendar: where a moment is in the periods of limits, in their time zones
-//	limit.go       Limit: Per, Burst, Of, AtOnce, what makes one invalid, and what the law knows of it
+//	limit.go       Limit: Per, Burst, Of, InFlight, what makes one invalid, and what the law knows of it
 //	window.go      Window, FixedWindow, Hourly, Daily, Monthly
 //	errors.go      all errors that callers see
 //	limit_json.go  a Limit in JSON

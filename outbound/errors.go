@@ -61,7 +61,7 @@ type ThrottledError struct {
 	// InProgress is how many calls are in progress, where the limit is one on calls at
 	// once, and Oldest how long ago the first of them took its place. If that is longer
 	// than any call takes, the program forgot to end it, as when it does not close the
-	// body of a response: see [AtOnce].
+	// body of a response: see [InFlight].
 	InProgress int
 	Oldest     time.Duration
 	// Err is why a call that could wait does not: it is

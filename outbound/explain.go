@@ -62,15 +62,15 @@ type Cause uint8
 
 // The causes.
 const (
-	CauseNone   Cause = iota // nothing: it could go now
-	CauseLimit               // a limit has no room
-	CauseHold                // a hold has to end
-	CauseBooked              // others are booked, or wait, before it
-	CauseAtOnce              // as many calls as may be are in progress
-	CauseNever               // no wait helps
+	CauseNone     Cause = iota // nothing: it could go now
+	CauseLimit                 // a limit has no room
+	CauseHold                  // a hold has to end
+	CauseBooked                // others are booked, or wait, before it
+	CauseInFlight              // as many calls as may be are in progress
+	CauseNever                 // no wait helps
 )
 
-var causes = [...]string{"none", "limit", "hold", "booked", "at once", "never"}
+var causes = [...]string{"none", "limit", "hold", "booked", "in flight", "never"}
 
 // String returns the cause in a word or two: "limit".
 func (c Cause) String() string {
@@ -115,7 +115,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		w, _ := s.Wait(r.force.law, &units)
 		e.Wait = s.Real(w)
 	}
-	if c == (Cost{}) && r.atOnce == nil {
+	if c == (Cost{}) && r.inFlight == nil {
 		e.Wait = e.HeldFor // it has no place behind others
 	}
 	switch bad := b.check(k.whole, &c); {
@@ -124,12 +124,12 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	case k.limits.lacks(&c): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, CauseLimit
 		for i := len(e.Limits) - 1; i >= 0; i-- {
-			if l := &e.Limits[i]; l.Wait < 0 && !l.Limit.atOnce {
+			if l := &e.Limits[i]; l.Wait < 0 && !l.Limit.inFlight {
 				e.Limit = l.Label
 			}
 		}
-	case r.atOnce != nil && r.used >= int(r.atOnce.Capacity):
-		e.Wait, e.Because, e.Limit = -1, CauseAtOnce, r.atOnce.label()
+	case r.inFlight != nil && r.used >= int(r.inFlight.Capacity):
+		e.Wait, e.Because, e.Limit = -1, CauseInFlight, r.inFlight.label()
 	case e.Wait <= 0:
 	case e.HeldFor >= e.Wait-e.HeldFor:
 		e.Because = CauseHold
@@ -148,8 +148,8 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 	units, law, most := r.force.units(&e.Cost), 0, time.Duration(0)
 	for _, state := range r.states() {
 		l := LimitWait{State: state, Label: state.Limit.label(), Units: 1}
-		if state.Limit.atOnce {
-			if r.used >= int(r.atOnce.Capacity) {
+		if state.Limit.inFlight {
+			if r.used >= int(r.inFlight.Capacity) {
 				l.Wait = -1
 			}
 			e.Limits = append(e.Limits, l)
@@ -253,7 +253,7 @@ func (e *Explanation) answer() string {
 			return in + fmt.Sprintf(" for those ahead of it, %d in the queue", e.Ahead)
 		}
 		return in + " for calls that are booked"
-	case CauseAtOnce:
+	case CauseInFlight:
 		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
 	case CauseNever:
 		if e.Err == nil { // nobody has explained
@@ -267,7 +267,7 @@ func (e *Explanation) answer() string {
 // String explains what the limit does to the call, on one line.
 func (l *LimitWait) String() string {
 	s := "limit " + quote(l.Limit.label()) + ": "
-	if l.Limit.atOnce {
+	if l.Limit.inFlight {
 		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
 	}
 	if l.Apart > 0 {

@@ -177,7 +177,7 @@ func TestExplainInWords(t *testing.T) {
   limit "per hour": level 48.3455 of 50, room for 1 now`)
 		_ = b.Resume(t.Context())
 
-		b = Must(NewBucket("shop", PerSecond(1), AtOnce(1)))
+		b = Must(NewBucket("shop", PerSecond(1), InFlight(1)))
 		if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,8 @@ func (b *Bucket) Glance() (full float64, ok bool) {
 	for i := range r.force.law {
 		full = max(full, r.State.Level[i].Level/r.force.law[i].Capacity)
 	}
-	if r.atOnce != nil {
-		full = max(full, float64(r.used)/r.atOnce.Capacity)
+	if r.inFlight != nil {
+		full = max(full, float64(r.used)/r.inFlight.Capacity)
 	}
 	return full, true
 }

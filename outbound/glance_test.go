@@ -42,7 +42,7 @@ func TestAGlanceTellsHowFullABucketIs(t *testing.T) {
 			}
 			glance(b, 2)
 		}
-		b := Must(NewBucket("b", Limit{Capacity: 100, LeakRate: 1}, AtOnce(4)))
+		b := Must(NewBucket("b", Limit{Capacity: 100, LeakRate: 1}, InFlight(4)))
 		mustAcquire(t, b)
 		glance(b, 0.25)
 	})
@@ -56,7 +56,7 @@ func TestAGlanceTellsHowFullABucketIs(t *testing.T) {
 
 // A bucket that is looked at stays as small as it was, and a look allocates nothing.
 func TestLookingLeavesABucketAsItIs(t *testing.T) {
-	fast, full := Must(NewBucket("b", PerHour(1))), Must(NewBucket("b", PerHour(1), AtOnce(4)))
+	fast, full := Must(NewBucket("b", PerHour(1))), Must(NewBucket("b", PerHour(1), InFlight(4)))
 	mustAcquire(t, fast)
 	for range 1000 {
 		fast.Glance()
@@ -89,7 +89,7 @@ func TestEachTellsWhatALimitLetsGoInAWindow(t *testing.T) {
 		{FixedWindow(7, time.Hour), 7, time.Hour},
 		{Limit{Capacity: 40, LeakRate: 2}, 0, 0},
 		{Daily(100, time.UTC), 0, 0},
-		{AtOnce(5), 0, 0},
+		{InFlight(5), 0, 0},
 	} {
 		if n, w := l.Each(); n != l.n || w != l.window {
 			t.Errorf("%v: %v each %v", l.Limit, n, w)

@@ -50,7 +50,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // of 5 s under a system that polls every 5 s lets those in that fit into the next
 // 5 s: 10 481 attempts. There a job goes back until the last poll before its
 // RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
-// that the time is not known, as for a limit [AtOnce]: then it goes back for a poll.
+// that the time is not known, as for a limit [InFlight]: then it goes back for a poll.
 func Wrap[T any](l Limiter, c Cost, job func(context.Context, T) error) func(context.Context, T) error {
 	return func(ctx context.Context, payload T) error {
 		if job == nil {

@@ -46,13 +46,13 @@ func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
 		"cell":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
-		"at once":    {PerSecond(10), AtOnce(1)},
+		"in flight":  {PerSecond(10), InFlight(1)},
 		"windows":    {Window(10, time.Second), FixedWindow(500, time.Minute)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, limits...) }}
 			p := mustAcquire(t, k.For("a"))
-			if name == "at once" {
+			if name == "in flight" {
 				p.call.Done() // as the collection of a forgotten permit does: what stays is the pin
 			}
 			time.Sleep(5*time.Minute - time.Second)

@@ -66,7 +66,7 @@ func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &tardy{Memory: leak.NewMemory(), takes: c.takes}
-			b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 0.001}, AtOnce(3)))
+			b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 0.001}, InFlight(3)))
 			caller, cancel := context.WithCancel(ctx)
 			defer cancel()
 			switch {

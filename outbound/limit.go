@@ -19,7 +19,7 @@ const (
 )
 
 // Limit is one limit of a bucket. Unless [Window], [FixedWindow], [Hourly], [Daily],
-// [Monthly] or [AtOnce] has made it, it is the shape of a leaky bucket: how much it holds,
+// [Monthly] or [InFlight] has made it, it is the shape of a leaky bucket: how much it holds,
 // how fast that leaks out, and which unit of a [Cost] it counts. In any interval of length
 // W at most Capacity + LeakRate*W units go out.
 //
@@ -50,12 +50,12 @@ type Limit struct {
 	// there, and one that comes later as well. [NewSharedBucket] says why.
 	Name string
 
-	n      float64       // Per: so many
-	window time.Duration // in any window of this length
-	zone   string        // the name of a calendar's time zone
-	flaw   string        // what a method found wrong; NewBucket reports it
-	kind   leak.Kind
-	atOnce bool
+	n        float64       // Per: so many
+	window   time.Duration // in any window of this length
+	zone     string        // the name of a calendar's time zone
+	flaw     string        // what a method found wrong; NewBucket reports it
+	kind     leak.Kind
+	inFlight bool
 }
 
 // Per returns a limit that spaces calls evenly so that the API sees at most n
@@ -127,7 +127,7 @@ func (l Limit) Of(unit int, name string) Limit {
 	return l
 }
 
-// AtOnce returns a limit on calls in progress: at most n have been admitted
+// InFlight returns a limit on calls in progress: at most n have been admitted
 // and not yet ended by [Permit.Done], whatever they cost. Its room comes back
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
 // has at most one such limit. Of a shared bucket it counts the calls of this
@@ -136,8 +136,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // If the program forgets a call's Done, the call keeps its place until the garbage collector
 // finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The
 // [ThrottledError] tells how many calls are in progress, and for how long the oldest.
-func AtOnce(n int) Limit {
-	return Limit{Capacity: float64(n), atOnce: true}
+func InFlight(n int) Limit {
+	return Limit{Capacity: float64(n), inFlight: true}
 }
 
 // Each returns n and the window of a limit that lets n units go in any window of that length, as [Per] and its
@@ -154,7 +154,7 @@ func (l Limit) Each() (n float64, window time.Duration) {
 func (l Limit) String() string {
 	s := number(l.Capacity) + " at once"
 	switch {
-	case l.atOnce:
+	case l.inFlight:
 		s = number(l.Capacity) + " in progress"
 	case l.kind == leak.Moving:
 		s = number(l.Capacity) + " in any " + short(l.window)
@@ -187,7 +187,7 @@ func (l *Limit) check() string {
 		return "its name " + quote(l.Name) + " is not valid UTF-8"
 	case l.Unit < 0 || l.Unit >= Units:
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
-	case l.atOnce:
+	case l.inFlight:
 		return ""
 	case l.kind != leak.Leaky:
 		return l.checkKind()
@@ -260,8 +260,8 @@ func perOf(l *leak.Limit) float64 {
 // unnamed reports whether the limit has a level and was given no name. What it is called may
 // be what a limit said whose level it has: [inherit].
 func (l *Limit) unnamed() bool {
-	if l.atOnce || l.Name == "" {
-		return !l.atOnce
+	if l.inFlight || l.Name == "" {
+		return !l.inFlight
 	}
 	if l.kind == leak.Leaky && l.window == 0 {
 		var capacity, rate float64
@@ -278,7 +278,7 @@ func (l *Limit) label() string {
 	switch {
 	case l.Name != "":
 		return l.Name
-	case l.atOnce:
+	case l.inFlight:
 		return l.String()
 	}
 	return l.says()
@@ -337,7 +337,7 @@ func short(d time.Duration) string {
 
 // same reports whether both are the same limit at different times.
 func (l *Limit) same(m *Limit) bool {
-	return l.Unit == m.Unit && l.Name == m.Name && l.atOnce == m.atOnce
+	return l.Unit == m.Unit && l.Name == m.Name && l.inFlight == m.inFlight
 }
 
 // find returns the index of the limit that is the same as l, or -1.

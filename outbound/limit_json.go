@@ -20,7 +20,7 @@ type limitJSON struct {
 	N        float64       `json:"n,omitempty"`
 	Per      time.Duration `json:"per,omitempty"`
 	Zone     string        `json:"zone,omitempty"`
-	AtOnce   bool          `json:"at_once,omitempty"`
+	InFlight bool          `json:"in_flight,omitempty"`
 }
 
 // kinds are the names of limits in JSON; those of a leaky one have none.
@@ -38,7 +38,7 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 	if l.flaw != "" {
 		return nil, &LimitError{Limit: l, Reason: l.flaw}
 	}
-	out := limitJSON{kinds[l.kind], l.Capacity, l.LeakRate, l.Unit, l.Name, l.n, l.window, l.zone, l.atOnce}
+	out := limitJSON{kinds[l.kind], l.Capacity, l.LeakRate, l.Unit, l.Name, l.n, l.window, l.zone, l.inFlight}
 	if l.kind != leak.Leaky {
 		if flaw := l.check(); flaw != "" {
 			return nil, &LimitError{Limit: l, Reason: flaw}
@@ -73,9 +73,9 @@ func (in *limitJSON) limit() (l Limit, flaw string) {
 	case kinds[kind] != in.Kind:
 		return l, "kind " + quote(in.Kind) + ` is none of "window", "fixed_window", "hourly", "daily" and "monthly"`
 	case kind == leak.Leaky:
-		l = Limit{Capacity: in.Capacity, LeakRate: in.LeakRate, Unit: in.Unit, Name: in.Name, n: in.N, window: in.Per, zone: in.Zone, atOnce: in.AtOnce}
+		l = Limit{Capacity: in.Capacity, LeakRate: in.LeakRate, Unit: in.Unit, Name: in.Name, n: in.N, window: in.Per, zone: in.Zone, inFlight: in.InFlight}
 		return l, l.made()
-	case in.LeakRate != 0 || in.N != 0 || in.AtOnce:
+	case in.LeakRate != 0 || in.N != 0 || in.InFlight:
 		return l, "a " + in.Kind + " has no leak rate, no n, and no calls at once"
 	case kind.Calendar() == (in.Per != 0), kind > leak.Hourly == (in.Zone == ""):
 		return l, "a window has a per, a day or a month a zone, and an hour neither"
@@ -91,11 +91,11 @@ func (in *limitJSON) limit() (l Limit, flaw string) {
 	return l.Of(in.Unit, in.Name), ""
 }
 
-// made returns what is wrong with what AtOnce and Per have noted, or "".
+// made returns what is wrong with what InFlight and Per have noted, or "".
 func (l *Limit) made() string {
 	switch {
-	case l.atOnce && (l.Capacity != math.Trunc(l.Capacity) || l.LeakRate != 0 || l.n != 0 || l.window != 0 || l.zone != ""):
-		return "AtOnce has a whole number of calls, and neither a leak rate nor a window or a zone"
+	case l.inFlight && (l.Capacity != math.Trunc(l.Capacity) || l.LeakRate != 0 || l.n != 0 || l.window != 0 || l.zone != ""):
+		return "InFlight has a whole number of calls, and neither a leak rate nor a window or a zone"
 	case l.n == 0 && l.window == 0:
 	case !(l.n > 0):
 		return "n " + number(l.n) + " is not above 0"

@@ -13,7 +13,7 @@ import (
 var someLimits = []Limit{
 	{Capacity: 40, LeakRate: 2}, {Capacity: 1e12, LeakRate: 1e12, Unit: 3, Name: "input tokens"}, {Capacity: 1e-300, LeakRate: 1e-305},
 	{Capacity: math.Nextafter(1, 2), LeakRate: 1. / 3, Name: "\u2028\"\\\x00é\U0010ffff"}, PerSecond(10), PerMinute(30_000).Burst(3_000).Of(1, "tokens"),
-	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), AtOnce(1), AtOnce(1e9).Of(2, "at once"),
+	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), InFlight(1), InFlight(1e9).Of(2, "at once"),
 	Window(100, 10*time.Second), Window(5_000, time.Hour).Of(1, "tokens"), Window(1./3, time.Millisecond), Window(1e12, maxWindow), FixedWindow(30, 7*time.Second),
 	Hourly(1e12), Daily(10_000, time.UTC), Daily(10_000, pacific).Of(2, "units"), Monthly(1e-9, pacific),
 }
@@ -60,7 +60,7 @@ func TestALimitSurvivesJSONWholly(t *testing.T) {
 func TestTheLimitOfAStateIsTheOneThatWasGiven(t *testing.T) {
 	for _, l := range someLimits {
 		given := [][]Limit{{l}}
-		if !l.atOnce {
+		if !l.inFlight {
 			given = append(given, []Limit{l, {Capacity: 1, LeakRate: 1, Name: "other"}})
 		}
 		for _, limits := range given {
@@ -89,12 +89,12 @@ func TestALimitThatNoBucketTakesIsNotDecoded(t *testing.T) {
 		`{"kind":"weekly","capacity":1}`, `{"kind":"window","capacity":1}`, `{"kind":"window","capacity":1,"per":-5}`, `{"kind":"window","capacity":1,"per":999999}`,
 		`{"kind":"window","capacity":1e13,"per":1000000000}`, `{"kind":"window","per":1000000000}`, `{"kind":"window","capacity":1,"per":9223372036854775807}`,
 		`{"kind":"fixed_window","capacity":1,"per":1000000000,"leak_rate":1}`, `{"kind":"window","capacity":1,"per":1000000000,"n":1}`,
-		`{"kind":"window","capacity":1,"per":1000000000,"zone":"UTC"}`, `{"kind":"window","capacity":1,"per":1000000000,"at_once":true}`,
+		`{"kind":"window","capacity":1,"per":1000000000,"zone":"UTC"}`, `{"kind":"window","capacity":1,"per":1000000000,"in_flight":true}`,
 		`{"kind":"window","capacity":1,"per":1000000000,"unit":4}`, `{"kind":"hourly","capacity":1,"zone":"UTC"}`, `{"kind":"hourly","capacity":-1}`,
 		`{"kind":"daily","capacity":1}`, `{"kind":"daily","capacity":1,"zone":"Local"}`, `{"kind":"daily","capacity":1,"zone":"../../etc/passwd"}`,
 		`{"kind":"daily","capacity":1,"zone":"UTC","per":1}`, `{"kind":"monthly","capacity":1,"zone":"Europe/Nowhere"}`, `{"kind":"monthly","capacity":0,"zone":"UTC"}`,
-		`{"kind":"monthly","capacity":1,"zone":"Europe//Berlin"}`, `{"capacity":1,"leak_rate":1,"zone":"UTC"}`, `{"capacity":1,"at_once":true,"zone":"UTC"}`,
-		`{"capacity":0.5,"at_once":true}`, `{"capacity":1,"leak_rate":1,"at_once":true}`, `{"capacity":1,"n":1,"per":1,"at_once":true}`} {
+		`{"kind":"monthly","capacity":1,"zone":"Europe//Berlin"}`, `{"capacity":1,"leak_rate":1,"zone":"UTC"}`, `{"capacity":1,"in_flight":true,"zone":"UTC"}`,
+		`{"capacity":0.5,"in_flight":true}`, `{"capacity":1,"leak_rate":1,"in_flight":true}`, `{"capacity":1,"n":1,"per":1,"in_flight":true}`} {
 		l := someLimits[0]
 		if err := json.Unmarshal([]byte(data), &l); !errors.Is(err, ErrInvalidLimit) || l != someLimits[0] {
 			t.Errorf("%s: %v, %v", data, l, err)
@@ -130,7 +130,7 @@ func FuzzLimitJSON(f *testing.F) {
 		if _, err := NewBucket("key", l); err != nil {
 			t.Fatalf("%s: %v", data, err)
 		}
-		if !(l.Capacity > 0) || !l.atOnce && !l.kind.Calendar() && (!(l.LeakRate > 0) || l.Capacity/l.LeakRate > 1.001*maxDrain) {
+		if !(l.Capacity > 0) || !l.inFlight && !l.kind.Calendar() && (!(l.LeakRate > 0) || l.Capacity/l.LeakRate > 1.001*maxDrain) {
 			t.Fatalf("%s: %+v", data, l)
 		}
 		out, err := l.MarshalJSON()

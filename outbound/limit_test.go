@@ -80,13 +80,13 @@ func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
 }
 
 func TestABucketHasOneLimitOnCallsAtOnceWhateverItsName(t *testing.T) {
-	_, err := NewBucket("k", AtOnce(1).Of(0, "a"), PerSecond(1), AtOnce(2).Of(1, "b"))
+	_, err := NewBucket("k", InFlight(1).Of(0, "a"), PerSecond(1), InFlight(2).Of(1, "b"))
 	var bad *LimitError
 	if !errors.As(err, &bad) || bad.Key != "k" {
 		t.Errorf("two of different names: %v", err)
 	}
-	b := Must(NewBucket("k", AtOnce(1)))
-	if err := b.SetLimits(ctx, AtOnce(1).Of(0, "a"), AtOnce(2).Of(1, "b")); !errors.As(err, &bad) {
+	b := Must(NewBucket("k", InFlight(1)))
+	if err := b.SetLimits(ctx, InFlight(1).Of(0, "a"), InFlight(2).Of(1, "b")); !errors.As(err, &bad) {
 		t.Errorf("set: %v", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
 
 func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
-		AtOnce(3), PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine")}
+		InFlight(3), PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine")}
 	b, err := NewBucket("k", limits...)
 	if err != nil {
 		t.Fatal(err)

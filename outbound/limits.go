@@ -13,17 +13,17 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	if len(limits) == 0 || len(limits) > maxLimits {
 		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
 	}
-	own, atOnce := slices.Clone(limits), 0
+	own, inFlight := slices.Clone(limits), 0
 	for i := range own {
 		if flaw := own[i].check(); flaw != "" {
 			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
 		}
-		if own[i].atOnce {
-			atOnce++
+		if own[i].inFlight {
+			inFlight++
 		}
 	}
-	if atOnce > 1 {
-		return nil, &LimitError{Key: key, Reason: "a bucket has at most one AtOnce"}
+	if inFlight > 1 {
+		return nil, &LimitError{Key: key, Reason: "a bucket has at most one InFlight"}
 	}
 	for i := range limits {
 		l := &own[i]
@@ -82,18 +82,18 @@ func only(limits []*Limit, like func(*Limit) bool) int {
 	return i
 }
 
-// findAtOnce returns the index of the AtOnce, or -1.
+// findAtOnce returns the index of the InFlight, or -1.
 func findAtOnce(limits []Limit) int {
-	return slices.IndexFunc(limits, func(l Limit) bool { return l.atOnce })
+	return slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight })
 }
 
-// limitSet is a bucket's limits, but for an AtOnce, as stores know them. It never changes.
+// limitSet is a bucket's limits, but for an InFlight, as stores know them. It never changes.
 type limitSet struct {
 	law      []leak.Limit
 	calendar *calendar // nil: none of them counts by the calendar
 }
 
-// newLimitSet leaves an AtOnce out, which is no limit of the law.
+// newLimitSet leaves an InFlight out, which is no limit of the law.
 func newLimitSet(limits []Limit) (s limitSet) {
 	size := len(limits)
 	if findAtOnce(limits) >= 0 {
@@ -101,7 +101,7 @@ func newLimitSet(limits []Limit) (s limitSet) {
 	}
 	s.law = make([]leak.Limit, 0, size)
 	for i := range limits {
-		if limits[i].atOnce {
+		if limits[i].inFlight {
 			continue
 		}
 		s.law = append(s.law, limits[i].law())
@@ -159,25 +159,25 @@ func (s *limitSet) lacks(c *Cost) bool {
 	return slices.ContainsFunc(s.law, func(l leak.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
 }
 
-// atOnce is a bucket's limit on calls at once, and the place that it has among the limits.
-type atOnce struct {
+// inFlight is a bucket's limit on calls at once, and the place that it has among the limits.
+type inFlight struct {
 	Limit
 	at int
 }
 
-// newAtOnce returns the AtOnce among limits, or nil.
-func newAtOnce(limits []Limit) *atOnce {
+// newInFlight returns the InFlight among limits, or nil.
+func newInFlight(limits []Limit) *inFlight {
 	if i := findAtOnce(limits); i >= 0 {
-		return &atOnce{limits[i], i}
+		return &inFlight{limits[i], i}
 	}
 	return nil
 }
 
 // same reports whether both are the same limit at the same place, or there is none.
-func (a *atOnce) same(b *atOnce) bool { return a == b || a != nil && b != nil && *a == *b }
+func (a *inFlight) same(b *inFlight) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// among returns the limits with the AtOnce at its place.
-func (a *atOnce) among(leaky []Limit) []Limit {
+// among returns the limits with the InFlight at its place.
+func (a *inFlight) among(leaky []Limit) []Limit {
 	if a == nil {
 		return leaky
 	}

@@ -212,7 +212,7 @@ func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
 }
 
 func TestASharedBucketNamesItsCallsAtOnceAlsoUnderLimitsThatWereSet(t *testing.T) {
-	slots := AtOnce(1)
+	slots := InFlight(1)
 	slots.Name = "slots"
 	b := Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, slots))
 	if err := b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 1}); err != nil {

@@ -52,7 +52,7 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 		most := m.slots.most()
 		set := newLimitSet(s.limits)
 		t.set = &set
-		m.slots.limit.Store(newAtOnce(s.limits))
+		m.slots.limit.Store(newInFlight(s.limits))
 		l.replaced = l.replaced || m.slots.most() != most
 	}
 	asked := m.slots.reserve(s)

@@ -253,7 +253,7 @@ func TestObserverThatPanicsAtAdmissionLeavesNothingCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []EventKind{EventAdmitted, EventWaited} {
 			for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
-				b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(1)))
+				b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
 				slow := limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
 					time.Sleep(time.Second)
 					return b.Acquire(ctx, c)
@@ -275,7 +275,7 @@ func TestObserverThatPanicsAtAdmissionLeavesNothingCharged(t *testing.T) {
 
 func TestObserverThatPanicsLaterHasLostNoReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
 		p := mustAcquire(t, Observe(b, "api", func(_ context.Context, e Event) {
 			if e.Kind != EventAdmitted {
 				panic(e.Kind)
@@ -371,7 +371,7 @@ func TestEventKindsHaveNames(t *testing.T) {
 // f is called with no lock held, so it may use the bucket that it hears of.
 func TestAnObserverMayUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, AtOnce(2)))
+		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(2)))
 		heard := map[EventKind]int{}
 		l := Observe(b, "api", func(ctx context.Context, e Event) {
 			heard[e.Kind]++

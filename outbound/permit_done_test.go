@@ -14,7 +14,7 @@ func bothPaths(t *testing.T, test func(*testing.T, *Bucket)) {
 	for name, limits := range map[string][]Limit{
 		"one limit":  {{Capacity: 10, LeakRate: 1}},
 		"two limits": {{Capacity: 10, LeakRate: 1}, {Capacity: 10, LeakRate: 1, Name: "other"}},
-		"at once":    {{Capacity: 10, LeakRate: 1}, AtOnce(5)},
+		"in flight":  {{Capacity: 10, LeakRate: 1}, InFlight(5)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, Must(NewBucket("permit", limits...))) })
@@ -153,7 +153,7 @@ func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 	ours := Permit{}
 	pinned := Permit{pin: new(atomic.Int32)}
 	pinned.pin.Store(1)
-	slot := admit(t, Must(NewBucket("slot", AtOnce(1))), 1)
+	slot := admit(t, Must(NewBucket("slot", InFlight(1))), 1)
 	twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)
 	fast := admit(t, Must(NewBucket("one", PerSecond(1))), 1)
 	foreign := NewPermit(silent{&ours})

@@ -19,7 +19,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 	wg.Go(func() {
 		for range 2000 {
 			b.SetLimits(ctx, a)
-			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), AtOnce(1))
+			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), InFlight(1))
 		}
 	})
 	for range 4000 {
@@ -79,7 +79,7 @@ func TestASettleBeyondReasonIsReportedAndDoesNotCount(t *testing.T) {
 
 // Without an answer nobody knows whether the API would have taken the call.
 func TestACallWithoutAnAnswerIsNoSuccess(t *testing.T) {
-	for name, limits := range map[string][]Limit{"one": {{Capacity: 10, LeakRate: 1}}, "two": {{Capacity: 10, LeakRate: 1}, AtOnce(5)}} {
+	for name, limits := range map[string][]Limit{"one": {{Capacity: 10, LeakRate: 1}}, "two": {{Capacity: 10, LeakRate: 1}, InFlight(5)}} {
 		for _, failed := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				b := Must(NewBucket("k", limits...))

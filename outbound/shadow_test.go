@@ -299,7 +299,7 @@ func TestAShadowOfWhatCannotBeAdmitsAllTheSame(t *testing.T) {
 func TestAShadowOfCallsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told verdicts
-		b := Must(NewBucket("key", AtOnce(1), PerSecond(10)))
+		b := Must(NewBucket("key", InFlight(1), PerSecond(10)))
 		s := Shadow(b, ShadowConfig{Independent: true}, told.report)
 		first, _ := s.Acquire(ctx, Cost{1})
 		time.Sleep(time.Second)

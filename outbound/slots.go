@@ -12,8 +12,8 @@ import (
 // slots are the places among the calls at once. A limit on those is no limit of the law: a
 // bucket counts its own calls, also if a store keeps its levels.
 type slots struct {
-	limit     atomic.Pointer[atOnce] // nil: there are any number of slots
-	collected atomic.Int64           // slots of permits that were dropped without Done, so far
+	limit     atomic.Pointer[inFlight] // nil: there are any number of slots
+	collected atomic.Int64             // slots of permits that were dropped without Done, so far
 
 	mu       sync.Mutex // protects what follows
 	used     int
@@ -22,7 +22,7 @@ type slots struct {
 	taken    slotList // those of calls in progress
 }
 
-// anyNumber are the slots of a bucket without an AtOnce.
+// anyNumber are the slots of a bucket without an InFlight.
 var anyNumber slots
 
 // most returns how many slots there are; 0: any number.
@@ -97,7 +97,7 @@ func (s *step) beyond(n int) int { return max(0, n-s.brings) }
 // there was none for the next of those asked for. It reports whether a call was refused
 // meanwhile because they were reserved.
 func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
-	if r.atOnce = p.limit.Load(); r.atOnce != nil {
+	if r.inFlight = p.limit.Load(); r.inFlight != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s.action == leak.Book {

@@ -52,7 +52,7 @@ func (r *reply) states() []State {
 		}
 		all = append(all, one)
 	}
-	if a := r.atOnce; a != nil {
+	if a := r.inFlight; a != nil {
 		used := float64(r.used)
 		all = slices.Insert(all, min(a.at, len(all)), State{Limit: a.Limit, Level: used, Remaining: max(0, a.Capacity-used)})
 	}

@@ -43,12 +43,12 @@ type reply struct {
 	force *inForce   // the limits that it counts by
 	bad   *CostError // why the next of costs can never go; nil: it can
 
-	atOnce    *atOnce // the limit on calls at once; nil: there is none
-	used      int     // calls at once, if there is
-	slots     bool    // each of Charges has taken a place among the calls at once
-	noSlot    bool    // refused because there is none
-	collected int     // calls at once whose permits were dropped without Done
-	extended  bool    // the hold lasts longer than was known here
+	inFlight  *inFlight // the limit on calls at once; nil: there is none
+	used      int       // calls at once, if there is
+	slots     bool      // each of Charges has taken a place among the calls at once
+	noSlot    bool      // refused because there is none
+	collected int       // calls at once whose permits were dropped without Done
+	extended  bool      // the hold lasts longer than was known here
 }
 
 // decided returns the limits that have decided, and the state by them: those in force, or a share of them.

@@ -8,7 +8,7 @@ import (
 // Verdict is what a limiter would have done with a call that [Shadow] has let go.
 type Verdict struct {
 	// Wait is how long the call would have waited. Below 0 nobody knows: callers wait for
-	// answers, the store has failed, or as many calls as an [AtOnce] allows were in progress.
+	// answers, the store has failed, or as many calls as an [InFlight] allows were in progress.
 	Wait time.Duration
 	// Err is what the limiter would have returned, such as a [*ThrottledError]; nil: the call
 	// would have gone. A [*StoreError] says that nobody knows, because the store has failed.
@@ -17,7 +17,7 @@ type Verdict struct {
 	Refused bool
 	// Demand is what calls have lately asked for, as a multiple of what the limit lets go in
 	// that time: of several limits the one with the most. Lately is a minute or two, or as
-	// many windows, if that is longer. Of an AtOnce it tells nothing.
+	// many windows, if that is longer. Of an InFlight it tells nothing.
 	Demand float64
 	// Finding is what all calls so far say of the limits.
 	Finding Finding

@@ -67,7 +67,7 @@ func BenchmarkWindowsBesideLeakyOnes(b *testing.B) {
 // BenchmarkBucketBytes is the memory of a bucket that was used once.
 func BenchmarkBucketBytes(b *testing.B) {
 	for name, limits := range map[string][]Limit{
-		"cell": {PerSecond(10)}, "two": {PerSecond(10), PerMinute(100)}, "three": {PerSecond(10), PerMinute(100), PerHour(1_000)}, "at once": {PerSecond(10), AtOnce(3)},
+		"cell": {PerSecond(10)}, "two": {PerSecond(10), PerMinute(100)}, "three": {PerSecond(10), PerMinute(100), PerHour(1_000)}, "in flight": {PerSecond(10), InFlight(3)},
 		"window": {Window(5_000, time.Hour)}, "per and window": {PerSecond(10), Window(5_000, time.Hour)}, "day": {Daily(10_000, time.UTC)},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -238,7 +238,7 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 			t.Errorf("%q, %q; want %q, %q", says, is, c.says, c.describe)
 		}
 	}
-	b := Must(NewBucket("k", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, pacific), Daily(60_000, time.UTC), AtOnce(3)))
+	b := Must(NewBucket("k", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, pacific), Daily(60_000, time.UTC), InFlight(3)))
 	for i, s := range states(t, b)[:4] {
 		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day (America/Los_Angeles)", "60000 per day"}[i]; s.Limit.Name != want {
 			t.Errorf("%q, want %q", s.Limit.Name, want)

@@ -32,7 +32,7 @@ func gather(b *testing.B, q *Queue, ctx context.Context, n int, then func(error)
 	return &wg
 }
 
-// AtOnce measures a call that comes while nobody waits, also as a multiple of the bucket's
+// InFlight measures a call that comes while nobody waits, also as a multiple of the bucket's
 // own decision.
 func BenchmarkAtOnce(b *testing.B) {
 	const round = 10_000

@@ -114,7 +114,7 @@
 // calls at a time and then lets others have its lock, after 1 ms, or 13 ms of a window in a store: so
 // calls come, cancel and go meanwhile. If calls cancel again and again, or units come back, the pieces grow.
 //
-// No forecast knows when calls in progress end. With an [outbound.AtOnce] a call may be refused for calls
+// No forecast knows when calls in progress end. With an [outbound.InFlight] a call may be refused for calls
 // ahead that then give up, because they get no slot in time.
 //
 // A limit that counts by the calendar books no further ahead than its next period. Calls
@@ -134,7 +134,7 @@
 //
 // A limit that counts calls in progress goes outside, and one that counts calls per time
 // inside, next to the call: then a call leaves at the moment that its inner queue gives it.
-// Both may wait. An [outbound.AtOnce] queue around a queue for the rate is as good as one
+// Both may wait. An [outbound.InFlight] queue around a queue for the rate is as good as one
 // bucket with both limits, which is simpler where both count the same calls. The other way
 // round a call gets its moment first and then waits for a slot, and calls that waited leave
 // together: the API refuses those.

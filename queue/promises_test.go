@@ -198,7 +198,7 @@ func TestAForecastKnowsOfTheLastBooking(t *testing.T) {
 // A place that is booked anew keeps its slot.
 func TestAPlaceIsBookedAnewWhileAllSlotsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
+		q := New(bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
 		begin := time.Now()
 		p, err := q.Acquire(bg, outbound.Cost{1, 10})
 		if err != nil {
@@ -226,7 +226,7 @@ func TestAPlaceIsBookedAnewWhileAllSlotsAreTaken(t *testing.T) {
 // asks for that by itself.
 func TestAPermitThatWasDroppedFreesItsSlotForACallThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.AtOnce(1)), Config{})
+		q := New(bucket(t, outbound.InFlight(1)), Config{})
 		func() {
 			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
 				t.Fatal(err)

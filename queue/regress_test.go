@@ -15,7 +15,7 @@ import (
 
 func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.5}, outbound.AtOnce(5))
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.5}, outbound.InFlight(5))
 		q := New(b, Config{})
 		p, err := q.Acquire(bg, outbound.Cost{1})
 		if err != nil {
@@ -38,7 +38,7 @@ func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 }
 
 func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
-	b := bucket(t, outbound.AtOnce(1))
+	b := bucket(t, outbound.InFlight(1))
 	q := New(b, Config{})
 	defer runtime.KeepAlive(q)
 	func() {

@@ -84,7 +84,7 @@ func flood(l outbound.Limiter) (failed, window, together int, took time.Duration
 }
 
 func TestAQueueForCallsAtOnceGoesAroundTheOneForTheRate(t *testing.T) {
-	rate, atOnce := outbound.PerSecond(50), outbound.AtOnce(20)
+	rate, inFlight := outbound.PerSecond(50), outbound.InFlight(20)
 	of := func(limits ...outbound.Limit) *Queue {
 		return New(outbound.Must(outbound.NewBucket("row", limits...)), Config{})
 	}
@@ -94,12 +94,12 @@ func TestAQueueForCallsAtOnceGoesAroundTheOneForTheRate(t *testing.T) {
 		limiter func() outbound.Limiter
 		right   bool
 	}{
-		{"one bucket", func() outbound.Limiter { return of(rate, atOnce) }, true},
-		{"at once around the rate", func() outbound.Limiter { return row{of(atOnce), of(rate)} }, true},
+		{"one bucket", func() outbound.Limiter { return of(rate, inFlight) }, true},
+		{"at once around the rate", func() outbound.Limiter { return row{of(inFlight), of(rate)} }, true},
 		{"one shared bucket", func() outbound.Limiter {
-			return New(outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "row", rate, atOnce)), Config{})
+			return New(outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "row", rate, inFlight)), Config{})
 		}, true},
-		{"the rate around at once", func() outbound.Limiter { return row{of(rate), of(atOnce)} }, false},
+		{"the rate around at once", func() outbound.Limiter { return row{of(rate), of(inFlight)} }, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			failed, window, together, took := flood(c.limiter())

@@ -11,7 +11,7 @@ import (
 
 func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 100, LeakRate: 100})
+		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 100, LeakRate: 100})
 		l := line{q: New(b, Config{})}
 		begin := time.Now()
 		for i := range 10 {
@@ -39,7 +39,7 @@ func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
 
 func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.AtOnce(1).Of(0, "sockets")), Config{MaxWait: 5 * time.Second})
+		q := New(bucket(t, outbound.InFlight(1).Of(0, "sockets")), Config{MaxWait: 5 * time.Second})
 		p, err := q.Acquire(bg, outbound.Cost{1})
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 
 func TestTheSlotOfATicketThatNoCallUsesComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.AtOnce(2), outbound.Limit{Capacity: 1, LeakRate: 1})
+		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 1, LeakRate: 1})
 		l := line{q: New(b, Config{})}
 		l.arrive(bg, 0, outbound.Cost{1}, nil)
 		ctx, cancel := contextWithCancel()

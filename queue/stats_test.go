@@ -75,7 +75,7 @@ func TestStatsTellWhoWaitsAndForHowLong(t *testing.T) {
 func TestStatsSayWhenNobodyKnowsWhoGoesNext(t *testing.T) {
 	t.Run("a slot", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			q := New(bucket(t, outbound.AtOnce(1)), Config{})
+			q := New(bucket(t, outbound.InFlight(1)), Config{})
 			p, err := q.Acquire(bg, outbound.Cost{1})
 			if err != nil {
 				t.Fatal(err)

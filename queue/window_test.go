@@ -134,9 +134,9 @@ func TestAtRandomArrivalsAWindowKeepsCallersWaitingBriefly(t *testing.T) {
 
 // Traffic of calls that cancel, settle, and come in bursts, with holds, around midnight.
 func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
-	const day, atOnce = 600, 12
+	const day, inFlight = 600, 12
 	limits := []outbound.Limit{outbound.Window(30, time.Second), outbound.Window(200, 20*time.Second), outbound.PerSecond(25).Burst(5),
-		outbound.AtOnce(atOnce), outbound.Daily(day, time.UTC)}
+		outbound.InFlight(inFlight), outbound.Daily(day, time.UTC)}
 	seeds := uint64(6)
 	if raced {
 		seeds = 2
@@ -209,7 +209,7 @@ func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
 						t.Errorf("%s: %d before midnight, and %d on the next day, by a clock that is %v off", name, before, n, skew)
 					}
 				}
-				if most.Load() > atOnce {
+				if most.Load() > inFlight {
 					t.Errorf("%s: %d at once", name, most.Load())
 				}
 			})

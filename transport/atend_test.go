@@ -104,7 +104,7 @@ func (c *connection) CloseWrite() error          { c.half = true; return nil }
 
 func TestAtEndLeavesAConnectionAsItIs(t *testing.T) {
 	conn := &connection{Reader: strings.NewReader("hello")}
-	rt := &Transport{Base: answer(101, conn), Limiter: outbound.Must(outbound.NewBucket("api", outbound.AtOnce(1))),
+	rt := &Transport{Base: answer(101, conn), Limiter: outbound.Must(outbound.NewBucket("api", outbound.InFlight(1))),
 		OnResponse: func(resp *http.Response, _ *outbound.Permit) {
 			AtEnd(resp, 10, func([]byte) { t.Error("called") })
 		}}

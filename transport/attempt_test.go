@@ -18,7 +18,7 @@ import (
 )
 
 func slots(n int) *outbound.Bucket {
-	return outbound.Must(outbound.NewBucket("slots", outbound.AtOnce(n)))
+	return outbound.Must(outbound.NewBucket("slots", outbound.InFlight(n)))
 }
 
 func full(t *testing.T, b *outbound.Bucket) bool {
@@ -208,7 +208,7 @@ func (s settling) Close() error {
 
 func TestOnResponseCanSettleAtTheBodysEnd(t *testing.T) {
 	for _, l := range []outbound.Limiter{outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 10, LeakRate: 1e-3})),
-		outbound.Must(outbound.NewBucket("two", outbound.Limit{Capacity: 10, LeakRate: 1e-3}, outbound.AtOnce(9)))} {
+		outbound.Must(outbound.NewBucket("two", outbound.Limit{Capacity: 10, LeakRate: 1e-3}, outbound.InFlight(9)))} {
 		rt := &Transport{
 			Base:    answer(200, newBody("text")),
 			Limiter: l,

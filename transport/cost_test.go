@@ -31,7 +31,7 @@ func TestWithCostIsSettledWhenTheCallHasReturned(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{
 		"one limit":     {{Capacity: 10, LeakRate: 1}},
 		"two limits":    {{Capacity: 10, LeakRate: 1}, {Capacity: 10, LeakRate: 1, Name: "other"}},
-		"calls at once": {{Capacity: 10, LeakRate: 1}, outbound.AtOnce(1)},
+		"calls at once": {{Capacity: 10, LeakRate: 1}, outbound.InFlight(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func TestAnAPIThatIsDownIsDialedNoFasterThanTheLimitAllows(t *testing.T) {
 			return outbound.Observe(one(), "api", func(context.Context, outbound.Event) {})
 		},
 		"calls at once": func() outbound.Limiter {
-			return outbound.Must(outbound.NewBucket("api", limit, outbound.AtOnce(2)))
+			return outbound.Must(outbound.NewBucket("api", limit, outbound.InFlight(2)))
 		},
 		"queue": func() outbound.Limiter { return queue.New(one(), queue.Config{}) },
 	} {

@@ -21,7 +21,7 @@
 //     MaxHold or an hour. Of all refusals of calls that left before the bucket knew of the
 //     first of them, only that one slows it down; the others may make the wait longer.
 //   - A refusal of too many calls at once: all wait for 1 s at most, and the bucket does not
-//     slow down; [outbound.AtOnce] is the cure.
+//     slow down; [outbound.InFlight] is the cure.
 //   - 503 with a Retry-After: all wait for as long, and the bucket does not slow down.
 //   - A refusal for another reason, such as a lock or an overload, and one that
 //     [Transport.OnSignal] has set to the zero Signal, changes nothing.
@@ -77,7 +77,7 @@
 // # When a call is over
 //
 // A permit that has something to free, such as a place among the calls at once
-// ([outbound.AtOnce]), is done when the program has read the response's body to its end, when
+// ([outbound.InFlight]), is done when the program has read the response's body to its end, when
 // the body has failed, or when the program has closed it: close bodies, as always. A body
 // that nobody closes keeps its place until the request's context is done, so give each
 // request a context that ends, or the client a Timeout. If the context goes on, only the

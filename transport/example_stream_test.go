@@ -15,7 +15,7 @@ import (
 // took. Until then the call takes its place among the calls at once.
 func ExampleAtEnd_stream() {
 	bucket := outbound.Must(outbound.NewBucket("model",
-		outbound.AtOnce(20),
+		outbound.InFlight(20),
 		outbound.PerMinute(500).Of(calls, "calls"),
 		outbound.PerMinute(30_000).Burst(3_000).Of(tokens, "tokens"), // calls of up to 3 000
 	))

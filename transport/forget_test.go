@@ -143,7 +143,7 @@ func TestAForgottenBodyOfWithCostIsCollectedAlthoughItsContextIsKept(t *testing.
 }
 
 func TestAPermitOfWithCostSettlesAfterACollection(t *testing.T) {
-	b := outbound.Must(outbound.NewBucket("api", outbound.AtOnce(9), outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
+	b := outbound.Must(outbound.NewBucket("api", outbound.InFlight(9), outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
 	ctx, p := WithCost(t.Context(), outbound.Cost{1})
 	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})
 	for range 5 {

@@ -23,11 +23,11 @@ func TestAQueueKeepsAStrictAPIContentAndBusy(t *testing.T) {
 	for _, rules := range [][]outboundtest.Rule{
 		{outboundtest.SlidingLog(10, time.Second)},
 		{outboundtest.FixedWindow(10, time.Second)},
-		{outboundtest.SlidingLog(10, time.Second), outboundtest.AtOnce(3)},
+		{outboundtest.SlidingLog(10, time.Second), outboundtest.InFlight(3)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			api := &outboundtest.API{Rules: rules, Latency: 200 * time.Millisecond}
-			bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10), outbound.AtOnce(3)))
+			bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10), outbound.InFlight(3)))
 			client := &http.Client{
 				Transport: &transport.Transport{Base: api, Limiter: queue.New(bucket, queue.Config{})},
 				Timeout:   time.Hour,

@@ -277,7 +277,7 @@ func TestAPanicWhileTheAnswerIsJudgedClosesItsBody(t *testing.T) {
 	for name, rt := range map[string]*Transport{
 		"OnSignal":          {OnSignal: func(*http.Response, *profile.Signal) { panic("crash") }},
 		"Used":              {Used: func(*http.Response) (outbound.Cost, bool) { panic("crash") }},
-		"OnSignal, at once": {OnSignal: func(*http.Response, *profile.Signal) { panic("crash") }, Limiter: outbound.Must(outbound.NewBucket("api", outbound.AtOnce(1)))},
+		"OnSignal, at once": {OnSignal: func(*http.Response, *profile.Signal) { panic("crash") }, Limiter: outbound.Must(outbound.NewBucket("api", outbound.InFlight(1)))},
 	} {
 		body := newBody("x")
 		rt.Base = answer(200, body)

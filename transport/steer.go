@@ -11,7 +11,7 @@ import (
 
 const (
 	// slotHold is the longest hold after a refusal of too many calls at once: one of them
-	// ends soon, and a limit AtOnce is the cure.
+	// ends soon, and a limit InFlight is the cure.
 	slotHold = time.Second
 	// holdUntold is the hold after a refusal by pace or quota that names no wait, as
 	// [outbound.Permit.Refused] says.

@@ -257,7 +257,7 @@ func TestPanicPassesOnAndEndsTheCall(t *testing.T) {
 			rt.OnResponse = func(*http.Response, *outbound.Permit) { panic("crash") }
 		},
 	} {
-		b := outbound.Must(outbound.NewBucket("slots", outbound.AtOnce(1)))
+		b := outbound.Must(outbound.NewBucket("slots", outbound.InFlight(1)))
 		body := newBody("x")
 		rt := &Transport{Limiter: b}
 		sabotage(rt, body)

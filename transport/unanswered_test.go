@@ -16,9 +16,9 @@ import (
 func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 	one := outbound.Limit{Capacity: 10, LeakRate: 1}
 	buckets := map[string]func() *outbound.Bucket{
-		"one limit":        func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one)) },
-		"two limits":       func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one, one.Of(1, "other"))) },
-		"beside an AtOnce": func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one, outbound.AtOnce(5))) },
+		"one limit":          func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one)) },
+		"two limits":         func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one, one.Of(1, "other"))) },
+		"beside an InFlight": func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", one, outbound.InFlight(5))) },
 	}
 	fails := func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
 	ways := map[string]struct {

@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	hosts  = 200
-	pages  = 5 // of each
-	atOnce = 20
+	hosts    = 200
+	pages    = 5 // of each
+	inFlight = 20
 
 	patience = 5 // refusals by one host, until the program gives it up
 )
@@ -71,7 +71,7 @@ func newClient(base http.RoundTripper) (*http.Client, error) {
 	}}
 	inner := &transport.Transport{Base: base, For: transport.ByHost(perHost.For)}
 
-	places, err := outbound.NewBucket("crawl", outbound.AtOnce(atOnce))
+	places, err := outbound.NewBucket("crawl", outbound.InFlight(inFlight))
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func newHosts() *outboundtest.API {
 	host := func(req *http.Request) string { return req.Host }
 	return &outboundtest.API{Latency: 20 * time.Millisecond, Jitter: 100 * time.Millisecond, Rules: []outboundtest.Rule{
 		outboundtest.SlidingLog(1, time.Second).By(host),
-		outboundtest.AtOnce(atOnce),
+		outboundtest.InFlight(inFlight),
 	}}
 }
 

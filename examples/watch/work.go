@@ -88,7 +88,7 @@ func billing(ctx context.Context, board *watch.Board) {
 // search is slowed: its API allows 6 a second, and 8 are configured.
 func search(ctx context.Context, board *watch.Board) {
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(3, 6)}, Latency: 20 * time.Millisecond}
-	l := board.Add("search", queue.New(bucket("search", outbound.Limit{Capacity: 4, LeakRate: 8}, outbound.AtOnce(4)), queue.Config{MaxWait: 5 * time.Second}))
+	l := board.Add("search", queue.New(bucket("search", outbound.Limit{Capacity: 4, LeakRate: 8}, outbound.InFlight(4)), queue.Config{MaxWait: 5 * time.Second}))
 	call(ctx, client(api, l), 12, time.Second)
 }
 

@@ -76,7 +76,7 @@ func (w *world) begun(i int, l *Limit) (begin time.Duration, known bool) {
 		case c.Born != w.state.Born: // the store has lost the key
 			return 0, false
 		case c.cost[i] == 0:
-		case c.atOnce && (known && c.place >= begin+l.Window || c.place >= latest+l.Window):
+		case c.inFlight && (known && c.place >= begin+l.Window || c.place >= latest+l.Window):
 			begin, known, latest = c.place, !undone, c.place
 		case known && c.place >= begin+l.Window-2*spread || undone && known && c.place == begin:
 			known, latest = false, c.place

@@ -79,7 +79,7 @@ type visit struct {
 	gone       bool // it has left, at when
 	over       bool // it will not leave: given back or void
 	settled    bool // it has said what it cost, at told
-	atOnce     bool // it was booked for when it came
+	inFlight   bool // it was booked for when it came
 	when, told time.Duration
 }
 
@@ -250,7 +250,7 @@ func (w *world) fill(cost int, fate int8) {
 		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, !sameStates(*was, w.state))
 		return
 	}
-	if c.atOnce = ok; !ok {
+	if c.inFlight = ok; !ok {
 		most := real
 		if w.fixed() { // no booking counts on its end
 			most = farthest

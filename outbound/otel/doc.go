@@ -41,7 +41,7 @@
 // Counts are those of one process, which the resource's service.instance.id tells apart: a sum of them is the fleet's
 // if each of its processes is in it. Those with * tell of a bucket or of a quota. Where it is shared, each worker tells
 // of the same one, about the same, so take the maximum, and never the sum. Calls in progress are the level of an
-// [outbound.AtOnce] limit.
+// [outbound.InFlight] limit.
 //
 // An exporter for Prometheus makes of each name the one that [watch.Board.Metrics] serves, so that one alert is for both.
 // That is why some instruments have no unit: with "1" and "{unit}/s" they would be called otherwise. Only

@@ -36,7 +36,7 @@ func (arr *arrival) watch(set *ruleSet, charges []charge) {
 		switch s := ch.tally.state.(type) {
 		case *penalty:
 			arr.watched = append(arr.watched, watched{tally: ch.tally, penalty: s})
-		case atOnce:
+		case inFlight:
 			if c.byKey != nil && arr.no == nil {
 				ch.tally.inProgress++
 				arr.watched = append(arr.watched, watched{tally: ch.tally})

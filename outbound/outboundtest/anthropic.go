@@ -44,7 +44,7 @@ func answerAnthropic(w http.ResponseWriter, r *http.Request, d *Decision, next h
 	}
 	for i := range d.Counts {
 		c := &d.Counts[i]
-		if c.atOnce() || c.Unit == "refusals" {
+		if c.inFlight() || c.Unit == "refusals" {
 			continue
 		}
 		set(requestsFor(c.Unit), c)
@@ -62,7 +62,7 @@ func answerAnthropic(w http.ResponseWriter, r *http.Request, d *Decision, next h
 	setRetryAfter(w.Header(), d.RetryAfter)
 	no := d.broken()
 	text := "Too many calls at the same time."
-	if !no.atOnce() {
+	if !no.inFlight() {
 		text = fmt.Sprintf("This request would exceed the rate limit for your organization of %s %s per %v.",
 			whole(no.Limit), strings.ReplaceAll(requestsFor(no.Unit), "-", " "), no.Window)
 	}

@@ -18,7 +18,7 @@ import (
 //
 // A refusal names the broken rules in its text. It carries a Retry-After in whole
 // seconds, rounded up, after which the API would admit a caller that is alone. It
-// carries none if nobody knows that time, because of AtOnce or because the call costs
+// carries none if nobody knows that time, because of InFlight or because the call costs
 // more than a rule ever admits. With a Vendor the API answers as that vendor does
 // instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe and
 // RateLimitFields return such APIs.
@@ -77,7 +77,7 @@ func (a *API) Admitted() *History { return &a.admitted }
 
 // SetRules replaces the rules while the API runs, for all calls that arrive later. The counts stay, in
 // units: a new rule takes over the count of the first old rule of the same kind and unit, and, but for
-// LeakyBucket and AtOnce, of the same window or of the period that the calendar is in. If there is none
+// LeakyBucket and InFlight, of the same window or of the period that the calendar is in. If there is none
 // it starts empty. So the count of a rule with a lower limit may stand above it at first: the rule then
 // admits nothing until enough has run out. Rules by key take over the keys of rules by key. SetRules
 // panics if one of the rules is the zero Rule, and then changes nothing.

@@ -82,7 +82,7 @@ func TestLatencyDelaysAnswersAndRefusals(t *testing.T) {
 
 func TestAtOnceCountsCallsFromArrivalToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{AtOnce(3)}, Latency: time.Second}
+		api := &API{Rules: []Rule{InFlight(3)}, Latency: time.Second}
 		statuses := make(map[int]int)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -125,8 +125,8 @@ func TestAtOnceCountsCallsFromArrivalToAnswer(t *testing.T) {
 func TestNoTimeToRetryIsNamedWhileCallsAtOnceAreBrokenToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, rules := range [][]Rule{
-			{AtOnce(1), SlidingLog(1, time.Minute)},
-			{SlidingLog(1, time.Minute), AtOnce(1)},
+			{InFlight(1), SlidingLog(1, time.Minute)},
+			{SlidingLog(1, time.Minute), InFlight(1)},
 		} {
 			api := &API{Rules: rules, Latency: time.Second}
 			go callAPI(t, api, 1)
@@ -216,7 +216,7 @@ func TestAPIPanicsOnMeaninglessRulesAndCosts(t *testing.T) {
 
 func TestManyCallersAtOnceGetExactlyTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{LeakyBucket(50, 100), SlidingLog(120, time.Second), AtOnce(40)}, Latency: time.Millisecond}
+		api := &API{Rules: []Rule{LeakyBucket(50, 100), SlidingLog(120, time.Second), InFlight(40)}, Latency: time.Millisecond}
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -247,7 +247,7 @@ func TestManyCallersAtOnceGetExactlyTheLimit(t *testing.T) {
 }
 
 func TestTheHandlerKeepsItsRulesOnARealPort(t *testing.T) {
-	api := &API{Rules: []Rule{SlidingLog(25, time.Hour), AtOnce(25)}}
+	api := &API{Rules: []Rule{SlidingLog(25, time.Hour), InFlight(25)}}
 	server := httptest.NewServer(api)
 	defer server.Close()
 	client := server.Client()
@@ -298,7 +298,7 @@ func TestACallWhoseCallerGaveUpIsNotAnAnswerOf200(t *testing.T) {
 
 func TestAPanicOfNextEndsTheCall(t *testing.T) {
 	api := &API{
-		Rules: []Rule{AtOnce(1)},
+		Rules: []Rule{InFlight(1)},
 		Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),
 	}
 	for range 2 { // the second must find the first one's place free

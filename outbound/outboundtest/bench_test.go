@@ -48,7 +48,7 @@ func BenchmarkHistorySortOfAMillion(b *testing.B) {
 }
 
 func BenchmarkAPIRoundTrip(b *testing.B) {
-	api := &API{Rules: []Rule{LeakyBucket(1e9, 1e9), FixedWindow(1e9, time.Second), AtOnce(1000)}}
+	api := &API{Rules: []Rule{LeakyBucket(1e9, 1e9), FixedWindow(1e9, time.Second), InFlight(1000)}}
 	req, err := http.NewRequest("GET", "http://api.example.com/items", nil)
 	if err != nil {
 		b.Fatal(err)
@@ -63,7 +63,7 @@ func BenchmarkAPIRoundTrip(b *testing.B) {
 }
 
 func BenchmarkAPIRoundTripOfAVendor(b *testing.B) {
-	api := GitHub(FirstCallWindow(1e12, time.Hour).Of("core", nil), AtOnce(100))
+	api := GitHub(FirstCallWindow(1e12, time.Hour).Of("core", nil), InFlight(100))
 	req, err := http.NewRequest("GET", "http://api.example.com/items", nil)
 	if err != nil {
 		b.Fatal(err)

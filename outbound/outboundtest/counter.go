@@ -87,7 +87,7 @@ type ruleSet struct {
 func newRuleSet(rules []Rule) *ruleSet {
 	set := &ruleSet{}
 	for i, r := range rules {
-		need(r.state != nil, "rule %d of an API is the zero Rule: make it with LeakyBucket, FixedWindow, FirstCallWindow, SlidingLog, CalendarWindow, AtOnce or Penalty", i)
+		need(r.state != nil, "rule %d of an API is the zero Rule: make it with LeakyBucket, FixedWindow, FirstCallWindow, SlidingLog, CalendarWindow, InFlight or Penalty", i)
 		set.rules = append(set.rules, r)
 		set.counters = append(set.counters, newCounter(r))
 	}

@@ -41,7 +41,7 @@ func TestByGivesEachKeyTheWholeLimitAndLetsOthersPass(t *testing.T) {
 
 func TestCallsAtOnceAreCountedByKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{AtOnce(2).By(byPath)}, Latency: time.Second}
+		api := &API{Rules: []Rule{InFlight(2).By(byPath)}, Latency: time.Second}
 		var wg sync.WaitGroup
 		for _, path := range []string{"/a", "/a", "/b", "/", "/", "/"} {
 			wg.Go(func() { tell(t, api, "GET", path, 0).want(t, 200) })

@@ -31,10 +31,10 @@ type Decision struct {
 type Count struct {
 	Unit       string        // "calls", or the name given to Rule.Of
 	Key        string        // the key of Rule.By; "" without
-	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of a CalendarWindow the length of this period; of AtOnce 0
+	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of a CalendarWindow the length of this period; of InFlight 0
 	Limit      float64       // units
 	Remaining  float64       // units that the rule would admit now, at least 0; a whole number if it is one within 1e-10 of the limit
-	Reset      time.Duration // after which Remaining would be Limit if nobody called; of AtOnce 0
+	Reset      time.Duration // after which Remaining would be Limit if nobody called; of InFlight 0
 	Cost, Used float64       // units that the call asked for, and those that it is charged if admitted; the same without Rule.Settle
 	Broken     bool          // whether this rule refused the call
 	RetryAfter time.Duration // after which this rule would admit the call; 0: not known, or not broken

@@ -24,7 +24,7 @@ func TestADecisionTellsTheStateOfEveryRule(t *testing.T) {
 				FirstCallWindow(10, time.Hour).Of("from first", byHeader).Settle(func(*http.Request) float64 { return 1 }),
 				SlidingLog(10, time.Hour).Of("logged", byHeader).By(byPath),
 				SlidingLog(10, time.Hour).By(func(*http.Request) string { return "" }),
-				AtOnce(3),
+				InFlight(3),
 				Penalty(2, time.Minute, time.Hour, nil),
 			},
 			Vendor: func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {

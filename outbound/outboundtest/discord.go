@@ -76,7 +76,7 @@ func answerDiscord(w http.ResponseWriter, r *http.Request, d *Decision, next htt
 	case unit("shared") != nil:
 		scope, message = "shared", "The resource is being rate limited."
 	}
-	bucket := d.first(func(c *Count) bool { return c.Unit != "global" && c.Unit != "shared" && !c.atOnce() })
+	bucket := d.first(func(c *Count) bool { return c.Unit != "global" && c.Unit != "shared" && !c.inFlight() })
 	if bucket != nil && !global {
 		name, _, _ := strings.Cut(bucket.Key, ":")
 		h.Set("X-RateLimit-Limit", whole(bucket.Limit))

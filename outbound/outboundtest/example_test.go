@@ -41,7 +41,7 @@ func ExampleAPI() {
 // An API on a real port, for clients that need one.
 func ExampleAPI_server() {
 	api := &outboundtest.API{
-		Rules: []outboundtest.Rule{outboundtest.AtOnce(100)},
+		Rules: []outboundtest.Rule{outboundtest.InFlight(100)},
 		Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 		}),

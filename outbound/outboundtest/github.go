@@ -19,7 +19,7 @@ const gitHubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-
 //   - secondary limits: 100 calls at once, and "points" in any minute, 900 of REST and
 //     2000 of GraphQL. A GET, HEAD or OPTIONS takes 1, any other call 5, and GraphQL 1.
 //
-// A rule of "points", AtOnce and Penalty are secondary limits. Every other rule is a
+// A rule of "points", InFlight and Penalty are secondary limits. Every other rule is a
 // primary limit, and its unit is the resource ("core" for "calls"). There are no limits
 // on content or processor time.
 //
@@ -46,14 +46,14 @@ func GitHub(rules ...Rule) *API {
 		FirstCallWindow(5000, time.Hour).Of("core", nil).By(pathIs("core", core)),
 		FirstCallWindow(30, time.Minute).Of("search", nil).By(pathIs("search", search)),
 		FirstCallWindow(5000, time.Hour).Of("graphql", nil).By(pathIs("graphql", graphQL)),
-		AtOnce(100),
+		InFlight(100),
 		SlidingLog(900, time.Minute).Of("points", points).By(pathIs("rest", rest)),
 		SlidingLog(2000, time.Minute).Of("points", nil).By(pathIs("graphql", graphQL)),
 	)
 }
 
 func answerGitHub(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-	secondary := func(c *Count) bool { return c.Unit == "points" || c.Unit == "refusals" || c.atOnce() }
+	secondary := func(c *Count) bool { return c.Unit == "points" || c.Unit == "refusals" || c.inFlight() }
 	resource := ""
 	if c := d.first(func(c *Count) bool { return !secondary(c) }); c != nil {
 		resource = c.Unit
@@ -76,7 +76,7 @@ func answerGitHub(w http.ResponseWriter, r *http.Request, d *Decision, next http
 		if wait == 0 {
 			wait = time.Minute
 		}
-		if no.atOnce() {
+		if no.inFlight() {
 			status = http.StatusTooManyRequests
 		}
 		setRetryAfter(w.Header(), wait)

@@ -46,7 +46,7 @@ func TestGitHubsSecondaryLimitsShowInTheBodyOnly(t *testing.T) {
 			"body: You have exceeded a secondary rate limit")
 		tell(t, api, "POST", "/graphql", 0).want(t, 200, "X-RateLimit-Limit: 5000", "X-RateLimit-Remaining: 4999", "X-RateLimit-Resource: graphql")
 
-		api = GitHub(FixedWindow(1000, time.Hour), AtOnce(3))
+		api = GitHub(FixedWindow(1000, time.Hour), InFlight(3))
 		api.Latency = time.Second
 		var wg sync.WaitGroup
 		for range 3 {

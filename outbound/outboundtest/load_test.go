@@ -92,7 +92,7 @@ func TestLoadTellsOfCallsThatAreGivenUp(t *testing.T) {
 			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
 		}
 		// Nobody knows when a call in progress ends.
-		busy := outbound.Must(outbound.NewBucket("api", outbound.AtOnce(1)))
+		busy := outbound.Must(outbound.NewBucket("api", outbound.InFlight(1)))
 		r = outboundtest.Load{Calls: 2, Callers: 2, Latency: time.Second}.Run(t.Context(), busy)
 		if len(r.Waits) != 1 || r.Failed != 1 || !errors.Is(r.Err, outbound.ErrThrottled) {
 			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)

@@ -31,7 +31,7 @@ func OpenAI(rules ...Rule) *API {
 func answerOpenAI(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
 	h := w.Header()
 	for _, c := range d.Counts {
-		if c.atOnce() || c.Unit == "quota" || c.Unit == "refusals" {
+		if c.inFlight() || c.Unit == "quota" || c.Unit == "refusals" {
 			continue
 		}
 		h.Set("X-RateLimit-Limit-"+requestsFor(c.Unit), whole(c.Limit))

@@ -51,7 +51,7 @@ func TestOpenAIsDayAndQuotaAreNamed(t *testing.T) {
 
 func TestOpenAINamesTheLimitThatIsBrokenLongest(t *testing.T) {
 	hour, minute := SlidingLog(1, time.Hour).Of("tokens", nil), SlidingLog(1, time.Minute)
-	for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, AtOnce(1)}} {
+	for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, InFlight(1)}} {
 		synctest.Test(t, func(t *testing.T) {
 			api := OpenAI(rules...)
 			tell(t, api, "POST", "/", 0).want(t, 200)

@@ -18,7 +18,7 @@ import (
 // second rule of a unit on: "calls" and "calls-2"; Rule.Of gives better names.
 // RateLimit-Policy has the quota q and the window w. RateLimit has what remains, r, and
 // the seconds t until all of the quota is there again. Windows and resets are rounded
-// up to seconds, all else is cut. A policy of AtOnce has the unit
+// up to seconds, all else is cut. A policy of InFlight has the unit
 // qu="concurrent-requests" and no time. A rule by key has a partition key pk, a hash of
 // the key. A refusal is 429 with a Retry-After, if the time is known, and a problem of
 // the type quota-exceeded that names the violated policies.
@@ -41,7 +41,7 @@ func answerRateLimitFields(w http.ResponseWriter, r *http.Request, d *Decision, 
 		}
 		quoted := quote(name)
 		policy, limit := quoted+";q="+integer(c.Limit), quoted+";r="+integer(c.Remaining)
-		if c.atOnce() {
+		if c.inFlight() {
 			policy += `;qu="concurrent-requests"`
 		} else {
 			policy += ";w=" + wholeSeconds(c.Window)

@@ -37,7 +37,7 @@ func TestRateLimitFieldsAreWellFormed(t *testing.T) {
 		api := RateLimitFields(
 			SlidingLog(5.5, time.Second),
 			LeakyBucket(40, 2),
-			AtOnce(3),
+			InFlight(3),
 			FixedWindow(1e18, time.Hour).Of("a \"b\" \\ ü\n", nil),
 			FixedWindow(2, time.Hour).Of("user", nil).By(func(*http.Request) string { return "Bearer secret" }),
 			FixedWindow(2, time.Hour).Of("nobody", nil).By(func(*http.Request) string { return "" }),
@@ -45,7 +45,7 @@ func TestRateLimitFieldsAreWellFormed(t *testing.T) {
 		tell(t, api, "GET", "/", 0).want(t, 200,
 			`RateLimit-Policy: "calls";q=5;w=1, "calls-2";q=40;w=20, "calls-3";q=3;qu="concurrent-requests", "a \"b\" \\ ???";q=999999999999999;w=3600, "user";q=2;w=3600;pk=:cGKxlkUNMXw=:`,
 			`RateLimit: "calls";r=4;t=1, "calls-2";r=39;t=1, "calls-3";r=2, "a \"b\" \\ ???";r=999999999999999;t=3600, "user";r=1;t=3600;pk=:cGKxlkUNMXw=:`)
-		api = RateLimitFields(AtOnce(1).By(func(*http.Request) string { return "" }))
+		api = RateLimitFields(InFlight(1).By(func(*http.Request) string { return "" }))
 		tell(t, api, "GET", "/", 0).want(t, 200, "RateLimit", "RateLimit-Policy")
 	})
 }

@@ -108,9 +108,9 @@ func sleepy(d time.Duration) http.Handler {
 func TestTheEndOfTheContextIsReportedAtOnceWithItsCause(t *testing.T) {
 	cause := errors.New("shutting down")
 	for name, api := range map[string]*API{
-		"latency":              {Rules: []Rule{AtOnce(1)}, Latency: time.Minute},
-		"handler":              {Rules: []Rule{AtOnce(1)}, Next: sleepy(time.Minute)},
-		"handler that notices": {Rules: []Rule{AtOnce(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
+		"latency":              {Rules: []Rule{InFlight(1)}, Latency: time.Minute},
+		"handler":              {Rules: []Rule{InFlight(1)}, Next: sleepy(time.Minute)},
+		"handler that notices": {Rules: []Rule{InFlight(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestAClientTimeoutEndsTheCall(t *testing.T) {
 
 func TestAHandlerStaysInProgressAfterItsCallerGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{AtOnce(1)}, Next: sleepy(time.Minute)}
+		api := &API{Rules: []Rule{InFlight(1)}, Next: sleepy(time.Minute)}
 		client := &http.Client{Transport: api, Timeout: time.Second}
 		if _, err := client.Get("http://api.example.com/"); err == nil {
 			t.Error("no timeout")

@@ -17,7 +17,7 @@ const longest = 100 * 365 * 24 * time.Hour
 const sharp = 1e-10
 
 // Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow,
-// SlidingLog, CalendarWindow, AtOnce and Penalty make them; they panic if a number means
+// SlidingLog, CalendarWindow, InFlight and Penalty make them; they panic if a number means
 // nothing. A Rule is a description without state: the same one may serve several APIs, each
 // with a count of its own.
 //
@@ -29,7 +29,7 @@ type Rule struct {
 	name   string // follows the number: "in any 1s"
 	limit  float64
 	unit   string
-	window time.Duration               // in which the whole limit comes back; 0: AtOnce and CalendarWindow
+	window time.Duration               // in which the whole limit comes back; 0: InFlight and CalendarWindow
 	cost   func(*http.Request) float64 // nil: 1
 	used   func(*http.Request) float64 // nil: as cost
 	key    func(*http.Request) string  // nil: one count for all
@@ -83,14 +83,14 @@ func SlidingLog(n float64, window time.Duration) Rule {
 	})
 }
 
-// AtOnce admits a call while fewer than n are in progress. Costs do not matter. A call is
+// InFlight admits a call while fewer than n are in progress. Costs do not matter. A call is
 // in progress from its arrival until its answer is complete, so the rule has an effect
 // only with a Latency or with a Next that takes its time. A refusal by this rule carries
-// no Retry-After, because nobody knows when a call will end. AtOnce panics if n is below
+// no Retry-After, because nobody knows when a call will end. InFlight panics if n is below
 // 1.
-func AtOnce(n int) Rule {
+func InFlight(n int) Rule {
 	need(n >= 1, "%d calls at once: must be at least 1", n)
-	return newRule(float64(n), 0, "in progress", func() state { return atOnce(n) })
+	return newRule(float64(n), 0, "in progress", func() state { return inFlight(n) })
 }
 
 // Of returns the rule for another unit than calls: cost returns how many units a request
@@ -99,7 +99,7 @@ func AtOnce(n int) Rule {
 // and once more if SetRules replaces the rules meanwhile. It panics if the cost is
 // negative, infinite or NaN. cost must leave the request as it is and its body unread. A
 // request that costs 0 passes the rule. The API refuses a request that costs more than
-// the rule ever admits, without a Retry-After. Of panics if it gets a cost for AtOnce or
+// the rule ever admits, without a Retry-After. Of panics if it gets a cost for InFlight or
 // Penalty, which count calls.
 func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
 	kind := r.countsCalls()
@@ -111,7 +111,7 @@ func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
 // Settle returns the rule for calls that turn out to use less or more than they asked
 // for. It admits a call if the cost of Of fits, and then counts the units that used
 // returns, as if the call ended at once. The demands on the cost of Of hold for used as
-// well. A nil used counts the cost. Settle panics for AtOnce and Penalty.
+// well. A nil used counts the cost. Settle panics for InFlight and Penalty.
 func (r Rule) Settle(used func(*http.Request) float64) Rule {
 	kind := r.countsCalls()
 	need(used == nil || kind == "", "%s counts calls, which cannot be settled", kind)
@@ -145,8 +145,8 @@ func newRule(limit float64, window time.Duration, name string, state func() stat
 func (r Rule) countsCalls() string {
 	if r.state != nil {
 		switch r.state().(type) {
-		case atOnce:
-			return "AtOnce"
+		case inFlight:
+			return "InFlight"
 		case *penalty:
 			return "Penalty"
 		}

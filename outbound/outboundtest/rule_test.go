@@ -343,9 +343,9 @@ func TestRulesSayWhatTheyLimit(t *testing.T) {
 		"5 calls in 5s from the first call on":                FirstCallWindow(5, 5*time.Second),
 		"9 calls in each hour of UTC":                         CalendarWindow(9, Hour, time.UTC),
 		"9.5 EUR in each month of Europe/Berlin":              CalendarWindow(9.5, Month, zone(t, "Europe/Berlin")).Of("EUR", nil),
-		"2 locks in progress":                                 AtOnce(2).Of("locks", nil),
+		"2 locks in progress":                                 InFlight(2).Of("locks", nil),
 		"3 refusals in any 1s, and none for 1m0s after those": Penalty(3, time.Second, time.Minute, nil),
-		"3 calls in progress":                                 AtOnce(3),
+		"3 calls in progress":                                 InFlight(3),
 		"no rule":                                             {},
 	} {
 		if got := rule.String(); got != want {
@@ -376,10 +376,10 @@ func TestRulesPanicOnMeaninglessNumbers(t *testing.T) {
 	}
 	wantPanic(t, "within 100 years", func() { LeakyBucket(1, 1e-10) })
 	wantPanic(t, "within 100 years", func() { LeakyBucket(math.MaxFloat64, math.SmallestNonzeroFloat64) })
-	wantPanic(t, "0 calls at once", func() { AtOnce(0) })
-	wantPanic(t, "-1 calls at once", func() { AtOnce(-1) })
-	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Of("tokens", byHeader) })
-	wantPanic(t, "AtOnce counts calls", func() { AtOnce(1).Settle(byHeader) })
+	wantPanic(t, "0 calls at once", func() { InFlight(0) })
+	wantPanic(t, "-1 calls at once", func() { InFlight(-1) })
+	wantPanic(t, "InFlight counts calls", func() { InFlight(1).Of("tokens", byHeader) })
+	wantPanic(t, "InFlight counts calls", func() { InFlight(1).Settle(byHeader) })
 	wantPanic(t, "Penalty counts calls", func() { Penalty(1, 1, 1, nil).Of("tokens", byHeader) })
 	wantPanic(t, "Penalty counts calls", func() { Penalty(1, 1, 1, nil).Settle(byHeader) })
 	wantPanic(t, "after 0 offences", func() { Penalty(0, 1, 1, nil) })

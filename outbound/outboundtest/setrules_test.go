@@ -53,7 +53,7 @@ func TestSetRulesKeepsWhatWasCounted(t *testing.T) {
 		{"another window starts empty", SlidingLog(10, time.Minute), SlidingLog(10, time.Hour), s, 10, 0, 0},
 		{"another unit starts empty", unit(LeakyBucket(10, 1)), LeakyBucket(10, 1), 0, 10, 0, 0},
 		{"the same unit does not", unit(LeakyBucket(10, 1)), unit(LeakyBucket(10, 1)), 0, 5, 0, 0},
-		{"calls in progress", AtOnce(1), AtOnce(2), 0, 1000, 0, 1000},
+		{"calls in progress", InFlight(1), InFlight(2), 0, 1000, 0, 1000},
 		{"a penalty", Penalty(1, s, time.Minute, nil), Penalty(5, s, time.Minute, nil), 0, 1000, 0, 1000},
 	}
 	for _, test := range tests {
@@ -95,7 +95,7 @@ func TestSetRulesKeepsKeysAndCallsInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		rules := func(n int) []Rule {
-			return []Rule{AtOnce(n).By(path), FixedWindow(float64(10*n), time.Hour).By(path)}
+			return []Rule{InFlight(n).By(path), FixedWindow(float64(10*n), time.Hour).By(path)}
 		}
 		api := &API{Rules: rules(1), Latency: time.Second}
 		var wg sync.WaitGroup

@@ -27,7 +27,7 @@ func ShopifyREST(rules ...Rule) *API {
 
 func answerShopifyREST(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
 	h := w.Header()
-	if c := d.first(func(c *Count) bool { return !c.atOnce() }); c != nil {
+	if c := d.first(func(c *Count) bool { return !c.inFlight() }); c != nil {
 		h.Set("X-Shopify-Shop-Api-Call-Limit", whole(whollyUsed(c))+"/"+whole(c.Limit))
 	}
 	if !d.Refused {
@@ -39,7 +39,7 @@ func answerShopifyREST(w http.ResponseWriter, r *http.Request, d *Decision, next
 		h.Set("Retry-After", strconv.FormatFloat(wait.Seconds(), 'f', 1, 64))
 	}
 	rate := ""
-	if c := d.broken(); c != nil && !c.atOnce() {
+	if c := d.broken(); c != nil && !c.inFlight() {
 		rate = fmt.Sprintf(" %g calls per second", restoreRate(c))
 	}
 	writeJSON(w, http.StatusTooManyRequests, object{"errors": "Exceeded" + rate + " for api client. Reduce request rates to resume uninterrupted service."})
@@ -66,7 +66,7 @@ func ShopifyGraphQL(rules ...Rule) *API {
 
 func answerShopifyGraphQL(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
 	body := make(object)
-	if c := d.first(func(c *Count) bool { return !c.atOnce() }); c != nil {
+	if c := d.first(func(c *Count) bool { return !c.inFlight() }); c != nil {
 		cost := object{
 			"requestedQueryCost": c.Cost,
 			"actualQueryCost":    c.Used,

@@ -195,23 +195,23 @@ func (s *slidingLog) forget(now int64) {
 	}
 }
 
-type atOnce int
+type inFlight int
 
-func (n atOnce) wait(_ int64, inProgress int, _ float64) time.Duration {
+func (n inFlight) wait(_ int64, inProgress int, _ float64) time.Duration {
 	if inProgress >= int(n) {
 		return unknown
 	}
 	return 0
 }
 
-func (n atOnce) take(int64, float64) {}
+func (n inFlight) take(int64, float64) {}
 
-func (n atOnce) count(_ int64, inProgress int) (float64, time.Duration) {
+func (n inFlight) count(_ int64, inProgress int) (float64, time.Duration) {
 	return float64(inProgress), 0
 }
 
 // The count of calls in progress is beside the state, so there is nothing to take over.
-func (n atOnce) adopt(old state, _ int64) bool {
-	_, ok := old.(atOnce)
+func (n inFlight) adopt(old state, _ int64) bool {
+	_, ok := old.(inFlight)
 	return ok
 }

@@ -13,11 +13,11 @@ import (
 //
 // No header tells of a limit while the calls keep it. A refusal is 429 without a
 // Retry-After, and Stripe-Rate-Limited-Reason tells of the first broken rule: global-rate or
-// global-concurrency (AtOnce), endpoint-rate or endpoint-concurrency for a rule by key,
+// global-concurrency (InFlight), endpoint-rate or endpoint-concurrency for a rule by key,
 // and resource-specific for one of the unit "resource". A rule of "lock" stands for an
 // object that another call has locked, as in
 //
-//	AtOnce(1).Of("lock", nil).By(object)
+//	InFlight(1).Of("lock", nil).By(object)
 //
 // and is no limit of the account: its refusal has the code lock_timeout,
 // Stripe-Should-Retry and no reason.
@@ -47,7 +47,7 @@ func answerStripe(w http.ResponseWriter, r *http.Request, d *Decision, next http
 	switch {
 	case no.Unit == "resource":
 		reason = "resource-specific"
-	case no.atOnce():
+	case no.inFlight():
 		reason += "-concurrency"
 	default:
 		reason += "-rate"

@@ -15,8 +15,8 @@ func TestStripeTellsNothingButAReason(t *testing.T) {
 	for reason, rule := range map[string]Rule{
 		"global-rate":          SlidingLog(1, time.Second),
 		"endpoint-rate":        SlidingLog(1, time.Second).By(path),
-		"global-concurrency":   AtOnce(1),
-		"endpoint-concurrency": AtOnce(1).By(path),
+		"global-concurrency":   InFlight(1),
+		"endpoint-concurrency": InFlight(1).By(path),
 		"resource-specific":    SlidingLog(1, time.Second).Of("resource", nil).By(path),
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestStripeTellsNothingButAReason(t *testing.T) {
 func TestStripesLocksAreNoLimitOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := func(r *http.Request) string { return r.URL.Path }
-		api := Stripe(AtOnce(1).Of("lock", nil).By(object))
+		api := Stripe(InFlight(1).Of("lock", nil).By(object))
 		api.Latency = time.Second
 		var wg sync.WaitGroup
 		for _, path := range []string{"/v1/customers/a", "/v1/customers/b"} {

@@ -66,8 +66,8 @@ func upTo(d, unit time.Duration) time.Duration {
 	return d
 }
 
-// atOnceCount reports whether a count is one of calls in progress.
-func (c *Count) atOnce() bool { return c.Window == 0 }
+// inFlightCount reports whether a count is one of calls in progress.
+func (c *Count) inFlight() bool { return c.Window == 0 }
 
 // pathIs returns a key that is name for the paths that match, and "" for others.
 func pathIs(name string, match func(path string) bool) func(*http.Request) string {

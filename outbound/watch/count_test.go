@@ -18,7 +18,7 @@ func TestACallThatOnCallBreaksIsGivenBack(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("own") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			var b Board
-			slots := bucket(t, outbound.AtOnce(1), outbound.Limit{Capacity: 1, LeakRate: 0.001})
+			slots := bucket(t, outbound.InFlight(1), outbound.Limit{Capacity: 1, LeakRate: 0.001})
 			l := b.Add("api", slots)
 			stop := b.OnCall(func(context.Context, Call) { end() })
 			done := make(chan any)

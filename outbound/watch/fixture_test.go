@@ -133,7 +133,7 @@ func office(now time.Time) Snapshot {
 				Limits: []Limit{
 					{Name: "requests", Level: 3.08, Capacity: 60, LeakRate: 8, EmptyIn: 385 * time.Millisecond},
 					{Name: "tokens", Unit: 1, Level: 8_205, Capacity: 8_000, LeakRate: 1_366, Binding: true, EmptyIn: 6 * time.Second},
-					{Name: "in progress", Level: 5, Capacity: 24, AtOnce: true},
+					{Name: "in progress", Level: 5, Capacity: 24, InFlight: true},
 				},
 				Minute: minuteOf(5_400*time.Millisecond, 6_400*time.Millisecond, wave(1, 5)),
 				Calls:  Calls{Admitted: 6_115, Units: [outbound.Units]float64{6_115, 2_791_300}, WaitTime: 9 * time.Hour},

@@ -294,7 +294,7 @@ func TestLookingLeavesTheHeapAsItWas(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.Add("queue", queue.New(bucket(t, outbound.PerSecond(1), outbound.AtOnce(5)), queue.Config{}))
+	b.Add("queue", queue.New(bucket(t, outbound.PerSecond(1), outbound.InFlight(5)), queue.Config{}))
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -92,7 +92,7 @@ type Limit struct {
 	NextIn   time.Duration
 	EmptyIn  time.Duration
 	Binding  bool // it makes the call of Explain wait longest
-	AtOnce   bool // the level is of calls in progress
+	InFlight bool // the level is of calls in progress
 	// Of a limit that lets Of units go in each Window of at most a minute: how many of them this process has let
 	// go in the last one, about. Of is 0 with other limits, and then Level is what to show.
 	Used, Of float64

@@ -156,7 +156,7 @@ func limitOf(e *outbound.Explanation, i int, m *meter, counted bool) Limit {
 		NextIn: is.NextIn, EmptyIn: is.EmptyIn, Binding: e.Limit != "" && e.Limit == is.Label}
 	plain := is.Limit
 	plain.Name, plain.Unit = "", 0
-	l.AtOnce = plain == outbound.AtOnce(int(plain.Capacity))
+	l.InFlight = plain == outbound.InFlight(int(plain.Capacity))
 	if n, window := is.Limit.Each(); counted && window > 0 && window <= time.Minute && is.Limit.Capacity == 1 {
 		l.Of, l.Window, l.Used = n, window, min(n, m.minute.used(now(), window, is.Limit.Unit))
 	}

@@ -95,11 +95,11 @@ func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
 	})
 }
 
-// An AtOnce tells no times: the desk keeps its limits.
+// An InFlight tells no times: the desk keeps its limits.
 func TestTheDeskFollowsNoAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(own(t, perSecond...), Config{})
-		if err := l.bucket.SetLimits(bg, outbound.AtOnce(1)); err != nil {
+		if err := l.bucket.SetLimits(bg, outbound.InFlight(1)); err != nil {
 			t.Fatal(err)
 		}
 		admitted(t, l, "", one)

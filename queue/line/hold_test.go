@@ -208,11 +208,11 @@ func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
 
 // New limits count at the desk and at the gate.
 func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.AtOnce(5)}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(5)}, func(t *testing.T, line func() *Line) {
 		l := line()
 		limits := []outbound.Limit{{Capacity: 1, LeakRate: 4}}
 		if !l.bucket.Shared() { // of a shared bucket it is each worker's own
-			limits = append(limits, outbound.AtOnce(3).Of(0, "slots"))
+			limits = append(limits, outbound.InFlight(3).Of(0, "slots"))
 		}
 		if err := l.SetLimits(bg, limits...); err != nil {
 			t.Fatal(err)
@@ -222,7 +222,7 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 			if err != nil || states[0].Limit.LeakRate != 4 {
 				t.Errorf("the %s has %+v, %v", name, states, err)
 			}
-			if atOnce := len(states) > 1; atOnce != (name == "gate") {
+			if inFlight := len(states) > 1; inFlight != (name == "gate") {
 				t.Errorf("the %s has %d limits", name, len(states))
 			}
 		}
@@ -230,8 +230,8 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 		if in := time.Until(places[8].At); !near(in, time.Second) {
 			t.Errorf("the ninth place is in %v", in)
 		}
-		if err := l.SetLimits(bg, outbound.AtOnce(3)); !errors.Is(err, outbound.ErrInvalidLimit) {
-			t.Errorf("only an AtOnce: %v", err)
+		if err := l.SetLimits(bg, outbound.InFlight(3)); !errors.Is(err, outbound.ErrInvalidLimit) {
+			t.Errorf("only an InFlight: %v", err)
 		}
 		if states, err := l.bucket.States(bg); err != nil || states[0].Limit.LeakRate != 4 {
 			t.Errorf("then the gate has %+v, %v", states, err)

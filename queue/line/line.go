@@ -84,7 +84,7 @@ const mostConfig = 10 * 365 * 24 * time.Hour
 // jobs: they have one desk. Give them one MaxWait: a line ends a hold of the desk that is longer than its own
 // MaxWait explains, and then all tickets are void. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrNil] or [outbound.ErrInvalidLimit]; so does it where b has no limit but an
-// [outbound.AtOnce], which tells no times.
+// [outbound.InFlight], which tells no times.
 func New(b *outbound.Bucket, c Config) *Line {
 	l := &Line{bucket: b, desk: b.Beside("line"), made: time.Now()}
 	l.config, l.err = c.withDefaults()
@@ -250,14 +250,14 @@ func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	return l.desk.Book(ctx, new(outbound.Booking)) // it only listens, and follows
 }
 
-// tellsTimes reports whether a limit is no AtOnce.
+// tellsTimes reports whether a limit is no InFlight.
 func tellsTimes(l outbound.Limit) bool {
-	like := outbound.AtOnce(1)
+	like := outbound.InFlight(1)
 	like.Capacity, like.LeakRate, like.Unit, like.Name = l.Capacity, l.LeakRate, l.Unit, l.Name
 	return l != like
 }
 
-var errNoTimes = fmt.Errorf("line: a bucket that has no limit but AtOnce tells no times: %w", outbound.ErrInvalidLimit)
+var errNoTimes = fmt.Errorf("line: a bucket that has no limit but InFlight tells no times: %w", outbound.ErrInvalidLimit)
 
 // Resume ends a hold and a slow-down of the bucket, as its own Resume does, and the hold of the
 // desk. All tickets are void then, and jobs that were put back book anew when they come.

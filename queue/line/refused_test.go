@@ -95,7 +95,7 @@ func TestAShutdownSendsJobsBack(t *testing.T) {
 }
 
 func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
-	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.AtOnce(1)}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(1)}, func(t *testing.T, line func() *Line) {
 		l := line()
 		p, err := l.Acquire(bg, one)
 		if err != nil {
@@ -154,7 +154,7 @@ func TestALeadIsNoLongerThanTheWait(t *testing.T) {
 
 func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
 	for name, l := range map[string]*Line{
-		"nil": nil, "no bucket": New(nil, Config{}), "only AtOnce": New(own(t, outbound.AtOnce(1)), Config{}),
+		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
 		"Poll": New(own(t, perSecond...), Config{Poll: -1}), "Lead": New(own(t, perSecond...), Config{Lead: -1}), "Early": New(own(t, perSecond...), Config{Early: math.MaxInt64}),
 		"Ahead": New(own(t, perSecond...), Config{Ahead: math.MinInt64}), "Queue": New(own(t, perSecond...), Config{Queue: queue.Config{MaxLen: -1}}),
 	} {

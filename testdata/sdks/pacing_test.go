@@ -153,14 +153,14 @@ func TestAnAPIsRetryInfoHoldsAllCallersOfTheBucket(t *testing.T) {
 func TestOtherEndsHoldNobody(t *testing.T) {
 	for name, call := range calls {
 		for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.NotFound} {
-			b := bucket(t, outbound.PerSecond(1e6), outbound.AtOnce(1))
+			b := bucket(t, outbound.PerSecond(1e6), outbound.InFlight(1))
 			c := dialed(t, &health{end: status.Error(code, "no")}, b)
 			require.Equal(t, code, status.Code(call(t.Context(), c)), name)
 			idle(t, b)
 		}
 	}
 	// gRPC itself returns ResourceExhausted for a message that is too large.
-	b := bucket(t, outbound.PerSecond(1e6), outbound.AtOnce(1))
+	b := bucket(t, outbound.PerSecond(1e6), outbound.InFlight(1))
 	_, err := dialed(t, &health{size: 5 << 20}, b).List(t.Context(), &grpc_health_v1.HealthListRequest{})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	idle(t, b)
@@ -176,7 +176,7 @@ func idle(t *testing.T, b *outbound.Bucket) {
 }
 
 func TestAStreamIsInProgressUntilItEnds(t *testing.T) {
-	b := bucket(t, outbound.AtOnce(1))
+	b := bucket(t, outbound.InFlight(1))
 	c := dialed(t, &health{}, b)
 	s, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestAStreamIsInProgressUntilItEnds(t *testing.T) {
 }
 
 func TestTheEndOfItsContextEndsAStream(t *testing.T) {
-	q := queue.New(bucket(t, outbound.AtOnce(1)), queue.Config{})
+	q := queue.New(bucket(t, outbound.InFlight(1)), queue.Config{})
 	c := dialed(t, &health{}, q)
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := c.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -204,7 +204,7 @@ func TestTheEndOfItsContextEndsAStream(t *testing.T) {
 
 func TestTheEndOfAContextInAQueueIsItsStatus(t *testing.T) {
 	for name, call := range calls {
-		q := queue.New(bucket(t, outbound.AtOnce(1)), queue.Config{})
+		q := queue.New(bucket(t, outbound.InFlight(1)), queue.Config{})
 		c := dialed(t, &health{}, q)
 		_, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{}) // never read
 		require.NoError(t, err)

@@ -124,7 +124,7 @@ func (r *reader) policies(v string, from int) {
 		p.least(&p.Limit, float64(it.q.n))
 		p.Window = max(p.Window, window)
 		if p.Unit = clean(unit); unit == "concurrent-requests" {
-			p.Kind = AtOnce
+			p.Kind = InFlight
 		}
 	}
 }

@@ -48,8 +48,8 @@ const (
 	// Bucket: units come back all the time. The reset is when all will be there; some are
 	// there long before.
 	Bucket
-	// AtOnce: so many calls in progress.
-	AtOnce
+	// InFlight: so many calls in progress.
+	InFlight
 	// PerSecond: Limit is a rate, in units per second. The API counts nothing down.
 	PerSecond
 )
@@ -107,7 +107,7 @@ func (p *Policy) Wait() time.Duration {
 
 // exhausted reports whether nothing remains for further calls.
 func (p *Policy) exhausted() bool {
-	return p.Remaining == 0 && p.Kind != AtOnce && p.Kind != PerSecond
+	return p.Remaining == 0 && p.Kind != InFlight && p.Kind != PerSecond
 }
 
 // normalize brings the policy into the shape that its fields promise. It reports whether the
@@ -315,7 +315,7 @@ func (s *Signal) computeWait(penalty time.Duration) {
 			only = p.Wait()
 			counted++
 		}
-		busy = busy || p.Kind == AtOnce && p.Remaining == 0
+		busy = busy || p.Kind == InFlight && p.Remaining == 0
 	}
 	if busy && longest == 0 && s.Throttled && s.Reason == Rate {
 		s.Reason = Concurrency

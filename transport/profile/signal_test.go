@@ -61,13 +61,13 @@ func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
 		p.Limit, p.Remaining, p.Reset = limit, remaining, reset
 		return p
 	}
-	atOnce, rate := policy("at once", 5, 0, time.Hour), policy("rate", 0.5, None, None)
-	atOnce.Kind, rate.Kind = AtOnce, PerSecond
+	inFlight, rate := policy("at once", 5, 0, time.Hour), policy("rate", 0.5, None, None)
+	inFlight.Kind, rate.Kind = InFlight, PerSecond
 	inOrder := []Policy{ // the one that binds more comes first
 		policy("empty, long", 100, 0, time.Hour),
 		policy("empty, short", 100, 0, time.Minute),
 		policy("empty, unknown", None, 0, None),
-		atOnce,
+		inFlight,
 		policy("half", 10, 5, time.Minute),
 		policy("half, sooner", 10, 5, time.Second),
 		policy("most", 10, 9, None),

@@ -16,7 +16,7 @@ var aws = &Profile{
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(r *Response, s *Signal) {
-		code, atOnce := r.Get("X-Amzn-Errortype"), false
+		code, inFlight := r.Get("X-Amzn-Errortype"), false
 		r.each(func(path []byte, value func() string) {
 			switch string(path) {
 			case "__type", "code", "Code", "Error/Code":
@@ -24,7 +24,7 @@ var aws = &Profile{
 					code = value()
 				}
 			case "Reason": // Lambda has it
-				atOnce = contains(value(), "concurrent")
+				inFlight = contains(value(), "concurrent")
 			}
 		}, "__type", "code", "Code", "Error", "Reason")
 		if code == "" {
@@ -46,7 +46,7 @@ var aws = &Profile{
 		if s.Throttled {
 			s.Detail = code
 		}
-		if atOnce && s.Reason == Rate {
+		if inFlight && s.Reason == Rate {
 			s.Reason = Concurrency
 		}
 	},

@@ -14,7 +14,7 @@
 //
 //   - A [*outbound.ThrottledError] of the limiter: nothing went out. The client tries again
 //     after its RetryAfter. If that is 0, because nobody knows when a place among the calls
-//     at once ([outbound.AtOnce]) will be free, it tries after 10 ms, then 20 ms and so on, up
+//     at once ([outbound.InFlight]) will be free, it tries after 10 ms, then 20 ms and so on, up
 //     to 1 s.
 //   - What the transport's Profile reads as a refusal because of limits: 429, 503 and 529 with
 //     a Retry-After that is not over, and the refusals that only this vendor has. The

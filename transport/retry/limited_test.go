@@ -167,7 +167,7 @@ func TestPausesWithoutAKnownEndBeginAnewWhenAnAttemptHasGone(t *testing.T) {
 
 func TestABusySlotIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.AtOnce(1))
+		b := bucket(t, outbound.InFlight(1))
 		permit, err := b.Acquire(t.Context(), outbound.Cost{1})
 		require.NoError(t, err)
 		time.AfterFunc(time.Second, permit.Done)

@@ -33,7 +33,7 @@ func TestAGzippedBodyThatStallsHoldsNothingUp(t *testing.T) {
 	defer api.Close()
 	defer close(end)
 	base := api.Client().Transport.(*http.Transport)
-	b := bucket(t, outbound.PerSecond(1000), outbound.AtOnce(1))
+	b := bucket(t, outbound.PerSecond(1000), outbound.InFlight(1))
 	client := NewClient(&transport.Transport{Base: base, Limiter: b})
 	client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, time.Millisecond
 

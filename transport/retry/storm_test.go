@@ -202,7 +202,7 @@ func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
 
 func TestAWorkerThatIsCancelledInAStormLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the bubble fails if a goroutine is left
-		b := bucket(t, outbound.AtOnce(2), outbound.PerSecond(10))
+		b := bucket(t, outbound.InFlight(2), outbound.PerSecond(10))
 		q := queue.New(b, queue.Config{})
 		w := &weather{
 			api:    &outboundtest.API{Latency: 300 * time.Millisecond},

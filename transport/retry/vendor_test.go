@@ -37,7 +37,7 @@ func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
 		"ShopifyREST":     {outboundtest.ShopifyREST(full), profile.Shopify, half},
 		"Discord":         {outboundtest.Discord(high.Of("global", nil)), profile.Discord, low.Of("global", nil)},
 		"RateLimitFields": {outboundtest.RateLimitFields(high), nil, low},
-		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.AtOnce(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.AtOnce(1)},
+		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.InFlight(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.InFlight(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestCreditThatIsUsedUpIsNotTriedAgain(t *testing.T) {
 func TestALockDelaysOnlyItsOwnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := func(req *http.Request) string { return req.URL.Path }
-		api := outboundtest.Stripe(outboundtest.AtOnce(1).Of("lock", nil).By(object))
+		api := outboundtest.Stripe(outboundtest.InFlight(1).Of("lock", nil).By(object))
 		api.Latency = 300 * time.Millisecond
 		b := bucket(t, outbound.PerSecond(100))
 		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{}), Profile: profile.Stripe})}}

@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// inProgress returns how many calls a bucket with one AtOnce believes to run.
+// inProgress returns how many calls a bucket with one InFlight believes to run.
 func inProgress(t *testing.T, b *Bucket) float64 {
 	t.Helper()
 	all, err := b.States(ctx)
@@ -21,17 +21,17 @@ func inProgress(t *testing.T, b *Bucket) float64 {
 		t.Fatal(err)
 	}
 	for _, s := range all {
-		if s.Limit.atOnce {
+		if s.Limit.inFlight {
 			return s.Level
 		}
 	}
-	t.Fatal("the bucket has no AtOnce")
+	t.Fatal("the bucket has no InFlight")
 	return 0
 }
 
 func TestAtOnceIsTakenWithTheOtherLimitsOrNotAtAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("both", AtOnce(2).Of(0, "parallel"), Limit{Capacity: 3, LeakRate: 1}))
+		b := Must(NewBucket("both", InFlight(2).Of(0, "parallel"), Limit{Capacity: 3, LeakRate: 1}))
 		first, err := b.Acquire(ctx, Cost{1})
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestAtOnceIsTakenWithTheOtherLimitsOrNotAtAll(t *testing.T) {
 
 func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("api", AtOnce(3).Of(0, "sockets")))
+		b := Must(NewBucket("api", InFlight(3).Of(0, "sockets")))
 		var calls [3]Permit
 		begin := time.Now()
 		for i, at := range []time.Duration{0, 4 * time.Second, 10 * time.Second} {
@@ -93,7 +93,7 @@ func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 		check(3, 5*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 5s`)
 		calls[2].Done()
 		calls[0].Done()
-		if err := b.SetLimits(ctx, AtOnce(1)); err != nil {
+		if err := b.SetLimits(ctx, InFlight(1)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -103,7 +103,7 @@ func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 }
 
 func TestACollectedCallIsNotTheOldest(t *testing.T) {
-	b := Must(NewBucket("api", AtOnce(2)))
+	b := Must(NewBucket("api", InFlight(2)))
 	forget(t, b)
 	since := time.Now()
 	kept, err := b.Acquire(ctx, Cost{1})
@@ -125,7 +125,7 @@ func TestACollectedCallIsNotTheOldest(t *testing.T) {
 }
 
 func TestDoneTwiceGivesOneSlotBack(t *testing.T) {
-	b := Must(NewBucket("twice", AtOnce(3)))
+	b := Must(NewBucket("twice", InFlight(3)))
 	p, err := b.Acquire(ctx, Cost{})
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func forget(t *testing.T, b *Bucket) {
 }
 
 func TestForgottenPermitGivesItsSlotBackOnceCollected(t *testing.T) {
-	b := Must(NewBucket("forgotten", AtOnce(1)))
+	b := Must(NewBucket("forgotten", InFlight(1)))
 	forget(t, b)
 	eventually(t, "a slot", func() bool {
 		p, err := b.Acquire(ctx, Cost{1})
@@ -186,13 +186,13 @@ func TestForgottenPermitGivesItsSlotBackOnceCollected(t *testing.T) {
 }
 
 func TestBucketWithAForgottenPermitBecomesIdle(t *testing.T) {
-	b := Must(NewBucket("idle", AtOnce(1)))
+	b := Must(NewBucket("idle", InFlight(1)))
 	forget(t, b)
 	eventually(t, "idle", b.Idle)
 }
 
 func TestEndedPermitIsNotGivenBackOnceMoreWhenCollected(t *testing.T) {
-	b := Must(NewBucket("ended", AtOnce(2)))
+	b := Must(NewBucket("ended", InFlight(2)))
 	kept, err := b.Acquire(ctx, Cost{1})
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestEndedPermitIsNotGivenBackOnceMoreWhenCollected(t *testing.T) {
 }
 
 func TestSlotComesBackHoweverAJobEnds(t *testing.T) {
-	b := Must(NewBucket("jobs", AtOnce(1)))
+	b := Must(NewBucket("jobs", InFlight(1)))
 	job := map[string]func(context.Context) error{
 		"return": func(context.Context) error { return nil },
 		"error":  func(context.Context) error { return errors.New("no") },
@@ -246,7 +246,7 @@ func TestSlotComesBackHoweverAJobEnds(t *testing.T) {
 }
 
 func TestSetLimitsChangesCallsAtOnceWhileCallsRun(t *testing.T) {
-	b := Must(NewBucket("set", AtOnce(1), Limit{Capacity: 1e6, LeakRate: 1e6}))
+	b := Must(NewBucket("set", InFlight(1), Limit{Capacity: 1e6, LeakRate: 1e6}))
 	var running sync.WaitGroup
 	for range 4 {
 		running.Go(func() {
@@ -265,7 +265,7 @@ func TestSetLimitsChangesCallsAtOnceWhileCallsRun(t *testing.T) {
 		for range 500 {
 			limits := []Limit{{Capacity: 1e6, LeakRate: 1e6}}
 			if n := rand.IntN(4); n > 0 {
-				limits = append(limits, AtOnce(n))
+				limits = append(limits, InFlight(n))
 			}
 			if err := b.SetLimits(ctx, limits...); err != nil {
 				t.Error(err)
@@ -276,7 +276,7 @@ func TestSetLimitsChangesCallsAtOnceWhileCallsRun(t *testing.T) {
 		}
 	})
 	running.Wait()
-	if err := b.SetLimits(ctx, AtOnce(2), Limit{Capacity: 1e6, LeakRate: 1e6}); err != nil {
+	if err := b.SetLimits(ctx, InFlight(2), Limit{Capacity: 1e6, LeakRate: 1e6}); err != nil {
 		t.Fatal(err)
 	}
 	if n := inProgress(t, b); n != 0 {
@@ -285,7 +285,7 @@ func TestSetLimitsChangesCallsAtOnceWhileCallsRun(t *testing.T) {
 }
 
 func TestLoweredCallsAtOnceLetRunningCallsEnd(t *testing.T) {
-	b := Must(NewBucket("lower", AtOnce(3)))
+	b := Must(NewBucket("lower", InFlight(3)))
 	var permits [3]Permit
 	for i := range permits {
 		p, err := b.Acquire(ctx, Cost{1})
@@ -294,7 +294,7 @@ func TestLoweredCallsAtOnceLetRunningCallsEnd(t *testing.T) {
 		}
 		permits[i] = p
 	}
-	if err := b.SetLimits(ctx, AtOnce(1)); err != nil {
+	if err := b.SetLimits(ctx, InFlight(1)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range permits {
@@ -311,7 +311,7 @@ func TestLoweredCallsAtOnceLetRunningCallsEnd(t *testing.T) {
 }
 
 func TestABucketIsNotIdleWhileCallsAreInProgress(t *testing.T) {
-	for name, limits := range map[string][]Limit{"alone": {AtOnce(2)}, "beside a rate": {AtOnce(2), Limit{Capacity: 10, LeakRate: 10}}} {
+	for name, limits := range map[string][]Limit{"alone": {InFlight(2)}, "beside a rate": {InFlight(2), Limit{Capacity: 10, LeakRate: 10}}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", limits...))
 			p := admit(t, b, 1)
@@ -347,8 +347,8 @@ func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
 func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
-		shared := Must(NewSharedBucket(leak.NewMemory(), "k", l, AtOnce(1)))
-		for name, b := range map[string]*Bucket{"in memory": Must(NewBucket("k", l, AtOnce(1))), "shared": shared} {
+		shared := Must(NewSharedBucket(leak.NewMemory(), "k", l, InFlight(1)))
+		for name, b := range map[string]*Bucket{"in memory": Must(NewBucket("k", l, InFlight(1))), "shared": shared} {
 			p := admit(t, b, 1)
 			var large *CostError
 			if _, err := b.Acquire(ctx, Cost{50}); !errors.As(err, &large) || large.Err != ErrTooLarge || large.Limit != l {
@@ -366,7 +366,7 @@ func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 		}
 		p := admit(t, shared, 1)
 		if _, err := shared.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
-			t.Errorf("one that only AtOnce would count: %v", err)
+			t.Errorf("one that only InFlight would count: %v", err)
 		}
 		p.Done()
 	})

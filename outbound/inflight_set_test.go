@@ -10,7 +10,7 @@ import (
 func TestCallsAtOnceThatAreSetBesideTheSameLimitCount(t *testing.T) {
 	leaky := outbound.Limit{Capacity: 100, LeakRate: 1}
 	b := outbound.Must(outbound.NewBucket("key", leaky))
-	if err := b.SetLimits(background, leaky, outbound.AtOnce(2)); err != nil {
+	if err := b.SetLimits(background, leaky, outbound.InFlight(2)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 {
@@ -28,7 +28,7 @@ func TestCallsAtOnceThatAreSetBesideTheSameLimitCount(t *testing.T) {
 
 func TestABucketWhoseCallsAtOnceWereSetIsNotIdle(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{"alone": nil, "beside a leaky limit": {outbound.PerSecond(10)}} {
-		b := outbound.Must(outbound.NewBucket("key", append(limits, outbound.AtOnce(5))...))
+		b := outbound.Must(outbound.NewBucket("key", append(limits, outbound.InFlight(5))...))
 		if !b.Idle() {
 			t.Errorf("%s: a new bucket is not idle", name)
 		}
@@ -36,11 +36,11 @@ func TestABucketWhoseCallsAtOnceWereSetIsNotIdle(t *testing.T) {
 			most int
 			idle bool
 		}{{5, true}, {2, false}} {
-			if err := b.SetLimits(background, append(limits, outbound.AtOnce(set.most))...); err != nil {
+			if err := b.SetLimits(background, append(limits, outbound.InFlight(set.most))...); err != nil {
 				t.Fatal(err)
 			}
 			if b.Idle() != set.idle {
-				t.Errorf("%s: after AtOnce(%v) was set Idle is %v", name, set.most, b.Idle())
+				t.Errorf("%s: after InFlight(%v) was set Idle is %v", name, set.most, b.Idle())
 			}
 		}
 	}

@@ -16,8 +16,8 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leak.NewMemory()
 		rate := Limit{Capacity: 10, LeakRate: 1}
-		b := Must(NewSharedBucket(store, "k", rate, AtOnce(2).Of(0, "mine")))
-		other := Must(NewSharedBucket(store, "k", rate, AtOnce(1)))
+		b := Must(NewSharedBucket(store, "k", rate, InFlight(2).Of(0, "mine")))
+		other := Must(NewSharedBucket(store, "k", rate, InFlight(1)))
 		first, second := admit(t, b, 1), admit(t, b, 1)
 		var full *ThrottledError
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "mine" || full.RetryAfter != 0 || full.InProgress != 2 {
@@ -36,7 +36,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 			t.Errorf("%v in progress, want 2", n)
 		}
 		// The limits for all leave it alone.
-		if err := b.SetLimits(ctx, AtOnce(3)); !errors.Is(err, ErrInvalidLimit) {
+		if err := b.SetLimits(ctx, InFlight(3)); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("SetLimits: %v", err)
 		}
 		if err := b.SetLimits(ctx, Limit{Capacity: 5, LeakRate: 1}); err != nil {
@@ -50,7 +50,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		second.Done()
 		last.Done()
 		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
-			t.Errorf("a cost that only AtOnce would count: %v", err)
+			t.Errorf("a cost that only InFlight would count: %v", err)
 		}
 		// A call that is refused for want of a unit keeps no place.
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter != time.Second {
@@ -59,7 +59,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		if n := inProgress(t, b); n != 1 {
 			t.Errorf("%v in progress, want 1", n)
 		}
-		if _, err := NewSharedBucket(store, "k", AtOnce(2)); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewSharedBucket(store, "k", InFlight(2)); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("alone: %v", err)
 		}
 	})
@@ -82,7 +82,7 @@ func (f *fragile) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fragile{Memory: leak.NewMemory()}
-		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		store.fails = true
 		for range 3 {
 			var failed *StoreError
@@ -112,7 +112,7 @@ func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, 
 // trip does not use it.
 func TestCallersThatWaitHearOfAPlaceThatATripGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		told := make(chan struct{}, 9)
 		defer b.Waiting(func() { told <- struct{}{} })()
 		var trip sync.WaitGroup
@@ -146,7 +146,7 @@ func (h heldUp) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 // up. A caller that was refused meanwhile hears of the end.
 func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, AtOnce(1)))
+		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		told := 0
 		defer b.Waiting(func() { told++ })()
 		var trips sync.WaitGroup
@@ -199,7 +199,7 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 // A ticket that is booked anew takes its place among the calls at once along.
 func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, AtOnce(2)))
+		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
 		p := admit(t, b, 1)
 		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {
@@ -236,9 +236,9 @@ func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
 func TestAMoveNeedsNoFreePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
-		b := Must(NewBucket("k", l, AtOnce(3)))
+		b := Must(NewBucket("k", l, InFlight(3)))
 		set := func(slots int) {
-			if err := b.SetLimits(ctx, l, AtOnce(slots)); err != nil {
+			if err := b.SetLimits(ctx, l, InFlight(slots)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -275,7 +275,7 @@ func (p *peeking) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 
 func TestWhatComesAfterAnInvalidCostTakesNoSlot(t *testing.T) {
 	p := &peeking{Store: leak.NewMemory()}
-	b := Must(NewSharedBucket(p, "key", Limit{Capacity: 10, LeakRate: 1}, AtOnce(2)))
+	b := Must(NewSharedBucket(p, "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
 	free := false
 	p.during = func() { free = b.slots().room() }
 	k := &Booking{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}

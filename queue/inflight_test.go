@@ -109,7 +109,7 @@ func TestANewcomerIsNotRefusedForAPlaceThatGoesBack(t *testing.T) {
 func TestAPermitIsTheSameWhetherTheCallHasWaited(t *testing.T) {
 	for _, limits := range [][]outbound.Limit{
 		{{Capacity: 10, LeakRate: 1}},
-		{{Capacity: 10, LeakRate: 1}, outbound.AtOnce(1)},
+		{{Capacity: 10, LeakRate: 1}, outbound.InFlight(1)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, limits...), Config{})
@@ -136,7 +136,7 @@ func TestAPermitIsTheSameWhetherTheCallHasWaited(t *testing.T) {
 // what has changed before it returns.
 func TestQueuesOfOneBucketDoNotHoldEachOtherUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}, outbound.AtOnce(3))
+		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}, outbound.InFlight(3))
 		var all sync.WaitGroup
 		for range 4 {
 			q := New(b, Config{})
