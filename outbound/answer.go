@@ -11,19 +11,19 @@ import (
 type Answer struct {
 	Kind AnswerKind
 	// Wait is how long the API asks to wait, with AnswerRefused and AnswerHold, and the
-	// time until the reset, with AnswerLeft.
+	// time until the reset, with AnswerRemaining.
 	Wait time.Duration
 	// MaxWait is the longest that refusals in a row double a pause to, with
 	// AnswerRefused. 0 or less, or more than an hour: an hour. It does not bound Wait:
 	// how long a pause the API may ask for, its caller decides.
 	MaxWait time.Duration
 	// Reason is why the API asks for a pause. The [ThrottledError] of calls that have to
-	// wait carries it. Of an AnswerLeft it is always ReasonExhausted.
+	// wait carries it. Of an AnswerRemaining it is always ReasonExhausted.
 	Reason Reason
-	// Left is what the API says remains of its quota, with AnswerLeft. A number below 0
+	// Remaining is what the API says remains of its quota, with AnswerRemaining. A number below 0
 	// says that it did not tell of that unit.
-	Left Cost
-	// Budget is what the API tells of one of its quotas, with AnswerTold.
+	Remaining Cost
+	// Budget is what the API tells of one of its quotas, with AnswerQuota.
 	Budget Budget
 }
 
@@ -58,7 +58,7 @@ const (
 	AnswerRefused
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
 	AnswerHold
-	// AnswerLeft tells what remains of a quota until its reset, in Wait. If the calls that
+	// AnswerRemaining tells what remains of a quota until its reset, in Wait. If the calls that
 	// have left since this one will use that up, all callers of the bucket wait until
 	// the reset. It never makes anybody faster.
 	//
@@ -70,10 +70,10 @@ const (
 	// little that the calls since could have used it up. Through a Window all of it may have gone since, whoever
 	// called: a shared bucket with no other limit of that unit hears of each such answer, in a trip of its own.
 	// A short limit for company, as PerSecond(10), spares those trips.
-	AnswerLeft
-	// AnswerTold tells what a quota of the API looks like, in Budget, to those who listen:
+	AnswerRemaining
+	// AnswerQuota tells what a quota of the API looks like, in Budget, to those who listen:
 	// see [Permit.Listen]. It changes nothing.
-	AnswerTold
+	AnswerQuota
 )
 
 // soon is a reset that is not worth a hold. A program that keeps a short window's limit
@@ -92,11 +92,11 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 		return true
 	case AnswerHold:
 		return a.Wait > 0
-	case AnswerLeft:
+	case AnswerRemaining:
 	default:
 		return false
 	}
-	if a.Wait <= soon || !a.Left.told() {
+	if a.Wait <= soon || !a.Remaining.told() {
 		return false
 	}
 	used := Cost{-1, -1, -1, -1} // at most; below 0: no limit counts that unit
@@ -105,7 +105,7 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 			used[unit] = n
 		}
 	})
-	for unit, n := range a.Left {
+	for unit, n := range a.Remaining {
 		if n >= 0 && n <= used[unit] {
 			return true
 		}
@@ -119,8 +119,8 @@ func (a *Answer) report(c *leak.Charge) report {
 	switch a.Kind {
 	case AnswerRefused:
 		r.Kind, r.MaxWait, r.Epoch = leak.Refused, max(0, a.MaxWait), c.Epoch
-	case AnswerLeft:
-		r.Kind, r.used, r.Reason = leak.Left, a.Left, uint8(ReasonExhausted)
+	case AnswerRemaining:
+		r.Kind, r.used, r.Reason = leak.Left, a.Remaining, uint8(ReasonExhausted)
 	}
 	return r
 }

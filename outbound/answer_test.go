@@ -106,9 +106,9 @@ func TestAnAnswerArrivesWhole(t *testing.T) {
 		for _, answer := range []Answer{
 			{Kind: AnswerRefused, Wait: -1, MaxWait: time.Second, Reason: ReasonQuota},
 			{Kind: AnswerHold, Wait: time.Second, Reason: ReasonRate},
-			{Kind: AnswerLeft, Wait: 3 * time.Second, Left: Cost{1, -1, 2, -1}},
+			{Kind: AnswerRemaining, Wait: 3 * time.Second, Remaining: Cost{1, -1, 2, -1}},
 			{},
-			{Kind: 200, Wait: time.Hour, Left: Cost{1}},
+			{Kind: 200, Wait: time.Hour, Remaining: Cost{1}},
 		} {
 			if p.Answered(answer); a.last != answer {
 				t.Errorf("%+v came as %+v", answer, a.last)

@@ -123,12 +123,12 @@ func TestChangesTellOfWhatRemains(t *testing.T) {
 		var c changes
 		defer mine.Changes(c.hear)()
 		p := mustAcquire(t, other)
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
 		c.expect(t, mine, "enough remains")
 		for range 3 {
 			mustAcquire(t, other)
 		}
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{3, 3, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
 		c.expect(t, mine, "as much as has left since", Change{Kind: ChangeHeld, Hold: time.Minute, Reason: ReasonExhausted})
 	})
 }

@@ -163,7 +163,7 @@ func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 			p := mustAcquire(t, b)
 			time.Sleep(200 * time.Millisecond)
 			before := m.trips
-			p.Answered(Answer{Kind: AnswerLeft, Left: Cost{c.left, -1, -1, -1}, Wait: time.Hour})
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{c.left, -1, -1, -1}, Wait: time.Hour})
 			if got := m.trips - before; got != c.trips {
 				t.Errorf("%v left: %d trips, want %d", c.left, got, c.trips)
 			}

@@ -41,7 +41,7 @@ func TestAListenerHearsEachAnswerWhateverThePermitIs(t *testing.T) {
 						inner := *p
 						*p = NewPermit(&inner)
 					}
-					told := Answer{Kind: AnswerTold, Budget: Budget{Policy: "core", Limit: 60, Remaining: 5, Reset: time.Minute}}
+					told := Answer{Kind: AnswerQuota, Budget: Budget{Policy: "core", Limit: 60, Remaining: 5, Reset: time.Minute}}
 					p.Answered(told)
 					if s, _ := b.State(ctx); s.HeldFor != 0 || s.Level != 1 {
 						t.Errorf("what the API tells changed the bucket: %+v", s)
@@ -85,12 +85,12 @@ func TestObserverHearsWhatTheAPITells(t *testing.T) {
 		var h heard
 		budget := Budget{Policy: "core", Unit: "requests", Limit: 60, Remaining: 59, Reset: time.Hour, Window: time.Hour}
 		p := mustAcquire(t, Observe(Must(NewBucket("b", PerSecond(1))), "api", h.hear))
-		p.Answered(Answer{Kind: AnswerTold, Budget: budget})
+		p.Answered(Answer{Kind: AnswerQuota, Budget: budget})
 		p.Done()
 		if len(h.events) != 3 || h.events[1].Budget == nil || *h.events[1].Budget != budget {
 			t.Fatalf("%+v", h.events)
 		}
-		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}}, Event{Kind: EventTold, Cost: Cost{1}, Budget: h.events[1].Budget},
+		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}}, Event{Kind: EventQuota, Cost: Cost{1}, Budget: h.events[1].Budget},
 			Event{Kind: EventEnded, Cost: Cost{1}, Succeeded: true})
 	})
 }

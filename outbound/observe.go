@@ -32,7 +32,7 @@ type Event struct {
 	Rejected bool
 	// Reason is why, with EventHeld, as far as it was said.
 	Reason Reason
-	// Budget is what the API has told of one of its quotas, with EventTold, and nil otherwise.
+	// Budget is what the API has told of one of its quotas, with EventQuota, and nil otherwise.
 	Budget *Budget
 	// Limit is that of the [*ThrottledError], with EventRefused.
 	Limit string
@@ -69,18 +69,18 @@ const (
 	// [ErrInvalidCost].
 	EventSettled
 	// EventHeld is an API that asks to wait, or that has so little left, by an
-	// [AnswerLeft], that the bucket is held. One with a duration that has no effect has
+	// [AnswerRemaining], that the bucket is held. One with a duration that has no effect has
 	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
 	// of whatever cause, and of their end.
 	EventHeld
 	// EventEnded is the end of a call.
 	EventEnded
-	// EventTold is an API that tells what is left of one of its quotas, be it much or
-	// little: an [AnswerTold], as package transport reports it of each response.
-	EventTold
+	// EventQuota is an API that tells what is left of one of its quotas, be it much or
+	// little: an [AnswerQuota], as package transport reports it of each response.
+	EventQuota
 )
 
-var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "told"}
+var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "quota"}
 
 // String returns the kind in one word: "admitted".
 func (k EventKind) String() string {
@@ -267,11 +267,11 @@ func (o *observed) hear(a Answer) (held bool) {
 		if a.Wait <= 0 {
 			e.Err = ErrInvalidDuration
 		}
-	case AnswerLeft:
+	case AnswerRemaining:
 		tell, e.Reason = held, ReasonExhausted
-	case AnswerTold:
+	case AnswerQuota:
 		told := a.Budget // on the heap, and only here
-		e = Event{Kind: EventTold, Budget: &told}
+		e = Event{Kind: EventQuota, Budget: &told}
 	default:
 		tell = false
 	}

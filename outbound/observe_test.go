@@ -145,18 +145,18 @@ func TestObserverHearsOfWhatRemainsOnlyIfItHolds(t *testing.T) {
 		var h heard
 		l := Observe(b, "api", h.hear)
 		p := mustAcquire(t, l)
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{500, 500}, Wait: time.Minute}) // the zeros are of units that nobody counts
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{9, -1, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{500, 500}, Wait: time.Minute}) // the zeros are of units that nobody counts
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, -1, -1, -1}, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
 		for range 4 {
 			mustAcquire(t, b)
 		}
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{4, -1, -1, -1}, Wait: time.Minute}) // the calls since have used that up
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{4, -1, -1, -1}, Wait: time.Minute}) // the calls since have used that up
 		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Minute, Reason: ReasonExhausted})
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Second * 30}) // it is held for longer
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{500, 500}, Wait: time.Hour})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Second * 30}) // it is held for longer
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{500, 500}, Wait: time.Hour})
 		expect(t, &h)
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Hour})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Hour})
 		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Hour, Reason: ReasonExhausted})
 	})
 }
@@ -172,7 +172,7 @@ func TestObserverHearsOfAResetOnce(t *testing.T) {
 		told := func(reset time.Duration) {
 			t.Helper()
 			for _, p := range calls {
-				p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: reset})
+				p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: reset})
 			}
 			expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: reset, Reason: ReasonExhausted})
 		}
@@ -188,7 +188,7 @@ func TestObserverHearsOfAResetOnce(t *testing.T) {
 		if err := b.Hold(ctx, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		calls[0].Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Hour}) // it is held until then already
+		calls[0].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Hour}) // it is held until then already
 		expect(t, &h)
 	})
 }
@@ -207,7 +207,7 @@ func TestObserverHandsWhatRemainsOnToACallOfSomebodyElse(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		own := ownAnswered{Permit: mustAcquire(t, b)}
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&own), nil }), "api", h.hear)
-		mustAcquire(t, l).Answered(Answer{Kind: AnswerLeft, Wait: time.Minute})
+		mustAcquire(t, l).Answered(Answer{Kind: AnswerRemaining, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
 		if s, _ := b.State(ctx); own.heard != 1 || s.HeldFor != 0 {
 			t.Errorf("its own heard %d times, held for %v", own.heard, s.HeldFor)
@@ -360,7 +360,7 @@ func TestObservedNilLimiterIsAnError(t *testing.T) {
 }
 
 func TestEventKindsHaveNames(t *testing.T) {
-	want := []string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "told", "unknown"}
+	want := []string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "quota", "unknown"}
 	for i, name := range want {
 		if got := EventKind(i).String(); got != name {
 			t.Errorf("kind %d: %q, want %q", i, got, name)

@@ -21,10 +21,13 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 		p.Refused(0)
 		return nil
 	},
-	"AnswerLeft": func(_ *Bucket, p *Permit) error { p.Answered(Answer{Kind: AnswerLeft, Wait: time.Minute}); return nil },
-	"Hold":       func(b *Bucket, _ *Permit) error { return b.Hold(ctx, time.Second) },
-	"Resume":     func(b *Bucket, _ *Permit) error { return b.Resume(ctx) },
-	"Fillup":     func(b *Bucket, _ *Permit) error { _, err := b.Fillup(ctx, Cost{3}); return err },
+	"AnswerRemaining": func(_ *Bucket, p *Permit) error {
+		p.Answered(Answer{Kind: AnswerRemaining, Wait: time.Minute})
+		return nil
+	},
+	"Hold":   func(b *Bucket, _ *Permit) error { return b.Hold(ctx, time.Second) },
+	"Resume": func(b *Bucket, _ *Permit) error { return b.Resume(ctx) },
+	"Fillup": func(b *Bucket, _ *Permit) error { _, err := b.Fillup(ctx, Cost{3}); return err },
 	"places": func(b *Bucket, _ *Permit) error {
 		return b.Book(ctx, &Booking{Costs: []Cost{{9}, {9}}, Wait: time.Hour, Horizon: time.Hour})
 	},

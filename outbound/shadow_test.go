@@ -175,7 +175,7 @@ func TestAShadowCountsWhatTheAPIAnswersAndHeedsNothing(t *testing.T) {
 			var told verdicts
 			s := Shadow(b, ShadowConfig{Independent: true}, told.report)
 			for range 20 {
-				shadowCall(t, s, Cost{1}, Answer{Kind: AnswerHold, Wait: time.Hour}, Answer{Kind: AnswerLeft, Wait: time.Hour, Left: Cost{0}})
+				shadowCall(t, s, Cost{1}, Answer{Kind: AnswerHold, Wait: time.Hour}, Answer{Kind: AnswerRemaining, Wait: time.Hour, Remaining: Cost{0}})
 				shadowCall(t, s, Cost{1}, refusal)
 				time.Sleep(time.Second)
 			}

@@ -39,14 +39,14 @@ func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
 			}
 			before := states(t, b)
 			for _, s := range all {
-				p.Answered(Answer{Kind: AnswerLeft, Left: s.left, Wait: s.reset})
+				p.Answered(Answer{Kind: AnswerRemaining, Remaining: s.left, Wait: s.reset})
 				if after := states(t, b); !reflect.DeepEqual(before, after) {
 					t.Errorf("%v left until %v of the bucket %s has changed\n%+v to\n%+v", s.left, s.reset, name, before, after)
 				}
 			}
 		}
-		new(Permit).Answered(Answer{Kind: AnswerLeft, Wait: time.Hour})
-		(*Permit)(nil).Answered(Answer{Kind: AnswerLeft, Wait: time.Hour})
+		new(Permit).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
+		(*Permit)(nil).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
 	})
 }
 
@@ -60,7 +60,7 @@ func TestAnEndlessResetHoldsUntilResume(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
 			for _, s := range states(t, b) {
 				if s.HeldFor < 100*365*24*time.Hour || s.Reason != ReasonExhausted {
 					t.Errorf("%s: held for %v by %q", name, s.HeldFor, s.Reason)
@@ -107,7 +107,7 @@ func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.Answered(Answer{Kind: AnswerLeft, Left: c.left, Wait: time.Hour})
+				p.Answered(Answer{Kind: AnswerRemaining, Remaining: c.left, Wait: time.Hour})
 				var full *ThrottledError
 				_, err = b.Acquire(ctx, Cost{1, 10})
 				if held := errors.As(err, &full) && full.Held; held != c.held {
@@ -131,7 +131,7 @@ func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
 				p[i], _ = b.Acquire(ctx, Cost{1})
 			}
 			for _, i := range order {
-				p[i].Answered(Answer{Kind: AnswerLeft, Left: Cost{float64(3 - i)}, Wait: time.Hour}) // one more call than have left
+				p[i].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{float64(3 - i)}, Wait: time.Hour}) // one more call than have left
 				if s := states(t, b)[0]; s.HeldFor > 0 {
 					t.Errorf("%s: held by answer %d", name, i)
 				}
@@ -140,7 +140,7 @@ func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, i := range order {
-				p[i].Answered(Answer{Kind: AnswerLeft, Left: Cost{float64(3 - i)}, Wait: time.Hour})
+				p[i].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{float64(3 - i)}, Wait: time.Hour})
 				if s := states(t, b)[0]; s.HeldFor == 0 {
 					t.Errorf("%s: not held by answer %d, although nothing remains", name, i)
 				}
@@ -195,9 +195,9 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{5, -1, -1, -1}, Wait: time.Minute})
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: 2 * time.Second})
-		p.Answered(Answer{Kind: AnswerLeft, Left: Cost{0, -1, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{5, -1, -1, -1}, Wait: time.Minute})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: 2 * time.Second})
+		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Minute})
 		p.Answered(Answer{Kind: AnswerRefused, Wait: 1e9 * time.Second, Reason: ReasonQuota})
 		if len(heard) != 2 || heard[0].Hold != time.Minute || heard[0].Reason != ReasonExhausted ||
 			heard[1].Hold != 1e9*time.Second || !heard[1].Rejected || heard[1].Reason != ReasonQuota {

@@ -34,7 +34,7 @@ func (a *attempt) Settle(used outbound.Cost) {
 func (a *attempt) Answered(answer outbound.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answered = a.answered || answer.Kind != outbound.AnswerLeft && answer.Kind != outbound.AnswerTold
+	a.answered = a.answered || answer.Kind != outbound.AnswerRemaining && answer.Kind != outbound.AnswerQuota
 	answer.Wait = min(answer.Wait, a.maxHold)
 	if answer.MaxWait <= 0 || answer.MaxWait > a.maxHold {
 		answer.MaxWait = a.maxHold

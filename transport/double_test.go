@@ -85,8 +85,8 @@ func (r *recorder) Answered(a outbound.Answer) {
 		r.note("refused %v", a.Wait)
 	case outbound.AnswerHold:
 		r.note("hold %v", a.Wait)
-	case outbound.AnswerLeft:
-		r.note("left %v", a.Left)
+	case outbound.AnswerRemaining:
+		r.note("left %v", a.Remaining)
 	}
 }
 

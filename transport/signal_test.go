@@ -251,7 +251,7 @@ func TestThePermitOfWithCostPassesOnReasonAndRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pool()
 		ctx, permit := WithCost(t.Context(), outbound.Cost{1})
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute}) // there is no call yet to hear it
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute}) // there is no call yet to hear it
 		trip(t, &Transport{Base: base(func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil)(req)
 		}), Limiter: b, For: func(req *http.Request) outbound.Limiter { return nil }})
@@ -261,7 +261,7 @@ func TestThePermitOfWithCostPassesOnReasonAndRemainder(t *testing.T) {
 			t.Fatal(err)
 		}
 		closeResponse(resp)
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute})
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute})
 		if s := stateOf(t, b); s.HeldFor != time.Minute || s.Reason != outbound.ReasonExhausted {
 			t.Errorf("held for %v by %q", s.HeldFor, s.Reason)
 		}

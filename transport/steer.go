@@ -16,7 +16,7 @@ const (
 	// holdUntold is the hold after a refusal by pace or quota that names no wait, as
 	// [outbound.Permit.Refused] says.
 	holdUntold = time.Second
-	// soon is a reset that a success does not wait for, as [outbound.AnswerLeft] says.
+	// soon is a reset that a success does not wait for, as [outbound.AnswerRemaining] says.
 	soon = 2 * time.Second
 )
 
@@ -119,7 +119,7 @@ func (t *Transport) tell(p *profile.Policy, c outbound.Call) {
 	if !ok {
 		number = -1
 	}
-	c.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{
+	c.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
 		Policy: p.Name, Unit: p.Unit, Limit: p.Limit, Remaining: p.Remaining, Reset: p.Reset, Window: p.Window, Number: number,
 	}})
 }
@@ -164,7 +164,7 @@ func (t *Transport) applyRemaining(p *profile.Policy, c outbound.Call) {
 	}
 	left := outbound.Cost{-1, -1, -1, -1}
 	left[unit] = p.Remaining
-	c.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: left, Wait: min(p.Wait(), t.maxHold())})
+	c.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: left, Wait: min(p.Wait(), t.maxHold())})
 }
 
 // unit returns which number of a Cost a policy counts.

@@ -39,7 +39,7 @@ func TestAListenerHearsOfEachQuota(t *testing.T) {
 		"refusal": {status: 429, refusals: 1},
 		"units":   {status: 200, units: map[string]int{"day": 2}},
 		"with an attempt": {status: 200, onResponse: func(_ *http.Response, p *outbound.Permit) {
-			p.Answered(outbound.Answer{Kind: outbound.AnswerTold}) // does not keep the transport from judging
+			p.Answered(outbound.Answer{Kind: outbound.AnswerQuota}) // does not keep the transport from judging
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestAListenerHearsOfEachQuota(t *testing.T) {
 				refusals := 0
 				for _, a := range l.heard {
 					switch {
-					case a.Kind == outbound.AnswerTold && a.Budget != outbound.Budget{}:
+					case a.Kind == outbound.AnswerQuota && a.Budget != outbound.Budget{}:
 						budgets = append(budgets, a.Budget)
 					case a.Kind == outbound.AnswerRefused:
 						refusals++

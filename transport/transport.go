@@ -61,7 +61,7 @@ type Transport struct {
 	// OnResponse is called with every response as soon as its headers are there, before the
 	// transport judges it. It can settle the call's cost, say how the API has answered, or
 	// wrap the body to do so when it has been read: the permit stays in use until the body's
-	// end. After the permit's Done, or an answer other than [outbound.AnswerLeft], as by
+	// end. After the permit's Done, or an answer other than [outbound.AnswerRemaining], as by
 	// Refused, the transport does not judge the response itself: [outbound.AnswerNone] says
 	// that a 429 has nothing to do with this quota. nil: nothing is called.
 	OnResponse func(*http.Response, *outbound.Permit)

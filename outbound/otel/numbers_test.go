@@ -103,7 +103,7 @@ func busy(t testing.TB, b *watch.Board) {
 	all.Wait()
 	api := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}))
 	p := acquire(t, bg, api, 2)
-	p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{Policy: "core", Unit: "requests", Limit: 100, Remaining: 40, Reset: time.Hour}})
+	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: "core", Unit: "requests", Limit: 100, Remaining: 40, Reset: time.Hour}})
 	p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: outbound.ReasonRate})
 	p.Done()
 	_, _ = b.Add("broken", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {

@@ -17,10 +17,10 @@ func (e *exam) remains() {
 	for range 4 {
 		e.admit(other, outbound.Cost{1})
 	}
-	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{-1, 0, 0, 0}, Wait: time.Hour}) // of units that the bucket does not count
-	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{5}, Wait: time.Hour})
+	p.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{-1, 0, 0, 0}, Wait: time.Hour}) // of units that the bucket does not count
+	p.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{5}, Wait: time.Hour})
 	q := e.admit(other, outbound.Cost{1})
-	p.Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: outbound.Cost{5, math.NaN(), math.Inf(1), math.Inf(-1)}, Wait: time.Hour})
+	p.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{5, math.NaN(), math.Inf(1), math.Inf(-1)}, Wait: time.Hour})
 	full := e.refuse(b, outbound.Cost{1})
 	if !full.Held || full.Reason != outbound.ReasonExhausted {
 		e.failf("of 5 that remained 5 had been used since: %v", full)

@@ -19,7 +19,7 @@ func (t *trace) event(worker int, p *permits) error {
 		left[t.r.IntN(len(left))] = -1
 		t.last = func() string { return fmt.Sprint("remaining ", left, " for ", d) }
 		return t.both(worker, func(side int, _ *outbound.Bucket) error {
-			p.permit(side).Answered(outbound.Answer{Kind: outbound.AnswerLeft, Left: left, Wait: d + 1})
+			p.permit(side).Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: left, Wait: d + 1})
 			return nil
 		})
 	case k < 6 && p != nil:

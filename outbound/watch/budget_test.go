@@ -12,7 +12,7 @@ import (
 
 // told has an API tell of a quota, as it does with each answer.
 func told(p *outbound.Permit, policy string, limit, remaining float64, reset time.Duration) {
-	p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{Policy: policy, Limit: limit, Remaining: remaining, Reset: reset}})
+	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: limit, Remaining: remaining, Reset: reset}})
 }
 
 // What the API told is kept for each policy until its reset.
@@ -181,7 +181,7 @@ func TestOthersGoByWhatTheQuotaCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": outbound.Units} {
-				p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{
+				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
 					Policy: policy, Limit: 100, Remaining: 100 - 4*float64(i), Reset: time.Hour, Number: number}})
 			}
 		}

@@ -193,7 +193,7 @@ func (m *meter) Answered(a outbound.Answer) {
 	case outbound.AnswerRefused:
 		m.byAPI[min(int(a.Reason), reasons-1)].Add(1)
 		m.minute.refuseByAPI(now())
-	case outbound.AnswerTold:
+	case outbound.AnswerQuota:
 		m.budgets.hear(&a.Budget, &m.units)
 	}
 }

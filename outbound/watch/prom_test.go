@@ -26,7 +26,7 @@ func TestHostileNamesDoNotBreakTheMetrics(t *testing.T) {
 		l := b.Add(name, bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.001, Name: strings.ToValidUTF8(name, "?")}))
 		for range 2 {
 			p, _ := l.Acquire(bg, outbound.Cost{1})
-			p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{Policy: name, Unit: name, Limit: 5, Remaining: 3, Reset: time.Hour}})
+			p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: name, Unit: name, Limit: 5, Remaining: 3, Reset: time.Hour}})
 		}
 	}
 	text := metricsOf(&b)
@@ -118,7 +118,7 @@ func TestNamesThatAreCutStayApart(t *testing.T) {
 		l := b.Add(name, bucket(t, outbound.PerSecond(1)))
 		p, _ := l.Acquire(bg, outbound.Cost{1})
 		for _, policy := range names {
-			p.Answered(outbound.Answer{Kind: outbound.AnswerTold, Budget: outbound.Budget{Policy: policy, Limit: 5, Remaining: 3, Reset: time.Hour}})
+			p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: 5, Remaining: 3, Reset: time.Hour}})
 		}
 	}
 	seen := make(map[string]bool)
