@@ -4,6 +4,8 @@ package watch
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +46,36 @@ func checkActions(t *testing.T, c *chromium, s *site) {
 	}
 	c.click("document.getElementById('no')")
 	c.until("!document.querySelector('dialog').open")
+}
+
+// A page whose address has a user and a password, as in http://user:password@host/, loads, searches and acts.
+func TestPage_LoadsFromAnAddressWithPassword(t *testing.T) {
+	c, s := newChromium(t), newSite(t)
+	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "ops" || password != "secret" {
+			w.Header().Set("WWW-Authenticate", "Basic")
+			http.Error(w, "who is it?", http.StatusUnauthorized)
+			return
+		}
+		s.Config.Handler.ServeHTTP(w, r)
+	}))
+	defer closed.Close()
+	c.view(1400, "light")
+	c.call("Page.navigate", args{"url": strings.Replace(closed.URL, "http://", "http://ops:secret@", 1) + "/debug/dripfeed?theme=none"}, nil)
+	c.until("location.pathname === '/debug/dripfeed' && document.readyState === 'complete' && document.querySelector('.card')")
+	c.click(buttonOf("shopify / snow-devil", "Resume"))
+	c.until("document.querySelector('dialog').open")
+	c.click("document.getElementById('yes')")
+	c.until("!document.querySelector('dialog').open")
+	if d := heldFor(t, s.bucket); d != 0 {
+		t.Errorf("held for %v after Resume", d)
+	}
+	c.eval("document.getElementById('find').focus()")
+	c.call("Input.insertText", args{"text": "hooli"}, nil)
+	c.until("document.querySelectorAll('.cards > .card[id]').length === 1 && location.search === '?theme=none&q=hooli'")
+	for _, fault := range c.faults() {
+		t.Error("an error in the page:", fault)
+	}
 }
 
 func checkSearch(t *testing.T, c *chromium, s *site) {
