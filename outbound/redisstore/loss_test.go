@@ -172,3 +172,25 @@ func TestAServerThatIsFlushedIsToldByEachWorker(t *testing.T) {
 		}
 	})
 }
+
+// A settle returns nothing of a charge that the server has lost: what comes back is bounded by what
+// the key has on record.
+func TestStore_SettleOfLostChargeReturnsNothing(t *testing.T) {
+	l := (&loser{server: newClocked(t)}).worker(fmt.Sprint("settle:", rand.Uint64()), outbound.Limit{Capacity: 100, LeakRate: 1e-4})
+	take := func(n float64) outbound.Permit {
+		p, err := l.Acquire(t.Context(), outbound.Cost{n})
+		require.NoError(t, err)
+		return p
+	}
+	take(50)
+	restore := l.copied(t)
+	lost := take(40)
+	restore()
+	take(1)
+	take(1)
+	lost.Settle(outbound.Cost{})
+	l.store.Forget(l.Key())
+	s, err := l.State(t.Context())
+	require.NoError(t, err)
+	require.InDelta(t, 52, s.Level, 0.5)
+}

@@ -3,6 +3,7 @@ package rowstore_test
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,4 +191,29 @@ func TestRefusalsAndLooksWriteNothing(t *testing.T) {
 		require.Equal(t, 5, admitted)
 		require.LessOrEqual(t, rows.writes, 5+1, "the first report of a refusal may be one")
 	})
+}
+
+// A step of a process whose record other processes have pushed out of the row is carried out once,
+// and does not fail: 40 processes share a row that records 32.
+func TestRows_MoreProcessesThanRecordsFailNoStep(t *testing.T) {
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var failed atomic.Int64
+				each(40, func(i int) {
+					line := &badRows{table: rows, even: true, delay: time.Millisecond + time.Duration(i)}
+					s := rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute})
+					for range 5 {
+						if _, err := s.Update(t.Context(), "key", calls(1)); err != nil {
+							failed.Add(1)
+						}
+					}
+				})
+				if n := failed.Load(); n > 0 {
+					t.Errorf("%d of 200 steps failed", n)
+				}
+			})
+		})
+	}
 }
