@@ -20,10 +20,9 @@ import (
 // own limits that all remains. Calls that are not to wait for each other, such as
 // one report an hour and ten rows a second, need two buckets.
 //
-// A Bucket is safe for concurrent use. A decision in memory takes some ten
-// nanoseconds for one leaky limit and a few hundred for others; it does not
-// allocate with one leaky limit of which nobody waits. A bucket has no goroutine and
-// needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
+// A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates
+// nothing while no call is booked; testdata/peers/README.md has the times of all kinds of
+// decisions. A bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
 type Bucket struct{ core }
 
 // NewBucket returns a bucket that lives in this process, or a [*LimitError].

@@ -17,7 +17,8 @@
 // package outbound says, through lost replies, crashes of workers, and scripts that
 // were flushed. The server charges a decision exactly once, however often its reply is
 // lost: each request has a number, and a record in the key answers a number that comes
-// again. What a worker gives back is bounded by what is on record. A worker does not use
+// again. This does not cover a process whose record is gone, because 768 other processes
+// have used the key since: a lost reply is charged twice there. What a worker gives back is bounded by what is on record. A worker does not use
 // an answer that comes more than 100 ms later than such answers do. It gives the place
 // back and asks anew.
 //
@@ -62,10 +63,10 @@
 // is the server's clock, so the clocks of the workers do not matter, and a worker whose estimate of it
 // is more than a period off asks twice.
 //
-// A key knows the 768 workers that have used it last, and some 1 000 at most. Where more use
-// it at the same time, a decision takes the server about 1.5 times as long. A worker that
-// the key has forgotten gets nothing back of what it booked before, and pays twice if its
-// reply is lost besides: room is lost, and none is gained.
+// A key keeps the records of the 768 processes that have used it last, and of 1,000 at most.
+// If more use it at the same time, a decision takes the server about 1.5 times as long. A
+// process without a record gets nothing back of what it booked before. Such a process loses
+// capacity, and never gains any.
 //
 // A key keeps the levels of names that limits had before SetLimits: eight, and as many more as are not
 // empty, up to 64. Beyond these it forgets the one that would be empty first, as package leak does.
