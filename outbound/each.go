@@ -15,6 +15,11 @@ import (
 //
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item:
+//
+//	tokens := func(d Document) outbound.Cost { return outbound.Cost{1, d.Tokens} }
+//	for d, err := range outbound.Each(ctx, queue, tokens, 8, documents, index) {
+//
 // At most workers items have been taken and not yet been yielded, however many
 // there are: a slow loop slows the jobs down. Ranging again begins again.
 //
@@ -26,18 +31,21 @@ import (
 // a ctx, as those of [Receive] do, and it has to be cancelled before the break.
 // So no goroutine and no job is left behind.
 //
-// items runs in a goroutine of its own, and so does every job. A panic in
-// either, or a [runtime.Goexit], stops the handing out, and when the jobs that
+// items runs in a goroutine of its own, and so does every job with its cost function. A panic in
+// one of them, or a [runtime.Goexit], stops the handing out, and when the jobs that
 // run have ended it goes on, with the same value, in the goroutine that ranges.
 //
-// If l, items or job is nil, or workers below 1, the loop gets one zero item
+// If l, c, items or job is nil, or workers below 1, the loop gets one zero item
 // with an error: [ErrNil] or [ErrInvalidLimit].
-func Each[T any](ctx context.Context, l Limiter, c Cost, workers int, items iter.Seq[T], job func(context.Context, T) error) iter.Seq2[T, error] {
+func Each[T any, C Cost | func(T) Cost](ctx context.Context, l Limiter, c C, workers int, items iter.Seq[T], job func(context.Context, T) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
+		cost := costOf[T](c)
 		var bad error
 		switch {
 		case l == nil:
 			bad = fmt.Errorf("%w: Limiter of Each", ErrNil)
+		case cost == nil:
+			bad = fmt.Errorf("%w: cost of Each", ErrNil)
 		case items == nil:
 			bad = fmt.Errorf("%w: items of Each", ErrNil)
 		case job == nil:
@@ -51,7 +59,7 @@ func Each[T any](ctx context.Context, l Limiter, c Cost, workers int, items iter
 			return
 		}
 		e := &each[T]{
-			ctx: ctx, limiter: l, cost: c, items: items, job: job,
+			ctx: ctx, limiter: l, cost: cost, items: items, job: job,
 			// Elements of no size: its length is the only cost.
 			taken:   make(chan struct{}, workers),
 			results: make(chan result[T]),
@@ -84,7 +92,7 @@ func Receive[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
 type each[T any] struct {
 	ctx     context.Context
 	limiter Limiter
-	cost    Cost
+	cost    func(T) Cost
 	items   iter.Seq[T]
 	job     func(context.Context, T) error
 
@@ -198,7 +206,7 @@ func (e *each[T]) do(item T) {
 		e.results <- r
 	}()
 	if r.err = e.ctx.Err(); r.err == nil {
-		r.err = Do(e.ctx, e.limiter, e.cost, func(ctx context.Context) error { return e.job(ctx, item) })
+		r.err = Do(e.ctx, e.limiter, e.cost(item), func(ctx context.Context) error { return e.job(ctx, item) })
 	}
 	returned = true
 }

@@ -346,6 +346,7 @@ func TestEachOfBadArgumentsYieldsOneError(t *testing.T) {
 		"nil Limiter": {Each(ctx, nil, Cost{1}, 1, none, fine), ErrNil},
 		"nil items":   {Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine), ErrNil},
 		"nil job":     {Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil), ErrNil},
+		"nil cost":    {Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine), ErrNil},
 		"no workers":  {Each(ctx, Unlimited{}, Cost{1}, 0, none, fine), ErrInvalidLimit},
 		"less":        {Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine), ErrInvalidLimit},
 	} {
@@ -382,5 +383,40 @@ func TestEachCanBeRangedAgain(t *testing.T) {
 		if n != 3 {
 			t.Errorf("%d items, want 3", n)
 		}
+	}
+}
+
+// Each item takes the cost that its cost function returns, and an invalid one is the item's result.
+func TestEach_CostByItem(t *testing.T) {
+	b := Must(NewBucket("tokens", Limit{Capacity: 100, LeakRate: 1e-6}))
+	tokens := func(n int) Cost { return Cost{float64(n)} }
+	results := map[int]error{}
+	for n, err := range Each(ctx, b, tokens, 1, slices.Values([]int{60, -1, 30, 20}), func(context.Context, int) error { return nil }) {
+		results[n] = err
+	}
+	if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalidCost) || !errors.Is(results[20], ErrThrottled) {
+		t.Errorf("results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
+	}
+	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {
+		t.Errorf("level %v, %v; want 90", s.Level, err)
+	}
+}
+
+// A panic of a cost function reaches the goroutine that ranges, and charges nothing.
+func TestEach_PanicInCostGoesOn(t *testing.T) {
+	b := Must(NewBucket("tokens", PerHour(1)))
+	func() {
+		defer func() {
+			if v := recover(); v != "no tokens" {
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		broken := func(int) Cost { panic("no tokens") }
+		for range Each(ctx, b, broken, 2, slices.Values([]int{1, 2}), func(context.Context, int) error { return nil }) {
+			t.Error("yielded an item")
+		}
+	}()
+	if s, err := b.State(ctx); err != nil || s.Level != 0 {
+		t.Errorf("level %v, %v; want 0", s.Level, err)
 	}
 }

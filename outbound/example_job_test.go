@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -75,6 +76,27 @@ func ExampleEach() {
 	// Output:
 	// "": nothing to do
 	// 2 done
+}
+
+// Each document takes as many tokens as it has.
+func ExampleEach_costByItem() {
+	ctx := context.Background()
+	type document struct {
+		name   string
+		tokens float64
+	}
+	documents := []document{{"letter", 300}, {"book", 90_000}, {"note", 50}}
+	model := outbound.Must(outbound.NewBucket("model", outbound.Window(60, time.Minute), outbound.Window(10_000, time.Minute).Of(1, "tokens")))
+
+	tokens := func(d document) outbound.Cost { return outbound.Cost{1, d.tokens} }
+	index := func(context.Context, document) error { return nil }
+	for d, err := range outbound.Each(ctx, model, tokens, 1, slices.Values(documents), index) {
+		fmt.Println(d.name, errors.Is(err, outbound.ErrTooLarge))
+	}
+	// Output:
+	// letter false
+	// book true
+	// note false
 }
 
 // What comes from a channel, until it is closed or ctx is done.

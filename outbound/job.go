@@ -33,7 +33,9 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 
 // Wrap returns a job that runs as by [Do]: paced, or refused with the error of
 // Acquire and not run. It fits where a job system wants a function of a
-// payload. A nil l or job makes a function that returns [ErrNil].
+// payload. A nil l, job or cost function makes a function that returns [ErrNil].
+//
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
 //
 // When a job is refused, hand it back to the job system. With a line of package
 // queue/line as l, that is until its turn is near:
@@ -51,13 +53,23 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // 5 s: 10 481 attempts. There a job goes back until the last poll before its
 // RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
 // that the time is not known, as for a limit [InFlight]: then it goes back for a poll.
-func Wrap[T any](l Limiter, c Cost, job func(context.Context, T) error) func(context.Context, T) error {
+func Wrap[T any, C Cost | func(T) Cost](l Limiter, c C, job func(context.Context, T) error) func(context.Context, T) error {
+	cost := costOf[T](c)
 	return func(ctx context.Context, payload T) error {
-		if job == nil {
-			return fmt.Errorf("%w: job of Wrap", ErrNil)
+		if job == nil || cost == nil {
+			return fmt.Errorf("%w: job or cost of Wrap", ErrNil)
 		}
-		return Do(ctx, l, c, func(ctx context.Context) error { return job(ctx, payload) })
+		return Do(ctx, l, cost(payload), func(ctx context.Context) error { return job(ctx, payload) })
 	}
+}
+
+// costOf returns the function that returns the cost of an item.
+func costOf[T any, C Cost | func(T) Cost](c C) func(T) Cost {
+	if f, ok := any(c).(func(T) Cost); ok {
+		return f
+	}
+	fixed := any(c).(Cost)
+	return func(T) Cost { return fixed }
 }
 
 // PermitFrom returns the permit of the job that was given ctx, or a ctx made

@@ -152,6 +152,7 @@ func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
 		"Do, nil Bucket":    Do(ctx, none, Cost{1}, job),
 		"Do, nil job":       Do(ctx, counted, Cost{1}, nil),
 		"Wrap, nil Limiter": Wrap(nil, Cost{1}, jobOf)(ctx, 1),
+		"Wrap, nil cost":    Wrap(counted, (func(int) Cost)(nil), jobOf)(ctx, 1),
 		"Wrap, nil job":     Wrap[int](counted, Cost{1}, nil)(ctx, 1),
 	} {
 		if !errors.Is(err, ErrNil) {
@@ -210,4 +211,19 @@ func TestThousandJobsOnABareBucketMakeHalfAMillionAttempts(t *testing.T) {
 			t.Errorf("%d attempts in %v, want 500500 in 99.9s", attempts, took)
 		}
 	})
+}
+
+// A wrapped job takes the cost that its cost function returns for the payload.
+func TestWrap_CostByPayload(t *testing.T) {
+	b := Must(NewBucket("rows", Limit{Capacity: 10, LeakRate: 1e-6}))
+	insert := Wrap(b, func(rows []int) Cost { return Cost{float64(len(rows))} }, func(context.Context, []int) error { return nil })
+	if err := insert(ctx, make([]int, 7)); err != nil {
+		t.Fatal(err)
+	}
+	if err := insert(ctx, make([]int, 4)); !errors.Is(err, ErrThrottled) {
+		t.Errorf("7 + 4 rows of 10: %v, want a refusal", err)
+	}
+	if err := insert(ctx, make([]int, 3)); err != nil {
+		t.Errorf("7 + 3 rows of 10: %v", err)
+	}
 }
