@@ -23,8 +23,9 @@ type Cluster struct {
 
 	ids []string // the ids by which the nodes know each other, in the same order
 
-	// moves is held while a node sends keys to another one. It answers nobody meanwhile, so two nodes that send keys
-	// to each other would wait for each other.
+	// moves is held while a node sends keys to another one, and while a slot changes its owner.
+	// A node answers no client while it sends keys, so two nodes that send keys to each other
+	// would wait for each other. Two slots that change their owners at the same time may lose one.
 	moves sync.Mutex
 }
 

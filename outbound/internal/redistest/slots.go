@@ -161,13 +161,17 @@ func (m *Migration) Move(t testing.TB, n int) int {
 	return len(keys)
 }
 
-// Finish moves the keys that are left, gives the slot to To, and tells all masters.
+// Finish moves the keys that are left, gives the slot to To, and sets it on all masters. One
+// slot of a cluster changes its owner at a time, so that a slot that moves the other way
+// meanwhile keeps its owner.
 func (m *Migration) Finish(t testing.TB) {
 	t.Helper()
 	for m.Move(t, 100) > 0 {
 	}
 	id := m.cluster.ids[slices.Index(m.cluster.Nodes, m.To)]
-	// Tell the new owner first: otherwise nobody would have the slot for a moment.
+	m.cluster.moves.Lock()
+	defer m.cluster.moves.Unlock()
+	// The new owner comes first: otherwise no master would have the slot for a moment.
 	m.To.Do(t, "CLUSTER", "SETSLOT", m.Slot, "NODE", id)
 	m.From.Do(t, "CLUSTER", "SETSLOT", m.Slot, "NODE", id)
 	for _, n := range m.cluster.Nodes {
