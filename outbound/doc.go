@@ -188,7 +188,6 @@
 //	bucket.go      Bucket: all that callers ask of it
 //	as.go          As: a limiter within others
 //	observe.go     Observe: events of calls
-//	glance.go      Glance: how full a bucket is, for looking at very many
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
 //	verdict.go     Verdict: what a limiter would have done with a call; Finding

@@ -177,3 +177,23 @@ func TestABurstAboveThePerWindowOffersTheBucketThatIsMeant(t *testing.T) {
 		}
 	}
 }
+
+func TestEachTellsWhatALimitLetsGoInAWindow(t *testing.T) {
+	for _, l := range []struct {
+		Limit
+		n      float64
+		window time.Duration
+	}{
+		{PerSecond(10), 10, time.Second},
+		{Per(900, time.Minute).Burst(5), 900, time.Minute},
+		{Window(100, 10*time.Second), 100, 10 * time.Second},
+		{FixedWindow(7, time.Hour), 7, time.Hour},
+		{Limit{Capacity: 40, LeakRate: 2}, 0, 0},
+		{Daily(100, time.UTC), 0, 0},
+		{InFlight(5), 0, 0},
+	} {
+		if n, w := l.Each(); n != l.n || w != l.window {
+			t.Errorf("%v: %v each %v", l.Limit, n, w)
+		}
+	}
+}

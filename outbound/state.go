@@ -35,13 +35,28 @@ type State struct {
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
+	// Wait is set in an [Explanation]: how long until there is room for the call's units, if there were no other
+	// limit and no hold. It is below zero if there is never room for them, or if it is unknown.
+	Wait time.Duration
+
+	apart time.Duration // between two units of a limit that admits one at a time, in an Explanation; 0: it is another limit
+}
+
+// Label names the limit: its name, or what it says if it has none, such as "10 per 1s".
+func (s *State) Label() string { return s.Limit.label() }
+
+// holds sets what a bucket's clock says of all its limits.
+func (s *State) holds(of *leak.State) {
+	if s.HeldFor, s.Reason, s.Speed = max(0, of.Rem), ReasonUnknown, of.Speed; of.Rem > 0 {
+		s.Reason = Reason(of.Why)
+	}
 }
 
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
 	s, periods := &r.State, r.force.calendar.at(r.Unix)
 	by, is := r.decided()
-	all := make([]State, 0, maxLimits)
+	all := make([]State, 0, len(r.force.law)+1)
 	for i := range r.force.law {
 		level := s.Level[i].Level
 		l := &r.force.law[i]
@@ -57,10 +72,7 @@ func (r *reply) states() []State {
 		all = slices.Insert(all, min(a.at, len(all)), State{Limit: a.Limit, Level: used, Remaining: max(0, a.Capacity-used)})
 	}
 	for i := range all {
-		all[i].HeldFor, all[i].Speed = max(0, s.Rem), s.Speed
-		if s.Rem > 0 {
-			all[i].Reason = Reason(s.Why)
-		}
+		all[i].holds(s)
 	}
 	return all
 }

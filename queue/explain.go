@@ -31,9 +31,10 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 	if e.Ahead = n; n == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last trip
 		return e, nil
 	}
-	if wait := time.Until(at); wait > e.Wait || e.Because == outbound.CauseNone {
-		if e.Wait = max(e.Wait, wait); e.HeldFor < e.Wait-e.HeldFor || e.Wait == 0 { // else the hold is the longest part
-			e.Because = outbound.CauseBooked
+	if wait := time.Until(at); wait > e.Wait || e.Because == "" {
+		held := e.States[0].HeldFor
+		if e.Wait = max(e.Wait, wait); held < e.Wait-held || e.Wait == 0 { // else the hold is the longest part
+			e.Because = "booked"
 		}
 	}
 	return e, nil

@@ -25,7 +25,7 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 				}
 				q := queue.New(b, queue.Config{})
 				e, err := q.Explain(t.Context(), outbound.Cost{1})
-				if err != nil || e.Wait != 0 || e.Because != outbound.CauseNone || e.Ahead != 0 {
+				if err != nil || e.Wait != 0 || e.Because != "" || e.Ahead != 0 {
 					t.Errorf("%v, %v", e, err)
 				}
 				for range 20 {
@@ -39,7 +39,7 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 				}
 				synctest.Wait()
 				e, err = q.Explain(t.Context(), outbound.Cost{1})
-				if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != outbound.CauseBooked || !strings.Contains(e.String(), "ahead of it") {
+				if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != "booked" || !strings.Contains(e.String(), "ahead of it") {
 					t.Errorf("%v, %v", e, err)
 				}
 				alone, _ := b.Explain(t.Context(), outbound.Cost{1})

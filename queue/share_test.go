@@ -43,12 +43,12 @@ func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
 			}
 			close("NextIn is", is.NextIn, c.a)
 			e, err := b.Explain(bg, outbound.Cost{1})
-			if err != nil || e.Because != outbound.CauseLimit || e.Limit == "" {
+			if err != nil || e.Because != "limit" || e.Limit == "" {
 				t.Errorf("%s: %v, %v", name, e, err)
 			}
 			close("Explain tells", e.Wait, c.a)
 			if c.tooLarge > 0 {
-				if e, err := b.Explain(bg, outbound.Cost{c.tooLarge}); err != nil || e.Wait >= 0 || e.Because != outbound.CauseLimit {
+				if e, err := b.Explain(bg, outbound.Cost{c.tooLarge}); err != nil || e.Wait >= 0 || e.Because != "limit" {
 					t.Errorf("%s: of a call that the share has no room for: %v, %v", name, e, err)
 				}
 			}

@@ -52,7 +52,7 @@ func TestWhatIsLargerThanTheShareIsToldSo(t *testing.T) {
 			}
 			for n, want := range map[float64]string{3: "no room for 3 while the store is away", 9: "never room for 9"} {
 				e, err := w.b.Explain(background, outbound.Cost{n})
-				if err != nil || !strings.Contains(e.Limits[0].String(), want) {
+				if err != nil || !strings.Contains(e.String(), want) {
 					t.Errorf("%v: %v, %v; want %q", limit, e, err, want)
 				}
 			}

@@ -34,7 +34,7 @@ func heldFor(t testing.TB, b *outbound.Bucket) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.HeldFor
+	return e.States[0].HeldFor
 }
 
 // post sends a form, as the page of http://localhost:8080 does, but for the header.

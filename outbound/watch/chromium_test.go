@@ -33,7 +33,7 @@ func newSite(t *testing.T) *site {
 	s.fake = &fake{buckets: map[[2]string]*outbound.Bucket{{"shopify", "snow-devil"}: s.bucket}, show: func(q Query) Snapshot {
 		all := office(s.now)
 		first := &all.Limiters[0]
-		if e, err := s.bucket.Explain(t.Context(), outbound.Cost{1}); err == nil && e.HeldFor == 0 {
+		if e, err := s.bucket.Explain(t.Context(), outbound.Cost{1}); err == nil && e.States[0].HeldFor == 0 {
 			first.HeldFor, first.Severity, first.Trouble = 0, Calm, nil
 		}
 		for _, name := range hostileNames {

@@ -49,7 +49,7 @@ var hostileNames = []string{
 func hostileRow(s string) Limiter {
 	return Limiter{
 		Name: s, Label: s, Severity: Stopped, Trouble: []string{s, s}, Shared: true, AsOf: time.Now(), Err: s, Reason: s, HeldFor: time.Minute,
-		Explain: &outbound.Explanation{Key: s, Because: outbound.CauseNever, Limit: s, Err: errors.New(s), Limits: []outbound.LimitWait{{Label: s, Units: 1}}},
+		Explain: &outbound.Explanation{Key: s, Cost: outbound.Cost{1}, Because: "never", Limit: s, Err: errors.New(s), States: []outbound.State{{Limit: outbound.Limit{Name: s}}}},
 		Limits:  []Limit{{Name: s, Level: 1, Capacity: 2, Binding: true}, {Name: s, Unit: 3, Level: 1, Capacity: 2}},
 		Calls:   Calls{Admitted: 1, Refused: 1, Failed: 1, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, Units: [outbound.Units]float64{1, 1, 1, 1}},
 		Budgets: []Budget{{Policy: s, Unit: s, Limit: 2, Remaining: 1}}, Refusals: map[string]uint64{s: 1}, Actions: []string{"resume", "hold"},
@@ -80,7 +80,7 @@ func office(now time.Time) Snapshot {
 			{
 				Name: "shopify", Label: "snow-devil", Severity: Stopped, AsOf: now, HeldFor: 11_800 * time.Millisecond, Reason: "rate", Speed: 0.9, Actions: both,
 				Trouble: []string{"No call goes for 12 s: the API has refused calls that came too fast.", "Calls go at 90 % of the speed, because the API has refused some."},
-				Explain: &outbound.Explanation{Wait: 11_800 * time.Millisecond, Because: outbound.CauseHold, Refusals: 1, Speed: 0.9, Limits: []outbound.LimitWait{{Units: 1}}},
+				Explain: &outbound.Explanation{Wait: 11_800 * time.Millisecond, Because: "hold", Refusals: 1, Cost: outbound.Cost{1}, States: make([]outbound.State, 1)},
 				Limits:  []Limit{{Name: "leaky", Level: 39, Capacity: 40, LeakRate: 2, Binding: true, EmptyIn: 32 * time.Second}},
 				Minute: minuteOf(0, 12*time.Millisecond, func(i int) Second {
 					switch s := wave(1, 5)(i); {
@@ -99,7 +99,7 @@ func office(now time.Time) Snapshot {
 				Err: "explain: dial tcp 10.0.0.7:6379: connect: connection refused",
 				Trouble: []string{"Its store does not answer (explain: dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
 					"8 calls wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
-				Explain: &outbound.Explanation{Wait: 1_500 * time.Millisecond, Because: outbound.CauseBooked, Ahead: 8, Speed: 1, Limits: []outbound.LimitWait{{Units: 1, Wait: 160 * time.Millisecond}}},
+				Explain: &outbound.Explanation{Wait: 1_500 * time.Millisecond, Because: "booked", Ahead: 8, Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 160 * time.Millisecond}}},
 				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100, Binding: true}},
 				Minute: minuteOf(200*time.Millisecond, 1_400*time.Millisecond, func(i int) Second {
 					if i < 45 {
@@ -113,7 +113,7 @@ func office(now time.Time) Snapshot {
 			{
 				Name: "stripe", Severity: Slowed, AsOf: now, Speed: 0.56, Actions: both, Waiting: 3, Oldest: 120 * time.Millisecond, NextIn: 18 * time.Millisecond,
 				Trouble: []string{"Calls go at 56 % of the speed, because the API has refused some.", "3 calls wait in the queue, the first for 120 ms."},
-				Explain: &outbound.Explanation{Wait: 60 * time.Millisecond, Because: outbound.CauseBooked, Ahead: 3, Speed: 0.56, Limits: []outbound.LimitWait{{Units: 1, Wait: 18 * time.Millisecond}}},
+				Explain: &outbound.Explanation{Wait: 60 * time.Millisecond, Because: "booked", Ahead: 3, Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 18 * time.Millisecond}}},
 				Limits:  []Limit{{Name: "25 per 1s", Used: 14, Of: 25, Window: time.Second, Binding: true}},
 				Minute: minuteOf(40*time.Millisecond, 310*time.Millisecond, func(i int) Second {
 					s := Second{Admitted: uint64(25 - min(i/4, 11))}
@@ -128,8 +128,8 @@ func office(now time.Time) Snapshot {
 			{
 				Name: "llm", Label: "batch", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Waiting: 16, Oldest: 6_400 * time.Millisecond, NextIn: 350 * time.Millisecond,
 				Trouble: []string{"16 calls wait in the queue, the first for 6.4 s."},
-				Explain: &outbound.Explanation{Wait: 6_700 * time.Millisecond, Because: outbound.CauseLimit, Limit: "tokens", Ahead: 16, Booked: 6 * time.Second, Speed: 1,
-					Limits: []outbound.LimitWait{{Units: 1}, {Units: 400, Wait: 445 * time.Millisecond}, {Units: 1}}},
+				Explain: &outbound.Explanation{Wait: 6_700 * time.Millisecond, Because: "limit", Limit: "tokens", Ahead: 16, Booked: 6 * time.Second,
+					Cost: outbound.Cost{1, 400}, States: []outbound.State{{}, {Wait: 445 * time.Millisecond}, {}}},
 				Limits: []Limit{
 					{Name: "requests", Level: 3.08, Capacity: 60, LeakRate: 8, EmptyIn: 385 * time.Millisecond},
 					{Name: "tokens", Unit: 1, Level: 8_205, Capacity: 8_000, LeakRate: 1_366, Binding: true, EmptyIn: 6 * time.Second},
@@ -140,7 +140,7 @@ func office(now time.Time) Snapshot {
 			},
 			{
 				Name: "github", Label: "acme", AsOf: now, Speed: 1, Actions: hold,
-				Explain: &outbound.Explanation{Speed: 1, Limits: []outbound.LimitWait{{Units: 1}, {Units: 1}}},
+				Explain: &outbound.Explanation{Cost: outbound.Cost{1}, States: make([]outbound.State, 2)},
 				Limits: []Limit{
 					{Name: "per second", Used: 11, Of: 12, Window: time.Second, Binding: true},
 					{Name: "per hour", Level: 345.2, Capacity: 5_000, LeakRate: 5_000. / 3_600, EmptyIn: 248 * time.Second},
@@ -154,11 +154,11 @@ func office(now time.Time) Snapshot {
 				Minute: minuteOf(0, time.Millisecond, wave(980, 1_150)),
 			},
 			{
-				Name: "tenants", Label: "umbrella", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Wait: 170 * time.Millisecond, Because: outbound.CauseLimit, Limit: "5 per 1s", Speed: 1, Limits: []outbound.LimitWait{{Units: 1, Wait: 170 * time.Millisecond}}},
+				Name: "tenants", Label: "umbrella", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Wait: 170 * time.Millisecond, Because: "limit", Limit: "5 per 1s", Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 170 * time.Millisecond}}},
 				Limits: []Limit{{Name: "5 per 1s", Level: 1.84, Capacity: 1, LeakRate: 5, Binding: true, NextIn: 170 * time.Millisecond}},
 			},
 			{
-				Name: "tenants", Label: "initech", AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Speed: 1},
+				Name: "tenants", Label: "initech", AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{},
 				Limits: []Limit{{Name: "5 per 1s", Level: 0.6, Capacity: 1, LeakRate: 5}},
 			},
 			{ // which is so calm that only those see it who look for it

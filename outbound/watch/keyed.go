@@ -221,13 +221,13 @@ func troubled(l outbound.Limiter, refused uint64) float64 {
 // fullness is how full a limiter is, as far as this process knows without a trip: calls that wait are more than full,
 // and a hold is more than that.
 func fullness(l outbound.Limiter) (full float64) {
-	if b, ok := l.(*outbound.Bucket); ok { // as most keys have it
-		full, _ = b.Glance()
-		return min(full, 5)
-	}
 	l = inner(l)
-	if b := bucketIn(l); b != nil {
-		full, _ = b.Glance()
+	if b := bucketIn(l); b != nil && !b.Shared() {
+		if s, err := b.State(context.Background()); err == nil && s.HeldFor > 0 {
+			full = 5
+		} else if err == nil {
+			full = s.Level / s.Limit.Capacity
+		}
 	}
 	if q, ok := l.(interface{ Len() int }); ok {
 		if n := q.Len(); n > 0 {

@@ -317,7 +317,7 @@ func TestNoTextShowsTheBucketsKey(t *testing.T) {
 			t.Error(text)
 		}
 		for _, l := range s.Limiters {
-			if l.Name == "small" && (l.Explain.Because != outbound.CauseNever || !strings.Contains(l.Explain.String(), `"small"`)) {
+			if l.Name == "small" && (l.Explain.Because != "never" || !strings.Contains(l.Explain.String(), `"small"`)) {
 				t.Errorf("%+v", l)
 			}
 			if l.Name == "away" && (l.Err == "" || l.Severity != Stopped || len(l.Trouble) == 0) {

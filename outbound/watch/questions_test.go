@@ -139,7 +139,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if is.Refusals["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API says that the quota is used up") {
 			t.Errorf("%+v", is)
 		}
-		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != outbound.CauseHold {
+		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != "hold" {
 			t.Errorf("held for %v: %v", is.HeldFor, is.Explain)
 		}
 		tells(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)

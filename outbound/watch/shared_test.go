@@ -132,7 +132,7 @@ func TestALimiterThatBreaksIsAskedAgain(t *testing.T) {
 				if l := only(t, &b); l.Err == "" || time.Since(begin) > 0 {
 					t.Errorf("after %v: %+v", time.Since(begin), l)
 				}
-				x.explain = func() (outbound.Explanation, error) { return outbound.Explanation{Speed: 1}, nil }
+				x.explain = func() (outbound.Explanation, error) { return outbound.Explanation{}, nil }
 				time.Sleep(time.Second)
 				if l := only(t, &b); l.Err != "" || l.Explain == nil {
 					t.Errorf("%+v", l)

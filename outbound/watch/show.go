@@ -222,14 +222,14 @@ func (r *row) judge(b *Board) {
 	}
 	if l.HeldFor > 0 {
 		why := "an operator, or the API without a reason, has asked for a pause"
-		switch r.Explain.Reason {
-		case outbound.ReasonRate:
+		switch l.Reason {
+		case outbound.ReasonRate.String():
 			why = "the API has refused calls that came too fast"
-		case outbound.ReasonQuota:
+		case outbound.ReasonQuota.String():
 			why = "the API says that the quota is used up"
-		case outbound.ReasonConcurrency:
+		case outbound.ReasonConcurrency.String():
 			why = "the API has refused a call because of too many at once"
-		case outbound.ReasonExhausted:
+		case outbound.ReasonExhausted.String():
 			why = "nothing is left of the API's quota until its reset"
 		}
 		say(Stopped, "No call goes for %s: %s.", brief(l.HeldFor), why)

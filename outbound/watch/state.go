@@ -139,21 +139,24 @@ func (l *Limiter) fill(ctx context.Context, in outbound.Limiter, c *cached, m *m
 		own.Key = e.Key
 		e.Err = &own
 	}
-	l.AsOf, l.HeldFor, l.Speed, l.Reason = e.AsOf, e.HeldFor, e.Speed, e.Reason.String()
+	if l.AsOf = e.AsOf; len(e.States) > 0 {
+		s := &e.States[0]
+		l.HeldFor, l.Speed, l.Reason = s.HeldFor, s.Speed, s.Reason.String()
+	}
 	if err != nil { // the hold goes on meanwhile
 		l.HeldFor = max(0, l.HeldFor-time.Since(e.AsOf))
 	}
 	l.Explain = &e
-	for i := range e.Limits {
+	for i := range e.States {
 		l.Limits = append(l.Limits, limitOf(&e, i, m, l.Label == ""))
 	}
 }
 
 // limitOf returns what is shown of a limit. The meter counts the calls of all keys, so it tells nothing of one.
 func limitOf(e *outbound.Explanation, i int, m *meter, counted bool) Limit {
-	is := &e.Limits[i]
-	l := Limit{Name: is.Label, Unit: is.Limit.Unit, Level: is.Level, Capacity: is.Limit.Capacity, LeakRate: is.Limit.LeakRate,
-		NextIn: is.NextIn, EmptyIn: is.EmptyIn, Binding: e.Limit != "" && e.Limit == is.Label}
+	is := &e.States[i]
+	l := Limit{Name: is.Label(), Unit: is.Limit.Unit, Level: is.Level, Capacity: is.Limit.Capacity, LeakRate: is.Limit.LeakRate,
+		NextIn: is.NextIn, EmptyIn: is.EmptyIn, Binding: e.Limit != "" && e.Limit == is.Label()}
 	plain := is.Limit
 	plain.Name, plain.Unit = "", 0
 	l.InFlight = plain == outbound.InFlight(int(plain.Capacity))
