@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"runtime"
@@ -281,7 +282,9 @@ func TestACancelBetweenPiecesPutsTheCheckOffIfItsPlaceFitsNobody(t *testing.T) {
 			gone := make(chan struct{})
 			go func() {
 				defer close(gone)
-				q.cancel(first)
+				ended, end := context.WithCancel(bg)
+				end()
+				_ = q.leave(ended, first)
 			}()
 			q.checkLocked()
 			if off = first.gone; off && (!q.unchecked || len(q.line.unused) == 0) {

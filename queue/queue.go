@@ -44,7 +44,7 @@ type Stats struct {
 	Admitted  uint64 // at once or after a wait
 	Waited    uint64 // of the admitted, those that had to wait
 	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
-	Cancelled uint64 // by their ctx, while they waited
+	Cancelled uint64 // by their callers, while they waited
 	// Late counts places that went back because the process came to use them, or the
 	// store's reply told of them, later than the tolerance allows. Each costs up to a
 	// unit's time of throughput. If it keeps growing, the process is short of CPU and
@@ -71,9 +71,10 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // would have to wait longer than MaxWait or ctx's deadline, or MaxLen others wait,
 // Acquire returns at once: an [*outbound.ThrottledError] with the time until the call
 // could go. For a cost that can never go it returns an [*outbound.CostError], and if the
-// store fails an [*outbound.StoreError]. If ctx ends during the wait it returns ctx.Err()
-// itself, and the next call gets the place. No error leaves a charge behind, except a
-// StoreError whose reply was lost.
+// store fails an [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err()
+// itself. If ctx's deadline passes during the wait, the error is an [*outbound.ThrottledError]
+// too, with a RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the
+// reservation. No error leaves a charge behind, except a StoreError whose reply was lost.
 //
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of the
 // name "dripfeed: wait for a turn".
@@ -88,9 +89,8 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		if q.cancel(w) {
+		if err = q.leave(ctx, w); err != nil {
 			region.End()
-			err = ctx.Err()
 			return
 		}
 		<-w.ready // the queue has admitted or refused it at the same moment
@@ -177,19 +177,27 @@ func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, erro
 	return w, nil
 }
 
-// cancel takes a call whose ctx has ended out of the line. It reports whether the call
-// was still waiting.
-func (q *Queue) cancel(w *waiter) bool {
+// leave takes a call whose ctx has ended out of the line and returns why it is not admitted. It
+// returns nil if the call was no longer waiting.
+func (q *Queue) leave(ctx context.Context, w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.cancelLocked(w)
+	if !q.cancelLocked(w) {
+		return nil
+	}
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		q.stats.Refused++
+		return &outbound.ThrottledError{Key: q.key, Err: err}
+	}
+	q.stats.Cancelled++
+	return err
 }
 
 func (q *Queue) cancelLocked(w *waiter) bool {
 	if w.gone {
 		return false
 	}
-	q.stats.Cancelled++
 	q.ahead = nil
 	if c := q.checking; c != nil && (c.next == nil || w.seq <= c.next.seq) {
 		c.stale = true

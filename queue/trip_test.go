@@ -38,7 +38,7 @@ func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
 				t.Errorf("level %v, %v: its place was not given back", s.Level, err)
 			}
 		}
-		if s := q.Stats(); s.Cancelled != 2 || s.Refused != 1 || s.Admitted != 0 {
+		if s := q.Stats(); s.Cancelled != 1 || s.Refused != 2 || s.Admitted != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
