@@ -25,6 +25,7 @@ type core struct {
 // said is what else a limit says. Most buckets say the same as others, and share it.
 type said struct {
 	name   string
+	called string
 	n      float64
 	window time.Duration
 }
@@ -52,7 +53,7 @@ func (b *core) init(key string, limits []Limit, store leak.Store) {
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
 	if len(limits) == 1 && store == nil && b.start(first, b.born) {
-		if more := (said{first.Name, first.n, first.window}); more != (said{}) {
+		if more := (said{first.Name, first.called, first.n, first.window}); more != (said{}) {
 			b.said = unique.Make(more)
 		}
 		return
@@ -85,7 +86,7 @@ func (b *core) more() (s said) {
 // first returns the limit of the cell.
 func (b *core) first() Limit {
 	s := b.more()
-	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, n: s.n, window: s.window}
+	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, called: s.called, n: s.n, window: s.window}
 }
 
 // slowPath returns what the core has beyond its cell, and makes it if there is none yet.

@@ -50,6 +50,7 @@ type Limit struct {
 	// there, and one that comes later as well. [NewSharedBucket] says why.
 	Name string
 
+	called   string        // the name that the bucket made up, if it is still the Name
 	n        float64       // Per: so many
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
@@ -216,9 +217,13 @@ func (l *Limit) checkKind() (flaw string) {
 
 // law returns what a store is to know of the limit.
 func (l *Limit) law() leak.Limit {
-	m := leak.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone}
-	if l.kind != leak.Leaky && l.window > 0 {
+	m := leak.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Unnamed: l.Name != "" && l.unnamed()}
+	switch {
+	case l.window <= 0:
+	case l.kind != leak.Leaky:
 		m.Window += jitter
+	default:
+		m.N = l.n
 	}
 	return m
 }
@@ -226,52 +231,23 @@ func (l *Limit) law() leak.Limit {
 // limitOf is the way back of law.
 func limitOf(l *leak.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
+	if l.Unnamed {
+		m.called = m.Name
+	}
 	switch {
 	case l.Window <= 0:
 	case l.Kind != leak.Leaky:
 		m.window -= jitter
-	case l.Window > maxWait-jitter:
+	case l.Window > maxWait-jitter || l.N == 0:
 		m.window = 0
 	default:
-		m.n = perOf(l)
+		m.n = l.N
 	}
 	return m
 }
 
-// perOf returns what Per was called with for a limit: the number of fewest digits, from 15
-// on, of which Per and Burst make its rate, or one nearby.
-func perOf(l *leak.Limit) float64 {
-	window := (l.Window + jitter).Seconds()
-	n := l.Rate*window + (l.Capacity - 1)
-	for digits := 15; digits <= 17; digits++ {
-		m, err := strconv.ParseFloat(strconv.FormatFloat(n, 'g', digits, 64), 64)
-		if err == nil && (m-(l.Capacity-1))/window == l.Rate {
-			return m
-		}
-	}
-	for _, to := range [...]float64{0, math.Inf(1)} {
-		if m := math.Nextafter(n, to); (m-(l.Capacity-1))/window == l.Rate {
-			return m
-		}
-	}
-	return n
-}
-
-// unnamed reports whether the limit has a level and was given no name. What it is called may
-// be what a limit said whose level it has: [inherit].
-func (l *Limit) unnamed() bool {
-	if l.inFlight || l.Name == "" {
-		return !l.inFlight
-	}
-	if l.kind == leak.Leaky && l.window == 0 {
-		var capacity, rate float64
-		n, _ := fmt.Sscanf(strings.TrimPrefix(l.Name, fmt.Sprintf("(unit %d): ", l.Unit)), "%g at once, %g/s", &capacity, &rate)
-		return n == 2 && l.Name == (&Limit{Capacity: capacity, LeakRate: rate, Unit: l.Unit}).says()
-	}
-	says, ok := strings.CutSuffix(l.Name, l.shape())
-	n, err := strconv.ParseFloat(says, 64)
-	return ok && err == nil && digits(n) == says
-}
+// unnamed reports whether the limit has a level and its user gave it no name.
+func (l *Limit) unnamed() bool { return !l.inFlight && l.Name == l.called }
 
 // label names the limit in words: its name, or what it says.
 func (l *Limit) label() string {

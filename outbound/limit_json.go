@@ -38,6 +38,9 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 	if l.flaw != "" {
 		return nil, &LimitError{Limit: l, Reason: l.flaw}
 	}
+	if l.unnamed() {
+		l.Name = ""
+	}
 	out := limitJSON{kinds[l.kind], l.Capacity, l.LeakRate, l.Unit, l.Name, l.n, l.window, l.zone, l.inFlight}
 	if l.kind != leak.Leaky {
 		if flaw := l.check(); flaw != "" {

@@ -29,6 +29,7 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 		l := &own[i]
 		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
 			l.Name = l.says()
+			l.called = l.Name
 		}
 		if find(own[:i], l) >= 0 {
 			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
@@ -54,7 +55,7 @@ func inherit(limits, inForce []Limit) {
 				continue
 			}
 			if at := find(limits, was[j]); at < 0 {
-				l.Name = was[j].Name
+				l.Name, l.called = was[j].Name, was[j].Name
 			} else if &limits[at] != l {
 				continue
 			}
@@ -122,7 +123,7 @@ func (s *limitSet) list() []Limit {
 // same reports whether both have the same limits in the same order.
 func (s *limitSet) same(o *limitSet) bool {
 	return s == o || slices.EqualFunc(s.law, o.law, func(l, m leak.Limit) bool {
-		l.Window, m.Window = 0, 0
+		l.Window, m.Window, l.N, m.N, l.Unnamed, m.Unnamed = 0, 0, 0, 0, false, false
 		return l == m
 	})
 }

@@ -23,7 +23,7 @@ const ErrGarbage = sentinel("leak: what is stored makes no sense")
 //
 // The first byte is the number of the format. Then come At, Born, Skip, Rem, Last, Speed,
 // Epoch, Fails, Why and the row of the state; the number of limits, and of each its name,
-// unit, capacity, rate, window and level; Stamp, Version, Lead; the number of others, and of
+// unit, capacity, rate, window, n and level; Stamp, Version, Lead; the number of others, and of
 // each its limit, its level and its dial; and, if there are any, the number of logs, and each
 // with its entries. Integers are varints, Born and Epoch differences. A
 // float64 is its bits as a varint, the exponent in the lowest bytes, so that small whole
@@ -107,10 +107,15 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 func (l *Limit) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(l.Name)))
 	b = append(b, l.Name...)
-	b = binary.AppendVarint(b, int64(l.Kind)*(MaxUnit+1)+int64(l.Unit))
+	kind := int64(l.Kind)*(MaxUnit+1) + int64(l.Unit)
+	if l.Unnamed {
+		kind += kinds
+	}
+	b = binary.AppendVarint(b, kind)
 	b = appendFloat(b, l.Capacity)
 	b = appendFloat(b, l.Rate)
 	b = binary.AppendVarint(b, int64(l.Window))
+	b = appendFloat(b, l.N)
 	if l.Kind.Calendar() {
 		b = binary.AppendUvarint(b, uint64(len(l.Zone)))
 		b = append(b, l.Zone...)
@@ -234,18 +239,24 @@ func (r *reader) text() string {
 
 func (r *reader) limit() (l Limit) {
 	l.Name = r.text()
-	l.Kind, l.Unit = r.kind()
-	l.Capacity, l.Rate, l.Window = r.float(), r.float(), r.time()
+	n := r.int()
+	if l.Unnamed = n >= kinds; l.Unnamed {
+		n -= kinds
+	}
+	l.Kind, l.Unit = r.kind(n)
+	l.Capacity, l.Rate, l.Window, l.N = r.float(), r.float(), r.time(), r.float()
 	if l.Kind.Calendar() {
 		l.Zone = r.text()
 	}
 	return l
 }
 
-// kind reads a kind and a unit.
-func (r *reader) kind() (Kind, int32) {
-	n := r.int()
-	if n < 0 || n >= (MaxUnit+1)*int64(Monthly+1) {
+// kinds is above each number that stands for a kind and a unit.
+const kinds = (MaxUnit + 1) * int64(Monthly+1)
+
+// kind returns the kind and the unit that a number stands for.
+func (r *reader) kind(n int64) (Kind, int32) {
+	if n < 0 || n >= kinds {
 		n = int64(r.fail())
 	}
 	return Kind(n / (MaxUnit + 1)), int32(n % (MaxUnit + 1))

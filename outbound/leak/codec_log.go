@@ -67,7 +67,7 @@ func (r *reader) logs(s *State) *Logs {
 func (r *reader) log(s *State) (g Log) {
 	dial := s.Dial()
 	g.Name = r.text()
-	g.Kind, g.Unit = r.kind()
+	g.Kind, g.Unit = r.kind(r.int())
 	g.Zone, g.Longest, g.Begin, g.Skip, g.Beside, g.Total = r.text(), r.time(), dial-r.time(), r.time(), dial-r.time(), r.float()
 	c := &g.Calendar
 	c.Begin = r.int()

@@ -49,6 +49,11 @@ type Limit struct {
 	Window time.Duration `json:",omitzero"`
 	// Zone is the name of a calendar's time zone, which only the user understands.
 	Zone string `json:",omitzero"`
+	// N is the number of units in Window that a leaky limit was made for. If N is zero, it was made
+	// for none. Only the user understands it.
+	N float64 `json:",omitzero"`
+	// Unnamed is true if the user gave no name, and Name was made up. Only the user understands it.
+	Unnamed bool `json:",omitzero"`
 }
 
 // Takes returns what a call of n units takes of the limit: 0, or at least a billionth of the
@@ -92,7 +97,7 @@ func together(a, b Kind, zone, other string) bool {
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.
 func (l *Limit) Sound() bool {
-	if !(l.Capacity > 0 && l.Capacity <= maxCapacity) || l.Unit < 0 || l.Unit > MaxUnit || l.Window < 0 || l.Kind > Monthly {
+	if !(l.Capacity > 0 && l.Capacity <= maxCapacity) || l.Unit < 0 || l.Unit > MaxUnit || l.Window < 0 || l.Kind > Monthly || !l.soundN() {
 		return false
 	}
 	if l.Kind.Calendar() {
@@ -103,6 +108,11 @@ func (l *Limit) Sound() bool {
 		return false
 	}
 	return l.Zone == "" && l.Rate > 0 && l.Rate <= maxRate && drain < 1.01*maxDrain && drain > 0.99e-9
+}
+
+// soundN reports whether N belongs to the limit's kind and window.
+func (l *Limit) soundN() bool {
+	return l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64
 }
 
 func allSound(limits []Limit) bool {
