@@ -80,7 +80,7 @@
 // ([outbound.InFlight]), is done when the program has read the response's body to its end, when
 // the body has failed, or when the program has closed it: close bodies, as always. A body
 // that nobody closes keeps its place until the request's context is done, so give each
-// request a context that ends, or the client a Timeout. If the context goes on, only the
+// request a context that ends, or the transport a Timeout. If the context goes on, only the
 // garbage collector gives the place back, at a time of its own. A streamed response keeps its
 // place as long as it streams. The program can write to the body of a 101 Switching
 // Protocols, which keeps its place until it is closed. If there is no body, or nothing to
@@ -114,6 +114,7 @@
 //	resp, err := client.Do(req.WithContext(ctx))
 //	permit.Settle(outbound.Cost{float64(max(1, sent.Load()))})
 //
+// [Transport.Timeout] bounds a request from its admission to the end of its body.
 // [http.Client.Timeout] counts the time in a queue, too, and so does every deadline of a
 // request's context. A queue refuses a request early that cannot be in time; that error is an
 // [*outbound.ThrottledError] and a timeout, as [url.Error.Timeout] tells.

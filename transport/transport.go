@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -58,6 +59,12 @@ type Transport struct {
 	// and [WithCost] hand out as well. With 2 s or less, a success that says that nothing
 	// remains holds nobody. 0 or less: 1 h.
 	MaxHold time.Duration
+	// Timeout bounds the time from a request's admission to the end of its response's body, so that
+	// the wait for the limiter does not count. After it the request, or the Read of the body, fails
+	// with [ErrTimeout]. The Timeout of an [http.Client] counts the wait too. A connection that has
+	// switched protocols has no bound. If Timeout is zero or less, only the request's context
+	// bounds the request.
+	Timeout time.Duration
 	// OnResponse is called with every response as soon as its headers are there, before the
 	// transport judges it. It can settle the call's cost, say how the API has answered, or
 	// wrap the body to do so when it has been read: the permit stays in use until the body's
@@ -111,7 +118,8 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
 		cost.use(a)
 	}
-	if resp, err = t.send(req, &sent); err != nil {
+	ctx := req.Context()
+	if resp, err = t.send(req, &ctx, &sent); err != nil {
 		switch {
 		case !errors.Is(err, early.Err):
 		case a != nil:
@@ -123,7 +131,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	}
 	switch {
 	case a != nil:
-		t.follow(req, resp, a, untilEnd, redirected)
+		t.follow(ctx, resp, a, untilEnd, redirected)
 	case limiter != nil || t.OnSignal != nil:
 		t.judge(resp, &permit, nil, redirected)
 	}
@@ -132,8 +140,8 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 }
 
 // follow lets the user's functions and the transport settle and judge an attempt, which it
-// ends at once or at the body's end.
-func (t *Transport) follow(req *http.Request, resp *http.Response, a *attempt, untilEnd, redirected bool) {
+// ends at once, or at the end of the body or of ctx.
+func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, redirected bool) {
 	if t.OnResponse != nil {
 		if resp.Body == nil { // fakes leave it out; OnResponse may wrap it
 			resp.Body = http.NoBody
@@ -147,7 +155,7 @@ func (t *Transport) follow(req *http.Request, resp *http.Response, a *attempt, u
 		t.judge(resp, nil, a, redirected)
 	}
 	if untilEnd {
-		a.endWithBody(req.Context(), resp)
+		a.endWithBody(ctx, resp)
 	} else {
 		a.Done()
 	}
@@ -202,9 +210,13 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 }
 
 // send hands the request on, with its body, and holds Base to its contract: a response or
-// an error.
-func (t *Transport) send(req *http.Request, sent *bool) (*http.Response, error) {
-	resp, err := t.base().RoundTrip(req)
+// an error. ctx becomes the context that the request was sent with.
+func (t *Transport) send(req *http.Request, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+	if t.Timeout > 0 {
+		resp, err = t.sendWithin(req, ctx)
+	} else {
+		resp, err = t.base().RoundTrip(req)
+	}
 	*sent = true
 	switch {
 	case err != nil:
