@@ -27,24 +27,6 @@ type Answer struct {
 	Budget Budget
 }
 
-// Budget is what an API tells of one of its quotas, such as in RateLimit headers. It is the
-// API's word, for whoever looks, and steers nothing.
-type Budget struct {
-	// Policy is what the API calls the quota; "": it has no name.
-	Policy string
-	// Unit is what the quota counts, in the API's words; "": most likely requests.
-	Unit string
-	// Limit is the whole of the quota, and Remaining what is left of it. Below 0 the API has
-	// not told.
-	Limit, Remaining float64
-	// Reset is how long until Limit is there again. Below 0 the API has not told.
-	Reset time.Duration
-	// Window is the time for which Limit is; 0: the API has not told.
-	Window time.Duration
-	// Number is which number of a [Cost] counts the same; below 0: none does.
-	Number int
-}
-
 // AnswerKind is the kind of an [Answer].
 type AnswerKind uint8
 

@@ -18,8 +18,8 @@ type Booking struct {
 	// the latest bookings, and gives back of others what is safe.
 	Back []Ticket
 	// Lost is how many of them were lost, because their time had passed when this
-	// worker came to use them, and Late how late the latest was. [Bucket.Changes]
-	// tells of them, as ChangeLate.
+	// worker came to use them, and Late how late the latest was. [Bucket.Observe]
+	// tells of them, as EventLate.
 	Lost int
 	Late time.Duration
 	// Move is a ticket to book again for its cost, Costs[0], because units came back.

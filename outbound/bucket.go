@@ -270,7 +270,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 // its state is not here. It is what a [Keyed] asks before it drops a bucket.
 func (b *Bucket) Idle() bool { return b.unmade() || b.idle() }
 
-// Changes has f called with what happens to the bucket's state from now on. A hold or
+// Observe calls f with what happens to the bucket's state from now on. A hold or
 // a slow-down that is in force already is told first. stop ends it, and does not wait: f
 // may be running then, or be called once more. A nil f hears nothing and costs nothing.
 //
@@ -282,7 +282,7 @@ func (b *Bucket) Idle() bool { return b.unmade() || b.idle() }
 // f is called in a goroutine of its own, with one change after the other, and holds no
 // call up. It may use the bucket. Changes that come while it runs wait for it. If it
 // panics, the program ends.
-func (b *Bucket) Changes(f func(Change)) (stop func()) {
+func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	if f == nil || b.unmade() {
 		return func() {}
 	}
@@ -294,7 +294,7 @@ func (b *Bucket) Changes(f func(Change)) (stop func()) {
 // Meanwhile f is called, soon, in any goroutine and with no lock held, whenever something in this process changes
 // their plans: a Hold, Resume, SetLimits, the end of a call at once, or units that come back. f must not block: the
 // call that changes something may return only after f, and its caller may hold locks. To watch a bucket there is
-// [Bucket.Changes].
+// [Bucket.Observe].
 func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.unmade() {
 		return func() {}

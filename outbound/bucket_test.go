@@ -234,7 +234,7 @@ func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
 			t.Errorf("%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())
 		}
 		b.Waiting(func() {})()
-		b.Changes(func(Change) {})()
+		b.Observe(func(Event) {})()
 		if c := (&Estimate{Bucket: b}).Cost(Cost{1}); c != (Cost{1}) {
 			t.Errorf("an estimate of it: %v", c)
 		}

@@ -9,70 +9,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Change is something that has happened to a bucket's state, for metrics and logs. A call,
-// an operator, or another worker of a shared bucket has caused it. [Observe] tells what
-// happens to calls. A field that its kind does not mention is zero.
-type Change struct {
-	Kind ChangeKind
-	// Hold is how long the hold is to last from now on, with ChangeHeld and
-	// ChangeExtended, and how long it has lasted, with ChangeReleased.
-	Hold time.Duration
-	// Reason is why, with ChangeHeld and ChangeExtended.
-	Reason Reason
-	// Speed is that of the bucket's clock, with ChangeSlowed, as in [State].
-	Speed float64
-	// Calls is how many calls were forgotten, with ChangeForgotten, or how many
-	// places were lost, with ChangeLate.
-	Calls int
-	// Late is how late the latest of them was, with ChangeLate.
-	Late time.Duration
-}
-
-// ChangeKind is the kind of a [Change].
-type ChangeKind uint8
-
-// The kinds of changes.
-const (
-	// ChangeHeld is the beginning of a hold: the API has asked for a pause, or
-	// refused calls, or told that nothing remains, or [Bucket.Hold] was called.
-	ChangeHeld ChangeKind = iota + 1
-	// ChangeExtended is a hold that is to last longer than was told before.
-	ChangeExtended
-	// ChangeReleased is the end of a hold whose time has passed.
-	ChangeReleased
-	// ChangeResumed is a [Bucket.Resume]. It ends a hold, without a ChangeReleased,
-	// and a slow-down.
-	ChangeResumed
-	// ChangeSlowed is a clock that was slowed down, because the API has refused calls.
-	ChangeSlowed
-	// ChangeLimits is a change of the limits.
-	ChangeLimits
-	// ChangeForgotten is calls in progress whose permits the program has dropped without
-	// Done, as when it does not close the body of a response. The garbage collector has
-	// given their places among the calls at once back, long after they had ended.
-	ChangeForgotten
-	// ChangeLate is places of calls in a queue that were lost. They had passed by more than
-	// the queue's tolerance when this process came to use them: its timers are late, as on a
-	// busy host, or it was paused, or a store's reply was late. Each costs throughput, up to
-	// a unit's time.
-	ChangeLate
-)
-
-var changeKinds = [...]string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "late"}
-
-// String returns the kind in one word: "held".
-func (k ChangeKind) String() string {
-	if int(k) >= len(changeKinds) {
-		k = 0
-	}
-	return changeKinds[k]
-}
-
-// watches are the callers of Changes; nil: there are none.
+// watches are the callers of Bucket.Observe; nil: there are none.
 type watches struct{ atomic.Pointer[[]*watch] }
 
 // add has f hear of changes. collected is how many calls were forgotten until now.
-func (a *watches) add(f func(Change), collected int) (stop func()) {
+func (a *watches) add(f func(Event), collected int) (stop func()) {
 	w := &watch{tell: f, state: watched{speed: 1}, collected: collected}
 	a.edit(func(all []*watch) []*watch { return append(all, w) })
 	return func() {
@@ -109,7 +50,7 @@ func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.lookLocked(r) }
 // announceLate tells each watch of places that were lost.
 func (a *watches) announceLate(places int, late time.Duration) {
 	if places > 0 {
-		a.tell(func(w *watch) { w.addLocked(Change{Kind: ChangeLate, Calls: places, Late: max(0, late)}) })
+		a.tell(func(w *watch) { w.addLocked(Event{Kind: EventLate, Calls: places, Late: max(0, late)}) })
 	}
 }
 
@@ -129,9 +70,9 @@ func (a *watches) tell(note func(*watch)) {
 	}
 }
 
-// watch is one caller of Changes.
+// watch is one caller of Bucket.Observe.
 type watch struct {
-	tell func(Change)
+	tell func(Event)
 
 	mu        sync.Mutex // protects what follows
 	state     watched    // as of the last look
@@ -140,8 +81,8 @@ type watch struct {
 	limits    *limitSet
 	inFlight  *inFlight
 	collected int
-	news      []Change // not told yet
-	telling   bool     // run is telling them
+	news      []Event // not told yet
+	telling   bool    // run is telling them
 	stopped   bool
 }
 
@@ -199,36 +140,36 @@ func (w *watch) lookLocked(r *reply) {
 	resumed := was.known && s.Born != was.born && !first && added > 0 && added < anew
 	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
 	if was.held && (passed || !is.held && !resumed) {
-		w.addLocked(Change{Kind: ChangeReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
+		w.addLocked(Event{Kind: EventReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
 		was.held = false
 	}
 	if resumed {
-		w.addLocked(Change{Kind: ChangeResumed})
+		w.addLocked(Event{Kind: EventResumed})
 		was.held, was.speed = false, 1
 	}
 	if is.held && !was.held {
 		w.begun = s.At
-		w.addLocked(Change{Kind: ChangeHeld, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Event{Kind: EventHeld, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held && is.until > later(was.until, moved) {
-		w.addLocked(Change{Kind: ChangeExtended, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Event{Kind: EventExtended, Hold: s.Rem, Reason: Reason(s.Why)})
 	} else if is.held {
 		is.until = was.until
 	}
 	if is.speed < was.speed {
-		w.addLocked(Change{Kind: ChangeSlowed, Speed: is.speed})
+		w.addLocked(Event{Kind: EventSlowed, Speed: is.speed})
 	}
 	limits := &r.force.limitSet
 	if was.known && !(w.limits.same(limits) && w.inFlight.same(r.inFlight)) {
-		w.addLocked(Change{Kind: ChangeLimits})
+		w.addLocked(Event{Kind: EventLimits})
 	}
 	if n := r.collected - w.collected; n > 0 {
-		w.addLocked(Change{Kind: ChangeForgotten, Calls: n})
+		w.addLocked(Event{Kind: EventForgotten, Calls: n})
 	}
 	w.state, w.when = is, r.When
 	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // trips may cross
 }
 
-func (w *watch) addLocked(c Change) { w.news = append(w.news, c) }
+func (w *watch) addLocked(c Event) { w.news = append(w.news, c) }
 
 // hold is when a bucket's hold ends, as far as this process has heard.
 type hold struct {

@@ -13,10 +13,10 @@ import (
 // changes hears of a bucket's changes.
 type changes struct {
 	mu  sync.Mutex
-	all []Change
+	all []Event
 }
 
-func (c *changes) hear(x Change) {
+func (c *changes) hear(x Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, x)
@@ -24,7 +24,7 @@ func (c *changes) hear(x Change) {
 
 // expect compares what was heard since the last time. The bucket is asked for its
 // state, or a hold's end and another worker's doing would not be known.
-func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Change) {
+func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	t.Helper()
 	if _, err := b.State(ctx); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Changes(c.hear)()
+		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing has happened")
 		hold := func(d time.Duration) {
 			if err := other.Hold(ctx, d); err != nil {
@@ -73,25 +73,25 @@ func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
 			}
 		}
 		hold(time.Minute)
-		c.expect(t, mine, "held", Change{Kind: ChangeHeld, Hold: time.Minute})
+		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
 		hold(time.Second)
 		c.expect(t, mine, "held for less than it is")
 		time.Sleep(10 * time.Second)
 		hold(time.Minute)
-		c.expect(t, mine, "held for longer", Change{Kind: ChangeExtended, Hold: time.Minute})
+		c.expect(t, mine, "held for longer", Event{Kind: EventExtended, Hold: time.Minute})
 		time.Sleep(time.Minute - 1)
 		c.expect(t, mine, "a nanosecond before the end")
 		time.Sleep(time.Nanosecond)
-		c.expect(t, mine, "at the end", Change{Kind: ChangeReleased, Hold: 70 * time.Second})
+		c.expect(t, mine, "at the end", Event{Kind: EventReleased, Hold: 70 * time.Second})
 		hold(time.Second)
-		c.expect(t, mine, "held anew", Change{Kind: ChangeHeld, Hold: time.Second})
+		c.expect(t, mine, "held anew", Event{Kind: EventHeld, Hold: time.Second})
 		time.Sleep(time.Minute)
 		hold(time.Hour)
-		c.expect(t, mine, "held long after an end that no operation has seen", Change{Kind: ChangeReleased, Hold: time.Second}, Change{Kind: ChangeHeld, Hold: time.Hour})
+		c.expect(t, mine, "held long after an end that no operation has seen", Event{Kind: EventReleased, Hold: time.Second}, Event{Kind: EventHeld, Hold: time.Hour})
 		if err := other.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
-		c.expect(t, mine, "resumed", Change{Kind: ChangeResumed})
+		c.expect(t, mine, "resumed", Event{Kind: EventResumed})
 		time.Sleep(3 * time.Hour)
 		c.expect(t, mine, "idle for long")
 	})
@@ -100,17 +100,17 @@ func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
 func TestChangesTellOfRefusals(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Changes(c.hear)()
+		defer mine.Observe(c.hear)()
 		p := mustAcquire(t, other)
 		p.Done()
 		p = mustAcquire(t, other)
 		p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: ReasonRate})
 		p.Done()
-		c.expect(t, mine, "refused", Change{Kind: ChangeHeld, Hold: 5 * time.Second, Reason: ReasonRate}, Change{Kind: ChangeSlowed, Speed: 0.9})
+		c.expect(t, mine, "refused", Event{Kind: EventHeld, Hold: 5 * time.Second, Reason: ReasonRate}, Event{Kind: EventSlowed, Speed: 0.9})
 		p.Refused(2 * time.Second)
 		c.expect(t, mine, "refused with less")
 		time.Sleep(5 * time.Hour) // all of it is forgotten, and a new life begins
-		c.expect(t, mine, "forgotten", Change{Kind: ChangeReleased, Hold: 5 * time.Second})
+		c.expect(t, mine, "forgotten", Event{Kind: EventReleased, Hold: 5 * time.Second})
 		mustAcquire(t, mine).Done()
 		mustAcquire(t, mine).Done()
 		time.Sleep(time.Minute)
@@ -121,7 +121,7 @@ func TestChangesTellOfRefusals(t *testing.T) {
 func TestChangesTellOfWhatRemains(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Changes(c.hear)()
+		defer mine.Observe(c.hear)()
 		p := mustAcquire(t, other)
 		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
 		c.expect(t, mine, "enough remains")
@@ -129,14 +129,14 @@ func TestChangesTellOfWhatRemains(t *testing.T) {
 			mustAcquire(t, other)
 		}
 		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
-		c.expect(t, mine, "as much as has left since", Change{Kind: ChangeHeld, Hold: time.Minute, Reason: ReasonExhausted})
+		c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: ReasonExhausted})
 	})
 }
 
 func TestChangesTellOfLimits(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Changes(c.hear)()
+		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing")
 		set := func(limits ...Limit) {
 			if err := other.SetLimits(ctx, limits...); err != nil {
@@ -144,11 +144,11 @@ func TestChangesTellOfLimits(t *testing.T) {
 			}
 		}
 		set(Limit{Capacity: 10, LeakRate: 2})
-		c.expect(t, mine, "set", Change{Kind: ChangeLimits})
+		c.expect(t, mine, "set", Event{Kind: EventLimits})
 		set(Limit{Capacity: 10, LeakRate: 2})
 		c.expect(t, mine, "set to what they are")
 		set(Limit{Capacity: 10, LeakRate: 2}, Limit{Capacity: 5, LeakRate: 2, Name: "more"})
-		c.expect(t, mine, "one more", Change{Kind: ChangeLimits})
+		c.expect(t, mine, "one more", Event{Kind: EventLimits})
 	})
 }
 
@@ -159,16 +159,16 @@ func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
 		p = mustAcquire(t, other)
 		p.Refused(time.Minute)
 		var early, late changes
-		defer mine.Changes(early.hear)()
-		stop := mine.Changes(late.hear)
-		early.expect(t, mine, "in force", Change{Kind: ChangeHeld, Hold: time.Minute}, Change{Kind: ChangeSlowed, Speed: 0.9})
+		defer mine.Observe(early.hear)()
+		stop := mine.Observe(late.hear)
+		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute}, Event{Kind: EventSlowed, Speed: 0.9})
 		stop()
 		stop()
 		if err := other.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
-		early.expect(t, mine, "resumed", Change{Kind: ChangeResumed})
-		late.expect(t, mine, "until it was stopped", Change{Kind: ChangeHeld, Hold: time.Minute}, Change{Kind: ChangeSlowed, Speed: 0.9})
+		early.expect(t, mine, "resumed", Event{Kind: EventResumed})
+		late.expect(t, mine, "until it was stopped", Event{Kind: EventHeld, Hold: time.Minute}, Event{Kind: EventSlowed, Speed: 0.9})
 	})
 }
 
@@ -177,12 +177,12 @@ func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
 		s := new(openMemory)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
-		defer mine.Changes(c.hear)()
+		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing has happened")
 		time.Sleep(time.Second)
 		clear(s.keys)
 		mustAcquire(t, other).Refused(time.Minute)
-		c.expect(t, mine, "held", Change{Kind: ChangeHeld, Hold: time.Minute})
+		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
 	})
 }
 
@@ -191,10 +191,10 @@ func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
-		defer b.Changes(func(x Change) {
+		defer b.Observe(func(x Event) {
 			c.hear(x)
 			time.Sleep(time.Second)
-			if x.Kind == ChangeHeld {
+			if x.Kind == EventHeld {
 				_ = b.Resume(ctx)
 			}
 		})()
@@ -207,17 +207,17 @@ func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
 		if _, err := b.Acquire(ctx, Cost{1}); err != nil {
 			t.Error(err)
 		}
-		c.expect(t, b, "all", Change{Kind: ChangeHeld, Hold: time.Hour}, Change{Kind: ChangeResumed})
+		c.expect(t, b, "all", Event{Kind: EventHeld, Hold: time.Hour}, Event{Kind: EventResumed})
 	})
 }
 
 func TestNoListenerCostsNothing(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-	b.Changes(nil)()
+	b.Observe(nil)()
 	if b.slow.Load() != nil {
 		t.Error("a nil function has made a slowPath")
 	}
-	b.Changes(func(Change) {})()
+	b.Observe(func(Event) {})()
 	if b.slow.Load().watches.Load() != nil {
 		t.Error("what was stopped is kept")
 	}
@@ -225,8 +225,8 @@ func TestNoListenerCostsNothing(t *testing.T) {
 
 func TestChangesTellOfForgottenCalls(t *testing.T) {
 	b := Must(NewBucket("k", InFlight(2)))
-	heard := make(chan Change, 10)
-	defer b.Changes(func(c Change) { heard <- c })()
+	heard := make(chan Event, 10)
+	defer b.Observe(func(c Event) { heard <- c })()
 	p := mustAcquire(t, b)
 	p.Done() // and not for want of it
 	forget(t, b)
@@ -236,7 +236,7 @@ func TestChangesTellOfForgottenCalls(t *testing.T) {
 	}
 	select {
 	case c := <-heard:
-		if c != (Change{Kind: ChangeForgotten, Calls: 1}) {
+		if c != (Event{Kind: EventForgotten, Calls: 1}) {
 			t.Errorf("heard %+v", c)
 		}
 	case <-time.After(time.Minute):
@@ -244,14 +244,5 @@ func TestChangesTellOfForgottenCalls(t *testing.T) {
 	}
 	if _, err := b.State(ctx); err != nil || len(heard) > 0 {
 		t.Errorf("heard more: %v, %v", len(heard), err)
-	}
-}
-
-func TestKindsOfChangesHaveNames(t *testing.T) {
-	want := []string{"unknown", "held", "extended", "released", "resumed", "slowed", "limits", "forgotten", "late", "unknown"}
-	for i, name := range want {
-		if got := ChangeKind(i).String(); got != name {
-			t.Errorf("kind %d: %q, want %q", i, got, name)
-		}
 	}
 }

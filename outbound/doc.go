@@ -131,7 +131,7 @@
 // # Metrics and logs
 //
 // Package watch has a board: a page for people, metrics for Prometheus, and lines for a log. To
-// count by yourself, [Observe] tells what happens to calls, and [Bucket.Changes] what happens to a bucket:
+// count by yourself, [Observe] reports what happens to calls, and [Bucket.Observe] what happens to a bucket:
 // holds of whatever cause, and their end, slow-downs, new limits, calls that were
 // forgotten and places that came too late. A store across a network counts its trips and
 // tells which servers are away, by its method Stats; fallback.Store.State tells of an
@@ -172,14 +172,15 @@
 //	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now
 //	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
 //	slots.go       slots: the places among the calls at once, beside the law
-//	change.go      Changes: what happens to a bucket's state; hold: whether one is news
+//	event.go       Event: what happens to a call or to a bucket; Budget
+//	change.go      the events of a bucket: what happens to a bucket's state; hold: whether one is news
 //	waiting.go     waiting: who waits, and the reports that ride on the next operation
 //	cell.go        where a state is, 1: cell, one leaky limit in one word, and the compare-and-swap
 //	local.go       2: localState, a mutex and one key of the law; the way of a word in and out
 //	shared.go      3: sharedState, a store, and what to do when it knows other limits
 //	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
-//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done; Listener; call, beside the cell; Ticket
+//	permit.go      Limiter; its Permit and Call: Settle, Answered, Done, Listen; call, beside the cell; Ticket
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
 //	forecast.go    Forecast: when calls go that have no places yet
 //	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
@@ -248,6 +249,6 @@
 // A bare bucket there hears it in the reply to its next Acquire, as a ThrottledError with Held set, or
 // a second later if the store remembers a refusal from before. Queues around the same Bucket as the
 // refused call hear it at once: do calls waiting.changed, which calls what they gave to
-// [Bucket.Waiting]. Callers of [Bucket.Changes] hear of the hold with the next reply, by
+// [Bucket.Waiting]. Callers of [Bucket.Observe] hear of the hold with the next reply, by
 // watches.announce.
 package outbound

@@ -18,9 +18,8 @@ func ExampleObserve_metrics() {
 	calls := new(expvar.Map) // expvar.NewMap("outbound_calls") publishes it
 	observe := func(ctx context.Context, e outbound.Event) {
 		calls.Add(e.Name+" "+e.Kind.String(), 1)
+		calls.AddFloat(e.Name+" waited seconds", e.Wait.Seconds())
 		switch e.Kind {
-		case outbound.EventWaited:
-			calls.AddFloat(e.Name+" waited seconds", e.Wait.Seconds())
 		case outbound.EventHeld:
 			log.WarnContext(ctx, "the API asks to wait", "api", e.Name, "hold", e.Hold, "reason", e.Reason)
 		case outbound.EventFailed:

@@ -37,11 +37,11 @@ func ExampleObserve() {
 }
 
 // Changes tells what an operator, another worker, or the API's answers to calls have done.
-func ExampleBucket_Changes() {
+func ExampleBucket_Observe() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))
-	told := make(chan outbound.Change)
-	stop := bucket.Changes(func(c outbound.Change) { told <- c })
+	told := make(chan outbound.Event)
+	stop := bucket.Observe(func(c outbound.Event) { told <- c })
 	defer stop()
 
 	if err := bucket.Hold(ctx, time.Minute); err != nil {

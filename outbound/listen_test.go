@@ -69,7 +69,7 @@ func TestAListenerHearsEachAnswerWhateverThePermitIs(t *testing.T) {
 
 func TestListeningAllocatesNothing(t *testing.T) {
 	b := Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9}))
-	var l Listener = new(answers)
+	l := new(answers)
 	if n := testing.AllocsPerRun(100, func() {
 		p, _ := b.Acquire(ctx, Cost{1})
 		p.Listen(l)

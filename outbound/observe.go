@@ -8,91 +8,6 @@ import (
 	"time"
 )
 
-// Event is something that has happened to a call, for metrics and logs. A field that
-// its kind does not mention is zero. It carries no key and no credential, except that
-// Err's text has the bucket's own key.
-type Event struct {
-	Kind EventKind
-	// Name is the name that was given to Observe.
-	Name string
-	// Cost is what the call was to take.
-	Cost Cost
-	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is 0 if
-	// a bucket in this process decides by its one leaky limit, unheld and unbooked. It is in
-	// the first three kinds and, if it was a millisecond or longer, in the EventWaited
-	// before as well: sum up either EventWaited or the first three kinds, never both.
-	Wait time.Duration
-	// Used is what the call really cost, with EventSettled.
-	Used Cost
-	// Hold is how long the API has asked to wait, with EventHeld; 0: it did
-	// not say.
-	Hold time.Duration
-	// Rejected is set with EventHeld if the API has refused the call, and not
-	// if it has taken it and asked to wait before the next.
-	Rejected bool
-	// Reason is why, with EventHeld, as far as it was said.
-	Reason Reason
-	// Budget is what the API has told of one of its quotas, with EventQuota, and nil otherwise.
-	Budget *Budget
-	// Limit is that of the [*ThrottledError], with EventRefused.
-	Limit string
-	// Took is the time from the call's admission to its end, with EventEnded.
-	Took time.Duration
-	// Succeeded is set with EventEnded if the call was neither refused by the
-	// API nor settled to nothing.
-	Succeeded bool
-	// Err is why the call was not admitted: with EventRefused it has a
-	// [*ThrottledError], with the limit and the time to come back. With
-	// EventSettled and EventHeld it says why the number reported has no effect.
-	Err error
-}
-
-// EventKind is the kind of an [Event].
-type EventKind uint8
-
-// The kinds of events. Each call that asks for room has exactly one of the
-// first three, and each that is admitted and ended one EventEnded.
-const (
-	// EventAdmitted is a call that may go.
-	EventAdmitted EventKind = iota + 1
-	// EventRefused is a call without room.
-	EventRefused
-	// EventFailed is a call that was not admitted for another reason: its ctx
-	// had ended, its cost can never go, or a store failed.
-	EventFailed
-	// EventWaited comes before one of these, with the same Err, if Acquire
-	// took a millisecond or longer. Whoever wants to know before a wait asks
-	// the queue's Explain first.
-	EventWaited
-	// EventSettled is a call whose real cost is known: the first Settle. One
-	// with a cost that is NaN, infinite or negative has no effect, and Err is
-	// [ErrInvalidCost].
-	EventSettled
-	// EventHeld is an API that asks to wait, or that has so little left, by an
-	// [AnswerRemaining], that the bucket is held. One with a duration that has no effect has
-	// Err [ErrInvalidDuration]. [Bucket.Changes] tells of holds as they are in force,
-	// of whatever cause, and of their end.
-	EventHeld
-	// EventEnded is the end of a call.
-	EventEnded
-	// EventQuota is an API that tells what is left of one of its quotas, be it much or
-	// little: an [AnswerQuota], as package transport reports it of each response.
-	EventQuota
-)
-
-var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "waited", "settled", "held", "ended", "quota"}
-
-// String returns the kind in one word: "admitted".
-func (k EventKind) String() string {
-	if int(k) >= len(eventKinds) {
-		k = 0
-	}
-	return eventKinds[k]
-}
-
-// waited is how long an Acquire takes that has waited.
-const waited = time.Millisecond
-
 // Observe returns a Limiter that works as l does and tells f what happens to
 // its calls, under a name of your choice. A nil f returns l itself, which costs
 // nothing; otherwise an admitted call costs an allocation for its permit, a reading of
@@ -104,6 +19,8 @@ const waited = time.Millisecond
 // call's admission, the same without its end. If f panics, the panic goes on; a
 // call that was just admitted is given back first. A nil l is [ErrNil] at
 // Acquire.
+//
+// [Bucket.Observe] reports what happens to a bucket.
 //
 // Put it around a queue, and not into one: a queue books its bucket directly.
 //
@@ -152,10 +69,6 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		}
 	}()
 	e.Wait, e.Err = wait, err
-	if e.Wait >= waited {
-		e.Kind = EventWaited
-		o.tell(ctx, e)
-	}
 	switch {
 	case err == nil:
 		e.Kind = EventAdmitted

@@ -31,8 +31,8 @@ type Permit struct {
 	core *core
 	fill
 	flags    uint8
-	pin      *atomic.Int32 // what counts this permit as one in use
-	listener Listener      // hears each answer; nil: nobody does
+	pin      *atomic.Int32                 // what counts this permit as one in use
+	listener interface{ Answered(Answer) } // is called with each answer; nil: there is none
 }
 
 // Limiter admits calls. A [Bucket] admits at once or refuses; a queue around
@@ -115,14 +115,10 @@ func (p *Permit) Settle(used Cost) {
 // Wait is not above 0, and a kind that it does not know.
 func (p *Permit) Answered(a Answer) { p.answered(a) }
 
-// Listener hears what APIs answer: see [Permit.Listen].
-type Listener interface{ Answered(a Answer) }
-
-// Listen has l hear each answer to the call, before that has its effect, for metrics. l must
-// not block: who reports the answer waits for it, and may hold locks. A permit that somebody
-// listens to has no more to free than before, and Listen allocates nothing unless somebody
-// listens already: then both hear. A nil l hears nothing.
-func (p *Permit) Listen(l Listener) {
+// Listen has l learn each answer to the call, before the answer has its effect, for metrics. l must not block: the
+// caller of Answered waits for it, and may hold locks. A permit with a listener has no more to free than before, and
+// Listen allocates nothing for the first one. A second listener is called after the first. Listen ignores a nil l.
+func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 	switch {
 	case p == nil || l == nil:
 	case p.listener != nil:
@@ -133,7 +129,7 @@ func (p *Permit) Listen(l Listener) {
 }
 
 // both are two listeners of one permit.
-type both [2]Listener
+type both [2]interface{ Answered(Answer) }
 
 func (b both) Answered(a Answer) {
 	b[0].Answered(a)

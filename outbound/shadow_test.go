@@ -170,7 +170,7 @@ func TestAShadowCountsWhatTheAPIAnswersAndHeedsNothing(t *testing.T) {
 			if shared {
 				b = Must(NewSharedBucket(leak.NewMemory(), "key", PerSecond(10)))
 			}
-			stop := b.Changes(func(c Change) { t.Errorf("a change: %+v", c) })
+			stop := b.Observe(func(c Event) { t.Errorf("a change: %+v", c) })
 			defer stop()
 			var told verdicts
 			s := Shadow(b, ShadowConfig{Independent: true}, told.report)

@@ -47,14 +47,14 @@ func TestAPauseLetsNobodyGoInABunch(t *testing.T) {
 				}()
 			}
 			time.Sleep(3003 * time.Millisecond)
-			var told outbound.Change
+			var told outbound.Event
 			if q.Stats().Late > 0 {
 				t.Errorf("%v: late before the pause", l)
 			}
-			defer q.bucket.Changes(func(c outbound.Change) { told = c })()
+			defer q.bucket.Observe(func(c outbound.Event) { told = c })()
 			pause(q, 5*time.Second)
 			synctest.Wait()
-			if late := q.Stats().Late; told.Kind != outbound.ChangeLate || uint64(told.Calls) != late || told.Late < 4*time.Second || told.Late > 5*time.Second {
+			if late := q.Stats().Late; told.Kind != outbound.EventLate || uint64(told.Calls) != late || told.Late < 4*time.Second || told.Late > 5*time.Second {
 				t.Errorf("%v: %d places were lost, and told is %+v", l, late, told)
 			}
 			pass(40 * time.Second)
@@ -183,8 +183,8 @@ func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 		}
 		time.Sleep(49 * time.Millisecond)
 		told := 0
-		defer q.bucket.Changes(func(c outbound.Change) {
-			if told += c.Calls; c.Kind != outbound.ChangeLate || c.Late <= tolerance || c.Late > time.Millisecond {
+		defer q.bucket.Observe(func(c outbound.Event) {
+			if told += c.Calls; c.Kind != outbound.EventLate || c.Late <= tolerance || c.Late > time.Millisecond {
 				t.Errorf("%+v", c)
 			}
 		})()
@@ -203,7 +203,7 @@ func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		told := 0
-		defer q.bucket.Changes(func(c outbound.Change) { told += c.Calls })()
+		defer q.bucket.Observe(func(c outbound.Event) { told += c.Calls })()
 		ctx, cancel := contextWithCancel()
 		go q.Acquire(ctx, outbound.Cost{1})
 		pass(time.Millisecond)

@@ -49,7 +49,7 @@ type Stats struct {
 	// store's reply told of them, later than the tolerance allows. Each costs up to a
 	// unit's time of throughput. If it keeps growing, the process is short of CPU and
 	// wants a larger Tolerance, or the store's replies are often much later than usual.
-	// [outbound.Bucket.Changes] tells how late each was, as outbound.ChangeLate.
+	// [outbound.Bucket.Observe] tells how late each was, as outbound.EventLate.
 	Late uint64
 }
 

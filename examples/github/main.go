@@ -245,7 +245,7 @@ func (t *task) run(ctx context.Context) error {
 			switch at := time.Since(begin).Seconds(); {
 			case e.Kind == outbound.EventHeld && e.Rejected:
 				t.printf("%4.1f s  worker %d hears that %s has to wait %v\n", at, worker, resource, e.Hold.Round(time.Second/10))
-			case e.Kind == outbound.EventWaited && e.Wait > 2*time.Second:
+			case e.Wait > 2*time.Second:
 				t.printf("%4.1f s  worker %d has waited %v for %s\n", at, worker, e.Wait.Round(time.Second/10), resource)
 			}
 		}))

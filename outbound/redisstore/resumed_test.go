@@ -46,8 +46,8 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 			t.Run(kind+": "+name, func(t *testing.T) {
 				t.Parallel()
 				l := (&loser{server: start(t)}).worker(fmt.Sprint("resumed:", rand.Uint64()), tenth)
-				changes := make(chan outbound.ChangeKind, 200)
-				defer l.Changes(func(c outbound.Change) { changes <- c.Kind })()
+				changes := make(chan outbound.EventKind, 200)
+				defer l.Observe(func(c outbound.Event) { changes <- c.Kind })()
 				l.acquire(t)
 				c.do(t, l)
 				_, err := l.State(t.Context())
@@ -55,9 +55,9 @@ func TestAKeyThatBeginsAnewIsNoResume(t *testing.T) {
 				resumed := 0
 				require.NoError(t, l.SetLimits(t.Context(), outbound.Limit{Capacity: 7, LeakRate: 1}))
 				for kind := range changes { // the last change is that of the limits
-					if kind == outbound.ChangeResumed {
+					if kind == outbound.EventResumed {
 						resumed++
-					} else if kind == outbound.ChangeLimits {
+					} else if kind == outbound.EventLimits {
 						break
 					}
 				}

@@ -48,7 +48,7 @@ type shown struct {
 	keyed   keys             // nil: it is a limiter
 	times   int              // that the name was added
 	late    uint64           // places that the queues have lost which had the name before
-	stop    func()           // ends its bucket's Changes
+	stop    func()           // stops observing its bucket
 }
 
 // Call is a call that has asked for room, as the functions given to [Board.OnCall] hear of it.
@@ -74,7 +74,7 @@ func (b *Board) Add(name string, l outbound.Limiter) outbound.Limiter {
 	bucket := bucketIn(l)
 	s, times := b.show(name, l, nil)
 	if bucket != nil {
-		stop := bucket.Changes(func(c outbound.Change) { b.note(s, times, &c) })
+		stop := bucket.Observe(func(c outbound.Event) { b.note(s, times, &c) })
 		b.mu.Lock()
 		if s.times == times {
 			s.stop, stop = stop, nil

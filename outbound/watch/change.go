@@ -18,18 +18,18 @@ type held struct {
 }
 
 // note takes a change in.
-func (h *held) note(c *outbound.Change, at time.Duration) {
+func (h *held) note(c *outbound.Event, at time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch c.Kind {
-	case outbound.ChangeHeld:
+	case outbound.EventHeld:
 		h.endLocked(at)
 		h.since, h.until = max(1, at), at+min(c.Hold, 1<<62-at)
-	case outbound.ChangeExtended:
+	case outbound.EventExtended:
 		if h.since > 0 {
 			h.until = at + min(c.Hold, 1<<62-at)
 		}
-	case outbound.ChangeReleased, outbound.ChangeResumed:
+	case outbound.EventReleased, outbound.EventResumed:
 		h.endLocked(at)
 	}
 }
@@ -76,16 +76,16 @@ func (e events) last(name string) int {
 }
 
 // storms reports whether many changes of a kind may come in a row, which are one event then.
-func storms(k outbound.ChangeKind) bool {
+func storms(k outbound.EventKind) bool {
 	switch k {
-	case outbound.ChangeHeld, outbound.ChangeReleased, outbound.ChangeResumed, outbound.ChangeLimits:
+	case outbound.EventHeld, outbound.EventReleased, outbound.EventResumed, outbound.EventLimits:
 		return false
 	}
 	return true
 }
 
 // note takes a change of a limiter's bucket in. times is how often the name had been added when the limiter was.
-func (b *Board) note(s *shown, times int, c *outbound.Change) {
+func (b *Board) note(s *shown, times int, c *outbound.Event) {
 	b.mu.Lock()
 	former := s.times != times
 	b.mu.Unlock()
@@ -107,27 +107,27 @@ func (b *Board) note(s *shown, times int, c *outbound.Change) {
 }
 
 // wordsOf says what has changed.
-func wordsOf(c *outbound.Change) string {
+func wordsOf(c *outbound.Event) string {
 	why := ""
 	if r := c.Reason.String(); r != "" {
 		why = " (" + r + ")"
 	}
 	switch c.Kind {
-	case outbound.ChangeHeld:
+	case outbound.EventHeld:
 		return "no call goes for " + brief(c.Hold) + why
-	case outbound.ChangeExtended:
+	case outbound.EventExtended:
 		return "no call goes for another " + brief(c.Hold) + why
-	case outbound.ChangeReleased:
+	case outbound.EventReleased:
 		return "calls go again, after " + brief(c.Hold)
-	case outbound.ChangeResumed:
+	case outbound.EventResumed:
 		return "somebody has ended the hold and the slow-down"
-	case outbound.ChangeSlowed:
+	case outbound.EventSlowed:
 		return fmt.Sprintf("the API refuses calls: they go at %.3g %% of the speed", 100*c.Speed)
-	case outbound.ChangeLimits:
+	case outbound.EventLimits:
 		return "the limits were changed"
-	case outbound.ChangeForgotten:
+	case outbound.EventForgotten:
 		return count(uint64(max(0, c.Calls)), "call ended without Done, and kept its place until now", "calls ended without Done, and kept their places until now")
-	case outbound.ChangeLate:
+	case outbound.EventLate:
 		if c.Calls == 1 {
 			return fmt.Sprintf("a place passed %s before this process came to use it", brief(c.Late))
 		}

@@ -4,7 +4,7 @@
 //	limiter := board.Add("github", queue.New(bucket, queue.Config{})) // use the result
 //	http.Handle("/debug/dripfeed", &board)
 //	http.Handle("/metrics", board.Metrics())
-//	defer bucket.Changes(watch.Log(slog.With("limiter", "github")))()
+//	defer bucket.Observe(watch.Log(slog.With("limiter", "github")))()
 //
 // A [Board] answers what an operator asks: how full the limits are, who waits and for how long, what was refused and by
 // whom, why nothing goes and until when, how fast calls go, which limit binds, what the API says is left of its quota

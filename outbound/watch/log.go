@@ -12,9 +12,9 @@ import (
 // quiet is how long the log says no more about what goes on, so that a storm of refusals makes few lines.
 const quiet = 10 * time.Second
 
-// Log returns a function for [outbound.Bucket.Changes] that logs what happens to the bucket:
+// Log returns a function for [outbound.Bucket.Observe] that logs what happens to the bucket:
 //
-//	defer bucket.Changes(watch.Log(logger.With("limiter", "github")))()
+//	defer bucket.Observe(watch.Log(logger.With("limiter", "github")))()
 //
 // The beginning of a hold is a Warn, and its end an Info that says how long it was and how often it was extended. An
 // extension is a Warn only if no call goes for ten seconds or longer, and for at least twice as long as the last line
@@ -22,7 +22,7 @@ const quiet = 10 * time.Second
 // says how many it has left out. It logs no call. A nil l is [slog.Default].
 //
 // A bucket does not tell that its store is away. OnSwitch of package fallback does, and the metric dripfeed_store_away.
-func Log(l *slog.Logger) func(outbound.Change) {
+func Log(l *slog.Logger) func(outbound.Event) {
 	if l == nil {
 		l = slog.Default()
 	}
@@ -37,7 +37,7 @@ type changeLog struct {
 	mu     sync.Mutex    // protects what follows
 	more   int           // times that the hold was extended
 	told   time.Duration // how long the hold is to last, as far as it was logged
-	recent map[outbound.ChangeKind]*storm
+	recent map[outbound.EventKind]*storm
 }
 
 // storm is changes of one kind that come in a row.
@@ -46,7 +46,7 @@ type storm struct {
 	hidden int
 }
 
-func (g *changeLog) note(c outbound.Change) {
+func (g *changeLog) note(c outbound.Event) {
 	level, words, all, ok := g.line(&c)
 	if ok { // with no lock held: who knows what a handler does
 		g.log.LogAttrs(context.Background(), level, words, all...)
@@ -54,17 +54,17 @@ func (g *changeLog) note(c outbound.Change) {
 }
 
 // line returns what is to be logged of a change, if anything is.
-func (g *changeLog) line(c *outbound.Change) (level slog.Level, words string, all []slog.Attr, ok bool) {
+func (g *changeLog) line(c *outbound.Event) (level slog.Level, words string, all []slog.Attr, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	level, always := slog.LevelWarn, false
 	switch c.Kind {
-	case outbound.ChangeHeld:
+	case outbound.EventHeld:
 		g.more, g.told = 0, c.Hold
 		always = c.Hold >= quiet // which makes it rare
 		words = "calls are held"
 		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", reasonName(c.Reason)))
-	case outbound.ChangeExtended:
+	case outbound.EventExtended:
 		g.more++ // the hold's end tells
 		if c.Hold < quiet || c.Hold/2 < g.told {
 			return level, "", nil, false
@@ -72,21 +72,21 @@ func (g *changeLog) line(c *outbound.Change) (level slog.Level, words string, al
 		g.told, always = c.Hold, true
 		words = "calls are held for longer"
 		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", reasonName(c.Reason)))
-	case outbound.ChangeReleased:
+	case outbound.EventReleased:
 		level, words = slog.LevelInfo, "calls go again"
 		all = append(all, slog.Duration("held_for", c.Hold), slog.Int("extended", g.more))
-	case outbound.ChangeResumed:
+	case outbound.EventResumed:
 		level, words = slog.LevelInfo, "calls go again, because somebody has resumed them"
 		all = append(all, slog.Int("extended", g.more))
-	case outbound.ChangeSlowed:
+	case outbound.EventSlowed:
 		words = "the API has refused calls: they go slower"
 		all = append(all, slog.Float64("speed", c.Speed))
-	case outbound.ChangeLimits:
+	case outbound.EventLimits:
 		level, words = slog.LevelInfo, "the limits were changed"
-	case outbound.ChangeForgotten:
+	case outbound.EventForgotten:
 		words = "calls ended without Done, and kept their places"
 		all = append(all, slog.Int("calls", c.Calls))
-	case outbound.ChangeLate:
+	case outbound.EventLate:
 		words = "places were lost, because this process was late"
 		all = append(all, slog.Int("places", c.Calls), slog.Duration("late", c.Late))
 	default:
@@ -100,9 +100,9 @@ func (g *changeLog) line(c *outbound.Change) (level slog.Level, words string, al
 }
 
 // passLocked reports whether a change of a kind is to be logged now, and how many were not since the last that was.
-func (g *changeLog) passLocked(k outbound.ChangeKind, always bool) (hidden int, ok bool) {
+func (g *changeLog) passLocked(k outbound.EventKind, always bool) (hidden int, ok bool) {
 	if g.recent == nil {
-		g.recent = make(map[outbound.ChangeKind]*storm)
+		g.recent = make(map[outbound.EventKind]*storm)
 	}
 	s := g.recent[k]
 	if s == nil {

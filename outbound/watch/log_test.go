@@ -23,7 +23,7 @@ func TestAHoldOfAnHourMakesTwoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
-		defer b.Changes(Log(l.logger().With("limiter", "github")))()
+		defer b.Observe(Log(l.logger().With("limiter", "github")))()
 		p, err := b.Acquire(bg, outbound.Cost{1})
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAStormMakesFewLines(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
 		for range 100_000 {
-			note(outbound.Change{Kind: outbound.ChangeSlowed, Speed: 0.9})
+			note(outbound.Event{Kind: outbound.EventSlowed, Speed: 0.9})
 			time.Sleep(time.Millisecond)
 		}
 		all := l.all()
@@ -64,21 +64,25 @@ func TestAStormMakesFewLines(t *testing.T) {
 func TestEachChangeHasItsLine(t *testing.T) {
 	var l lines
 	note := Log(l.logger())
-	for k := outbound.ChangeHeld; k <= outbound.ChangeLate+1; k++ {
-		c := outbound.Change{Kind: k, Hold: time.Second, Speed: 0.5, Calls: 3, Late: time.Millisecond}
+	kinds := []outbound.EventKind{outbound.EventHeld}
+	for k := outbound.EventExtended; k <= outbound.EventLate+1; k++ {
+		kinds = append(kinds, k)
+	}
+	for _, k := range kinds {
+		c := outbound.Event{Kind: k, Hold: time.Second, Speed: 0.5, Calls: 3, Late: time.Millisecond}
 		if note(c); wordsOf(&c) == "" {
 			t.Errorf("no words for %v", k)
 		}
 	}
-	if all := l.all(); len(all) != int(outbound.ChangeLate) { // ChangeExtended waits for the end, and one is new
+	if all := l.all(); len(all) != len(kinds)-1 { // EventExtended waits for the end, and one is new
 		t.Errorf("%d lines: %q", len(all), all)
 	}
 	Log(nil)
-	for k, want := range map[outbound.ChangeKind]string{
-		outbound.ChangeForgotten: "1 call ended without Done, and kept its place until now",
-		outbound.ChangeLate:      "a place passed 21 ms before this process came to use it",
+	for k, want := range map[outbound.EventKind]string{
+		outbound.EventForgotten: "1 call ended without Done, and kept its place until now",
+		outbound.EventLate:      "a place passed 21 ms before this process came to use it",
 	} {
-		if got := wordsOf(&outbound.Change{Kind: k, Calls: 1, Late: 21 * time.Millisecond}); got != want {
+		if got := wordsOf(&outbound.Event{Kind: k, Calls: 1, Late: 21 * time.Millisecond}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -90,14 +94,14 @@ func TestALongHoldIsToldThoughShortOnesCameBefore(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
 		hold := func(d time.Duration) {
-			note(outbound.Change{Kind: outbound.ChangeHeld, Hold: d, Reason: outbound.ReasonQuota})
+			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: outbound.ReasonQuota})
 		}
 		hold(time.Second)
 		time.Sleep(time.Second)
-		note(outbound.Change{Kind: outbound.ChangeReleased, Hold: time.Second})
+		note(outbound.Event{Kind: outbound.EventReleased, Hold: time.Second})
 		hold(2 * time.Second)
 		time.Sleep(2 * time.Second)
-		note(outbound.Change{Kind: outbound.ChangeReleased, Hold: 2 * time.Second})
+		note(outbound.Event{Kind: outbound.EventReleased, Hold: 2 * time.Second})
 		hold(time.Hour)
 		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="calls are held" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
 			t.Errorf("%q", all)
@@ -110,7 +114,7 @@ func TestAHoldThatBecomesALongOneIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
-		defer b.Changes(Log(l.logger()))()
+		defer b.Observe(Log(l.logger()))()
 		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour, time.Hour, 61 * time.Minute} {
 			if err := b.Hold(bg, d); err != nil {
 				t.Fatal(err)
@@ -141,17 +145,17 @@ func (c comesBack) Handle(ctx context.Context, r slog.Record) error {
 // A handler may come back to what it logs.
 func TestALineIsWrittenWithNoLockHeld(t *testing.T) {
 	var l lines
-	var note func(outbound.Change)
+	var note func(outbound.Event)
 	again := true
 	note = Log(slog.New(comesBack{slog.NewTextHandler(&l, nil), func() {
 		if again {
 			again = false
-			note(outbound.Change{Kind: outbound.ChangeLimits})
+			note(outbound.Event{Kind: outbound.EventLimits})
 		}
 	}}))
 	done := make(chan bool)
 	go func() {
-		note(outbound.Change{Kind: outbound.ChangeForgotten})
+		note(outbound.Event{Kind: outbound.EventForgotten})
 		close(done)
 	}()
 	select {

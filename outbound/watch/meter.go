@@ -183,7 +183,7 @@ func throttled(err error) *outbound.ThrottledError {
 	return full
 }
 
-// Answered implements [outbound.Listener].
+// Answered counts an answer of the API: see [outbound.Permit.Listen].
 func (m *meter) Answered(a outbound.Answer) {
 	kind := a.Kind
 	if kind == outbound.AnswerHold && a.Reason == outbound.ReasonConcurrency {

@@ -127,7 +127,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		one := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 0.001})
 		l := b.Add("api", one)
 		var log lines
-		defer one.Changes(Log(log.logger().With("limiter", "api")))()
+		defer one.Observe(Log(log.logger().With("limiter", "api")))()
 		p := go1(t, l)
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: outbound.ReasonQuota})
 		p.Done()
@@ -293,7 +293,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		store := &tardy{watchedStore: watchedStore{Memory: leak.NewMemory()}}
 		one := shared(t, store, "k", outbound.PerSecond(10))
 		var log lines
-		defer one.Changes(Log(log.logger()))()
+		defer one.Observe(Log(log.logger()))()
 		l := b.Add("api", queue.New(one, queue.Config{}))
 		stop := wait(l, 200)
 		time.Sleep(3 * time.Second)

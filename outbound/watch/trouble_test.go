@@ -88,12 +88,12 @@ func TestAStormOfChangesIsOneEvent(t *testing.T) {
 		b.Add("api", bucket(t, outbound.PerSecond(1)))
 		b.Add("other", bucket(t, outbound.PerSecond(1)))
 		s, other := b.shown[0], b.shown[1]
-		b.note(s, 1, &outbound.Change{Kind: outbound.ChangeHeld, Hold: time.Hour})
+		b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Hour})
 		for i := range 300 {
 			time.Sleep(time.Second)
-			b.note(s, 1, &outbound.Change{Kind: outbound.ChangeLate, Calls: 2, Late: time.Duration(i+1) * time.Millisecond})
+			b.note(s, 1, &outbound.Event{Kind: outbound.EventLate, Calls: 2, Late: time.Duration(i+1) * time.Millisecond})
 			if i == 100 {
-				b.note(other, 1, &outbound.Change{Kind: outbound.ChangeLimits})
+				b.note(other, 1, &outbound.Event{Kind: outbound.EventLimits})
 			}
 		}
 		e := b.Snapshot(bg, Query{}).Events
@@ -101,10 +101,10 @@ func TestAStormOfChangesIsOneEvent(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		for range 3 { // holds stay apart
-			b.note(s, 1, &outbound.Change{Kind: outbound.ChangeHeld, Hold: time.Hour})
+			b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Hour})
 		}
 		for i := range 2 * mostEvents {
-			b.note(s, 1, &outbound.Change{Kind: outbound.ChangeHeld, Hold: time.Duration(i)})
+			b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Duration(i)})
 		}
 		if e := b.Snapshot(bg, Query{}).Events; len(e) != mostEvents || fmt.Sprint(e[0].Times) != "1" {
 			t.Errorf("%d events", len(e))

@@ -16,8 +16,8 @@ import (
 // holds counts the holds of the desk, and how often one was extended.
 func holds(l *Line) (n func() int64, stop func()) {
 	var count atomic.Int64
-	stop = l.desk.Changes(func(c outbound.Change) {
-		if c.Kind == outbound.ChangeHeld || c.Kind == outbound.ChangeExtended {
+	stop = l.desk.Observe(func(c outbound.Event) {
+		if c.Kind == outbound.EventHeld || c.Kind == outbound.EventExtended {
 			count.Add(1)
 		}
 	})
