@@ -11,8 +11,8 @@ package outbound
 // Do not call Acquire of what it finds: those around it would not hear of the call.
 //
 // The limiter of a key, which a [Keyed] may drop at any time, is not found in what [Keyed.For] returns.
-// That has a method Use(func(Limiter) error) error, which is [Keyed.Use] of the key. Nor is the bucket of
-// a [Shadow] found, because it paces nobody.
+// That has a method Use(func(Limiter) error) error, which is [Keyed.Use] of the key. The bucket of a
+// limiter of package outbound/shadow is not found either, because it paces no call.
 func As[T any](l Limiter) (found T, ok bool) {
 	for l != nil {
 		if found, ok = l.(T); ok {

@@ -22,7 +22,7 @@ func TestAsFindsALimiterInOthers(t *testing.T) {
 		t.Error("out of nowhere")
 	}
 	tenants := &Keyed[string]{New: func(string) (Limiter, error) { return b, nil }}
-	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme"), Shadow(b, ShadowConfig{}, func(context.Context, Verdict) {})} {
+	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme")} {
 		if got, ok := As[*Bucket](l); ok || got != nil {
 			t.Errorf("in a %T: %v", l, got)
 		}

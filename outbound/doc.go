@@ -123,10 +123,8 @@
 //
 // # Before you enforce
 //
-// [Shadow] lets all calls go and tells what a limit would have done with each: how long it
-// would have waited, or why it would have been refused. So a program finds out about a limit
-// before that limit can hold up its users. It also tells where the limit is surely too high,
-// or surely too low, for what the API takes.
+// Package outbound/shadow admits all calls and reports what a limit would have done with each:
+// how long the call would have waited, or why it would have been refused.
 //
 // # Metrics and logs
 //
@@ -191,9 +189,6 @@
 //	observe.go     Observe: events of calls
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
-//	verdict.go     Verdict: what a limiter would have done with a call; Finding
-//	demand.go      demand: what calls ask for, as a multiple of the limits
-//	shadow.go      Shadow: a limiter that only tells what it would do
 //	beside.go      Beside: a bucket for the books of other packages
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom

@@ -1,4 +1,4 @@
-package outbound_test
+package shadow_test
 
 import (
 	"context"
@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/shadow"
 )
 
-// Calls go as they did before, and the program hears what a limit of two an hour would do with them.
-func ExampleShadow() {
+// Calls go as they did before, and the program learns what a limit of two an hour would do with them.
+func Example() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("reports", outbound.Limit{Capacity: 2, LeakRate: 2.0 / 3600}))
-	config := outbound.ShadowConfig{MaxWait: time.Hour, Independent: true}
-	limiter := outbound.Shadow(bucket, config, func(_ context.Context, v outbound.Verdict) {
+	limiter := shadow.New(bucket, time.Hour, func(_ context.Context, v shadow.Verdict) {
 		switch {
 		case v.Err != nil:
 			fmt.Println("would be refused")
@@ -22,17 +22,14 @@ func ExampleShadow() {
 		default:
 			fmt.Println("would go now")
 		}
-		if v.Finding != outbound.FindingNone {
-			fmt.Println("the limit is", v.Finding)
-		}
 	})
 
 	for range 5 {
 		permit, err := limiter.Acquire(ctx, outbound.Cost{1})
 		if err != nil {
-			return // a Shadow never refuses
+			return // a shadow never refuses
 		}
-		permit.Done() // what the API has answered goes before: see Permit.Refused
+		permit.Done()
 	}
 	// Output:
 	// would go now
@@ -40,5 +37,4 @@ func ExampleShadow() {
 	// would wait 30m0s
 	// would wait 1h0m0s
 	// would be refused
-	// the limit is too low
 }

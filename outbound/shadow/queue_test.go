@@ -1,4 +1,4 @@
-package queue_test
+package shadow_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/shadow"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -80,9 +81,9 @@ func run(all []arrival, call func(ctx context.Context, i int)) {
 // number is the key of a call's number in its ctx.
 type number struct{}
 
-// A Shadow tells of each call what the queue does with it, but for rounding, which
+// A shadow reports for each call what the queue does with it, except for rounding, which
 // is a nanosecond a call.
-func TestShadowTellsOfIndependentCallsWhatTheQueueDoes(t *testing.T) {
+func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 	for i, c := range []struct {
 		limits []outbound.Limit
 		mixed  bool // costs of 1 to 3, and deadlines
@@ -117,7 +118,7 @@ func TestShadowTellsOfIndependentCallsWhatTheQueueDoes(t *testing.T) {
 				})
 			})
 			synctest.Test(t, func(t *testing.T) {
-				s := outbound.Shadow(bucket(), outbound.ShadowConfig{MaxWait: c.wait, Independent: true}, func(ctx context.Context, v outbound.Verdict) {
+				s := shadow.New(bucket(), c.wait, func(ctx context.Context, v shadow.Verdict) {
 					told[ctx.Value(number{}).(int)] = outcomeOf(v.Wait, v.Err)
 				})
 				run(all, func(ctx context.Context, i int) {
@@ -153,8 +154,8 @@ func TestShadowTellsOfIndependentCallsWhatTheQueueDoes(t *testing.T) {
 }
 
 // Two programs make the same calls at the same times, and the queue makes one of them wait nine
-// times as long. So a Shadow does not tell how long, unless it is told that calls are independent.
-func TestTheSameCallsWaitAsTheirCallersDo(t *testing.T) {
+// times as long. A shadow sees no difference: it takes calls to be independent.
+func TestShadow_VerdictTakesCallsToBeIndependent(t *testing.T) {
 	const calls, gap = 10, 50 * time.Millisecond
 	independent := func(l outbound.Limiter) (longest time.Duration) {
 		var mu sync.Mutex
@@ -199,21 +200,14 @@ func TestTheSameCallsWaitAsTheirCallersDo(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			begin := time.Now()
-			program(outbound.Shadow(bucket(), outbound.ShadowConfig{Independent: true}, func(_ context.Context, v outbound.Verdict) {
+			program(shadow.New(bucket(), 0, func(_ context.Context, v shadow.Verdict) {
 				mu.Lock()
 				defer mu.Unlock()
 				traces[i] += fmt.Sprintln(time.Since(begin), v)
 			}))
 		})
-		synctest.Test(t, func(t *testing.T) {
-			program(outbound.Shadow(bucket(), outbound.ShadowConfig{MaxWait: 100 * time.Millisecond}, func(_ context.Context, v outbound.Verdict) {
-				if v.Wait != -1 || v.Err != nil {
-					t.Errorf("program %d: a verdict with a time, though callers may wait for answers: %v, %v", i, v.Wait, v.Err)
-				}
-			}))
-		})
 	}
 	if traces[0] != traces[1] {
-		t.Errorf("a Shadow sees a difference:\n%s\n%s", traces[0], traces[1])
+		t.Errorf("a shadow sees a difference:\n%s\n%s", traces[0], traces[1])
 	}
 }
