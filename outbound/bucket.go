@@ -264,11 +264,13 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	return r.states(), nil
 }
 
-// Idle reports whether forgetting the bucket would lose nothing: it is empty,
-// nobody is booked or in progress, nothing holds or slows it, and its limits
-// are those that it was made with. A bucket in a shared store is always idle:
-// its state is not here. It is what a [Keyed] asks before it drops a bucket.
-func (b *Bucket) Idle() bool { return b.unmade() || b.idle() }
+// Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it
+// drops a bucket, or a queue around one. That is so when the bucket is empty, no call is booked
+// or in progress, nothing holds or slows it, and its limits are those that it was made with. A
+// bucket in a shared store is always idle: its state is in the store. So is a bucket around
+// which Keyeds have limiters of several keys: the Keyed keeps one of them until the bucket is
+// idle by itself.
+func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }
 
 // Observe calls f with what happens to the bucket's state from now on. A hold or
 // a slow-down that is in force already is told first. stop ends it, and does not wait: f

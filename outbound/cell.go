@@ -21,7 +21,7 @@ type cell struct {
 	unit     int64         // ns that a unit takes to leak; 0: the state is never here
 	brim     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit
-	pins     atomic.Int32  // permits that a Keyed has out
+	keys     atomic.Int32  // limiters around the bucket that Keyeds have
 	info     atomic.Uint32 // the unit of a Cost that the first limit counts, and good
 }
 

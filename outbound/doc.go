@@ -193,8 +193,7 @@
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive
-//	table.go       table: by hash, to read without a lock
-//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it; keyShard
+//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it; keyShard: a map of them
 //	keyed.go       Keyed: a set of limiters
 //
 // # The path of a decision

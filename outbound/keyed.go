@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,11 +15,11 @@ import (
 const (
 	defaultKeys = 10_000
 	shards      = 32
-	// What one new key pays for: looking at so many others, and, when there is
-	// no room, at so many in all, a few in each shard.
+	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all
+	// shards.
 	lookAt, lookAtAll, lookInShard = 4, 64, 8
-	// linger is how long an idle limiter is kept as long as there is room,
-	// because its key may come again.
+	// linger is how long an idle limiter is kept while the Keyed is not full: its key may come
+	// again.
 	linger = time.Minute
 )
 
@@ -38,16 +39,20 @@ const (
 //
 // For the same as a [Limiter], as in a transport's For, there is [Keyed.For].
 //
-// A limiter is dropped when its method Idle() bool says that forgetting it
-// loses nothing, and no permit of its is out; one without that method, which
-// [Bucket], queues and [Unlimited] have, is kept. As long as there is room, an
-// idle one stays a minute for its key to come again. A permit whose Done is
-// forgotten keeps an idle limiter for five minutes after its last admission.
+// A limiter is dropped when its method Idle() bool reports that forgetting it loses nothing,
+// no call is in its Acquire, and none of its permits is in use. [Bucket], queues and
+// [Unlimited] have that method; a limiter without it is kept. While the Keyed is not full, an
+// idle limiter stays a minute for its key to come again. A permit whose Done is forgotten
+// keeps an idle limiter for five minutes after its last admission.
 //
-// However many keys come, there are never more than Max limiters, and a call
-// looks at some 70 others at most to make room for its own. With buckets of one
-// limit that bear their key as name a key costs some 115 to 140 bytes, and the
-// key itself, which is kept: cut or hash the long ones.
+// Limiters of several keys may be around one bucket: a queue for each tenant, and one bucket
+// for all. Such a queue is dropped when no call waits in it, however busy the bucket is. The
+// last limiter around a bucket is kept until the bucket is idle, so a bucket that New makes
+// for one key alone is never forgotten before.
+//
+// However many keys come, there are never more than Max limiters. A call looks at about 70
+// other limiters at most to make room for its own. With buckets of one limit a key takes less
+// than 190 bytes and the key itself, which is kept: cut or hash long keys.
 type Keyed[K comparable] struct {
 	// New makes the limiter of a key. It may be called several times at once
 	// for one key, and all results but one are then dropped before use. Its
@@ -72,7 +77,7 @@ type Keyed[K comparable] struct {
 	seed   maphash.Seed
 	shards *[shards]keyShard[K]
 	count  atomic.Int64  // limiters in all shards, never above Max
-	hand   atomic.Uint32 // the shard where the next search for room begins
+	hand   atomic.Uint32 // the shard where the next search for an idle limiter begins
 }
 
 // For returns the limiter of a key. It is a handle, which makes nothing yet and
@@ -96,18 +101,24 @@ func (k *Keyed[K]) Len() int {
 	return int(k.count.Load())
 }
 
-// All returns the keys that have limiters now, with these, in no order: to look at all
-// tenants, or for the fullest of them. It takes no lock, makes no limiter, and keeps none from being dropped: to
-// change one, take [Keyed.Use]. A key that comes, goes or moves in the table meanwhile may be
-// left out, or come twice. A look at a million keys takes some 100 ms, most of it for memory that is not in a cache.
+// All returns the keys that have limiters now, and the limiters, in no order: to look at all
+// tenants, or for the fullest one. It makes no limiter, and a limiter may be dropped meanwhile:
+// to change one, call [Keyed.Use]. A key that comes or goes meanwhile may be left out. All
+// copies a 32nd of the keys at a time, and holds no lock while the loop's body runs.
 func (k *Keyed[K]) All() iter.Seq2[K, Limiter] {
 	return func(yield func(K, Limiter) bool) {
 		if k == nil || k.count.Load() == 0 { // above 0 the shards are made
 			return
 		}
 		for i := range k.shards {
-			if !k.shards[i].all(yield) {
-				return
+			s := &k.shards[i]
+			s.mu.Lock()
+			all := maps.Clone(s.entries)
+			s.mu.Unlock()
+			for key, e := range all {
+				if !yield(key, e.Limiter) {
+					return
+				}
 			}
 		}
 	}
@@ -130,7 +141,7 @@ func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, 
 
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
 // it: an operator holds one tenant, or sets its limits. Use makes the limiter if
-// there is none, and does not drop it before f returns. A bucket that is held, or that has
+// there is none. The Keyed does not drop it before f returns. A bucket that is held, or that has
 // limits that were set, stays after that as well. The error is f's, with the label, or, as in For, the one of making
 // the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
 // which is not the key's own.
@@ -138,87 +149,47 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
 	}
-	s, hash := k.shard(key)
-	for {
-		e, err := k.entry(s, hash, key)
-		if err != nil {
-			return err
-		}
-		if e.Limiter == nil {
-			return &ThrottledError{Err: ErrFull}
-		}
-		if e.pin() && s.get(hash, key).pins != e.pins {
-			e.pins.Add(-1)
-			continue
-		}
-		defer e.pins.Add(-1)
-		e.touch()
-		if err = f(e.Limiter); err != nil {
-			err = k.labelled(key, err)
-		}
+	e, err := k.entry(nil, key)
+	if err != nil {
 		return err
 	}
+	if e == nil {
+		return &ThrottledError{Err: ErrFull}
+	}
+	defer e.pins.Add(-asking)
+	e.touch()
+	if err = f(e.Limiter); err != nil {
+		err = k.labelled(key, err)
+	}
+	return err
 }
 
-// Acquire is For(key).Acquire(ctx, c) without the handle: it allocates nothing
-// where the key has a bucket of one limit.
-func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (p Permit, err error) {
+// Acquire is For(key).Acquire(ctx, c) without the handle. It allocates nothing if the key has
+// a bucket of one limit.
+func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (Permit, error) {
 	if k == nil {
-		return p, fmt.Errorf("%w: Keyed", ErrNil)
+		return Permit{}, fmt.Errorf("%w: Keyed", ErrNil)
 	}
-	s, hash := k.shard(key)
-	e := s.find(hash, key)
-	b, ok := e.Limiter.(*Bucket)
-	if !ok {
-		return k.acquire(ctx, s, hash, key, c)
+	e, err := k.entry(ctx, key)
+	if err != nil {
+		return Permit{}, err
 	}
-	if p, err = b.Acquire(ctx, c); err != nil {
+	if e == nil {
+		return k.Overflow.Acquire(ctx, c)
+	}
+	defer e.pins.Add(-asking)
+	p, err := e.Acquire(ctx, c)
+	if err != nil {
 		return p, k.labelled(key, err)
 	}
-	// Only now the permit is counted. The bucket may have been dropped since it
-	// was found, and another made for the key.
 	e.touch()
-	if e.pin() && s.get(hash, key).pins != e.pins {
-		p.Settle(Cost{})
-		p.Done()
-		e.pins.Add(-1)
-		return k.acquire(ctx, s, hash, key, c)
+	e.pins.Add(1)
+	if p.pin != nil { // that of a Keyed in this one
+		inner := p
+		p = NewPermit(&inner)
 	}
-	p.pin = e.pins
+	p.pin = &e.pins
 	return p, nil
-}
-
-// acquire is Acquire for a limiter that is to be made, or is no bucket.
-func (k *Keyed[K]) acquire(ctx context.Context, s *keyShard[K], hash uint64, key K, c Cost) (Permit, error) {
-	for {
-		err := ctx.Err()
-		e := s.find(hash, key)
-		if e.Limiter == nil && err == nil {
-			e, err = k.entry(s, hash, key)
-		}
-		if err != nil {
-			return Permit{}, err
-		}
-		if e.Limiter == nil {
-			return k.Overflow.Acquire(ctx, c)
-		}
-		p, err := e.Acquire(ctx, c)
-		if err != nil {
-			return Permit{}, k.labelled(key, err)
-		}
-		e.touch()
-		if !e.pin() || s.get(hash, key).pins == e.pins {
-			if p.pin != nil { // that of a Keyed in this one
-				inner := p
-				p = NewPermit(&inner)
-			}
-			p.pin = e.pins
-			return p, nil
-		}
-		p.Settle(Cost{})
-		p.Done()
-		e.pins.Add(-1)
-	}
 }
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
@@ -265,92 +236,98 @@ func (e *relabelled) Error() string { return e.own.Error() }
 // Unwrap has errors.As find the error with the label first.
 func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }
 
-// shard returns where a key belongs, and its hash.
-func (k *Keyed[K]) shard(key K) (s *keyShard[K], hash uint64) {
+// shard returns where a key belongs.
+func (k *Keyed[K]) shard(key K) *keyShard[K] {
 	k.once.Do(func() {
 		k.seed = maphash.MakeSeed()
 		k.shards = new([shards]keyShard[K])
 	})
 	if name, ok := any(key).(string); ok {
-		hash = maphash.String(k.seed, name)
-	} else {
-		hash = maphash.Comparable(k.seed, key)
+		return &k.shards[maphash.String(k.seed, name)%shards]
 	}
-	return &k.shards[hash%shards], hash
+	return &k.shards[maphash.Comparable(k.seed, key)%shards]
 }
 
-// entry returns the limiter of a key, and makes it if there is none; none: Overflow is to
-// serve the key, or nobody.
-func (k *Keyed[K]) entry(s *keyShard[K], hash uint64, key K) (entry, error) {
-	if e := s.get(hash, key); e.Limiter != nil {
+// entry returns the limiter of a key, pinned by one call that asks it, and makes it if there
+// is none and ctx, if it is not nil, is not done. It returns nil if there is no room for the
+// key, or without an Overflow an error.
+func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
+	s := k.shard(key)
+	if e := s.get(key); e != nil {
 		return e, nil
+	}
+	if ctx != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	switch {
 	case key != key: // as NaN is: it would never be found again
-		return entry{}, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
+		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	case k.New == nil:
-		return entry{}, fmt.Errorf("%w: New of Keyed", ErrNil)
+		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)
 	case k.Max < 0:
-		return entry{}, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
+		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
 	}
 	most := int64(k.Max)
 	if most == 0 {
 		most = defaultKeys
 	}
-	var own Limiter
+	var own *entry
 	for k.count.Load() < most || k.makeRoom() {
 		if own == nil { // with no lock held
 			made, err := k.New(key)
 			if err != nil {
-				return entry{}, k.labelled(key, err)
+				return nil, k.labelled(key, err)
 			}
-			b, bucket := made.(*Bucket)
-			if made == nil || bucket && b == nil {
-				return entry{}, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+			if b, bucket := made.(*Bucket); made == nil || bucket && b == nil {
+				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
 			}
-			if own = made; !bucket {
-				own = &guest{Limiter: made}
-			}
+			own = &entry{Limiter: made}
+			own.seen.Store(never)
 		}
-		if e := k.put(s, hash, key, own, most); e.Limiter != nil {
+		if e := k.put(s, key, own, most); e != nil {
 			return e, nil
 		}
 	}
-	if e := s.get(hash, key); e.Limiter != nil { // another call was faster, and took the room
+	if e := s.get(key); e != nil { // another call was faster, and took the room
 		return e, nil
 	}
 	if k.Overflow == nil {
-		return entry{}, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
+		return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 	}
-	return entry{}, nil
+	return nil, nil
 }
 
-// put stores a limiter unless the key has one, and returns that which counts;
-// none: there is no room.
-func (k *Keyed[K]) put(s *keyShard[K], hash uint64, key K, own Limiter, most int64) entry {
+// put stores a limiter unless the key has one, and returns the one that counts, pinned. It
+// returns nil if there is no room.
+func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.find(hash, key); e.Limiter != nil {
-		return e
-	}
-	s.sweepLocked(lookAt, linger, &k.count)
-	for {
-		n := k.count.Load()
-		if n >= most {
-			return entry{}
+	e := s.entries[key]
+	if e == nil {
+		s.sweepLocked(lookAt, linger, &k.count)
+		for n := k.count.Load(); ; n = k.count.Load() {
+			if n >= most {
+				return nil
+			}
+			if k.count.CompareAndSwap(n, n+1) {
+				break
+			}
 		}
-		if k.count.CompareAndSwap(n, n+1) {
-			break
+		if s.entries == nil {
+			s.entries = map[K]*entry{}
 		}
+		e = own
+		if b := e.bucket(); b != nil {
+			b.keys.Add(1)
+		}
+		e.touch()
+		s.entries[key] = e
 	}
-	e := entryOf(own)
-	e.keep()
-	e.touch()
-	s.insertLocked(hash, key, own)
+	e.pins.Add(asking)
 	return e
 }
 
-// makeRoom drops what is idle in one shard after the other, until some was.
+// makeRoom drops idle limiters of one shard after the other, until it has dropped some.
 func (k *Keyed[K]) makeRoom() bool {
 	at := k.hand.Add(lookAtAll / lookInShard)
 	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {

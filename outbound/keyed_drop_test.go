@@ -106,7 +106,7 @@ func TestLimiterThatCannotTellIsKept(t *testing.T) {
 
 // numbered is a limiter that is always idle. Its permits know it.
 type numbered struct {
-	acquire func(*numbered)
+	acquire func()
 	calls
 }
 
@@ -114,76 +114,85 @@ func (*numbered) Idle() bool { return true }
 
 func (n *numbered) Acquire(ctx context.Context, _ Cost) (Permit, error) {
 	if n.acquire != nil {
-		n.acquire(n)
+		n.acquire()
 	}
 	return NewPermit(n), ctx.Err()
 }
 
-// The limiter is dropped after it was looked up and before it has admitted.
-func TestCallOfALimiterThatWasDroppedMeanwhileAsksTheNewOne(t *testing.T) {
+// A limiter is not dropped while a call is in its Acquire, or Use in its function. It is when
+// that has ended, also in a panic.
+func TestKeyed_LimiterOfACallInAcquireIsKept(t *testing.T) {
 	var k *Keyed[string]
-	var made []*numbered
-	k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
-		n := &numbered{}
-		if made = append(made, n); len(made) == 1 {
-			n.acquire = func(*numbered) { mustAcquire(t, k.For("other")).Done() }
+	full := func() {
+		if _, err := k.Acquire(ctx, "other", Cost{1}); !errors.Is(err, ErrFull) {
+			t.Errorf("another key: %v", err)
 		}
-		return n, nil
+	}
+	acquire := full
+	k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+		if key == "other" {
+			return Unlimited{}, nil
+		}
+		return &numbered{acquire: acquire}, nil
 	}}
 	p := mustAcquire(t, k.For("key"))
-	if len(made) != 3 || p.call != Call(made[2]) || k.Len() != 1 {
-		t.Fatalf("%d made, %d are left; the permit is not of the last one", len(made), k.Len())
-	}
-	if first := &made[0].calls; first.done != 1 || len(first.used) != 1 || first.used[0] != (Cost{}) {
-		t.Errorf("the permit of the dropped one: ended %d times, settled to %v", first.done, first.used)
-	}
+	full()
 	p.Done()
-	mustAcquire(t, k.For("third")).Done() // no pin was left
+	mustAcquire(t, k.For("other")).Done()
+	if err := k.Use("key", func(Limiter) error { full(); return nil }); err != nil {
+		t.Error(err)
+	}
+	mustAcquire(t, k.For("other")).Done()
+	acquire = func() { panic("acquire") }
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = k.Acquire(ctx, "key", Cost{1})
+	}()
+	mustAcquire(t, k.For("other")).Done()
 }
 
-// errFunc is a ctx that calls a function when it is first asked whether it is done.
-type errFunc struct {
-	context.Context
-	once sync.Once
-	f    func()
+// lined is a limiter without calls of its own around a bucket, as a queue is.
+type lined struct{ bucket *Bucket }
+
+func (w lined) Bucket() *Bucket { return w.bucket }
+
+func (w lined) Idle() bool { return w.bucket.Idle() }
+
+func (w lined) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	return w.bucket.Acquire(ctx, c)
 }
 
-func (e *errFunc) Err() error {
-	e.once.Do(e.f)
-	return nil
-}
-
-func TestCallOfABucketThatWasDroppedMeanwhileAsksTheNewOne(t *testing.T) {
+// Limiters of many keys around one busy bucket make room for others, and the last one stays
+// until the bucket is idle. One around a bucket of its own stays until then, too.
+func TestKeyed_LastLimiterKeepsABusyBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		made, shared := 0, Must(perBucket("shared"))
-		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
-			if made++; key == "shared" {
-				return shared, nil
+		made := 0
+		var all *Bucket
+		k := &Keyed[string]{Max: 2, New: func(key string) (Limiter, error) {
+			b := Must(NewBucket(key, PerHour(3).Burst(3)))
+			if key[0] == 's' { // all is made for the first key, and only their limiters have it
+				if made++; made == 1 {
+					all = b
+				}
+				b = all
 			}
-			return perTenant(key)
+			return Observe(lined{b}, key, func(context.Context, Event) {}), nil
 		}}
-		for _, key := range []string{"key", "shared"} {
-			mustAcquire(t, k.For(key)).Done()
-			time.Sleep(time.Second)
-			made = 0
-			p, err := k.Acquire(&errFunc{Context: ctx, f: func() { // after the bucket was looked up
-				mustAcquire(t, k.For("other")).Done()
-				time.Sleep(time.Second) // and "other" is idle in turn
-			}}, key, Cost{1})
-			if err != nil || made != 2 {
-				t.Fatalf("%s: %v, %d made, want the other and a new one", key, err, made)
-			}
-			s, hash := k.shard(key)
-			if e := s.get(hash, key); e.pins != p.pin || p.pin.Load() != 1 {
-				t.Errorf("%s: the permit is of another bucket, or counted %d times", key, p.pin.Load())
-			}
-			p.Done()
-			time.Sleep(time.Second)
+		mustAcquire(t, k.For("s1")).Done()
+		mustAcquire(t, k.For("s2")).Done()
+		time.Sleep(time.Second)
+		mustAcquire(t, k.For("own")).Done() // in the place of one of both
+		if k.Len() != 2 || all.keys.Load() != 1 || all.Idle() {
+			t.Errorf("%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
 		}
+		time.Sleep(10 * time.Minute)
+		if _, err := k.For("other").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+			t.Errorf("while both buckets are busy: %v", err)
+		}
+		time.Sleep(time.Hour)
+		mustAcquire(t, k.For("other")).Done()
 	})
 }
-
-func perBucket(key string) (*Bucket, error) { return NewBucket(key, PerSecond(10).Burst(2)) }
 
 // A limiter that is dropped at every chance: two of one key never have permits
 // out at the same time.

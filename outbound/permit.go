@@ -31,7 +31,7 @@ type Permit struct {
 	core *core
 	fill
 	flags    uint8
-	pin      *atomic.Int32                 // what counts this permit as one in use
+	pin      *atomic.Int64                 // what counts this permit as one in use
 	listener interface{ Answered(Answer) } // is called with each answer; nil: there is none
 }
 

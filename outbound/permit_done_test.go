@@ -151,7 +151,7 @@ func (silent) Done() {}
 
 func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 	ours := Permit{}
-	pinned := Permit{pin: new(atomic.Int32)}
+	pinned := Permit{pin: new(atomic.Int64)}
 	pinned.pin.Store(1)
 	slot := admit(t, Must(NewBucket("slot", InFlight(1))), 1)
 	twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)

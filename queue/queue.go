@@ -243,8 +243,10 @@ func (q *Queue) Stats() Stats {
 // Bucket returns the bucket that the queue is around, which may be nil.
 func (q *Queue) Bucket() *outbound.Bucket { return q.bucket }
 
-// Idle reports whether nobody waits and the bucket is idle. An [outbound.Keyed] asks this
-// before it drops a queue.
+// Idle reports whether no call waits and the bucket is idle. An [outbound.Keyed] asks it before
+// it drops a queue. Where the Keyed has queues of several keys around one bucket, it drops those
+// in which no call waits, however busy the bucket is. The next call of such a key gets a new
+// queue, which shares the bucket like any new one.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
