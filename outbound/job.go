@@ -38,10 +38,10 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
 //
 // When a job is refused, hand it back to the job system. With a line of package
-// queue/line as l, that is until its turn is near:
+// queue/jobs as l, that is until its turn is near:
 //
-//	err := paced(line.WithTicket(ctx, ticket), payload)
-//	if later, ok := line.After(err); ok {
+//	err := paced(jobs.WithTicket(ctx, ticket), payload)
+//	if later, ok := jobs.After(err); ok {
 //		return runAgainIn(later.In, later.Ticket)
 //	}
 //	return err

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // jobSystem is a job system in miniature: every so often it looks for jobs that are due, and
@@ -93,13 +93,13 @@ func (s *jobSystem) start(ctx context.Context) {
 // attempt runs a job. If the job has no room now, attempt puts it back with its ticket, until its
 // turn is near.
 func (s *jobSystem) attempt(ctx context.Context, j *job) {
-	err := s.do(line.WithTicket(ctx, j.ticket), j)
+	err := s.do(jobs.WithTicket(ctx, j.ticket), j)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy--
 	j.runs++
-	if later, ok := line.After(err); ok {
+	if later, ok := jobs.After(err); ok {
 		j.ticket, j.at = later.Ticket, time.Now().Add(later.In)
 		s.delayed = append(s.delayed, j)
 		return

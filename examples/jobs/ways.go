@@ -9,7 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // way is how the jobs of a job system are paced.
@@ -27,7 +27,7 @@ var ways = []way{
 
 // throughLine lets a job wait in its worker for the last part of its time alone.
 func throughLine(b *outbound.Bucket) outbound.Limiter {
-	return line.New(b, line.Config{Poll: poll, Lead: lead, Early: lead / 2})
+	return jobs.New(b, jobs.Config{Poll: poll, Lead: lead, Early: lead / 2})
 }
 
 // throughQueue is what one does without lines: a job waits in its worker at most until the
@@ -42,8 +42,8 @@ type putBack struct{ *queue.Queue }
 
 func (l putBack) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := l.Queue.Acquire(ctx, c)
-	if later, ok := line.After(err); ok {
-		return p, &line.Later{In: later.In - poll}
+	if later, ok := jobs.After(err); ok {
+		return p, &jobs.Later{In: later.In - poll}
 	}
 	return p, err
 }
@@ -71,22 +71,22 @@ func sendAll(ctx context.Context, out io.Writer, b *outbound.Bucket, api *api) e
 func (w way) send(ctx context.Context, b *outbound.Bucket, api *api) (*jobSystem, error) {
 	limiter := w.limiter(b)
 	system := &jobSystem{every: poll, workers: reports, do: outbound.Wrap(limiter, outbound.Cost{1}, api.sendJob)}
-	jobs := make([]job, reports)
+	batch := make([]job, reports)
 	if w.insert {
 		costs := make([]outbound.Cost, reports)
 		for i := range costs {
 			costs[i] = outbound.Cost{1}
 		}
-		places, err := limiter.(*line.Line).Book(ctx, costs...)
+		places, err := limiter.(*jobs.Scheduler).Book(ctx, costs...)
 		if err != nil {
 			return nil, err
 		}
 		for i, p := range places {
-			jobs[i].at, jobs[i].ticket = p.At, p.Ticket
+			batch[i].at, batch[i].ticket = p.At, p.Ticket
 		}
 	}
-	for i := range jobs {
-		system.add(&jobs[i])
+	for i := range batch {
+		system.add(&batch[i])
 	}
 	return system, system.run(ctx)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // workerEnv holds the order in the environment of a test binary that is to be a worker process.
@@ -34,12 +34,12 @@ type order struct {
 }
 
 // lineOf returns the line of a test's queue, as each of its processes has it.
-func lineOf(rdb redis.UniversalClient, queue string, rate float64, c line.Config) *line.Line {
-	return line.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), queue, outbound.PerSecond(rate))), c)
+func lineOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.Config) *jobs.Scheduler {
+	return jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), queue, outbound.PerSecond(rate))), c)
 }
 
 // quick is the line of a server that looks for due tasks every 200 ms.
-var quick = line.Config{Poll: 200 * time.Millisecond, Lead: 300 * time.Millisecond}
+var quick = jobs.Config{Poll: 200 * time.Millisecond, Lead: 300 * time.Millisecond}
 
 // work is a worker process, until its input ends. Each task is a call of the API.
 func work(text string) error {

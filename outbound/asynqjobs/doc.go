@@ -2,7 +2,7 @@
 // has no room now goes back to asynq until its place in the line, and a worker that is free takes
 // another one.
 //
-//	jobs := line.New(bucket, line.Config{}) // one bucket of all processes, in Redis
+//	jobs := jobs.New(bucket, jobs.Config{}) // one bucket of all processes, in Redis
 //	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 //		return jobs, outbound.Cost{1}
 //	})
@@ -16,7 +16,7 @@
 // # What happens to a task
 //
 //	it has no room             it goes back until shortly before its place, and keeps the ticket for it
-//	its place is near          it waits in the worker, for line.Config's Poll and two leads at most
+//	its place is near          it waits in the worker, for jobs.Config's Poll and two leads at most
 //	it is on its last try      it waits in the worker: asynq archives what comes back from a last try
 //	it costs more than fits    it is archived at once, as by asynq.SkipRetry
 //	it fails                   as without a Pacer, and its next run gets a new place; if the API has refused
@@ -60,7 +60,7 @@
 //
 // Asynq keeps times in whole seconds, cut. A Pacer rounds up, so that no task comes before it is
 // due. Each process looks for due tasks every DelayedTaskCheckInterval, 5 s unless it is set: let
-// line.Config's Poll be that interval.
+// jobs.Config's Poll be that interval.
 //
 // Priorities of queues are among the tasks that are due. Places know no priority.
 //

@@ -10,13 +10,13 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // Enqueue enqueues a task to run at its place in the line, so that it need not go back for it: it runs
 // once instead of twice. That costs a trip to the bucket's store and one for the ticket. The Pacer's
-// Limiter has to return a limiter in which [line.Of] finds a line; if it returns the key of a Keyed,
-// line.Of makes the key's limiter. Tasks of other limiters are enqueued as they are.
+// Limiter has to return a limiter in which [jobs.Of] finds a line; if it returns the key of a Keyed,
+// jobs.Of makes the key's limiter. Tasks of other limiters are enqueued as they are.
 //
 // So are tasks with a ProcessAt or ProcessIn among o, which have a time, with a Unique or a TaskID,
 // because asynq may not take them, and with a Group, because they do not run themselves: their places
@@ -25,11 +25,11 @@ import (
 //
 // The task's info tells: one that has a place which is still to come is in [asynq.TaskStateScheduled],
 // and one that has none is pending. So a Unique task is pending, and its lock may end while it is put
-// back: asynq takes another one then. Let the TTL of the lock be longer than line.Config's Ahead, or
+// back: asynq takes another one then. Let the TTL of the lock be longer than jobs.Config's Ahead, or
 // than the longest backlog.
 //
 // If no place can be booked, because the store is away or the place would be further away than
-// line.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A
+// jobs.Config's Ahead, the task is enqueued all the same, and gets its place when it first runs. A
 // cost that can never go is an error, and nothing is enqueued.
 //
 // If the place is after the task's Deadline, Enqueue returns the task's info and an
@@ -40,7 +40,7 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 		return nil, fmt.Errorf("%w: client or task of Enqueue", outbound.ErrNil)
 	}
 	l, cost := p.limiter(t)
-	b, ok := line.Of(l)
+	b, ok := jobs.Of(l)
 	if !ok || p.Tickets == nil || slices.ContainsFunc(o, unbooked) {
 		return c.EnqueueContext(ctx, t, o...)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/asynqjobs"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // ship is a task: it calls the API, and tells its permit what the API has answered.
@@ -44,7 +44,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	jobs := line.New(bucket, line.Config{})
+	jobs := jobs.New(bucket, jobs.Config{})
 	pacer := asynqjobs.New(rdb, func(*asynq.Task) (outbound.Limiter, outbound.Cost) {
 		return jobs, outbound.Cost{1}
 	})
@@ -86,7 +86,7 @@ func ExamplePacer_tenants() {
 		if err != nil {
 			return nil, err
 		}
-		return line.New(bucket, line.Config{}), nil
+		return jobs.New(bucket, jobs.Config{}), nil
 	}}
 	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 		return lines.For(t.Headers()["tenant"]), outbound.Cost{1}

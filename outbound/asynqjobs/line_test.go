@@ -19,7 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -51,7 +51,7 @@ func serversShareALine(t *testing.T, w *world) {
 	var pacer *Pacer
 	for range 2 {
 		// So the gate refuses nobody, as long as no process stands still for two seconds.
-		l := lineOf(w.rdb, w.queue, rate, line.Config{Poll: 2 * time.Second, Lead: time.Second})
+		l := lineOf(w.rdb, w.queue, rate, jobs.Config{Poll: 2 * time.Second, Lead: time.Second})
 		pacer = New(w.rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 			if t.Type() == "free" {
 				return nil, outbound.Cost{}

@@ -22,7 +22,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 var rounds = flag.Int("rounds", 1, "how often TestLongWaysToPaceTasks measures each way")
@@ -52,7 +52,7 @@ func plainly(w *world, _ *outbound.Bucket, t *asynq.Task) error {
 }
 
 func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
-	l := line.New(b, line.Config{Poll: longPoll})
+	l := jobs.New(b, jobs.Config{Poll: longPoll})
 	return New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 		if t.Type() != "mail" {
 			return nil, outbound.Cost{}

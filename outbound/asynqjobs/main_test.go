@@ -15,7 +15,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 func TestMain(m *testing.M) {
@@ -164,4 +164,4 @@ func (s *script) seen() []time.Time {
 	return s.calls
 }
 
-func later(in time.Duration, ticket string) error { return &line.Later{In: in, Ticket: ticket} }
+func later(in time.Duration, ticket string) error { return &jobs.Later{In: in, Ticket: ticket} }

@@ -10,13 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // Pacer paces tasks. Set its fields before first use and change none afterwards. It is safe for
 // concurrent use.
 type Pacer struct {
-	// Limiter returns who admits a task, and what the task costs: a [line.Line], or for tenants one
+	// Limiter returns who admits a task, and what the task costs: a [jobs.Scheduler], or for tenants one
 	// line for each. It must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
 	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task waits for its
@@ -35,7 +35,7 @@ func New(rdb redis.UniversalClient, limiter func(*asynq.Task) (outbound.Limiter,
 // permit of the call: see [outbound.PermitFrom]. Tell it what the API has answered, so that a 429
 // holds all workers.
 //
-// An error with which a task goes back is a [*line.Later], or has the ThrottledError of a limiter
+// An error with which a task goes back is a [*jobs.Later], or has the ThrottledError of a limiter
 // inside the task. If the API has refused the task's call, the handler's error comes wrapped;
 // errors.Is and errors.As find it.
 func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
@@ -48,7 +48,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			ticket = p.Tickets.Get(ctx, name)
 		}
 		for {
-			ran, pause, err := line.Do(line.WithTicket(ctx, ticket), l, cost, func(ctx context.Context) error {
+			ran, pause, err := jobs.Do(jobs.WithTicket(ctx, ticket), l, cost, func(ctx context.Context) error {
 				return next.ProcessTask(ctx, t)
 			})
 			if pause > 0 && err != nil {
@@ -69,7 +69,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			if later.Ticket != "" {
 				ticket = later.Ticket
 				if kept := p.keep(ctx, name, ticket, later.In); kept != nil {
-					err = &line.Later{In: later.In, Err: fmt.Errorf("asynqjobs: keeping a ticket: %w", kept)}
+					err = &jobs.Later{In: later.In, Err: fmt.Errorf("asynqjobs: keeping a ticket: %w", kept)}
 				}
 			}
 			last := lastTry(ctx)
@@ -97,11 +97,11 @@ func (p *Pacer) limiter(t *asynq.Task) (l outbound.Limiter, cost outbound.Cost) 
 }
 
 // goesBack reports whether a task with this error goes back to asynq, and when it is to come again.
-func goesBack(err error) (*line.Later, bool) {
+func goesBack(err error) (*jobs.Later, bool) {
 	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return nil, false
 	}
-	return line.After(err)
+	return jobs.After(err)
 }
 
 // heldError is the error of a task whose call has made the API ask for a pause.

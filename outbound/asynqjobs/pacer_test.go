@@ -15,7 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 func TestATaskThatGoesBackHasNotFailedAndDoesNotComeEarly(t *testing.T) {
@@ -62,7 +62,7 @@ func TestATaskOnItsLastTryWaitsInTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &script{answers: []error{
-		later(100*time.Millisecond, "first"), &line.Later{In: 50 * time.Millisecond, Err: outbound.ErrAway},
+		later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: outbound.ErrAway},
 		&outbound.ThrottledError{RetryAfter: 10 * time.Millisecond},
 	}}
 	var runs atomic.Int64
@@ -299,7 +299,7 @@ func TestAShutdownLosesNothingThatWaits(t *testing.T) {
 		}
 		waits <- true
 		<-ctx.Done()
-		return &line.Later{Err: ctx.Err()}
+		return &jobs.Later{Err: ctx.Err()}
 	})
 	p := New(w.rdb, only(stuck))
 	tickets := &spy{Tickets: p.Tickets}

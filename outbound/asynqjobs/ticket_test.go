@@ -12,7 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // inVirtualTime works tasks as asynq does that loses nothing and has a worker for each, and returns
@@ -52,7 +52,7 @@ func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
 	for name, inside := range map[string]bool{"no Tickets": false, "a line inside a task that is not paced": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := line.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), line.Config{})
+				l := jobs.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), jobs.Config{})
 				p := &Pacer{Limiter: only(l)}
 				next := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
 				if inside {
@@ -148,7 +148,7 @@ func TestATaskThatAShutdownInterruptsInItsFirstWaitHasATicket(t *testing.T) {
 	p := New(w.rdb, only(limiterFunc(func(ctx context.Context) error {
 		waits <- true
 		<-ctx.Done()
-		return &line.Later{Ticket: "x", Err: ctx.Err()}
+		return &jobs.Later{Ticket: "x", Err: ctx.Err()}
 	})))
 	c := w.config()
 	c.ShutdownTimeout = 50 * time.Millisecond

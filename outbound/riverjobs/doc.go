@@ -2,7 +2,7 @@
 // a limit wait in River's table, not in a worker, and run in their turn. A job that waits gets no error
 // and loses no attempt, however often it is put back.
 //
-//	weather := line.New(bucket, line.Config{})
+//	weather := jobs.New(bucket, jobs.Config{})
 //	config.Plugins = []rivertype.Plugin{&riverjobs.Plugin{
 //		AtInsert: true,
 //		Limiter: func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost) {
@@ -19,7 +19,7 @@
 //
 // # What happens to a job
 //
-// [Plugin.Work] is around each job, as a middleware. A [line.Line] gives the job a place in time. If
+// [Plugin.Work] is around each job, as a middleware. A [jobs.Scheduler] gives the job a place in time. If
 // that is further away than a lead, which is 1 s, the plugin snoozes the job until then, with the ticket
 // of its place in its metadata, under "dripfeed_ticket". When the job comes again it waits for the rest
 // in its worker, and calls: it has had two runs. With AtInsert, jobs get their places when they are inserted

@@ -18,7 +18,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // newClient returns a client whose jobs of one kind are paced.
@@ -41,7 +41,7 @@ func newClient(ctx context.Context, url string, workers *river.Workers) (*river.
 	if err != nil {
 		return nil, err
 	}
-	weather := line.New(bucket, line.Config{})
+	weather := jobs.New(bucket, jobs.Config{})
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost) {
 		if kind == "weather" {
 			return weather, outbound.Cost{1}
@@ -81,7 +81,7 @@ func Example() {
 func Example_tenants() {
 	lines := &outbound.Keyed[string]{New: func(id string) (outbound.Limiter, error) {
 		bucket, err := outbound.NewBucket(id, outbound.PerMinute(1)) // NewSharedBucket in a fleet
-		return line.New(bucket, line.Config{}), err
+		return jobs.New(bucket, jobs.Config{}), err
 	}}
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(_, _ string, args []byte) (outbound.Limiter, outbound.Cost) {
 		var job struct{ Tenant string }

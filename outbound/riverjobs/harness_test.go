@@ -28,7 +28,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // patience bounds every wait that normally takes seconds.
@@ -115,10 +115,12 @@ func (d *database) store() leak.Store {
 
 // line is the line of one process. Who comes when it is nearly its turn waits for however long that takes,
 // so that no delay of a busy machine puts a job back once more.
-func (d *database) line(limits ...outbound.Limit) *line.Line { return lineOf(d.store(), limits...) }
+func (d *database) line(limits ...outbound.Limit) *jobs.Scheduler {
+	return lineOf(d.store(), limits...)
+}
 
-func lineOf(s leak.Store, limits ...outbound.Limit) *line.Line {
-	return line.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), line.Config{Poll: time.Minute})
+func lineOf(s leak.Store, limits ...outbound.Limit) *jobs.Scheduler {
+	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{Poll: time.Minute})
 }
 
 // one paces every job by a limiter, at a cost of 1.

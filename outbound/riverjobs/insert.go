@@ -8,7 +8,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // batch are jobs of one insertion that share a line.
@@ -24,7 +24,7 @@ const schedulerInterval = 5 * time.Second
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs,
 // and schedules each for its own, in the order in which they stand. It makes one trip to the store for
 // each line, before the insertion, while River has its transaction open. It books with limiters in
-// which [line.Of] finds a line that can be compared, as all of this module's can: lines are keys of a
+// which [jobs.Of] finds a line that can be compared, as all of this module's can: lines are keys of a
 // map. A client that only inserts jobs needs the plugin for that, too.
 //
 // No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
@@ -46,14 +46,14 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 }
 
 // batches returns the jobs that are to have a place, by their line.
-func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[line.Booker]*batch {
-	all := make(map[line.Booker]*batch)
+func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*batch {
+	all := make(map[jobs.Booker]*batch)
 	for _, job := range params {
 		if job.State != rivertype.JobStateAvailable || len(job.UniqueKey) > 0 {
 			continue
 		}
 		limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
-		b, ok := line.Of(limiter)
+		b, ok := jobs.Of(limiter)
 		if !ok || !reflect.ValueOf(b).Comparable() {
 			continue
 		}
@@ -67,7 +67,7 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[line.Booker]*b
 }
 
 // schedule has a job run at its place.
-func schedule(job *rivertype.JobInsertParams, place line.Place) {
+func schedule(job *rivertype.JobInsertParams, place jobs.Place) {
 	if in := time.Until(place.At); in > 0 {
 		job.ScheduledAt = &place.At
 		if in > schedulerInterval {

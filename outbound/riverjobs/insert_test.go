@@ -13,7 +13,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // desk is a limiter that books a place every 2 s, the first of them 1 s ago.
@@ -26,14 +26,14 @@ type desk struct {
 
 var deskOpens = time.Now().Add(-time.Second)
 
-func (d *desk) Book(_ context.Context, costs ...outbound.Cost) (places []line.Place, err error) {
+func (d *desk) Book(_ context.Context, costs ...outbound.Cost) (places []jobs.Place, err error) {
 	d.trips++
 	if d.err != nil {
 		return nil, d.err
 	}
 	for _, c := range costs {
 		n := len(d.booked)
-		places = append(places, line.Place{At: deskOpens.Add(time.Duration(n) * 2 * time.Second), Ticket: fmt.Sprintf("%p-%d", d, n)})
+		places = append(places, jobs.Place{At: deskOpens.Add(time.Duration(n) * 2 * time.Second), Ticket: fmt.Sprintf("%p-%d", d, n)})
 		d.booked = append(d.booked, c)
 	}
 	return places, nil
@@ -117,7 +117,9 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		},
 		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrAway },
 		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
-		"a line that is none":      func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = one((*line.Line)(nil)) },
+		"a line that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
+			p.Limiter = one((*jobs.Scheduler)(nil))
+		},
 		"a limiter that is no key of a map": func(p *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(struct {
 				*desk
@@ -126,7 +128,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		},
 		"a plugin without a Limiter": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = nil },
 		"a line that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
-			p.Limiter = one(line.New(nil, line.Config{}))
+			p.Limiter = one(jobs.New(nil, jobs.Config{}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +146,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 // A place without a ticket is one beyond the line's Ahead. Metadata that is no object is River's to refuse.
 func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("b", outbound.PerMinute(1)))
-	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(line.New(b, line.Config{Ahead: time.Minute}))}
+	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(jobs.New(b, jobs.Config{Ahead: time.Minute}))}
 	far := insertParams("a")
 	insert(t, p, insertParams("a"), insertParams("a"), insertParams("a"), far)
 	require.Equal(t, "{}", string(far.Metadata))
@@ -161,7 +163,7 @@ func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
 // generous books a place too many.
 type generous struct{ *desk }
 
-func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error) {
+func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Place, error) {
 	return g.desk.Book(ctx, append(costs, outbound.Cost{1})...)
 }
 

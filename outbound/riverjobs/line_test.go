@@ -18,7 +18,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -122,23 +122,23 @@ func TestAJobThatIsTooLargeIsCancelled(t *testing.T) {
 }
 
 // patient returns a line whose jobs wait in a worker for up to a minute.
-func (d *database) patient(t *testing.T) *line.Line {
+func (d *database) patient(t *testing.T) *jobs.Scheduler {
 	b := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerMinute(2)))
 	require.NoError(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(context.Context) error { return nil }))
-	return line.New(b, line.Config{Lead: time.Minute})
+	return jobs.New(b, jobs.Config{Lead: time.Minute})
 }
 
-func (c *client) awaitWaiting(t *testing.T, l *line.Line) {
+func (c *client) awaitWaiting(t *testing.T, l *jobs.Scheduler) {
 	t.Helper()
 	require.Eventually(t, func() bool { return l.Queue().Len() > 0 }, patience, time.Millisecond, "nobody waits")
 }
 
 func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(context.Context, *client, *line.Line) error{
-		"stop and cancel":            func(ctx context.Context, c *client, _ *line.Line) error { return c.StopAndCancel(ctx) },
-		"a soft stop with a timeout": func(ctx context.Context, c *client, _ *line.Line) error { return c.Stop(ctx) },
-		"the line is closed first": func(ctx context.Context, c *client, l *line.Line) error {
+	for name, stop := range map[string]func(context.Context, *client, *jobs.Scheduler) error{
+		"stop and cancel":            func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.StopAndCancel(ctx) },
+		"a soft stop with a timeout": func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.Stop(ctx) },
+		"the line is closed first": func(ctx context.Context, c *client, l *jobs.Scheduler) error {
 			return errors.Join(l.Queue().Close(), c.Stop(ctx))
 		},
 	} {

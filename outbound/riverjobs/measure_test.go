@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // free is a job that calls nobody, and has no limit.
@@ -108,7 +108,7 @@ func TestMeasure(t *testing.T) {
 	bucket := func(d *database) *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(d.store(), "k", rate))
 	}
-	inLine := func(d *database) outbound.Limiter { return line.New(bucket(d), line.Config{}) }
+	inLine := func(d *database) outbound.Limiter { return jobs.New(bucket(d), jobs.Config{}) }
 	ways := []struct {
 		name     string
 		atInsert bool

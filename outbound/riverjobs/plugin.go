@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // Plugin paces the jobs of a [river.Client]: put it into Config.Plugins, or into the Plugins of a
@@ -23,7 +23,7 @@ type Plugin struct {
 	// each kind of jobs, and with AtInsert for each that is inserted, so it is to be quick. args are
 	// JSON, and are not to be changed. With a nil limiter the job is not paced.
 	//
-	// A limiter is most often a [line.Line], of which all jobs that share a limit share one. Any
+	// A limiter is most often a [jobs.Scheduler], of which all jobs that share a limit share one. Any
 	// other serves as well: a job that it refuses comes back after RetryAfter.
 	Limiter func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost)
 	// AtInsert books the places of jobs when they are inserted, so that most of them run once: see
@@ -43,7 +43,7 @@ type Plugin struct {
 // A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
 // cancelled with that error, also where the job itself returns it, as that of its http.Client. Any
 // other error is returned, and River takes it for a failure of the job: it is a mistake in the program,
-// or that of a store where the limiter is no [line.Line].
+// or that of a store where the limiter is no [jobs.Scheduler].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
 		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
@@ -57,12 +57,12 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	}
 	limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
 	ran, pause, err := true, time.Duration(0), error(nil)
-	if inLine := line.WithTicket(ctx, ticket); limiter == nil {
+	if inLine := jobs.WithTicket(ctx, ticket); limiter == nil {
 		err = run(inLine)
 	} else {
-		ran, pause, err = line.Do(inLine, limiter, cost, run)
+		ran, pause, err = jobs.Do(inLine, limiter, cost, run)
 	}
-	later, isLater := line.After(err)
+	later, isLater := jobs.After(err)
 	switch {
 	case errors.Is(err, &river.JobCancelError{}), errors.Is(err, &river.JobSnoozeError{}):
 		return err

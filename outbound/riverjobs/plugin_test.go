@@ -14,7 +14,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 var (
@@ -44,11 +44,11 @@ func TestWhatBecomesOfAJob(t *testing.T) {
 		runs               bool
 	}{
 		"admitted":                        {want: nil, runs: true},
-		"a Later":                         {acquire: &line.Later{In: time.Second, Ticket: "x"}, want: snooze(time.Second)},
-		"a Later, wrapped":                {acquire: fmt.Errorf("mine: %w", &line.Later{In: time.Second}), want: snooze(time.Second)},
-		"a Later at a shutdown":           {acquire: &line.Later{Err: context.Canceled}, want: snooze(0)},
-		"a Later of a store that is away": {acquire: &line.Later{In: 2 * time.Second, Err: away}, want: snooze(2 * time.Second)},
-		"a negative Later":                {acquire: &line.Later{In: -time.Second}, want: snooze(0)},
+		"a Later":                         {acquire: &jobs.Later{In: time.Second, Ticket: "x"}, want: snooze(time.Second)},
+		"a Later, wrapped":                {acquire: fmt.Errorf("mine: %w", &jobs.Later{In: time.Second}), want: snooze(time.Second)},
+		"a Later at a shutdown":           {acquire: &jobs.Later{Err: context.Canceled}, want: snooze(0)},
+		"a Later of a store that is away": {acquire: &jobs.Later{In: 2 * time.Second, Err: away}, want: snooze(2 * time.Second)},
+		"a negative Later":                {acquire: &jobs.Later{In: -time.Second}, want: snooze(0)},
 		"refused by a bucket":             {acquire: full, want: snooze(3 * time.Second)},
 		"too large":                       {acquire: large, want: river.JobCancel(large)},
 		"an invalid cost":                 {acquire: bad, want: river.JobCancel(bad)},
@@ -132,7 +132,7 @@ func TestAPermitEndsWithAJobThatPanics(t *testing.T) {
 func TestAnyMetadataWillDo(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"dripfeed_ticket":5}`, `{"dripfeed_ticket":{}}`, `{"dripfeed_ticket":"\u0000x"}`, `{"dripfeed_ticket":null}`} {
 		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))
-		p := &riverjobs.Plugin{Limiter: one(line.New(b, line.Config{}))}
+		p := &riverjobs.Plugin{Limiter: one(jobs.New(b, jobs.Config{}))}
 		ran := false
 		err := p.Work(t.Context(), &rivertype.JobRow{Metadata: []byte(text)}, func(context.Context) error { ran = true; return nil })
 		require.NoError(t, err, text)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // soon is a policy that tries again at once, or nearly.
@@ -40,7 +40,7 @@ func TestAJobThatTheAPIRefusesIsTriedAgainAfterThePause(t *testing.T) {
 func TestThePolicyIsTheirsButForAPause(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"none": 0, "short": time.Minute, "long": time.Hour} {
 		l := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(100)))
-		p := &riverjobs.Plugin{Limiter: one(line.New(l, line.Config{}))}
+		p := &riverjobs.Plugin{Limiter: one(jobs.New(l, jobs.Config{}))}
 		job, boom := &rivertype.JobRow{Metadata: []byte(`{"yours":1}`)}, errors.New("boom")
 		err := p.Work(t.Context(), job, func(ctx context.Context) error {
 			if pause > 0 {

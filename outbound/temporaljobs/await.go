@@ -13,7 +13,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // Await books a place for one activity, sleeps until the place is near, and returns a ctx to execute
@@ -27,7 +27,7 @@ import (
 //
 // name is the name of the activity's type, and cost is what the activity then costs, whatever the
 // limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow and
-// the name: it is to return a limiter in which [line.Of] finds a line. Where it
+// the name: it is to return a limiter in which [jobs.Of] finds a line. Where it
 // does not, or where no place can be had, as from a store that is away, Await returns at once, and the
 // activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or that
 // the workflow was cancelled, or that its worker has no interceptor.
@@ -83,7 +83,7 @@ func bookPlace(context.Context, booking) (place, error) {
 func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place, error) {
 	info.ActivityType.Name, info.IsLocalActivity = b.Name, false
 	limiter, _ := p.limiter(info)
-	books, ok := line.Of(limiter)
+	books, ok := jobs.Of(limiter)
 	if !ok {
 		return place{}, nil
 	}

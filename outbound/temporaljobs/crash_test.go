@@ -27,7 +27,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // workerEnv holds the task in the environment of a test binary that is to be a worker process.
@@ -65,7 +65,7 @@ func work(text string) error {
 	defer c.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: k.Redis})
 	defer rdb.Close()
-	calls := line.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), k.Queue, outbound.PerSecond(crashRate))), line.Config{})
+	calls := jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), k.Queue, outbound.PerSecond(crashRate))), jobs.Config{})
 	var tickets Tickets
 	if !k.Order.Await {
 		tickets = redisTickets{rdb, k.Queue + ":"}

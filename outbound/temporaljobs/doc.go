@@ -3,7 +3,7 @@
 // go.temporal.io/sdk.
 //
 //	bucket := outbound.Must(outbound.NewSharedBucket(store, "shop", outbound.PerSecond(10)))
-//	calls := line.New(bucket, line.Config{})
+//	calls := jobs.New(bucket, jobs.Config{})
 //	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
 //		if i.ActivityType.Name != "Charge" {
 //			return nil, outbound.Cost{} // not paced
@@ -24,7 +24,7 @@
 //
 // # Who keeps an activity's place
 //
-// A [line.Line] gives each activity a place in time, and a ticket that names it. The activity needs
+// A [jobs.Scheduler] gives each activity a place in time, and a ticket that names it. The activity needs
 // the ticket whenever it comes, and one of three keeps it:
 //
 //   - The workflow, which books the place before it starts the activity: [Await]. The activity then
@@ -45,7 +45,7 @@
 // be 0, with a ScheduleToCloseTimeout in its place. On the last attempt the activity waits in the
 // worker, and fails only where its place comes after its deadline.
 //
-// Where a ticket is kept, the [line.Config] bounds how long an activity waits in the worker: by some
+// Where a ticket is kept, the [jobs.Config] bounds how long an activity waits in the worker: by some
 // seconds. The wait counts against the StartToCloseTimeout. Where there is a HeartbeatTimeout, the wait
 // sends heartbeats with the details that an earlier attempt has left, so that they outlive it, and so
 // that a cancellation is heard.

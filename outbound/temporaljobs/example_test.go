@@ -13,7 +13,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/temporaljobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // Charge is the activity: it calls the API.
@@ -34,7 +34,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	calls := line.New(outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(10))), line.Config{})
+	calls := jobs.New(outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(10))), jobs.Config{})
 	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
 		if i.ActivityType.Name != "Charge" {
 			return nil, outbound.Cost{} // not paced
@@ -55,7 +55,7 @@ func Example() {
 func ExampleNewInterceptor_tenants() {
 	lines := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 		b, err := outbound.NewBucket("shop:"+tenant, outbound.PerSecond(1))
-		return line.New(b, line.Config{}), err
+		return jobs.New(b, jobs.Config{}), err
 	}}
 	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
 		return lines.For(i.TaskQueue), outbound.Cost{1}

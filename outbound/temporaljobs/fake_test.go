@@ -13,13 +13,13 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // script is a limiter that answers as a test tells it to.
 type script struct {
 	answer func(ctx context.Context, n int) error  // the n-th Acquire, from 1
-	place  func(outbound.Cost) (line.Place, error) // for Book
+	place  func(outbound.Cost) (jobs.Place, error) // for Book
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -46,7 +46,7 @@ func (s *script) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return outbound.NewPermit(&scriptCall{s: s}), nil
 }
 
-func (s *script) Book(_ context.Context, costs ...outbound.Cost) (all []line.Place, err error) {
+func (s *script) Book(_ context.Context, costs ...outbound.Cost) (all []jobs.Place, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range costs {
@@ -93,7 +93,7 @@ func (s *script) check(t *testing.T, want ...arrival) {
 	}
 }
 
-// ticketIn returns the ticket of a ctx of line.WithTicket. Only package line can read it, but a ctx prints it.
+// ticketIn returns the ticket of a ctx of jobs.WithTicket. Only package line can read it, but a ctx prints it.
 func ticketIn(ctx context.Context) string {
 	_, ticket, ok := strings.Cut(fmt.Sprint(ctx), ".WithValue(line.ticketKey, ")
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // The types of the errors that this package makes: what ApplicationError.Type returns, and what the
@@ -27,7 +27,7 @@ const (
 // NewInterceptor returns an interceptor for the Interceptors of a worker's options. It paces the
 // worker's activities, and it makes [Await] work in its workflows.
 //
-// limiter tells what paces an activity, most often a [line.Line], and what the activity costs. The
+// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs. The
 // SDK asks for every activity of the worker, sessions and local activities among them: a nil
 // Limiter lets one run unpaced. limiter must not block.
 //
@@ -98,7 +98,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 	}
 	if limiter == nil { // the ticket is that of a limiter in the activity
 		t.ran = true
-		result, err = a.Next.ExecuteActivity(line.WithTicket(ctx, t.ticket), in)
+		result, err = a.Next.ExecuteActivity(jobs.WithTicket(ctx, t.ticket), in)
 		return result, a.putBack(ctx, &t, err)
 	}
 	var h header
@@ -108,7 +108,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 			t.ticket = h.Ticket
 		}
 	}
-	t.ran, t.pause, err = line.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
+	t.ran, t.pause, err = jobs.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
 		result, err = a.Next.ExecuteActivity(ctx, in)
 		return err
 	})
@@ -117,7 +117,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 
 // putBack turns an error into what Temporal is to do with the activity.
 func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
-	later, ok := line.After(err)
+	later, ok := jobs.After(err)
 	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
 		// Its place is used: the next attempt is charged anew, and stands in line for that.
 		p.keep(ctx, t, "", 0)

@@ -14,7 +14,7 @@ import (
 	"go.temporal.io/sdk/worker"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 func call(name string, f any) map[string]any { return map[string]any{name: f} }
@@ -25,11 +25,11 @@ func TestALaterIsPutBackAndComesWithItsTicket(t *testing.T) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			switch n {
 			case 1:
-				return &line.Later{In: 20 * time.Millisecond, Ticket: "a place"}
+				return &jobs.Later{In: 20 * time.Millisecond, Ticket: "a place"}
 			case 2:
-				return &line.Later{Ticket: "a place", Err: outbound.ErrAway} // at once
+				return &jobs.Later{Ticket: "a place", Err: outbound.ErrAway} // at once
 			case 3:
-				return &line.Later{In: 2 * time.Millisecond, Ticket: "another"}
+				return &jobs.Later{In: 2 * time.Millisecond, Ticket: "another"}
 			}
 			return nil
 		}}
@@ -59,7 +59,7 @@ func TestALaterDoesNotUseUpTheLastAttempt(t *testing.T) {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 			s := &script{answer: func(_ context.Context, n int) error {
 				if n <= 5 {
-					return &line.Later{In: time.Duration(n) * time.Millisecond, Ticket: "a place"}
+					return &jobs.Later{In: time.Duration(n) * time.Millisecond, Ticket: "a place"}
 				}
 				return nil
 			}}
@@ -85,13 +85,13 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 				answer: func(_ context.Context, n int) error {
 					switch n {
 					case 1:
-						return &line.Later{In: 3 * time.Millisecond, Ticket: "a place"}
+						return &jobs.Later{In: 3 * time.Millisecond, Ticket: "a place"}
 					case 2:
-						return &line.Later{In: time.Millisecond, Ticket: "another"} // the first is void
+						return &jobs.Later{In: time.Millisecond, Ticket: "another"} // the first is void
 					}
 					return nil
 				},
-				place: func(outbound.Cost) (line.Place, error) { return line.Place{At: time.Now(), Ticket: "a place"}, nil },
+				place: func(outbound.Cost) (jobs.Place, error) { return jobs.Place{At: time.Now(), Ticket: "a place"}, nil },
 			}
 			w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
 			if _, err := run(w, order{Activity: "Call", Await: await, Cost: outbound.Cost{1}}); err != nil {
@@ -109,7 +109,7 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 // Waiting for a place that comes after the attempt's deadline would help nobody.
 func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(context.Context, int) error { return &line.Later{In: time.Hour} }}
+		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour} }}
 		var c counter
 		w := &world{limiter: s.paced, activities: call("Call", c.call)}
 		_, err := run(w, order{Activity: "Call", Attempts: 1})
@@ -155,7 +155,7 @@ func TestAnActivityThatFailsStandsInLineAgain(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			if n == 1 {
-				return &line.Later{In: time.Millisecond, Ticket: "a place"}
+				return &jobs.Later{In: time.Millisecond, Ticket: "a place"}
 			}
 			return nil
 		}}

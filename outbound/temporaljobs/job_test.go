@@ -17,7 +17,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -62,7 +62,7 @@ func TestALineInsideOfAnActivityHasItsTicket(t *testing.T) {
 		var seen []string
 		w := &world{limiter: unpaced, tickets: &kept{}, activities: call("Call", func(ctx context.Context) error {
 			if seen = append(seen, ticketIn(ctx)); len(seen) == 1 {
-				return &url.Error{Op: "Get", Err: &line.Later{In: time.Millisecond, Ticket: "a place"}}
+				return &url.Error{Op: "Get", Err: &jobs.Later{In: time.Millisecond, Ticket: "a place"}}
 			}
 			return nil
 		})}
@@ -133,7 +133,7 @@ func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-				calls := line.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), line.Config{Poll: time.Millisecond, Lead: time.Millisecond}) // who comes early is put back
+				calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{Poll: time.Millisecond, Lead: time.Millisecond}) // who comes early is put back
 				var begun []time.Time
 				var attempts []int32
 				s := &script{answer: func(context.Context, int) error { return nil }}

@@ -11,12 +11,12 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// paces is a Line, and what came through it.
+// paces is a Scheduler, and what came through it.
 type paces struct {
-	*line.Line
+	*jobs.Scheduler
 	limit outbound.Limit
 
 	mu       sync.Mutex
@@ -27,8 +27,8 @@ type paces struct {
 }
 
 // newPaces returns a line for a bucket of its own.
-func newPaces(limit outbound.Limit, c line.Config) *paces {
-	return &paces{Line: line.New(outbound.Must(outbound.NewBucket("api", limit)), c), limit: limit}
+func newPaces(limit outbound.Limit, c jobs.Config) *paces {
+	return &paces{Scheduler: jobs.New(outbound.Must(outbound.NewBucket("api", limit)), c), limit: limit}
 }
 
 func (p *paces) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -41,7 +41,7 @@ func (p *paces) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, 
 		p.waiting--
 		p.mu.Unlock()
 	}()
-	return p.Line.Acquire(ctx, c)
+	return p.Scheduler.Acquire(ctx, c)
 }
 
 // paced is the limiter of activities of the name "Call" alone.
@@ -87,7 +87,7 @@ func TestActivitiesInALine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPaces(outbound.PerSecond(rate), line.Config{})
+				p := newPaces(outbound.PerSecond(rate), jobs.Config{})
 				w := &world{bubble: true, limiter: p.paced, tickets: c.tickets, activities: call("Call", p.call)}
 				c.order.Activity, c.order.Activities, c.order.SideBySide = "Call", n, true
 				begin := time.Now()
@@ -111,7 +111,7 @@ func TestActivitiesInALineThatIsHeld(t *testing.T) {
 	const n, hold = 30, 20 * time.Second
 	for _, await := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPaces(outbound.PerSecond(10), line.Config{})
+			p := newPaces(outbound.PerSecond(10), jobs.Config{})
 			var mu sync.Mutex
 			calls, begin := 0, time.Now()
 			var refused time.Time
@@ -143,7 +143,7 @@ func TestActivitiesInALineThatIsResumed(t *testing.T) {
 	const n = 30
 	for _, tickets := range []Tickets{nil, &kept{}} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPaces(outbound.PerSecond(10), line.Config{})
+			p := newPaces(outbound.PerSecond(10), jobs.Config{})
 			w := &world{bubble: true, limiter: p.paced, tickets: tickets, activities: call("Call", p.call)}
 			time.AfterFunc(2*time.Second, func() {
 				if err := p.Resume(t.Context()); err != nil {
@@ -163,7 +163,7 @@ func TestActivitiesInALineThatIsResumed(t *testing.T) {
 func TestACostThatIsTooLargeForALine(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		for _, await := range []bool{false, true} {
-			p := newPaces(outbound.PerSecond(10), line.Config{})
+			p := newPaces(outbound.PerSecond(10), jobs.Config{})
 			w := &world{activities: call("Call", p.call), limiter: func(info activity.Info) (outbound.Limiter, outbound.Cost) {
 				l, _ := p.paced(info)
 				return l, outbound.Cost{2}
@@ -182,7 +182,7 @@ func TestActivitiesInALineOnAServer(t *testing.T) {
 	t.Parallel()
 	const n = 80
 	for _, o := range []order{{}, {Await: true, Cost: outbound.Cost{1}}, {Attempts: 1}} {
-		p := newPaces(outbound.PerSecond(20), line.Config{})
+		p := newPaces(outbound.PerSecond(20), jobs.Config{})
 		w := &world{limiter: p.paced, tickets: &kept{}, activities: call("Call", p.call)}
 		o.Activity, o.Activities, o.SideBySide = "Call", n, true
 		o.Start, o.Interval = 20*time.Second, time.Millisecond // a busy server may lose a task: then it makes another attempt

@@ -22,7 +22,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // mode is a way to pace activities.
@@ -46,7 +46,7 @@ var modes = []mode{
 }
 
 func newLine(b *outbound.Bucket) outbound.Limiter {
-	return line.New(b, line.Config{})
+	return jobs.New(b, jobs.Config{})
 }
 
 // recipe sends jobs back until a second before they would go.
@@ -54,7 +54,7 @@ type recipe struct{ queue *queue.Queue }
 
 func (r recipe) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := r.queue.Acquire(ctx, c)
-	if later, ok := line.After(err); ok {
+	if later, ok := jobs.After(err); ok {
 		later.In = max(0, later.In-time.Second)
 		err = later
 	}
@@ -95,8 +95,8 @@ func (w watched) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return w.Limiter.Acquire(ctx, c)
 }
 
-func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]line.Place, error) {
-	if l, ok := w.Limiter.(*line.Line); ok {
+func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Place, error) {
+	if l, ok := w.Limiter.(*jobs.Scheduler); ok {
 		return l.Book(ctx, costs...)
 	}
 	return nil, errors.New("no line")

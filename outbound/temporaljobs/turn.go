@@ -14,7 +14,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // turn is one attempt of an activity, and the Limiter that it waits for.
@@ -73,10 +73,10 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 	defer watch.Wait() // its last heartbeat goes before the activity's first
 	defer cancel()
 	for {
-		permit, err := t.limiter.Acquire(line.WithTicket(waiting, t.ticket), c)
-		later, ok := line.After(err)
+		permit, err := t.limiter.Acquire(jobs.WithTicket(waiting, t.ticket), c)
+		later, ok := jobs.After(err)
 		if err != nil && waiting.Err() != nil && !ok {
-			return permit, &line.Later{Err: err} // the wait was ended, and nothing is wrong
+			return permit, &jobs.Later{Err: err} // the wait was ended, and nothing is wrong
 		}
 		if !ok || waiting.Err() != nil || !t.last() && (t.keeps || later.Ticket == "" || later.Ticket == t.booked) {
 			return permit, err
@@ -91,7 +91,7 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 		select {
 		case <-time.After(in):
 		case <-waiting.Done():
-			return permit, &line.Later{Err: waiting.Err()}
+			return permit, &jobs.Later{Err: waiting.Err()}
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // An activity that waits for longer than its HeartbeatTimeout would be lost, and run twice. What an
@@ -25,7 +25,7 @@ func TestHeartbeatDetailsOutliveAWaitAndAPutBack(t *testing.T) {
 		s := &script{answer: func(ctx context.Context, n int) error {
 			switch n {
 			case 2:
-				return &line.Later{In: time.Millisecond, Ticket: "a place"}
+				return &jobs.Later{In: time.Millisecond, Ticket: "a place"}
 			case 3:
 				time.Sleep(2 * heartbeat)
 			}
@@ -130,7 +130,7 @@ func TestACancelledActivityWaitsNoLonger(t *testing.T) {
 		s := &script{answer: func(ctx context.Context, _ int) error {
 			close(w.cancel)
 			if attempts == 1 {
-				return &line.Later{In: 30 * time.Second, Ticket: "a place"}
+				return &jobs.Later{In: 30 * time.Second, Ticket: "a place"}
 			}
 			<-ctx.Done()
 			return ctx.Err()
@@ -145,11 +145,11 @@ func TestACancelledActivityWaitsNoLonger(t *testing.T) {
 	}
 }
 
-// A worker that stops puts back who waits. Neither a Line, which tells that by a Later, nor a queue,
+// A worker that stops puts back who waits. Neither a Scheduler, which tells that by a Later, nor a queue,
 // which tells it by the ctx's own error, makes a failure of it.
 func TestAWorkerThatStopsPutsBackWhoWaits(t *testing.T) {
 	for _, ended := range []func(error) error{
-		func(err error) error { return &line.Later{Err: err, Ticket: "a place"} },
+		func(err error) error { return &jobs.Later{Err: err, Ticket: "a place"} },
 		func(err error) error { return err },
 	} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
@@ -222,7 +222,7 @@ func TestTicketsThatFailCostOnlyThePlace(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			if n == 1 {
-				return &line.Later{In: time.Millisecond, Ticket: "a place"}
+				return &jobs.Later{In: time.Millisecond, Ticket: "a place"}
 			}
 			return nil
 		}}
@@ -239,7 +239,7 @@ func TestTicketsThatFailCostOnlyThePlace(t *testing.T) {
 // Temporal makes no attempt after the activity's ScheduleToCloseTimeout, and says so when it is asked for one.
 func TestAPlaceAfterAllTimeoutsFailsAtOnce(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(context.Context, int) error { return &line.Later{In: time.Hour, Ticket: "a place"} }}
+		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour, Ticket: "a place"} }}
 		w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
 		took, err := run(w, order{Activity: "Call", InAll: 50 * time.Second})
 		var failure *temporal.ApplicationError
@@ -255,9 +255,9 @@ func TestALocalActivityIsPacedToo(t *testing.T) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			switch n {
 			case 1:
-				return &line.Later{In: 5 * time.Millisecond} // put back
+				return &jobs.Later{In: 5 * time.Millisecond} // put back
 			case 2:
-				return &line.Later{In: 5 * time.Millisecond, Ticket: "a place"}
+				return &jobs.Later{In: 5 * time.Millisecond, Ticket: "a place"}
 			}
 			return nil
 		}}

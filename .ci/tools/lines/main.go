@@ -34,7 +34,7 @@ var parts = []part{
 	{"outbound/fallback", []string{"outbound/fallback"}, nil, 420},
 	{"outbound/shadow", []string{"outbound/shadow"}, nil, 230},
 	{"queue", []string{"queue/."}, nil, 900},
-	{"queue/jobs", []string{"queue/line", "queue/jobs"}, nil, 350},
+	{"queue/jobs", []string{"queue/jobs", "queue/jobs"}, nil, 350},
 	{"transport", []string{"transport"}, []string{"transport/profile", "transport/retry"}, 900},
 	{"transport/profile", []string{"transport/profile"}, nil, 2_700},
 	{"transport/retry", []string{"transport/retry"}, nil, 550},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // workerEnv holds the order in the environment of a process that is to be a worker.
@@ -28,12 +28,12 @@ const (
 type order struct{ Redis, Queue, API string }
 
 // newLine returns the line of the API's bucket, which is in Redis.
-func newLine(rdb *redis.Client, key string) (*line.Line, error) {
+func newLine(rdb *redis.Client, key string) (*jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), key, outbound.PerSecond(rate))
 	if err != nil {
 		return nil, err
 	}
-	return line.New(bucket, line.Config{Poll: poll}), nil
+	return jobs.New(bucket, jobs.Config{Poll: poll}), nil
 }
 
 // work is a worker process, until its input ends. It writes a line for each run of a task.

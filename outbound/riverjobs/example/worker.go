@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // workerEnv holds the order in the environment of a process that is to be a worker.
@@ -46,12 +46,12 @@ func (other) Kind() string { return "other" }
 
 // newClient returns River's client of a process. Each process has a line of its own. They are one
 // line, because their bucket is one.
-func newClient(d *database, o *order) (*river.Client[pgx.Tx], *line.Line, error) {
+func newClient(d *database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(pgstore.New(d.buckets, pgstore.Config{Schema: d.schema}), "weather", outbound.PerSecond(o.Rate))
 	if err != nil {
 		return nil, nil, err
 	}
-	calls := line.New(bucket, line.Config{})
+	calls := jobs.New(bucket, jobs.Config{})
 	plugin := &riverjobs.Plugin{
 		AtInsert: o.AtInsert,
 		Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {

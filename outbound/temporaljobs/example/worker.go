@@ -23,7 +23,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/temporaljobs"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // workerEnv holds the order in the environment of a process that is to be a worker.
@@ -59,7 +59,7 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	calls := counted{line.New(bucket, line.Config{}), stdout}
+	calls := counted{jobs.New(bucket, jobs.Config{}), stdout}
 	limiter := func(info activity.Info) (outbound.Limiter, outbound.Cost) {
 		if info.ActivityType.Name != "Call" {
 			return nil, outbound.Cost{} // not paced
@@ -85,13 +85,13 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 
 // counted is a line that tells who comes.
 type counted struct {
-	*line.Line
+	*jobs.Scheduler
 	to io.Writer
 }
 
 func (c counted) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
 	_, _ = fmt.Fprintln(c.to, "attempt")
-	return c.Line.Acquire(ctx, cost)
+	return c.Scheduler.Acquire(ctx, cost)
 }
 
 // tickets is the Tickets of a fleet. Redis forgets them.

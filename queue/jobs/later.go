@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -30,7 +30,7 @@ type Later struct {
 
 // Error implements error.
 func (l *Later) Error() string {
-	s := "line: the job has not run, and is to come back"
+	s := "jobs: the job has not run, and is to come back"
 	if l.In > 0 {
 		s += " in " + l.In.String()
 	}
@@ -89,7 +89,7 @@ func ticketFrom(ctx context.Context) string {
 }
 
 // later makes a Later of the error of the desk or of the gate, unless it is permanent.
-func (l *Line) later(ctx context.Context, err error, s stay) error {
+func (l *Scheduler) later(ctx context.Context, err error, s stay) error {
 	var full *outbound.ThrottledError
 	var away *outbound.StoreError
 	switch {
@@ -121,7 +121,7 @@ func (l *Line) later(ctx context.Context, err error, s stay) error {
 // A job that has waited in vain loses its turn to those who came after it. After a pause of all workers that happens
 // to the same jobs again and again while other jobs come on time. So the desk keeps those away for as long as the job
 // has waited.
-func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay) error {
+func (l *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, s stay) error {
 	in := full.RetryAfter
 	lag := in - max(0, time.Until(s.due)) - l.config.Lead
 	if l.overtaken(&s) {
@@ -139,7 +139,7 @@ func (l *Line) behind(ctx context.Context, full *outbound.ThrottledError, s stay
 // tickets may be old or copied, and so it is told no more than four times as long.
 //
 // All of a window comes back together, and then there is room for those behind as well.
-func (l *Line) turn(ctx context.Context, in time.Duration, s *stay) time.Duration {
+func (l *Scheduler) turn(ctx context.Context, in time.Duration, s *stay) time.Duration {
 	median, ok := l.waiting.median()
 	if !ok || l.gate.Len() == 0 { // after a hold they all leave together
 		return in
@@ -158,13 +158,13 @@ const mostBehind = 4
 
 // overtaken reports whether jobs that are on time wait at the gate, and go before one that is later than any job system
 // makes a job by itself.
-func (l *Line) overtaken(s *stay) bool {
+func (l *Scheduler) overtaken(s *stay) bool {
 	return time.Since(s.due) > time.Minute && time.Since(l.waiting.latest()) < l.config.Queue.MaxWait
 }
 
 // holdDesk holds the desk by how far the gate is behind, but for what a window is the reason of. Without
 // it jobs run more often, and that is all.
-func (l *Line) holdDesk(ctx context.Context, lag time.Duration, c outbound.Cost) {
+func (l *Scheduler) holdDesk(ctx context.Context, lag time.Duration, c outbound.Cost) {
 	window, err := l.reopens(ctx, c)
 	if lag -= window; err == nil && lag > 0 {
 		_ = l.desk.Hold(ctx, lag)
@@ -172,7 +172,7 @@ func (l *Line) holdDesk(ctx context.Context, lag time.Duration, c outbound.Cost)
 }
 
 // reopens returns for how long a call of this cost may wait because a window is full for it and for those at the gate.
-func (l *Line) reopens(ctx context.Context, c outbound.Cost) (time.Duration, error) {
+func (l *Scheduler) reopens(ctx context.Context, c outbound.Cost) (time.Duration, error) {
 	with := float64(1 + l.gate.Len()) // asked first: who gets a place meanwhile counts twice then, and not never
 	for i := range c {
 		c[i] *= with
@@ -185,7 +185,7 @@ func (l *Line) reopens(ctx context.Context, c outbound.Cost) (time.Duration, err
 }
 
 // beyond is later where the desk books no place so far ahead.
-func (l *Line) beyond(full *outbound.ThrottledError) error {
+func (l *Scheduler) beyond(full *outbound.ThrottledError) error {
 	full.Err = tooFar{}
 	return &Later{In: l.again(full.RetryAfter), Err: full}
 }
@@ -193,12 +193,12 @@ func (l *Line) beyond(full *outbound.ThrottledError) error {
 // tooFar is why the desk books no place. It is [queue.ErrFull], and says what is full.
 type tooFar struct{}
 
-func (tooFar) Error() string { return "line: its place would be further away than Config.Ahead" }
+func (tooFar) Error() string { return "jobs: its place would be further away than Config.Ahead" }
 
 func (tooFar) Is(target error) bool { return target == queue.ErrFull }
 
 // again returns when to ask for a place that could not be booked now because it is in away:
 // when half of the places that are booked now have passed, so that as many find one then.
-func (l *Line) again(in time.Duration) time.Duration {
+func (l *Scheduler) again(in time.Duration) time.Duration {
 	return max(in/2, in-l.config.Ahead/2, l.config.Lead)
 }

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 // not lose their turn to those that come on time, again and again.
 func TestLateJobsAreNotOvertakenForLong(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 10}
-	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Scheduler) {
 		const late = 600
-		lines, s, news := []*Line{line(), line(), line()}, &punctual{t: t}, &punctual{t: t}
+		lines, s, news := []*Scheduler{line(), line(), line()}, &punctual{t: t}, &punctual{t: t}
 		places := book(t, lines[0], late)
 		time.Sleep(70 * time.Second)
 		begin := time.Now()

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func TestAKeyedDropsALineAndLosesNoPlace(t *testing.T) {
 				return New(b, Config{}), err
 			}}
 			acme, other := tenants.For("acme"), tenants.For("other")
-			if err := tenants.Use("acme", func(l outbound.Limiter) error { book(t, l.(*Line), 9); return nil }); err != nil {
+			if err := tenants.Use("acme", func(l outbound.Limiter) error { book(t, l.(*Scheduler), 9); return nil }); err != nil {
 				t.Fatal(err)
 			}
 			_, err := acme.Acquire(bg, one)
@@ -61,7 +61,7 @@ func TestALaterOfAKeyedTellsTheLabel(t *testing.T) {
 		}}
 		secret := tenants.For("secret")
 		for _, places := range []int{5, 15} { // far away, and too far ahead
-			if err := tenants.Use("secret", func(l outbound.Limiter) error { book(t, l.(*Line), places); return nil }); err != nil {
+			if err := tenants.Use("secret", func(l outbound.Limiter) error { book(t, l.(*Scheduler), places); return nil }); err != nil {
 				t.Fatal(err)
 			}
 			_, err := secret.Acquire(bg, one)

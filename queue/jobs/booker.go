@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Booker books places: a [*Line], or the line of a tenant.
+// Booker books places: a [*Scheduler], or the line of a tenant.
 type Booker interface {
-	// Book is [Line.Book].
+	// Book is [Scheduler.Book].
 	Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error)
 }
 
@@ -40,7 +40,7 @@ func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (places []Place
 	err = k.Use(func(l outbound.Limiter) error {
 		own, ok := Of(l)
 		if !ok {
-			return fmt.Errorf("line: a %T books no places: %w", l, outbound.ErrInvalidLimit)
+			return fmt.Errorf("jobs: a %T books no places: %w", l, outbound.ErrInvalidLimit)
 		}
 		places, err = own.Book(ctx, costs...)
 		return err

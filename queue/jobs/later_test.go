@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func TestAfterFindsWhenAJobIsToComeBack(t *testing.T) {
 func TestALaterTellsWhy(t *testing.T) {
 	var none *outbound.ThrottledError
 	for _, l := range []*Later{{In: time.Second}, {In: time.Second, Err: nil}, {}} {
-		if !errors.Is(l, outbound.ErrThrottled) || errors.As(l, &none) || l.RetryableError() || !strings.HasPrefix(l.Error(), "line: ") {
+		if !errors.Is(l, outbound.ErrThrottled) || errors.As(l, &none) || l.RetryableError() || !strings.HasPrefix(l.Error(), "jobs: ") {
 			t.Errorf("%+v: %v", l, l)
 		}
 	}

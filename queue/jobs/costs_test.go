@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -24,11 +24,11 @@ func TestCostsAndLimitsOfManyKinds(t *testing.T) {
 		"day":    {outbound.PerSecond(10), outbound.Daily(150, time.UTC)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, limits, func(t *testing.T, line func() *Line) {
+			bothWays(t, Config{}, limits, func(t *testing.T, line func() *Scheduler) {
 				var tokens outboundtest.History
 				s := &punctual{t: t}
 				rnd := rand.New(rand.NewPCG(1, 1))
-				lines := []*Line{line(), line()}
+				lines := []*Scheduler{line(), line()}
 				begin := time.Now()
 				const jobs = 200
 				for i := range jobs {
@@ -77,12 +77,12 @@ func TestCostsAndLimitsOfManyKinds(t *testing.T) {
 
 // counted notes what the calls take of the second unit.
 type counted struct {
-	*Line
+	*Scheduler
 	history *outboundtest.History
 }
 
 func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	p, err := l.Line.Acquire(ctx, c)
+	p, err := l.Scheduler.Acquire(ctx, c)
 	if err == nil {
 		l.history.Add(time.Now(), c[1])
 	}
@@ -96,7 +96,7 @@ func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
 		"fixed": outbound.FixedWindow(100, time.Hour), "moving": outbound.Window(100, time.Hour), "hour": outbound.Hourly(100),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Line) {
+			bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Scheduler) {
 				l, others, s := line(), queue.New(line().bucket, queue.Config{}), &punctual{t: t}
 				begin, went := time.Now(), new(atomic.Int64)
 				take := func() {

@@ -1,4 +1,4 @@
-package line_test
+package jobs_test
 
 import (
 	"context"
@@ -6,16 +6,16 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue/line"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 // A worker of a job system: what has no room goes back, with the ticket in its headers.
 func Example() {
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
-	jobs := line.New(bucket, line.Config{})
+	scheduler := jobs.New(bucket, jobs.Config{})
 	work := func(ctx context.Context, name string, headers map[string]string) error {
-		permit, err := jobs.Acquire(line.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
-		if later, ok := line.After(err); ok {
+		permit, err := scheduler.Acquire(jobs.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
+		if later, ok := jobs.After(err); ok {
 			headers["ticket"] = later.Ticket
 			fmt.Println(name, "goes back for", later.In.Round(time.Second))
 			return nil
@@ -39,11 +39,11 @@ func Example() {
 }
 
 // Places that are booked when the jobs are enqueued: none runs in vain.
-func ExampleLine_Book() {
+func ExampleScheduler_Book() {
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
-	jobs := line.New(bucket, line.Config{})
+	scheduler := jobs.New(bucket, jobs.Config{})
 	start := time.Now()
-	places, err := jobs.Book(context.Background(), outbound.Cost{1}, outbound.Cost{1}, outbound.Cost{1})
+	places, err := scheduler.Book(context.Background(), outbound.Cost{1}, outbound.Cost{1}, outbound.Cost{1})
 	if err != nil {
 		fmt.Println(err)
 	}
@@ -58,17 +58,17 @@ func ExampleLine_Book() {
 }
 
 // A line for each tenant: one that has many jobs leaves the workers to the others.
-func ExampleLine_tenants() {
+func ExampleScheduler_tenants() {
 	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 		b, err := outbound.NewBucket(tenant, outbound.PerMinute(6))
 		if err != nil {
 			return nil, err
 		}
-		return line.New(b, line.Config{}), nil
+		return jobs.New(b, jobs.Config{}), nil
 	}}
 	for _, tenant := range []string{"acme", "acme", "bolt"} {
 		permit, err := tenants.Acquire(context.Background(), tenant, outbound.Cost{1})
-		if later, ok := line.After(err); ok {
+		if later, ok := jobs.After(err); ok {
 			fmt.Println(tenant, "goes back for", later.In.Round(time.Second))
 			continue
 		}

@@ -1,10 +1,10 @@
-// Package line lets jobs wait outside of the process: in the job system that they come from.
+// Package jobs schedules rate-limited jobs without blocking workers. Jobs wait in their job system.
 //
 //	bucket, err := outbound.NewSharedBucket(store, "shop", outbound.PerSecond(10))
-//	jobs := line.New(bucket, line.Config{Poll: 5 * time.Second}) // the system looks for due jobs every 5 s
+//	scheduler := jobs.New(bucket, jobs.Config{Poll: 5 * time.Second}) // the system looks for due jobs every 5 s
 //
-//	permit, err := jobs.Acquire(line.WithTicket(ctx, ticket), outbound.Cost{1})
-//	if later, ok := line.After(err); ok {
+//	permit, err := scheduler.Acquire(jobs.WithTicket(ctx, ticket), outbound.Cost{1})
+//	if later, ok := jobs.After(err); ok {
 //		return putBack(later.In, later.Ticket) // it has not run; it comes again with the ticket
 //	}
 //	if err != nil {
@@ -51,7 +51,7 @@
 // not count it as one. A [Later] with an Err that is not nil is worth a line in the log.
 //
 // Where thousands of jobs with places never come back, as after a queue is emptied by hand, those who
-// come next are sent away behind all of these places, and the API stands idle meanwhile. [Line.Resume]
+// come next are sent away behind all of these places, and the API stands idle meanwhile. [Scheduler.Resume]
 // makes the places void. It ends a hold of the API as well.
 //
 // # Which arrangement for which load
@@ -75,7 +75,7 @@
 //
 // # At insertion, or at the first run
 //
-// [Line.Book] gives jobs their places when they are enqueued, thousands of them in one trip: enqueue
+// [Scheduler.Book] gives jobs their places when they are enqueued, thousands of them in one trip: enqueue
 // each to run at its At, with its Ticket. A job without a place gets one when it runs first. That costs
 // a run, and a system that hands jobs out in order touches all that are enqueued before those that
 // came back: 100 000 of them take it 20 s and more.
@@ -84,10 +84,10 @@
 //
 //	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 //		b, err := outbound.NewSharedBucket(store, tenant, quotaOf(tenant)...)
-//		return line.New(b, line.Config{}), err
+//		return jobs.New(b, jobs.Config{}), err
 //	}}
 //	acme := tenants.For("acme")
-//	books, ok := line.Of(acme) // whether or not somebody observes it
+//	books, ok := jobs.Of(acme) // whether or not somebody observes it
 //
 // A tenant with thousands of jobs more than its quota has a lead's worth of them in workers, and the others'
 // jobs find the rest free. With a queue in place of the line those jobs fill the workers as soon as
@@ -97,7 +97,7 @@
 //
 // # Limits that change
 //
-// [Line.SetLimits] and [Line.Resume] are the bucket's, for the desk as well. Where a program without a
+// [Scheduler.SetLimits] and [Scheduler.Resume] are the bucket's, for the desk as well. Where a program without a
 // line calls the bucket's own, the desk follows as soon as a process with a line hears of it: the
 // limits with the next job after one that was at the gate. While all jobs are sent back nobody is at
 // the gate, and so a line that sends jobs back asks the bucket once in a poll. Lines that live for less
@@ -176,10 +176,10 @@
 //
 // # The files
 //
-//	line.go    Line: Acquire, and what is the desk's and the gate's together
+//	scheduler.go Scheduler: Acquire, and what is the desk's and the gate's together
 //	place.go   Place and Book: places before the first run
 //	booker.go  Of: who books places in a limiter, also in that of a key of a Keyed
 //	crowd.go   crowd: the jobs that wait at the gate
 //	do.go      Do: what adapters of job systems need
 //	later.go   Later: when a job is to come back, and why; tickets in a ctx
-package line
+package jobs

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"errors"
@@ -85,18 +85,18 @@ func (s *punctual) check(l outbound.Limit) {
 
 // bothWays calls f with a maker of lines, which are those of several processes with a store, or
 // else those of one.
-func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing.T, line func() *Line)) {
+func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing.T, line func() *Scheduler)) {
 	t.Run("local", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := own(t, limits...)
-			f(t, func() *Line { return New(b, c) })
+			f(t, func() *Scheduler { return New(b, c) })
 			time.Sleep(time.Minute)
 		})
 	})
 	t.Run("shared", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := leak.NewMemory()
-			f(t, func() *Line { return New(shared(t, store, "api", limits...), c) })
+			f(t, func() *Scheduler { return New(shared(t, store, "api", limits...), c) })
 			time.Sleep(time.Minute)
 		})
 	})
@@ -108,7 +108,7 @@ var (
 )
 
 // book books n places and returns them.
-func book(t testing.TB, l *Line, n int) []Place {
+func book(t testing.TB, l *Scheduler, n int) []Place {
 	t.Helper()
 	costs := make([]outbound.Cost, n)
 	for i := range costs {
@@ -124,7 +124,7 @@ func book(t testing.TB, l *Line, n int) []Place {
 func near(a, b time.Duration) bool { return (a - b).Abs() <= 5*time.Millisecond }
 
 func TestAJobThatComesEarlyIsSentBackWithItsTicket(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		places := book(t, line(), 10) // the last is due in 9 s
 		ticket, begin := places[9].Ticket, time.Now()
 		if in := time.Until(places[9].At); !near(in, 8*time.Second) {
@@ -146,7 +146,7 @@ func TestAJobThatComesEarlyIsSentBackWithItsTicket(t *testing.T) {
 }
 
 func TestAJobThatComesLateGoesAtOnce(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 200)
 		time.Sleep(50 * time.Second)
@@ -163,7 +163,7 @@ func TestAJobThatComesLateGoesAtOnce(t *testing.T) {
 
 // A place whose job does not come costs a call's time at most, and none if others wait.
 func TestAJobThatNeverComesBackHoldsNobodyUp(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		begin := time.Now()
 		for i, p := range book(t, line(), 40) {
@@ -181,7 +181,7 @@ func TestAJobThatNeverComesBackHoldsNobodyUp(t *testing.T) {
 
 // Job systems deliver a job twice now and then, and tickets can be copied.
 func TestAJobThatIsDeliveredTwicePaysTwice(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 20)
 		for i, p := range places {
@@ -202,7 +202,7 @@ func TestAJobThatIsDeliveredTwicePaysTwice(t *testing.T) {
 }
 
 func TestJobsThatSwapTicketsSwapTurns(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 10)
 		places[2], places[7] = places[7], places[2]
@@ -219,7 +219,7 @@ func TestJobsThatSwapTicketsSwapTurns(t *testing.T) {
 
 // The process crashes after it has booked a place, and before the job is put back.
 func TestAJobThatLostItsTicketBooksAnew(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		for i := range 10 {
 			if i == 5 {
@@ -241,7 +241,7 @@ func TestAJobThatLostItsTicketBooksAnew(t *testing.T) {
 func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{"resumed": nil, "limits set": {{Capacity: 1, LeakRate: 2}}} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 				l, s := line(), &punctual{t: t}
 				places := book(t, l, 30)
 				rate := perSecond[0]
@@ -285,7 +285,7 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 
 // Jobs that were enqueued with places are deleted. Those who come next stand behind them until Resume.
 func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		book(t, line(), 100)
 		later := sentBack(t, line(), "", one)
 		if !near(later.In, 99*time.Second) {

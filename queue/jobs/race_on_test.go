@@ -1,6 +1,6 @@
 //go:build race
 
-package line
+package jobs
 
 // raced makes simulations fewer: they take ten times as long under the race detector.
 const raced = true

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 		store := &trip{Memory: leak.NewMemory()}
 		w := &world{rnd: rand.New(rand.NewPCG(1, 2)), procs: f.procs, workers: f.workers, poll: f.poll, work: 50 * time.Millisecond,
 			full: make(chan struct{}), want: f.jobs}
-		var lines []*Line
+		var lines []*Scheduler
 		var limiters []outbound.Limiter
 		for range f.procs {
 			b := shared(t, store, "api", limit)
@@ -155,7 +155,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 				looks++
 				for _, l := range limiters {
 					switch l := l.(type) {
-					case *Line:
+					case *Scheduler:
 						waiting += l.Queue().Len()
 					case *queue.Queue:
 						waiting += l.Len()

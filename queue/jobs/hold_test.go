@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 )
 
 // holds counts the holds of the desk, and how often one was extended.
-func holds(l *Line) (n func() int64, stop func()) {
+func holds(l *Scheduler) (n func() int64, stop func()) {
 	var count atomic.Int64
 	stop = l.desk.Observe(func(c outbound.Event) {
 		if c.Kind == outbound.EventHeld || c.Kind == outbound.EventExtended {
@@ -27,7 +27,7 @@ func holds(l *Line) (n func() int64, stop func()) {
 // A job that is due in a hold of the API runs once more. The desk is held by the jobs that wait at
 // the gate then, which all leave together, and by none that comes after them.
 func TestAHoldHoldsTheDeskOnce(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		n, stop := holds(l)
 		defer stop()
@@ -59,7 +59,7 @@ func TestAHoldHoldsTheDeskOnce(t *testing.T) {
 // How late a job comes says nothing about the gate: the desk is held for as long as the gate is, less
 // a lead.
 func TestALateJobHoldsTheDeskNoLonger(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 300)
 		time.Sleep(200 * time.Second)
@@ -87,11 +87,11 @@ func TestALateJobHoldsTheDeskNoLonger(t *testing.T) {
 
 // All workers were away, and a thousand tickets are due at the same moment.
 func TestAThousandTicketsAtOnceStayWithinTheLimit(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 1000)
 		time.Sleep(100 * time.Second)
-		lines := []*Line{line(), line(), line()}
+		lines := []*Scheduler{line(), line(), line()}
 		begin := time.Now()
 		for i, p := range places {
 			s.start(fmt.Sprint(i), lines[i%3], p.Ticket, one)
@@ -107,7 +107,7 @@ func TestAThousandTicketsAtOnceStayWithinTheLimit(t *testing.T) {
 
 // Copies of an old ticket wait at the gate. They tell others little of when their turn is.
 func TestAnOldTicketKeepsOthersAwayForNotMuchLonger(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		places := book(t, l, 400)
 		time.Sleep(300 * time.Second)
@@ -127,7 +127,7 @@ func TestAnOldTicketKeepsOthersAwayForNotMuchLonger(t *testing.T) {
 // Jobs that are late by hours wait at the gate with others. A hold sends them all away, and nobody
 // stands behind anybody then.
 func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		late := book(t, l, 4)
 		time.Sleep(10 * time.Hour)
@@ -149,7 +149,7 @@ func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
 
 // A slow-down of the gate, after refusals, is followed by the desk.
 func TestASlowAPISlowsTheLine(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		for range 4 {
 			p, err := l.Queue().Acquire(bg, one)
@@ -186,7 +186,7 @@ func TestASlowAPISlowsTheLine(t *testing.T) {
 
 // Two kinds of jobs that have a line each share one desk, and the rate.
 func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		mails, reports, s := line(), line(), &punctual{t: t}
 		begin := time.Now()
 		for i := range 20 {
@@ -208,7 +208,7 @@ func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
 
 // New limits count at the desk and at the gate.
 func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(5)}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(5)}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		limits := []outbound.Limit{{Capacity: 1, LeakRate: 4}}
 		if !l.bucket.Shared() { // of a shared bucket it is each worker's own
@@ -259,7 +259,7 @@ func TestNewLimitsEndTheHoldOfTheDesk(t *testing.T) {
 		"day": {outbound.Daily(10, time.UTC), outbound.Daily(100, time.UTC)}, "rate": {outbound.PerHour(10), outbound.PerSecond(10)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, limits[:1], func(t *testing.T, line func() *Line) {
+			bothWays(t, Config{}, limits[:1], func(t *testing.T, line func() *Scheduler) {
 				l, places := line(), []Place(nil)
 				places = book(t, l, 5)
 				k := outbound.Booking{Wait: 24 * time.Hour, Horizon: 24 * time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, 10)}
@@ -291,7 +291,7 @@ func TestNewLimitsEndTheHoldOfTheDesk(t *testing.T) {
 
 // Limits that are in force already change nothing.
 func TestLimitsThatAreInForceEndNoHold(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		ticket := book(t, l, 9)[8].Ticket
 		if err := l.desk.Hold(bg, time.Minute); err != nil {

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -24,7 +24,7 @@ const mostBooked = 4096
 // makes one trip for 4 096 of them. After an error all places go back, or pass unused if the store does
 // not take them within a second. It is the error of a cost that can never go, [*outbound.CostError], or
 // that of the store or of ctx; then jobs can be enqueued without a place.
-func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error) {
+func (l *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error) {
 	if err := l.wrong(); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (l *Line) Book(ctx context.Context, costs ...outbound.Cost) ([]Place, error
 
 // giveBack gives places back, the latest first, because a place can only be undone when those booked
 // after it have been. It goes on after the end of ctx, but not for long.
-func (l *Line) giveBack(ctx context.Context, booked []outbound.Ticket) {
+func (l *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	for len(booked) > 0 {

@@ -1,5 +1,5 @@
 //go:build !race
 
-package line
+package jobs
 
 const raced = false

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
 }
 
 func TestACostThatCanNeverGoIsPermanent(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		for _, c := range []outbound.Cost{{2}, {-1}, {math.NaN()}, {math.Inf(1)}, {0, 1}} {
 			var bad *outbound.CostError
@@ -70,7 +70,7 @@ func TestACostThatCanNeverGoIsPermanent(t *testing.T) {
 }
 
 func TestAShutdownSendsJobsBack(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 2)
 		admitted(t, l, places[0].Ticket, one)
@@ -95,7 +95,7 @@ func TestAShutdownSendsJobsBack(t *testing.T) {
 }
 
 func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
-	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(1)}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(1)}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		p, err := l.Acquire(bg, one)
 		if err != nil {
@@ -113,7 +113,7 @@ func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
 }
 
 func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
-	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s, begin := &punctual{t: t}, time.Now()
 		for i, p := range book(t, line(), 50) {
 			if (p.Ticket == "") != (i > 20) || time.Until(p.At) > 20*time.Second {
@@ -139,7 +139,7 @@ func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
 // A job that came a lead early to a queue in which it may not wait for a lead would be refused until its turn is near.
 func TestALeadIsNoLongerThanTheWait(t *testing.T) {
 	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
-		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Line) {
+		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 			l, s, begin := line(), &punctual{t: t}, time.Now()
 			for i := range 200 {
 				s.start(fmt.Sprint(i), l, "", one)
@@ -153,7 +153,7 @@ func TestALeadIsNoLongerThanTheWait(t *testing.T) {
 }
 
 func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
-	for name, l := range map[string]*Line{
+	for name, l := range map[string]*Scheduler{
 		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
 		"Poll": New(own(t, perSecond...), Config{Poll: -1}), "Lead": New(own(t, perSecond...), Config{Lead: -1}), "Early": New(own(t, perSecond...), Config{Early: math.MaxInt64}),
 		"Ahead": New(own(t, perSecond...), Config{Ahead: math.MinInt64}), "Queue": New(own(t, perSecond...), Config{Queue: queue.Config{MaxLen: -1}}),

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 // Whatever a ticket says, its job gets a place behind the others, and no later one.
 func TestATicketThatIsNoneBooksAnew(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		good := book(t, l, 5)[4].Ticket
 		life := good[:strings.LastIndex(good, ":")+1]

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Line is an [outbound.Limiter] for jobs that can be put back. It is safe for concurrent use, has
+// Scheduler is an [outbound.Limiter] for jobs that can be put back. It is safe for concurrent use, has
 // no goroutine, and needs no Close to be collected.
-type Line struct {
+type Scheduler struct {
 	bucket  *outbound.Bucket
 	desk    *outbound.Bucket // where jobs book their places
 	gate    *queue.Queue     // which alone admits
@@ -61,7 +61,7 @@ func (c Config) withDefaults() (Config, error) {
 	} {
 		switch {
 		case *f.d < 0 || *f.d > mostConfig:
-			return c, fmt.Errorf("line: %s %v is not between 0 and %v: %w", f.name, *f.d, mostConfig, outbound.ErrInvalidLimit)
+			return c, fmt.Errorf("jobs: %s %v is not between 0 and %v: %w", f.name, *f.d, mostConfig, outbound.ErrInvalidLimit)
 		case *f.d == 0:
 			*f.d = f.zero
 		}
@@ -85,13 +85,13 @@ const mostConfig = 10 * 365 * 24 * time.Hour
 // MaxWait explains, and then all tickets are void. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrNil] or [outbound.ErrInvalidLimit]; so does it where b has no limit but an
 // [outbound.InFlight], which tells no times.
-func New(b *outbound.Bucket, c Config) *Line {
-	l := &Line{bucket: b, desk: b.Beside("line"), made: time.Now()}
+func New(b *outbound.Bucket, c Config) *Scheduler {
+	l := &Scheduler{bucket: b, desk: b.Beside("line"), made: time.Now()}
 	l.config, l.err = c.withDefaults()
 	l.gate = queue.New(b, l.config.Queue)
 	switch {
 	case b == nil:
-		l.err = fmt.Errorf("line: %w: Bucket", outbound.ErrNil)
+		l.err = fmt.Errorf("jobs: %w: Bucket", outbound.ErrNil)
 	case l.err != nil:
 	case l.desk == nil:
 		l.err = errNoTimes
@@ -114,7 +114,7 @@ func New(b *outbound.Bucket, c Config) *Line {
 // behind all others.
 //
 // An error that is no Later is permanent, such as that of a cost which can never go.
-func (l *Line) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+func (l *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	if err := l.wrong(); err != nil {
 		return outbound.Permit{}, err
 	}
@@ -152,7 +152,7 @@ type stay struct {
 }
 
 // early returns for how long the job is to be sent back; 0: its place is near, or has passed.
-func (l *Line) early(s stay) time.Duration {
+func (l *Scheduler) early(s stay) time.Duration {
 	if in := time.Until(s.due); in > l.config.Lead+l.config.Early {
 		return in - l.config.Lead
 	}
@@ -162,7 +162,7 @@ func (l *Line) early(s stay) time.Duration {
 // look asks what has become of the bucket, at most once in a poll: while all jobs are sent back, none
 // hears of it at the gate. The desk then follows the limits. Where it is held for longer than the
 // gate can be behind, somebody has ended the hold for which it is, and look ends that of the desk.
-func (l *Line) look(ctx context.Context) bool {
+func (l *Scheduler) look(ctx context.Context) bool {
 	now, last := int64(time.Since(l.made)), l.looked.Load()
 	if now-last < int64(l.config.Poll) || !l.looked.CompareAndSwap(last, now) {
 		return false
@@ -191,15 +191,15 @@ func (l *Line) look(ctx context.Context) bool {
 }
 
 // wrong returns what makes the line useless.
-func (l *Line) wrong() error {
+func (l *Scheduler) wrong() error {
 	if l == nil {
-		return fmt.Errorf("line: %w: Line", outbound.ErrNil)
+		return fmt.Errorf("jobs: %w: Scheduler", outbound.ErrNil)
 	}
 	return l.err
 }
 
 // arrive looks the job's place up at the desk, or books one.
-func (l *Line) arrive(ctx context.Context, s *stay) error {
+func (l *Scheduler) arrive(ctx context.Context, s *stay) error {
 	if s.ticket != "" {
 		var k outbound.Booking
 		if err := l.desk.Book(ctx, &k); err != nil { // with no costs it only listens
@@ -220,7 +220,7 @@ func (l *Line) arrive(ctx context.Context, s *stay) error {
 }
 
 // books has the desk book at least the first of the costs.
-func (l *Line) books(ctx context.Context, k *outbound.Booking) error {
+func (l *Scheduler) books(ctx context.Context, k *outbound.Booking) error {
 	if err := l.desk.Book(ctx, k); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ var errSilent = errors.New("it has neither booked nor refused")
 // that were put back book anew when they come. If the limits are higher than before, have the job
 // system run those now: they come at their old times otherwise. Other limits end a hold of the desk,
 // and not one of the bucket.
-func (l *Line) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
+func (l *Scheduler) SetLimits(ctx context.Context, limits ...outbound.Limit) error {
 	if err := l.wrong(); err != nil {
 		return err
 	}
@@ -257,11 +257,11 @@ func tellsTimes(l outbound.Limit) bool {
 	return l != like
 }
 
-var errNoTimes = fmt.Errorf("line: a bucket that has no limit but InFlight tells no times: %w", outbound.ErrInvalidLimit)
+var errNoTimes = fmt.Errorf("jobs: a bucket that has no limit but InFlight tells no times: %w", outbound.ErrInvalidLimit)
 
 // Resume ends a hold and a slow-down of the bucket, as its own Resume does, and the hold of the
 // desk. All tickets are void then, and jobs that were put back book anew when they come.
-func (l *Line) Resume(ctx context.Context) error {
+func (l *Scheduler) Resume(ctx context.Context) error {
 	if err := l.wrong(); err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (l *Line) Resume(ctx context.Context) error {
 
 // Queue returns the queue in which jobs wait for the bucket. Callers that are no jobs of the
 // line may wait in it, too. Its Close has the jobs that wait come back as a [*Later].
-func (l *Line) Queue() *queue.Queue {
+func (l *Scheduler) Queue() *queue.Queue {
 	if l == nil {
 		return nil
 	}
@@ -283,6 +283,6 @@ func (l *Line) Queue() *queue.Queue {
 // Idle reports whether nobody waits, the bucket is idle, and no place is booked, so that
 // forgetting the line loses nothing. An [outbound.Keyed] asks this before it drops a line. The
 // places of a bucket in a store are there, and outlive the line.
-func (l *Line) Idle() bool {
+func (l *Scheduler) Idle() bool {
 	return l == nil || l.gate.Idle() && l.desk.Idle()
 }

@@ -1,4 +1,4 @@
-package line
+package jobs
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 func TestTheDeskFollowsLimitsThatAreSetForTheBucket(t *testing.T) {
 	for name, rate := range map[string]float64{"raised": 4, "lowered": 0.5} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Line) {
-				lines, s := []*Line{line(), line()}, &punctual{t: t}
+			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
+				lines, s := []*Scheduler{line(), line()}, &punctual{t: t}
 				for i, p := range book(t, lines[0], 10) { // those keep both processes at the gate
 					s.startIn(time.Until(p.At), fmt.Sprint("before", i), lines[i%2], p.Ticket, one)
 				}
@@ -46,14 +46,14 @@ func TestTheDeskFollowsLimitsThatAreSetForTheBucket(t *testing.T) {
 
 // While the desk sends all jobs away nobody comes to the gate. The line asks what has become of it.
 func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{outbound.PerHour(10)}, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{}, []outbound.Limit{outbound.PerHour(10)}, func(t *testing.T, line func() *Scheduler) {
 		l, other := line(), line()
 		ticket := book(t, l, 10)[9].Ticket
 		if err := line().bucket.SetLimits(bg, outbound.PerSecond(10)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		for _, l := range []*Line{l, other} {
+		for _, l := range []*Scheduler{l, other} {
 			if later := sentBack(t, l, ticket, one); later.In > 10*time.Second {
 				admitted(t, l, ticket, one)
 			}
@@ -65,10 +65,10 @@ func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
 func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leak.NewMemory()
-		line := func() *Line { return New(shared(t, store, "api", perSecond...), Config{}) }
+		line := func() *Scheduler { return New(shared(t, store, "api", perSecond...), Config{}) }
 		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, {{Capacity: 1, LeakRate: 2}}, nil} {
 			a, b := line(), line()
-			for _, l := range []*Line{a, b} {
+			for _, l := range []*Scheduler{a, b} {
 				admitted(t, l, "", one)
 				time.Sleep(time.Second)
 				l.looked.Store(int64(time.Since(l.made))) // no look ends the hold below, which nothing explains
@@ -117,7 +117,7 @@ func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
 		old := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 1, Name: "calls"}), Config{})
 		next := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 4, Name: "calls"}), Config{})
 		for range 3 {
-			for _, l := range []*Line{old, next} {
+			for _, l := range []*Scheduler{old, next} {
 				admitted(t, l, "", one)
 				time.Sleep(time.Second)
 			}
@@ -127,13 +127,13 @@ func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 3 {
-				for _, l := range []*Line{old, next} {
+				for _, l := range []*Scheduler{old, next} {
 					admitted(t, l, "", one)
 					time.Sleep(time.Second)
 				}
 			}
 		}
-		for l, rate := range map[*Line]float64{old: 1, next: 4} {
+		for l, rate := range map[*Scheduler]float64{old: 1, next: 4} {
 			for _, b := range []*outbound.Bucket{l.bucket, l.desk} {
 				if s, err := b.State(bg); err != nil || s.Limit.LeakRate != rate {
 					t.Errorf("%v, %v, want a rate of %v", s.Limit, err, rate)
@@ -146,7 +146,7 @@ func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
 // The API asks for a long pause, and an operator's program ends it. Lines that were made since hear of that, too.
 func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 	for _, hold := range []time.Duration{time.Hour, 72 * time.Hour} { // the latter is beyond Config.Ahead
-		bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}, outbound.Window(1000, time.Hour)}, func(t *testing.T, line func() *Line) {
+		bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}, outbound.Window(1000, time.Hour)}, func(t *testing.T, line func() *Scheduler) {
 			l := line()
 			places := book(t, l, 30)
 			if err := l.bucket.Hold(bg, hold); err != nil {
@@ -168,7 +168,7 @@ func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 			if err := line().bucket.Resume(bg); err != nil {
 				t.Fatal(err)
 			}
-			lines, s := []*Line{line(), line()}, &punctual{t: t}
+			lines, s := []*Scheduler{line(), line()}, &punctual{t: t}
 			time.Sleep(5 * time.Second)
 			begin := time.Now()
 			for i := range 20 {
@@ -187,7 +187,7 @@ func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leak.NewMemory()
 		trips, looks := 0, 0
-		line := func() *Line {
+		line := func() *Scheduler {
 			trips = 0
 			return New(shared(t, &hung{store, func(*leak.Op) bool { trips++; return false }}, "api", outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		}
@@ -235,7 +235,7 @@ func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
 
 // Calls that wait in the queue have no places in the bucket yet. The desk is held for them, too, and stays so.
 func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
-	bothWays(t, Config{Queue: queue.Config{MaxWait: time.Minute}}, perSecond, func(t *testing.T, line func() *Line) {
+	bothWays(t, Config{Queue: queue.Config{MaxWait: time.Minute}}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		places := book(t, l, 200)
 		time.Sleep(100 * time.Second)
