@@ -3,7 +3,7 @@ package outbound
 import "sync"
 
 // Beside returns a bucket with the limits of b, but for an [InFlight], whose levels are its own:
-// for packages that keep books beside a bucket, as package line keeps the places of jobs that are
+// for packages that keep books beside a bucket, as package jobs keeps the places of jobs that are
 // away. It is where b is, in this process or in the same store, there under a key that no user's
 // key can be, and names itself by b's key in errors. Every call for one name returns the same
 // bucket. It is nil if no limit is left.

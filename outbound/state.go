@@ -43,12 +43,12 @@ type State struct {
 }
 
 // Label names the limit: its name, or what it says if it has none, such as "10 per 1s".
-func (s *State) Label() string { return s.Limit.label() }
+func (l *State) Label() string { return l.Limit.label() }
 
 // holds sets what a bucket's clock says of all its limits.
-func (s *State) holds(of *leak.State) {
-	if s.HeldFor, s.Reason, s.Speed = max(0, of.Rem), ReasonUnknown, of.Speed; of.Rem > 0 {
-		s.Reason = Reason(of.Why)
+func (l *State) holds(of *leak.State) {
+	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), ReasonUnknown, of.Speed; of.Rem > 0 {
+		l.Reason = Reason(of.Why)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// What one worker books beside a bucket, another knows by its marks, as package line wants it.
+// What one worker books beside a bucket, another knows by its marks, as package jobs wants it.
 func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]redis.UniversalClient{"server": redistest.Shared(t).Client(t), "cluster": redistest.SharedCluster(t).Client(t)} {

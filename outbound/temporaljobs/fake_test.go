@@ -93,7 +93,7 @@ func (s *script) check(t *testing.T, want ...arrival) {
 	}
 }
 
-// ticketIn returns the ticket of a ctx of jobs.WithTicket. Only package line can read it, but a ctx prints it.
+// ticketIn returns the ticket of a ctx of jobs.WithTicket. Only package jobs can read it, but a ctx prints it.
 func ticketIn(ctx context.Context) string {
 	_, ticket, ok := strings.Cut(fmt.Sprint(ctx), ".WithValue(line.ticketKey, ")
 	if !ok {

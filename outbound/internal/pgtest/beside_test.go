@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// What one worker books beside a bucket, another knows by its marks, as package line wants it.
+// What one worker books beside a bucket, another knows by its marks, as package jobs wants it.
 func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
 	x := newTables(t, theServer(t))
 	worker := func() *outbound.Bucket {
