@@ -149,7 +149,7 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
 	}
-	e, err := k.entry(nil, key)
+	e, err := k.entry(context.Background(), key)
 	if err != nil {
 		return err
 	}
@@ -249,14 +249,14 @@ func (k *Keyed[K]) shard(key K) *keyShard[K] {
 }
 
 // entry returns the limiter of a key, pinned by one call that asks it, and makes it if there
-// is none and ctx, if it is not nil, is not done. It returns nil if there is no room for the
+// is none and ctx is not done. It returns nil if there is no room for the
 // key, or without an Overflow an error.
 func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	s := k.shard(key)
 	if e := s.get(key); e != nil {
 		return e, nil
 	}
-	if ctx != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	switch {

@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing/synctest"
@@ -33,24 +32,6 @@ func arrivals(seed uint64, n int, mixed bool) (all []arrival) {
 		all = append(all, a)
 	}
 	return all
-}
-
-// outcome is what has become, or would have, of a call.
-type outcome struct {
-	wait time.Duration
-	err  string
-}
-
-func outcomeOf(wait time.Duration, err error) outcome {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return outcome{err: "deadline"}
-	case errors.Is(err, outbound.ErrThrottled):
-		return outcome{err: "throttled"}
-	case err != nil:
-		return outcome{err: err.Error()}
-	}
-	return outcome{wait: wait}
 }
 
 // run lets the calls come, and calls call in a goroutine for each.
