@@ -137,8 +137,9 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each
 // limit and no further, and never below what is booked. It is the meter, for
 // spending, error rates or alerts, where Acquire is the gate. State.Full is
-// true only in the reply to the fill that reached the brim: a moment later
-// some has leaked. The State is that of the limit nearest its brim. A call at
+// true in each reply to a fill that ends at the capacity: a leaky limit has leaked a moment
+// later, and a window or a calendar quota stays full. To raise an alarm once in a fleet, let
+// a bucket of Monthly(1, zone) admit it. The State is that of the limit nearest its brim. A call at
 // once is not metered.
 func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if err := b.ready(ctx); err != nil {

@@ -15,7 +15,8 @@ type State struct {
 	// Level is the number of units in it, those included that are booked for
 	// calls which wait. For a limit on calls at once: the calls in progress.
 	Level float64
-	// Full is true only in the reply to the Fillup that reached the brim.
+	// Full is true in each reply to a Fillup that ends at the capacity, and in no other reply. A
+	// limit that stays full reports it at each Fillup.
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
