@@ -95,7 +95,7 @@ func (s *script) check(t *testing.T, want ...arrival) {
 
 // ticketIn returns the ticket of a ctx of jobs.WithTicket. Only package jobs can read it, but a ctx prints it.
 func ticketIn(ctx context.Context) string {
-	_, ticket, ok := strings.Cut(fmt.Sprint(ctx), ".WithValue(line.ticketKey, ")
+	_, ticket, ok := strings.Cut(fmt.Sprint(ctx), ".WithValue(jobs.ticketKey, ")
 	if !ok {
 		return "none"
 	}
