@@ -142,6 +142,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 // tickets makes tickets of the charges.
 func (b *Bucket) tickets(k *Booking, r *reply) {
 	var calls []call
+	now := time.Now()
 	if !r.slots { // else each is to be collected by itself
 		calls = make([]call, len(r.Charges))
 	}
@@ -151,7 +152,7 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 			c = &calls[i]
 		}
 		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
-		c.admitted = time.Now()
+		c.admitted = now
 		c.takeSlot(r)
 		k.booked++
 		c.order, c.version = k.booked, r.Version

@@ -59,7 +59,7 @@ func (q *Queue) stepLocked() bool {
 	err := q.tripLocked()
 	switch {
 	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
-		q.line.tickets[0] = q.booking.Tickets[0]
+		q.line.tickets[0], q.line.moved = q.booking.Tickets[0], true
 	case err == nil:
 		for _, t := range q.booking.Tickets {
 			q.line.book(t)
@@ -231,7 +231,8 @@ func (q *Queue) letGoLocked(now time.Time) {
 			l.unused = append(l.unused, t)
 		}
 	}
-	l.tickets = slices.Delete(l.tickets, 0, n)
+	clear(l.tickets[:n])
+	l.tickets = l.tickets[n:] // to move the rest up each time would take longer than all else
 }
 
 // refuseTooLateLocked refuses the calls that miss their deadlines at the last n places. It is not for a trip that is

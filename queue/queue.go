@@ -85,19 +85,31 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	if w, err = q.enter(ctx, &c, &p); w == nil {
 		return
 	}
-	region := trace.StartRegion(ctx, regionName) // costs nothing while nobody traces
+	if trace.IsEnabled() {
+		traced(ctx, w.ready)
+	}
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
 		if err = q.leave(ctx, w); err != nil {
-			region.End()
 			return
 		}
 		<-w.ready // the queue has admitted or refused it at the same moment
 	}
-	region.End()
 	err = w.result(&p)
 	return
+}
+
+// traced is a wait that an execution trace shows. It is no part of Acquire, because a call would wait
+// with 4 KiB of stack then.
+//
+//go:noinline
+func traced(ctx context.Context, ready <-chan struct{}) {
+	defer trace.StartRegion(ctx, regionName).End()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	}
 }
 
 // regionName is what a wait is called in an execution trace.

@@ -60,6 +60,7 @@ type waiters struct {
 	unplacedCost outbound.Cost // of all calls without a place
 
 	tickets []outbound.Ticket // the places
+	moved   bool              // calls may have other places than those that were booked for them
 	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
 	late    int               // how many of the unused were late
 	latest  time.Duration     // and by how much at most
@@ -89,6 +90,7 @@ func (l *waiters) add(w *waiter) {
 // up by one place.
 func (l *waiters) remove(w *waiter) (hadPlace bool) {
 	hadPlace = l.hasPlace(w)
+	l.moved = true
 	if hadPlace {
 		l.onePlaceMore()
 	} else {
@@ -142,6 +144,7 @@ func (l *waiters) onePlaceLess() {
 	if l.unplaced != nil {
 		w = l.unplaced.prev
 	}
+	l.moved = true
 	if w != nil {
 		l.unplaced = w
 		l.count(w, 1)
@@ -161,6 +164,7 @@ func (l *waiters) count(w *waiter, sign float64) {
 
 // book adds a place behind the others.
 func (l *waiters) book(t outbound.Ticket) {
+	l.moved = l.moved || l.unplaced == nil || l.unplaced.cost != t.Cost()
 	l.tickets = append(l.tickets, t)
 	l.onePlaceMore()
 }
@@ -187,12 +191,16 @@ func (l *waiters) fitting() (n int) {
 	return n
 }
 
-// fit makes all places unused that do not fit.
+// fit makes all places unused that do not fit. It looks only when something has moved.
 func (l *waiters) fit() {
+	if !l.moved && len(l.tickets) <= l.n {
+		return
+	}
 	fitting := l.fitting()
 	for n := min(len(l.tickets), l.n); n > fitting; n-- {
 		l.onePlaceLess()
 	}
+	l.moved = false
 	l.unused = append(l.unused, l.tickets[fitting:]...)
 	l.tickets = slices.Delete(l.tickets, fitting, len(l.tickets))
 }
