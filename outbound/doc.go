@@ -163,10 +163,9 @@
 //	reason.go      Reason: why an API asks for a pause
 //	cost.go        Cost: what a call takes, one number per unit
 //	calendar.go    calendar: where a moment is in the periods of limits, in their time zones
-//	limit.go       Limit: Per, Burst, Of, InFlight, what makes one invalid, and what the law knows of it
-//	window.go      Window, FixedWindow, Hourly, Daily, Monthly
+//	limit.go       Limit: its makers, its text, what makes one invalid, and what the law knows of it
 //	errors.go      all errors that callers see
-//	limit_json.go  a Limit in JSON
+//	limit_text.go  ParseLimit, and a Limit in JSON
 //	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now
 //	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
 //	slots.go       slots: the places among the calls at once, beside the law

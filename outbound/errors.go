@@ -159,7 +159,7 @@ func (e *CostError) RetryableError() bool { return false }
 
 // LimitError says what is wrong with a limit. It is [ErrInvalidLimit].
 type LimitError struct {
-	// Key is the key of the bucket.
+	// Key is the key of the bucket. It is empty if the limit was read from text.
 	Key string
 	// Limit is the limit, or zero where all of them together are wrong.
 	Limit Limit
@@ -168,6 +168,9 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
+	if e.Key == "" { // a text, and not a bucket's
+		return "outbound: invalid limit: " + e.Reason
+	}
 	return "outbound: invalid limit for " + quote(e.Key) + ": " + e.Reason
 }
 

@@ -115,7 +115,7 @@ func ExampleBucket_Hold() {
 	fmt.Println("held for", s.HeldFor, "and then", s.Limit)
 	// Output:
 	// held: true
-	// held for 0s and then 1 at once, 4.9505/s
+	// held for 0s and then 5 per 1s
 }
 
 // Buckets of one key in one store are one, wherever they were made.

@@ -162,7 +162,7 @@ func TestExplainInWords(t *testing.T) {
 		says(b, Cost{2}, `"github": would wait 1m19s for limit "per hour"
   limit "per second": level 0 of 10, room for 2 now
   limit "per hour": level 49.0965 of 50, room for 2 in 1m19s`)
-		says(b, Cost{11}, `"github": can never go: outbound: cost 11 is above the capacity of "github", per second: 10 at once, 10/s: it needs Capacity 11 or more
+		says(b, Cost{11}, `"github": can never go: outbound: cost 11 is above the capacity of "github", per second: 10 burst, 10/s: it needs Capacity 11 or more
   limit "per second": level 0 of 10, never room for 11
   limit "per hour": level 49.0965 of 50, room for 11 in 12m6s`)
 		p, err := b.Acquire(t.Context(), Cost{0.5})
@@ -181,9 +181,9 @@ func TestExplainInWords(t *testing.T) {
 		if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
 			t.Fatal(err)
 		}
-		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in progress"
+		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in flight"
   limit "1 per 1s": 1 each 1.01s, room for 1 in 1.01s
-  limit "1 in progress": 1 of 1 calls in progress`)
+  limit "1 in flight": 1 of 1 calls in progress`)
 	})
 }
 

@@ -31,8 +31,10 @@ const (
 // A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
 // Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
 // the bucket drains in no less than a nanosecond and within 100 years, Unit is 0
-// to 3, and Name is valid UTF-8. So is a window whose Capacity or LeakRate was changed
-// after it was made.
+// to 3, and Name is valid UTF-8. So is a limit of [Per] or of any other
+// function whose Capacity or LeakRate was changed after it was made.
+//
+// [ParseLimit] reads a limit from text, and JSON, flags and other configuration read it the same way.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
@@ -141,6 +143,111 @@ func InFlight(n int) Limit {
 	return Limit{Capacity: float64(n), inFlight: true}
 }
 
+// Window returns a limit of n units in any window of this length, wherever the window
+// begins. As many go at once as there is room for, up to n: they come back when the window
+// has passed since they went. It keeps 10 ms more than the window, for arrivals that the
+// network moves closer together, and so uses n/(window + 10 ms) of the quota.
+//
+// It is the limit for an API that counts calls, be it in fixed windows or in sliding ones:
+// Window(100, 10*time.Second), or PerSecond(10) beside Window(5_000, time.Hour), which lets
+// 300 calls go in 30 s. [Per] spaces calls evenly, and is kinder to an API of unknown kind.
+// The bucket remembers a window in 64 parts, so a unit may come back up to a 64th of the
+// window late.
+//
+// After a hold nobody knows what the API still counts. So of the bucket's limit with the shortest
+// window calls then go evenly until that has passed. A long window alone is that limit, and it
+// hurts: after a hold of a second, 300 calls of Window(5_000, time.Hour) take 3m46s, and 31 s beside
+// PerSecond(10). Give a long window a short limit for company.
+//
+// n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
+func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving, "Window", n, window) }
+
+// FixedWindow returns a limit of n units in a window that begins with the first call after
+// the one before has ended: all of it comes back at once. In a window that begins anywhere
+// else up to 2n may go. It is for an API whose window begins with the first call. For every
+// other, and where in doubt, [Window] is the limit.
+//
+// The bucket's window begins when the first call is admitted, and the API's when it arrives.
+// If that is more than 10 ms later, or the call never arrives, the two differ, and the API refuses
+// calls: with connections that took 150 ms or failed at first it refused 9 or 10 of 20, where
+// Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
+// that is open.
+//
+// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do the
+// calls of a queue, if the bucket is in this process. Places that are booked ahead, as those of a queue
+// in a shared bucket, are as of a Window, a window after the calls that have gone, because the window's
+// first call may still be given back. So may Book refuse a call for less time than its Wait: see
+// [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call, nobody knows when
+// that is, and the limit is a Window until one has passed without a call.
+//
+// n and window are as with Window.
+func FixedWindow(n float64, window time.Duration) Limit {
+	return windowOf(leak.Fixed, "FixedWindow", n, window)
+}
+
+const (
+	minWindow = time.Millisecond
+	maxWindow = time.Duration(maxDrain * 1e9)
+)
+
+func windowOf(kind leak.Kind, name string, n float64, window time.Duration) Limit {
+	l := Limit{Capacity: n, window: window, kind: kind}
+	if l.flaw = flawOfNumber(name, n); l.flaw == "" && (window < minWindow || window > maxWindow) {
+		l.flaw = fmt.Sprintf("%s needs a window of 1 ms to 100 years, not %v", name, window)
+	}
+	if l.flaw == "" {
+		l.LeakRate = n / (window + jitter).Seconds()
+		if law := l.law(); !law.Sound() {
+			l.flaw = fmt.Sprintf("%s cannot count %s in %v: that is above 1e12 per second, or next to nothing", name, number(n), window)
+		}
+	}
+	return l
+}
+
+// Hourly returns a limit of n units in each hour of UTC. What [Daily] says holds for it.
+func Hourly(n float64) Limit { return calendarOf(leak.Hourly, "Hourly", n, time.UTC) }
+
+// Daily returns a limit of n units in each day of a time zone, for quotas that come back at
+// midnight, such as those of YouTube in America/Los_Angeles: as many go at once as there is
+// room for. Days have 23 or 25 hours where clocks change. With [Bucket.Fillup] it is a
+// meter: what was spent today, and with [State.EmptyIn] when the next day begins.
+//
+// Clocks differ, and calls travel: what goes within a second of midnight counts in both
+// days, and the new day begins a second late. A shared bucket counts by its store's clock.
+// A bucket in this process goes by the time of day of its machine.
+//
+// The zone's name has to load with [time.LoadLocation], because a limit in JSON or in a
+// shared store has nothing else of it: a zone of [time.FixedZone] that has another name,
+// and [time.Local], which is another zone on each machine, are refused. On a machine without
+// zone data the program imports time/tzdata.
+//
+// n is above 0 and at most 1e12.
+func Daily(n float64, zone *time.Location) Limit { return calendarOf(leak.Daily, "Daily", n, zone) }
+
+// Monthly returns a limit of n units in each month of a time zone: a budget. What [Daily]
+// says holds for it.
+func Monthly(n float64, zone *time.Location) Limit {
+	return calendarOf(leak.Monthly, "Monthly", n, zone)
+}
+
+func calendarOf(kind leak.Kind, name string, n float64, zone *time.Location) Limit {
+	l := Limit{Capacity: n, kind: kind}
+	if l.flaw = flawOfNumber(name, n); l.flaw == "" && kind != leak.Hourly {
+		if l.zone, l.flaw = nameOf(zone); l.flaw != "" {
+			l.flaw = name + ": " + l.flaw
+		}
+	}
+	return l
+}
+
+// flawOfNumber returns what is wrong with the number of units of a window or a period, or "".
+func flawOfNumber(name string, n float64) string {
+	if !(n > 0 && n <= maxCapacity) {
+		return name + " needs a number above 0 and at most 1e12, not " + number(n)
+	}
+	return ""
+}
+
 // Each returns n and the window of a limit that lets n units go in any window of that length, as [Per] and its
 // kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
@@ -150,31 +257,75 @@ func (l Limit) Each() (n float64, window time.Duration) {
 	return l.n, l.window
 }
 
-// String describes the limit, for logs: "input tokens (unit 1): 3000 at once,
-// 445.858/s".
+// String returns the limit in the words that [ParseLimit] reads: "tokens (unit 1): 30000 per 1m,
+// 3000 burst".
 func (l Limit) String() string {
-	s := number(l.Capacity) + " at once"
-	switch {
-	case l.inFlight:
-		s = number(l.Capacity) + " in progress"
-	case l.kind == leak.Moving:
-		s = number(l.Capacity) + " in any " + short(l.window)
-	case l.kind == leak.Fixed:
-		s = number(l.Capacity) + " in " + short(l.window) + " from the first"
-	case l.kind.Calendar():
-		s = number(l.Capacity) + l.period()
-	default:
-		s += ", " + number(l.LeakRate) + "/s"
+	name := l.Name
+	if l.unnamed() {
+		name = ""
+	}
+	if strconv.Quote(name) != `"`+name+`"` || strings.TrimSpace(name) != name || strings.Contains(name, "(unit ") {
+		name = strconv.Quote(name)
 	}
 	if l.Unit != 0 {
-		s = fmt.Sprintf("(unit %d): ", l.Unit) + s
-	} else if l.Name != "" {
-		s = ": " + s
+		name = strings.TrimLeft(fmt.Sprintf("%s (unit %d)", name, l.Unit), " ")
 	}
-	if l.Unit != 0 && l.Name != "" {
-		return l.Name + " " + s
+	if name != "" {
+		name += ": "
 	}
-	return l.Name + s
+	return name + l.spec()
+}
+
+// spec is String without the name and the unit.
+func (l *Limit) spec() string {
+	n := digits(l.Capacity)
+	switch {
+	case l.inFlight:
+		return n + " in flight"
+	case l.kind == leak.Moving:
+		return n + " in any " + short(l.window)
+	case l.kind == leak.Fixed:
+		return n + " in " + short(l.window) + " from the first"
+	case l.kind.Calendar():
+		return n + l.period()
+	case l.window == 0:
+		return n + " burst, " + leakRate(l.LeakRate)
+	case l.Capacity == 1:
+		return digits(l.n) + " per " + short(l.window)
+	}
+	return digits(l.n) + " per " + short(l.window) + ", " + n + " burst"
+}
+
+// period names the period of a calendar: " per day Europe/Berlin".
+func (l *Limit) period() string {
+	switch l.kind {
+	case leak.Hourly:
+		return " per hour UTC"
+	case leak.Daily:
+		return " per day " + l.zone
+	}
+	return " per month " + l.zone
+}
+
+// timeUnit is a unit of time that has names in the text of a limit.
+type timeUnit struct {
+	short, long string
+	time.Duration
+}
+
+var timeUnits = [...]timeUnit{{"/s", "second", time.Second}, {"/m", "minute", time.Minute}, {"/h", "hour", time.Hour}}
+
+// leakRate writes a rate in units per second so that the text gives the same number: by the minute or
+// the hour if its text by the second is long.
+func leakRate(perSecond float64) string {
+	best := digits(perSecond) + "/s"
+	for _, u := range timeUnits[1:] {
+		n, _ := strconv.ParseFloat(strconv.FormatFloat(perSecond*u.Seconds(), 'g', 15, 64), 64)
+		if s := digits(n) + u.short; len(s) < len(best) && len(best) > 8 && n/u.Seconds() == perSecond {
+			best = s
+		}
+	}
+	return best
 }
 
 // check returns what is wrong with the limit, or "".
@@ -188,31 +339,41 @@ func (l *Limit) check() string {
 		return "its name " + quote(l.Name) + " is not valid UTF-8"
 	case l.Unit < 0 || l.Unit >= Units:
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
-	case l.inFlight:
-		return ""
-	case l.kind != leak.Leaky:
-		return l.checkKind()
-	case !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
+	case l.kind == leak.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
-	case l.Capacity/l.LeakRate > maxDrain:
+	case *l != l.again():
+		return "the Capacity or the LeakRate of " + l.spec() + " was changed: make the limit again"
+	case l.inFlight || l.kind == leak.Hourly:
+		return ""
+	case l.kind.Calendar():
+		_, flaw := zoneOf(l.zone)
+		return flaw
+	case l.kind == leak.Leaky && l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
-	case l.Capacity/l.LeakRate < 1e-9:
+	case l.kind == leak.Leaky && l.Capacity/l.LeakRate < 1e-9:
 		return "it drains in less than a nanosecond, which no clock can tell from at once"
-	case l.zone != "":
-		return "only a day and a month have a time zone"
 	}
 	return ""
 }
 
-// checkKind is check for a window or a calendar.
-func (l *Limit) checkKind() (flaw string) {
-	if law := l.law(); l.kind > leak.Monthly || !law.Sound() || l.zone != "" && l.kind <= leak.Hourly {
-		return "the Capacity or the LeakRate of " + l.String() + " was changed: make the limit anew"
+// again returns the limit as its maker makes it with the same numbers.
+func (l *Limit) again() (m Limit) {
+	switch {
+	case l.inFlight:
+		m = InFlight(int(l.Capacity))
+	case l.kind == leak.Moving || l.kind == leak.Fixed:
+		m = windowOf(l.kind, "", l.Capacity, l.window)
+	case l.kind == leak.Hourly:
+		m = Hourly(l.Capacity)
+	case l.kind == leak.Daily || l.kind == leak.Monthly:
+		m = Limit{Capacity: l.Capacity, kind: l.kind, zone: l.zone}
+	case l.window != 0 || l.n != 0:
+		m = Per(l.n, l.window).Burst(l.Capacity)
+	default:
+		m = Limit{Capacity: l.Capacity, LeakRate: l.LeakRate}
 	}
-	if l.kind.Calendar() && l.kind != leak.Hourly {
-		_, flaw = zoneOf(l.zone)
-	}
-	return flaw
+	m.Unit, m.Name, m.called = l.Unit, l.Name, l.called
+	return m
 }
 
 // law returns what a store is to know of the limit.
@@ -254,8 +415,6 @@ func (l *Limit) label() string {
 	switch {
 	case l.Name != "":
 		return l.Name
-	case l.inFlight:
-		return l.String()
 	}
 	return l.says()
 }
@@ -263,10 +422,8 @@ func (l *Limit) label() string {
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
 	switch {
-	case l.kind == leak.Leaky && l.window == 0:
-		m := *l
-		m.Name = ""
-		return m.String()
+	case l.inFlight || l.kind == leak.Leaky && l.window == 0:
+		return l.spec()
 	case l.kind == leak.Leaky:
 		return digits(l.n) + l.shape()
 	}
@@ -282,21 +439,6 @@ func (l *Limit) shape() string {
 		return ""
 	}
 	return " per " + short(l.window)
-}
-
-// period names the period of a calendar: " per day (Europe/Berlin)".
-func (l *Limit) period() string {
-	s := " per month"
-	switch l.kind {
-	case leak.Hourly:
-		s = " per hour"
-	case leak.Daily:
-		s = " per day"
-	}
-	if l.zone != "" && l.zone != "UTC" {
-		s += " (" + l.zone + ")"
-	}
-	return s
 }
 
 // short is a duration without the zeros at its end: "1h".
@@ -326,8 +468,13 @@ func find(limits []Limit, l *Limit) int {
 	return -1
 }
 
-// digits writes a number so that another one is another name.
-func digits(f float64) string { return strconv.FormatFloat(f, 'g', 15, 64) }
+// digits writes a number so that it is read as the same.
+func digits(f float64) string {
+	if math.Abs(f) < 1e-6 {
+		return strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', -1, 64)
+}
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
 

@@ -73,7 +73,7 @@ func TestOfSeveralLimitsThatDifferInNumbersNoneInherits(t *testing.T) {
 		t.Fatal(err)
 	}
 	states, err := b.States(background)
-	for i, name := range []string{"11 at once, 1/s", "21 at once, 0.5/s", "8 per 1h"} {
+	for i, name := range []string{"11 burst, 1/s", "21 burst, 0.5/s", "8 per 1h"} {
 		if err != nil || len(states) != 3 || states[i].Limit.Name != name || states[i].Level != 0 {
 			t.Fatalf("%+v, %v", states, err)
 		}

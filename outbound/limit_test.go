@@ -132,7 +132,7 @@ func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 		t.Fatal(err)
 	}
 	states, err := b.States(ctx)
-	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 at once, 2/s", "", "", "mine"} {
+	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "", "", "mine"} {
 		if err != nil || states[i].Limit.Name != want {
 			t.Errorf("%v is named %q (%v), want %q", limits[i], states[i].Limit.Name, err, want)
 		}

@@ -198,7 +198,7 @@ func TestABadWindowIsToldWithWhatWouldWork(t *testing.T) {
 		{Daily(1, time.FixedZone("", 3600)), "is no name of a time zone"}, {Daily(1, time.FixedZone(strings.Repeat("x", 999), 0)), "is no name"},
 		{Daily(1, time.FixedZone("Europe//Berlin", 0)), "is no name"}, {Daily(1, time.FixedZone("../etc/passwd", 0)), "cannot be loaded"},
 		{Window(5_000, time.Hour).Burst(10), "Burst is for limits that space calls evenly: of 5000 per 1h all may go at once as it is"},
-		{Daily(10, time.UTC).Burst(2), "of 10 per day all may go at once"}, {Window(0, time.Hour).Burst(2), "Window needs a number"},
+		{Daily(10, time.UTC).Burst(2), "of 10 per day UTC all may go at once"}, {Window(0, time.Hour).Burst(2), "Window needs a number"},
 		{Window(1, time.Hour).Of(4, ""), "unit 4"}, {Hourly(1).Of(0, "\xff"), "UTF-8"},
 	} {
 		_, err := NewBucket("k", c.limit)
@@ -206,16 +206,16 @@ func TestABadWindowIsToldWithWhatWouldWork(t *testing.T) {
 		if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
 			t.Errorf("%v: %v, want %q", c.limit, err, c.want)
 		}
-		if _, err := c.limit.MarshalJSON(); !errors.As(err, &bad) && c.limit.flaw != "" {
+		if _, err := c.limit.MarshalText(); !errors.As(err, &bad) && c.limit.flaw != "" {
 			t.Errorf("%v is written: %v", c.limit, err)
 		}
 	}
 	for _, change := range []func(*Limit){func(l *Limit) { l.Capacity++ }, func(l *Limit) { l.LeakRate *= 1.01 }} {
-		for _, l := range []Limit{Window(10, time.Second), FixedWindow(10, time.Second), Daily(10, pacific)} {
+		for _, l := range []Limit{PerSecond(10), PerMinute(9).Burst(3), Window(10, time.Second), FixedWindow(10, time.Second), Daily(10, pacific)} {
 			change(&l)
 			if _, err := NewBucket("k", l); l.kind.Calendar() && l.LeakRate == 0 {
 				continue
-			} else if err == nil || !strings.Contains(err.Error(), "make the limit anew") {
+			} else if err == nil || !strings.Contains(err.Error(), "make the limit again") {
 				t.Errorf("%+v: %v", l, err)
 			}
 		}
@@ -230,9 +230,9 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 		{Window(5_000, time.Hour), "5000 per 1h", "5000 in any 1h"},
 		{Window(100, 10*time.Second).Of(1, "tokens"), "100 per 10s", "tokens (unit 1): 100 in any 10s"},
 		{FixedWindow(0.5, 90*time.Second), "0.5 per 1m30s", "0.5 in 1m30s from the first"},
-		{Hourly(1_000_000), "1000000 per hour", "1e+06 per hour"},
-		{Daily(10_000, time.UTC), "10000 per day", "10000 per day"},
-		{Monthly(30, pacific).Of(0, "euros"), "30 per month (America/Los_Angeles)", "euros: 30 per month (America/Los_Angeles)"},
+		{Hourly(1_000_000), "1000000 per hour UTC", "1000000 per hour UTC"},
+		{Daily(10_000, time.UTC), "10000 per day UTC", "10000 per day UTC"},
+		{Monthly(30, pacific).Of(0, "euros"), "30 per month America/Los_Angeles", "euros: 30 per month America/Los_Angeles"},
 	} {
 		if says, is := c.limit.says(), c.limit.String(); says != c.says || is != c.describe {
 			t.Errorf("%q, %q; want %q, %q", says, is, c.says, c.describe)
@@ -240,7 +240,7 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 	}
 	b := Must(NewBucket("k", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, pacific), Daily(60_000, time.UTC), InFlight(3)))
 	for i, s := range states(t, b)[:4] {
-		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day (America/Los_Angeles)", "60000 per day"}[i]; s.Limit.Name != want {
+		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day America/Los_Angeles", "60000 per day UTC"}[i]; s.Limit.Name != want {
 			t.Errorf("%q, want %q", s.Limit.Name, want)
 		}
 	}

@@ -99,7 +99,7 @@ func TestResultOnStandardOutputIsJSONAndNothingElse(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
 		t.Fatalf("%v:\n%s", err, &out)
 	}
-	if o.Versions["go-redis"] == "" || o.Parameters.Seed == 0 || o.Bucket != "1 at once, 50/s" {
+	if o.Versions["go-redis"] == "" || o.Parameters.Seed == 0 || o.Bucket != "1 burst, 50/s" {
 		t.Errorf("%+v", o)
 	}
 	if !strings.Contains(stderr.String(), "quota answered refused") {

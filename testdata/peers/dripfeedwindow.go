@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,14 +13,9 @@ import (
 // out.
 var errLacks = errors.New("this dripfeed has no such limit")
 
-// windowLimit reads the limit from JSON, because a tree without windows has no function
-// of the name either. A window keeps 10 ms more than it is asked for.
-func windowLimit(n int, window time.Duration) (l outbound.Limit, err error) {
-	text := fmt.Sprintf(`{"kind":"window","capacity":%d,"per":%d}`, n, window-10*time.Millisecond)
-	if err = json.Unmarshal([]byte(text), &l); err != nil {
-		err = fmt.Errorf("%w: %w", errLacks, err)
-	}
-	return l, err
+// windowLimit takes off the 10 ms that a window keeps beyond what it is asked for.
+func windowLimit(n int, window time.Duration) outbound.Limit {
+	return outbound.Window(float64(n), window-10*time.Millisecond)
 }
 
 // leakyLimit is the leaky limit of the same number.
@@ -45,13 +38,11 @@ func twoLeaky(n int, window time.Duration) ([]outbound.Limit, error) {
 }
 
 func oneWindow(n int, window time.Duration) ([]outbound.Limit, error) {
-	l, err := windowLimit(n, window)
-	return []outbound.Limit{l}, err
+	return []outbound.Limit{windowLimit(n, window)}, nil
 }
 
 func windowAndLeaky(n int, window time.Duration) ([]outbound.Limit, error) {
-	l, err := windowLimit(n, window)
-	return []outbound.Limit{l, leakyLimit(n, window).Of(0, "second")}, err
+	return []outbound.Limit{windowLimit(n, window), leakyLimit(n, window).Of(0, "second")}, nil
 }
 
 func dripfeedWindow(suffix string, limits limitsOf) contender {

@@ -1,0 +1,279 @@
+package outbound
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// ParseLimit reads a limit as people write it, and as [Limit.String] prints it:
+//
+//	10 per 1s                     Per(10, time.Second); also "10 per second", minute or hour
+//	60 per 1m, 5 burst            Per(60, time.Minute).Burst(5); also "5 burst, 60 per 1m"
+//	40 burst, 2/s                 Limit{Capacity: 40, LeakRate: 2}; also "/m" and "/h"
+//	100 in any 1m                 Window(100, time.Minute)
+//	30 in 1m from the first       FixedWindow(30, time.Minute)
+//	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per month UTC"
+//	5 in flight                   InFlight(5)
+//
+// A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
+// read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
+// may be quoted as in Go. The error is a [*LimitError].
+func ParseLimit(s string) (Limit, error) {
+	l, flaw := parseLimit(s)
+	if flaw == "" {
+		flaw = l.check()
+	}
+	if flaw != "" {
+		return Limit{}, &LimitError{Limit: l, Reason: quote(s) + ": " + flaw}
+	}
+	return l, nil
+}
+
+// parseLimit returns the limit of a text, and what is wrong with the text, or "".
+func parseLimit(s string) (l Limit, flaw string) {
+	name, unit, s, flaw := cutName(s)
+	if flaw != "" {
+		return l, flaw
+	}
+	burst, rate := 0.0, s
+	if first, second, ok := strings.Cut(s, ","); ok {
+		if !strings.HasSuffix(first, " burst") {
+			first, second = second, first
+		}
+		of, ok := strings.CutSuffix(strings.TrimSpace(first), " burst")
+		if rate = second; !ok {
+			return l, `it is not like "60 per 1m, 5 burst" or "40 burst, 2/s"`
+		}
+		if burst, flaw = parseNumber(of); flaw == "" && !(burst > 0) {
+			flaw = "a burst of " + number(burst) + " is not above 0"
+		}
+		if flaw != "" {
+			return l, flaw
+		}
+	}
+	words := strings.Fields(rate)
+	if len(words) == 1 {
+		if i := strings.IndexByte(words[0], '/'); i > 0 {
+			words = []string{words[0][:i], words[0][i:]}
+		}
+	}
+	if len(words) == 0 {
+		return l, noForm
+	}
+	n, flaw := parseNumber(words[0])
+	if flaw == "" {
+		l, flaw = limitOfWords(n, words[1:], burst)
+	}
+	return l.Of(unit, name), flaw
+}
+
+const noForm = `it is not like "10 per 1s", "100 in any 1m", "40 burst, 2/s", "5 in flight" or "10000 per day UTC"`
+
+// cutName returns the name and the unit that a text begins with, and the rest.
+func cutName(s string) (name string, unit int, rest, flaw string) {
+	s = strings.TrimSpace(s)
+	quoted, err := strconv.QuotedPrefix(s)
+	if err == nil {
+		name, _ = strconv.Unquote(quoted)
+		s = s[len(quoted):]
+	}
+	i := strings.LastIndex(s, ":")
+	if i < 0 {
+		if err == nil {
+			flaw = "a name ends with a colon"
+		}
+		return name, 0, s, flaw
+	}
+	head, rest := strings.TrimSpace(s[:i]), strings.TrimSpace(s[i+1:])
+	if of, ok := strings.CutSuffix(head, ")"); ok {
+		if j := strings.LastIndex(of, "(unit "); j >= 0 {
+			if unit, err = strconv.Atoi(of[j+len("(unit "):]); err != nil {
+				return "", 0, "", quote(head[j:]) + ` is not like "(unit 1)"`
+			}
+			head = strings.TrimSpace(head[:j])
+		}
+	}
+	switch {
+	case quoted == "":
+		name = head
+	case head != "":
+		flaw = quote(head) + " follows its name"
+	}
+	return name, unit, rest, flaw
+}
+
+// parseNumber returns the number that a text is, and what is wrong with the text, or "".
+func parseNumber(s string) (n float64, flaw string) {
+	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	if err != nil {
+		return 0, quote(s) + " is not a number that a limit can have"
+	}
+	return n, ""
+}
+
+// parseTime returns the duration that a text is, above 0, and what is wrong with the text, or "".
+func parseTime(s string) (d time.Duration, flaw string) {
+	for _, u := range timeUnits {
+		if s == u.long {
+			return u.Duration, ""
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, ""
+	}
+	return 0, quote(s) + ` is not a duration above 0, such as "1m30s"`
+}
+
+// limitOfWords returns the limit of what follows a number, and what is wrong with that, or "".
+// If burst is zero, there is none.
+func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw string) {
+	is := func(like ...string) bool { // a word that may be any is ""
+		return slices.EqualFunc(words, like, func(a, b string) bool { return a == b || b == "" })
+	}
+	var d time.Duration
+	switch {
+	case is("in", "flight"):
+		l = Limit{Capacity: n, inFlight: true}
+	case is("in", "any", ""):
+		if d, flaw = parseTime(words[2]); flaw == "" {
+			l = Window(n, d)
+		}
+	case is("in", "", "from", "the", "first"):
+		if d, flaw = parseTime(words[1]); flaw == "" {
+			l = FixedWindow(n, d)
+		}
+	case is("per", "hour", "UTC"):
+		l = Hourly(n)
+	case is("per", "day", ""), is("per", "month", ""):
+		l = Limit{Capacity: n, kind: leak.Daily, zone: words[2]}
+		if words[1] == "month" {
+			l.kind = leak.Monthly
+		}
+	case is("per", "day"), is("per", "month"):
+		return l, "a " + words[1] + ` needs its time zone, as in "10000 per ` + words[1] + ` Europe/Berlin"`
+	case is("per", ""):
+		if d, flaw = parseTime(words[1]); flaw != "" {
+			break
+		}
+		if l = Per(n, d); l.flaw == "" && n < burst && burst > 1 {
+			return Limit{Capacity: burst, LeakRate: n / d.Seconds()}, ""
+		}
+	case is("/s"), is("/m"), is("/h"):
+		if burst == 0 {
+			return l, `write "10 per 1s" or, with what may go at once, "1 burst, 10/s"`
+		}
+		i := slices.IndexFunc(timeUnits[:], func(u timeUnit) bool { return u.short == words[0] })
+		return Limit{Capacity: burst, LeakRate: n / timeUnits[i].Seconds()}, ""
+	default:
+		return l, noForm
+	}
+	if burst != 0 && flaw == "" {
+		l = l.Burst(burst)
+	}
+	return l, flaw
+}
+
+// limitObject is a limit as a JSON object.
+type limitObject struct {
+	N           float64 `json:"n"`
+	Per         string  `json:"per"`
+	Zone        string  `json:"zone"`
+	Window      string  `json:"window"`
+	FixedWindow string  `json:"fixed_window"`
+	InFlight    float64 `json:"in_flight"`
+	Burst       float64 `json:"burst"`
+	Capacity    float64 `json:"capacity"`
+	LeakRate    float64 `json:"leak_rate"`
+	Unit        int     `json:"unit"`
+	Name        string  `json:"name"`
+}
+
+// limit returns the limit that the object is, and what is wrong with the object, or "".
+func (o *limitObject) limit() (l Limit, flaw string) {
+	var forms [][]string
+	if o.Per != "" && o.Zone == "" {
+		forms = append(forms, []string{"per", o.Per})
+	}
+	if o.Zone != "" {
+		forms = append(forms, []string{"per", o.Per, o.Zone})
+	}
+	if o.Window != "" {
+		forms = append(forms, []string{"in", "any", o.Window})
+	}
+	if o.FixedWindow != "" {
+		forms = append(forms, []string{"in", o.FixedWindow, "from", "the", "first"})
+	}
+	n := o.N
+	if o.InFlight != 0 {
+		forms = append(forms, []string{"in", "flight"})
+		n = o.InFlight
+	}
+	literal := o.Capacity != 0 || o.LeakRate != 0
+	switch {
+	case literal && len(forms) == 0 && o.N == 0 && o.Burst == 0:
+		l = Limit{Capacity: o.Capacity, LeakRate: o.LeakRate}
+	case literal || len(forms) != 1 || (o.N != 0) == (o.InFlight != 0):
+		return l, `it has n with "per", "window" or "fixed_window", or else "in_flight", or "capacity" with "leak_rate"`
+	default:
+		l, flaw = limitOfWords(n, forms[0], o.Burst)
+	}
+	return l.Of(o.Unit, o.Name), flaw
+}
+
+// MarshalText writes what String prints, also in JSON. A limit that its maker, Burst or a change of its
+// fields has made invalid is a [*LimitError].
+func (l Limit) MarshalText() ([]byte, error) {
+	if l.flaw != "" || l != l.again() {
+		return nil, &LimitError{Limit: l, Reason: l.check()}
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalText is [ParseLimit]. After an error the limit is as it was.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err == nil {
+		*l = parsed
+	}
+	return err
+}
+
+// UnmarshalJSON reads a string as [ParseLimit] does, or an object, with each duration a string:
+//
+//	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
+//	{"n":100,"window":"1m"}, or "fixed_window"
+//	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "month", or "hour" with "UTC"
+//	{"capacity":40,"leak_rate":2}
+//	{"in_flight":5}
+//
+// The error is a [*LimitError], and the limit is then as it was.
+func (l *Limit) UnmarshalJSON(data []byte) error {
+	if bytes.HasPrefix(data, []byte(`"`)) {
+		var text string
+		if err := json.Unmarshal(data, &text); err != nil {
+			return &LimitError{Reason: err.Error()}
+		}
+		return l.UnmarshalText([]byte(text))
+	}
+	var o limitObject
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return &LimitError{Reason: err.Error()}
+	}
+	made, flaw := o.limit()
+	if flaw == "" {
+		flaw = made.check()
+	}
+	if flaw != "" {
+		return &LimitError{Limit: made, Reason: flaw}
+	}
+	*l = made
+	return nil
+}
