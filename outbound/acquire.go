@@ -17,7 +17,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	end := time.Now().Add(patience)
 	for again := false; ; again = true {
 		k.admitted = time.Now()
-		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0]}, reply{}
+		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, reply{}
 		if err := b.book(ctx, &s, &r); err != nil {
 			return nil, err
 		}
@@ -51,6 +51,19 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			return nil, late
 		}
 	}
+}
+
+// withinKey is the key of a context with which a job's further requests are acquired. Its value is the bucket's
+// core.
+type withinKey struct{}
+
+// inJob reports whether what is acquired with ctx is within the place in flight that a job holds.
+func (b *core) inJob(ctx context.Context) bool {
+	if b.slots().most() == 0 {
+		return false
+	}
+	within, _ := ctx.Value(withinKey{}).(*core)
+	return within == b
 }
 
 // giveBack gives a charge back that came too late, in a trip of its own: if it rode on a trip that the caller's

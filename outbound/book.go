@@ -44,6 +44,9 @@ type Booking struct {
 	// place that is due before its reply is here is lost, or goes late. A caller that
 	// books one place after the other asks for [Clock.Back].
 	After time.Duration
+	// InJob says that the calls are further requests of jobs, as [Bucket.InJob] reports: an [InFlight] does
+	// not count them.
+	InJob bool
 	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
 	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
 	// something, it sets Claim to what the next booking is to claim.
@@ -73,7 +76,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalidDuration, k.Wait, k.After, k.Horizon)
 	}
-	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, returns: k.Returns, into: k.into[:0], waits: true, logs: true}
+	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, returns: k.Returns, inJob: k.InJob, into: k.into[:0], waits: true, logs: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}

@@ -293,6 +293,11 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	return m.watches.add(f, int(m.slots.collected.Load()))
 }
 
+// InJob reports whether ctx is that of a further request of a job that holds a place in flight in this bucket: see
+// [Permit.AcquireIn]. It is for packages that wait. Such a call needs no place of its own, and must not wait behind
+// calls that do: they may wait for the job. Book it with [Booking.InJob].
+func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob(ctx) }
+
 // Waiting says that calls wait for the bucket until stop is called, for packages that wait, as [Bucket.Book] is.
 // Meanwhile f is called, soon, in any goroutine and with no lock held, whenever something in this process changes
 // their plans: a Hold, Resume, SetLimits, the end of a call at once, or units that come back. f must not block: the

@@ -11,7 +11,8 @@ import (
 // Each runs a job for each of items, at most workers of them at the same time,
 // each as by [Do], and yields every item with what came of it, in the order in
 // which they end. A job without room has not run, and its [*ThrottledError] is
-// its result: give Each a queue if the jobs are to wait.
+// its result: give Each a queue if the jobs are to wait. Pace either the jobs or
+// the client that they use, as [Do] says; with the same limiter in both nothing is charged twice.
 //
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //

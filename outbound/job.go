@@ -3,6 +3,10 @@ package outbound
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Do acquires room for a job of this cost, runs it, and ends its permit when
@@ -13,6 +17,9 @@ import (
 // The job's ctx is ctx with the permit in it: see [PermitFrom]. A job that
 // returns an error counts as one that the API has answered, unless it reports
 // otherwise through its permit. Do costs one allocation more than Acquire.
+//
+// Pace either the jobs or the client that they use: the client if a job sends several requests, or does other work
+// before. If both have the same limiter, the job's permit pays for its first request: see [Permit.AcquireIn].
 //
 // A nil l and a nil job are [ErrNil], and nothing is charged.
 func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error) error {
@@ -26,8 +33,8 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	j := &jobContext{Context: ctx, permit: permit}
-	defer j.permit.Done()
+	j := &jobContext{Context: ctx, limiter: l, cost: c, job: shared{permit: permit}}
+	defer j.job.Done()
 	return job(j)
 }
 
@@ -77,23 +84,189 @@ func costOf[T any, C Cost | func(T) Cost](c C) func(T) Cost {
 // is never nil; outside of a job it is a permit with nothing to do. Do, Wrap
 // and Each call its Done.
 func PermitFrom(ctx context.Context) *Permit {
-	if p, ok := ctx.Value(permitKey{}).(*Permit); ok {
-		return p
+	if j, ok := ctx.Value(permitKey{}).(*jobContext); ok {
+		return j.job.handle()
 	}
 	return new(Permit)
 }
 
+// AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for each request. In
+// a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the job's permit admits the first
+// request: nothing waits and nothing is charged again. If the request costs more than the job, the bucket is
+// charged for the difference immediately. Further requests, and all requests of other limiters, after the job or
+// outside of one, are admitted by l.Acquire.
+//
+// If the bucket has a limit [InFlight], the job holds one place from its beginning to its end. Its further requests
+// need none, however many of them are in progress, so that no job waits for a place that another one holds. A job
+// that ends before its requests gives the place back before they end.
+//
+// The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A limiter of your own
+// that leads to none is the job's if both are equal. What observes l alone is not told of the first request.
+func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
+	var to Limiter
+	for in := ctx; ctx.Err() == nil && c.real(); {
+		j, ok := in.Value(permitKey{}).(*jobContext)
+		if !ok {
+			break
+		}
+		if to == nil {
+			to = innermost(l)
+		}
+		b, _ := to.(*Bucket)
+		if b != nil && j.job.permit.bucket() == &b.core || same(innermost(j.limiter), to) {
+			served, over := j.serve(b, c, p)
+			if served {
+				return nil
+			}
+			if !over && b != nil {
+				ctx = context.WithValue(ctx, withinKey{}, &b.core)
+			}
+		}
+		in = j.Context
+	}
+	*p, err = l.Acquire(ctx, c)
+	return err
+}
+
+// bucket returns what the permit is charged to; nil: it is unknown.
+func (p *Permit) bucket() *core {
+	switch k := p.call.(type) {
+	case *call:
+		return k.core
+	case *observed:
+		return k.permit.bucket()
+	case *Permit:
+		return k.bucket()
+	}
+	return p.core
+}
+
+// innermost returns what l is around in the end: the bucket of a queue, and the limiter of a key.
+func innermost(l Limiter) Limiter {
+	for {
+		var inner Limiter
+		switch around := l.(type) {
+		case interface{ Unwrap() Limiter }:
+			inner = around.Unwrap()
+		case interface{ Bucket() *Bucket }:
+			if b := around.Bucket(); b != nil {
+				inner = b
+			}
+		case interface {
+			Use(func(Limiter) error) error
+		}:
+			_ = around.Use(func(l Limiter) error { inner = l; return nil })
+		}
+		if inner == nil {
+			return l
+		}
+		l = inner
+	}
+}
+
+// same reports whether two limiters are equal. Those of types that cannot be compared are not.
+func same(a, b Limiter) bool { return reflect.ValueOf(a).Comparable() && a == b }
+
 type permitKey struct{}
 
-// jobContext is a ctx and the permit in one allocation.
+// jobContext is a job's ctx and permit in one allocation.
 type jobContext struct {
 	context.Context
-	permit Permit
+	limiter Limiter
+	cost    Cost
+	job     shared
 }
 
 func (j *jobContext) Value(key any) any {
 	if _, ok := key.(permitKey); ok {
-		return &j.permit
+		return j
 	}
 	return j.Context.Value(key)
+}
+
+// serve makes p the permit of the job's first request, which costs c and is charged to b, unless that is nil. over
+// says that the job has ended.
+func (j *jobContext) serve(b *Bucket, c Cost, p *Permit) (served, over bool) {
+	k := &j.job
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.served || k.over {
+		return false, k.over
+	}
+	var extra Cost
+	for i := range c {
+		extra[i] = max(0, c[i]-j.cost[i])
+		c[i] = max(c[i], j.cost[i])
+	}
+	switch {
+	case extra == Cost{}:
+	case b == nil:
+		k.permit.Settle(c)
+	case b.check(&b.inForce().limitSet, &c) != nil: // it can never go, as Acquire reports
+		return false, false
+	default: // as a charge of its own, so that the permit can still be settled
+		k.extra = extra
+		b.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &leak.Charge{Born: never}}, used: extra})
+	}
+	k.served = true
+	*p = Permit{call: k, flags: flagDone} // the job ends it
+	return true, false
+}
+
+// shared is the permit of a job, which the job and its first request may use at the same time.
+type shared struct {
+	mu     sync.Mutex // protects what follows
+	permit Permit
+	shown  *Permit // what PermitFrom returns; nil: nobody has asked
+	extra  Cost    // what the first request was charged beyond the job
+	served bool    // there was a first request
+	over   bool
+}
+
+// handle returns the permit by which the job uses it.
+func (k *shared) handle() *Permit {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.shown == nil {
+		k.shown = &Permit{call: k}
+	}
+	return k.shown
+}
+
+func (k *shared) Settle(used Cost) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, n := range k.extra {
+		if n > 0 && used.real() {
+			used[i] = max(0, used[i]-n)
+		}
+	}
+	k.permit.Settle(used)
+}
+
+func (k *shared) Answered(a Answer) { k.hear(a) }
+
+func (k *shared) hear(a Answer) (held bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.permit.answered(a)
+}
+
+func (k *shared) listen(l interface{ Answered(Answer) }) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.permit.Listen(l)
+}
+
+func (k *shared) pending() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.permit.Pending()
+}
+
+func (k *shared) Done() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.over = true
+	k.permit.Done()
 }

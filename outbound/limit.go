@@ -134,7 +134,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // and not yet ended by [Permit.Done], whatever they cost. Its room comes back
 // with Done and not with time, so a refusal by it has no RetryAfter. A bucket
 // has at most one such limit. Of a shared bucket it counts the calls of this
-// worker's bucket only, and [Bucket.SetLimits] leaves it as it is.
+// worker's bucket only, and [Bucket.SetLimits] leaves it as it is. A job of [Do] is
+// one call, whatever its requests are: see [Permit.AcquireIn].
 //
 // If the program forgets a call's Done, the call keeps its place until the garbage collector
 // finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The

@@ -119,8 +119,16 @@ func (p *Permit) Answered(a Answer) { p.answered(a) }
 // caller of Answered waits for it, and may hold locks. A permit with a listener has no more to free than before, and
 // Listen allocates nothing for the first one. A second listener is called after the first. Listen ignores a nil l.
 func (p *Permit) Listen(l interface{ Answered(Answer) }) {
+	if p == nil || l == nil {
+		return
+	}
+	if shared, ok := p.call.(interface {
+		listen(l interface{ Answered(Answer) })
+	}); ok {
+		shared.listen(l)
+		return
+	}
 	switch {
-	case p == nil || l == nil:
 	case p.listener != nil:
 		p.listener = both{p.listener, l}
 	default:
@@ -198,8 +206,8 @@ func (p *Permit) Pending() bool {
 	if p == nil || p.flags&flagDone != 0 {
 		return false
 	}
-	if k, ok := p.call.(*call); ok {
-		return p.pin != nil || k.slot.inUse() > 0
+	if k, ok := p.call.(interface{ pending() bool }); ok {
+		return p.pin != nil || k.pending()
 	}
 	return p.pin != nil || p.call != nil
 }
@@ -325,6 +333,8 @@ func (k *call) Done() {
 	}
 	k.leave()
 }
+
+func (k *call) pending() bool { return k.slot.inUse() > 0 }
 
 // leave gives the place among the calls at once back.
 func (k *call) leave() {

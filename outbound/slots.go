@@ -75,7 +75,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	defer p.mu.Unlock()
 	p.used -= s.freed
 	s.freed = 0
-	if s.action != leak.Book || most == 0 {
+	if s.action != leak.Book || most == 0 || s.inJob {
 		return s.costs
 	}
 	asked = s.costs
@@ -100,7 +100,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	if r.inFlight = p.limit.Load(); r.inFlight != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if s.action == leak.Book {
+		if s.action == leak.Book && !s.inJob {
 			n := len(s.costs)
 			reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
 			p.used -= reserved - taken

@@ -25,6 +25,7 @@ type step struct {
 
 	freed   int  // slots that back frees
 	brings  int  // slots that move has, for the first of costs
+	inJob   bool // costs are of further requests of jobs, which need no slots
 	waits   bool // the caller waits: settles ride along
 	returns bool // the caller comes back when it is told
 	logs    bool // the reply is to have the logs of windows, where they are in this process

@@ -120,6 +120,13 @@
 // A limit that counts by the calendar books no further ahead than its next period. Calls
 // that can go only in the one after it stay in line, and book when this period is over.
 //
+// # In jobs
+//
+// A job of [outbound.Do] whose queue has an [outbound.InFlight] holds its slot until it ends. Further requests that
+// it sends through package transport need none. They wait in a line of their own, so that none waits behind a call
+// that waits for its job. To the limits per time both lines are like two queues around the bucket. MaxLen counts in
+// each. Stats, Len, Close and Shutdown are about both.
+//
 // # Late
 //
 // A call uses its place on time or not at all. A process that was paused, or is short of

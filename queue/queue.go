@@ -29,6 +29,7 @@ type Queue struct {
 	run     func()           // pump; nil: nobody waits
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
+	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
 }
 
 // Stats counts what has become of calls, and tells of those who wait.
@@ -79,6 +80,9 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of the
 // name "dripfeed: wait for a turn".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
+	if lane := q.lane(ctx); lane != q {
+		return lane.Acquire(ctx, c)
+	}
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
 	var w *waiter
@@ -112,6 +116,21 @@ func traced(ctx context.Context, ready <-chan struct{}) {
 	}
 }
 
+// lane returns the queue in which the call waits: q, or, for further requests of jobs, one of their own. In q they
+// would wait behind calls that wait for those jobs to end.
+func (q *Queue) lane(ctx context.Context) *Queue {
+	if q == nil || q.err != nil || q.booking.InJob || !q.bucket.InJob(ctx) {
+		return q
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inJobs == nil {
+		q.inJobs = &Queue{bucket: q.bucket, state: state{config: q.config, key: q.key, shared: q.shared}, closed: q.closed}
+		q.inJobs.booking.InJob = true
+	}
+	return q.inJobs
+}
+
 // regionName is what a wait is called in an execution trace.
 const regionName = "dripfeed: wait for a turn"
 
@@ -132,7 +151,7 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	}
 	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 {
+	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob {
 		w, err := q.joinLocked(ctx, c)
 		q.mu.Unlock()
 		return w, err
@@ -235,7 +254,11 @@ func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.line.n
+	n := q.line.n
+	if q.inJobs != nil {
+		n += q.inJobs.Len()
+	}
+	return n
 }
 
 // Stats returns what has become of calls so far, and who waits. It makes no trip, and takes as
@@ -249,7 +272,23 @@ func (q *Queue) Stats() Stats {
 		s.Oldest = time.Since(start) - w.came
 		s.NextIn = q.firstIn(time.Now())
 	}
+	if q.inJobs != nil {
+		s.add(q.inJobs.Stats())
+	}
 	return s
+}
+
+// add takes in what has become of further requests of jobs.
+func (s *Stats) add(in Stats) {
+	if in.Waiting > 0 && (s.Waiting == 0 || in.Oldest > s.Oldest) {
+		s.Oldest, s.NextIn = in.Oldest, in.NextIn
+	}
+	s.Waiting += in.Waiting
+	s.Admitted += in.Admitted
+	s.Waited += in.Waited
+	s.Refused += in.Refused
+	s.Cancelled += in.Cancelled
+	s.Late += in.Late
 }
 
 // Bucket returns the bucket that the queue is around, which may be nil.
@@ -262,8 +301,9 @@ func (q *Queue) Bucket() *outbound.Bucket { return q.bucket }
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
+	inJobs := q.inJobs
 	q.mu.Unlock()
-	return !busy && (q.bucket == nil || q.bucket.Idle())
+	return !busy && (q.bucket == nil || q.bucket.Idle()) && (inJobs == nil || inJobs.Idle())
 }
 
 // Shutdown refuses new calls with [ErrClosed] and returns when all calls that wait have
@@ -271,6 +311,13 @@ func (q *Queue) Idle() bool {
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
+	if inJobs := q.inJobs; inJobs != nil {
+		q.mu.Unlock()
+		if err := inJobs.Shutdown(ctx); err != nil {
+			return err
+		}
+		q.mu.Lock()
+	}
 	if q.line.n == 0 && !q.pumping {
 		q.mu.Unlock()
 		return nil
@@ -300,6 +347,9 @@ func (q *Queue) Close() error {
 	q.line.fit()
 	if !q.pumping {
 		q.setTimerLocked()
+	}
+	if q.inJobs != nil {
+		return q.inJobs.Close()
 	}
 	return nil
 }

@@ -33,6 +33,9 @@
 //     down, is neither a refusal nor a success.
 //   - A response out of a cache says nothing, and is no success either.
 //
+// In a job of [outbound.Do], Wrap or Each with a limiter of the same bucket, the job's permit admits the first
+// request, and is charged once: see [outbound.Permit.AcquireIn].
+//
 // Some profiles look at the bodies of refusals. A body has 10 ms from its headers on. The
 // transport judges what comes in that time together with the headers: a refusal that only
 // its body calls a lock holds nobody. If the body is later, the transport applies the

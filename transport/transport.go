@@ -107,7 +107,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	cost := ctxCostOf(req.Context())
 	limiter, redirected := t.limiter(req)
 	if limiter != nil {
-		if permit, err = limiter.Acquire(req.Context(), t.cost(req, cost)); err != nil {
+		if err = permit.AcquireIn(req.Context(), limiter, t.cost(req, cost)); err != nil {
 			sent, returned = true, true
 			closeRequest(req)
 			return t.refuse(req, err)

@@ -326,3 +326,21 @@ func TestOnRefusalHasTheLastWord(t *testing.T) {
 		require.ErrorIs(t, err, own)
 	})
 }
+
+// The permit of a job pays for the first attempt of its request, and each further attempt pays for itself.
+func TestRetriesInAJobOfTheSameBucketPay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := outbound.Must(outbound.NewBucket("b", outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
+		client := NewClient(&transport.Transport{Base: play(status(502), status(502), status(200)), Limiter: bucket})
+		require.NoError(t, outbound.Do(t.Context(), bucket, outbound.Cost{1}, func(ctx context.Context) error {
+			req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+			require.NoError(t, err)
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			return resp.Body.Close()
+		}))
+		state, err := bucket.State(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, 3, state.Level, 1e-3)
+	})
+}
