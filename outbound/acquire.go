@@ -10,7 +10,10 @@ import (
 
 // acquire is Acquire for a call that the cell cannot decide.
 func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c == (Cost{}) && b.slots().most() == 0 {
+	if c.charged() == (Cost{}) && b.slots().most() == 0 {
+		if err := b.check(&b.inForce().limitSet, &c); err != nil {
+			return nil, err
+		}
 		return b.acquireNothing(ctx)
 	}
 	k := &call{core: b, cost: [1]Cost{c}}

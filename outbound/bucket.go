@@ -55,7 +55,7 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
 // would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
 // it bounds the calls in progress that this bucket has admitted, and N workers have N
-// times as many. A cost that only it would count is [ErrInvalidCost].
+// times as many.
 func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
@@ -117,7 +117,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if err := b.ready(ctx); err != nil {
 		return true, err
 	}
-	if c.valid() {
+	if c.positive() {
 		// The clock first: between looking at the bucket and changing it there
 		// is then little time for others to take its cache line away.
 		wait, ok, known := b.take(c, int64(now()), &p.fill)
@@ -177,7 +177,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if clock.Lacks(&c) { // an Acquire fails with the store's error
 		return false, nil
 	}
-	if c == (Cost{}) && b.slots().most() == 0 {
+	if c.charged() == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}
 	return clock.wait(&c) == 0 && b.slots().room(), nil

@@ -143,7 +143,7 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 
 // check returns why a call of this cost can never go under these limits.
 func (b *core) check(limits *limitSet, c *Cost) error {
-	if bad := limits.check(c, !b.remote() && b.slots().most() > 0); bad != nil {
+	if bad := limits.check(c); bad != nil {
 		bad.Key = b.key
 		return bad
 	}

@@ -21,19 +21,45 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 //	)
 //	cost := outbound.Cost{calls: 1, input: 900, output: 300}
 //
-// and a [Limit] says which of the numbers it counts. Every number is finite and not negative, and one
-// that the bucket counts is above 0, or none is: anything else is [ErrInvalidCost]. A call that costs
-// nothing, Cost{}, goes unless a hold lasts: in a queue when its turn comes, and on a bucket at once.
-// Beside an [InFlight] it is a call like others: it takes a place, and goes before no booked call. An
-// array passes by value, costs no allocation, and a wrapper cannot drop a unit of it.
+// and a [Limit] says which of the numbers it counts. Every number is finite and not negative, or [Free].
+// The number of the lowest unit that the bucket's limits count, by convention the calls, is above 0 or
+// Free: anything else is [ErrInvalidCost], so a cost that forgets it is not admitted unpaced. The other
+// numbers may be 0, as for costs that are known afterwards. A bucket with only an [InFlight] counts no unit.
+//
+// A call that costs nothing, such as Cost{Free}, goes unless a hold lasts: in a queue when its turn comes,
+// and on a bucket at once. Beside an [InFlight] it is a call like others: it takes a place, and goes before
+// no booked call. An array passes by value, costs no allocation, and a wrapper cannot drop a unit of it.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What
 // is above the capacity by less than half of that is taken for rounding, as of a
 // sum, and counts as the capacity.
 type Cost [Units]float64
 
-// valid reports whether every number is finite and not negative.
+// Free is the number in a [Cost] of a call that costs nothing in that unit, where a 0 would be taken for
+// forgotten. It counts as 0.
+const Free = -1e-300 // no number that a program computes by mistake, and next to 0 where it is added up
+
+// charged returns the cost with 0 for Free.
+func (c Cost) charged() Cost {
+	for i, n := range c {
+		if n == Free {
+			c[i] = 0
+		}
+	}
+	return c
+}
+
+// valid reports whether every number is Free, or finite and not negative.
 func (c *Cost) valid() bool {
+	if c.positive() {
+		return true
+	}
+	d := c.charged()
+	return d.positive()
+}
+
+// positive reports whether every number is finite and not negative.
+func (c *Cost) positive() bool {
 	// A comparison with NaN is false, so NaN fails the first four.
 	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
 		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64

@@ -81,8 +81,8 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 			if err := b.Book(ctx, &k); err != nil {
 				t.Fatal(err)
 			}
-			p, err := b.Acquire(ctx, Cost{})
-			able, err2 := b.AbleToAccept(ctx, Cost{})
+			p, err := b.Acquire(ctx, Cost{Free})
+			able, err2 := b.AbleToAccept(ctx, Cost{Free})
 			if err != nil || err2 != nil || !able {
 				t.Fatalf("%s: full, and booked for later: %v, %v, %v", name, err, able, err2)
 			}
@@ -93,15 +93,15 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 			if level := states(t, b)[0].Level; level != 23 {
 				t.Errorf("%s: level %v after it has cost 3, want 23", name, level)
 			}
-			if q := (Booking{Costs: []Cost{{}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
+			if q := (Booking{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
 				t.Errorf("%s: in line it went at %v", name, q.Tickets)
 			}
 			p.Refused(time.Minute)
 			var held *ThrottledError
-			if _, err := b.Acquire(ctx, Cost{}); !errors.As(err, &held) || !held.Held || held.RetryAfter != time.Minute {
+			if _, err := b.Acquire(ctx, Cost{Free}); !errors.As(err, &held) || !held.Held || held.RetryAfter != time.Minute {
 				t.Errorf("%s: held: %v", name, err)
 			}
-			if able, err := b.AbleToAccept(ctx, Cost{}); able || err != nil {
+			if able, err := b.AbleToAccept(ctx, Cost{Free}); able || err != nil {
 				t.Errorf("%s: held: %v, %v", name, able, err)
 			}
 		}
@@ -117,11 +117,11 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 			"shared":    func(slots Limit) *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", l, slots)) },
 		} {
 			try := func(b *Bucket, what string, wait time.Duration, progress int) (p Permit) {
-				able, err := b.AbleToAccept(ctx, Cost{})
+				able, err := b.AbleToAccept(ctx, Cost{Free})
 				if want := wait == 0 && progress == 0; able != want || err != nil {
 					t.Errorf("%s, %s: able %v, %v; want %v", name, what, able, err, want)
 				}
-				p, err = b.Acquire(ctx, Cost{})
+				p, err = b.Acquire(ctx, Cost{Free})
 				var full *ThrottledError
 				switch {
 				case wait == 0 && progress == 0:
@@ -163,7 +163,7 @@ func TestACallThatCostsNothingLeavesABucketSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, succeeds := range []bool{true, false} {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-			p, err := b.Acquire(ctx, Cost{})
+			p, err := b.Acquire(ctx, Cost{Free})
 			if err != nil {
 				t.Fatal(err)
 			}

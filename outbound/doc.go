@@ -72,7 +72,8 @@
 // # Limits, units, costs
 //
 // A [Bucket] has one to eight limits, each on one of up to four units: calls,
-// tokens, money. A [Cost] has a number for each unit. A call is charged to all
+// tokens, money. A [Cost] has a number for each unit. The number of the first unit, the calls, is above
+// 0 or [Free]: a cost that forgets it is [ErrInvalidCost]. A call is charged to all
 // limits or to none, and one that waits for one limit fills the others when it
 // goes. [InFlight] limits calls in progress. In a queue of its own it is the outer limiter, and
 // the one that counts calls per time is the inner one: see package queue.

@@ -16,7 +16,8 @@ import (
 //
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //
-// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item:
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item. There is
+// no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
 //
 //	tokens := func(d Document) outbound.Cost { return outbound.Cost{1, d.Tokens} }
 //	for d, err := range outbound.Each(ctx, queue, tokens, 8, documents, index) {

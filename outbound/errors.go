@@ -23,9 +23,8 @@ const (
 	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
 	// See [*CostError].
 	ErrTooLarge = sentinel("outbound: cost too large")
-	// ErrInvalidCost is a cost with a number that is NaN, infinite or
-	// negative, or one above nothing that no limit of the bucket counts. See
-	// [*CostError].
+	// ErrInvalidCost is a cost with a number that is NaN, infinite or negative, or
+	// whose number for the bucket's first unit is missing: see [Cost] and [*CostError].
 	ErrInvalidCost = sentinel("outbound: invalid cost")
 	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
 	ErrInvalidLimit = sentinel("outbound: invalid limit")
@@ -125,7 +124,8 @@ func (e *ThrottledError) RetryableError() bool { return false }
 type CostError struct {
 	// Key is the key of the bucket.
 	Key string
-	// Limit is the limit that is too small; zero for an invalid cost.
+	// Limit is the limit that is too small, or that counts the number which is missing. It is
+	// zero if a number is invalid.
 	Limit Limit
 	// Cost is what the call would take.
 	Cost Cost
@@ -134,6 +134,10 @@ type CostError struct {
 }
 
 func (e *CostError) Error() string {
+	if e.Err != ErrTooLarge && e.Limit.Capacity > 0 {
+		return fmt.Sprintf("outbound: cost %v for %s lacks number %d, which limit %s counts: write outbound.Free if it costs nothing",
+			[Units]float64(e.Cost), quote(e.Key), e.Limit.Unit, quote(e.Limit.label()))
+	}
 	if e.Err != ErrTooLarge {
 		return fmt.Sprintf("outbound: invalid cost %v for %s", [Units]float64(e.Cost), quote(e.Key))
 	}

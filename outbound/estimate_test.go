@@ -114,14 +114,14 @@ func TestAnEstimateOfWhatIsNotKnownBeforeTheFirstCallLetsItGo(t *testing.T) {
 		const output = 2
 		b := Must(NewBucket("output", Limit{Capacity: 800, LeakRate: 500, Unit: output}))
 		e := Estimate{Bucket: b}
-		p, err := b.Acquire(ctx, e.Cost(Cost{}))
+		p, err := b.Acquire(ctx, e.Cost(Cost{output: Free}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Settle(Cost{output: 400})
-		e.Learn(Cost{}, Cost{output: 400})
-		if s := states(t, b)[0]; s.Level != 400 || e.Cost(Cost{}) != (Cost{output: 400}) {
-			t.Errorf("level %v, then %v", s.Level, e.Cost(Cost{}))
+		e.Learn(Cost{output: Free}, Cost{output: 400})
+		if s := states(t, b)[0]; s.Level != 400 || e.Cost(Cost{output: Free}) != (Cost{output: 400}) {
+			t.Errorf("level %v, then %v", s.Level, e.Cost(Cost{output: Free}))
 		}
 		for _, bad := range append(noNumbers, huge...) {
 			if c := (&Estimate{First: Cost{bad}}).Cost(Cost{1}); c != (Cost{1}) {

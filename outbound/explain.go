@@ -70,7 +70,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		w, _ := s.Wait(r.force.law, &units)
 		e.Wait = s.Real(w)
 	}
-	if c == (Cost{}) && r.inFlight == nil {
+	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no place behind others
 	}
 	switch bad := b.check(k.whole, &c); {

@@ -305,7 +305,7 @@ func TestExplainTellsTheLongestPart(t *testing.T) {
 		is(Cost{1}, "hold", "", time.Second/4)
 		_ = b.Hold(t.Context(), time.Second)
 		is(Cost{2}, "hold", "first", 2*time.Second)
-		is(Cost{}, "hold", "", time.Second)
+		is(Cost{Free}, "hold", "", time.Second)
 	})
 }
 

@@ -42,7 +42,8 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // Acquire and not run. It fits where a job system wants a function of a
 // payload. A nil l, job or cost function makes a function that returns [ErrNil].
 //
-// The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload. There is
+// no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
 //
 // When a job is refused, hand it back to the job system. With a line of package
 // queue/jobs as l, that is until its turn is near:

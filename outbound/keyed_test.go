@@ -301,7 +301,7 @@ func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
 		if err := k.Use("acme", func(l Limiter) error { return l.(*Bucket).Hold(ctx, time.Minute) }); err != nil {
 			t.Error(err)
 		}
-		if _, err := k.Acquire(ctx, "acme", Cost{}); !errors.Is(err, ErrThrottled) {
+		if _, err := k.Acquire(ctx, "acme", Cost{Free}); !errors.Is(err, ErrThrottled) {
 			t.Errorf("not held: %v", err)
 		}
 		none := func(l Limiter) error { t.Errorf("called with %v", l); return nil }

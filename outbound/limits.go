@@ -131,26 +131,31 @@ func (s *limitSet) same(o *limitSet) bool {
 // units returns what a cost takes of each limit.
 func (s *limitSet) units(c *Cost) (n leak.Units) {
 	for i := range s.law {
-		n[i] = s.law[i].Takes(c[s.law[i].Unit])
+		n[i] = s.law[i].Takes(max(0, c[s.law[i].Unit]))
 	}
 	return n
 }
 
-// check returns why a call of this cost can never go under these limits; nil: it can.
-// slots says that there is a limit on calls at once, which counts every call. The error
-// has no key.
-func (s *limitSet) check(c *Cost, slots bool) *CostError {
-	counted := false
+// check returns why a call of this cost can never go under these limits; nil: it can. The error has no key.
+func (s *limitSet) check(c *Cost) *CostError {
+	if !c.valid() {
+		return &CostError{Cost: *c, Err: ErrInvalidCost}
+	}
+	var first, small *leak.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {
 		l := &s.law[i]
-		n := l.Takes(c[l.Unit])
-		counted = counted || n > 0
-		if n > l.Capacity && c.valid() {
-			return &CostError{Limit: limitOf(&s.law[i]), Cost: *c, Err: ErrTooLarge}
+		if first == nil || l.Unit < first.Unit {
+			first = l
+		}
+		if small == nil && l.Takes(c[l.Unit]) > l.Capacity {
+			small = l
 		}
 	}
-	if !c.valid() || !counted && !slots && *c != (Cost{}) {
-		return &CostError{Cost: *c, Err: ErrInvalidCost}
+	switch {
+	case first != nil && c[first.Unit] == 0:
+		return &CostError{Limit: limitOf(first), Cost: *c, Err: ErrInvalidCost}
+	case small != nil:
+		return &CostError{Limit: limitOf(small), Cost: *c, Err: ErrTooLarge}
 	}
 	return nil
 }
@@ -216,7 +221,7 @@ func (f *inForce) align(c *leak.Charge, cost *Cost) {
 	c.Follow(was, f.law, from[:len(f.law)])
 	for i := range f.law {
 		if from[i] < 0 {
-			c.N[i] = f.law[i].Takes(cost[f.law[i].Unit])
+			c.N[i] = f.law[i].Takes(max(0, cost[f.law[i].Unit]))
 		}
 	}
 	c.Version = f.version

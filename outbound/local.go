@@ -56,7 +56,7 @@ func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
 		l.replaced = l.replaced || m.slots.most() != most
 	}
 	asked := m.slots.reserve(s)
-	r.bad = t.resolve(s, f, m.slots.most() > 0) // by the old limits, so that what they leaked is known
+	r.bad = t.resolve(s, f) // by the old limits, so that what they leaked is known
 	if t.set != nil {
 		t.op.Replacement, t.op.Unset = t.set.law, true
 	}

@@ -94,7 +94,7 @@ func (p *Permit) Settle(used Cost) {
 	case p.call != nil:
 		p.call.Settle(used)
 	case p.core != nil && p.flags&flagSettled == 0 && used.real():
-		if used[p.core.unitOf()] != p.units {
+		if max(0, used[p.core.unitOf()]) != p.units {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
 			cost[p.core.unitOf()] = p.units // of the others it is not known

@@ -201,10 +201,10 @@ func TestALimitThatACallDoesNotFillDoesNotHoldItUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Settle(Cost{5, 1}) // far above the brim
-		if ok, err := b.AbleToAccept(ctx, Cost{0, 50}); !ok || err != nil {
+		if ok, err := b.AbleToAccept(ctx, Cost{Free, 50}); !ok || err != nil {
 			t.Errorf("able to accept rows: %v, %v", ok, err)
 		}
-		if _, err := b.Acquire(ctx, Cost{0, 50}); err != nil {
+		if _, err := b.Acquire(ctx, Cost{Free, 50}); err != nil {
 			t.Errorf("rows: %v", err)
 		}
 		if _, err := b.Acquire(ctx, Cost{1, 1}); !errors.Is(err, ErrThrottled) {

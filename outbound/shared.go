@@ -50,7 +50,7 @@ func (h *sharedState) update(ctx context.Context, m *common, s *step, t *trip, r
 	asked := m.slots.reserve(s)
 	for stale := 0; ; stale++ {
 		r.force = m.force.Load()
-		r.bad = t.resolve(s, r.force, false)
+		r.bad = t.resolve(s, r.force)
 		if c := r.force.calendar; c != nil {
 			t.op.Periods = c.at(unixOf(time.Now()) + time.Duration(h.ahead.Load()))
 		}

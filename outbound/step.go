@@ -84,9 +84,8 @@ func (t *trip) done() {
 }
 
 // resolve writes down what the step takes of the limits in force, up to the first cost
-// that can never go, and returns why that one cannot. slots says that there is a limit on calls
-// at once, which counts every call.
-func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
+// that can never go, and returns why that one cannot.
+func (t *trip) resolve(s *step, f *inForce) (bad *CostError) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
 	for i := range s.reports {
 		r := &s.reports[i]
@@ -105,7 +104,7 @@ func (t *trip) resolve(s *step, f *inForce, slots bool) (bad *CostError) {
 	}
 	for i := range s.costs {
 		if s.action == leak.Book {
-			if bad = f.check(&s.costs[i], slots); bad != nil {
+			if bad = f.check(&s.costs[i]); bad != nil {
 				break
 			}
 		}

@@ -79,7 +79,7 @@ func TestACallThatIsTooFarAwayTakesNoCallWithItThatCouldGo(t *testing.T) {
 			if _, err := b.Acquire(bg, outbound.Cost{1, 2}); err != nil { // the reports of four days
 				t.Fatal(err)
 			}
-			costs := []outbound.Cost{{1}, {1}, {1, 1}, {1}, {1, 2}, {1}, {0, 1}, {1}, {1, 1}, {1}}
+			costs := []outbound.Cost{{1}, {1}, {1, 1}, {1}, {1, 2}, {1}, {outbound.Free, 1}, {1}, {1, 1}, {1}}
 			errs := make([]error, len(costs))
 			at := make([]time.Time, len(costs))
 			begin := time.Now()

@@ -16,8 +16,8 @@ import (
 // Pacer paces tasks. Set its fields before first use and change none afterwards. It is safe for
 // concurrent use.
 type Pacer struct {
-	// Limiter returns who admits a task, and what the task costs: a [jobs.Scheduler], or for tenants one
-	// line for each. It must be quick. Tasks with a nil Limiter are not paced.
+	// Limiter returns who admits a task, and what the task costs, most often Cost{1}: there is no
+	// default. The limiter is a [jobs.Scheduler], or for tenants one line for each. Limiter must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
 	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task waits for its
 	// place in its worker. Put back, it would stand at the end of the line each time.

@@ -252,7 +252,7 @@ func (e *exam) disagree() {
 	e.admit(small, outbound.Cost{1})
 	e.refuse(small, outbound.Cost{1})
 	e.admit(large, outbound.Cost{5, 40})
-	if full := e.refuse(large, outbound.Cost{0, 1}); full.Limit != "tokens" {
+	if full := e.refuse(large, outbound.Cost{outbound.Free, 1}); full.Limit != "tokens" {
 		e.failf("refused by %q, want tokens, which the other bucket does not know", full.Limit)
 	}
 	e.levels(small, 10)

@@ -106,10 +106,10 @@ func TestAResumeTakesBackWhatCountedOnBookings(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, buckets[0].Book(t.Context(), &outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Minute}))
 	require.NoError(t, buckets[1].Resume(t.Context()))
-	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{0, 1})
+	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{outbound.Free, 1})
 	require.ErrorIs(t, err, outbound.ErrThrottled, "two of two have just left")
 	s.forward(2 * time.Second)
-	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{0, 1})
+	_, err = buckets[1].Acquire(t.Context(), outbound.Cost{outbound.Free, 1})
 	require.NoError(t, err)
 }
 

@@ -19,9 +19,9 @@ import (
 // its own, so that many clients may share it.
 type Plugin struct {
 	river.PluginDefaults
-	// Limiter returns the limiter of a job and what the job costs. It is called for each run of
-	// each kind of jobs, and with AtInsert for each that is inserted, so it is to be quick. args are
-	// JSON, and are not to be changed. With a nil limiter the job is not paced.
+	// Limiter returns the limiter of a job and what the job costs, most often Cost{1}: there is no
+	// default. It is called for each run of each kind of jobs, and with AtInsert for each that is
+	// inserted, so it is to be quick. args are JSON, and are not to be changed. With a nil limiter the job is not paced.
 	//
 	// A limiter is most often a [jobs.Scheduler], of which all jobs that share a limit share one. Any
 	// other serves as well: a job that it refuses comes back after RetryAfter.

@@ -27,8 +27,8 @@ const (
 // NewInterceptor returns an interceptor for the Interceptors of a worker's options. It paces the
 // worker's activities, and it makes [Await] work in its workflows.
 //
-// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs. The
-// SDK asks for every activity of the worker, sessions and local activities among them: a nil
+// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs, most
+// often Cost{1}: there is no default. The SDK asks for every activity of the worker, sessions and local activities among them: a nil
 // Limiter lets one run unpaced. limiter must not block.
 //
 // An activity that has no room yet is put back: its attempt ends with an ApplicationError of

@@ -35,7 +35,8 @@ type Limiter struct {
 //   - an [*outbound.CostError], [outbound.ErrTooLarge], if the cost is above the
 //     burst, unless the rate is [rate.Inf], which ignores the burst;
 //   - an [*outbound.CostError], [outbound.ErrInvalidCost], if a number of the
-//     cost is NaN, infinite or negative, or the one that Rate counts is 0;
+//     cost is NaN, infinite or negative, or the one that Rate counts is 0 and not
+//     [outbound.Free];
 //   - an [*outbound.LimitError], if the rate is 0 or below and too few tokens
 //     are left, because coming back is no use; if the rate is, or has been, NaN
 //     or math.Inf(1), with which x/time admits everything; or if Unit is not 0
@@ -85,7 +86,7 @@ func (l *Limiter) check(c *outbound.Cost) error {
 		return l.flaw("unit %d is not one of 0 to %d", l.Unit, outbound.Units-1)
 	}
 	for _, n := range c {
-		if !(n >= 0 && n <= math.MaxFloat64) {
+		if n != outbound.Free && !(n >= 0 && n <= math.MaxFloat64) {
 			return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalidCost}
 		}
 	}
