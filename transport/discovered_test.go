@@ -347,7 +347,7 @@ func TestEachOfTwoTransportsInARowAppliesItsOwnScope(t *testing.T) {
 			is := func(scope string) bool { return scope == "global" }
 			h := []string{"Retry-After", "10", "X-RateLimit-Scope", scope}
 			rt := &Transport{Limiter: global, Profile: profile.Discord, OnSignal: OnlyScope(is),
-				Base: &Transport{Limiter: route, Profile: profile.Discord, OnSignal: OnlyScope(func(s string) bool { return !is(s) }),
+				Base: &Transport{Limiter: route, Profile: profile.Discord, Judge: JudgeAlways, OnSignal: OnlyScope(func(s string) bool { return !is(s) }),
 					Base: answer(429, nil, h...)}}
 			trip(t, rt)
 			for b, held := range map[*outbound.Bucket]bool{global: want.global, route: want.route} {

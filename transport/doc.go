@@ -124,14 +124,13 @@
 //
 // # Limiters in a row
 //
-// A transport may be the Base of another, for a limit on all calls at once around the pace of
-// each host, say. Package queue tells which limit goes outside; both may wait. The outer one
-// reads what the inner one returns. If the outer limiter has nothing to do with what one host
-// answers, an OnSignal that sets every Signal to zero, or [OnlyScope], keeps that answer from
-// holding the others. The outer one hears of a response when the inner one returns it: up to
-// 2 s late, if the inner one's profile waits for a body that stalls. A request that an inner
-// one refuses has paid the outer one. Several limits that always apply together are better
-// one bucket.
+// A transport may be the Base of another: tenants with a limiter each around a total, or a total around the pace
+// of each host. Package queue tells which limit goes outside; both may wait. A response is judged once, by the
+// outermost transport that has a limiter for the request, and with its Profile. So a refusal of one tenant holds that
+// tenant and not the total inside. Where the total is outside, [JudgeNever] there leaves responses to the host's own
+// limiter. Where the API says whom a refusal is for, both judge: see [OnlyScope]. The inner limiter only counts the
+// call, and learns of no quota. The outermost transport hears of a response when the inner one returns it. A request
+// that an inner one refuses has paid the outer one. Several limits that always apply together are better one bucket.
 //
 // # Header floods
 //
@@ -143,6 +142,7 @@
 //
 //	transport.go   Transport, and the one way of a request through RoundTrip
 //	steer.go       what a response says, as the Answers that the call's bucket hears
+//	row.go         Judge: which of several transports in a row judges a response
 //	attempt.go     an admitted request: its permit, shared between body and user
 //	cost.go        WithCost
 //	refusal.go     TooManyRequests

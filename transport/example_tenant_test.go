@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -51,4 +52,44 @@ func ExampleByHeader() {
 	// ann's token: none is left, and none comes for 1h0m0s
 	// its key has the token: false
 	// bob's token: 200
+}
+
+// Each tenant has a limit, and all of them have one in total. The API refuses one of ann's requests. That holds ann,
+// whose limiter is outside, and not the total.
+func ExampleTransport_tenantsWithATotal() {
+	type tenant struct{}
+	tenants := &outbound.Keyed[string]{New: func(name string) (outbound.Limiter, error) {
+		return outbound.NewBucket(name, outbound.PerMinute(60).Burst(10))
+	}}
+	total := outbound.Must(outbound.NewBucket("total", outbound.PerMinute(600).Burst(100)))
+	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(1, time.Minute).
+		By(func(req *http.Request) string { return req.URL.Path })}}
+	client := &http.Client{Transport: &transport.Transport{
+		For:  func(req *http.Request) outbound.Limiter { return tenants.For(req.Context().Value(tenant{}).(string)) },
+		Base: &transport.Transport{Limiter: total, Base: api}, // without api: the network
+	}}
+
+	for _, name := range []string{"ann", "ann", "ann", "bob"} {
+		ctx := context.WithValue(context.Background(), tenant{}, name)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.test/"+name, nil)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		resp, err := client.Do(req)
+		if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
+			fmt.Printf("%s: on hold, and nothing is sent\n", full.Key)
+			continue
+		} else if err != nil {
+			fmt.Println(err)
+			return
+		}
+		resp.Body.Close()
+		fmt.Printf("%s: %d\n", name, resp.StatusCode)
+	}
+	// Output:
+	// ann: 200
+	// ann: 429
+	// ann: on hold, and nothing is sent
+	// bob: 200
 }

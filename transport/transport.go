@@ -36,6 +36,9 @@ type Transport struct {
 	// Profile reads from a response what the API says of its limits: see package profile,
 	// which knows some vendors. nil: [profile.Generic].
 	Profile *profile.Profile
+	// Judge says whether the transport judges responses. If it is zero, the outermost of transports
+	// in a row does: see [JudgeOutermost].
+	Judge Judge
 	// Units says which number of a Cost a policy of the API counts, by the policy's name or
 	// else by its unit, such as {"requests": 0, "tokens": 1}. The transport ignores
 	// policies that Units does not have. nil: number 0 counts requests, and policies
@@ -107,6 +110,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	var permit outbound.Permit
 	cost := ctxCostOf(req.Context())
 	limiter, redirected := t.limiter(req)
+	judged, passes := t.judgedBy(req, limiter, redirected)
 	if limiter != nil {
 		if err = permit.AcquireIn(req.Context(), limiter, t.cost(req, cost)); err != nil {
 			sent, returned = true, true
@@ -115,12 +119,12 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 		}
 	}
 	untilEnd := t.OnResponse != nil || permit.Pending()
-	if untilEnd || cost != nil {
+	if untilEnd || cost != nil || judged {
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
 		cost.use(a)
 	}
 	ctx := req.Context()
-	if resp, err = t.send(req, &ctx, &sent); err != nil {
+	if resp, err = t.send(req, passes, &ctx, &sent); err != nil {
 		switch {
 		case !errors.Is(err, early.Err):
 		case a != nil:
@@ -132,7 +136,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	}
 	switch {
 	case a != nil:
-		t.follow(ctx, resp, a, untilEnd, redirected)
+		t.follow(ctx, resp, a, untilEnd, judged, redirected)
 	case limiter != nil || t.OnSignal != nil:
 		t.judge(resp, &permit, nil, redirected)
 	}
@@ -141,8 +145,8 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 }
 
 // follow lets the user's functions and the transport settle and judge an attempt, which it
-// ends at once, or at the end of the body or of ctx.
-func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, redirected bool) {
+// ends at once, or at the end of the body or of ctx. judged says that another transport judges the response.
+func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, judged, redirected bool) {
 	if t.OnResponse != nil {
 		if resp.Body == nil { // fakes leave it out; OnResponse may wrap it
 			resp.Body = http.NoBody
@@ -150,9 +154,13 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 		p := outbound.NewPermit(a)
 		t.OnResponse(resp, &p)
 	}
-	if a.judged() {
+	switch {
+	case a.judged():
 		t.settle(resp, redirected, a)
-	} else {
+	case judged: // it tells this limiter nothing
+		a.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+		t.settle(resp, redirected, a)
+	default:
 		t.judge(resp, nil, a, redirected)
 	}
 	if untilEnd {
@@ -212,11 +220,15 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 
 // send hands the request on, with its body, and holds Base to its contract: a response or
 // an error. ctx becomes the context that the request was sent with.
-func (t *Transport) send(req *http.Request, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+func (t *Transport) send(req *http.Request, passes bool, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+	out := req
+	if passes {
+		out = t.markJudged(req)
+	}
 	if t.Timeout > 0 {
-		resp, err = t.sendWithin(req, ctx)
+		resp, err = t.sendWithin(out, ctx)
 	} else {
-		resp, err = t.base().RoundTrip(req)
+		resp, err = t.base().RoundTrip(out)
 	}
 	*sent = true
 	switch {

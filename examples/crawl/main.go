@@ -33,7 +33,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
-	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 const (
@@ -76,8 +75,7 @@ func newClient(base http.RoundTripper) (*http.Client, error) {
 		return nil, err
 	}
 	outer := &transport.Transport{Base: inner, Limiter: queue.New(places, queue.Config{}),
-		// What a host answers steers its own limiter, and stops no other host.
-		OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }}
+		Judge: transport.JudgeNever} // what a host answers steers its own limiter, and stops no other host
 	return &http.Client{Transport: outer}, nil
 }
 

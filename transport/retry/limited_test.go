@@ -344,3 +344,28 @@ func TestRetriesInAJobOfTheSameBucketPay(t *testing.T) {
 		require.InDelta(t, 3, state.Level, 1e-3)
 	})
 }
+
+// A client around transports in a row has the outermost limiter hold, and tries again itself when that is over.
+func TestARowOfTransportsIsJudgedOnce(t *testing.T) {
+	for judge, want := range map[transport.Judge][2]bool{transport.JudgeOutermost: {true, false}, transport.JudgeNever: {false, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			outer, inner := bucket(t, outbound.PerSecond(10)), bucket(t, outbound.PerSecond(10))
+			api := play(status(429, "Retry-After", "7"), status(200))
+			var held [2]bool
+			client := NewClient(&transport.Transport{Limiter: outer, Judge: judge, Base: &transport.Transport{Limiter: inner, Base: api}})
+			begin := time.Now()
+			time.AfterFunc(time.Second, func() {
+				for i, b := range []*outbound.Bucket{outer, inner} {
+					s, err := b.State(t.Context())
+					require.NoError(t, err)
+					held[i] = s.HeldFor > 0
+				}
+			})
+			resp, err := get(t, client)
+			require.NoError(t, err)
+			require.Equal(t, 200, resp.StatusCode)
+			require.Equal(t, want, held, judge)
+			require.GreaterOrEqual(t, time.Since(begin), 7*time.Second)
+		})
+	}
+}

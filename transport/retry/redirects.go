@@ -194,6 +194,9 @@ func (d *departGate) inner() http.RoundTripper {
 	return d.base
 }
 
+// Unwrap returns the Base, by which a transport finds the next one in a row.
+func (d *departGate) Unwrap() http.RoundTripper { return d.inner() }
+
 func (d *departGate) CloseIdleConnections() {
 	if c, ok := d.inner().(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
