@@ -227,6 +227,9 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	return most
 }
 
+// Speed returns the speed of the bucket's clock: 1, or less while it recovers from refusals.
+func (k *Clock) Speed() float64 { return k.state.Speed }
+
 // Clears returns how long it is until a hold is over, all who have places have gone and the leaky limits
 // are empty, if nobody comes meanwhile. Windows and calendars may still be full then.
 func (k *Clock) Clears() time.Duration {

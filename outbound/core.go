@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -33,17 +32,16 @@ type said struct {
 // slowPath is what a core needs beyond its cell.
 type slowPath struct {
 	common
-	local  localState
-	shared *sharedState             // nil: the state is in local
-	random func() float64           // of 0 to 1, for what is to differ from worker to worker
-	beside atomic.Pointer[sync.Map] // by name, what Beside has made; nil: nothing
-	leader *leader                  // what this is beside of; nil: nothing
+	local    localState
+	shared   *sharedState             // nil: the state is in local
+	random   func() float64           // of 0 to 1, for what is to differ from worker to worker
+	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
 }
 
-// leader is the bucket whose limits another one follows.
-type leader struct {
-	*core
-	following sync.Mutex // held by the step that looks for its limits
+// reserved is the bucket of Reservations under the limits of one version.
+type reserved struct {
+	version int64
+	bucket  any
 }
 
 // init sets the core up for these limits, in this process or, if it is not nil, in store.
@@ -153,9 +151,6 @@ func (b *core) check(limits *limitSet, c *Cost) error {
 // do carries a step out where the state is.
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
-	if s.action < leak.Resume {
-		b.follow(ctx)
-	}
 	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
 	// store may refuse.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
@@ -182,39 +177,6 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 		p.waiting.changed()
 	}
 	return nil
-}
-
-// follow makes the limits of the leader count for b, where they are others by all that this process
-// has heard. It takes no trip unless they are. Their change ends a hold of b, which was for what could go
-// by the old ones. If the store fails, b goes on by the limits that it has, and its next step tries again: a
-// store that is away may have a share for that step, and takes no limits.
-func (b *core) follow(ctx context.Context) {
-	p := b.slow.Load()
-	l := p.leader
-	if l == nil || p.force.Load().same(&l.inForce().limitSet) || !l.following.TryLock() {
-		return
-	}
-	defer l.following.Unlock()
-	// Either may be the one of which this process has not heard lately. The leader is asked last:
-	// who sets limits for both begins with it.
-	var was, r reply
-	if b.do(ctx, "limits", &step{}, &was) != nil || l.do(ctx, "limits", &step{}, &r) != nil {
-		return
-	}
-	is := l.inForce()
-	if len(is.law) == 0 || p.force.Load().same(&is.limitSet) {
-		return
-	}
-	// The hold ends first: were it to end last and the store failed then, the limits would be the same from
-	// then on, and nobody would end it.
-	if was.State.Rem > 0 && b.do(ctx, "resume", &step{action: leak.Resume}, new(reply)) != nil {
-		return
-	}
-	s := step{action: leak.Replace, named: true}
-	if is.stamp != 0 || !b.remote() {
-		s.limits = is.list()
-	}
-	_ = b.do(ctx, "set limits", &s, new(reply))
 }
 
 // resend sends reports whose trips have failed, now that one has gone well: retries during

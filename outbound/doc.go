@@ -189,7 +189,7 @@
 //	observe.go     Observe: events of calls
 //	explain.go     Explain: when a call could go, and why not before
 //	book.go        Booking, for queues and schedulers
-//	beside.go      Beside: a bucket for the books of other packages
+//	reservations.go Reservations: where schedulers reserve times for calls that come later
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive

@@ -20,12 +20,11 @@ type sharedState struct {
 	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
 }
 
-// apart begins the keys in a store that are no bucket's that NewSharedBucket has made, but
-// beside one. No other key begins so and goes on with a quote.
-const apart = "\x00beside"
+// apart begins the keys of reservations in a store. No other key begins so and goes on with a digit.
+const apart = "\x00reserved"
 
-// storeKey returns the key in a store of a bucket's key, which is the same but for those that
-// begin as the keys beside.
+// storeKey returns the key in a store of a bucket's key, which is the same but for those that begin
+// like a key of reservations.
 func storeKey(key string) string {
 	if rest, ok := strings.CutPrefix(key, apart); ok {
 		return apart + "\x00" + rest
@@ -33,8 +32,10 @@ func storeKey(key string) string {
 	return key
 }
 
-// keyBeside returns the key in a store of what is beside a bucket under this name.
-func (h *sharedState) keyBeside(name string) string { return apart + strconv.Quote(name) + h.key }
+// keyOfReservations returns the key in a store of the reservations under the limits of a version.
+func (h *sharedState) keyOfReservations(version int64) string {
+	return apart + strconv.FormatInt(version, 10) + ":" + h.key
+}
 
 // mostStale is how often a store may do nothing, because other limits are in force or its
 // time is in other periods of the calendar, before a step is given up.
@@ -112,9 +113,7 @@ func (h *sharedState) replacement(s *step, f *inForce) *limitSet {
 		return h.made
 	}
 	limits := slices.Clone(s.limits)
-	if !s.named {
-		inherit(limits, f.list())
-	}
+	inherit(limits, f.list())
 	set := newLimitSet(limits)
 	return &set
 }

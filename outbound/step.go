@@ -20,7 +20,6 @@ type step struct {
 	back    []*leak.Charge
 	move    *leak.Charge
 	limits  []Limit // to set; none: nobody's are set any more
-	named   bool    // limits have the names that they are to have
 	into    []leak.Charge
 
 	freed   int  // slots that back frees

@@ -67,7 +67,7 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*b
 }
 
 // schedule has a job run at its place.
-func schedule(job *rivertype.JobInsertParams, place jobs.Place) {
+func schedule(job *rivertype.JobInsertParams, place jobs.Reservation) {
 	if in := time.Until(place.At); in > 0 {
 		job.ScheduledAt = &place.At
 		if in > schedulerInterval {

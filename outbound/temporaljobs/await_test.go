@@ -27,8 +27,8 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 	const away = 300 * time.Millisecond
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{
-			place: func(outbound.Cost) (jobs.Place, error) {
-				return jobs.Place{At: time.Now().Add(away), Ticket: "a place"}, nil
+			place: func(outbound.Cost) (jobs.Reservation, error) {
+				return jobs.Reservation{At: time.Now().Add(away), Ticket: "a place"}, nil
 			},
 			answer: func(_ context.Context, n int) error {
 				switch n {
@@ -72,7 +72,7 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Place, error) { return jobs.Place{}, outbound.ErrAway }
+			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, outbound.ErrAway }
 		},
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }
@@ -82,7 +82,7 @@ func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return tenants.For("acme"), outbound.Cost{1} }
 		},
 		"too far away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Place, error) { return jobs.Place{At: time.Now()}, nil }
+			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +106,8 @@ type onlyAcquires struct{ outbound.Limiter }
 
 func TestAwaitFailsWhereTheActivityCanNeverRun(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{place: func(outbound.Cost) (jobs.Place, error) {
-			return jobs.Place{}, &outbound.CostError{Err: outbound.ErrTooLarge}
+		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
+			return jobs.Reservation{}, &outbound.CostError{Err: outbound.ErrTooLarge}
 		}}
 		w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
 		_, err := run(w, order{Activity: "Call", Await: true, Cost: outbound.Cost{1e9}})
@@ -127,9 +127,9 @@ func TestAwaitFailsWhereTheActivityCanNeverRun(t *testing.T) {
 func TestAWorkflowThatIsCancelledAwaitsNoLonger(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		w := &world{cancel: make(chan struct{}), activities: call("Call", new(counter).call)}
-		s := &script{place: func(outbound.Cost) (jobs.Place, error) {
+		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
 			close(w.cancel)
-			return jobs.Place{At: time.Now().Add(time.Hour), Ticket: "a place"}, nil
+			return jobs.Reservation{At: time.Now().Add(time.Hour), Ticket: "a place"}, nil
 		}}
 		w.limiter = s.paced
 		_, err := run(w, order{Activity: "Call", Await: true})
@@ -142,7 +142,7 @@ func TestAWorkflowThatIsCancelledAwaitsNoLonger(t *testing.T) {
 // The place may be near, so that there is nothing to sleep for.
 func TestAwaitInACancelledContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{place: func(outbound.Cost) (jobs.Place, error) { return jobs.Place{At: time.Now()}, nil }}
+		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }}
 		var suite testsuite.WorkflowTestSuite
 		suite.SetLogger(new(logs))
 		env := suite.NewTestWorkflowEnvironment()

@@ -91,7 +91,9 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 					}
 					return nil
 				},
-				place: func(outbound.Cost) (jobs.Place, error) { return jobs.Place{At: time.Now(), Ticket: "a place"}, nil },
+				place: func(outbound.Cost) (jobs.Reservation, error) {
+					return jobs.Reservation{At: time.Now(), Ticket: "a place"}, nil
+				},
 			}
 			w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
 			if _, err := run(w, order{Activity: "Call", Await: await, Cost: outbound.Cost{1}}); err != nil {

@@ -95,7 +95,7 @@ func (w watched) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return w.Limiter.Acquire(ctx, c)
 }
 
-func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Place, error) {
+func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Reservation, error) {
 	if l, ok := w.Limiter.(*jobs.Scheduler); ok {
 		return l.Book(ctx, costs...)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Jobs of several costs, under several limits of several kinds: each limit is kept, and so is the order.
+// Jobs of several costs, under several limits of several kinds: each limit is kept, and so is the
+// order.
 func TestCostsAndLimitsOfManyKinds(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{
 		"leaky":  {{Capacity: 2, LeakRate: 10, Name: "calls"}, {Capacity: 50, LeakRate: 30, Unit: 1, Name: "tokens"}},
@@ -89,8 +90,8 @@ func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return p, err
 }
 
-// Others take a part of a window. Jobs that find it full wait for the next, and do not have the desk
-// wait for that as well.
+// Others take a part of a window. Jobs that find it full wait for the next, and do not have the
+// desk wait for that as well.
 func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
 	for name, limit := range map[string]outbound.Limit{
 		"fixed": outbound.FixedWindow(100, time.Hour), "moving": outbound.Window(100, time.Hour), "hour": outbound.Hourly(100),
@@ -126,32 +127,6 @@ func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
 					t.Errorf("%d jobs in %v, %d runs, up to %d of one; %d others", s.history.Len(), took, s.sum(), s.most(), went.Load())
 				}
 			})
-		})
-	}
-}
-
-// Where calls leave one after the other a late job comes back behind those who wait. All of a window comes back
-// together.
-func TestAJobBehindOthersWaitsForNoSecondWindow(t *testing.T) {
-	for _, c := range []struct {
-		limit outbound.Limit
-		want  time.Duration
-	}{{outbound.Limit{Capacity: 1, LeakRate: 0.2}, 24 * time.Second}, {outbound.Window(1, 5*time.Second), 6 * time.Second}, {outbound.FixedWindow(1, 5*time.Second), 6 * time.Second}} {
-		synctest.Test(t, func(t *testing.T) {
-			l := New(own(t, c.limit), Config{})
-			for range 2 { // the second waits at the gate
-				go func() {
-					if _, err := l.gate.Acquire(bg, one); err != nil {
-						t.Error(err)
-					}
-				}()
-				synctest.Wait()
-			}
-			l.waiting.add(&stay{due: time.Now().Add(-time.Hour)})
-			if in := l.turn(bg, 6*time.Second, &stay{due: time.Now(), cost: one}); in != c.want {
-				t.Errorf("%v: comes back in %v, want %v", c.limit, in, c.want)
-			}
-			time.Sleep(time.Minute)
 		})
 	}
 }

@@ -38,18 +38,18 @@ func Example() {
 	// third goes back for 19s
 }
 
-// Places that are booked when the jobs are enqueued: none runs in vain.
+// Reservations that are booked when the jobs are enqueued: each job runs once.
 func ExampleScheduler_Book() {
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
 	scheduler := jobs.New(bucket, jobs.Config{})
 	start := time.Now()
-	places, err := scheduler.Book(context.Background(), outbound.Cost{1}, outbound.Cost{1}, outbound.Cost{1})
+	reservations, err := scheduler.Book(context.Background(), outbound.Cost{1}, outbound.Cost{1}, outbound.Cost{1})
 	if err != nil {
 		fmt.Println(err)
 	}
-	for i, p := range places {
-		in := max(0, p.At.Sub(start)).Round(time.Second)
-		fmt.Println("enqueue job", i, "to run in", in, "with a ticket:", p.Ticket != "")
+	for i, r := range reservations {
+		in := max(0, r.At.Sub(start)).Round(time.Second)
+		fmt.Println("enqueue job", i, "to run in", in, "with a ticket:", r.Ticket != "")
 	}
 	// Output:
 	// enqueue job 0 to run in 0s with a ticket: true
@@ -57,7 +57,7 @@ func ExampleScheduler_Book() {
 	// enqueue job 2 to run in 19s with a ticket: true
 }
 
-// A line for each tenant: one that has many jobs leaves the workers to the others.
+// A Scheduler for each tenant: one that has many jobs leaves the workers to the others.
 func ExampleScheduler_tenants() {
 	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 		b, err := outbound.NewBucket(tenant, outbound.PerMinute(6))

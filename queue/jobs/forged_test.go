@@ -56,7 +56,8 @@ func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
 	})
 }
 
-// The limits were set at the last moment before the store went away. The desk goes on by the old ones, and follows later.
+// The limits were set at the last moment before the store went away. The desk goes on by the old
+// ones, and follows later.
 func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &trip{Memory: leak.NewMemory()}
@@ -82,7 +83,7 @@ func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
 			t.Errorf("they take %v, and up to %d runs", took, s.most())
 		}
 		time.Sleep(20 * time.Minute)
-		if state, err := l.desk.State(bg); err != nil || state.Limit.LeakRate != 4 {
+		if state, err := l.bucket.Reservations().State(bg); err != nil || state.Limit.LeakRate != 4 {
 			t.Errorf("the desk has %v, %v", state.Limit, err)
 		}
 		s.check(outbound.Limit{Capacity: 1, LeakRate: 4})

@@ -102,7 +102,8 @@ func TestALineIsFoundInOthers(t *testing.T) {
 	})
 }
 
-// Of finds the line of a key, also where somebody observes the line or the handle. It books as the line does.
+// Of finds the line of a key, also where somebody observes the line or the handle. It books as the
+// line does.
 func TestALineOfAKeyBooks(t *testing.T) {
 	for name, around := range map[string]func(outbound.Limiter) outbound.Limiter{
 		"bare": func(l outbound.Limiter) outbound.Limiter { return l }, "observed": watched,
@@ -148,7 +149,8 @@ func TestALineOfAKeyBooks(t *testing.T) {
 	}
 }
 
-// A key whose line was dropped has another one, and whoever kept the Booker of the first books in that.
+// A key whose line was dropped has another one, and whoever kept the Booker of the first books in
+// that.
 func TestABookerOutlivesTheLineOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0

@@ -136,7 +136,8 @@ func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
 	})
 }
 
-// A job that came a lead early to a queue in which it may not wait for a lead would be refused until its turn is near.
+// A job that came a lead early to a queue in which it may not wait for a lead would be refused
+// until its turn is near.
 func TestALeadIsNoLongerThanTheWait(t *testing.T) {
 	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
 		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {

@@ -108,7 +108,7 @@ var (
 )
 
 // book books n places and returns them.
-func book(t testing.TB, l *Scheduler, n int) []Place {
+func book(t testing.TB, l *Scheduler, n int) []Reservation {
 	t.Helper()
 	costs := make([]outbound.Cost, n)
 	for i := range costs {
@@ -155,7 +155,7 @@ func TestAJobThatComesLateGoesAtOnce(t *testing.T) {
 		if late := time.Since(begin); !near(late, 0) {
 			t.Errorf("it waits for %v", late)
 		}
-		if s, err := l.desk.State(bg); err != nil || s.HeldFor != 0 {
+		if s, err := l.bucket.Reservations().State(bg); err != nil || s.HeldFor != 0 {
 			t.Errorf("the desk: %+v, %v", s, err)
 		}
 	})
@@ -244,6 +244,7 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 				l, s := line(), &punctual{t: t}
 				places := book(t, l, 30)
+				time.Sleep(time.Millisecond) // two lives of one instant are not told apart
 				rate := perSecond[0]
 				if len(limits) > 0 {
 					rate = limits[0]
@@ -251,7 +252,7 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 						t.Fatal(err)
 					}
 				} else {
-					if err := errors.Join(l.bucket.Hold(bg, time.Hour), l.desk.Hold(bg, time.Hour), l.Resume(bg)); err != nil {
+					if err := errors.Join(l.bucket.Hold(bg, time.Hour), l.bucket.Reservations().Hold(bg, time.Hour), l.Resume(bg)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -283,7 +284,8 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 	})
 }
 
-// Jobs that were enqueued with places are deleted. Those who come next stand behind them until Resume.
+// Jobs that were enqueued with places are deleted. Those who come next stand behind them until
+// Resume.
 func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		book(t, line(), 100)
@@ -316,13 +318,16 @@ func TestTheTripsOfAJob(t *testing.T) {
 			store.mu.Unlock()
 		}
 		ticket := book(t, l, 300)[299].Ticket
-		took(1, "300 places")
+		took(3, "300 reservations, and a new Scheduler asks")
 		sentBack(t, l, ticket, one)
-		took(4, "early, the first in a poll")
+		took(3, "early, the first in a poll interval")
 		time.Sleep(4 * time.Minute)
 		admitted(t, l, ticket, one)
-		took(2, "at its place")
+		took(4, "at its reservation, the first in a poll interval")
 		admitted(t, l, "void", one)
-		took(3, "admitted with a void ticket")
+		took(5, "admitted with a void ticket, the first in a poll interval")
+		book(t, l, 1)
+		admitted(t, l, book(t, l, 1)[0].Ticket, one)
+		took(6, "two reservations, of which the first asks, and a job that comes at the second")
 	})
 }

@@ -41,6 +41,7 @@ type world struct {
 	poll    time.Duration // how often a process looks for what is due
 	work    time.Duration // that a job takes
 	unseen  time.Duration // the longest time in which no process looks for what is due
+	kill    time.Duration // after that the first process is dead; 0: it lives
 	acquire func(ctx context.Context, proc int, j *job) (outbound.Permit, error)
 
 	mu      sync.Mutex // protects what follows
@@ -71,8 +72,8 @@ func (h *jobHeap) Pop() any {
 	return j
 }
 
-// random returns times at random for one goroutine. Each has a sequence of its own, or it would be left to the
-// scheduler who draws which.
+// random returns times at random for one goroutine. Each has a sequence of its own, or it would be
+// left to the scheduler who draws which.
 func (w *world) random() func(from, to time.Duration) time.Duration {
 	own := rand.New(rand.NewPCG(w.rnd.Uint64(), w.rnd.Uint64()))
 	return func(from, to time.Duration) time.Duration { return from + time.Duration(own.Int64N(int64(to-from))) }
@@ -124,6 +125,8 @@ func (w *world) run(ctx context.Context, proc int, j *job, putBack func(*job, ti
 				j.place = time.Now().Add(l.In)
 			}
 			putBack(j, l.In)
+		} else if w.kill > 0 { // the system misses it after a while, and knows what it knew of it before
+			time.AfterFunc(30*time.Second, func() { w.put(j, 0) })
 		}
 		return
 	}
@@ -140,6 +143,16 @@ func (w *world) run(ctx context.Context, proc int, j *job, putBack func(*job, ti
 	p.Done()
 }
 
+// life returns a context that ends with a process.
+func (w *world) life(ctx context.Context, proc int) context.Context {
+	if proc > 0 || w.kill == 0 {
+		return ctx
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	time.AfterFunc(w.kill, cancel)
+	return ctx
+}
+
 // asynq begins a system like asynq: a delayed job is due at a whole second, and each process moves
 // what is due to the end of a common list once in a poll. A processor that finds the list empty
 // sleeps for about a second. Of jobs that are due in the same second the first by id comes first.
@@ -148,7 +161,7 @@ func (w *world) asynq(ctx context.Context) {
 		w.putAt(j, time.Now().Add(in+time.Second-1).Truncate(time.Second))
 	}
 	for proc, phase := range w.phases() {
-		idle := w.random()
+		idle, ctx := w.random(), w.life(ctx, proc)
 		go func() {
 			time.Sleep(phase)
 			for ctx.Err() == nil {
@@ -189,8 +202,8 @@ func (w *world) asynq(ctx context.Context) {
 }
 
 // river begins a system like River: what is due within 5 s is available, and each process takes as
-// much of it as it has free workers, once in a poll and when a worker gets free, but not within
-// 100 ms of the last time. What is due later becomes available by a leader, who looks every 5 s.
+// much of it as it has free workers, once in a poll and when a worker gets free, but not within 100
+// ms of the last time. What is due later becomes available by a leader, who looks every 5 s.
 func (w *world) river(ctx context.Context) {
 	const look = 5 * time.Second
 	var scheduled jobHeap
@@ -215,6 +228,7 @@ func (w *world) river(ctx context.Context) {
 		}
 	}()
 	for proc, phase := range w.phases() {
+		ctx := w.life(ctx, proc)
 		go func() {
 			var mu sync.Mutex
 			free := w.workers

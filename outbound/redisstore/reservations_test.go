@@ -14,12 +14,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// What one worker books beside a bucket, another knows by its marks, as package jobs wants it.
-func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
+// What one process reserves, another knows by its marks, as package jobs needs it.
+func TestReservations_AreKnownToOtherProcesses(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]redis.UniversalClient{"server": redistest.Shared(t).Client(t), "cluster": redistest.SharedCluster(t).Client(t)} {
 		t.Run(name, func(t *testing.T) {
-			key := fmt.Sprint("beside:", rand.Uint64())
+			key := fmt.Sprint("reservations:", rand.Uint64())
 			worker := func() *outbound.Bucket {
 				store := redisstore.New(rdb, redisstore.Config{Timeout: 10 * time.Second, PlainKeys: true})
 				return outbound.Must(outbound.NewSharedBucket(store, key, outbound.PerSecond(10), outbound.Window(1000, time.Hour)))
@@ -28,11 +28,11 @@ func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
 			for range 100 {
 				k.Costs = append(k.Costs, outbound.Cost{1})
 			}
-			require.NoError(t, worker().Beside("line").Book(t.Context(), &k))
+			require.NoError(t, worker().Reservations().Book(t.Context(), &k))
 			require.Len(t, k.Tickets, 100)
 
 			var heard outbound.Booking
-			require.NoError(t, worker().Beside("line").Book(t.Context(), &heard))
+			require.NoError(t, worker().Reservations().Book(t.Context(), &heard))
 			for i, p := range k.Tickets {
 				at, ok := heard.Clock.Place(p.Mark())
 				require.True(t, ok, "place %d: %s", i, p.Mark())
@@ -45,10 +45,10 @@ func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
 			}
 			state, err := worker().State(t.Context())
 			require.NoError(t, err)
-			require.Zero(t, state.Level) // the bucket itself has sold nothing
+			require.Zero(t, state.Level) // the bucket itself has admitted nothing
 
-			require.NoError(t, worker().Beside("line").Resume(t.Context()))
-			require.NoError(t, worker().Beside("line").Book(t.Context(), &heard))
+			require.NoError(t, worker().Reservations().Resume(t.Context()))
+			require.NoError(t, worker().Reservations().Book(t.Context(), &heard))
 			_, ok := heard.Clock.Place(k.Tickets[50].Mark())
 			require.False(t, ok)
 		})

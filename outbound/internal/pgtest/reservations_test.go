@@ -9,17 +9,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// What one worker books beside a bucket, another knows by its marks, as package jobs wants it.
-func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
+// What one process reserves, another knows by its marks, as package jobs needs it.
+func TestReservations_AreKnownToOtherProcesses(t *testing.T) {
 	x := newTables(t, theServer(t))
 	worker := func() *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(x.over(x.open(t, "", nil)), "key", outbound.PerSecond(10)))
 	}
 	k := outbound.Booking{Costs: []outbound.Cost{{1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
-	require.NoError(t, worker().Beside("line").Book(t.Context(), &k))
+	require.NoError(t, worker().Reservations().Book(t.Context(), &k))
 	require.Len(t, k.Tickets, 3)
 	var heard outbound.Booking
-	require.NoError(t, worker().Beside("line").Book(t.Context(), &heard))
+	require.NoError(t, worker().Reservations().Book(t.Context(), &heard))
 	for _, p := range k.Tickets {
 		at, ok := heard.Clock.Place(p.Mark())
 		require.True(t, ok, p.Mark())
@@ -27,5 +27,5 @@ func TestPlacesBesideABucketAreKnownToOtherWorkers(t *testing.T) {
 	}
 	state, err := worker().State(t.Context())
 	require.NoError(t, err)
-	require.Zero(t, state.Level) // the bucket itself has sold nothing
+	require.Zero(t, state.Level) // the bucket itself has admitted nothing
 }

@@ -1,0 +1,34 @@
+package outbound
+
+// Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
+// package jobs does. It has the limits of b without an [InFlight], and its own levels and holds. It
+// lives where b does, in this process or in the same store, and names itself by b's key in errors.
+//
+// Reservations returns the same bucket until this process learns of other limits from a reply for
+// b. Then it returns an empty one with those limits, and earlier reservations are void. A hold or a
+// Resume of b does not reach it. It is nil if b has never had a limit but an InFlight.
+func (b *Bucket) Reservations() *Bucket {
+	if b.unmade() {
+		return nil
+	}
+	p := b.slowPath()
+	for {
+		f, old := p.force.Load(), p.reserved.Load()
+		switch {
+		case old != nil && (old.version == f.version || len(f.law) == 0):
+			return old.bucket.(*Bucket)
+		case len(f.law) == 0:
+			return nil
+		}
+		next := new(Bucket)
+		if p.shared == nil {
+			next.init(b.key, f.list(), nil)
+		} else {
+			next.init(b.key, f.list(), p.shared.store)
+			next.slowPath().shared.key = p.shared.keyOfReservations(f.version)
+		}
+		if p.reserved.CompareAndSwap(old, &reserved{f.version, next}) {
+			return next
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package outbound
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// Reservations have the bucket's limits without an InFlight, and levels of their own.
+func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
+	limits := []Limit{{Capacity: 2, LeakRate: 1}, PerMinute(30).Of(1, "rows"), InFlight(1)}
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", limits...))
+			if shared {
+				b = Must(NewSharedBucket(leak.NewMemory(), "k", limits...))
+			}
+			own := b.Reservations()
+			if own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != shared {
+				t.Fatalf("shared %v: key %q, shared %v", shared, own.Key(), own.Shared())
+			}
+			for range 2 { // more than are in flight
+				if _, err := own.Acquire(ctx, Cost{1}); err != nil {
+					t.Error(err)
+				}
+			}
+			var full *ThrottledError
+			if _, err := own.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Key != "k" {
+				t.Errorf("shared %v: the third call has %v", shared, err)
+			}
+			states, err := own.States(ctx)
+			if err != nil || len(states) != 2 || states[1].Limit.Name != "rows" || states[1].Limit.String() != limits[1].String() {
+				t.Errorf("shared %v: %v, %v", shared, states, err)
+			}
+			if s, err := b.State(ctx); err != nil || s.Level != 0 {
+				t.Errorf("shared %v: b has %+v, %v", shared, s, err)
+			}
+		})
+	}
+	for name, b := range map[string]*Bucket{"only an InFlight": Must(NewBucket("k", InFlight(1))), "nil": nil} {
+		if own := b.Reservations(); own != nil {
+			t.Errorf("%s has %v", name, own)
+		}
+	}
+}
+
+// Processes share them as they share the bucket, and no key that a user may choose is theirs.
+func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
+	store := leak.NewMemory()
+	shared := func(key string) *Bucket {
+		return Must(NewSharedBucket(store, key, Limit{Capacity: 1e6, LeakRate: 1e-3}))
+	}
+	level := func(b *Bucket) float64 {
+		t.Helper()
+		s, err := b.State(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(int(s.Level + 0.5))
+	}
+	keys := []string{
+		"", "k", "\x00", "\x00reserved", "\x00reserved\x00", "reserved0:k", "\x00reserved0:k", "\x00reserved0:", "\x00reserved\x000:k",
+		"\x00reserved0:\x00reserved", "\x00reserved0:0:k", "\x00fallback", "k\x00reserved", "0:k",
+	}
+	all := []func(key string) *Bucket{
+		shared,
+		func(key string) *Bucket { return shared(key).Reservations() },
+		func(key string) *Bucket { return shared(key).Reservations().Reservations() },
+	}
+	for i, key := range keys {
+		for j, b := range all {
+			if _, err := b(key).Acquire(ctx, Cost{float64(1000*j + 100 + i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, key := range keys {
+		for j, b := range all {
+			if got, want := level(b(key)), float64(1000*j+100+i); got != want {
+				t.Errorf("%q has %v in %d, want %v", key, got, j, want)
+			}
+		}
+	}
+}
+
+// After other limits they are others, empty and not held, with the very limits that are in force, names included, also
+// where some were missed meanwhile. A process that does not know of the limits yet learns of them from the bucket.
+func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store, limits := leak.NewMemory(), []Limit{PerSecond(10), PerMinute(100)}
+			b := Must(NewBucket("k", limits...))
+			processes := []*Bucket{b}
+			if shared {
+				b = Must(NewSharedBucket(store, "k", limits...))
+				processes = []*Bucket{b, Must(NewSharedBucket(store, "k", limits...))}
+			}
+			was := b.Reservations()
+			if err := was.Hold(ctx, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range []Limit{PerHour(7), PerMinute(3)} {
+				if err := b.SetLimits(ctx, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, b := range processes {
+				want, err := b.State(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				is := b.Reservations()
+				got, err := is.State(ctx)
+				if is == was || is != b.Reservations() || err != nil || got.Limit != want.Limit || got.HeldFor != 0 || got.Level != float64(i) {
+					t.Errorf("shared %v: process %d has %+v of %+v, %v", shared, i, got, want, err)
+				}
+				if _, err := is.Acquire(ctx, Cost{1}); (err == nil) != (i == 0) { // the first has taken all
+					t.Errorf("shared %v: process %d has %v", shared, i, err)
+				}
+			}
+			if !shared {
+				return
+			}
+			if err := b.SetLimits(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := b.Reservations().States(ctx); err != nil || len(got) != 2 || got[0].Level != 0 || got[0].HeldFor != 0 {
+				t.Errorf("with the bucket's own limits again: %+v, %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,236 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// Reservation is the time at which a job may run: enqueue it to run at At, with its Ticket.
+type Reservation struct {
+	// At is when the job is to run: a head start before the time at which the limits admit it.
+	At time.Time
+	// Ticket names the reservation: see [WithTicket]. It is empty if the time would be further away
+	// than Config.Ahead. Then the job books a reservation when it runs.
+	Ticket string
+}
+
+// visit is what is known of a job while it is here.
+type visit struct {
+	ticket string
+	cost   outbound.Cost
+	due    time.Time     // its reservation
+	late   time.Duration // how long after due it came to the queue
+}
+
+// reservations returns the bucket in which jobs book. While all jobs are rescheduled no call
+// reaches the job's bucket, and so reservations asks that before its first use and once in a poll
+// interval: other limits have other reservations. Where the reservations are held for longer than
+// the job's bucket explains, its hold was ended by a Resume, and reservations ends theirs.
+func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) {
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("jobs: %w: Scheduler", outbound.ErrNil)
+	case s.err != nil:
+		return nil, s.err
+	}
+	book := s.bucket.Reservations()
+	now, last := int64(time.Since(s.made)+1), s.asked.Load()
+	if last > 0 && (now-last < int64(s.config.Poll) || !s.asked.CompareAndSwap(last, now)) {
+		return book, nil
+	}
+	states, err := book.States(ctx) // first: a hold that begins between the two trips then explains itself
+	at := time.Now()
+	var k outbound.Booking // with no costs it only asks
+	if err == nil {
+		err = s.bucket.Book(ctx, &k)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.asked.CompareAndSwap(0, now)
+	// No job is refused before it would wait for a MaxWait: by so much a hold may be longer.
+	unexplained := states[0].HeldFor - time.Since(at) - k.Clock.Clears() - 2*s.config.Lead
+	if s.bucket.Reservations() == book && unexplained > s.config.Queue.MaxWait {
+		err = book.Resume(ctx)
+	}
+	return s.bucket.Reservations(), err
+}
+
+// find finds the job's reservation, or books one.
+func (s *Scheduler) find(ctx context.Context, v *visit) error {
+	if v.ticket != "" {
+		var k outbound.Booking // with no costs it only asks
+		if err := s.book(ctx, &k); err != nil {
+			return err
+		}
+		if due, ok := k.Clock.Place(v.ticket); ok {
+			v.due = due
+			return nil
+		}
+	}
+	return s.reserve(ctx, v)
+}
+
+// reserve books a reservation for the job.
+func (s *Scheduler) reserve(ctx context.Context, v *visit) error {
+	v.ticket = ""
+	k := outbound.Booking{Costs: []outbound.Cost{v.cost}}
+	if err := s.book(ctx, &k); err != nil {
+		return err
+	}
+	v.due, v.ticket = k.Clock.Due(k.Tickets[0]), k.Tickets[0].Mark()
+	return nil
+}
+
+// book books at least the first of the costs.
+func (s *Scheduler) book(ctx context.Context, k *outbound.Booking) error {
+	book, err := s.reservations(ctx)
+	if err == nil {
+		k.Wait, k.Horizon = s.config.Ahead, s.config.Ahead
+		err = book.Book(ctx, k)
+	}
+	if err == nil && len(k.Costs) > 0 && len(k.Tickets) == 0 {
+		err = &outbound.StoreError{Op: "book", Key: s.bucket.Key(), Err: errors.New("it has neither booked nor refused")}
+	}
+	return err
+}
+
+// mostBooked is how many reservations one trip books.
+const mostBooked = 4096
+
+// Book books a reservation for each of costs, in this order, for jobs that are about to be
+// enqueued. It makes one round trip for 4,096 of them. After an error it gives all reservations
+// back; they stay unused if the store does not take them within a second. The error is a
+// [*outbound.CostError] of a cost that can never be admitted, or that of the store or of ctx; then
+// jobs can be enqueued without a reservation.
+func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error) {
+	all := make([]Reservation, 0, len(costs))
+	var booked []outbound.Ticket // to give back
+	var k outbound.Booking
+	for len(all) < len(costs) {
+		left := costs[len(all):]
+		k.Costs = left[:min(len(left), mostBooked)]
+		err := s.book(ctx, &k)
+		if errors.Is(err, outbound.ErrThrottled) {
+			at := time.Now().Add(s.later(err, new(visit)).(*Later).In)
+			return append(all, slices.Repeat([]Reservation{{At: at}}, len(left))...), nil
+		}
+		if err != nil {
+			s.giveBack(ctx, booked)
+			return nil, err
+		}
+		for _, t := range k.Tickets {
+			all = append(all, Reservation{At: k.Clock.Due(t).Add(-s.config.Lead), Ticket: t.Mark()})
+		}
+		booked = append(booked, k.Tickets...)
+	}
+	return all, nil
+}
+
+// giveBack gives reservations back, the latest first, because one can only be undone when those
+// booked after it have been. It goes on after the end of ctx, but not for long.
+func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	for n := len(booked); n > 0; n -= mostBooked {
+		if s.bucket.Reservations().Book(ctx, &outbound.Booking{Back: booked[max(0, n-mostBooked):n]}) != nil {
+			return
+		}
+	}
+}
+
+// behind reschedules a job for which the queue has no capacity in time, because the bucket is held
+// or other calls have taken from it. The queue is then behind the reservations. They are held by as
+// much, so that the jobs whose reservations come next stay away until it is their turn. Without
+// that hold jobs run more often, and that is all. A full window is no reason for it: the queue may
+// be behind by this one job, and the next window is for those behind it.
+//
+// A job that came later than any job system hands one out has lost its reservation, and books
+// again.
+func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v *visit) error {
+	in := full.RetryAfter
+	var k outbound.Booking // with no costs it only asks
+	if lag := in - max(0, time.Until(v.due)); lag > s.config.Lead && s.bucket.Book(ctx, &k) == nil {
+		if lag -= k.Clock.Reopens(&v.cost); lag > s.config.Lead {
+			s.hold(ctx, lag, k.Clock.Speed())
+		}
+	}
+	if v.late > s.config.Poll+2*s.config.Lead {
+		if err := s.reserve(ctx, v); err != nil {
+			return s.later(err, v)
+		}
+		in = time.Until(v.due)
+	}
+	return &Later{In: max(s.config.Lead/2, in-s.config.Lead), Ticket: v.ticket, full: full}
+}
+
+// hold holds the reservations, and slows them down if the bucket has slowed down since: so the
+// times that jobs are told stay true. It reports a refusal, as the bucket was told of one. That of
+// a call which was admitted before another process has reported its own is no news.
+func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
+	book, k := s.bucket.Reservations(), outbound.Booking{}
+	p, err := book.Acquire(ctx, outbound.Cost{}) // it fails while they are held
+	p.Done()
+	if err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed() {
+		p.Refused(d)
+		return
+	}
+	_ = book.Hold(ctx, d)
+}
+
+// tooFar is why no reservation is booked so far ahead. It is queue.ErrFull, and says what is full.
+type tooFar struct{}
+
+func (tooFar) Error() string { return "jobs: its reservation would be further away than Config.Ahead" }
+
+func (tooFar) Is(target error) bool { return target == queue.ErrFull }
+
+// Booker books reservations: a [*Scheduler], or that of a tenant.
+type Booker interface {
+	// Book is [Scheduler.Book].
+	Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error)
+}
+
+// Of finds what books reservations in a limiter: l itself, or one that it is around, as
+// [outbound.As] does.
+//
+// In what [outbound.Keyed.For] returns it finds the Scheduler that the key has when Book is called,
+// and Book makes it if there is none. Its error is [outbound.ErrFull] if there is no room for the
+// key, also with an Overflow, and [outbound.ErrInvalidLimit] if the key has no Scheduler. Then jobs
+// can be enqueued without a reservation. The Bookers of one key are equal.
+func Of(l outbound.Limiter) (b Booker, ok bool) {
+	if b, ok = outbound.As[Booker](l); ok {
+		return b, true
+	}
+	if key, isKey := outbound.As[user](l); isKey {
+		return ofKey{key}, true
+	}
+	return nil, false
+}
+
+// user is a handle of a Keyed, which may drop the key's limiter and make another while the handle
+// lives.
+type user interface {
+	Use(f func(outbound.Limiter) error) error
+}
+
+// ofKey is the Scheduler of a key, whichever that is.
+type ofKey struct{ user }
+
+func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (all []Reservation, err error) {
+	err = k.Use(func(l outbound.Limiter) error {
+		own, ok := Of(l)
+		if !ok {
+			return fmt.Errorf("jobs: a %T books no reservations: %w", l, outbound.ErrInvalidLimit)
+		}
+		all, err = own.Book(ctx, costs...)
+		return err
+	})
+	return all, err
+}
