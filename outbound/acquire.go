@@ -16,7 +16,12 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		return b.acquireNothing(ctx)
 	}
-	k := &call{core: b, cost: [1]Cost{c}}
+	one := new(struct { // one allocation
+		call
+		admission
+	})
+	k := &one.call
+	k.core, k.cost[0], k.admission = b, c, &one.admission
 	end := time.Now().Add(patience)
 	for again := false; ; again = true {
 		k.admitted = time.Now()
@@ -27,7 +32,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if len(r.Charges) == 0 {
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errSilent}
 		}
-		k.charge[0] = r.Charges[0]
+		k.charge[0], *k.admission = r.Charges[0], r.admission()
 		k.takeSlot(&r)
 		if k.inTime(&r) {
 			return k, nil
@@ -94,6 +99,8 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	if r.State.Rem > 0 {
 		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
 	}
+	told := r.admission()
+	k.admission = &told
 	// No life knows of this charge: nothing of it comes back.
 	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
 	return k, nil

@@ -144,9 +144,12 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 
 // tickets makes tickets of the charges.
 func (b *Bucket) tickets(k *Booking, r *reply) {
+	if len(r.Charges) == 0 {
+		return
+	}
 	var calls []call
-	now := time.Now()
-	if !r.slots { // else each is to be collected by itself
+	now, told := time.Now(), r.admission() // one for all
+	if !r.slots {                          // else each is to be collected by itself
 		calls = make([]call, len(r.Charges))
 	}
 	for i := range r.Charges {
@@ -155,7 +158,7 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 			c = &calls[i]
 		}
 		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
-		c.admitted = now
+		c.admitted, c.admission = now, &told
 		c.takeSlot(r)
 		k.booked++
 		c.order, c.version = k.booked, r.Version

@@ -178,11 +178,11 @@
 //	shared.go      3: sharedState, a store, and what to do when it knows other limits
 //	core.go        core: which of the three it is; do: a step; book: why a cost was refused; reports
 //	answer.go      Answer: what the API said, and what the bucket hears of it
+//	state.go       State: what a reply tells of each limit
 //	permit.go      Limiter; its Permit and Call: Settle, Answered, Done, Listen; call, beside the cell; Ticket
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
 //	forecast.go    Forecast: when calls go that have no places yet
 //	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
-//	state.go       State: what a reply tells of each limit
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it
 //	as.go          As: a limiter within others

@@ -247,6 +247,13 @@ func (k *shared) Settle(used Cost) {
 
 func (k *shared) Answered(a Answer) { k.hear(a) }
 
+// State is that of the permit.
+func (k *shared) State() State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.permit.State()
+}
+
 func (k *shared) hear(a Answer) (held bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

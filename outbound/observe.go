@@ -161,6 +161,13 @@ func (o *observed) Settle(used Cost) {
 
 func (o *observed) Answered(a Answer) { o.hear(a) }
 
+// State is that of the permit.
+func (o *observed) State() State {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.permit.State()
+}
+
 // hear tells of what remains only if that has changed a hold: most of it holds
 // nobody, and of calls that tell of the same reset the first does.
 func (o *observed) hear(a Answer) (held bool) {

@@ -172,6 +172,26 @@ func (p *Permit) Hold(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerHold, Wait: d})
 }
 
+// State returns the state of the limit nearest its capacity, as [Bucket.State] does, at the moment at which the
+// bucket charged the call: the call is in the level. It is part of the decision and takes no operation. If a queue
+// or a scheduler has booked the call's place, the moment is that of the booking, and for [Cost]{Free} that of the
+// look at the hold. The State of a permit that no bucket has made is zero, also within a [Call] of your own without
+// a method State.
+func (p *Permit) State() State {
+	if p == nil {
+		return State{}
+	}
+	if k, ok := p.call.(interface{ State() State }); ok {
+		return k.State()
+	}
+	if p.core == nil {
+		return State{}
+	}
+	r := reply{Reply: leak.Reply{State: leak.New(p.core.born)}, force: p.core.ofCell()}
+	p.core.read(&r.State, r.force.law, p.word, p.before, time.Duration(p.place))
+	return nearest(r.states())
+}
+
 // Done ends the call. It gives the place among the calls at once back, and counts the
 // call as a success, unless it was refused, had no answer or was settled to nothing.
 // Later calls of Done have no effect.
@@ -256,15 +276,24 @@ func (p *Permit) answered(a Answer) (held bool) {
 
 // call is the permit of a call that was not charged to a cell.
 type call struct {
-	core     *core
-	slot     *slot // the place among the calls at once; nil: none
-	mu       sync.Mutex
-	flags    uint8 // mu protects it and charge, against a Done beside a late answer
-	admitted time.Time
-	cost     [1]Cost // as acquired; one each, for an Op to point to
-	charge   [1]leak.Charge
-	order    uint64 // among the tickets of one Booking
-	version  int64  // of the limits that it was booked under, as a ticket
+	core      *core
+	slot      *slot // the place among the calls at once; nil: none
+	mu        sync.Mutex
+	flags     uint8 // mu protects it and charge, against a Done beside a late answer
+	admitted  time.Time
+	cost      [1]Cost // as acquired; one each, for an Op to point to
+	charge    [1]leak.Charge
+	order     uint64     // among the tickets of one Booking
+	version   int64      // of the limits that it was booked under, as a ticket
+	admission *admission // when it was charged; nil: it is unknown
+}
+
+// State returns the state of the nearest limit when the call was charged.
+func (k *call) State() State {
+	if k.admission == nil {
+		return State{}
+	}
+	return k.admission.State()
 }
 
 // takeSlot notes the slot that the booking has taken, if it has.

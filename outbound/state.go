@@ -105,3 +105,26 @@ func nearest(all []State) State {
 	}
 	return best
 }
+
+// admission is what a reply says of the bucket that it has admitted a call to.
+type admission struct {
+	state    leak.State
+	share    []leak.Limit
+	unix     time.Duration
+	force    *inForce
+	inFlight *inFlight
+	used     int
+}
+
+// admission returns what is kept of the reply.
+func (r *reply) admission() admission {
+	a := admission{r.State, r.Share, r.Unix, r.force, r.inFlight, r.used}
+	a.state.Logs = nil
+	return a
+}
+
+// State returns the state of the nearest limit.
+func (a *admission) State() State {
+	r := reply{Reply: leak.Reply{State: a.state, Share: a.share, Unix: a.unix}, force: a.force, inFlight: a.inFlight, used: a.used}
+	return nearest(r.states())
+}

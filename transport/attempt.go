@@ -42,6 +42,13 @@ func (a *attempt) Answered(answer outbound.Answer) {
 	a.permit.Answered(answer)
 }
 
+// State is that of the permit.
+func (a *attempt) State() outbound.State {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.permit.State()
+}
+
 func (a *attempt) Done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -69,5 +69,13 @@ func (l *lastAttempt) Answered(answer outbound.Answer) {
 	}
 }
 
+// State is that of the last attempt's permit.
+func (l *lastAttempt) State() (s outbound.State) {
+	if a := l.attempt.Load(); a != nil {
+		s = a.State()
+	}
+	return s
+}
+
 // Done does nothing: the attempt may still be in progress, and ends with its body.
 func (l *lastAttempt) Done() {}

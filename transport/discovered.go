@@ -227,6 +227,9 @@ func (k *routedCall) Done() {
 	k.each((*outbound.Permit).Done)
 }
 
+// State is that of the route's permit.
+func (k *routedCall) State() outbound.State { return k.own.State() }
+
 // each calls do for all permits. A zero Permit has nothing to do.
 func (k *routedCall) each(do func(*outbound.Permit)) {
 	do(&k.named)
