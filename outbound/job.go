@@ -194,17 +194,19 @@ func (j *jobContext) serve(b *Bucket, c Cost, p *Permit) (served, over bool) {
 	if k.served || k.over {
 		return false, k.over
 	}
+	if b != nil && b.check(&b.inForce().limitSet, &c) != nil { // it can never go, as Acquire reports
+		return false, false
+	}
 	var extra Cost
+	was, c := j.cost.charged(), c.charged()
 	for i := range c {
-		extra[i] = max(0, c[i]-j.cost[i])
-		c[i] = max(c[i], j.cost[i])
+		extra[i] = max(0, c[i]-was[i])
+		c[i] = max(c[i], was[i])
 	}
 	switch {
 	case extra == Cost{}:
 	case b == nil:
 		k.permit.Settle(c)
-	case b.check(&b.inForce().limitSet, &c) != nil: // it can never go, as Acquire reports
-		return false, false
 	default: // as a charge of its own, so that the permit can still be settled
 		k.extra = extra
 		b.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &leak.Charge{Born: never}}, used: extra})

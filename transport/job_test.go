@@ -339,17 +339,23 @@ func TestJobsPermit_SettlesUpToTheRequestsCost(t *testing.T) {
 }
 
 // A request that can never go is refused, and charges nothing beyond the job.
-func TestJobsPermit_RefusesWhatIsTooLarge(t *testing.T) {
-	b := outbound.Must(outbound.NewBucket("b", slow))
-	rt := &transport.Transport{Limiter: b, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{2000} }}
-	err := outbound.Do(context.Background(), b, outbound.Cost{1}, func(ctx context.Context) error {
-		return get(ctx, &http.Client{Transport: rt})
-	})
-	if !errors.Is(err, outbound.ErrTooLarge) {
-		t.Errorf("%v, want ErrTooLarge", err)
-	}
-	if got := level(t, b); got > 1 {
-		t.Errorf("charged %v, want 1", got)
+func TestJobsPermit_RefusesWhatCanNeverGo(t *testing.T) {
+	for cost, want := range map[outbound.Cost]error{{2000}: outbound.ErrTooLarge, {}: outbound.ErrInvalidCost, {-1}: outbound.ErrInvalidCost, {outbound.Free}: nil} {
+		b := outbound.Must(outbound.NewBucket("b", slow))
+		rt := &transport.Transport{
+			Limiter: b,
+			Cost:    func(*http.Request) outbound.Cost { return cost },
+			Base:    trips(func(req *http.Request) *http.Response { return reply(req, http.StatusOK) }),
+		}
+		err := outbound.Do(context.Background(), b, outbound.Cost{1}, func(ctx context.Context) error {
+			return get(ctx, &http.Client{Transport: rt})
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("cost %v: %v, want %v", cost, err, want)
+		}
+		if got := level(t, b); got < 1-1e-3 || got > 1 {
+			t.Errorf("cost %v: charged %v, want 1", cost, got)
+		}
 	}
 }
 
