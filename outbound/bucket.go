@@ -180,7 +180,8 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	if c.charged() == (Cost{}) && b.slots().most() == 0 {
 		return r.State.Rem <= 0, nil
 	}
-	return clock.wait(&c) == 0 && b.slots().room(), nil
+	wait, _ := clock.wait(&c, new(Cost))
+	return wait == 0 && b.slots().room(), nil
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an

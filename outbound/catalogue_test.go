@@ -106,7 +106,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			if err := b.Book(ctx, &k); err != nil {
 				return err
 			}
-			_, err := k.Clock.Earliest(&c)
+			_, _, err := k.Clock.Earliest(&c, new(Cost))
 			return err
 		}},
 	}

@@ -167,43 +167,10 @@ func (k *Clock) windows() bool {
 	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
 }
 
-// Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
-// places: see [Clock.Forecast] for calls that have none. It knows nothing of calls at once. Of a call that
-// the share [Clock.Lacks] room for it is the time of the reply: the store may be back at any time. A cost
-// that can never go is a [*CostError].
-func (k *Clock) Earliest(c *Cost) (time.Time, error) {
-	if err := k.core.check(k.whole, c); err != nil {
-		return time.Time{}, err
-	}
-	if k.Lacks(c) {
-		return k.at, nil
-	}
-	return k.at.Add(k.wait(c)), nil
-}
-
 // Lacks reports whether a call of this cost, which can go by the limits, has no room in the share of them by which
 // calls go while a store is away. It fails with the store's error then, and others need not.
 func (k *Clock) Lacks(c *Cost) bool {
 	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
-}
-
-// wait returns the real time from the reply on.
-func (k *Clock) wait(c *Cost) time.Duration {
-	w, real := max(0, k.state.Last), time.Duration(0)
-	for i := range k.limits.law {
-		l, level := &k.limits.law[i], &k.state.Level[i]
-		n := l.Takes(c[l.Unit])
-		switch full := level.Level+n > l.Capacity*(1+0.5e-9); { // as the law has it
-		case n <= 0:
-		case l.Kind == leak.Leaky:
-			w = max(w, l.Above(level.Level+n, l.Capacity))
-		case full && l.Kind.Calendar():
-			real = max(real, time.Duration(level.Top))
-		case full:
-			w = max(w, time.Duration(level.Top))
-		}
-	}
-	return max(real, k.state.Real(w))
 }
 
 // Reopens returns how long it is at most until each window and calendar has room for one call more, if

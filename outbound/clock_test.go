@@ -197,9 +197,9 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 			if err := b.Book(ctx, &k); err != nil { // only listens
 				t.Fatal(err)
 			}
-			ahead, earliest := k.Clock.Forecast(nil), []time.Time(nil)
-			for range 40 {
-				at, _, err := ahead.Next(&Cost{1}, time.Time{})
+			var earliest []time.Time
+			for i := range 40 {
+				at, _, err := k.Clock.Earliest(&Cost{1}, &Cost{float64(i)})
 				if err != nil {
 					t.Fatal(err)
 				}

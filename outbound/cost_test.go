@@ -49,7 +49,7 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 					if err := b.Book(ctx, &k); err != nil {
 						t.Errorf("booked: %v", err)
 					}
-					if _, err := k.Clock.Earliest(&Cost{n}); err != nil {
+					if _, _, err := k.Clock.Earliest(&Cost{n}, new(Cost)); err != nil {
 						t.Errorf("the clock says: %v", err)
 					}
 					time.Sleep(time.Second)

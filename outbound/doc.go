@@ -181,7 +181,7 @@
 //	state.go       State: what a reply tells of each limit
 //	permit.go      Limiter; its Permit and Call: Settle, Answered, Done, Listen; call, beside the cell; Ticket
 //	clock.go       Clock: what a reply tells a queue, and when a ticket is due
-//	forecast.go    Forecast: when calls go that have no places yet
+//	bounds.go      Clock.Earliest and Surely: between which times a call goes that has no place yet
 //	mark.go        a ticket's place as text: Ticket.Mark and Clock.Place
 //	acquire.go     Acquire where the cell cannot decide; answers that come too late
 //	bucket.go      Bucket: all that callers ask of it

@@ -65,7 +65,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		e.Booked = s.Real(s.Last)
 	}
 	longest := e.explainLimits(&r, &k)
-	e.Wait = k.wait(&c)
+	e.Wait, _ = k.wait(&c, new(Cost))
 	if units := r.force.units(&c); s.Logs != nil {
 		w, _ := s.Wait(r.force.law, &units)
 		e.Wait = s.Real(w)

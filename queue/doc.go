@@ -25,7 +25,7 @@
 //	explain.go    Explain: when a call that comes now could go, and why not before
 //	pump.go       does what is due: trips to the bucket, the timer, the lock
 //	plan.go       decides what to book and when, and what becomes of a place
-//	refusals.go   decides which calls are refused
+//	refusals.go   decides which calls are refused, by sums of the costs ahead
 //	waiters.go    the line: the calls that wait, and the places booked for them
 //	trips.go      how long trips to the bucket take
 //
@@ -98,24 +98,25 @@
 // # Refused early
 //
 // A call that cannot make its ctx's deadline, or MaxWait, is refused at once, with the time
-// until it could go. The forecast is a lower bound: it carries the law out for the calls
-// ahead, and counts none that will be refused itself. For a bucket in this process, and for
-// leaky limits in a store, it is exact: all who wait go, as long as nobody else uses the
-// bucket, and no call cancels, or costs more or less than it was to. A store does not tell
-// when each unit of a window comes back. There only the calls ahead count that surely go,
-// and a call may be refused only when its turn comes. While units may have come back of which no trip
-// has told yet, the queue refuses nobody for a deadline. It looks at the calls that have come meanwhile
-// after the trip, or after the next ones if units keep coming back.
+// until it could go. With several limits, or with windows, a call that cannot make it may be
+// refused as late as its deadline, because only calls ahead count that surely go. No call is
+// refused that could make it, and none is charged that is refused. That does not cover units
+// that come back later: calls ahead that cancel or cost less than they were to, limits that
+// are raised, and a Resume.
 //
-// A cancel ahead, and units that come back, only make a call earlier. After many of those
-// before a long line the queue foretells it only now and then, and lets calls wait
-// meanwhile. A forecast takes about 1 µs, or 6 µs of a window in a store, and at most 32 times that on
-// the average. After a hold or a change of limits the queue checks all calls again. It looks at 2 048
-// calls at a time and then lets others have its lock, after 1 ms, or 13 ms of a window in a store: so
-// calls come, cancel and go meanwhile. If calls cancel again and again, or units come back, the pieces grow.
+// With one leaky limit the time is exact, in this process and in a store, as long as no other
+// process uses the bucket. With several leaky limits it is exact if all calls cost the same.
+// With one window in this process it is off by a 64th of the window, if all calls cost the
+// same. With other limits it is a lower bound: calls ahead count that have places or no
+// deadline, and as far as the slowest order of all limits lets them go in time. While units
+// may have come back of which no trip has told yet, the queue refuses nobody for a deadline. It looks
+// at the calls that have come meanwhile after the trip.
 //
-// No forecast knows when calls in progress end. With an [outbound.InFlight] a call may be refused for calls
-// ahead that then give up, because they get no slot in time.
+// A newcomer takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits the
+// queue looks at all calls again, 2 048 at a time, and then lets others have its lock.
+//
+// The queue does not know when calls in progress end. With an [outbound.InFlight] only calls ahead count
+// that have places.
 //
 // A limit that counts by the calendar books no further ahead than its next period. Calls
 // that can go only in the one after it stay in line, and book when this period is over.

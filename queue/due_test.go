@@ -8,8 +8,10 @@ import (
 )
 
 func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
-	noSlot := func(s *state, _ *outbound.Bucket) { s.noSlot = new(outbound.ThrottledError) }
-	pause := func(s *state, _ *outbound.Bucket) { s.pause = time.Now().Add(40 * ms) }
+	noSlot := func(s *state, _ *outbound.Bucket) {
+		s.head.full, s.head.until = new(outbound.ThrottledError), time.Now().Add(slotCheck)
+	}
+	pause := func(s *state, _ *outbound.Bucket) { s.head.until = time.Now().Add(40 * ms) }
 	trip := func(s *state, _ *outbound.Bucket) { s.trips.mean = 20 * ms }
 	hold := func(s *state, b *outbound.Bucket) {
 		if err := b.Hold(bg, 20*time.Second); err != nil {
@@ -28,7 +30,7 @@ func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
 		{moment{name: "the next is to be booked at the low mark", calls: []float64{1, 1}, places: 1, at: 10 * ms}, 85 * ms},
 		{moment{name: "of two places the last one counts", calls: []float64{1, 1, 1}, places: 2}, 100 * ms},
 		{moment{name: "the low mark comes during a pause", calls: []float64{1, 1}, places: 1, at: 80 * ms, edit: pause}, 20 * ms},
-		{moment{name: "a change", calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.changed = true }}, 0},
+		{moment{name: "a change", calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.news = 1 }}, 0},
 		{moment{name: "a place goes back", calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) {
 			s.line.unused = append(s.line.unused, outbound.Ticket{})
 		}}, 0},
@@ -60,7 +62,7 @@ func TestNeedsTripTellsWhenATripIsNeeded(t *testing.T) {
 	}{
 		{moment{name: "nothing to book, a place later", calls: []float64{1}, places: 1}, false, false},
 		{moment{name: "a call to book for", calls: []float64{1}}, true, false},
-		{moment{name: "a change", edit: func(s *state, _ *outbound.Bucket) { s.changed = true }}, true, false},
+		{moment{name: "a change", edit: func(s *state, _ *outbound.Bucket) { s.news = 1 }}, true, false},
 		{moment{name: "a place goes back", edit: func(s *state, _ *outbound.Bucket) {
 			s.line.unused = append(s.line.unused, outbound.Ticket{})
 		}}, true, false},

@@ -90,45 +90,6 @@ func TestExplainCountsThousandsWhoWait(t *testing.T) {
 	}
 }
 
-// looks is a ctx that ends after it was asked so often.
-type looks struct {
-	context.Context
-	left int
-}
-
-func (l *looks) Err() error {
-	if l.left--; l.left < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// A long line takes a while to foretell. Who explains may give up meanwhile.
-func TestExplainEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := queue.New(outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: 1, LeakRate: 10})), queue.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
-		for range 3001 {
-			go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()
-		}
-		synctest.Wait()
-		all := &looks{t.Context(), 100}
-		if e, err := q.Explain(all, outbound.Cost{1}); err != nil || e.Ahead != 3000 {
-			t.Fatalf("%v, %v", e, err)
-		}
-		for left := range 100 - all.left {
-			if _, err := q.Explain(&looks{t.Context(), left}, outbound.Cost{1}); !errors.Is(err, context.Canceled) {
-				t.Errorf("ended at look %d: %v", left, err)
-			}
-		}
-		if all.left > 97 {
-			t.Errorf("ctx was asked %d times", 100-all.left)
-		}
-	})
-}
-
 func TestExplainOfAQueueThatCannotBe(t *testing.T) {
 	var none *queue.Queue
 	if _, err := none.Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {

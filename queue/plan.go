@@ -51,28 +51,30 @@ type state struct {
 	shared bool   // the bucket is in a store
 	config Config
 
-	line      waiters
-	clock     outbound.Clock // as of the last trip
-	trips     trips
-	moving    outbound.Ticket          // the place that the trip under way books anew
-	changed   bool                     // the bucket has told of a change, and no trip was made since
-	lost      bool                     // places were lost, and it was not looked yet who misses a deadline by that
-	returns   bool                     // the trip under way is because of that, or gives places back
-	noSlot    *outbound.ThrottledError // the bucket's refusal, while the next call waits for a slot; nil: it does not
-	wasted    int                      // trips that brought no place in time, since the last call went
-	pause     time.Time                // book nothing before, because of those or of soonest; zero: none was needed
-	soonest   time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
-	granted   int                      // how many places the last booking got
-	ahead     *outbound.Forecast       // of the calls in line without a place; nil: to be made anew
-	uncounted *waiter                  // the call that is to be counted next; nil: that behind seen
-	from      uint64                   // seq of the last call that was no part of it when it was made
-	seen      uint64                   // seq of the last call that it has counted
-	credit    int                      // how many calls may be foretold anew
-	checking  *check                   // that is under way; nil: none is
-	unchecked bool                     // a check is needed, or was broken off
-	spare     int                      // how many calls may be looked at for those that are untold
-	pieces    int                      // how many calls a check looks at before it unlocks; 0: as many as piece
-	booked    float64                  // units booked since the backlog began; 0: there is none
+	line    waiters
+	clock   outbound.Clock // as of the last trip
+	trips   trips
+	head    head
+	moving  outbound.Ticket // the place that the trip under way books anew
+	news    int             // what has come back, or has changed, since the last trip that has ended began
+	credit  int             // how many calls may be looked at again
+	granted int             // how many places the last booking got
+	booked  float64         // units booked since the backlog began; 0: there is none
+}
+
+// head is what the first call without a place waits for. The zero value: it is booked with the next trip.
+type head struct {
+	until   time.Time                // book nothing before; zero: book
+	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
+	full    *outbound.ThrottledError // the bucket's refusal, while it waits for a slot; nil: it does not
+	wasted  int                      // trips that brought no place in time, since the last call went
+}
+
+// free makes the queue ask again. A store that brings no place in time still has its pause.
+func (h *head) free() {
+	if h.full != nil || !h.soonest.IsZero() {
+		*h = head{wasted: h.wasted}
+	}
 }
 
 // tolerance is how late a call may leave.
@@ -87,8 +89,8 @@ func (s *state) firstIn(now time.Time) time.Duration {
 		if t := s.line.tickets[0]; t != s.moving && !s.line.misfits(t) {
 			return max(0, s.dueIn(t, now))
 		}
-	} else if s.noSlot == nil && s.soonest.After(now) {
-		return s.soonest.Sub(now)
+	} else if s.head.soonest.After(now) {
+		return s.head.soonest.Sub(now)
 	}
 	return -1
 }
@@ -108,11 +110,11 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	l := &s.line
 	lowMark, last := s.trips.lowMark(), s.lastIn(now)
 	switch {
-	case s.changed && len(l.tickets) == 1 && l.first != nil && last > lowMark:
+	case s.news > 0 && len(l.tickets) == 1 && l.first != nil && last > lowMark:
 		// Units may have come back, and bring the only place nearer.
 		first, k.Move = l.first, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
-	case l.unplaced == nil || s.noSlot != nil || now.Before(s.pause):
+	case l.unplaced == nil || now.Before(s.head.until):
 		return nil
 	case last > lowMark && (last > lowMark+s.trips.wayBack || s.hearIn(now) > 0):
 		// It is too early. If there is a trip now anyway, though, the next may be too late.
@@ -125,11 +127,11 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 		}
 	}
 	k.Wait, k.Horizon, k.After = within(s.givesUp(first, now), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
-	if s.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
+	if s.head.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
 	// Others may have taken all since a fixed window ended. Who comes back then and finds no room gets a place.
-	k.Claim, k.Returns = s.claim(k), !s.shared && (s.soonest.IsZero() || now.Before(s.soonest))
+	k.Claim, k.Returns = s.claim(k), !s.shared && (s.head.soonest.IsZero() || now.Before(s.head.soonest))
 	return first
 }
 
@@ -182,7 +184,7 @@ func (s *state) newsIn(now time.Time) time.Duration {
 // needsTrip reports whether the queue needs a trip now, and whether that is only for news:
 // then it may fail. first is what toBook has returned.
 func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) {
-	if first != nil || s.changed || len(s.line.unused) > 0 || s.hearIn(now) <= 0 {
+	if first != nil || s.news > 0 || len(s.line.unused) > 0 || s.hearIn(now) <= 0 {
 		return true, false
 	}
 	needed = s.newsIn(now) <= 0
@@ -192,21 +194,17 @@ func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) 
 // nextIn is how long until there is something to do, if no trip is under way.
 func (s *state) nextIn(now time.Time) time.Duration {
 	l := &s.line
-	if s.changed || len(l.unused) > 0 || len(l.tickets) > l.n {
+	if s.news > 0 || len(l.unused) > 0 || len(l.tickets) > l.n {
 		return 0
 	}
 	next := min(s.hearIn(now), s.newsIn(now))
-	if s.noSlot == nil {
-		if l.unplaced != nil {
-			next = min(next, max(0, s.pause.Sub(now), s.lastIn(now)-s.trips.lowMark()))
-		}
+	if l.unplaced == nil {
 		return next
 	}
-	next = min(next, slotCheck)
-	if l.first != nil && !l.first.deadline.IsZero() {
-		next = min(next, l.first.deadline.Sub(now))
+	if !l.unplaced.deadline.IsZero() { // those behind have later ones, or a ctx that ends then
+		next = min(next, max(0, s.expires(l.unplaced).Sub(now)))
 	}
-	return next
+	return min(next, max(0, s.head.until.Sub(now), s.lastIn(now)-s.trips.lowMark()))
 }
 
 // nextOnTrip is how long until the first call may go during a trip. ok is false if the call
@@ -270,6 +268,14 @@ func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	return w.deadline
 }
 
+// expires is when the queue refuses a call that has no place yet, as givesUp has it for one that came now.
+func (s *state) expires(w *waiter) time.Time {
+	if s.trips.wayBack == 0 || w.byCtx {
+		return w.deadline
+	}
+	return latest(w.deadline, start.Add(w.came+s.trips.lowMark()+s.trips.wayBack))
+}
+
 // pauseAfter is how long the queue books nothing after so many wasted trips.
 func pauseAfter(wasted int) time.Duration {
 	if wasted <= mostWasted {
@@ -284,7 +290,7 @@ func pauseAfter(wasted int) time.Duration {
 func (s *state) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
 	soonest, at := now.Add(min(retry, after)), time.Time{}
 	if s.clock.Known() {
-		at, _ = s.clock.Earliest(&w.cost)
+		at, _, _ = s.clock.Earliest(&w.cost, new(outbound.Cost))
 	}
 	if news := now.Add(newsCheck); s.shared && at.After(news) {
 		at = news // another worker may have changed the limits

@@ -79,7 +79,7 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 	}
 	inf := math.Inf(1)
 	day := 24 * time.Hour
-	changed := func(s *state, _ *outbound.Bucket) { s.changed = true }
+	changed := func(s *state, _ *outbound.Bucket) { s.news = 1 }
 	wayBack := func(d time.Duration) func(*state, *outbound.Bucket) {
 		return func(s *state, b *outbound.Bucket) {
 			hear(s, b)
@@ -110,11 +110,13 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 			0, 16, false, day, 21 * ms, 0, inf},
 		{moment{name: "the last place is due beyond the low mark", calls: []float64{1, 1}, places: 1, at: 95*ms - 1}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "the last place is due at the low mark", calls: []float64{1, 1}, places: 1, at: 95 * ms}, 1, 1, false, day, 15 * ms, 0, 0},
-		{moment{name: "no slot is free", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.noSlot = new(outbound.ThrottledError) }}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a pause lasts", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.pause = time.Now().Add(1) }}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a pause has ended", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.pause = time.Now() }}, 0, 1, false, day, 15 * ms, 0, 0},
+		{moment{name: "no slot is free", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) {
+			s.head.full, s.head.until = new(outbound.ThrottledError), time.Now().Add(slotCheck)
+		}}, -1, 0, false, 0, 0, 0, 0},
+		{moment{name: "a pause lasts", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.until = time.Now().Add(1) }}, -1, 0, false, 0, 0, 0, 0},
+		{moment{name: "a pause has ended", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.until = time.Now() }}, 0, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a change, one place, far away", calls: []float64{1, 1}, places: 1, edit: changed}, 0, 1, true, day, 15 * ms, 0, 0},
-		{moment{name: "the same with a backlog", calls: []float64{1, 1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.changed, s.booked = true, 7 }}, 0, 1, true, day, 15 * ms, 0, 0},
+		{moment{name: "the same with a backlog", calls: []float64{1, 1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.news, s.booked = 1, 7 }}, 0, 1, true, day, 15 * ms, 0, 0},
 		{moment{name: "a change, one place, due soon", calls: []float64{1, 1}, places: 1, at: 95 * ms, edit: changed}, 1, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a change, two places", calls: []float64{1, 1}, places: 2, edit: changed}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "a change, a place that nobody wants", places: 1, edit: changed}, -1, 0, false, 0, 0, 0, 0},
@@ -122,11 +124,11 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 			2, 1, false, day, 110 * ms, 95*ms - 1, 0},
 		{moment{name: "the last place is due later", store: true, calls: []float64{1, 1, 1}, places: 2, at: 100 * ms, edit: wayBack(94 * ms)}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "no trip is needed yet", store: true, calls: []float64{1, 1, 1}, places: 2, at: 99 * ms, edit: wayBack(95 * ms)}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "two trips in vain to a store", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.wasted, s.trips.mean = 2, 30*ms }},
+		{moment{name: "two trips in vain to a store", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 2, 30*ms }},
 			0, 1, false, day, 45 * ms, 30 * ms, 0},
-		{moment{name: "one trip in vain", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.wasted, s.trips.mean = 1, 30*ms }},
+		{moment{name: "one trip in vain", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 1, 30*ms }},
 			0, 1, false, day, 45 * ms, 0, 0},
-		{moment{name: "two in vain in this process", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.wasted, s.trips.mean = 2, 30*ms }},
+		{moment{name: "two in vain in this process", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 2, 30*ms }},
 			0, 1, false, day, 45 * ms, 0, 0},
 		{moment{name: "a deadline", calls: []float64{1}, at: ms, within: []time.Duration{300 * ms}}, 0, 1, false, 299*ms + rounding, 15 * ms, 0, 0},
 		{moment{name: "a deadline that has passed", calls: []float64{1}, at: ms, within: []time.Duration{1}}, 0, 1, false, rounding, 15 * ms, 0, 0},

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"time"
 
@@ -23,7 +22,6 @@ func (q *Queue) pump() {
 		return
 	}
 	q.refuseAllLocked(q.expired(time.Now()))
-	q.noSlot = nil // ask again
 	q.pumping = true
 	for q.stepLocked() {
 	}
@@ -37,15 +35,11 @@ func (q *Queue) stepLocked() bool {
 	now := time.Now()
 	q.line.fit()
 	q.letGoLocked(now)
-	if q.lost { // the calls have later places now
-		q.lost = false
+	if q.line.late > 0 { // the calls have later places now
 		q.refuseTooLateLocked(len(q.line.tickets), now)
 	}
-	if q.changed {
-		q.noSlot = nil // a call may have ended during the trip that found no slot
-		if !q.soonest.IsZero() {
-			q.soonest, q.pause = time.Time{}, time.Time{} // there may be other limits
-		}
+	if q.news > 0 {
+		q.head.free() // a call may have ended during the trip that found no slot, or there may be other limits
 	}
 	first := q.toBook(now, &q.booking)
 	needed, onlyNews := q.needsTrip(first, now)
@@ -54,7 +48,7 @@ func (q *Queue) stepLocked() bool {
 	}
 	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
 	if first != nil {
-		q.soonest = time.Time{}
+		q.head.soonest, q.head.full = time.Time{}, nil
 	}
 	err := q.tripLocked()
 	switch {
@@ -67,31 +61,31 @@ func (q *Queue) stepLocked() bool {
 	default:
 		q.refusedLocked(first, onlyNews, moving, err)
 	}
-	if q.shared || !q.clock.Same(&before) {
-		q.ahead = nil
-	}
 	q.line.fit() // calls may have cancelled during the trip
-	if !q.clock.Same(&before) {
-		q.line.void(&q.clock)
-		q.unchecked = true
-	}
-	if q.unchecked && q.clock.Known() || err == nil && q.tells() { // checked only now, when the new places are in line
-		q.checkLocked()
-	}
-	if first != nil && !moving {
-		n := len(q.booking.Tickets)
-		if n == len(q.booking.Costs) {
-			n *= 2 // there may be room for many more
-		}
-		q.granted, q.booked = max(n, q.granted/2), q.booking.Claim
-	}
 	n := len(q.booking.Tickets)
+	if first != nil && !moving {
+		granted := n
+		if n == len(q.booking.Costs) {
+			granted *= 2 // there may be room for many more
+		}
+		q.granted, q.booked = max(granted, q.granted/2), q.booking.Claim
+	}
 	nothing := first != nil && !first.gone && err == nil && !moving && n == 0
 	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
-	q.line.fit()             // calls may have cancelled during the trip
-	if n > 1 {
+	if !q.clock.Same(&before) {
+		q.line.void(&q.clock)
+		q.line.untell()
+		n = len(q.line.tickets)
+	}
+	if n > 1 || !q.clock.Same(&before) {
 		q.refuseTooLateLocked(n, time.Now())
 	}
+	// As calls get places it becomes known which of the others go in time.
+	if q.credit = min(q.credit, q.line.n) + looks; q.line.unsure > 0 && q.credit > q.line.n {
+		q.credit = 0
+		q.line.untell()
+	}
+	q.tellLocked()
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)
@@ -99,42 +93,41 @@ func (q *Queue) stepLocked() bool {
 		first.onlyTrip = false
 	}
 	if q.stats.Admitted == admitted && (nothing || q.stats.Late > late) {
-		q.wasted++
-		if d := pauseAfter(q.wasted); d > 0 {
-			q.pause = now.Add(d)
+		q.head.wasted++
+		if d := pauseAfter(q.head.wasted); d > 0 {
+			q.head.until = now.Add(d)
 		}
 	}
 	return true
 }
 
-// checkLocked refuses the calls that now miss their deadlines: all of them if unchecked is set, and else
-// those that are untold. It unlocks mu after each piece of a long line. If calls cancel meanwhile it
-// begins anew. If the bucket has told of a change, or places are to go back, the check begins anew after the
-// trip that those need. Each time the pieces are larger, so that it ends however often that happens.
-func (q *Queue) checkLocked() {
-	all := q.unchecked
-	q.unchecked = false
-	for q.pieces = max(q.pieces, piece); ; q.pieces *= 2 {
-		c := q.newCheck(all)
-		for q.checking = c; !c.stale; {
-			if q.refuseAllLocked(q.hopeless(c, q.pieces, time.Now())); c.next == nil {
-				q.checking, q.pieces = nil, 0
-				q.keep(c)
-				return
+// tellLocked looks at the calls that the sums leave out, and refuses those that miss their deadlines. It unlocks mu after
+// each piece of a long line.
+func (q *Queue) tellLocked() {
+	for l := &q.line; q.foretells(); q.line.fit() {
+		now := time.Now()
+		for n := 0; n < piece && l.untold != nil; n++ {
+			w := l.untold
+			if err := q.judge(w, now, q.givesUp(w, now)); err != nil {
+				q.refuseLocked(w, err)
+			} else {
+				l.tell()
 			}
-			q.setTimerOnTripLocked()
-			q.mu.Unlock()
-			runtime.Gosched()
-			q.mu.Lock()
-			q.line.fit() // calls may have cancelled
-			if q.changed || len(q.line.unused) > 0 {
-				q.checking, q.unchecked, q.pieces = nil, all, 2*q.pieces
-				return
-			}
-			c.stale = c.stale || c.next.gone // it has gone, or the queue was closed
 		}
+		if l.untold == nil {
+			return
+		}
+		q.letGoLocked(now)
+		q.mu.Unlock()
+		q.mu.Lock()
 	}
 }
+
+// looks is how many calls the queue looks at again for each trip, on the average.
+const looks = 32
+
+// piece is how many calls the queue looks at before it lets others have its lock.
+const piece = 2048
 
 // tripLocked carries the booking out, gives the unused places back, and measures the trip. It
 // unlocks mu meanwhile.
@@ -143,11 +136,11 @@ func (q *Queue) tripLocked() error {
 	k.Back, q.line.unused = q.line.unused, k.Back[:0]
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
-	told := q.changed
-	if q.returns = told || len(k.Back) > 0; q.returns {
-		q.ahead = nil
+	told := q.news > 0
+	if q.moving = k.Move; len(k.Back) > 0 {
+		q.news++
 	}
-	q.changed, q.moving = false, k.Move
+	heard := q.news
 	q.setTimerOnTripLocked()
 	q.mu.Unlock()
 	sent := time.Now()
@@ -157,12 +150,12 @@ func (q *Queue) tripLocked() error {
 	clear(k.Back)
 	k.Move = outbound.Ticket{}
 	q.mu.Lock()
-	q.clock, q.moving, q.returns, q.trips.ended = k.Clock, outbound.Ticket{}, false, ended
+	q.clock, q.moving, q.news, q.trips.ended = k.Clock, outbound.Ticket{}, q.news-heard, ended
 	if err == nil { // after an error there may have been no trip
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
 	if told && q.clock.Known() && !q.clock.Changed() {
-		q.changed = false // only the trip itself has changed something, and its reply counts that
+		q.news = 0 // only the trip itself has changed something, and its reply counts that
 	}
 	return err
 }
@@ -174,7 +167,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 	var cost *outbound.CostError
 	switch {
 	case errors.As(err, &full) && full.RetryAfter == 0:
-		q.noSlot = full // nobody knows when a call in progress ends
+		q.head.full, q.head.until = full, time.Now().Add(slotCheck) // nobody knows when a call in progress ends
 	case full == nil && !errors.As(err, &cost): // the store has failed
 		if moving {
 			q.line.forget() // others may have the place as it was, if the store has moved it and the reply is lost
@@ -190,8 +183,8 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 		// It can make it, but nobody books so far ahead yet: in a calendar only when this period is
 		// over, and in a fixed window when all of it comes back.
 		now := time.Now()
-		q.soonest, q.pause = now.Add(full.RetryAfter), q.bookableAt(first, full.RetryAfter, now)
-		q.unchecked = true
+		q.head.soonest, q.head.until = now.Add(full.RetryAfter), q.bookableAt(first, full.RetryAfter, now)
+		q.line.untell()
 	default:
 		q.refuseLocked(first, first.refusedBy(err))
 		if errors.Is(err, ErrFar) {
@@ -217,7 +210,9 @@ func (q *Queue) letGoLocked(now time.Time) {
 			if !w.onlyTrip {
 				q.stats.Waited++
 			}
-			q.wasted, q.pause = 0, time.Time{}
+			if q.head.wasted = 0; q.head.full == nil && q.head.soonest.IsZero() {
+				q.head = head{}
+			}
 			w.ticket = t
 			l.unlink(w)
 			close(w.ready)
@@ -225,7 +220,6 @@ func (q *Queue) letGoLocked(now time.Time) {
 			q.stats.Late++
 			l.late, l.latest = l.late+1, max(l.latest, late)
 			l.onePlaceLess()
-			q.lost = true
 			fallthrough
 		default:
 			l.unused = append(l.unused, t)
@@ -269,7 +263,6 @@ func (q *Queue) failLocked(err error) {
 func (q *Queue) refuseLocked(w *waiter, err error) {
 	q.stats.Refused++
 	q.removeLocked(w)
-	q.ahead = nil
 	w.err = err
 	close(w.ready)
 }
@@ -289,7 +282,8 @@ func (q *Queue) setTimerLocked() {
 	if q.ignore == nil {
 		q.ignore, q.run = q.bucket.Waiting(q.onChange), q.pump
 		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
-			q.changed, q.noSlot = true, nil
+			q.news++
+			q.head.free()
 		}
 	}
 	q.pumpInLocked(q.nextIn(time.Now()))
@@ -334,9 +328,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.changed, q.lost, q.unchecked, q.pieces, q.noSlot = false, false, false, 0, nil
-	q.wasted, q.pause = 0, time.Time{}
-	q.clock, q.ahead, q.uncounted = outbound.Clock{}, nil, nil
+	q.news, q.head, q.clock = 0, head{}, outbound.Clock{}
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil
@@ -347,7 +339,8 @@ func (q *Queue) restLocked() {
 func (q *Queue) onChange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.changed, q.noSlot = true, nil
+	q.news++
+	q.head.free()
 	if !q.pumping && q.ignore != nil {
 		q.pumpInLocked(0)
 	}

@@ -152,9 +152,8 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
 	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob {
-		w, err := q.joinLocked(ctx, c)
 		q.mu.Unlock()
-		return w, err
+		return q.join(ctx, c)
 	}
 	return q.askLocked(ctx, c, p)
 }
@@ -163,41 +162,47 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 // call has gone or is first in line, so that no other call comes in between. Inside, the
 // bucket may tell other queues of a change. None of them can be waiting for this queue,
 // which does not listen now.
-func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (w *waiter, err error) {
+func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (_ *waiter, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
 		q.mu.Unlock()
 		return nil, nil
 	}
-	w = q.newWaiter(ctx, c)
-	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, time.Now()) {
+	w, now := q.newWaiter(ctx, c)
+	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, now) {
 		q.stats.Refused++
 		q.mu.Unlock()
 		return nil, w.refusedBy(err)
 	}
 	q.line.add(w)
 	q.mu.Unlock()
-	q.pump() // book a place, so that there is a forecast for the next call
+	q.pump() // book a place, so that the queue can tell the next call when it could go
 	return w, nil
 }
 
-// newWaiter returns the call as one that would wait.
-func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
-	w := &waiter{cost: *c, came: time.Since(start)}
+// newWaiter returns the call as one that would wait, and the time.
+func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.Time) {
+	now := time.Now()
+	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{})}
 	if q.config.MaxWait > 0 {
-		w.deadline = time.Now().Add(q.config.MaxWait)
+		w.deadline = now.Add(q.config.MaxWait)
 	}
 	if d, ok := ctx.Deadline(); ok && (w.deadline.IsZero() || d.Before(w.deadline)) {
 		w.deadline, w.byCtx = d, true
 	}
-	return w
+	return w, now
 }
 
-// joinLocked puts a call at the end of the line, or refuses it.
-func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, error) {
-	w := q.newWaiter(ctx, c)
+// join puts a call at the end of the line, or refuses it.
+func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
+	w, now := q.newWaiter(ctx, c)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return nil, ErrClosed
+	}
 	w.onlyTrip = q.shared && q.line.n == 0
-	if err := q.admit(w, time.Now()); err != nil {
+	if err := q.admit(w, now); err != nil {
 		q.stats.Refused++
 		return nil, err
 	}
@@ -211,41 +216,33 @@ func (q *Queue) joinLocked(ctx context.Context, c *outbound.Cost) (*waiter, erro
 // leave takes a call whose ctx has ended out of the line and returns why it is not admitted. It
 // returns nil if the call was no longer waiting.
 func (q *Queue) leave(ctx context.Context, w *waiter) error {
+	err := ctx.Err()
+	late := errors.Is(err, context.DeadlineExceeded)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.cancelLocked(w) {
+	switch {
+	case w.gone:
 		return nil
-	}
-	err := ctx.Err()
-	if errors.Is(err, context.DeadlineExceeded) {
+	case late:
+		e := q.throttled(w, time.Time{}, time.Now())
+		e.Err, err = err, e
 		q.stats.Refused++
-		return &outbound.ThrottledError{Key: q.key, Err: err}
-	}
-	q.stats.Cancelled++
-	return err
-}
-
-func (q *Queue) cancelLocked(w *waiter) bool {
-	if w.gone {
-		return false
-	}
-	q.ahead = nil
-	if c := q.checking; c != nil && (c.next == nil || w.seq <= c.next.seq) {
-		c.stale = true
+	default:
+		q.stats.Cancelled++
 	}
 	first := w == q.line.first || w == q.line.unplaced
 	if (q.removeLocked(w) || first) && !q.pumping {
 		q.line.fit()
 		q.setTimerLocked()
 	}
-	return true
+	return err
 }
 
 // removeLocked takes w out of the line and reports whether w had a place. If the queue pauses until the first
 // call without a place can go, that is another one now, unless w was behind it.
 func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
-	if !q.soonest.IsZero() && (q.line.hasPlace(w) || w == q.line.unplaced) {
-		q.soonest, q.pause = time.Time{}, time.Time{}
+	if !q.head.soonest.IsZero() && (q.line.hasPlace(w) || w == q.line.unplaced) {
+		q.head.soonest, q.head.until = time.Time{}, time.Time{}
 	}
 	return q.line.remove(w)
 }

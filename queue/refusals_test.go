@@ -73,6 +73,10 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 		c.run(t, func(s *state, calls []*waiter, now time.Time) {
 			last := len(calls) - 1
 			s.line.remove(calls[last])
+			for s.line.untold != nil {
+				s.line.untold.sure = true
+				s.line.tell()
+			}
 			err := s.admit(calls[last], now)
 			if c.waits {
 				if err != nil {
@@ -83,6 +87,24 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 			c.expect(t, calls, []refusal{{calls[last], err}}, refused{last, c.after, c.is})
 		})
 	}
+}
+
+// look returns the calls that a queue refuses after a change.
+func (s *state) look(now time.Time) []refusal {
+	all := s.tooLate(len(s.line.tickets), now)
+	for _, r := range all {
+		s.line.remove(r.w)
+	}
+	for s.line.untell(); s.line.untold != nil; {
+		w := s.line.untold
+		if err := s.judge(w, now, s.givesUp(w, now)); err != nil {
+			all = append(all, refusal{w, err})
+			s.line.remove(w)
+		} else {
+			s.line.tell()
+		}
+	}
+	return all
 }
 
 func TestHopelessCallsAfterAChange(t *testing.T) {
@@ -120,14 +142,14 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
 	} {
 		c.run(t, func(s *state, calls []*waiter, now time.Time) {
-			c.expect(t, calls, s.hopeless(s.newCheck(true), len(calls), now), c.want...)
+			c.expect(t, calls, s.look(now), c.want...)
 		})
 	}
 }
 
 func TestExpiredCalls(t *testing.T) {
 	noSlot := func(s *state, _ *outbound.Bucket) {
-		s.noSlot = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
+		s.head.full = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
 	}
 	at := []time.Duration{100 * ms, 100 * ms, 101 * ms, 50 * ms}
 	four := []float64{1, 1, 1, 1}
@@ -135,12 +157,12 @@ func TestExpiredCalls(t *testing.T) {
 		moment
 		want []refused
 	}{
-		{moment{name: "they wait for their places", calls: four, at: 100 * ms, within: at}, nil},
+		{moment{name: "they wait for their places", calls: four, at: 100 * ms, within: at}, []refused{{0, 0, nil}, {1, 0, nil}}},
 		{moment{name: "they wait for a slot", calls: four, at: 100 * ms, within: at, edit: noSlot}, []refused{{0, 0, nil}, {1, 0, nil}}},
-		{moment{name: "the first has a place", calls: four, places: 1, at: 100 * ms, within: at, edit: noSlot}, nil},
+		{moment{name: "the first has a place", calls: four, places: 1, at: 100 * ms, within: at, edit: noSlot}, []refused{{1, 0, nil}}},
 		{moment{name: "the first has no deadline", calls: four, at: 100 * ms, within: []time.Duration{0, ms}, edit: noSlot}, nil},
 		{moment{name: "a store brings no place in time", calls: four, at: 100 * ms, within: at, edit: func(s *state, _ *outbound.Bucket) {
-			s.pause = time.Now().Add(-ms)
+			s.head.until = time.Now().Add(-ms)
 			s.line.first.byCtx = true
 		}}, []refused{{0, 0, context.DeadlineExceeded}, {1, 0, nil}}},
 	} {
@@ -149,7 +171,7 @@ func TestExpiredCalls(t *testing.T) {
 			c.expect(t, calls, all, c.want...)
 			for _, r := range all {
 				e := r.err.(*outbound.ThrottledError)
-				if s.noSlot != nil && (e.Limit != "slots" || e.InProgress != 3 || e.Oldest != time.Minute+100*ms) {
+				if s.head.full != nil && (e.Limit != "slots" || e.InProgress != 3 || e.Oldest != time.Minute+100*ms) {
 					t.Errorf("%s: %+v does not tell of the calls in progress", c.name, e)
 				}
 			}

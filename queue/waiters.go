@@ -17,7 +17,8 @@ type waiter struct {
 	deadline   time.Time // the call is refused rather than let go later; zero: it has none
 	byCtx      bool      // the deadline is that of the call's ctx
 	gone       bool      // admitted, refused or cancelled
-	untold     bool      // it came when the queue could not foretell whether it can go in time
+	told       bool      // a newcomer: the queue has found out whether it is sure
+	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
 	ready  chan struct{}
@@ -52,12 +53,15 @@ func (w *waiter) by() time.Time {
 // waiters is the line: the calls that wait, in order of arrival, and the places booked for
 // them. The i-th call has the i-th place.
 type waiters struct {
-	first, last  *waiter
-	unplaced     *waiter // the first call without a place; nil: there is none
-	n            int
-	untold       int // of those n
-	seq          uint64
-	unplacedCost outbound.Cost // of all calls without a place
+	first, last *waiter
+	unplaced    *waiter // the first call without a place; nil: there is none
+	untold      *waiter // the first of those that the sums leave out, up to the last; nil: there is none
+	n           int
+	seq         uint64
+	all         outbound.Cost // the sum of the calls without a place
+	sure        outbound.Cost // what of that surely goes
+	unsure      int           // how many of them may not go in time
+	mixed       bool          // they may cost differently
 
 	tickets []outbound.Ticket // the places
 	moved   bool              // calls may have other places than those that were booked for them
@@ -69,7 +73,7 @@ type waiters struct {
 // add puts w at the end of the line.
 func (l *waiters) add(w *waiter) {
 	l.seq++
-	w.seq, w.ready = l.seq, make(chan struct{})
+	w.seq = l.seq
 	if w.prev = l.last; w.prev != nil {
 		w.prev.next = w
 	} else {
@@ -77,13 +81,14 @@ func (l *waiters) add(w *waiter) {
 	}
 	l.last = w
 	l.n++
-	if w.untold {
-		l.untold++
-	}
 	if l.unplaced == nil {
 		l.unplaced = w
 	}
-	l.count(w, 1)
+	if l.untold == nil {
+		if l.untold = w; w.told {
+			l.tell()
+		}
+	}
 }
 
 // remove takes w out of the line and reports whether w had a place. The calls behind w move
@@ -94,10 +99,7 @@ func (l *waiters) remove(w *waiter) (hadPlace bool) {
 	if hadPlace {
 		l.onePlaceMore()
 	} else {
-		if l.unplaced == w {
-			l.unplaced = w.next
-		}
-		l.count(w, -1)
+		l.leave(w, w.sure)
 	}
 	l.unlink(w)
 	return hadPlace
@@ -116,15 +118,35 @@ func (l *waiters) unlink(w *waiter) {
 	}
 	w.prev, w.next, w.gone = nil, nil, true
 	l.n--
-	l.tell(w)
 }
 
-// tell notes that the queue has looked at whether w can go in time.
-func (l *waiters) tell(w *waiter) {
-	if w.untold {
-		w.untold = false
-		l.untold--
+// leave takes w out of the calls without a place. One that has a place now is among what surely went, sure or not.
+func (l *waiters) leave(w *waiter, sure bool) {
+	switch {
+	case l.untold == nil || w.seq < l.untold.seq:
+		l.count(w, -1, sure)
+	case l.untold == w:
+		l.untold = w.next
 	}
+	if l.unplaced == w {
+		l.unplaced = w.next
+	}
+	if l.unplaced == nil || l.unplaced == l.untold {
+		l.untell() // no rounding error is left behind
+	}
+}
+
+// untell leaves all calls out of the sums.
+func (l *waiters) untell() {
+	l.untold, l.all, l.sure, l.unsure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, 0, false
+}
+
+// tell takes the first call that was left out of the sums into them.
+func (l *waiters) tell() {
+	w := l.untold
+	l.untold = w.next
+	l.mixed = l.mixed || w.cost != l.unplaced.cost
+	l.count(w, 1, w.sure)
 }
 
 // hasPlace reports whether a place is booked for w.
@@ -132,9 +154,8 @@ func (l *waiters) hasPlace(w *waiter) bool { return l.unplaced == nil || w.seq <
 
 // onePlaceMore notes that the first call without a place has one now.
 func (l *waiters) onePlaceMore() {
-	if w := l.unplaced; w != nil {
-		l.unplaced = w.next
-		l.count(w, -1)
+	if l.unplaced != nil {
+		l.leave(l.unplaced, true)
 	}
 }
 
@@ -147,18 +168,21 @@ func (l *waiters) onePlaceLess() {
 	l.moved = true
 	if w != nil {
 		l.unplaced = w
-		l.count(w, 1)
+		l.mixed = l.mixed || w.next != nil && w.cost != w.next.cost
+		l.count(w, 1, w.sure)
 	}
 }
 
-// count adds the cost of w, times sign, to what waits without a place.
-func (l *waiters) count(w *waiter, sign float64) {
-	if l.unplaced == nil {
-		l.unplacedCost = outbound.Cost{} // no rounding error is left behind
-		return
+// count adds the cost of w, times sign, to the sums.
+func (l *waiters) count(w *waiter, sign float64, sure bool) {
+	if !w.sure {
+		l.unsure += int(sign)
 	}
 	for i, c := range w.cost {
-		l.unplacedCost[i] = max(0, l.unplacedCost[i]+sign*c)
+		l.all[i] = max(0, l.all[i]+sign*c)
+		if sure {
+			l.sure[i] = max(0, l.sure[i]+sign*c)
+		}
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 // are as wanted, and the sum of their costs is right.
 func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	t.Helper()
+	for l.untold != nil {
+		l.tell()
+	}
 	all, without, sum := 0, 0, outbound.Cost{}
 	for w := l.first; w != nil; w = w.next {
 		if all++; !l.hasPlace(w) {
@@ -22,9 +25,9 @@ func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 			t.Errorf("%s: the line is broken", m.name)
 		}
 	}
-	if all != n || l.n != n || without != unplaced || len(l.unused) != unused || sum != l.unplacedCost {
+	if all != n || l.n != n || without != unplaced || len(l.unused) != unused || sum != l.all {
 		t.Errorf("%s: %d (%d) wait, %d without a place, which cost %v (%v), %d places are unused; want %d, %d and %d",
-			m.name, all, l.n, without, sum, l.unplacedCost, len(l.unused), n, unplaced, unused)
+			m.name, all, l.n, without, sum, l.all, len(l.unused), n, unplaced, unused)
 	}
 }
 

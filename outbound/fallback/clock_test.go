@@ -47,7 +47,7 @@ func TestWhatIsLargerThanTheShareIsToldSo(t *testing.T) {
 			if err := w.b.Book(background, &k); err != nil {
 				t.Fatal(err)
 			}
-			if at, err := k.Clock.Earliest(&outbound.Cost{3}); err != nil || time.Until(at) > 0 {
+			if at, _, err := k.Clock.Earliest(&outbound.Cost{3}, new(outbound.Cost)); err != nil || time.Until(at) > 0 {
 				t.Errorf("%v: earliest in %v, %v", limit, time.Until(at), err)
 			}
 			for n, want := range map[float64]string{3: "no room for 3 while the store is away", 9: "never room for 9"} {

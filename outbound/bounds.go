@@ -1,0 +1,159 @@
+package outbound
+
+import (
+	"math"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
+)
+
+// Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
+// places and after calls that have none, go before it, and cost ahead in all. With one leaky limit it is
+// exact. It does not cover limits on calls in flight. While a share of the limits decides and [Clock.Lacks]
+// room for the call, it is the time of the reply: the store may be available again at any time. limit is the
+// one that the call waits for, as [ThrottledError] has it. A cost that can never go is a [*CostError].
+func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
+	if err := k.core.check(k.whole, c); err != nil {
+		return at, "", err
+	}
+	if k.Lacks(c) {
+		return k.at, "", nil
+	}
+	w, i := k.wait(c, ahead)
+	if i >= 0 {
+		limit = k.limits.law[i].Name
+	}
+	return k.at.Add(w), limit, nil
+}
+
+// wait returns the real time from the reply on until a call can go, and the index of the limit that it waits for;
+// -1: none.
+func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
+	s := &k.state
+	last := max(0, s.Last)
+	in, which = s.Real(last), -1
+	for i := range k.limits.law {
+		l, level, d := &k.limits.law[i], s.Level[i].Level, time.Duration(0)
+		n := ahead[l.Unit] + l.Takes(c[l.Unit])
+		switch {
+		case n <= 0:
+		case l.Kind == leak.Leaky:
+			d = s.Real(max(l.Above(level+n, l.Capacity), later(last, l.Above(n, l.Capacity))))
+		case fits(l, level+n):
+		case l.Kind.Calendar():
+			d = k.period(i, fits(l, n-max(0, l.Capacity-level)))
+		case l.Kind == leak.Fixed: // all that it counts may come back at once
+			d = s.Real(k.window(i, n, l.Capacity, max(0, l.Capacity-level)))
+		default:
+			d = s.Real(k.window(i, n, l.Capacity, 0))
+		}
+		if d > in {
+			in, which = d, i
+		}
+	}
+	return in, which
+}
+
+// fits reports whether a limit has room for a sum, as the law has it.
+func fits(l *leak.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
+
+// period returns the real time until the next period of the limit i begins, or, if not next, the one after it.
+func (k *Clock) period(i int, next bool) time.Duration {
+	p := k.limits.calendar.at(k.unix)[i]
+	if !next {
+		p.End = p.Next
+	}
+	return max(0, time.Duration(p.End)*time.Second+leak.Slack-k.unix)
+}
+
+// window returns the dial time after which n units have gone by the limit i, a window that lets so many go at a time,
+// if all that it counts comes back one after the other, but for room, which may come back with the first.
+func (k *Clock) window(i int, n, most, room float64) time.Duration {
+	s, l := &k.state, &k.limits.law[i]
+	turns := math.Ceil((n-room)/most*(1-1e-9)) - 1
+	if n -= turns * most; n <= l.Capacity*(1+1e-8) {
+		n = min(n, l.Capacity) // without the rounding of sums
+	}
+	first := time.Duration(s.Level[i].Top)
+	switch {
+	case room == 0 && fits(l, s.Level[i].Level+n):
+		first = 0
+	case l.Kind == leak.Fixed || !fits(l, n):
+	case s.Logs != nil:
+		var units leak.Units
+		units[i] = n
+		first, _ = s.Wait(k.limits.law, &units)
+	case n >= l.Capacity*(1-1e-9):
+		first = time.Duration(s.Level[i].Ret)
+	}
+	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
+}
+
+// Surely reports whether a call of this cost goes by a time, after those that have places and n calls that have none,
+// go before it, and cost ahead in all, whatever becomes of those. alike says that each of them costs as much as this
+// one. If the time is zero, the call has a day from when its turn comes. If the answer is false, the call may still be
+// in time: Surely knows no limit on calls in flight, no fixed window, and no window next to another limit.
+func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
+	s, law := &k.state, k.limits.law
+	if k.core.slots().most() > 0 || s.Speed < 1 && (len(law) > 1 || law[0].Kind != leak.Leaky) {
+		return false
+	}
+	last := max(0, s.Last)
+	begin := last // from then on no limit that leaks is more than full
+	var own, sum, end time.Duration
+	for i := range law {
+		l, level := &law[i], s.Level[i].Level
+		cost := l.Takes(c[l.Unit])
+		units := ahead[l.Unit] + cost
+		if !alike || cost != c[l.Unit] {
+			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
+		}
+		switch {
+		case l.Kind == leak.Leaky:
+			own, sum = later(own, l.Above(cost, 0)), later(sum, l.Above(units, 0))
+			if !alike {
+				cost = 0
+			}
+			begin = max(begin, l.Above(level+cost, l.Capacity))
+		case l.Kind.Calendar():
+			next := k.period(i, true)
+			if fits(l, level+units) && next > 2*leak.Slack {
+				continue
+			}
+			if next -= max(0, s.Rem); next <= max(last, 2*leak.Slack) || !fits(l, units) {
+				return false
+			}
+			own, begin = later(own, next), max(begin, next)
+		case by.IsZero():
+			own = later(own, l.Window)
+		case len(law) > 1 || !alike || cost <= 0 || l.Kind != leak.Moving:
+			return false
+		default:
+			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // goes in a window
+			turns := math.Ceil(units / most)
+			// A log has 64 parts, and what went in one of them comes back with the last of it.
+			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
+			begin = k.window(i, units, most, 0)
+			if s.Logs == nil && !fits(l, level+units) {
+				begin = later(max(last, time.Duration(s.Level[i].Ret)), time.Duration(min((turns-1)*float64(l.Window), 4e18)))
+			}
+			begin = later(begin, slack)
+		}
+	}
+	if by.IsZero() {
+		return own < farthestWait
+	}
+	if end = later(begin, later(sum, time.Duration(n)*time.Microsecond)); alike || len(law) == 1 {
+		end = begin // then the slowest of the limits decides
+		for i := range law {
+			if l := &law[i]; l.Kind == leak.Leaky {
+				units := ahead[l.Unit] + l.Takes(c[l.Unit])
+				end = max(end, l.Above(s.Level[i].Level+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
+			}
+		}
+	}
+	return !k.at.Add(s.Real(end)).After(by)
+}
+
+// farthestWait is how long a call without a deadline waits from when its turn comes, as in a queue.
+const farthestWait = 24 * time.Hour
