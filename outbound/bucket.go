@@ -128,7 +128,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 			return true, nil
 		}
 		if wait > 0 {
-			return true, &ThrottledError{Key: b.key, Limit: b.more().name, RetryAfter: wait}
+			return true, &ThrottledError{Key: b.key, Limit: b.said.Value().label, RetryAfter: wait}
 		}
 	}
 	return false, nil

@@ -18,7 +18,7 @@ type core struct {
 	slow atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
 	born time.Duration
 	rate float64             // of the first limit
-	said unique.Handle[said] // where the cell has the only limit; zero: nothing
+	said unique.Handle[said] // where the cell has the only limit
 }
 
 // said is what else a limit says. Most buckets say the same as others, and share it.
@@ -27,6 +27,26 @@ type said struct {
 	called string
 	n      float64
 	window time.Duration
+	label  string
+}
+
+// lastSaid is the latest limit of a cell and what it says: buckets that are made one after the other have the
+// same limit most often, and no text is made for those.
+var lastSaid atomic.Pointer[saying]
+
+type saying struct {
+	limit Limit
+	said  unique.Handle[said]
+}
+
+// sayingOf returns what else a limit says.
+func sayingOf(l *Limit) unique.Handle[said] {
+	s := lastSaid.Load()
+	if s == nil || s.limit != *l {
+		s = &saying{*l, unique.Make(said{l.Name, l.called, l.n, l.window, l.label()})}
+		lastSaid.Store(s)
+	}
+	return s.said
 }
 
 // slowPath is what a core needs beyond its cell.
@@ -51,9 +71,7 @@ func (b *core) init(key string, limits []Limit, store leak.Store) {
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
 	if len(limits) == 1 && store == nil && b.start(first, b.born) {
-		if more := (said{first.Name, first.called, first.n, first.window}); more != (said{}) {
-			b.said = unique.Make(more)
-		}
+		b.said = sayingOf(first)
 		return
 	}
 	p := b.newSlowPath(limits)
@@ -73,17 +91,9 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	return p
 }
 
-// more returns what else the limit of the cell says.
-func (b *core) more() (s said) {
-	if b.said != (unique.Handle[said]{}) {
-		s = b.said.Value()
-	}
-	return s
-}
-
 // first returns the limit of the cell.
 func (b *core) first() Limit {
-	s := b.more()
+	s := b.said.Value()
 	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, called: s.called, n: s.n, window: s.window}
 }
 
@@ -119,7 +129,10 @@ func (b *core) inForce() *inForce {
 }
 
 // ofCell returns the limit by which the cell counts.
-func (b *core) ofCell() *inForce { return &inForce{limitSet: newLimitSet([]Limit{b.first()})} }
+func (b *core) ofCell() *inForce {
+	first := b.first()
+	return &inForce{limitSet: limitSet{law: []leak.Limit{first.law()}}}
+}
 
 // given returns the limits in force as callers have given them, with an InFlight.
 func (b *core) given() []Limit {
@@ -250,7 +263,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if r.noSlot {
 		b.slots().crowded(refused)
 	} else if r.Limit >= 0 {
-		refused.Limit = r.force.law[r.Limit].Name
+		refused.Limit = r.force.label(r.Limit)
 	}
 	return refused
 }

@@ -46,7 +46,9 @@ const (
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
-	// Limit is the name of the limit that has no room; empty if it has none.
+	// Limit is the label of the limit that has no room: its name, or what it says, such as "10 per
+	// 1s". It is as [State.Label] and the events and metrics have it. It is empty if the call waits for
+	// a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
 	// RetryAfter is how long until the same call would go if nobody else
 	// called. Alone, a call that comes back after it is admitted. 0: not

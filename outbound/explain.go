@@ -84,7 +84,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 			}
 		}
 	case r.inFlight != nil && r.used >= int(r.inFlight.Capacity):
-		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.label()
+		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.text
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
 		e.Because = "hold"

@@ -97,7 +97,7 @@ func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		check(1, time.Second, `outbound: "api" has no room, 1 call in progress, for 1s`)
+		check(1, time.Second, `outbound: "api" has no room in "1 in flight", 1 call in progress, for 1s`)
 		calls[1].Done()
 	})
 }

@@ -91,6 +91,7 @@ func findAtOnce(limits []Limit) int {
 // limitSet is a bucket's limits, but for an InFlight, as stores know them. It never changes.
 type limitSet struct {
 	law      []leak.Limit
+	labels   []string  // of those without a name; nil: none is made yet
 	calendar *calendar // nil: none of them counts by the calendar
 }
 
@@ -105,10 +106,23 @@ func newLimitSet(limits []Limit) (s limitSet) {
 		if limits[i].inFlight {
 			continue
 		}
-		s.law = append(s.law, limits[i].law())
+		if s.law = append(s.law, limits[i].law()); limits[i].Name == "" {
+			if s.labels == nil {
+				s.labels = make([]string, size)
+			}
+			s.labels[len(s.law)-1] = limits[i].label()
+		}
 	}
 	s.calendar = newCalendar(s.law)
 	return s
+}
+
+// label returns the label of the limit i, as [State.Label] has it.
+func (s *limitSet) label(i int) string {
+	if l := limitOf(&s.law[i]); l.Name != "" || s.labels == nil {
+		return l.label()
+	}
+	return s.labels[i]
 }
 
 // list returns the limits as callers know them.
@@ -168,13 +182,14 @@ func (s *limitSet) lacks(c *Cost) bool {
 // inFlight is a bucket's limit on calls at once, and the place that it has among the limits.
 type inFlight struct {
 	Limit
-	at int
+	at   int
+	text string // its label
 }
 
 // newInFlight returns the InFlight among limits, or nil.
 func newInFlight(limits []Limit) *inFlight {
 	if i := findAtOnce(limits); i >= 0 {
-		return &inFlight{limits[i], i}
+		return &inFlight{limits[i], i, limits[i].label()}
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: c})
 
 		_, err = l.Acquire(ctx, c)
-		expect(t, &h, Event{Kind: EventRefused, Cost: c, Err: err})
+		expect(t, &h, Event{Kind: EventRefused, Cost: c, Limit: "10 burst, 1/s", Err: err})
 		var full *ThrottledError
 		if !errors.As(err, &full) || full.RetryAfter != 2*time.Second {
 			t.Errorf("refused with %v", err)

@@ -54,7 +54,7 @@ func (p *slots) idle() bool {
 // crowded has the error tell of the calls in progress, which have taken all slots.
 func (p *slots) crowded(e *ThrottledError) {
 	if a := p.limit.Load(); a != nil {
-		e.Limit = a.Name
+		e.Limit = a.text
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -192,6 +192,16 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		}
 		tells(t, b, `calls_without_room_total{limiter="api",limit="per hour"} 1`)
 	})
+	question(t, "what is a limit without a name called", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.PerHour(1)))
+		go1(t, l)
+		_, _ = l.Acquire(bg, outbound.Cost{1})
+		if is := called(t, b, "api"); is.Limits[0].Name != "1 per 1h" || is.Explain.Limit != "1 per 1h" {
+			t.Errorf("%+v", is)
+		}
+		tells(t, b, `calls_without_room_total{limiter="api",limit="1 per 1h"} 1`)
+		tells(t, b, `limit_level{limiter="api",limit="1 per 1h"} 1`)
+	})
 	question(t, "when is it empty", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 0.1}))
 		for range 6 {
