@@ -193,8 +193,7 @@
 //	estimate.go    Estimate: costs that are known only afterwards
 //	job.go         Do, Wrap and PermitFrom
 //	each.go        Each and Receive
-//	entry.go       entry: a limiter of a Keyed, its pins, and whether to drop it; keyShard: a map of them
-//	keyed.go       Keyed: a set of limiters
+//	keyed.go       Keyed: a set of limiters; entry: one of them, its pins, and whether to drop it
 //
 // # The path of a decision
 //

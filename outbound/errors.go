@@ -230,3 +230,28 @@ func (e StoreError) labelled(label string) error {
 	e.Key = label
 	return &e
 }
+
+// relabel returns err with a label as the key of the error of this package that it is or wraps.
+func relabel(err error, label string) error {
+	var own interface{ labelled(string) error }
+	if !errors.As(err, &own) {
+		return err
+	}
+	switch err.(type) {
+	case *ThrottledError, *CostError, *LimitError, *StoreError:
+		return own.labelled(label)
+	}
+	if refusal := (*ThrottledError)(nil); errors.As(err, &refusal) { // before an error that wraps it
+		own = refusal
+	}
+	return &relabelled{own.labelled(label), err}
+}
+
+// relabelled is an error that wraps one with a key. Its text is that of the one with the label, and not
+// the wrapper's, which may show the key.
+type relabelled struct{ own, err error }
+
+func (e *relabelled) Error() string { return e.own.Error() }
+
+// Unwrap has errors.As find the error with the label first.
+func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }

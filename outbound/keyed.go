@@ -1,8 +1,8 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"iter"
@@ -13,15 +13,18 @@ import (
 )
 
 const (
-	defaultKeys = 10_000
-	shards      = 32
-	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all
-	// shards.
-	lookAt, lookAtAll, lookInShard = 4, 64, 8
+	// A new key looks at lookAt others in its shard, and if the Keyed is full, at lookInShard in each.
+	defaultKeys, shards, lookAt, lookInShard = 10_000, 32, 4, 2
 	// linger is how long an idle limiter is kept while the Keyed is not full: its key may come
-	// again.
-	linger = time.Minute
+	// again. forgotten is how long a permit keeps its limiter from being dropped, if that is idle:
+	// longer than a call takes, and an end to what a forgotten Done costs.
+	linger, forgotten = time.Minute, 5 * time.Minute
+	// asking is added to the pins for each call that is in Acquire or Use.
+	asking = 1 << 32
 )
+
+// seed is of the hashes that tell the shard of a key.
+var seed = maphash.MakeSeed()
 
 // Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when
 // its key is first used, and dropped when nobody can tell it from a new one. Set New
@@ -73,9 +76,7 @@ type Keyed[K comparable] struct {
 	// refused.
 	Overflow Limiter
 
-	once   sync.Once
-	seed   maphash.Seed
-	shards *[shards]keyShard[K]
+	shards [shards]keyShard[K]
 	count  atomic.Int64  // limiters in all shards, never above Max
 	hand   atomic.Uint32 // the shard where the next search for an idle limiter begins
 }
@@ -107,7 +108,7 @@ func (k *Keyed[K]) Len() int {
 // copies a 32nd of the keys at a time, and holds no lock while the loop's body runs.
 func (k *Keyed[K]) All() iter.Seq2[K, Limiter] {
 	return func(yield func(K, Limiter) bool) {
-		if k == nil || k.count.Load() == 0 { // above 0 the shards are made
+		if k == nil {
 			return
 		}
 		for i := range k.shards {
@@ -158,10 +159,7 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	}
 	defer e.pins.Add(-asking)
 	e.touch()
-	if err = f(e.Limiter); err != nil {
-		err = k.labelled(key, err)
-	}
-	return err
+	return k.labelled(key, f(e.Limiter))
 }
 
 // Acquire is For(key).Acquire(ctx, c) without the handle. It allocates nothing if the key has
@@ -194,72 +192,31 @@ func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (Permit, error) {
 
 // labelled returns the error of a key's limiter, or of New, with the key's label.
 func (k *Keyed[K]) labelled(key K, err error) error {
-	if k.Label == nil {
+	if k.Label == nil || err == nil {
 		return err
 	}
-	label := k.Label(key)
-	switch e := err.(type) {
-	case *ThrottledError:
-		return e.labelled(label)
-	case *CostError:
-		return e.labelled(label)
-	case *LimitError:
-		return e.labelled(label)
-	case *StoreError:
-		return e.labelled(label)
-	}
-	var (
-		throttled *ThrottledError
-		cost      *CostError
-		limit     *LimitError
-		store     *StoreError
-	)
-	switch { // the refusal before an error that wraps it
-	case errors.As(err, &throttled):
-		return &relabelled{throttled.labelled(label), err}
-	case errors.As(err, &cost):
-		return &relabelled{cost.labelled(label), err}
-	case errors.As(err, &limit):
-		return &relabelled{limit.labelled(label), err}
-	case errors.As(err, &store):
-		return &relabelled{store.labelled(label), err}
-	}
-	return err
+	return relabel(err, k.Label(key))
 }
-
-// relabelled is an error that wraps one with a key. It tells that one with the label, and not
-// the wrapper's text, which may show the key.
-type relabelled struct{ own, err error }
-
-func (e *relabelled) Error() string { return e.own.Error() }
-
-// Unwrap has errors.As find the error with the label first.
-func (e *relabelled) Unwrap() []error { return []error{e.own, e.err} }
 
 // shard returns where a key belongs.
 func (k *Keyed[K]) shard(key K) *keyShard[K] {
-	k.once.Do(func() {
-		k.seed = maphash.MakeSeed()
-		k.shards = new([shards]keyShard[K])
-	})
 	if name, ok := any(key).(string); ok {
-		return &k.shards[maphash.String(k.seed, name)%shards]
+		return &k.shards[maphash.String(seed, name)%shards]
 	}
-	return &k.shards[maphash.Comparable(k.seed, key)%shards]
+	return &k.shards[maphash.Comparable(seed, key)%shards]
 }
 
 // entry returns the limiter of a key, pinned by one call that asks it, and makes it if there
 // is none and ctx is not done. It returns nil if there is no room for the
 // key, or without an Overflow an error.
 func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
-	s := k.shard(key)
-	if e := s.get(key); e != nil {
-		return e, nil
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
+	s, most := k.shard(key), int64(cmp.Or(k.Max, defaultKeys))
+	e := k.put(s, key, nil, most)
 	switch {
+	case e != nil:
+		return e, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	case key != key: // as NaN is: it would never be found again
 		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	case k.New == nil:
@@ -267,12 +224,7 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	case k.Max < 0:
 		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
 	}
-	most := int64(k.Max)
-	if most == 0 {
-		most = defaultKeys
-	}
-	var own *entry
-	for k.count.Load() < most || k.makeRoom() {
+	for own := (*entry)(nil); k.count.Load() < most || k.makeRoom(); {
 		if own == nil { // with no lock held
 			made, err := k.New(key)
 			if err != nil {
@@ -284,34 +236,30 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 			own = &entry{Limiter: made}
 			own.seen.Store(never)
 		}
-		if e := k.put(s, key, own, most); e != nil {
+		if e = k.put(s, key, own, most); e != nil {
 			return e, nil
 		}
 	}
-	if e := s.get(key); e != nil { // another call was faster, and took the room
+	// Another call for the key may have been faster, and taken the room.
+	if e = k.put(s, key, nil, most); e != nil || k.Overflow != nil {
 		return e, nil
 	}
-	if k.Overflow == nil {
-		return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
-	}
-	return nil, nil
+	return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 }
 
-// put stores a limiter unless the key has one, and returns the one that counts, pinned. It
-// returns nil if there is no room.
+// put returns the limiter of a key, pinned. If the key has none, put stores own, unless that is nil.
+// It returns nil if there is none, or no room.
 func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[key]
 	if e == nil {
+		if own == nil {
+			return nil
+		}
 		s.sweepLocked(lookAt, linger, &k.count)
-		for n := k.count.Load(); ; n = k.count.Load() {
-			if n >= most {
-				return nil
-			}
-			if k.count.CompareAndSwap(n, n+1) {
-				break
-			}
+		if n := k.count.Load(); n >= most || !k.count.CompareAndSwap(n, n+1) {
+			return nil // no room, or another call was faster: entry tries again
 		}
 		if s.entries == nil {
 			s.entries = map[K]*entry{}
@@ -328,17 +276,84 @@ func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 }
 
 // makeRoom drops idle limiters of one shard after the other, until it has dropped some.
-func (k *Keyed[K]) makeRoom() bool {
-	at := k.hand.Add(lookAtAll / lookInShard)
-	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll; i++ {
+func (k *Keyed[K]) makeRoom() (dropped bool) {
+	at := k.hand.Add(1)
+	for i := uint32(0); i < shards && !dropped; i++ {
 		s := &k.shards[(at+i)%shards]
 		s.mu.Lock()
-		n, dropped := s.sweepLocked(lookInShard, 0, &k.count)
+		dropped = s.sweepLocked(lookInShard, 0, &k.count)
 		s.mu.Unlock()
-		if dropped {
-			return true
-		}
-		looked += n
 	}
-	return false
+	return dropped
+}
+
+// entry is a limiter of a [Keyed]. Pins are added under the lock of its shard, or by a call
+// that has pinned it already.
+type entry struct {
+	Limiter
+	pins atomic.Int64 // permits in use, and asking for each call that has the limiter now
+	seen atomic.Int64 // when it last admitted a call, unless its cell notes that
+}
+
+// touch notes that the limiter has admitted a call. A cell notes that by itself.
+func (e *entry) touch() {
+	if b, ok := e.Limiter.(*Bucket); !ok || b.word.Load() == busy {
+		e.seen.Store(int64(now()))
+	}
+}
+
+// bucket returns the bucket that the limiter is, or is around.
+func (e *entry) bucket() *Bucket {
+	if q, ok := As[interface{ Bucket() *Bucket }](e.Limiter); ok {
+		return q.Bucket()
+	}
+	b, _ := As[*Bucket](e.Limiter)
+	return b
+}
+
+// drop reports whether the limiter is to be dropped, at time t, if it has not been used for a
+// while. A bucket that is not idle stays with the last limiter around it.
+func (e *entry) drop(t, unused time.Duration) bool {
+	pins := e.pins.Load()
+	if pins > 0 {
+		unused = forgotten
+	}
+	seen, b := e.seen.Load(), e.bucket()
+	if own, ok := e.Limiter.(*Bucket); ok && own.unit != 0 { // it has a cell
+		seen = max(seen, own.seen.Load())
+	}
+	// A subtraction could overflow: a bucket that was never used was last used at the
+	// beginning of time.
+	if i, ok := e.Limiter.(idler); !ok || pins >= asking || time.Duration(seen) > t-unused || !i.Idle() {
+		return false
+	}
+	if b != nil && b.keys.Add(-1) == 0 && !b.unmade() && !b.idle() {
+		b.keys.Add(1)
+		return false
+	}
+	return true
+}
+
+// keyShard is a part of a [Keyed].
+type keyShard[K comparable] struct {
+	mu      sync.Mutex // protects entries, and every decision to drop one
+	entries map[K]*entry
+	_       [48]byte // a cache line of its own
+}
+
+// sweepLocked looks at a few limiters, chosen by the order of a map, and drops those that have
+// not been used for a while and are idle.
+func (s *keyShard[K]) sweepLocked(most int, unused time.Duration, count *atomic.Int64) (dropped bool) {
+	t := now()
+	for key, e := range s.entries {
+		if most--; most < 0 {
+			break
+		}
+		if e.drop(t, unused) {
+			delete(s.entries, key)
+			count.Add(-1)
+			dropped = true
+		}
+	}
+	return dropped
 }
