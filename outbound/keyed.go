@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// A new key looks at lookAt others in its shard, and if the Keyed is full, at lookInShard in each.
-	defaultKeys, shards, lookAt, lookInShard = 10_000, 32, 4, 2
+	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all shards.
+	defaultKeys, shards, lookAt, lookAtAll, lookInShard = 10_000, 32, 4, 64, 8
 	// linger is how long an idle limiter is kept while the Keyed is not full: its key may come
 	// again. forgotten is how long a permit keeps its limiter from being dropped, if that is idle:
 	// longer than a call takes, and an end to what a forgotten Done costs.
@@ -277,12 +277,13 @@ func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 
 // makeRoom drops idle limiters of one shard after the other, until it has dropped some.
 func (k *Keyed[K]) makeRoom() (dropped bool) {
-	at := k.hand.Add(1)
-	for i := uint32(0); i < shards && !dropped; i++ {
-		s := &k.shards[(at+i)%shards]
+	at := k.hand.Add(lookAtAll / lookInShard)
+	for i, looked := uint32(0), 0; i < shards && looked < lookAtAll && !dropped; i++ {
+		s, n := &k.shards[(at+i)%shards], 0
 		s.mu.Lock()
-		dropped = s.sweepLocked(lookInShard, 0, &k.count)
+		n, dropped = s.sweepLocked(lookInShard, 0, &k.count)
 		s.mu.Unlock()
+		looked += n
 	}
 	return dropped
 }
@@ -343,17 +344,17 @@ type keyShard[K comparable] struct {
 
 // sweepLocked looks at a few limiters, chosen by the order of a map, and drops those that have
 // not been used for a while and are idle.
-func (s *keyShard[K]) sweepLocked(most int, unused time.Duration, count *atomic.Int64) (dropped bool) {
+func (s *keyShard[K]) sweepLocked(most int, unused time.Duration, count *atomic.Int64) (looked int, dropped bool) {
 	t := now()
 	for key, e := range s.entries {
-		if most--; most < 0 {
+		if looked == most {
 			break
 		}
-		if e.drop(t, unused) {
+		if looked++; e.drop(t, unused) {
 			delete(s.entries, key)
 			count.Add(-1)
 			dropped = true
 		}
 	}
-	return dropped
+	return looked, dropped
 }
