@@ -21,7 +21,7 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	}
 	w, i := k.wait(c, ahead)
 	if i >= 0 {
-		limit = k.limits.law[i].Name
+		limit = k.whole.label(i)
 	}
 	return k.at.Add(w), limit, nil
 }

@@ -131,3 +131,18 @@ func TestACallThatLosesItsPlaceWaitsNoLongerThanMaxWait(t *testing.T) {
 		}
 	})
 }
+
+// A refusal by what the queue knows has the limit's label, as the bucket's own refusals have.
+func TestQueue_RefusalHasTheLabelOfTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerMinute(60)), Config{MaxWait: time.Second})
+		for range 2 {
+			go q.Acquire(bg, outbound.Cost{1})
+		}
+		synctest.Wait()
+		var full *outbound.ThrottledError
+		if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.As(err, &full) || full.Limit != "60 per 1m" || full.RetryAfter == 0 {
+			t.Errorf("%v", err)
+		}
+	})
+}
