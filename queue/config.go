@@ -18,11 +18,10 @@ type Config struct {
 	// [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which take some 300 MB with
 	// their goroutines.
 	MaxLen int
-	// MaxWait is the longest that a call waits. The queue refuses a call at once that would
+	// MaxWait is the longest that a call waits. The queue refuses a call immediately that would
 	// have to wait longer. A MaxWait that is shorter than a trip to a store that is far away
-	// and a reply's way back counts as that. 0: as long as the call's ctx allows. If that has no
-	// deadline, the queue refuses the call once its place would be more than a day away when it
-	// is the first: see [ErrFar].
+	// and a reply's way back counts as that. If MaxWait is zero, only the call's context bounds
+	// the wait, and without a deadline a day: see [ErrFar].
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after its place. A later one gives the place
 	// back and books anew, so that a process that was paused does not let all calls go

@@ -32,7 +32,8 @@ type judgedKey struct{}
 func (t *Transport) judgedBy(req *http.Request, l outbound.Limiter, redirected bool) (judged, passes bool) {
 	around := req.Context().Value(judgedKey{}) == any(t)
 	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && around
-	return judged, around || t.Judge != JudgeNever && l != nil && l != outbound.Limiter(outbound.Unlimited{}) && !redirected
+	_, free := outbound.As[outbound.Unlimited](l)
+	return judged, around || t.Judge != JudgeNever && l != nil && !free && !redirected
 }
 
 // markJudged returns the request as the next transport gets it, if there is one.

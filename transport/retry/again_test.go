@@ -199,7 +199,7 @@ func TestALaterHopWaitsForTheLimiterByItself(t *testing.T) {
 
 			api = play(status(307, "Location", "/b"), status(200))
 			b = bucket(t, outbound.PerHour(1))
-			_, err = send(NewClient(&transport.Transport{Base: api, Limiter: b}), requestWith(t, "POST", "replayable"))
+			_, err = send(Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: b}), requestWith(t, "POST", "replayable"))
 			require.Greater(t, throttled(t, err).RetryAfter, time.Hour-time.Second)
 			require.Len(t, api.said, 1)
 			require.Zero(t, time.Since(api.start))
@@ -269,7 +269,7 @@ func TestTheErrorOfAResponseHandlerIsFinal(t *testing.T) {
 				handled++
 				return errors.Join(c.err, resp.Body.Close())
 			})
-			_, err = NewClient(over(api)).Do(req)
+			_, err = Config{MaxWait: 30 * time.Second}.NewClient(over(api)).Do(req)
 			require.Equal(t, 1, handled)
 			require.Len(t, api.went(), c.calls)
 			switch {

@@ -207,7 +207,7 @@ func TestRequestBodiesAreClosedOnceOnEveryPath(t *testing.T) {
 				if r, ok := c.limiter.(*refusing); ok {
 					r.asked.Store(0)
 				}
-				client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{Base: api, Limiter: c.limiter})}}
+				client := &http.Client{Transport: &RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: c.limiter})}}
 				resp, err := client.Do(sent.request(t, c.replayable))
 				require.Equal(t, c.fails, err != nil, "%v", err)
 				if err == nil {

@@ -54,6 +54,8 @@ func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err
 			return false, nil // the response goes to the caller
 		}
 		return false, r.report(resp, err)
+	case what == limited && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return false, r.report(resp, deadline(r.why(what, wait, resp, err)))
 	case ctx.Err() != nil:
 		return false, r.report(resp, ctx.Err())
 	case resp != nil && r.oneHop && r.limited == nil && announcesRetries(r.req):
@@ -143,7 +145,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 			return false, false
 		}
 		if r.sent {
-			r.since = time.Time{} // it had room
+			r.since, r.waited = time.Time{}, 0 // it had room
 		}
 		if pause > left {
 			return false, true
@@ -155,9 +157,9 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		r.throttled++
 	}
 	if r.since.IsZero() {
-		r.since = now
+		r.since = now.Add(-r.waited)
 	}
-	whole := defaultWait
+	whole := farthest
 	if p.MaxWait > 0 {
 		whole = p.MaxWait
 	} else if bounded {

@@ -17,8 +17,8 @@ import (
 const (
 	defaultThrottled = 10
 	defaultFailures  = 4
-	defaultWait      = 30 * time.Second
-	defaultWaitMin   = time.Second // as retryablehttp has it
+	farthest         = 24 * time.Hour // as package queue has it
+	defaultWaitMin   = time.Second    // as retryablehttp has it
 	defaultWaitMax   = 30 * time.Second
 )
 
@@ -33,11 +33,11 @@ type Config struct {
 	// store, and answers 500 and above. Refusals do not count among them. 0: 4. Negative:
 	// none.
 	MaxFailures int
-	// MaxWait is how long a request waits for room: from its first refusal on, by its limiter
-	// or by the API, until it goes out and is not refused again. The client does not begin a
-	// pause that would end later: the error comes at once, with the time to come back. A
-	// queue does not know of this, and has a MaxWait of its own. A deadline of the request's
-	// context bounds it as well. 0 or less: up to that deadline; without one, 30 s.
+	// MaxWait is the longest that a request waits for room: in its limiter, such as a queue, and between
+	// its attempts, until it goes out and is not refused again. The client tells the limiter how much of
+	// it is left, so MaxWait and that of a queue do not add up. The client does not begin a pause that
+	// would end later: the error comes immediately, with the time to come back. If MaxWait is zero, only
+	// the request's context bounds the wait, and without a deadline a day.
 	MaxWait time.Duration
 	// Safe reports whether the client may send a request again although the API may have
 	// carried it out already. It is asked about methods that are not idempotent, such as POST

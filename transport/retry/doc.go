@@ -41,11 +41,10 @@
 //
 // # Bounds
 //
-// [Config] has three: 10 refusals by the API, 4 failures, and 30 s in which a request waits for
-// room, or as long as its context has a deadline. Refusals by the limiter have no number,
-// because they cost nothing. 64 workers on a bare bucket compete at random: the unluckiest is
-// refused 63 times, and under load some worker may get no room for 30 s. Behind a queue every
-// worker stands in line.
+// [Config] has three: 10 refusals by the API, 4 failures, and MaxWait for the time in which a request waits for
+// room, a queue's included. If MaxWait is zero, only the request's context bounds the wait, and without a deadline a
+// day. Refusals by the limiter have no number, because they cost nothing. 64 workers on a bare bucket compete at
+// random: the unluckiest is refused 63 times. Behind a queue every worker stands in line.
 //
 // The client does not begin a pause that would end after a bound: the error comes at once.
 //
@@ -130,6 +129,7 @@
 //	unchecked.go     the same with somebody else's CheckRetry
 //	body.go          ErrorHandler; bodies that nobody wants any more
 //	givenup.go       requests that an SDK sends again after they were given up
+//	bound.go         a limiter in which a request waits no longer than MaxWait
 //	sdk.go           SDKs that say what they do
 //	signal.go        what a response says, for the request
 //	error.go         Error

@@ -225,7 +225,7 @@ func TestWhichRequestsAreNotRemembered(t *testing.T) {
 	}{
 		"that went out once":            {Config{MaxThrottled: -1, MaxFailures: -1}, []step{status(429, "Retry-After", "1")}, nil},
 		"that went out once and failed": {Config{MaxThrottled: -1, MaxFailures: -1}, []step{reset}, nil},
-		"whose time is too long":        {Config{}, []step{status(429, "Retry-After", "3600")}, nil},
+		"whose time is too long":        {Config{MaxWait: 30 * time.Second}, []step{status(429, "Retry-After", "3600")}, nil},
 		"that have gone well":           {Config{}, []step{status(429, "Retry-After", "1"), status(200)}, nil},
 		"that were a mistake":           {Config{}, []step{status(429, "Retry-After", "1"), status(400)}, nil},
 		"an SDK of AWS's": {Config{}, []step{status(500)}, func(req *http.Request) *http.Request {
@@ -285,7 +285,7 @@ func TestARequestIsNotRememberedForLongerThanAPauseMayBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, timeout := range []time.Duration{0, time.Minute} {
 			for _, c := range []Config{{}, {MaxWait: time.Minute}} {
-				most := 30 * time.Second
+				most := 24 * time.Hour
 				if c.MaxWait > 0 || timeout > 0 {
 					most = time.Minute
 				}

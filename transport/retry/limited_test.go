@@ -40,7 +40,7 @@ func TestALimitersRefusalBeyondTheCapComesBackAtOnce(t *testing.T) {
 		wait     time.Duration
 		late     bool // the error names the deadline
 	}{
-		{name: "30 s without a deadline", wait: 30*time.Second + 1},
+		{name: "a day without a deadline", wait: 24*time.Hour + 1},
 		{name: "MaxWait", config: Config{MaxWait: time.Minute}, wait: time.Minute + 1},
 		{name: "deadline", deadline: 10 * time.Second, wait: 10*time.Second + 1, late: true},
 		{name: "a deadline beyond 30 s", deadline: time.Hour, wait: time.Hour + 1, late: true},
@@ -125,7 +125,7 @@ func TestAWaitWithoutAKnownEndIsShortAndGrows(t *testing.T) {
 					asked = append(asked, time.Since(start))
 				}
 			})
-		_, err := get(t, NewClient(&transport.Transport{Base: play(status(200)), Limiter: limiter}))
+		_, err := get(t, Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: play(status(200)), Limiter: limiter}))
 		require.ErrorIs(t, err, outbound.ErrThrottled)
 		want := 10 * time.Millisecond
 		for i := range asked[1:] {
@@ -299,7 +299,7 @@ func TestOnRefusalHasTheLastWord(t *testing.T) {
 		api := play(status(200))
 		full := &outbound.ThrottledError{Key: "api", RetryAfter: 1500 * time.Millisecond}
 		with := func(limiter outbound.Limiter, f func(*http.Request, error) (*http.Response, error)) (*http.Response, error) {
-			return get(t, NewClient(&transport.Transport{Base: api, Limiter: limiter, OnRefusal: f}))
+			return get(t, Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter, OnRefusal: f}))
 		}
 		_, err := with(&refusing{errs: []error{full}}, transport.TooManyRequests)
 		require.NoError(t, err)

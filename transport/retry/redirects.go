@@ -35,6 +35,12 @@ func newRedirects(p *policy, t *transport.Transport) *redirects {
 		t = &transport.Transport{Limiter: broken{}}
 	}
 	paced := *t
+	if p.MaxWait > 0 {
+		paced.Limiter = p.bound(t.Limiter)
+		if t.For != nil {
+			paced.For = func(req *http.Request) outbound.Limiter { return p.bound(t.For(req)) }
+		}
+	}
 	held := minHold
 	if t.MaxHold > 0 {
 		held = min(held, t.MaxHold)

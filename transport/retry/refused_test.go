@@ -220,7 +220,7 @@ func TestARefusalBeyondMaxWaitComesBackAtOnceWithTheTime(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					limiter := limiters(t)[name]
 					api := play(status(429, "Retry-After", value), status(200))
-					client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+					client := Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter})
 					_, err := get(t, client)
 					if want == 0 { // as if the API had not said it
 						require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestALongerHoldThanTheAPIAskedForCountsAsWell(t *testing.T) {
 		b := bucket(t, wide)
 		require.NoError(t, b.Hold(t.Context(), time.Minute))
 		api := play(status(200))
-		_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: b}))
+		_, err := get(t, Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: b}))
 		full := throttled(t, err)
 		require.Equal(t, time.Minute, full.RetryAfter)
 		require.True(t, full.Held)

@@ -26,14 +26,15 @@ type request struct {
 	req    *http.Request   // of this attempt
 	replay bool            // its body can be read again
 
-	attempts     int       // that went out
-	throttled    int       // refusals by the API
-	failures     int       // failures of attempts, or of a store
-	unknownWaits int       // pauses after refusals that told no time
-	unheld       int       // refusals after which nobody waited but the request itself
-	since        time.Time // of the first refusal
-	next         time.Time // when the next attempt may begin
-	cause        error     // of the last refusal
+	attempts     int           // that went out
+	throttled    int           // refusals by the API
+	failures     int           // failures of attempts, or of a store
+	unknownWaits int           // pauses after refusals that told no time
+	unheld       int           // refusals after which nobody waited but the request itself
+	since        time.Time     // when its wait for room began; zero: nothing has refused it
+	waited       time.Duration // in the limiter, while since is zero
+	next         time.Time     // when the next attempt may begin
+	cause        error         // of the last refusal
 
 	// What the API asked for last.
 	refusedAt time.Time

@@ -28,7 +28,7 @@ func TestTheLastResponseComesBackFromARoundTripper(t *testing.T) {
 			{step{status: 503}, 5},
 		} {
 			api := play(c.what)
-			resp, err := (&RoundTripper{Client: NewClient(over(api))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+			resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(over(api))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
 			require.NoError(t, err)
 			require.Len(t, api.went(), c.attempts)
 			require.Equal(t, c.what.status, resp.StatusCode)
@@ -69,7 +69,7 @@ func TestTheLastResponseTellsAnSDKThatTryingAgainIsOver(t *testing.T) {
 			"what nobody tries again":   {over(play(status(501))), 501, false},
 			"nothing by this transport": {nil, 0, false},
 		} {
-			resp, err := (&RoundTripper{Client: NewClient(c.rt)}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+			resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(c.rt)}).RoundTrip(requestWith(t, http.MethodGet, "none"))
 			if c.status == 0 {
 				require.ErrorIs(t, err, outbound.ErrNil)
 				continue
@@ -84,7 +84,7 @@ func TestTheLastResponseTellsAnSDKThatTryingAgainIsOver(t *testing.T) {
 
 func TestTheHeaderOfTheLastResponseIsACopy(t *testing.T) {
 	what := status(429, "Retry-After", "3600")
-	resp, err := (&RoundTripper{Client: NewClient(over(play(what)))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+	resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(over(play(what)))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Len(t, what.header, 1, "which may be a cache's")

@@ -117,7 +117,7 @@ func TestACustomErrorHandlerHasTheLastWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{reset, status(500), status(429, "Retry-After", "3600")} {
 			api := play(what)
-			client := NewClient(over(api))
+			client := Config{MaxWait: 30 * time.Second}.NewClient(over(api))
 			var tries int
 			client.ErrorHandler = func(resp *http.Response, err error, n int) (*http.Response, error) {
 				tries = n
