@@ -95,15 +95,19 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // in time: Surely knows no limit on calls in flight, no fixed window, and no window next to another limit.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if k.core.slots().most() > 0 || s.Speed < 1 && (len(law) > 1 || law[0].Kind != leak.Leaky) {
+	if !c.valid() || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) > 1 || law[0].Kind != leak.Leaky) {
 		return false
 	}
 	last := max(0, s.Last)
 	begin := last // from then on no limit that leaks is more than full
 	var own, sum, end time.Duration
+	counted := false
 	for i := range law {
 		l, level := &law[i], s.Level[i].Level
-		cost := l.Takes(c[l.Unit])
+		cost := max(0, l.Takes(c[l.Unit]))
+		if counted = counted || cost > 0; cost > l.Capacity {
+			return false
+		}
 		units := ahead[l.Unit] + cost
 		if !alike || cost != c[l.Unit] {
 			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
@@ -140,8 +144,8 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			begin = later(begin, slack)
 		}
 	}
-	if by.IsZero() {
-		return own < farthestWait
+	if by.IsZero() || !counted {
+		return counted && own < farthestWait
 	}
 	if end = later(begin, later(sum, time.Duration(n)*time.Microsecond)); alike || len(law) == 1 {
 		end = begin // then the slowest of the limits decides

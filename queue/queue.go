@@ -80,13 +80,14 @@ func New(b *outbound.Bucket, c Config) *Queue {
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of the
 // name "dripfeed: wait for a turn".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-	if lane := q.lane(ctx); lane != q {
-		return lane.Acquire(ctx, c)
-	}
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
-	var w *waiter
-	if w, err = q.enter(ctx, &c, &p); w == nil {
+	q = q.lane(ctx)
+	w, err := q.enter(ctx, &c, &p)
+	if w == others {
+		w, err = q.join(ctx, &c)
+	}
+	if w == nil {
 		return
 	}
 	if trace.IsEnabled() {
@@ -134,6 +135,9 @@ func (q *Queue) lane(ctx context.Context) *Queue {
 // regionName is what a wait is called in an execution trace.
 const regionName = "dripfeed: wait for a turn"
 
+// others is what enter returns for a call that is to go behind others.
+var others = new(waiter)
+
 // enter admits the call at once, refuses it, or puts it in line and returns it.
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	switch {
@@ -153,7 +157,7 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	// go back before the bucket is asked, or it would refuse the call for their sake.
 	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob {
 		q.mu.Unlock()
-		return q.join(ctx, c)
+		return others, nil
 	}
 	return q.askLocked(ctx, c, p)
 }
@@ -197,19 +201,23 @@ func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.
 func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 	w, now := q.newWaiter(ctx, c)
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	w.onlyTrip = q.shared && q.line.n == 0
 	if q.closed {
+		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	w.onlyTrip = q.shared && q.line.n == 0
-	if err := q.admit(w, now); err != nil {
-		q.stats.Refused++
-		return nil, err
+	if w.told = q.surely(w); !w.told {
+		if err := q.admit(w, now); err != nil {
+			q.stats.Refused++
+			q.mu.Unlock()
+			return nil, err
+		}
 	}
 	q.line.add(w)
 	if q.line.unplaced == w && !q.pumping {
 		q.setTimerLocked()
 	}
+	q.mu.Unlock()
 	return w, nil
 }
 

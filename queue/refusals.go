@@ -25,7 +25,7 @@ func (s *state) foretells() bool { return s.known() && s.news == 0 }
 // admit returns why a new call must not wait, or nil. Then it is the next in line.
 func (s *state) admit(w *waiter, now time.Time) error {
 	for _, n := range w.cost {
-		if !(n >= 0 && n <= math.MaxFloat64) {
+		if !(n >= 0 && n <= math.MaxFloat64) && n != outbound.Free {
 			return &outbound.CostError{Key: s.key, Cost: w.cost, Err: outbound.ErrInvalidCost}
 		}
 	}
@@ -63,13 +63,25 @@ func (s *state) judge(w *waiter, now, until time.Time) error {
 	if at = latest(at, s.head.soonest); !until.IsZero() && at.After(until.Add(rounding)) {
 		return s.throttled(w, at, now)
 	}
+	s.find(w)
+	return nil
+}
+
+// surely reports whether a call that comes now is surely in time: most are, and need no more of their small stacks.
+func (s *state) surely(w *waiter) bool {
+	return s.line.n < s.config.MaxLen && s.line.untold == nil && s.foretells() && s.find(w)
+}
+
+// find finds out whether a call that goes behind all that the sums count is sure to go, and not too late.
+func (s *state) find(w *waiter) bool {
 	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not w itself.
+	l := &s.line
 	ahead, alike := &l.all, !l.mixed && (l.unplaced == nil || l.unplaced.cost == w.cost)
 	if alike {
 		ahead = &l.sure
 	}
 	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, w.by())
-	return nil
+	return w.sure
 }
 
 // tooLate returns the calls that miss their deadlines at the last n places. A booking has the deadline of its first
