@@ -152,8 +152,26 @@ func (s *limitSet) units(c *Cost) (n leak.Units) {
 
 // check returns why a call of this cost can never go under these limits; nil: it can. The error has no key.
 func (s *limitSet) check(c *Cost) *CostError {
+	l, err := s.bad(c)
+	if err == nil {
+		return nil
+	}
+	return badCost(l, c, err)
+}
+
+//go:noinline
+func badCost(l *leak.Limit, c *Cost, err error) *CostError { // apart, so that bad costs need no stack of good ones
+	e := &CostError{Cost: *c, Err: err}
+	if l != nil {
+		e.Limit = limitOf(l)
+	}
+	return e
+}
+
+// bad is check without the error's details.
+func (s *limitSet) bad(c *Cost) (*leak.Limit, error) {
 	if !c.valid() {
-		return &CostError{Cost: *c, Err: ErrInvalidCost}
+		return nil, ErrInvalidCost
 	}
 	var first, small *leak.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {
@@ -167,11 +185,11 @@ func (s *limitSet) check(c *Cost) *CostError {
 	}
 	switch {
 	case first != nil && c[first.Unit] == 0:
-		return &CostError{Limit: limitOf(first), Cost: *c, Err: ErrInvalidCost}
+		return first, ErrInvalidCost
 	case small != nil:
-		return &CostError{Limit: limitOf(small), Cost: *c, Err: ErrTooLarge}
+		return small, ErrTooLarge
 	}
-	return nil
+	return nil, nil
 }
 
 // lacks reports whether a cost is more than a limit ever has room for.
