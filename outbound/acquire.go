@@ -16,15 +16,11 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		return b.acquireNothing(ctx)
 	}
-	one := new(struct { // one allocation
-		call
-		admission
-	})
-	k := &one.call
-	k.core, k.cost[0], k.admission = b, c, &one.admission
+	k := &call{core: b, cost: [1]Cost{c}}
 	end := time.Now().Add(patience)
 	for again := false; ; again = true {
-		k.admitted = time.Now()
+		asked := time.Now()
+		k.admitted = asked.Sub(start)
 		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, reply{}
 		if err := b.book(ctx, &s, &r); err != nil {
 			return nil, err
@@ -32,9 +28,10 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if len(r.Charges) == 0 {
 			return nil, &StoreError{Op: "book", Key: b.key, Err: errSilent}
 		}
-		k.charge[0], *k.admission = r.Charges[0], r.admission()
+		k.charge[0] = r.Charges[0]
+		k.note(&r)
 		k.takeSlot(&r)
-		if k.inTime(&r) {
+		if r.inTime(asked) {
 			return k, nil
 		}
 		if n := k.slot.drop(); n > 0 {
@@ -91,7 +88,7 @@ func (b *core) giveBack(c leak.Charge) <-chan error {
 // acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
 // before calls that are booked.
 func (b *core) acquireNothing(ctx context.Context) (Call, error) {
-	k := &call{core: b, admitted: time.Now()}
+	k := &call{core: b, admitted: now()}
 	var r reply
 	if err := b.peek(ctx, "peek", &step{}, &r); err != nil {
 		return nil, err
@@ -99,8 +96,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	if r.State.Rem > 0 {
 		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
 	}
-	told := r.admission()
-	k.admission = &told
+	k.note(&r)
 	// No life knows of this charge: nothing of it comes back.
 	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
 	return k, nil
@@ -119,14 +115,14 @@ var (
 // inTime reports whether the reply that admits the call comes in time. A shared store may
 // have repeated the reply, or the network held it up. By then other calls may have followed
 // the call's place, and together with them it would be one too many.
-func (k *call) inTime(r *reply) bool {
+func (r *reply) inTime(asked time.Time) bool {
 	if r.When.IsZero() {
 		return true
 	}
 	now := time.Now()
-	if now.Sub(k.admitted) <= leak.BookingGrace {
+	if now.Sub(asked) <= leak.BookingGrace {
 		return true
 	}
-	_, late := r.State.Due(k.charge[0].Place)
-	return late+now.Sub(clamp(r.Heard, k.admitted, now)) <= leak.BookingGrace
+	_, late := r.State.Due(r.Charges[0].Place)
+	return late+now.Sub(clamp(r.Heard, asked, now)) <= leak.BookingGrace
 }

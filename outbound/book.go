@@ -148,8 +148,8 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 		return
 	}
 	var calls []call
-	now, told := time.Now(), r.admission() // one for all
-	if !r.slots {                          // else each is to be collected by itself
+	at := now()
+	if !r.slots { // else each is to be collected by itself
 		calls = make([]call, len(r.Charges))
 	}
 	for i := range r.Charges {
@@ -158,7 +158,8 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 			c = &calls[i]
 		}
 		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
-		c.admitted, c.admission = now, &told
+		c.admitted = at
+		c.note(r)
 		c.takeSlot(r)
 		k.booked++
 		c.order, c.version = k.booked, r.Version

@@ -3,6 +3,7 @@ package outbound
 import (
 	"cmp"
 	"context"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -276,24 +277,60 @@ func (p *Permit) answered(a Answer) (held bool) {
 
 // call is the permit of a call that was not charged to a cell.
 type call struct {
-	core      *core
-	slot      *slot // the place among the calls at once; nil: none
-	mu        sync.Mutex
-	flags     uint8 // mu protects it and charge, against a Done beside a late answer
-	admitted  time.Time
-	cost      [1]Cost // as acquired; one each, for an Op to point to
-	charge    [1]leak.Charge
-	order     uint64     // among the tickets of one Booking
-	version   int64      // of the limits that it was booked under, as a ticket
-	admission *admission // when it was charged; nil: it is unknown
+	core  *core
+	slot  *slot // the place among the calls at once; nil: none
+	mu    sync.Mutex
+	flags uint8 // mu protects it and charge, against a Done beside a late answer
+
+	// What State returns, in as few bytes as can be.
+	nearest                  int8 // the index of the limit; -1: the limit on calls in flight
+	reason                   Reason
+	speed                    int32    // in billionths
+	force                    *inForce // nil: the state is unknown
+	level                    float64
+	emptyIn, nextIn, heldFor time.Duration
+
+	admitted time.Duration // since start
+	cost     [1]Cost       // as acquired; one each, for an Op to point to
+	charge   [1]leak.Charge
+	order    uint64 // among the tickets of one Booking
+	version  int64  // of the limits that it was booked under, as a ticket
+}
+
+// note keeps what the reply that admits the call says of the limit nearest its capacity.
+func (k *call) note(r *reply) {
+	k.force, k.nearest, k.level = r.force, -1, float64(r.used)
+	share := math.Inf(-1)
+	if f := r.inFlight; f != nil {
+		share = k.level / f.Capacity
+	}
+	for i := range r.force.law {
+		if level := r.State.Level[i].Level; level/r.force.law[i].Capacity > share {
+			k.nearest, k.level, share = int8(i), level, level/r.force.law[i].Capacity
+		}
+	}
+	if k.nearest >= 0 {
+		k.emptyIn, k.nextIn = r.comeBack(int(k.nearest))
+	}
+	k.speed = int32(math.Round(r.State.Speed * 1e9))
+	if k.heldFor = max(0, r.State.Rem); k.heldFor > 0 {
+		k.reason = Reason(r.State.Why)
+	}
 }
 
 // State returns the state of the nearest limit when the call was charged.
 func (k *call) State() State {
-	if k.admission == nil {
+	if k.force == nil {
 		return State{}
 	}
-	return k.admission.State()
+	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: k.reason, Speed: float64(k.speed) / 1e9}
+	if k.nearest >= 0 {
+		s.Limit = limitOf(&k.force.law[k.nearest])
+	} else if f := k.core.slots().limit.Load(); f != nil {
+		s.Limit = f.Limit
+	}
+	s.Remaining = max(0, s.Limit.Capacity-s.Level)
+	return s
 }
 
 // takeSlot notes the slot that the booking has taken, if it has.
@@ -343,7 +380,7 @@ func (k *call) answered(a Answer) (held bool) {
 	if a.fails() {
 		k.flags |= flagFailed
 	}
-	if !a.concerns(k.core, time.Since(k.admitted)) {
+	if !a.concerns(k.core, now()-k.admitted) {
 		return false
 	}
 	return k.core.report(a.report(&k.charge[0]))

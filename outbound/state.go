@@ -55,17 +55,12 @@ func (l *State) holds(of *leak.State) {
 
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
-	s, periods := &r.State, r.force.calendar.at(r.Unix)
-	by, is := r.decided()
 	all := make([]State, 0, len(r.force.law)+1)
 	for i := range r.force.law {
-		level := s.Level[i].Level
 		l := &r.force.law[i]
+		level := r.State.Level[i].Level
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
-		one.EmptyIn, one.NextIn = comeBack(&by.law[i], s, &is.Level[i])
-		if l.Kind.Calendar() {
-			one.EmptyIn = time.Duration(periods[i].End)*time.Second + leak.Slack - r.Unix
-		}
+		one.EmptyIn, one.NextIn = r.comeBack(i)
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
@@ -73,9 +68,23 @@ func (r *reply) states() []State {
 		all = slices.Insert(all, min(a.at, len(all)), State{Limit: a.Limit, Level: used, Remaining: max(0, a.Capacity-used)})
 	}
 	for i := range all {
-		all[i].holds(s)
+		all[i].holds(&r.State)
 	}
 	return all
+}
+
+// comeBack returns State.EmptyIn and State.NextIn of the limit i.
+func (r *reply) comeBack(i int) (all, next time.Duration) {
+	level := r.State.Level[i]
+	l := &r.force.law[i]
+	if len(r.Share) == len(r.force.law) {
+		level.Level = max(0, level.Level-max(0, l.Capacity-r.Share[i].Capacity))
+		l = &r.Share[i]
+	}
+	if all, next = comeBack(l, &r.State, &level); l.Kind.Calendar() {
+		all = time.Duration(r.force.calendar.at(r.Unix)[i].End)*time.Second + leak.Slack - r.Unix
+	}
+	return all, next
 }
 
 // comeBack returns how long it is until all units of a limit have come back, for a calendar
@@ -104,27 +113,4 @@ func nearest(all []State) State {
 		}
 	}
 	return best
-}
-
-// admission is what a reply says of the bucket that it has admitted a call to.
-type admission struct {
-	state    leak.State
-	share    []leak.Limit
-	unix     time.Duration
-	force    *inForce
-	inFlight *inFlight
-	used     int
-}
-
-// admission returns what is kept of the reply.
-func (r *reply) admission() admission {
-	a := admission{r.State, r.Share, r.Unix, r.force, r.inFlight, r.used}
-	a.state.Logs = nil
-	return a
-}
-
-// State returns the state of the nearest limit.
-func (a *admission) State() State {
-	r := reply{Reply: leak.Reply{State: a.state, Share: a.share, Unix: a.unix}, force: a.force, inFlight: a.inFlight, used: a.used}
-	return nearest(r.states())
 }
