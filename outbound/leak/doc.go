@@ -392,6 +392,7 @@
 //	stored.go   Stored: what is kept of a key, with limits that others have or that were set
 //	codec.go    a Stored as bytes, and codec_log.go its logs
 //	store.go    Store, Op, Report, Reply: the contract
+//	event.go    StoreEvent: what no operation of a store returns
 //	stats.go    StoreStats: what a store across a network counts
 //	apply.go    Op.Apply: the contract as one pure function
 //	memory.go   Memory: the store of one process

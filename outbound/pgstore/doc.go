@@ -34,7 +34,7 @@
 // By default a decision does not wait for the disk. A crash of the server loses what was charged
 // in the last moments before it: three times wal_writer_delay, which is 0.6 s as PostgreSQL comes.
 // So does a failover to a replica of what the replica had not heard. For each such loss at most one
-// more Capacity goes out, and rowstore.EventDataLoss tells of it. With Config.Durable nothing is lost in
+// more Capacity goes out, and leak.EventDataLoss tells of it. With Config.Durable nothing is lost in
 // a crash.
 //
 // # What it costs

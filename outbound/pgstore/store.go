@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
 
@@ -31,7 +32,7 @@ type Config struct {
 	Durable bool
 	// Observe is called with each event, in any goroutine, one call after the other. It must
 	// not block. nil: the store tells nothing.
-	Observe func(rowstore.Event)
+	Observe func(leak.StoreEvent)
 }
 
 // errNoDB is what a nil DB is.

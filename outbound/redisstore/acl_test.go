@@ -79,9 +79,9 @@ func TestAClusterThatDeniesIsNotAway(t *testing.T) {
 			require.ErrorContains(t, err, user.says)
 			require.False(t, isAway(err), "%v", err)
 		}
-		require.ErrorContains(t, told.await(t, redisstore.EventDenied).Err, user.says)
-		require.Len(t, told.of(redisstore.EventDenied), 1)
-		require.Empty(t, told.of(redisstore.EventAway))
+		require.ErrorContains(t, told.await(t, leak.EventDenied).Err, user.says)
+		require.Len(t, told.of(leak.EventDenied), 1)
+		require.Empty(t, told.of(leak.EventDown))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -31,7 +32,7 @@ func TestLimitsThatNobodyHasSetAreGarbage(t *testing.T) {
 			require.Error(t, err, "%s: %s", kind, v)
 			_, err = b.Acquire(t.Context(), outbound.Cost{1})
 			require.ErrorIs(t, err, outbound.ErrThrottled, "%s: %s", kind, v)
-			told.await(t, redisstore.EventGarbage)
+			told.await(t, leak.EventCorrupt)
 			s.forward(10*time.Second + time.Millisecond)
 			store.Forget(b.Key())
 			_, err = b.Acquire(t.Context(), outbound.Cost{10})
@@ -51,7 +52,7 @@ func TestARecordAheadOfItsWorkerIsLeftBehind(t *testing.T) {
 	require.NoError(t, s.rdb.HSet(t.Context(), store.Key("ahead"), worker, string(record)+fields[worker][8:]).Err())
 	_, err := b.Acquire(t.Context(), outbound.Cost{1})
 	require.Error(t, err)
-	told.await(t, redisstore.EventGarbage)
+	told.await(t, leak.EventCorrupt)
 	_, err = b.Acquire(t.Context(), outbound.Cost{1})
 	require.NoError(t, err)
 	require.NotEqual(t, worker, store.Worker())

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -24,7 +25,7 @@ func (said) RedisError()     {}
 
 // episode is the outcome for a server that fails with one error for a while, and then works.
 type episode struct {
-	told  []redisstore.EventKind
+	told  []leak.StoreEventKind
 	trips int
 	errs  []error
 }
@@ -35,7 +36,7 @@ func runEpisode(t *testing.T, err error) *episode {
 	var p episode
 	var mu sync.Mutex // for the race detector: a bubble mostly runs one caller at a time
 	began := time.Now()
-	store := bubbleStore(t, redisstore.Config{Observe: func(e redisstore.Event) {
+	store := bubbleStore(t, redisstore.Config{Observe: func(e leak.StoreEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		p.told = append(p.told, e.Kind)
@@ -92,7 +93,7 @@ func TestTroubleThatAWaitCuresIsAwayAndEndsWithABack(t *testing.T) {
 					require.ErrorIs(t, got, outbound.ErrAway)
 					require.ErrorIs(t, got, err)
 				}
-				require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, p.told)
+				require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, p.told)
 				// 300 calls are granted. In the three bad seconds each of the four pipelines has
 				// one request that tries the server, with pauses, however many callers come.
 				require.Less(t, p.trips, 300+4*3*60)
@@ -116,7 +117,7 @@ func TestTroubleThatNoWaitCuresIsToldOnceAndIsNotAway(t *testing.T) {
 					require.NotErrorIs(t, got, outbound.ErrAway)
 					require.ErrorIs(t, got, err)
 				}
-				require.Equal(t, []redisstore.EventKind{redisstore.EventDenied}, p.told)
+				require.Equal(t, []leak.StoreEventKind{leak.EventDenied}, p.told)
 			})
 		})
 	}

@@ -56,7 +56,7 @@ func compete(t *testing.T, s *server, calls int, limits [2][]outbound.Limit) *ri
 			s.forward(time.Duration(r.IntN(10)) * time.Second)
 		}
 	}
-	require.Equal(t, key, told.await(t, redisstore.EventDiffer).Key)
+	require.Equal(t, key, told.await(t, leak.EventDiffer).Key)
 	require.True(t, c.differ)
 	return &c
 }

@@ -128,7 +128,7 @@
 //
 // A server is away if a wait can cure its state: it is down, hangs, loads its data, has no
 // memory left, only reads, cannot save, or misses its replicas or its cluster, or it or the
-// client has no connection left. [EventAway] tells of it, and [EventBack] of its end. A
+// client has no connection left. [leak.EventDown] tells of it, and [leak.EventUp] of its end. A
 // missing or wrong password, and a missing permission, are not away, because no wait cures
 // them: operations fail at once with the server's words, [EventDenied] tells of it once, and
 // no fallback takes over.
@@ -148,7 +148,7 @@
 // The store hashes keys unless Config.PlainKeys is set, so that a token in a bucket's key
 // shows in no slow log. Limit names are readable in the key's fields. The store does not
 // trust what it reads: it deletes a key that holds anything else than this package writes,
-// or is of another type. The key begins anew, full to the brim, and [EventGarbage] tells of
+// or is of another type. The key begins anew, full to the brim, and [leak.EventCorrupt] tells of
 // it.
 //
 // A user that may do no more than it needs is made so; the last two are for a
@@ -163,7 +163,6 @@
 // once. This package carries a trip out, as one run of bucket.lua:
 //
 //	store.go    Config and Store, for programs
-//	event.go    Event, for what a call's error cannot tell
 //	key.go      the server's name of a key
 //	script.go   bucket.lua with kinds.lua, which has windows and calendars, and its digest
 //	request.go  a trip as the script reads it

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -159,9 +160,9 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 				require.False(t, failed.RetryableError())
 			}
 			if c.away {
-				told.await(t, redisstore.EventAway)
+				told.await(t, leak.EventDown)
 			} else {
-				require.Empty(t, told.of(redisstore.EventAway))
+				require.Empty(t, told.of(leak.EventDown))
 			}
 			outages := store.Stats().Outages
 			require.Len(t, outages, 1)
@@ -171,13 +172,13 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 				other := outbound.Must(outbound.NewSharedBucket(store, fmt.Sprint(key, i), limit))
 				_, err := other.State(t.Context())
 				require.Equal(t, c.away, isAway(err), "%v", err)
-				require.Empty(t, told.of(redisstore.EventBack))
+				require.Empty(t, told.of(leak.EventUp))
 			}
 			if c.denied {
-				require.ErrorContains(t, told.await(t, redisstore.EventDenied).Err, c.says)
-				require.Len(t, told.of(redisstore.EventDenied), 1)
+				require.ErrorContains(t, told.await(t, leak.EventDenied).Err, c.says)
+				require.Len(t, told.of(leak.EventDenied), 1)
 			} else {
-				require.Empty(t, told.of(redisstore.EventDenied))
+				require.Empty(t, told.of(leak.EventDenied))
 			}
 
 			cure()
@@ -197,7 +198,7 @@ func TestTroubleIsAStoreErrorAndChargesNothing(t *testing.T) {
 			require.GreaterOrEqual(t, is.Failed, uint64(3+6))
 			require.NotZero(t, is.Trips.Time)
 			if c.away {
-				told.await(t, redisstore.EventBack)
+				told.await(t, leak.EventUp)
 			}
 			state, err := b.State(t.Context())
 			require.NoError(t, err)
@@ -229,13 +230,13 @@ func TestAClientWithoutAConnectionLeftIsAway(t *testing.T) {
 			require.ErrorContains(t, err, "the client has no connection left")
 		}
 	}
-	told.await(t, redisstore.EventAway)
+	told.await(t, leak.EventDown)
 	require.NoError(t, held.Close())
 	require.Eventually(t, func() bool {
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-	told.await(t, redisstore.EventBack)
+	told.await(t, leak.EventUp)
 }
 
 func TestAWrongAddressIsAStoreError(t *testing.T) {

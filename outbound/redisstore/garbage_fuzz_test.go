@@ -20,17 +20,17 @@ import (
 // events collects a store's events.
 type events struct {
 	mu  sync.Mutex
-	all []redisstore.Event
+	all []leak.StoreEvent
 }
 
-func (e *events) observe(ev redisstore.Event) {
+func (e *events) observe(ev leak.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = append(e.all, ev)
 }
 
 // of returns the events of a kind.
-func (e *events) of(kind redisstore.EventKind) (some []redisstore.Event) {
+func (e *events) of(kind leak.StoreEventKind) (some []leak.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.all {
@@ -41,7 +41,7 @@ func (e *events) of(kind redisstore.EventKind) (some []redisstore.Event) {
 	return some
 }
 
-func (e *events) await(t testing.TB, kind redisstore.EventKind) redisstore.Event {
+func (e *events) await(t testing.TB, kind leak.StoreEventKind) leak.StoreEvent {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, time.Minute, time.Millisecond)
 	return e.of(kind)[0]
@@ -66,7 +66,7 @@ func TestLimitsThatNobodyCanHaveSetAreForgotten(t *testing.T) {
 				return
 			}
 			require.Zero(t, drain(t, b, 10))
-			require.Equal(t, b.Key(), told.await(t, redisstore.EventGarbage).Key)
+			require.Equal(t, b.Key(), told.await(t, leak.EventCorrupt).Key)
 			s.forward(10*time.Second + time.Millisecond)
 			store.Forget(b.Key())
 			_, err := b.Acquire(t.Context(), outbound.Cost{10})
@@ -93,7 +93,7 @@ func TestLimitsThatCannotBeReadAnyMoreAreForgotten(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "v", bad).Err())
 		require.Zero(t, drain(t, b, 10), bad)
-		told.await(t, redisstore.EventGarbage)
+		told.await(t, leak.EventCorrupt)
 		s.forward(10*time.Second + time.Millisecond)
 		store.Forget(b.Key())
 		require.Equal(t, 10, drain(t, b, 20), bad)
@@ -112,7 +112,7 @@ func TestAClockWithoutAStateIsGarbage(t *testing.T) {
 			require.NoError(t, s.rdb.HDel(t.Context(), store.Key(b.Key()), "l0").Err())
 		}
 		require.Zero(t, drain(t, b, 10), missing)
-		told.await(t, redisstore.EventGarbage)
+		told.await(t, leak.EventCorrupt)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestALeadThatNobodyCanReachIsGarbage(t *testing.T) {
 		require.Len(t, fields["s"], 40)
 		require.NoError(t, s.rdb.HSet(t.Context(), store.Key(b.Key()), "s", fields["s"]+packed(lead)).Err())
 		require.Zero(t, drain(t, b, 10), "%v", lead)
-		told.await(t, redisstore.EventGarbage)
+		told.await(t, leak.EventCorrupt)
 	}
 }
 
@@ -208,7 +208,7 @@ func FuzzStoredBytes(f *testing.F) {
 					t.Fatalf("%v units of %v at once", units, l)
 				}
 			}
-			if len(told.of(redisstore.EventGarbage)) == 0 {
+			if len(told.of(leak.EventCorrupt)) == 0 {
 				return
 			}
 			// One look at garbage removes it.

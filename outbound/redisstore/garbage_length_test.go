@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -68,7 +69,7 @@ func TestGarbageOfAnyLengthNeitherOpensNorShutsABucket(t *testing.T) {
 						} else {
 							require.Error(t, err, what)
 							require.NotContains(t, err.Error(), "script", what)
-							require.Eventually(t, func() bool { return len(told.of(redisstore.EventGarbage)) > 0 }, time.Minute, time.Millisecond, what)
+							require.Eventually(t, func() bool { return len(told.of(leak.EventCorrupt)) > 0 }, time.Minute, time.Millisecond, what)
 							_, err = b.Acquire(t.Context(), outbound.Cost{9})
 							require.ErrorIs(t, err, outbound.ErrThrottled, what)
 						}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -110,8 +111,8 @@ func TestGarbageInAKeyNeitherOpensNorShutsABucket(t *testing.T) {
 			t.Parallel()
 			s := start(t)
 			var told atomic.Int64
-			config := redisstore.Config{Timeout: time.Minute, Observe: func(e redisstore.Event) {
-				if e.Kind == redisstore.EventGarbage {
+			config := redisstore.Config{Timeout: time.Minute, Observe: func(e leak.StoreEvent) {
+				if e.Kind == leak.EventCorrupt {
 					told.Add(1)
 				}
 			}}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -100,7 +101,7 @@ func TestAHungServerKeepsNobodyWaiting(t *testing.T) {
 		_, err := buckets[0].State(t.Context())
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-	told.await(t, redisstore.EventBack)
+	told.await(t, leak.EventUp)
 	require.Eventually(t, func() bool { return len(ours()) == 0 }, time.Minute, 50*time.Millisecond, "left over: %v", ours())
 	// The server charged the requests that had been sent, and no caller got those calls:
 	// one call for each caller whose operation was in a request.

@@ -65,7 +65,7 @@ func TestGarbageInALogNeitherOpensNorShutsABucket(t *testing.T) {
 						n := drain(t, b, 10)
 						require.LessOrEqual(t, n, 10, why)
 						if field == "g0" && len(bad.value) != len(fields[field]) { // the script reads no more of it than it needs
-							told.await(t, redisstore.EventGarbage)
+							told.await(t, leak.EventCorrupt)
 						}
 						s.forward(time.Hour + 2*time.Second) // no window and no hour is longer
 						store.Forget(b.Key())
@@ -89,7 +89,7 @@ func TestAResumeOpensAWindowOfGarbage(t *testing.T) {
 		b, _ := filled(t, s, store, name, limit)
 		require.NoError(t, s.rdb.HSet(t.Context(), store.Key(name), "l0", "x").Err())
 		require.Zero(t, drain(t, b, 10), name)
-		told.await(t, redisstore.EventGarbage)
+		told.await(t, leak.EventCorrupt)
 		require.NoError(t, b.Resume(t.Context()))
 		store.Forget(name)
 		require.Equal(t, 10, drain(t, b, 10), name)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -60,8 +61,8 @@ func (l *loser) quiet(t *testing.T) {
 	l.store.Forget(l.Key())
 	_, err := l.State(t.Context())
 	require.NoError(t, err)
-	l.told.await(t, redisstore.EventGarbage)
-	require.Empty(t, l.told.of(redisstore.EventDataLoss))
+	l.told.await(t, leak.EventCorrupt)
+	require.Empty(t, l.told.of(leak.EventDataLoss))
 }
 
 func TestALossOfDataIsToldAndAnExpiredKeyIsNoLoss(t *testing.T) {
@@ -132,14 +133,14 @@ func TestALossOfDataIsToldAndAnExpiredKeyIsNoLoss(t *testing.T) {
 					l.quiet(t)
 					return
 				}
-				e := l.told.await(t, redisstore.EventDataLoss)
+				e := l.told.await(t, leak.EventDataLoss)
 				require.Equal(t, l.Key(), e.Key)
 				require.ErrorContains(t, e.Err, c.says)
 				for range 3 {
 					l.lose(t)
 					l.acquire(t)
 				}
-				require.Len(t, l.told.of(redisstore.EventDataLoss), 1) // no second event within a minute
+				require.Len(t, l.told.of(leak.EventDataLoss), 1) // no second event within a minute
 			})
 		}
 	}
@@ -168,7 +169,7 @@ func TestAServerThatIsFlushedIsToldByEachWorker(t *testing.T) {
 		require.NoError(t, rdb.Del(t.Context(), workers[0].store.Key(key)).Err())
 		all()
 		for _, w := range workers {
-			require.Equal(t, key, w.told.await(t, redisstore.EventDataLoss).Key)
+			require.Equal(t, key, w.told.await(t, leak.EventDataLoss).Key)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -72,8 +73,8 @@ func replaced(t *testing.T, hangs, promotion, rests time.Duration) {
 		},
 	})
 	var mu sync.Mutex
-	var told []redisstore.EventKind
-	s := redisstore.New(rdb, redisstore.Config{Observe: func(e redisstore.Event) {
+	var told []leak.StoreEventKind
+	s := redisstore.New(rdb, redisstore.Config{Observe: func(e leak.StoreEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, e.Kind)
@@ -95,7 +96,7 @@ func replaced(t *testing.T, hangs, promotion, rests time.Duration) {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	require.Positive(t, failed.Load())
-	require.Equal(t, []redisstore.EventKind{redisstore.EventAway, redisstore.EventBack}, told)
+	require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, told)
 	require.NoError(t, rdb.Close())
 	time.Sleep(5 * time.Minute)
 }

@@ -123,7 +123,7 @@ func TestAKeyFromBeforeRowsOfRefusalsIsRead(t *testing.T) {
 	r = ask()
 	require.Zero(t, r.State.Row)
 	require.Less(t, r.State.Speed, 0.91)
-	require.Empty(t, told.of(redisstore.EventGarbage))
+	require.Empty(t, told.of(leak.EventCorrupt))
 	r = ask(leak.Report{Kind: leak.Succeeded, Epoch: r.State.Epoch}, leak.Report{Kind: leak.Refused, Epoch: r.State.Epoch})
 	require.EqualValues(t, 1, r.State.Row.Refused)
 	s.forward(time.Hour - time.Millisecond)

@@ -131,7 +131,7 @@ func TestAReportWithoutACallerIsToldAsLostUnderOtherLimits(t *testing.T) {
 	_, err = store.Update(ctx, "key", &leak.Op{Limits: limits, Reports: []leak.Report{{Kind: leak.Held, Wait: time.Hour}}})
 	close(gone)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, "key", told.await(t, redisstore.EventLost).Key)
+	require.Equal(t, "key", told.await(t, leak.EventLost).Key)
 	state, err := other.State(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, state.HeldFor)

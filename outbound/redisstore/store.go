@@ -29,9 +29,9 @@ type Config struct {
 	// serves: eight round trips to the server, as the package says, and 100 ms at least for
 	// a machine that is busy. 0 or less: 1 s.
 	Timeout time.Duration
-	// Observe is called with each [Event], in any goroutine, one call after the other. It
+	// Observe is called with each [leak.StoreEvent], in any goroutine, one call after the other. It
 	// must not block. nil: the store tells nothing.
-	Observe func(Event)
+	Observe func(leak.StoreEvent)
 }
 
 // Store keeps buckets in Redis. It is safe for concurrent use. It has no goroutine while
@@ -73,10 +73,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	}
 	carrier := &carrier{rdb: rdb, config: c}
 	carrier.rename()
-	config := engine.Config{Carrier: carrier, Timeout: c.Timeout, Nodes: nodes(carrier)}
-	if c.Observe != nil {
-		config.Observe = func(e engine.Event) { c.Observe(Event{Kind: EventKind(e.Kind), Key: e.Key, Err: e.Err}) }
-	}
+	config := engine.Config{Carrier: carrier, Timeout: c.Timeout, Nodes: nodes(carrier), Observe: c.Observe}
 	return &Store{engine: engine.New(config), carrier: carrier}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -69,7 +70,7 @@ func otherTypes(t *testing.T, rdb redis.UniversalClient) {
 				require.NoError(t, rdb.Do(t.Context(), command...).Err())
 
 				first(t, b)
-				require.Equal(t, b.Key(), told.await(t, redisstore.EventGarbage).Key)
+				require.Equal(t, b.Key(), told.await(t, leak.EventCorrupt).Key)
 				used.Settle(outbound.Cost{}) // charges from before do not come back
 				if name != "Resume" {
 					_, err = b.Acquire(t.Context(), outbound.Cost{1})
@@ -79,7 +80,7 @@ func otherTypes(t *testing.T, rdb redis.UniversalClient) {
 				require.NoError(t, b.Resume(t.Context()))
 				_, err = b.Acquire(t.Context(), outbound.Cost{10})
 				require.NoError(t, err)
-				require.Len(t, told.of(redisstore.EventGarbage), 1)
+				require.Len(t, told.of(leak.EventCorrupt), 1)
 			})
 		}
 	}
@@ -110,5 +111,5 @@ func TestKeysOfAnotherTypeSpoilNoPipeline(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	require.Eventually(t, func() bool { return len(told.of(redisstore.EventGarbage)) == keys/2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(told.of(leak.EventCorrupt)) == keys/2 }, time.Minute, time.Millisecond)
 }

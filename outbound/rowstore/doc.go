@@ -55,7 +55,6 @@
 // answer. This package carries a trip out, as a swap of a row:
 //
 //	rows.go     Rows, Swap, Locker: what the author of a store writes
-//	event.go    Event, for what a call's error cannot tell
 //	store.go    Config and Store, for programs
 //	key.go      the name of a bucket's row
 //	row.go      the bytes of a row: the bucket, and the last steps of workers

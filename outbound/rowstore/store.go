@@ -19,9 +19,10 @@ type Config struct {
 	// Timeout is the longest that an operation takes before it fails. The calls that meet an
 	// outage wait for so long. 0 or less: 1 s.
 	Timeout time.Duration
-	// Observe is called with each [Event], in any goroutine, one call after the other. It must
-	// not block. nil: the store tells nothing.
-	Observe func(Event)
+	// Observe is called with each [leak.StoreEvent], in any goroutine, one call after the other. It must
+	// not block. nil: the store tells nothing. For a [leak.EventDataLoss] the store remembers a bucket for a minute
+	// after its last use if it uses new keys, and for 10 minutes if not.
+	Observe func(leak.StoreEvent)
 }
 
 // Store keeps buckets in rows. It is safe for concurrent use. It has no goroutine while nobody
@@ -43,10 +44,7 @@ func New(rows Rows, c Config) *Store {
 	if rows == nil {
 		return s
 	}
-	config := engine.Config{Carrier: newCarrier(rows, &s.config), Timeout: c.Timeout}
-	if c.Observe != nil {
-		config.Observe = func(e engine.Event) { c.Observe(Event{Kind: EventKind(e.Kind), Key: e.Key, Err: e.Err}) }
-	}
+	config := engine.Config{Carrier: newCarrier(rows, &s.config), Timeout: c.Timeout, Observe: c.Observe}
 	s.engine = engine.New(config)
 	return s
 }

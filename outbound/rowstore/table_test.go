@@ -249,17 +249,17 @@ func (t *table) level(test *testing.T, key string) float64 {
 // events are the events that stores have told.
 type events struct {
 	mu   sync.Mutex
-	told []rowstore.Event
+	told []leak.StoreEvent
 }
 
-func (e *events) observe(ev rowstore.Event) {
+func (e *events) observe(ev leak.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told = append(e.told, ev)
 }
 
 // kinds returns the kinds of the events so far, once all are told. It needs a bubble.
-func (e *events) kinds() (kinds []rowstore.EventKind) {
+func (e *events) kinds() (kinds []leak.StoreEventKind) {
 	synctest.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()

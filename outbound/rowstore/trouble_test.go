@@ -191,7 +191,7 @@ func TestErrorsOfTheRows(t *testing.T) {
 			require.NotErrorIs(t, err, outbound.ErrAway)
 		}
 		require.Zero(t, time.Since(start), "no wait cures it")
-		require.Equal(t, []rowstore.EventKind{rowstore.EventDenied}, told.kinds())
+		require.Equal(t, []leak.StoreEventKind{leak.EventDenied}, told.kinds())
 		f.err = nil
 		require.NoError(t, ask())
 		f.err = errLost
@@ -202,7 +202,7 @@ func TestErrorsOfTheRows(t *testing.T) {
 		f.err = nil
 		time.Sleep(time.Second)
 		require.NoError(t, ask())
-		require.Equal(t, []rowstore.EventKind{rowstore.EventDenied, rowstore.EventAway, rowstore.EventBack}, told.kinds())
+		require.Equal(t, []leak.StoreEventKind{leak.EventDenied, leak.EventDown, leak.EventUp}, told.kinds())
 		require.InDelta(t, 2, f.level(t, "key"), 0.1)
 	})
 }
@@ -302,11 +302,11 @@ func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
 				state, err := bucket.State(context.Background())
 				require.NoError(t, err)
 				require.InDelta(t, 10, state.Level, 0.1)
-				require.Equal(t, []rowstore.EventKind{rowstore.EventGarbage}, told.kinds())
+				require.Equal(t, []leak.StoreEventKind{leak.EventCorrupt}, told.kinds())
 				rows.set(func() { rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 6, Bytes: b} })
 				_, err = bucket.State(context.Background())
 				require.NoError(t, err)
-				require.Equal(t, []rowstore.EventKind{rowstore.EventGarbage, rowstore.EventGarbage}, told.kinds(), "and no loss: the bucket is full")
+				require.Equal(t, []leak.StoreEventKind{leak.EventCorrupt, leak.EventCorrupt}, told.kinds(), "and no loss: the bucket is full")
 				slow := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1})
 				time.Sleep(11 * time.Second)
 				_, err = slow.Acquire(context.Background(), outbound.Cost{1})
@@ -330,7 +330,7 @@ func TestALossOfDataIsTold(t *testing.T) {
 		require.Empty(t, told.kinds())
 		rows.set(func() { rows.rows[name] = older })
 		ask()
-		require.Equal(t, []rowstore.EventKind{rowstore.EventDataLoss}, told.kinds())
+		require.Equal(t, []leak.StoreEventKind{leak.EventDataLoss}, told.kinds())
 		require.ErrorContains(t, told.told[0].Err, "latest calls")
 		time.Sleep(2 * time.Minute)
 		rows.set(func() { delete(rows.rows, name) })

@@ -99,8 +99,8 @@ func TestALockedKeyDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		l := &locking{porter: &porter{s}, locked: make(map[string]chan struct{})}
-		var told []engine.Kind
-		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		var told []leak.StoreEventKind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
 		const stuck, late = 20, 5 // keys that are locked for too long, and of those the ones that are free in time
 		var wg sync.WaitGroup
 		var free []func()
@@ -187,8 +187,8 @@ func (s *silent) Take(a *engine.Attempt) engine.Verdict {
 func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &locking{porter: &porter{newShelf()}, locked: make(map[string]chan struct{})}
-		var told []engine.Kind
-		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		var told []leak.StoreEventKind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
 		ask := func() error {
 			_, err := e.Update(context.Background(), "key", calls(1))
 			return err
@@ -204,11 +204,11 @@ func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T
 		require.Empty(t, told)
 		require.ErrorIs(t, ask(), leak.ErrAway)
 		synctest.Wait()
-		require.Equal(t, []engine.Kind{engine.Away}, told)
+		require.Equal(t, []leak.StoreEventKind{leak.EventDown}, told)
 		l.set(nil)
 		time.Sleep(time.Second)
 		require.NoError(t, ask())
 		synctest.Wait()
-		require.Equal(t, []engine.Kind{engine.Away, engine.Back}, told)
+		require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, told)
 	})
 }

@@ -115,7 +115,7 @@ func TestKeysThatMoveToAHealthyNodeDoNotWaitForOthers(t *testing.T) {
 				}
 			}
 			var events, failed, slow atomic.Int32
-			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(engine.Event) { events.Add(1) }})
+			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(leak.StoreEvent) { events.Add(1) }})
 			each(96, func(i int) {
 				key := fmt.Sprint([]string{"stays ", "hung ", "well "}[i%3], i)
 				for time.Since(start) < 5*time.Second {
@@ -167,7 +167,7 @@ func TestANodeThatRefusesWritersIsAway(t *testing.T) {
 			return nil
 		}}
 		var told atomic.Int32
-		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(engine.Event) { told.Add(1) }})
+		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(leak.StoreEvent) { told.Add(1) }})
 		end := time.Now().Add(10 * time.Second)
 		each(64, func(i int) {
 			key := fmt.Sprint("look ", i)
@@ -199,8 +199,8 @@ func TestAKeyThatHasMovedIsBackOnceItsNodeAnswers(t *testing.T) {
 			}
 			return errSilent
 		}}
-		var told []engine.Event
-		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(ev engine.Event) {
+		var told []leak.StoreEvent
+		e := engine.New(engine.Config{Carrier: n, Nodes: alwaysA, Timeout: time.Second, Observe: func(ev leak.StoreEvent) {
 			ev.Err = nil
 			told = append(told, ev)
 		}})
@@ -218,7 +218,7 @@ func TestAKeyThatHasMovedIsBackOnceItsNodeAnswers(t *testing.T) {
 		back.Store(true)
 		require.NoError(t, ask())
 		synctest.Wait()
-		require.Equal(t, []engine.Event{{Kind: engine.Away, Key: "moved"}, {Kind: engine.Back, Key: "moved"}}, told)
+		require.Equal(t, []leak.StoreEvent{{Kind: leak.EventDown, Key: "moved"}, {Kind: leak.EventUp, Key: "moved"}}, told)
 	})
 }
 

@@ -21,7 +21,7 @@
 //
 // The files, in the order in which they use each other:
 //
-//	event.go        Event: news that no call returns
+//	event.go        the events that are to be reported, in their order
 //	clockoffset.go  how far the store's clock is ahead
 //	carrier.go      Carrier, Trip, Attempt, Verdict, Nodes: the contract
 //	refusal.go      the memory of a refusal

@@ -20,7 +20,7 @@ type Config struct {
 	Nodes *Nodes
 	// Observe is called with each event, in any goroutine, one call after the other. It
 	// must not block. nil: the engine tells no events.
-	Observe func(Event)
+	Observe func(leak.StoreEvent)
 }
 
 // forTrips returns how long the engine makes attempts at a trip. It is a 20th less than

@@ -151,9 +151,9 @@ func TestEveryOperationEndsInTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}
-		var kinds []engine.Kind
+		var kinds []leak.StoreEventKind
 		e := engine.New(engine.Config{
-			Carrier: h, Timeout: time.Second, Observe: func(ev engine.Event) { kinds = append(kinds, ev.Kind) },
+			Carrier: h, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { kinds = append(kinds, ev.Kind) },
 		})
 		free := h.hang()
 		start := time.Now()
@@ -171,7 +171,7 @@ func TestEveryOperationEndsInTime(t *testing.T) {
 		_, err = e.Update(context.Background(), "key", calls(1))
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, []engine.Kind{engine.Away, engine.Back}, kinds)
+		require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, kinds)
 	})
 }
 

@@ -105,10 +105,10 @@ func (c contended) Send(ctx context.Context, to engine.Node, todo []engine.Attem
 
 func TestAKeyThatIsNeverThisWorkersTurnDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var told []engine.Kind
+		var told []leak.StoreEventKind
 		e := engine.New(engine.Config{
 			Carrier: contended{rowCarrier{newTable(), "worker"}}, Timeout: time.Second,
-			Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+			Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
 		})
 		start := time.Now()
 		each(100, func(i int) {
@@ -130,10 +130,10 @@ func TestAKeyThatIsNeverThisWorkersTurnDelaysNoOther(t *testing.T) {
 
 func TestAReportThatNobodyIsLeftToRepeatIsToldAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var told []engine.Kind
+		var told []leak.StoreEventKind
 		e := engine.New(engine.Config{
 			Carrier: contended{rowCarrier{newTable(), "worker"}}, Timeout: time.Second,
-			Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+			Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond/2) // while the trip is under way
 		defer cancel()
@@ -141,6 +141,6 @@ func TestAReportThatNobodyIsLeftToRepeatIsToldAsLost(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, []engine.Kind{engine.Lost}, told)
+		require.Equal(t, []leak.StoreEventKind{leak.EventLost}, told)
 	})
 }

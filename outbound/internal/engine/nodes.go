@@ -212,7 +212,7 @@ func (sh *shard) astray(q *keyQueue, err error, now time.Time) {
 	}
 	if q.astray.cause == nil {
 		if sh.astrays++; sh.astrays == 1 {
-			sh.tell(Away, q.Bucket, err)
+			sh.tell(leak.EventDown, q.Bucket, err)
 		}
 	}
 	q.astray.prolong(err, now)
@@ -226,7 +226,7 @@ func (sh *shard) inReach(q *keyQueue) {
 	}
 	q.astray = outage{}
 	if sh.astrays--; sh.astrays == 0 {
-		sh.tell(Back, q.Bucket, nil)
+		sh.tell(leak.EventUp, q.Bucket, nil)
 	}
 }
 

@@ -102,11 +102,11 @@ func (s *spread) set(f func()) {
 }
 
 // onNodes runs a test of an engine on two nodes, and returns what it has told.
-func onNodes(t *testing.T, f func(s *spread, ask func() error)) (told []engine.Kind) {
+func onNodes(t *testing.T, f func(s *spread, ask func() error)) (told []leak.StoreEventKind) {
 	bubble(t, func(t *testing.T) {
 		s := &spread{porter: &porter{newShelf()}, owner: "a", known: "a"}
 		e := engine.New(engine.Config{
-			Carrier: s, Nodes: s.nodes(), Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+			Carrier: s, Nodes: s.nodes(), Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
 		})
 		ask := func() error {
 			_, err := e.Update(context.Background(), "", calls(1)) // a key like any other
@@ -151,11 +151,11 @@ func TestTheHeirOfANodeThatHangsIsAskedOnceItIsPromoted(t *testing.T) {
 		require.NoError(t, ask())
 		require.Less(t, time.Since(start), 100*time.Millisecond)
 	})
-	require.Equal(t, []engine.Kind{engine.Away, engine.Back}, told)
+	require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, told)
 }
 
 func TestErrorsThatNoWaitCuresComeAtOnce(t *testing.T) {
-	for err, want := range map[error][]engine.Kind{errDenied: {engine.Denial}, errBroken: nil} {
+	for err, want := range map[error][]leak.StoreEventKind{errDenied: {leak.EventDenied}, errBroken: nil} {
 		told := onNodes(t, func(s *spread, ask func() error) {
 			s.set(func() { s.answers = err })
 			start := time.Now()

@@ -36,10 +36,10 @@ func TestReportsThatAnEarlierTripHasDeliveredAreNotLost(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"the trip fails": time.Minute, "its caller goes": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				var told []engine.Kind
+				var told []leak.StoreEventKind
 				e := engine.New(engine.Config{
 					Carrier: &brief{porter: &porter{newShelf()}}, Timeout: time.Second,
-					Observe: func(ev engine.Event) { told = append(told, ev.Kind) },
+					Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
 				})
 				limits := []leak.Limit{{Capacity: 10, Rate: 1e-6}}
 				each(3, func(i int) {
@@ -65,7 +65,7 @@ func TestReportsThatAnEarlierTripHasDeliveredAreNotLost(t *testing.T) {
 				})
 				time.Sleep(time.Second)
 				synctest.Wait()
-				require.NotContains(t, told, engine.Lost)
+				require.NotContains(t, told, leak.EventLost)
 			})
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // server is the state of one server, as all the pipelines to it have told it.
@@ -45,7 +47,7 @@ func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	if !sv.away {
 		sv.away = true
 		sv.count(p.shard.Engine)
-		p.shard.tell(Away, "", err)
+		p.shard.tell(leak.EventDown, "", err)
 	}
 }
 
@@ -65,7 +67,7 @@ func (sv *server) up(e *Engine, sent time.Time) {
 func (sv *server) answered(e *Engine, sent time.Time) {
 	if sv.away && sent.After(sv.since) {
 		sv.away, sv.back = false, time.Now()
-		e.tell(Back, "", nil)
+		e.tell(leak.EventUp, "", nil)
 	}
 	sv.count(e)
 }
@@ -101,7 +103,7 @@ func (p *pipeline) refused(k *Key, v Verdict, err error, sent time.Time) {
 		sv.denies = true
 		if sv.told.IsZero() || now.Sub(sv.told) > time.Minute {
 			sv.told = now
-			p.shard.tell(Denial, "", err)
+			p.shard.tell(leak.EventDenied, "", err)
 		}
 	}
 	sv.answered(p.shard.Engine, sent)

@@ -83,9 +83,9 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 		t.Run(fmt.Sprintf("known %v, hangs %v", c.known, c.hangs), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				m := &moving{porter: &porter{newShelf()}}
-				var told []engine.Event
+				var told []leak.StoreEvent
 				e := engine.New(engine.Config{
-					Carrier: m, Nodes: m.nodes(), Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev) },
+					Carrier: m, Nodes: m.nodes(), Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev) },
 				})
 				end := time.Now().Add(5 * time.Second)
 				var slowest [17]time.Duration
@@ -121,7 +121,7 @@ func TestAKeyThatMovesToANodeThatIsGoneTakesNoOtherAlong(t *testing.T) {
 				require.NotEmpty(t, told)
 				ownOutages := 0
 				for _, ev := range told {
-					require.Equal(t, engine.Away, ev.Kind)
+					require.Equal(t, leak.EventDown, ev.Kind)
 					require.Contains(t, []string{"", "moved"}, ev.Key)
 					if ev.Key != "" {
 						ownOutages++
@@ -163,8 +163,8 @@ func TestTheAnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
 			nodes.Owner = func(_ context.Context, key string) (engine.Node, engine.Verdict, error) {
 				return nodes.Known(key), engine.Done, nil
 			}
-			var told []engine.Kind
-			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+			var told []leak.StoreEventKind
+			e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
 			each(32, func(i int) { // some have the pipeline of the key that has moved
 				_, err := e.Update(context.Background(), fmt.Sprint("stays ", i), calls(1))
 				require.ErrorIs(t, err, leak.ErrAway)
@@ -178,7 +178,7 @@ func TestTheAnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Greater(t, answered, 1)
-			require.Equal(t, []engine.Kind{engine.Away}, told)
+			require.Equal(t, []leak.StoreEventKind{leak.EventDown}, told)
 			require.Len(t, e.Stats().Outages, 1)
 		})
 	}

@@ -42,15 +42,15 @@ func (idling) Away(cause error) error { return errors.Join(leak.ErrAway, cause) 
 // An attempt that has asked nobody does not tell that a server which was away is back.
 func TestAnAttemptThatAsksNobodyEndsNoOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var told []engine.Kind
-		e := engine.New(engine.Config{Carrier: idling{}, Timeout: time.Second, Observe: func(ev engine.Event) { told = append(told, ev.Kind) }})
+		var told []leak.StoreEventKind
+		e := engine.New(engine.Config{Carrier: idling{}, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
 		_, err := e.Update(context.Background(), "key", calls(1))
 		require.ErrorIs(t, err, leak.ErrAway)
 		time.Sleep(time.Second)
 		_, err = e.Update(context.Background(), "idle", calls(1))
 		require.Error(t, err)
 		synctest.Wait()
-		require.Equal(t, []engine.Kind{engine.Away}, told)
+		require.Equal(t, []leak.StoreEventKind{leak.EventDown}, told)
 		require.Len(t, e.Stats().Outages, 1)
 		require.Zero(t, e.Stats().Trips.Count)
 	})

@@ -139,11 +139,11 @@ func bucket(s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket
 // events are the events that stores have told.
 type events struct {
 	mu   sync.Mutex
-	told []rowstore.Event
+	told []leak.StoreEvent
 }
 
 func (e *events) observe(c *pgstore.Config) {
-	c.Observe = func(ev rowstore.Event) {
+	c.Observe = func(ev leak.StoreEvent) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.told = append(e.told, ev)
@@ -151,7 +151,7 @@ func (e *events) observe(c *pgstore.Config) {
 }
 
 // of returns the events of a kind so far.
-func (e *events) of(kind rowstore.EventKind) (of []rowstore.Event) {
+func (e *events) of(kind leak.StoreEventKind) (of []leak.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.told {
@@ -163,7 +163,7 @@ func (e *events) of(kind rowstore.EventKind) (of []rowstore.Event) {
 }
 
 // await returns the first event of a kind.
-func (e *events) await(t testing.TB, kind rowstore.EventKind) rowstore.Event {
+func (e *events) await(t testing.TB, kind leak.StoreEventKind) leak.StoreEvent {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, patience, time.Millisecond, "no event %v", kind)
 	return e.of(kind)[0]

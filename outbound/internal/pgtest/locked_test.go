@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
 
 // lock locks a row as somebody does by hand, until the transaction ends.
@@ -48,7 +48,7 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	require.NotErrorIs(t, err, outbound.ErrAway)
 	require.NoError(t, tx.Rollback())
 	require.NoError(t, ask(0))
-	require.Empty(t, told.of(rowstore.EventAway))
+	require.Empty(t, told.of(leak.EventDown))
 	require.InDelta(t, 2, x.level(t, "0"), 0.1)
 }
 
@@ -80,7 +80,7 @@ func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
 			require.NotErrorIs(t, err, outbound.ErrAway)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
-			require.Empty(t, told.of(rowstore.EventAway))
+			require.Empty(t, told.of(leak.EventDown))
 			require.InDelta(t, 2, x.level(t, "0"), 0.1)
 			return
 		default:
@@ -131,7 +131,7 @@ func TestARowThatSomebodyMakesDelaysItsOwnKeyOnly(t *testing.T) {
 			require.NotErrorIs(t, err, outbound.ErrAway)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
-			require.Empty(t, told.of(rowstore.EventAway))
+			require.Empty(t, told.of(leak.EventDown))
 			return
 		default:
 		}

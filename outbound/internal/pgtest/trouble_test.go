@@ -18,7 +18,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
 
 // short makes a store give up soon.
@@ -59,8 +58,8 @@ func TestErrorsThatNoWaitCures(t *testing.T) {
 				var state interface{ SQLState() string }
 				require.ErrorAs(t, err, &state)
 				require.Equal(t, c.state, state.SQLState())
-				require.ErrorIs(t, told.await(t, rowstore.EventDenied).Err, err)
-				require.Empty(t, told.of(rowstore.EventAway))
+				require.ErrorIs(t, told.await(t, leak.EventDenied).Err, err)
+				require.Empty(t, told.of(leak.EventDown))
 			})
 		}
 	}
@@ -117,14 +116,14 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 				require.Less(t, time.Since(start), 10*time.Second)
 				said = strings.Contains(err.Error(), c.says)
 			}
-			told.await(t, rowstore.EventAway)
+			told.await(t, leak.EventDown)
 			cure()
 			require.Eventually(t, func() bool {
 				_, err := s.Update(bg, "key", calls(1))
 				return err == nil
 			}, patience, 10*time.Millisecond)
-			told.await(t, rowstore.EventBack)
-			require.Empty(t, told.of(rowstore.EventDenied))
+			told.await(t, leak.EventUp)
+			require.Empty(t, told.of(leak.EventDenied))
 		})
 	}
 }
@@ -196,7 +195,7 @@ func TestGarbageInARow(t *testing.T) {
 		x.exec(t, "INSERT INTO "+x.table()+" VALUES ($1, 5, $2, now() + interval '1 hour')", s.Key(name), b)
 		_, err := bucket(s, name, ten).Acquire(bg, outbound.Cost{1})
 		require.ErrorIs(t, err, outbound.ErrThrottled, name)
-		told.await(t, rowstore.EventGarbage)
+		told.await(t, leak.EventCorrupt)
 		require.NoError(t, bucket(s, name, ten).Resume(bg))
 		state, err := bucket(s, name, ten).State(bg)
 		require.NoError(t, err)
@@ -247,7 +246,7 @@ func TestAServerThatHangs(t *testing.T) {
 	_, err = b.Acquire(bg, outbound.Cost{1})
 	require.ErrorIs(t, err, outbound.ErrAway)
 	require.Less(t, time.Since(start), 10*time.Second)
-	told.await(t, rowstore.EventAway)
+	told.await(t, leak.EventDown)
 	time.Sleep(time.Until(start.Add(5 * time.Second)))
 	before.Store(went.Load())
 	on := time.Now()
@@ -260,7 +259,7 @@ func TestAServerThatHangs(t *testing.T) {
 		}
 		return err == nil
 	}, patience, 10*time.Millisecond)
-	told.await(t, rowstore.EventBack)
+	told.await(t, leak.EventUp)
 	require.Eventually(t, func() bool { return went.Load() > before.Load()+20 }, patience, time.Millisecond)
 	close(stop)
 	callers.Wait()

@@ -14,7 +14,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/leak"
-	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
 // blackHole is a network that accepts everything and delivers nothing.
@@ -94,7 +93,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
 	// After the switch the worker may use the store's tickets for a while.
 	f.checkCalls(f.api.Arrivals(), p, own+leaked(hearing)(p))
-	require.Positive(t, f.heard(redisstore.EventBack), "nobody was told that the store is back")
+	require.Positive(t, f.heard(leak.EventUp), "nobody was told that the store is back")
 }
 
 // All four workers are cut off, and each has a share of a quarter: together they

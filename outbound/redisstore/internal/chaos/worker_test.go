@@ -44,7 +44,7 @@ type worker struct {
 
 // newWorker makes a worker. l records its grants, and observe gets the events of its
 // store.
-func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(redisstore.Event)) (*worker, error) {
+func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(leak.StoreEvent)) (*worker, error) {
 	w := &worker{bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
 	var s leak.Store = witness{w.store, key, l}
 	if r.wrap != nil {
