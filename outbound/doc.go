@@ -116,11 +116,11 @@
 // # Jobs
 //
 // A job that has no room gets a [*ThrottledError] with the time to come back. Do not
-// put many jobs back on a bare bucket at their RetryAfter: they all come back at
-// once, one goes, and the rest are put back again. 1 000 jobs at 10 per second cost
-// 500 500 attempts. A line of package queue/jobs around the bucket says to each job when
-// its turn is: 1 990 attempts, or 1 000 if the places are booked when the jobs are
-// enqueued. See [Wrap] for jobs as functions.
+// reschedule many jobs of a bare bucket for their RetryAfter: they all come back together,
+// one is admitted, and the rest are rescheduled again. 1,000 jobs at 10 per second make
+// 500,500 attempts. A Scheduler of package queue/jobs gives each job its own time:
+// 1,990 attempts, or 1,000 if the reservations are booked when the jobs are enqueued.
+// See [Wrap] for jobs as functions.
 //
 // # Before you enforce
 //

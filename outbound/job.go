@@ -45,8 +45,8 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload. There is
 // no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
 //
-// When a job is refused, hand it back to the job system. With a line of package
-// queue/jobs as l, that is until its turn is near:
+// When a job is refused, hand it back to the job system. With a Scheduler of package
+// queue/jobs as l, that is until a head start before its reservation:
 //
 //	err := paced(jobs.WithTicket(ctx, ticket), payload)
 //	if later, ok := jobs.After(err); ok {

@@ -4,10 +4,10 @@
 //
 // First from a channel: workers share the work, and each job waits in a queue for its turn. Then
 // from a job system that looks for due jobs every so often: a job that has no room goes back to
-// it, and a line says when it is to come again. Look at how often each job runs: in a line twice,
-// and once if its place is booked when the job is enqueued. At last several tenants share the
-// workers, and one has far more jobs than its quota lets go: in a line they leave the workers
-// to the others.
+// it, and a jobs.Scheduler tells it when to come again. Look at how often each job runs: twice with
+// a Scheduler, and once if its reservation is booked when the job is enqueued. At last several
+// tenants share the workers, and one has far more jobs than its quota admits: with Schedulers they
+// leave the workers to the others.
 package main
 
 import (
@@ -31,7 +31,7 @@ const (
 	reports   = 40
 	workers   = 8
 	poll      = 250 * time.Millisecond // of the job system
-	lead      = 50 * time.Millisecond  // by which a job comes before its turn
+	lead      = 50 * time.Millisecond  // head start of a job before its reservation
 )
 
 // shows is what the program shows, in a line.

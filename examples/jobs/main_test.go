@@ -23,10 +23,10 @@ func TestAllJobsAreDoneAtThePaceOfTheAPI(t *testing.T) {
 			`order 7: the address does not exist`,
 			`23 shipped and 2 failed in 1\.0 s\.`,
 			`queue  [1-9]{40}\n +1\d\d runs, all sent in 1\.[78] s`,
-			`line   [12]{40}\n +[67]\d runs, all sent in (1\.9|2\.\d) s`,
+			`jobs   [12]{40}\n +[67]\d runs, all sent in (1\.9|2\.\d) s`,
 			`booked 1{40}\n +40 runs, all sent in (1\.9|2\.\d) s`,
 			`queue  acme, 40 jobs  █{20,} 2\.\d s\n         bolt,  4 jobs  █{12,} [12]\.\d s`,
-			`line   acme, 40 jobs  █{20,} 2\.\d s\n         bolt,  4 jobs  █{1,7} 0\.\d s`,
+			`jobs   acme, 40 jobs  █{20,} 2\.\d s\n         bolt,  4 jobs  █{1,7} 0\.\d s`,
 			`In no second did more than 25 reports and orders go\.\nThe API allows 25\.`,
 		} {
 			if !regexp.MustCompile(want).Match(out.Bytes()) {

@@ -29,7 +29,7 @@ type jobSystem struct {
 type job struct {
 	tenant string
 	at     time.Time // when it may run
-	ticket string    // of its place in a line; empty: it has none
+	ticket string    // of its reservation; empty: it has none
 	runs   int
 	done   time.Time
 }

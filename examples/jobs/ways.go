@@ -16,31 +16,31 @@ import (
 type way struct {
 	name    string
 	limiter func(*outbound.Bucket) outbound.Limiter
-	insert  bool // places are booked when the jobs are enqueued
+	insert  bool // reservations are booked when the jobs are enqueued
 }
 
 var ways = []way{
 	{name: "queue", limiter: throughQueue},
-	{name: "line", limiter: throughLine},
-	{name: "booked", limiter: throughLine, insert: true},
+	{name: "jobs", limiter: throughScheduler},
+	{name: "booked", limiter: throughScheduler, insert: true},
 }
 
-// throughLine lets a job wait in its worker for the last part of its time alone.
-func throughLine(b *outbound.Bucket) outbound.Limiter {
+// throughScheduler lets a job wait in its worker for the last part of its time alone.
+func throughScheduler(b *outbound.Bucket) outbound.Limiter {
 	return jobs.New(b, jobs.Config{Poll: poll, Lead: lead, Early: lead / 2})
 }
 
-// throughQueue is what one does without lines: a job waits in its worker at most until the
+// throughQueue is what one does without a Scheduler: a job waits in its worker at most until the
 // system looks again.
 func throughQueue(b *outbound.Bucket) outbound.Limiter {
-	return putBack{queue.New(b, queue.Config{MaxWait: poll})}
+	return early{queue.New(b, queue.Config{MaxWait: poll})}
 }
 
-// putBack puts a job back that has no room until the last look before it has. Put back for the
+// early reschedules a job that has no room until the last look before it has. Rescheduled for the
 // whole time, the job would come up to a look too late, and the queue would have run dry.
-type putBack struct{ *queue.Queue }
+type early struct{ *queue.Queue }
 
-func (l putBack) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+func (l early) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := l.Queue.Acquire(ctx, c)
 	if later, ok := jobs.After(err); ok {
 		return p, &jobs.Later{In: later.In - poll}
@@ -77,12 +77,12 @@ func (w way) send(ctx context.Context, b *outbound.Bucket, api *api) (*jobSystem
 		for i := range costs {
 			costs[i] = outbound.Cost{1}
 		}
-		places, err := limiter.(*jobs.Scheduler).Book(ctx, costs...)
+		reservations, err := limiter.(*jobs.Scheduler).Book(ctx, costs...)
 		if err != nil {
 			return nil, err
 		}
-		for i, p := range places {
-			batch[i].at, batch[i].ticket = p.At, p.Ticket
+		for i, r := range reservations {
+			batch[i].at, batch[i].ticket = r.At, r.Ticket
 		}
 	}
 	for i := range batch {

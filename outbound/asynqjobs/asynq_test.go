@@ -113,7 +113,7 @@ func TestAsynqPutsTasksOfAShutdownToTheHeadAndCountsNothing(t *testing.T) {
 	begun := make(chan error, 1)
 	s := w.serve(c, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		begun <- ctx.Err()
-		<-ctx.Done() // asynq ends it when it has put the task back
+		<-ctx.Done() // asynq ends it when it has reschedule the task
 		return ctx.Err()
 	}))
 	<-begun

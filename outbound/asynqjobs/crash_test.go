@@ -33,12 +33,12 @@ type order struct {
 	Rate              float64
 }
 
-// lineOf returns the line of a test's queue, as each of its processes has it.
-func lineOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.Config) *jobs.Scheduler {
+// schedulerOf returns the Scheduler of a test's queue, as each of its processes has it.
+func schedulerOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.Config) *jobs.Scheduler {
 	return jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), queue, outbound.PerSecond(rate))), c)
 }
 
-// quick is the line of a server that looks for due tasks every 200 ms.
+// quick is the Scheduler of a server that looks for due tasks every 200 ms.
 var quick = jobs.Config{Poll: 200 * time.Millisecond, Lead: 300 * time.Millisecond}
 
 // work is a worker process, until its input ends. Each task is a call of the API.
@@ -49,7 +49,7 @@ func work(text string) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: o.Redis})
 	defer rdb.Close()
-	p := New(rdb, only(lineOf(rdb, o.Queue, o.Rate, quick)))
+	p := New(rdb, only(schedulerOf(rdb, o.Queue, o.Rate, quick)))
 	p.Tickets = ticketless{p.Tickets, rdb, o.Queue}
 	s := asynq.NewServerFromRedisClient(rdb, p.Config(asynq.Config{
 		Concurrency: 10, Queues: map[string]int{o.Queue: 1}, LogLevel: asynq.FatalLevel,
@@ -75,7 +75,7 @@ func work(text string) error {
 	return err
 }
 
-// ticketless counts in Redis the runs that bring no ticket: each books a place.
+// ticketless counts in Redis the runs that bring no ticket: each books a reservation.
 type ticketless struct {
 	Tickets
 	rdb redis.UniversalClient
@@ -143,8 +143,8 @@ func (w *world) start(o order) (kill func()) {
 	return kill
 }
 
-// The tasks that were with the process when it was killed may book another place, and nobody else: those that had been
-// put back have their tickets.
+// The tasks that were with the process when it was killed may book another reservation, and nobody else: those that had been
+// rescheduled have their tickets.
 func TestAKilledWorkerLosesNoTaskAndOnlyItsPlaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

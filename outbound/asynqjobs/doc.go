@@ -1,30 +1,30 @@
 // Package asynqjobs paces the tasks of asynq with the limits of the API that they call. A task that
-// has no room now goes back to asynq until its place in the line, and a worker that is free takes
-// another one.
+// has no room now goes back to asynq until its reservation, and a worker that is free takes another
+// one.
 //
-//	jobs := jobs.New(bucket, jobs.Config{}) // one bucket of all processes, in Redis
+//	scheduler := jobs.New(bucket, jobs.Config{}) // one bucket of all processes, in Redis
 //	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
-//		return jobs, outbound.Cost{1}
+//		return scheduler, outbound.Cost{1}
 //	})
 //	mux.Use(pacer.Middleware)
 //	server := asynq.NewServerFromRedisClient(rdb, pacer.Config(asynq.Config{Concurrency: 50}))
 //
-// A [Pacer] needs all of its parts: Middleware puts tasks back, and Config tells asynq that a task
-// that was put back has not failed. Without Config asynq counts each put-back as a failure, waits
-// for its own backoff, and archives the task after 25 of them.
+// A [Pacer] needs all of its parts: Middleware reschedules tasks, and Config tells asynq that a
+// task that was rescheduled has not failed. Without Config asynq counts each reschedule as a
+// failure, waits for its own backoff, and archives the task after 25 of them.
 //
 // # What happens to a task
 //
-//	it has no room             it goes back until shortly before its place, and keeps the ticket for it
-//	its place is near          it waits in the worker, for jobs.Config's Poll and two leads at most
+//	it has no room             it goes back until shortly before its reservation, and keeps the ticket for it
+//	its reservation is near    it waits in the worker, for jobs.Config's Poll and two head starts at most
 //	it is on its last try      it waits in the worker: asynq archives what comes back from a last try
 //	it costs more than fits    it is archived at once, as by asynq.SkipRetry
-//	it fails                   as without a Pacer, and its next run gets a new place; if the API has refused
+//	it fails                   as without a Pacer, and its next run gets a new reservation; if the API has refused
 //	                           its call, and the task has told its permit so, it comes back no earlier than
 //	                           the API has asked for
 //	a limiter inside of it     has no room: the task goes back for the RetryAfter of the
 //	                           outbound.ThrottledError that it returns
-//	the line's store is away   it goes back for some seconds
+//	the store is away          it goes back for some seconds
 //	its worker is killed       asynq hands it out again a minute or two later, and it reads its ticket; one on
 //	                           its last try is archived
 //
@@ -34,27 +34,28 @@
 //
 // A last try waits only as long as the task's Timeout and Deadline allow. If its turn comes later,
 // asynq archives the task, and the ErrorHandler hears of it. The default Timeout is 30 minutes. A
-// task with MaxRetry(0) is always on its last try: allow it one retry, or give it its place with
-// [Pacer.Enqueue].
+// task with MaxRetry(0) is always on its last try: allow it one retry, or give it its reservation
+// with [Pacer.Enqueue].
 //
 // # Rates and transports
 //
 // A Pacer charges a task for the call that it makes. A task whose http.Client has a
 // transport.Transport around the same bucket would pay twice: take one of the two. A task that
 // makes several calls takes the Transport, and the Pacer without a limiter: the ThrottledError of
-// the Transport puts the task back, and it runs anew. If that has a line, it is not put back, but waits for its
-// place in the worker, because nobody keeps tickets for tasks that are not paced.
+// the Transport reschedules the task, and it runs anew. If that has a Scheduler, it is not
+// rescheduled, but waits for its reservation in the worker, because nothing keeps tickets for tasks
+// that are not paced.
 //
-// A task brings one ticket, so it can stand in one line.
+// A task brings one ticket, so it can have one reservation.
 //
 // # Shutdown
 //
 // Server.Shutdown waits for tasks under way, for ShutdownTimeout at most (8 s), and puts the others
 // to the head of their queue. Nothing that waits for its turn is lost or counts as failed. With the
 // defaults a task waits 7 s at most: all of them then go first. To end sooner, close the line's
-// Queue before the server is shut down: tasks that wait go back at once, but for those on their last
-// try, which wait until the ShutdownTimeout. A BaseContext that ends when the program is to end is
-// another matter: asynq then counts each task under way as failed, paced or not.
+// Queue before the server is shut down: tasks that wait go back at once, but for those on their
+// last try, which wait until the ShutdownTimeout. A BaseContext that ends when the program is to
+// end is another matter: asynq then counts each task under way as failed, paced or not.
 //
 // # Where asynq is inexact
 //
@@ -62,12 +63,12 @@
 // due. Each process looks for due tasks every DelayedTaskCheckInterval, 5 s unless it is set: let
 // jobs.Config's Poll be that interval.
 //
-// Priorities of queues are among the tasks that are due. Places know no priority.
+// Priorities of queues are among the tasks that are due. Reservations know no priority.
 //
-// A ticket goes by the task's ID. A TaskID that is used again within an hour of its last place brings that
-// ticket, and its task goes before others.
+// A ticket goes by the task's ID. A TaskID that is used again within an hour of its last
+// reservation brings that ticket, and its task goes before others.
 //
 // A task's Deadline and the lock of a Unique run on while it is back in asynq. The lock of a task
-// that Enqueue has booked counts from its place. A Timeout begins anew with each run,
-// and counts the time in the worker before the task's turn.
+// that Enqueue has booked counts from its reservation. A Timeout begins anew with each run, and
+// counts the time in the worker before the task's turn.
 package asynqjobs

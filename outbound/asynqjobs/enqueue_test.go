@@ -73,7 +73,7 @@ func TestEnqueueWithoutAPlace(t *testing.T) {
 		in     time.Duration // 0: at once
 		booked int
 	}{
-		"no line":         {&script{}, nil, 0, 0},
+		"no Scheduler":    {&script{}, nil, 0, 0},
 		"not paced":       {nil, nil, 0, 0},
 		"its own time":    {&desk{places: place}, []asynq.Option{asynq.ProcessIn(2 * time.Hour)}, 2 * time.Hour, 0},
 		"its own instant": {&desk{places: place}, []asynq.Option{asynq.ProcessAt(time.Now().Add(2 * time.Hour))}, 2 * time.Hour, 0},
@@ -99,7 +99,7 @@ func TestEnqueueWithoutAPlace(t *testing.T) {
 	}
 }
 
-// A place for a task that asynq does not take, or that never runs itself, would pass unused, and the API
+// A reservation for a task that asynq does not take, or that never runs itself, would pass unused, and the API
 // would stand idle as long.
 func TestEnqueueBooksNoPlaceThatMayPassUnused(t *testing.T) {
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestEnqueueWarnsOfAPlaceAfterTheDeadline(t *testing.T) {
 	}
 }
 
-// Who enqueues a Unique task sees that it has no place. Its lock goes on while the task is away, and then asynq takes
+// Who enqueues a Unique task sees that it has no reservation. Its lock goes on while the task is away, and then asynq takes
 // another: both are paced.
 func TestAUniqueTaskThatIsPutBackIsUniqueForItsTTLOnly(t *testing.T) {
 	t.Parallel()

@@ -44,9 +44,9 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	jobs := jobs.New(bucket, jobs.Config{})
+	scheduler := jobs.New(bucket, jobs.Config{})
 	pacer := asynqjobs.New(rdb, func(*asynq.Task) (outbound.Limiter, outbound.Cost) {
-		return jobs, outbound.Cost{1}
+		return scheduler, outbound.Cost{1}
 	})
 	mux := asynq.NewServeMux()
 	mux.Use(pacer.Middleware)
@@ -81,7 +81,7 @@ func TestTheReadmeHasTheCodeOfTheExample(t *testing.T) {
 func ExamplePacer_tenants() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	store := redisstore.New(rdb, redisstore.Config{})
-	lines := &outbound.Keyed[string]{New: func(name string) (outbound.Limiter, error) {
+	tenants := &outbound.Keyed[string]{New: func(name string) (outbound.Limiter, error) {
 		bucket, err := outbound.NewSharedBucket(store, "tenant:"+name, outbound.PerSecond(2))
 		if err != nil {
 			return nil, err
@@ -89,7 +89,7 @@ func ExamplePacer_tenants() {
 		return jobs.New(bucket, jobs.Config{}), nil
 	}}
 	pacer := asynqjobs.New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
-		return lines.For(t.Headers()["tenant"]), outbound.Cost{1}
+		return tenants.For(t.Headers()["tenant"]), outbound.Cost{1}
 	})
 	client := asynq.NewClientFromRedisClient(rdb)
 	task := asynq.NewTaskWithHeaders("ship", nil, map[string]string{"tenant": "acme"})

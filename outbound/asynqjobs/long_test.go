@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,7 +62,7 @@ func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
 	})
 }
 
-func inLine(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+func scheduled(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
 	p := pacer(b, rdb)
 	return p.Config(c), p.Middleware(call)
 }
@@ -98,8 +99,8 @@ var ways = []way{
 			return call(ctx, t)
 		})
 	}, plainly},
-	{"line", inLine, plainly},
-	{"line, booked by Enqueue", inLine, func(w *world, b *outbound.Bucket, t *asynq.Task) error {
+	{"Scheduler", scheduled, plainly},
+	{"Scheduler, booked by Enqueue", scheduled, func(w *world, b *outbound.Bucket, t *asynq.Task) error {
 		_, err := pacer(b, w.rdb).Enqueue(w.Context(), w.client, t)
 		return err
 	}},
@@ -122,7 +123,7 @@ func TestLongWaysToPaceTasks(t *testing.T) {
 				m := measure(newWorld(t), way)
 				t.Logf("%+v", m)
 				all[way.name] = append(all[way.name], m)
-				if way.name[:4] == "line" && m.failed+m.archived+m.reported+m.undone > 0 {
+				if strings.HasPrefix(way.name, "Scheduler") && m.failed+m.archived+m.reported+m.undone > 0 {
 					t.Errorf("%+v", m)
 				}
 			})

@@ -17,14 +17,16 @@ import (
 // concurrent use.
 type Pacer struct {
 	// Limiter returns who admits a task, and what the task costs, most often Cost{1}: there is no
-	// default. The limiter is a [jobs.Scheduler], or for tenants one line for each. Limiter must be quick. Tasks with a nil Limiter are not paced.
+	// default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for each. Limiter must
+	// be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
-	// Tickets keeps the places of tasks that were put back. nil: nobody does, and a task waits for its
-	// place in its worker. Put back, it would stand at the end of the line each time.
+	// Tickets keeps the reservations of tasks that were rescheduled. nil: nobody does, and a task
+	// waits for its reservation in its worker. Rescheduled, it would book again, behind all others,
+	// each time.
 	Tickets Tickets
 }
 
-// New returns a Pacer that keeps its tickets in Redis: one key for each task that was put back,
+// New returns a Pacer that keeps its tickets in Redis: one key for each task that was rescheduled,
 // named "dripfeed:ticket:", the task's queue, "/" and the task's ID. The key ends an hour after the
 // task is due.
 func New(rdb redis.UniversalClient, limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)) *Pacer {
@@ -55,9 +57,9 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 				err = &heldError{err, pause}
 			}
 			later, ok := goesBack(err)
-			away := ctx.Err() == context.Canceled // asynq has put the task back by itself
+			away := ctx.Err() == context.Canceled // asynq has rescheduled the task by itself
 			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
-				ticket = "" // its place is used: the next run is charged anew, and stands in line for that
+				ticket = "" // its reservation is used: the next run is charged anew, and books again
 				_ = p.keep(ctx, name, "", 0)
 			}
 			if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
@@ -122,7 +124,7 @@ func lastTry(ctx context.Context) bool {
 // sleep waits, or returns false at once if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
-		d = time.Second // the time is not known, or the line closes
+		d = time.Second // the time is not known, or the queue is closed
 	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false

@@ -45,11 +45,11 @@ func inVirtualTime(t *testing.T, p *Pacer, tasks int, next asynq.Handler) (runs 
 	return int(n.Load())
 }
 
-// Each time that it came back without its ticket, a task would stand at the end of the line again. Where
+// Each time that it came back without its ticket, a task would stand behind all others again. Where
 // all do, none would ever be near its turn.
 func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
 	const tasks, rate = 100, 10
-	for name, inside := range map[string]bool{"no Tickets": false, "a line inside a task that is not paced": true} {
+	for name, inside := range map[string]bool{"no Tickets": false, "a Scheduler inside a task that is not paced": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := jobs.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), jobs.Config{})
@@ -73,8 +73,8 @@ func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
 	}
 }
 
-// A run uses the place of the task, and each one after it is charged anew.
-func TestATaskThatFailsStandsInLineAgain(t *testing.T) {
+// A run uses the reservation of the task, and each one after it is charged anew.
+func TestATaskThatFailsBooksAgain(t *testing.T) {
 	for name, failure := range map[string]error{
 		"a failure":        errBad,
 		"a limiter inside": &outbound.ThrottledError{RetryAfter: time.Millisecond},
@@ -139,7 +139,7 @@ func TestATaskThatAShutdownInterruptsKeepsItsTicket(t *testing.T) {
 	}
 }
 
-// A task that has its place near at once waits for it with a ticket that nobody keeps yet. A shutdown must not send it
+// A task that has its reservation near at once waits for it with a ticket that nothing keeps yet. A shutdown must not send it
 // behind all others.
 func TestATaskThatAShutdownInterruptsInItsFirstWaitHasATicket(t *testing.T) {
 	t.Parallel()

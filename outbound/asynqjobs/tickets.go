@@ -8,11 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Tickets keeps the tickets of tasks that were put back. A ticket grants nothing: one that is lost,
-// forged or given to another task changes the order of tasks, and never how many go.
+// Tickets keeps the tickets of tasks that were rescheduled. A ticket grants nothing: one that is
+// lost, forged or given to another task changes the order of tasks, and never how many go.
 type Tickets interface {
-	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that
-	// was read stays, because asynq may hand out a task again.
+	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that was
+	// read stays, because asynq may hand out a task again.
 	Get(ctx context.Context, task string) string
 	// Put keeps the ticket of a task for ttl, in the place of an older one. An empty ticket is none.
 	Put(ctx context.Context, task, ticket string, ttl time.Duration) error
@@ -21,8 +21,8 @@ type Tickets interface {
 // margin is how much later than it is due a task may come back and still find its ticket.
 const margin = time.Hour
 
-// keep keeps a task's ticket until it is due, and a margin. It goes on after the end of ctx, as at a shutdown, but not
-// for long.
+// keep keeps a task's ticket until it is due, and a margin. It goes on after the end of ctx, as at
+// a shutdown, but not for long.
 func (p *Pacer) keep(ctx context.Context, task, ticket string, in time.Duration) error {
 	if p.Tickets == nil || task == "" {
 		return nil
@@ -40,7 +40,7 @@ type redisTickets struct{ rdb redis.UniversalClient }
 const prefix = "dripfeed:ticket:"
 
 func (r redisTickets) Get(ctx context.Context, task string) string {
-	ticket, _ := r.rdb.Get(ctx, prefix+task).Result() // without a ticket the task gets another place
+	ticket, _ := r.rdb.Get(ctx, prefix+task).Result() // without a ticket the task gets another reservation
 	return ticket
 }
 

@@ -50,7 +50,7 @@ func work(text string, stdin io.Reader) error {
 		return err
 	}
 	defer d.close()
-	plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(crashRate)))}
+	plugin := &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(crashRate)))}
 	c, err := d.newClient(plugin, func(ctx context.Context, _ *river.Job[call]) error {
 		res, err := http.Get(o.API)
 		if err != nil {
@@ -118,8 +118,8 @@ func (d *database) process(t *testing.T, api string, leads bool) (kill func()) {
 }
 
 // A process that is killed has jobs that run, and jobs that wait in its workers. River's rescuer
-// brings all of them back, and the other process keeps to the limit. They may book another place, and nobody else: those
-// that had been put back have their tickets.
+// brings all of them back, and the other process keeps to the limit. They may book another reservation, and nobody else: those
+// that had been rescheduled have their tickets.
 func TestAKilledProcessLosesNoJobAndOnlyItsPlaces(t *testing.T) {
 	t.Parallel()
 	const n = 40

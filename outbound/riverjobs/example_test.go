@@ -79,7 +79,7 @@ func Example() {
 
 // A limit for each tenant. A job names its tenant in its args.
 func Example_tenants() {
-	lines := &outbound.Keyed[string]{New: func(id string) (outbound.Limiter, error) {
+	tenants := &outbound.Keyed[string]{New: func(id string) (outbound.Limiter, error) {
 		bucket, err := outbound.NewBucket(id, outbound.PerMinute(1)) // NewSharedBucket in a fleet
 		return jobs.New(bucket, jobs.Config{}), err
 	}}
@@ -88,7 +88,7 @@ func Example_tenants() {
 		if json.Unmarshal(args, &job) != nil || job.Tenant == "" {
 			return nil, outbound.Cost{}
 		}
-		return lines.For(job.Tenant), outbound.Cost{1}
+		return tenants.For(job.Tenant), outbound.Cost{1}
 	}}
 
 	// What River does when jobs are inserted.

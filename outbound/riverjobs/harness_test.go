@@ -113,13 +113,13 @@ func (d *database) store() leak.Store {
 	return pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
 }
 
-// line is the line of one process. Who comes when it is nearly its turn waits for however long that takes,
+// scheduler is the Scheduler of one process. Who comes when it is nearly its turn waits for however long that takes,
 // so that no delay of a busy machine puts a job back once more.
-func (d *database) line(limits ...outbound.Limit) *jobs.Scheduler {
-	return lineOf(d.store(), limits...)
+func (d *database) scheduler(limits ...outbound.Limit) *jobs.Scheduler {
+	return schedulerOf(d.store(), limits...)
 }
 
-func lineOf(s leak.Store, limits ...outbound.Limit) *jobs.Scheduler {
+func schedulerOf(s leak.Store, limits ...outbound.Limit) *jobs.Scheduler {
 	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{Poll: time.Minute})
 }
 
@@ -154,7 +154,7 @@ func (h *handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *
 type client struct {
 	*river.Client[pgx.Tx]
 	failures handler
-	runs     atomic.Int64 // jobs that workers have taken, whether they were put back or not
+	runs     atomic.Int64 // jobs that workers have taken, whether they were rescheduled or not
 	snoozed  <-chan *river.Event
 }
 
@@ -246,7 +246,7 @@ func (c *client) awaitState(t testing.TB, id int64, s rivertype.JobState) *river
 	return c.job(t, id)
 }
 
-// awaitBack waits until a job is put back, and returns it as it was then.
+// awaitBack waits until a job is rescheduled, and returns it as it was then.
 func (c *client) awaitBack(t testing.TB, id int64) *rivertype.JobRow {
 	t.Helper()
 	for deadline := time.After(patience); ; {

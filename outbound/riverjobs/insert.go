@@ -11,7 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// batch are jobs of one insertion that share a line.
+// batch are jobs of one insertion that share a Scheduler.
 type batch struct {
 	jobs  []*rivertype.JobInsertParams
 	costs []outbound.Cost
@@ -21,18 +21,20 @@ type batch struct {
 // scheduler: River itself makes a job that is snoozed for less available at once, for its time.
 const schedulerInterval = 5 * time.Second
 
-// InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books places for the jobs,
-// and schedules each for its own, in the order in which they stand. It makes one trip to the store for
-// each line, before the insertion, while River has its transaction open. It books with limiters in
-// which [jobs.Of] finds a line that can be compared, as all of this module's can: lines are keys of a
-// map. A client that only inserts jobs needs the plugin for that, too.
+// InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books reservations for
+// the jobs, and schedules each for its own, in the order in which they stand. It makes one trip to
+// the store for each Scheduler, before the insertion, while River has its transaction open. It
+// books with limiters in which [jobs.Of] finds a Scheduler that can be compared, as all of this
+// module's can: Schedulers are keys of a map. A client that only inserts jobs needs the plugin for
+// that, too.
 //
-// No place is booked for jobs that have a ScheduledAt, are pending, or are unique, because a duplicate
-// would be dropped and its place with it, nor where booking fails, as while the store is away. Such
-// jobs book when they are first worked. An insertion never fails for want of a place.
+// No reservation is booked for jobs that have a ScheduledAt, are pending, or are unique, because a
+// duplicate would be dropped and its reservation with it, nor where booking fails, as while the
+// store is away. Such jobs book when they are first worked. An insertion never fails for want of a
+// reservation.
 //
-// The place of a job that is never worked, because it is deleted, or its transaction is rolled back,
-// passes: whoever is there goes instead.
+// The reservation of a job that is never worked, because it is deleted, or its transaction is
+// rolled back, passes: whoever is there goes instead.
 func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if p.AtInsert && p.Limiter != nil { // Work tells of that
 		for b, all := range p.batches(params) {
@@ -45,7 +47,7 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 	return doInner(ctx)
 }
 
-// batches returns the jobs that are to have a place, by their line.
+// batches returns the jobs that are to have a reservation, by their Scheduler.
 func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*batch {
 	all := make(map[jobs.Booker]*batch)
 	for _, job := range params {
@@ -66,7 +68,7 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*b
 	return all
 }
 
-// schedule has a job run at its place.
+// schedule has a job run at its reservation.
 func schedule(job *rivertype.JobInsertParams, place jobs.Reservation) {
 	if in := time.Until(place.At); in > 0 {
 		job.ScheduledAt = &place.At

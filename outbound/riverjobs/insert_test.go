@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// desk is a limiter that books a place every 2 s, the first of them 1 s ago.
+// desk is a limiter that books a reservation every 2 s, the first of them 1 s ago.
 type desk struct {
 	outbound.Unlimited
 	booked []outbound.Cost
@@ -117,7 +117,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		},
 		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrAway },
 		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
-		"a line that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
+		"a Scheduler that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one((*jobs.Scheduler)(nil))
 		},
 		"a limiter that is no key of a map": func(p *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) {
@@ -127,7 +127,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 			}{d, nil})
 		},
 		"a plugin without a Limiter": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = nil },
-		"a line that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
+		"a Scheduler that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(jobs.New(nil, jobs.Config{}))
 		},
 	} {
@@ -143,7 +143,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 	}
 }
 
-// A place without a ticket is one beyond the line's Ahead. Metadata that is no object is River's to refuse.
+// A reservation without a ticket is one beyond Config.Ahead. Metadata that is no object is River's to refuse.
 func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("b", outbound.PerMinute(1)))
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(jobs.New(b, jobs.Config{Ahead: time.Minute}))}
@@ -160,7 +160,7 @@ func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
 	}
 }
 
-// generous books a place too many.
+// generous books a reservation too many.
 type generous struct{ *desk }
 
 func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Reservation, error) {

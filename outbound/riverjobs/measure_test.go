@@ -108,7 +108,7 @@ func TestMeasure(t *testing.T) {
 	bucket := func(d *database) *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(d.store(), "k", rate))
 	}
-	inLine := func(d *database) outbound.Limiter { return jobs.New(bucket(d), jobs.Config{}) }
+	scheduled := func(d *database) outbound.Limiter { return jobs.New(bucket(d), jobs.Config{}) }
 	ways := []struct {
 		name     string
 		atInsert bool
@@ -116,8 +116,8 @@ func TestMeasure(t *testing.T) {
 	}{
 		{"each waits in its worker", false, func(d *database) outbound.Limiter { return queue.New(bucket(d), queue.Config{}) }},
 		{"JobSnooze(RetryAfter)", false, func(d *database) outbound.Limiter { return bucket(d) }},
-		{"a line", false, inLine},
-		{"a line, booked at insertion", true, inLine},
+		{"a Scheduler", false, scheduled},
+		{"a Scheduler, booked at insertion", true, scheduled},
 	}
 	const rounds = 5
 	all := make([][]measured, len(ways))

@@ -21,29 +21,30 @@ type Plugin struct {
 	river.PluginDefaults
 	// Limiter returns the limiter of a job and what the job costs, most often Cost{1}: there is no
 	// default. It is called for each run of each kind of jobs, and with AtInsert for each that is
-	// inserted, so it is to be quick. args are JSON, and are not to be changed. With a nil limiter the job is not paced.
+	// inserted, so it is to be quick. args are JSON, and are not to be changed. With a nil limiter the
+	// job is not paced.
 	//
 	// A limiter is most often a [jobs.Scheduler], of which all jobs that share a limit share one. Any
 	// other serves as well: a job that it refuses comes back after RetryAfter.
 	Limiter func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost)
-	// AtInsert books the places of jobs when they are inserted, so that most of them run once: see
-	// [Plugin.InsertMany].
+	// AtInsert books the reservations of jobs when they are inserted, so that most of them run once:
+	// see [Plugin.InsertMany].
 	AtInsert bool
 }
 
-// Work implements [rivertype.WorkerMiddleware]. It runs the job once its limiter admits it, with the
-// permit in ctx, for [outbound.PermitFrom], and ends the permit when the job returns.
+// Work implements [rivertype.WorkerMiddleware]. It runs the job once its limiter admits it, with
+// the permit in ctx, for [outbound.PermitFrom], and ends the permit when the job returns.
 //
-// A job that has to wait for longer than its line lets it wait in the worker is snoozed: it keeps its
-// attempt, gets no error, and no ErrorHandler is called. The ticket of its place is in its metadata
-// meanwhile. The same becomes of a job that returns the [*outbound.ThrottledError] of a limiter that it
-// has met itself, as that of its http.Client: so such a job starts anew. An error that is a
-// [river.JobCancel] or a [river.JobSnooze] already is left alone.
+// A job that has to wait for longer than its Scheduler lets it wait in the worker is snoozed: it
+// keeps its attempt, gets no error, and no ErrorHandler is called. The ticket of its reservation is
+// in its metadata meanwhile. The same becomes of a job that returns the [*outbound.ThrottledError]
+// of a limiter that it has met itself, as that of its http.Client: so such a job starts anew. An
+// error that is a [river.JobCancel] or a [river.JobSnooze] already is left alone.
 //
 // A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
 // cancelled with that error, also where the job itself returns it, as that of its http.Client. Any
-// other error is returned, and River takes it for a failure of the job: it is a mistake in the program,
-// or that of a store where the limiter is no [jobs.Scheduler].
+// other error is returned, and River takes it for a failure of the job: it is a mistake in the
+// program, or that of a store where the limiter is no [jobs.Scheduler].
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
 		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
@@ -51,16 +52,16 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	ticket := kept(job.Metadata).Ticket
 	run := func(ctx context.Context) error {
 		if ticket != "" {
-			setTicket(ctx, nil) // its place is used: if the job fails, it is to stand in line again
+			setTicket(ctx, nil) // its reservation is used: if the job fails, it is to book again
 		}
 		return doInner(ctx)
 	}
 	limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
 	ran, pause, err := true, time.Duration(0), error(nil)
-	if inLine := jobs.WithTicket(ctx, ticket); limiter == nil {
-		err = run(inLine)
+	if scheduled := jobs.WithTicket(ctx, ticket); limiter == nil {
+		err = run(scheduled)
 	} else {
-		ran, pause, err = jobs.Do(inLine, limiter, cost, run)
+		ran, pause, err = jobs.Do(scheduled, limiter, cost, run)
 	}
 	later, isLater := jobs.After(err)
 	switch {
@@ -84,9 +85,9 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	return err
 }
 
-// RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin: next, or River's own if that
-// is nil, but no attempt before the pause is over that the API has asked for when it refused the job's call. A
-// worker's own NextRetry comes before that of all policies.
+// RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin: next, or
+// River's own if that is nil, but no attempt before the pause is over that the API has asked for
+// when it refused the job's call. A worker's own NextRetry comes before that of all policies.
 func RetryPolicy(next river.ClientRetryPolicy) river.ClientRetryPolicy {
 	if next == nil {
 		next = new(river.DefaultClientRetryPolicy)
@@ -105,10 +106,12 @@ func (r retryPolicy) NextRetry(job *rivertype.JobRow) time.Time {
 	return at
 }
 
-// ticketKey is where the ticket of a job's place is in its metadata, and pauseKey the end of a pause.
+// ticketKey is where the ticket of a job's reservation is in its metadata, and pauseKey the end of
+// a pause.
 const ticketKey, pauseKey = "dripfeed_ticket", "dripfeed_pause"
 
-// metadata is what is there. What somebody else has written is none, or is the line's to judge.
+// metadata is what is there. What somebody else has written is none, or is the Scheduler's to
+// judge.
 type metadata struct {
 	Ticket string    `json:"dripfeed_ticket"`
 	Pause  time.Time `json:"dripfeed_pause"`

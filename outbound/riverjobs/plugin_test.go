@@ -128,7 +128,7 @@ func TestAPermitEndsWithAJobThatPanics(t *testing.T) {
 	require.True(t, ended)
 }
 
-// A ticket that somebody else has written is none, or is the line's to judge.
+// A ticket that somebody else has written is none, or is the Scheduler's to judge.
 func TestAnyMetadataWillDo(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"dripfeed_ticket":5}`, `{"dripfeed_ticket":{}}`, `{"dripfeed_ticket":"\u0000x"}`, `{"dripfeed_ticket":null}`} {
 		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))

@@ -24,7 +24,7 @@ func (s soon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(tim
 func TestAJobThatTheAPIRefusesIsTriedAgainAfterThePause(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(100)))}, func(ctx context.Context, _ *river.Job[call]) error {
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(100)))}, func(ctx context.Context, _ *river.Job[call]) error {
 		outbound.PermitFrom(ctx).Refused(time.Hour)
 		return errors.New("429")
 	}, func(c *river.Config) { c.RetryPolicy = riverjobs.RetryPolicy(soon(time.Second)) })

@@ -16,8 +16,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// Await books a place for one activity, sleeps until the place is near, and returns a ctx to execute
-// the activity with:
+// Await books a reservation for one activity, sleeps until the reservation is near, and returns a
+// ctx to execute the activity with:
 //
 //	paced, err := temporaljobs.Await(ctx, "Call", outbound.Cost{1})
 //	if err != nil {
@@ -26,14 +26,14 @@ import (
 //	err = workflow.ExecuteActivity(paced, "Call", order).Get(paced, nil)
 //
 // name is the name of the activity's type, and cost is what the activity then costs, whatever the
-// limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow and
-// the name: it is to return a limiter in which [jobs.Of] finds a line. Where it
-// does not, or where no place can be had, as from a store that is away, Await returns at once, and the
-// activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or that
-// the workflow was cancelled, or that its worker has no interceptor.
+// limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow
+// and the name: it is to return a limiter in which [jobs.Of] finds a Scheduler. Where it does not,
+// or where no reservation can be had, as from a store that is away, Await returns at once, and the
+// activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or
+// that the workflow was cancelled, or that its worker has no interceptor.
 //
-// Each activity needs an Await of its own: a place is for one. Await blocks its coroutine, so several
-// activities side by side have one each, by [workflow.Go].
+// Each activity needs an Await of its own: a reservation is for one. Await blocks its coroutine, so
+// several activities side by side have one each, by [workflow.Go].
 //
 // Await adds a marker and a timer to the history. In workflows that run already call it behind
 // [workflow.GetVersion].
@@ -58,10 +58,11 @@ func Await(ctx workflow.Context, name string, cost outbound.Cost) (workflow.Cont
 	return workflow.WithValue(ctx, bookedKey{}, booked{name: name, payload: payload}), nil
 }
 
-// bookingTimeout is how long a workflow waits for its place. A store that takes longer is as good as away.
+// bookingTimeout is how long a workflow waits for its reservation. A store that takes longer is as
+// good as away.
 const bookingTimeout = 10 * time.Second
 
-// booking is the argument of the local activity that books, and place its result.
+// booking is the argument of the local activity that books, and reservation its result.
 type (
 	booking struct {
 		Name string
@@ -73,13 +74,13 @@ type (
 	}
 )
 
-// bookPlace is never called where an interceptor does the booking. Its name is in the histories of workflows, so it
-// stays.
+// bookPlace is never called where an interceptor does the booking. Its name is in the histories of
+// workflows, so it stays.
 func bookPlace(context.Context, booking) (place, error) {
 	return place{}, temporal.NewNonRetryableApplicationError("temporaljobs: Await needs an interceptor of NewInterceptor in the worker of the workflow", "", nil)
 }
 
-// book books the place of an activity for its workflow.
+// book books the reservation of an activity for its workflow.
 func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place, error) {
 	info.ActivityType.Name, info.IsLocalActivity = b.Name, false
 	limiter, _ := p.limiter(info)
@@ -91,7 +92,7 @@ func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place,
 	if err := permanent(err); err != nil {
 		return place{}, err
 	}
-	if errors.Is(err, outbound.ErrInvalidLimit) { // the key of a Keyed that has no line
+	if errors.Is(err, outbound.ErrInvalidLimit) { // the key of a Keyed that has no Scheduler
 		return place{}, nil
 	}
 	if err != nil || len(places) != 1 {

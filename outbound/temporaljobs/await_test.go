@@ -68,7 +68,7 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 	})
 }
 
-// An activity whose workflow has no place books for itself.
+// An activity whose workflow has no reservation books for itself.
 func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
@@ -77,7 +77,7 @@ func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }
 		},
-		"a key whose limiter is no line": func(w *world, s *script) {
+		"a key whose limiter is no Scheduler": func(w *world, s *script) {
 			tenants := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return onlyAcquires{s}, nil }}
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return tenants.For("acme"), outbound.Cost{1} }
 		},
@@ -139,7 +139,7 @@ func TestAWorkflowThatIsCancelledAwaitsNoLonger(t *testing.T) {
 	})
 }
 
-// The place may be near, so that there is nothing to sleep for.
+// The reservation may be near, so that there is nothing to sleep for.
 func TestAwaitInACancelledContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }}

@@ -50,15 +50,15 @@ func Example() {
 	log.Print(w.Run(worker.InterruptCh()))
 }
 
-// Tenants have a line each, and a workflow books in that of its own tenant. Here a tenant is a
+// Tenants have a Scheduler each, and a workflow books in that of its own tenant. Here a tenant is a
 // workflow's task queue.
 func ExampleNewInterceptor_tenants() {
-	lines := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 		b, err := outbound.NewBucket("shop:"+tenant, outbound.PerSecond(1))
 		return jobs.New(b, jobs.Config{}), err
 	}}
 	limiter := func(i activity.Info) (outbound.Limiter, outbound.Cost) {
-		return lines.For(i.TaskQueue), outbound.Cost{1}
+		return tenants.For(i.TaskQueue), outbound.Cost{1}
 	}
 	_ = temporaljobs.NewInterceptor(limiter, nil)
 }

@@ -27,14 +27,14 @@ const (
 // NewInterceptor returns an interceptor for the Interceptors of a worker's options. It paces the
 // worker's activities, and it makes [Await] work in its workflows.
 //
-// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs, most
-// often Cost{1}: there is no default. The SDK asks for every activity of the worker, sessions and local activities among them: a nil
-// Limiter lets one run unpaced. limiter must not block.
+// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs,
+// most often Cost{1}: there is no default. The SDK asks for every activity of the worker, sessions
+// and local activities among them: a nil Limiter lets one run unpaced. limiter must not block.
 //
-// An activity that has no room yet is put back: its attempt ends with an ApplicationError of
-// TypeLater, of the category benign, that asks Temporal for the next attempt when the activity's place
-// is near. t keeps the tickets of activities whose workflows have not called Await; nil: nobody does,
-// and such an activity waits in its worker.
+// An activity that has no room yet is rescheduled: its attempt ends with an ApplicationError of
+// TypeLater, of the category benign, that asks Temporal for the next attempt when the activity's
+// reservation is near. t keeps the tickets of activities whose workflows have not called Await;
+// nil: nobody does, and such an activity waits in its worker.
 func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost), t Tickets) interceptor.WorkerInterceptor {
 	if limiter == nil {
 		limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return noLimiter{}, outbound.Cost{} }
@@ -49,13 +49,13 @@ func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error
 	return outbound.Permit{}, fmt.Errorf("temporaljobs: %w: limiter of NewInterceptor", outbound.ErrNil)
 }
 
-// Tickets keeps the ticket of each activity that was put back, for whichever worker gets its next
-// attempt: in Redis, or in a table.
+// Tickets keeps the ticket of each activity that was rescheduled, for whichever worker gets its
+// next attempt: in Redis, or in a table.
 type Tickets interface {
 	// Get returns the ticket of an activity; empty: there is none, or it cannot be had.
 	Get(ctx context.Context, activity string) string
 	// Put keeps the ticket of an activity in the place of any before, for ttl. An empty ticket is
-	// none. An error is logged, and costs the activity its place.
+	// none. An error is logged, and costs the activity its reservation.
 	Put(ctx context.Context, activity, ticket string, ttl time.Duration) error
 }
 
@@ -99,7 +99,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 	if limiter == nil { // the ticket is that of a limiter in the activity
 		t.ran = true
 		result, err = a.Next.ExecuteActivity(jobs.WithTicket(ctx, t.ticket), in)
-		return result, a.putBack(ctx, &t, err)
+		return result, a.reschedule(ctx, &t, err)
 	}
 	var h header
 	if p := interceptor.Header(ctx)[headerKey]; p != nil && converter.GetDefaultDataConverter().FromPayload(p, &h) == nil {
@@ -112,17 +112,18 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 		result, err = a.Next.ExecuteActivity(ctx, in)
 		return err
 	})
-	return result, a.putBack(ctx, &t, err)
+	return result, a.reschedule(ctx, &t, err)
 }
 
-// putBack turns an error into what Temporal is to do with the activity.
-func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
+// reschedule turns an error into what Temporal is to do with the activity.
+func (p *pacer) reschedule(ctx context.Context, t *turn, err error) error {
 	later, ok := jobs.After(err)
 	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
-		// Its place is used: the next attempt is charged anew, and stands in line for that.
+		// Its reservation is used: the next attempt is charged anew, and books again.
 		p.keep(ctx, t, "", 0)
 	}
-	// An ApplicationError is the activity's own word. The SDK takes one in another error for a mere cause.
+	// An ApplicationError is the activity's own word. The SDK takes one in another error for a mere
+	// cause.
 	if _, own := err.(*temporal.ApplicationError); err == nil || own || temporal.IsCanceledError(context.Cause(ctx)) {
 		return err
 	}
@@ -138,7 +139,7 @@ func (p *pacer) putBack(ctx context.Context, t *turn, err error) error {
 	if t.keeps && later.Ticket != "" && later.Ticket != t.booked {
 		p.keep(ctx, t, later.Ticket, later.In)
 	}
-	return temporal.NewApplicationErrorWithOptions("put back", TypeLater, temporal.ApplicationErrorOptions{
+	return temporal.NewApplicationErrorWithOptions("rescheduled", TypeLater, temporal.ApplicationErrorOptions{
 		NextRetryDelay: max(later.In, time.Millisecond), // 0 would be the delay of the RetryPolicy
 		Category:       temporal.ApplicationErrorCategoryBenign,
 		Cause:          err,

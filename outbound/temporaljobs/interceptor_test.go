@@ -77,7 +77,7 @@ func TestALaterDoesNotUseUpTheLastAttempt(t *testing.T) {
 	}
 }
 
-// An activity that came back without its ticket would get a place behind all others, again and again.
+// An activity that came back without its ticket would get a reservation behind all others, again and again.
 func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 	for _, await := range []bool{false, true} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
@@ -100,7 +100,7 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 				t.Error(err)
 			}
 			want := []arrival{{"", outbound.Cost{1}, 1}, {"a place", outbound.Cost{1}, 1}, {"another", outbound.Cost{1}, 1}}
-			if await { // the workflow keeps that place, and no other
+			if await { // the workflow keeps that reservation, and no other
 				want = []arrival{{"a place", outbound.Cost{1}, 1}, {"a place", outbound.Cost{1}, 2}, {"another", outbound.Cost{1}, 2}}
 			}
 			s.check(t, want...)
@@ -108,7 +108,7 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Waiting for a place that comes after the attempt's deadline would help nobody.
+// Waiting for a reservation that comes after the attempt's deadline would help nobody.
 func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour} }}
@@ -152,8 +152,8 @@ func TestAnInterceptorWithoutALimiterSaysSo(t *testing.T) {
 	}
 }
 
-// An attempt uses its place, and each one after it is charged anew.
-func TestAnActivityThatFailsStandsInLineAgain(t *testing.T) {
+// An attempt uses its reservation, and each one after it is charged anew.
+func TestAnActivityThatFailsBooksAgain(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			if n == 1 {

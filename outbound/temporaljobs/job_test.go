@@ -24,7 +24,7 @@ import (
 // unpaced lets all activities run: what paces them is inside of them.
 func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outbound.Cost{} }
 
-// An activity whose http.Client is paced is put back, too, and charged once.
+// An activity whose http.Client is paced is rescheduled, too, and charged once.
 func TestAPacedClientInsidePutsItsActivityBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20
@@ -56,8 +56,8 @@ func TestAPacedClientInsidePutsItsActivityBack(t *testing.T) {
 	})
 }
 
-// Without its ticket the line inside would send it behind all others each time.
-func TestALineInsideOfAnActivityHasItsTicket(t *testing.T) {
+// Without its ticket the Scheduler inside would send it behind all others each time.
+func TestASchedulerInsideOfAnActivityHasItsTicket(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		var seen []string
 		w := &world{limiter: unpaced, tickets: &kept{}, activities: call("Call", func(ctx context.Context) error {
@@ -116,7 +116,7 @@ func TestAnActivitysOwnErrorsStay(t *testing.T) {
 	}
 }
 
-// The next attempt comes when the API's pause is over, and not before, to be put back. It is the same
+// The next attempt comes when the API's pause is over, and not before, to be rescheduled. It is the same
 // error for whoever looks at it, and the RetryPolicy counts where it waits for longer.
 func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
 	for name, c := range map[string]struct {

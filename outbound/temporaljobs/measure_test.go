@@ -41,11 +41,11 @@ var modes = []mode{
 	{name: "a queue of 1 s", slots: 200, limiter: func(b *outbound.Bucket) outbound.Limiter {
 		return recipe{queue.New(b, queue.Config{MaxWait: time.Second})}
 	}},
-	{name: "line, tickets in a map", slots: 200, tickets: &kept{}, limiter: newLine},
-	{name: "line, Await", slots: 200, await: true, limiter: newLine},
+	{name: "Scheduler, tickets in a map", slots: 200, tickets: &kept{}, limiter: newScheduler},
+	{name: "Scheduler, Await", slots: 200, await: true, limiter: newScheduler},
 }
 
-func newLine(b *outbound.Bucket) outbound.Limiter {
+func newScheduler(b *outbound.Bucket) outbound.Limiter {
 	return jobs.New(b, jobs.Config{})
 }
 
@@ -99,7 +99,7 @@ func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Reser
 	if l, ok := w.Limiter.(*jobs.Scheduler); ok {
 		return l.Book(ctx, costs...)
 	}
-	return nil, errors.New("no line")
+	return nil, errors.New("no Scheduler")
 }
 
 // measure runs the workflows once.

@@ -16,12 +16,12 @@ import (
 	"go.temporal.io/sdk/temporal"
 )
 
-// fails returns an error like that of an activity that is put back.
+// fails returns an error like that of an activity that is rescheduled.
 func fails(delay time.Duration, category temporal.ApplicationErrorCategory) error {
 	return temporal.NewApplicationErrorWithOptions("later", TypeLater, temporal.ApplicationErrorOptions{NextRetryDelay: delay, Category: category})
 }
 
-// benign is the category of an activity that is put back.
+// benign is the category of an activity that is rescheduled.
 const benign = temporal.ApplicationErrorCategoryBenign
 
 // attempts is an activity that tells the attempts that it has, and fails at all but one.

@@ -34,8 +34,8 @@ func (t *turn) last() bool {
 	return p != nil && p.MaximumAttempts > 0 && t.info.Attempt >= p.MaximumAttempts
 }
 
-// afterPause returns the error of an activity as the SDK would send it, and asks for no attempt before
-// the API's pause is over.
+// afterPause returns the error of an activity as the SDK would send it, and asks for no attempt
+// before the API's pause is over.
 func (t *turn) afterPause(err error) error {
 	of := reflect.TypeOf(err)
 	for of.Kind() == reflect.Pointer {
@@ -64,8 +64,8 @@ func (t *turn) backoff() time.Duration {
 	return time.Duration(min(d, 1<<62))
 }
 
-// Acquire implements [outbound.Limiter]. It waits where the activity cannot be put back: on the last
-// attempt, and where the place would be lost because nobody keeps its ticket.
+// Acquire implements [outbound.Limiter]. It waits where the activity cannot be rescheduled: on the
+// last attempt, and where the reservation would be lost because nothing keeps its ticket.
 func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup

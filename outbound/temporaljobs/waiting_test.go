@@ -249,13 +249,13 @@ func TestAPlaceAfterAllTimeoutsFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A local activity comes back by a timer of its workflow, under another name: so nobody keeps its ticket.
+// A local activity comes back by a timer of its workflow, under another name: so nothing keeps its ticket.
 func TestALocalActivityIsPacedToo(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			switch n {
 			case 1:
-				return &jobs.Later{In: 5 * time.Millisecond} // put back
+				return &jobs.Later{In: 5 * time.Millisecond} // rescheduled
 			case 2:
 				return &jobs.Later{In: 5 * time.Millisecond, Ticket: "a place"}
 			}

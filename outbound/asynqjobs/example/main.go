@@ -4,8 +4,8 @@
 //	go run -C outbound/asynqjobs ./example
 //
 // Look at the table: the API refuses nothing, the tasks that have to wait are in asynq and not in
-// workers, and each of them runs twice, once to get its place and once to call. With -book each
-// gets its place when it is enqueued, and runs once.
+// workers, and each of them runs twice, once to get its reservation and once to call. With -book each
+// gets its reservation when it is enqueued, and runs once.
 //
 // The workers are processes of this program. It serves the API itself, which takes 20 calls in any
 // second and not one more, and starts a redis-server where one is installed. The server can be
@@ -228,9 +228,9 @@ func start(o order, runs *atomic.Int64, ended chan<- error) (end func(), err err
 
 // newPacer returns the pacer that all processes have in common.
 func newPacer(rdb *redis.Client, queue string) (*asynqjobs.Pacer, error) {
-	jobs, err := newLine(rdb, queue)
+	scheduler, err := newScheduler(rdb, queue)
 	if err != nil {
 		return nil, err
 	}
-	return asynqjobs.New(rdb, func(*asynq.Task) (outbound.Limiter, outbound.Cost) { return jobs, outbound.Cost{1} }), nil
+	return asynqjobs.New(rdb, func(*asynq.Task) (outbound.Limiter, outbound.Cost) { return scheduler, outbound.Cost{1} }), nil
 }

@@ -27,8 +27,8 @@ const (
 // order is all that a worker has to know.
 type order struct{ Redis, Queue, API string }
 
-// newLine returns the line of the API's bucket, which is in Redis.
-func newLine(rdb *redis.Client, key string) (*jobs.Scheduler, error) {
+// newScheduler returns the Scheduler of the API's bucket, which is in Redis.
+func newScheduler(rdb *redis.Client, key string) (*jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), key, outbound.PerSecond(rate))
 	if err != nil {
 		return nil, err

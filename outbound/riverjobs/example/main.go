@@ -5,7 +5,7 @@
 //
 // Look at the table: the API refuses nothing, no job has failed, each has run about twice, and jobs of
 // another kind, which have no limit, did not wait for those that have one. With -at-insert the jobs
-// get their places when they are inserted, and run about once.
+// get their reservations when they are inserted, and run about once.
 //
 // The workers are processes of this program. It serves the API itself, and starts a PostgreSQL server
 // of its own where one is installed. The server can be yours:

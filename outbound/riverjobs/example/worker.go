@@ -44,8 +44,8 @@ type other struct {
 // Kind implements [river.JobArgs].
 func (other) Kind() string { return "other" }
 
-// newClient returns River's client of a process. Each process has a line of its own. They are one
-// line, because their bucket is one.
+// newClient returns River's client of a process. Each process has a Scheduler of its own. They share
+// their reservations, because their bucket is one.
 func newClient(d *database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(pgstore.New(d.buckets, pgstore.Config{Schema: d.schema}), "weather", outbound.PerSecond(o.Rate))
 	if err != nil {

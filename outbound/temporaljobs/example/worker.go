@@ -83,7 +83,7 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// counted is a line that tells who comes.
+// counted is a Scheduler that tells who comes.
 type counted struct {
 	*jobs.Scheduler
 	to io.Writer
@@ -101,7 +101,7 @@ type tickets struct {
 }
 
 func (t tickets) Get(ctx context.Context, activity string) string {
-	ticket, _ := t.rdb.Get(ctx, t.prefix+activity).Result() // without a ticket the activity gets another place
+	ticket, _ := t.rdb.Get(ctx, t.prefix+activity).Result() // without a ticket the activity gets another reservation
 	return ticket
 }
 

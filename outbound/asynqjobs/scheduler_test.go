@@ -33,25 +33,25 @@ func runs(n *atomic.Int64, h asynq.Handler) asynq.Handler {
 
 // Two servers stand for two processes. Some tasks have one try only, some were booked, and some are
 // not paced.
-func TestServersShareALine(t *testing.T) {
+func TestServersShareARate(t *testing.T) {
 	t.Parallel()
-	serversShareALine(t, newWorld(t))
+	serversShareARate(t, newWorld(t))
 }
 
 // The keys of asynq, of tickets and of the bucket are on any of the cluster's nodes.
-func TestServersOnAClusterShareALine(t *testing.T) {
+func TestServersOnAClusterShareARate(t *testing.T) {
 	t.Parallel()
-	serversShareALine(t, newWorldOn(t, redistest.SharedCluster(t).Client(t)))
+	serversShareARate(t, newWorldOn(t, redistest.SharedCluster(t).Client(t)))
 }
 
-func serversShareALine(t *testing.T, w *world) {
+func serversShareARate(t *testing.T, w *world) {
 	const paced, free, rate = 60, 10, 20
 	var history outboundtest.History
 	var n, others atomic.Int64
 	var pacer *Pacer
 	for range 2 {
 		// So the gate refuses nobody, as long as no process stands still for two seconds.
-		l := lineOf(w.rdb, w.queue, rate, jobs.Config{Poll: 2 * time.Second, Lead: time.Second})
+		l := schedulerOf(w.rdb, w.queue, rate, jobs.Config{Poll: 2 * time.Second, Lead: time.Second})
 		pacer = New(w.rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 			if t.Type() == "free" {
 				return nil, outbound.Cost{}
@@ -118,8 +118,8 @@ func (s *spy) Put(ctx context.Context, task, ticket string, ttl time.Duration) e
 func TestATaskThatIsRunByHandKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	l := lineOf(w.rdb, w.queue, 0.001, quick)
-	if _, err := l.Book(t.Context(), outbound.Cost{1}); err != nil { // the next place is in 1 000 s
+	l := schedulerOf(w.rdb, w.queue, 0.001, quick)
+	if _, err := l.Book(t.Context(), outbound.Cost{1}); err != nil { // the next reservation is in 1 000 s
 		t.Fatal(err)
 	}
 	p := New(w.rdb, only(l))
@@ -155,14 +155,14 @@ func TestTasksGoBackWhileTheStoreIsAway(t *testing.T) {
 	away := redistest.Start(t, "--maxmemory-policy", "noeviction")
 	away.Kill(t)
 	var n, calls atomic.Int64
-	p := New(w.rdb, only(lineOf(away.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), w.queue, 20, quick)))
+	p := New(w.rdb, only(schedulerOf(away.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), w.queue, 20, quick)))
 	w.serve(p.Config(w.config()), runs(&n, p.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		calls.Add(1)
 		return nil
 	}))))
 	w.enqueue(asynq.MaxRetry(1))
 	last := w.enqueue(asynq.MaxRetry(0)) // waits in its worker
-	// What is booked without the store has no place, and is enqueued.
+	// What is booked without the store has no reservation, and is enqueued.
 	if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)); err != nil {
 		t.Error(err)
 	}
@@ -186,7 +186,7 @@ func TestAHoldSendsTheOthersBackWithoutAFailure(t *testing.T) {
 	var mu sync.Mutex
 	var refused time.Time
 	early, calls := 0, 0
-	p := New(w.rdb, only(lineOf(w.rdb, w.queue, 20, quick)))
+	p := New(w.rdb, only(schedulerOf(w.rdb, w.queue, 20, quick)))
 	c := w.config()
 	c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
 	w.serve(p.Config(c), p.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
@@ -215,10 +215,10 @@ func TestAHoldSendsTheOthersBackWithoutAFailure(t *testing.T) {
 	}
 }
 
-func TestTasksGoBackWhenTheLineCloses(t *testing.T) {
+func TestTasksGoBackWhenTheQueueIsClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	l := lineOf(w.rdb, w.queue, 0.01, quick)
+	l := schedulerOf(w.rdb, w.queue, 0.01, quick)
 	if _, err := l.Queue().Acquire(t.Context(), outbound.Cost{1}); err != nil { // the next one goes in 100 s
 		t.Fatal(err)
 	}

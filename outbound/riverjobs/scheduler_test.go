@@ -23,10 +23,10 @@ import (
 )
 
 // slack is what History.Check allows beyond the limit, in units: those that leak in the 250 ms by
-// which a job may call late, after the line has admitted it, on a machine that is busy.
+// which a job may call late, after the Scheduler has admitted it, on a machine that is busy.
 func slack(rate float64) float64 { return rate * 0.25 }
 
-// slow has a place for a job every hour: so the second of two is put back until quicken.
+// slow has a reservation for a job every hour: so the second of two is rescheduled until quicken.
 var slow = outbound.PerHour(1)
 
 // quicken sets limits that admit the job when it runs next, and makes it run.
@@ -36,7 +36,7 @@ func (c *client) quicken(t testing.TB, l *jobs.Scheduler, id int64) {
 	c.runNow(t, id)
 }
 
-// runNow makes a job due that was put back.
+// runNow makes a job due that was rescheduled.
 func (c *client) runNow(t testing.TB, id int64) {
 	t.Helper()
 	_, err := c.JobRetry(t.Context(), id)
@@ -47,7 +47,7 @@ func TestAJobThatIsPutBackKeepsItsPlaceAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	var calls outboundtest.History
-	l := d.line(slow)
+	l := d.scheduler(slow)
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, func(context.Context, *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		return nil
@@ -89,7 +89,7 @@ func TestAFleetSharesARate(t *testing.T) {
 			var calls outboundtest.History
 			fleet := make([]*client, 2)
 			for i := range fleet {
-				plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(rate))), AtInsert: atInsert}
+				plugin := &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(rate))), AtInsert: atInsert}
 				fleet[i] = d.start(t, plugin, func(context.Context, *river.Job[call]) error {
 					calls.Add(time.Now(), 1)
 					return nil
@@ -110,13 +110,13 @@ func TestAFleetSharesARate(t *testing.T) {
 	}
 }
 
-// The jobs of a long line wait until their clients have a leader, and then come in a bunch.
+// The jobs of a long backlog wait until their clients have a leader, and then come in a bunch.
 func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
 	t.Parallel()
 	const n, rate = 40, 20
 	d := newDatabase(t)
 	var calls outboundtest.History
-	plugin := &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(rate))), AtInsert: true}
+	plugin := &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(rate))), AtInsert: true}
 	f := func(context.Context, *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		return nil
@@ -136,7 +136,7 @@ func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
 func TestAJobThatIsTooLargeIsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	l := d.line(slow)
+	l := d.scheduler(slow)
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(string, string, []byte) (outbound.Limiter, outbound.Cost) { return l, outbound.Cost{2} }}
 	c := d.start(t, plugin, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
 	row := c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCancelled)
@@ -144,7 +144,7 @@ func TestAJobThatIsTooLargeIsCancelled(t *testing.T) {
 	require.Zero(t, c.failures.calls.Load())
 }
 
-// patient returns a line whose jobs wait in a worker for up to a minute.
+// patient returns a Scheduler whose jobs wait in a worker for up to a minute.
 func (d *database) patient(t *testing.T) *jobs.Scheduler {
 	b := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerMinute(2)))
 	require.NoError(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(context.Context) error { return nil }))
@@ -161,7 +161,7 @@ func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
 	for name, stop := range map[string]func(context.Context, *client, *jobs.Scheduler) error{
 		"stop and cancel":            func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.StopAndCancel(ctx) },
 		"a soft stop with a timeout": func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.Stop(ctx) },
-		"the line is closed first": func(ctx context.Context, c *client, l *jobs.Scheduler) error {
+		"the queue is closed first": func(ctx context.Context, c *client, l *jobs.Scheduler) error {
 			return errors.Join(l.Queue().Close(), c.Stop(ctx))
 		},
 	} {
@@ -171,7 +171,7 @@ func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
 			l := d.patient(t)
 			begun := time.Now()
 			c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, nothing, func(c *river.Config) {
-				if name != "the line is closed first" {
+				if name != "the queue is closed first" {
 					c.SoftStopTimeout = 100 * time.Millisecond
 				}
 			})
@@ -207,7 +207,7 @@ func TestAJobThatWaitsCanBeCancelled(t *testing.T) {
 func TestAHeldBucketKeepsNoWorker(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	l := d.line(outbound.PerSecond(20))
+	l := d.scheduler(outbound.PerSecond(20))
 	held := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerSecond(20)))
 	require.NoError(t, held.Hold(t.Context(), time.Hour))
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
@@ -234,7 +234,7 @@ func TestAStoreThatIsAwayIsNoFailureOfAJob(t *testing.T) {
 	d := newDatabase(t)
 	s := &mortal{Store: d.store()}
 	s.away.Store(true)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(lineOf(s, slow)), AtInsert: true}, nothing)
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(schedulerOf(s, slow)), AtInsert: true}, nothing)
 	id := c.add(t, 1, &river.InsertOpts{MaxAttempts: 1}) // an insertion does not fail either
 	c.awaitBack(t, id)
 	s.away.Store(false)
@@ -250,7 +250,7 @@ func TestACallThatTheAPIRefusesComesAgainAfterItsPause(t *testing.T) {
 	const pause = 3 * time.Second
 	d := newDatabase(t)
 	var calls outboundtest.History
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.line(outbound.PerSecond(20)))}, func(ctx context.Context, _ *river.Job[call]) error {
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(20)))}, func(ctx context.Context, _ *river.Job[call]) error {
 		calls.Add(time.Now(), 1)
 		if calls.Len() == 1 {
 			outbound.PermitFrom(ctx).Refused(pause)
@@ -267,12 +267,12 @@ func TestACallThatTheAPIRefusesComesAgainAfterItsPause(t *testing.T) {
 	require.GreaterOrEqual(t, calls.Total().Span(), pause-100*time.Millisecond)
 }
 
-// A job may leave its line to its http.Client. Then the plugin has no limiter for it, so that a call is
-// charged once; it puts the job back, and brings its ticket.
-func TestALineInAClientOfTheJob(t *testing.T) {
+// A job may leave its Scheduler to its http.Client. Then the plugin has no limiter for it, so that a call is
+// charged once; it reschedules the job, and brings its ticket.
+func TestASchedulerInAClientOfTheJob(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	api, l := new(outboundtest.API), d.line(slow)
+	api, l := new(outboundtest.API), d.scheduler(slow)
 	paced := &http.Client{Transport: &transport.Transport{Limiter: l, Base: api}}
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(nil)}, func(ctx context.Context, _ *river.Job[call]) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com/", nil)

@@ -26,7 +26,7 @@ type paces struct {
 	history  outboundtest.History
 }
 
-// newPaces returns a line for a bucket of its own.
+// newPaces returns a Scheduler for a bucket of its own.
 func newPaces(limit outbound.Limit, c jobs.Config) *paces {
 	return &paces{Scheduler: jobs.New(outbound.Must(outbound.NewBucket("api", limit)), c), limit: limit}
 }
@@ -73,7 +73,7 @@ func (p *paces) check(t *testing.T, n int, attempts float64) {
 }
 
 // An activity costs two attempts, or one if its workflow has booked, and the rate is used.
-func TestActivitiesInALine(t *testing.T) {
+func TestActivitiesOfAScheduler(t *testing.T) {
 	const n, rate = 60, 10
 	for name, c := range map[string]struct {
 		order
@@ -107,7 +107,7 @@ func TestActivitiesInALine(t *testing.T) {
 }
 
 // The API refuses a call. That attempt is lost, and no call goes before the pause is over.
-func TestActivitiesInALineThatIsHeld(t *testing.T) {
+func TestActivitiesOfASchedulerThatIsHeld(t *testing.T) {
 	const n, hold = 30, 20 * time.Second
 	for _, await := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestActivitiesInALineThatIsHeld(t *testing.T) {
 }
 
 // A Resume makes all tickets void, those in headers, too.
-func TestActivitiesInALineThatIsResumed(t *testing.T) {
+func TestActivitiesOfASchedulerThatIsResumed(t *testing.T) {
 	const n = 30
 	for _, tickets := range []Tickets{nil, &kept{}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestActivitiesInALineThatIsResumed(t *testing.T) {
 	}
 }
 
-func TestACostThatIsTooLargeForALine(t *testing.T) {
+func TestACostThatIsTooLargeForAScheduler(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		for _, await := range []bool{false, true} {
 			p := newPaces(outbound.PerSecond(10), jobs.Config{})
@@ -177,7 +177,7 @@ func TestACostThatIsTooLargeForALine(t *testing.T) {
 }
 
 // What no clock decides, on a server: all run once, and nothing is logged.
-func TestActivitiesInALineOnAServer(t *testing.T) {
+func TestActivitiesOfASchedulerOnAServer(t *testing.T) {
 	address := serverAddress(t)
 	t.Parallel()
 	const n = 80
