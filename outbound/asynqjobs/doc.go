@@ -39,9 +39,9 @@
 //
 // # Rates and transports
 //
-// A Pacer charges a task for the call that it makes. A task whose http.Client has a
-// transport.Transport around the same bucket would pay twice: take one of the two. A task that
-// makes several calls takes the Transport, and the Pacer without a limiter: the ThrottledError of
+// A Pacer charges a task when it begins. If the task's http.Client has a transport.Transport around
+// the same bucket, that charge pays for the first request. A task that makes several calls can also
+// take the Transport, and the Pacer without a limiter: the ThrottledError of
 // the Transport reschedules the task, and it runs anew. If that has a Scheduler, it is not
 // rescheduled, but waits for its reservation in the worker, because nothing keeps tickets for tasks
 // that are not paced.

@@ -237,7 +237,7 @@ func TestACallIsChargedOncePerLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
 		pacer, transport bool
 		want             float64
-	}{"pacer": {true, false, 1}, "transport": {false, true, 1}, "both": {true, true, 2}} {
+	}{"pacer": {true, false, 1}, "transport": {false, true, 1}, "both": {true, true, 1}} {
 		bucket := outbound.Must(outbound.NewBucket(name, outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
 		var l outbound.Limiter
 		if c.pacer {

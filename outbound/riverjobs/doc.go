@@ -27,7 +27,7 @@
 // them have one run.
 //
 // While there is a backlog as many workers wait as jobs go in a head start, and all others are free
-// for other jobs. A worker waits for seven seconds at most, a Poll and two Leads of the line, where
+// for other jobs. A worker waits for seven seconds at most, a Poll and two Leads, where
 // the calls are behind their reservations. A Poll of 1 s, which is the FetchPollInterval of River
 // as it comes, bounds that at three. It saves workers where they are few, and costs runs where the
 // machine is busy: 500 jobs at 20 per second had 2.2 and 1.3 runs each instead of 2.0 and 1.1,
@@ -59,12 +59,11 @@
 //
 // # Take a Scheduler or a Transport
 //
-// Whoever admits a call charges it. So if a Scheduler admits the job, the job's http.Client must
-// not have a limiter of the same bucket: each call would be charged twice. Where a job makes
-// several calls, give the Scheduler to the client's Transport, and let Limiter return nil for the
-// job. The plugin then puts the job back all the same and brings its ticket, which is in the job's
-// ctx; but the job has begun, and starts anew. A job brings one ticket, so it can have one
-// reservation.
+// A Scheduler charges the job when it begins. If the job's http.Client has a limiter of the same
+// bucket, that charge pays for the first request. Where a job makes several calls, you can also give
+// the Scheduler to the client's Transport, and let Limiter return nil for the job. The plugin then
+// reschedules the job all the same and brings its ticket, which is in the job's ctx; but the job has
+// begun, and starts anew. A job brings one ticket, so it can have one reservation.
 //
 // # What River does by itself
 //

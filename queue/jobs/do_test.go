@@ -37,3 +37,21 @@ func TestDoTellsWhetherAJobRanAndForHowLongItsAPIAskedToWait(t *testing.T) {
 		}
 	}
 }
+
+// The charge of a job pays for its first request by the same bucket, and for no other.
+func TestDo_ChargePaysForTheFirstRequest(t *testing.T) {
+	b := own(t, outbound.Limit{Capacity: 5, LeakRate: 1e-6})
+	_, _, err := Do(bg, New(b, Config{}), one, func(ctx context.Context) error {
+		for range 2 {
+			var p outbound.Permit
+			if err := p.AcquireIn(ctx, b, one); err != nil {
+				return err
+			}
+			p.Done()
+		}
+		return nil
+	})
+	if s, e := b.State(bg); err != nil || e != nil || s.Level < 1.9 || s.Level > 2.1 {
+		t.Errorf("charged %v, want 2; %v, %v", s.Level, err, e)
+	}
+}

@@ -79,9 +79,8 @@ func (s *Scheduler) later(err error, v *visit) error {
 	switch {
 	case errors.As(err, &full) && full.RetryAfter > 0: // beyond Config.Ahead
 		// When half of what is reserved now has passed, so that as many find a reservation then.
-		in := full.RetryAfter
 		full.Err = tooFar{}
-		return &Later{In: max(in/2, in-s.config.Ahead/2, s.config.Lead), Err: full}
+		return &Later{In: max(full.RetryAfter/2, full.RetryAfter-s.config.Ahead/2, s.config.Lead), Err: full}
 	case full != nil: // a limit on calls in flight
 		return &Later{In: s.config.Poll, Ticket: v.ticket, full: full}
 	case errors.As(err, new(*outbound.StoreError)):

@@ -156,10 +156,8 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v *visit) error {
 	in := full.RetryAfter
 	var k outbound.Booking // with no costs it only asks
-	if lag := in - max(0, time.Until(v.due)); lag > s.config.Lead && s.bucket.Book(ctx, &k) == nil {
-		if lag -= k.Clock.Reopens(&v.cost); lag > s.config.Lead {
-			s.hold(ctx, lag, k.Clock.Speed())
-		}
+	if s.bucket.Book(ctx, &k) == nil {
+		s.hold(ctx, in-max(0, time.Until(v.due))-k.Clock.Reopens(&v.cost), k.Clock.Speed())
 	}
 	if v.late > s.config.Poll+2*s.config.Lead {
 		if err := s.reserve(ctx, v); err != nil {
@@ -170,18 +168,19 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 	return &Later{In: max(s.config.Lead/2, in-s.config.Lead), Ticket: v.ticket, full: full}
 }
 
-// hold holds the reservations, and slows them down if the bucket has slowed down since: so the
+// hold holds the reservations by d, if that is more than a head start, and slows them down if the bucket has slowed down since: so the
 // times that jobs are told stay true. It reports a refusal, as the bucket was told of one. That of
 // a call which was admitted before another process has reported its own is no news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.Booking{}
 	p, err := book.Acquire(ctx, outbound.Cost{}) // it fails while they are held
 	p.Done()
-	if err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed() {
-		p.Refused(d)
-		return
+	switch {
+	case err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed():
+		p.Refused(max(d, time.Millisecond))
+	case d > s.config.Lead:
+		_ = book.Hold(ctx, d)
 	}
-	_ = book.Hold(ctx, d)
 }
 
 // tooFar is why no reservation is booked so far ahead. It is queue.ErrFull, and says what is full.

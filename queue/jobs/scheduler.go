@@ -149,6 +149,10 @@ func (s *Scheduler) Queue() *queue.Queue {
 	return s.queue
 }
 
+// Bucket returns the bucket of the Scheduler, so that a job's permit pays for its first request: see
+// [outbound.Permit.AcquireIn].
+func (s *Scheduler) Bucket() *outbound.Bucket { return s.Queue().Bucket() }
+
 // Idle reports whether forgetting the Scheduler loses nothing: no job waits, the bucket is idle,
 // and nothing is reserved in this process. An [outbound.Keyed] asks this before it drops a
 // Scheduler. The reservations of a shared bucket are in its store, and outlive the Scheduler.
