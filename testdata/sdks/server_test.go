@@ -55,10 +55,10 @@ func pacing(t *testing.T, onRefusal func(*http.Request, error) (*http.Response, 
 	}
 }
 
-// paced returns a client that tries again within the bounds of a zero Config: 10
+// paced returns a client that tries again within the bounds of a zero Config and a MaxWait: 10
 // refusals, 4 failures.
 func paced(t *testing.T) *http.Client {
-	client := retry.NewClient(pacing(t, nil))
+	client := retry.Config{MaxWait: 30 * time.Second}.NewClient(pacing(t, nil))
 	client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, time.Millisecond
 	return &http.Client{Transport: &retry.RoundTripper{Client: client}}
 }

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -196,9 +197,9 @@ func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err
 	case what == failed:
 		return err // nil: the status says it
 	case what == refused:
-		r.cause = &outbound.ThrottledError{Key: r.host(resp), RetryAfter: wait, Held: true}
+		r.cause = r.refusedByAPI(resp, wait)
 	case r.early > 0:
-		r.cause = &outbound.ThrottledError{Key: r.host(nil), RetryAfter: r.early, Held: true}
+		r.cause = r.refusedByAPI(nil, r.early)
 	case err != nil:
 		r.cause = err
 	default: // OnRefusal has made a response of it
@@ -207,12 +208,44 @@ func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err
 	return r.cause
 }
 
-// host returns the host that has refused.
-func (r *request) host(resp *http.Response) string {
+// refusedByAPI returns the error for a refusal by the API, with the key that the limiter's own refusals have. A
+// limiter that leads to no bucket has none: then the key is the host. The caller holds r.mu.
+func (r *request) refusedByAPI(resp *http.Response, wait time.Duration) error {
+	req := r.req
 	if resp != nil && resp.Request != nil && resp.Request.URL != nil {
-		return resp.Request.URL.Host
+		req = resp.Request
 	}
-	return r.req.URL.Host
+	e := &outbound.ThrottledError{Key: req.URL.Host, RetryAfter: wait, Held: true}
+	if t := r.transport; t != nil {
+		l := t.Limiter
+		if t.For != nil {
+			l = cmp.Or(t.For(req), l)
+		}
+		addKey(l, e)
+	}
+	return e
+}
+
+// addKey sets the error's key to that of the limiter's bucket, or its label.
+func addKey(l outbound.Limiter, e *outbound.ThrottledError) {
+	if b, ok := outbound.As[*outbound.Bucket](l); ok {
+		e.Key = b.Key()
+	} else if q, ok := outbound.As[interface{ Bucket() *outbound.Bucket }](l); ok {
+		e.Key = q.Bucket().Key()
+	} else if k, ok := outbound.As[interface {
+		Use(func(outbound.Limiter) error) error
+	}](l); ok {
+		own := *e
+		used := false
+		err := k.Use(func(l outbound.Limiter) error {
+			used = true
+			addKey(l, &own)
+			return &own
+		})
+		if full := (*outbound.ThrottledError)(nil); used && errors.As(err, &full) {
+			e.Key = full.Key
+		}
+	}
 }
 
 // deadline adds to an error that the context's deadline is why the client does not wait,

@@ -69,15 +69,25 @@
 //
 // # Errors
 //
-// Every error is an [*Error], with the number of attempts. As they are come only the context's
-// own error, if the context ends during a pause, and errors of a program's own hooks and of a
-// retryablehttp.ReaderFunc. The Error of a request that ends throttled, with
-// whichever status, has an [*outbound.ThrottledError] in it, with the time to come back; a job
-// system can put its job back until then. The response of an error has been closed. A
-// [RoundTripper] returns the last response instead of an error for it, and so does a client
-// whose ErrorHandler is retryablehttp.PassthroughErrorHandler. No text has the user, password,
-// query or fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL, with
-// its query, as to every error.
+// What comes back when the client gives a request up depends on the cause alone:
+//
+//	the cause                            a client         a RoundTripper
+//	the limiter refuses                  ThrottledError   ThrottledError
+//	the API has refused, and then        ThrottledError   the API's response; or a 429 that
+//	itself or the limiter does again                      TooManyRequests makes, if that was the limiter
+//	the API fails: a status from 500 on  no Err           the response
+//	no answer, or a store that fails     the cause        the cause
+//	the context has ended                its error        its error
+//	all that is never tried again        as it is         as it is
+//
+// Every error is an [*Error], with the number of attempts, around the one in the table. As they are come only the
+// context's own error, if the context ends during a pause, and errors of a program's own hooks and of a
+// retryablehttp.ReaderFunc. An [*outbound.ThrottledError] has the time to come back; a job system can put its job
+// back until then. Its Key is that of the limiter's bucket, or its label, whoever has refused; for a refusal by the
+// API through a limiter without a bucket it is the host. The response of an error has been closed. A client
+// whose ErrorHandler is retryablehttp.PassthroughErrorHandler returns responses as a [RoundTripper] does. No text has
+// the user, password, query or fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL, with its
+// query, as to every error.
 //
 // # Below an SDK
 //
@@ -101,7 +111,7 @@
 // tries nothing else again. SDKS.md, beside this file, says how, and what was tried, for each of
 // eleven SDKs.
 //
-// A limiter's refusal is an error, in which [errors.As] finds the [*outbound.ThrottledError].
+// A refusal by the limiter alone is an error, in which [errors.As] finds the [*outbound.ThrottledError].
 // With [transport.TooManyRequests] as OnRefusal an SDK reads it as a 429 of the API.
 //
 // # Redirects

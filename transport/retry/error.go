@@ -14,7 +14,7 @@ import (
 //
 // If the limiter or the API refused the request in the end, [errors.As] finds the
 // [*outbound.ThrottledError] with the time to come back. One for a refusal by the API has
-// Held set, and the host as its Key.
+// Held set, and the same Key as one by the limiter.
 type Error struct {
 	// Method and URL are the request's; the URL has the parts that the text has.
 	Method, URL string

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -120,4 +121,71 @@ func TestURLsInTextsAreCutDown(t *testing.T) {
 		require.Equal(t, want, redacted(text), text)
 	}
 	require.Empty(t, redactedURL(nil))
+}
+
+// The key of a refusal is that of the limiter's bucket, or its label, whether the limiter or the API has refused.
+func TestARefusalHasOneKeyWhoeverRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keyed := &outbound.Keyed[string]{
+			New:   func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(1)) },
+			Label: func(string) string { return "label" },
+		}
+		queues := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			b, err := outbound.NewBucket(key, outbound.PerSecond(1))
+			return queue.New(b, queue.Config{}), err
+		}}
+		for name, c := range map[string]struct {
+			limiter outbound.Limiter
+			want    string
+		}{
+			"a bucket":          {outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), "b"},
+			"a queue":           {queue.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), queue.Config{}), "b"},
+			"an observed one":   {outbound.Observe(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), "", func(context.Context, outbound.Event) {}), "b"},
+			"a key":             {queues.For("key"), "key"},
+			"a key with labels": {keyed.For("secret"), "label"},
+		} {
+			for kind, rt := range map[string]*transport.Transport{
+				"Limiter": {Limiter: c.limiter},
+				"For":     {For: func(*http.Request) outbound.Limiter { return c.limiter }},
+			} {
+				if kind == "For" {
+					time.Sleep(2 * time.Hour)
+				}
+				rt.Base = play(status(429, "Retry-After", "60"))
+				client := Config{MaxWait: time.Second}.NewClient(rt)
+				for _, by := range []string{"the API", "the limiter"} {
+					_, err := get(t, client)
+					require.Equal(t, c.want, throttled(t, err).Key, "%s, %s, refused by %s", name, kind, by)
+					require.Equal(t, by == "the API", ended(t, err).Attempts == 1)
+				}
+			}
+		}
+	})
+}
+
+// A RoundTripper whose request the API has refused returns a 429, also if the limiter refuses the last attempt for it.
+func TestWhatTheAPIHasRefusedComesBackAsAResponse(t *testing.T) {
+	for name, c := range map[string]struct {
+		steps  []step
+		config Config
+	}{
+		"too long":              {[]step{status(429, "Retry-After", "60")}, Config{MaxWait: 30 * time.Second}},
+		"too often":             {[]step{status(429, "Retry-After", "1")}, Config{MaxThrottled: 2}},
+		"until MaxWait is over": {[]step{status(429)}, Config{MaxWait: 20 * time.Second}},
+		"a longer hold":         {[]step{status(429, "Retry-After", "1")}, Config{MaxWait: 20 * time.Second}},
+	} {
+		for kind := range limiters(t) {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					limiter := limiters(t)[kind]
+					rt := &RoundTripper{Client: c.config.NewClient(&transport.Transport{Limiter: limiter, Base: play(c.steps...)})}
+					resp, err := rt.RoundTrip(requestWith(t, http.MethodGet, "none"))
+					require.NoError(t, err)
+					require.Equal(t, 429, resp.StatusCode)
+					require.Equal(t, "false", resp.Header.Get("X-Should-Retry"))
+					require.NoError(t, resp.Body.Close())
+				})
+			})
+		}
+	}
 }

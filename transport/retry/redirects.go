@@ -87,7 +87,7 @@ func (h *redirects) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = &next
 	}
 	for {
-		r.startHop()
+		r.startHop(h.transport)
 		resp, err := h.transport.RoundTrip(req)
 		r.readSignal(h.transport.Profile, resp)
 		if req.Response == nil || r.oneHop || !h.policy.waitsHere(r, req, r.refusal(resp, err)) {
@@ -113,7 +113,7 @@ func (r *request) unearly(err error) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return &outbound.ThrottledError{Key: r.host(nil), RetryAfter: r.early, Held: true}
+	return r.refusedByAPI(nil, r.early)
 }
 
 // refusal returns why the limiter has not admitted a hop, also where OnRefusal has made a 429

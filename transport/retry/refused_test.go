@@ -231,7 +231,7 @@ func TestARefusalBeyondMaxWaitComesBackAtOnceWithTheTime(t *testing.T) {
 					full := throttled(t, err)
 					require.Equal(t, want, full.RetryAfter)
 					require.True(t, full.Held)
-					require.Equal(t, "api.example.com", full.Key)
+					require.Equal(t, map[string]string{"nil": "api.example.com", "bucket": "api", "queue": "api"}[name], full.Key)
 					e := ended(t, err)
 					require.Equal(t, Error{Method: "GET", URL: "https://api.example.com/items", Attempts: 1, Throttled: 1, StatusCode: 429, Err: full}, *e)
 					require.Len(t, api.went(), 1)

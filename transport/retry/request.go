@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-retryablehttp"
 
+	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -20,11 +21,12 @@ type request struct {
 	oneHop  bool                          // the caller follows redirects itself
 	getBody func() (io.ReadCloser, error) // for Base; nil: the request's own
 
-	mu     sync.Mutex // protects what follows: the program may have wrapped the client's transport
-	ctx    context.Context
-	parent context.Context // ctx without this request
-	req    *http.Request   // of this attempt
-	replay bool            // its body can be read again
+	mu        sync.Mutex // protects what follows: the program may have wrapped the client's transport
+	ctx       context.Context
+	parent    context.Context      // ctx without this request
+	req       *http.Request        // of this attempt
+	transport *transport.Transport // that sends it
+	replay    bool                 // its body can be read again
 
 	attempts     int           // that went out
 	throttled    int           // refusals by the API
@@ -161,9 +163,10 @@ func (r *request) blocked() error {
 }
 
 // startHop begins a hop of an attempt.
-func (r *request) startHop() {
+func (r *request) startHop(t *transport.Transport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.transport = t
 	r.clear()
 }
 

@@ -2,10 +2,14 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 
 	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
 // RoundTripper tries requests of an [http.Client] again, by a client of [NewClient]:
@@ -68,10 +72,24 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = r.unread(bodies.err)
 	}
 	t.givenUp.remember(req, r, err)
+	if r.refusedFirst(err) {
+		resp, err := transport.TooManyRequests(req, err)
+		if err == nil {
+			forbidRetry(resp)
+		}
+		return resp, err
+	}
 	if err != nil {
 		return nil, err // a GetBody that fails comes with the last response, already closed
 	}
 	return resp, nil
+}
+
+// refusedFirst reports whether the API has refused the request, and now the limiter does that for it.
+func (r *request) refusedFirst(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.end != nil && errors.Is(err, outbound.ErrThrottled) && (r.limited != nil || r.early > 0) && r.throttled > 0 && r.parent.Err() == nil
 }
 
 // CloseIdleConnections closes those of the transport's Base, if Base has such a method.
