@@ -97,7 +97,8 @@ func (b *Bucket) Shared() bool {
 
 // Acquire admits a call of this cost if it fits under every limit now, and charges it. If not, nothing
 // is charged and the error is a [*ThrottledError] with the time to come back, or a [*CostError] if
-// coming back is no use. The error is ctx's own if ctx is done, and a [*StoreError] if the store
+// coming back is no use. The error is ctx's own if ctx is cancelled. If ctx's deadline has passed, it is a
+// [*ThrottledError] that is [context.DeadlineExceeded]. It is a [*StoreError] if the store
 // failed, or answered too late: an answer from a shared store that comes more than 100 ms later than
 // its answers do is given back and asked for again, once at least, and until a second has passed. If
 // the store fails to take it back, the call's cost stays charged, once, until it leaks. A call leaves
@@ -109,13 +110,13 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 		return p, err
 	}
 	p.call, err = b.acquire(ctx, c)
-	return p, err
+	return p, b.late(err)
 }
 
 // decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it has decided.
 func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
-		return true, err
+		return true, b.late(err)
 	}
 	if c.positive() {
 		// The clock first: between looking at the bucket and changing it there
@@ -132,6 +133,14 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 		}
 	}
 	return false, nil
+}
+
+// late makes a refusal of the error of a ctx whose deadline has passed.
+func (b *Bucket) late(err error) error {
+	if err == context.DeadlineExceeded { // as ctx returns it, and not within the error of a store
+		return &ThrottledError{Key: b.key, Err: err}
+	}
+	return err
 }
 
 // Fillup fills by any finite cost, whatever the level: up to the brim of each

@@ -145,6 +145,8 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 		return nil, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
 	case q.err != nil:
 		return nil, q.err
+	case ctx.Err() == context.DeadlineExceeded:
+		return nil, &outbound.ThrottledError{Key: q.key, Err: ctx.Err()}
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}

@@ -45,6 +45,7 @@ func released(o options) scenario {
 		name:    "released waiters",
 		metrics: []metric{
 			{name: fmt.Sprintf("let go at %d/s, times the ideal", releaseRate), digits: 3},
+			{name: "once all have come", digits: 3},
 			{name: "µs of CPU each", digits: 2, ratio: true},
 		},
 		offered: waits,
@@ -112,23 +113,30 @@ func release(o options, c contender) (sample, error) {
 		return sample{}, err
 	}
 	var ended sync.WaitGroup
-	var failed atomic.Int64
+	var failed, came, gone atomic.Int64
 	began, cpu := time.Now(), processTime()
 	for range o.Waiters {
 		ended.Go(func() {
+			came.Add(1)
 			if wait(ctx) != nil {
 				failed.Add(1)
 			}
+			gone.Add(1)
 		})
 	}
+	for came.Load() < int64(o.Waiters) {
+		time.Sleep(time.Millisecond)
+	}
+	all, left := time.Now(), o.Waiters-int(gone.Load())
 	ended.Wait()
-	took := time.Since(began)
+	took, rest := time.Since(began), time.Since(all)
 	cpu = processTime() - cpu
 	if failed.Load() > 0 {
 		return sample{}, fmt.Errorf("%d of %d waiters failed", failed.Load(), o.Waiters)
 	}
 	return sample{Values: []float64{
 		float64(took) / float64(idealRelease(o.Waiters)),
+		float64(rest) / float64(idealRelease(max(left, 1)+1)),
 		1000 * milliseconds(cpu) / float64(o.Waiters),
 	}}, nil
 }
