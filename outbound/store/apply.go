@@ -1,0 +1,365 @@
+package store
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// keepSet is how long limits outlive their levels that are not those of the program.
+	keepSet = 30 * 24 * time.Hour
+	// catchUp is how much further away than its first reservation a process that is behind the lead
+	// may book. It bounds how long others wait for it, and what its crash loses.
+	catchUp = 100 * time.Millisecond
+)
+
+// Stored is all that a store keeps of one key. The zero value is a key that does not exist. A copy
+// by assignment shares the parts, which Apply changes.
+type Stored struct {
+	State State
+	// Limits are the limits in force. Number goes on with each change of them.
+	Limits []Limit
+	Number int64
+	// Base is the Hash of the limits that the program of Limits was made with, and Made the store's
+	// time when its process was started.
+	Base uint64
+	Made time.Duration
+	// Set is true if Limits are others than those of the program.
+	Set bool
+	// Lead is the largest claim of any process in this life of the key.
+	Lead float64
+
+	trusted bool // Apply has left it so
+}
+
+// Clone returns a copy that shares with s only the limits.
+func (s *Stored) Clone() Stored {
+	c := *s
+	c.State = s.State.Clone()
+	return c
+}
+
+// expire returns the real time until a store may forget the key.
+func (s *Stored) expire() time.Duration {
+	t := s.State.Expire(s.Limits)
+	if s.Set {
+		t = add(t, keepSet)
+	}
+	return t
+}
+
+// Apply carries op out on a key: it changes s to what it is at the store's time now, and returns
+// the reply. now is in nanoseconds since any fixed moment. Apply is a pure function, with no clock
+// and no lock. It changes nothing of op, so that a store which has lost a race can call it again
+// with the state that it finds then.
+//
+// The times of a key must not go back. Apply takes a time that is behind the one before by a second
+// or less for the one before: the key stands until time has caught up. So clocks which differ a
+// little, or a time that was taken before another and comes after it, count no time twice. A larger
+// step back is a clock that was set: the key loses the step, and nothing else. A step forward is
+// time that has passed.
+//
+// If Apply cannot have left s as it is, for instance with a level that is not a number, s is
+// corrupt: a new life begins with every limit full, and [Reply.Corrupt] is true. A store that
+// cannot read what it has kept sets s.State.Speed to less than 0, which is corrupt too.
+//
+// A look, a refusal, a report that says nothing new and a Stale step change nothing.
+// [Reply.Changed] is then false, and a store need not write the key: the next step lets leak what
+// has leaked since.
+//
+// Limits that count by the calendar need the time of day: for those now is the Unix time, in
+// nanoseconds. A store whose clock is another one calls [Op.ApplyAt].
+func (op *Op) Apply(s *Stored, now time.Duration) Reply { return op.ApplyAt(s, now, now) }
+
+// ApplyAt is Apply where the store's time is not the Unix time, which is unix.
+func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
+	r := Reply{Limit: -1}
+	switch {
+	case s.State.Speed == 0 && len(s.Limits) == 0: // there is no such key
+		*s = Stored{State: New(now, len(op.Limits)), Number: s.Number + 1}
+		s.own(op.Limits, op, now)
+	case !s.trusted && !s.sound(now):
+		r.Corrupt = true
+		if !allSound(s.Limits) || len(s.Limits) == 0 {
+			s.own(op.Limits, op, now)
+		}
+		s.Number, s.Lead = max(1, s.Number), 0
+		s.State.renew(s.Limits, now)
+	}
+	old := *s
+	at := s.State.At
+	ahead := s.State.Advance(s.Limits, now)
+	s.State.Unix = add(unix, ahead)
+	timely, begun := true, false
+	if r.Stale = !Same(op.Limits, s.Limits) && op.Action != Replace || op.Action == Replace && op.Number != s.Number; !r.Stale {
+		timely, begun = op.roll(s)
+		r.Untimely = !timely
+	}
+	acted := false
+	if !r.Stale && timely {
+		acted = op.act(s, &r, now)
+	}
+	r.Number = s.Number
+	if op.Number != s.Number {
+		r.Limits, r.Base, r.Made = s.Limits, s.Base, s.Made
+	}
+	r.State = s.State
+	if r.State.Parts = nil; op.Slots {
+		r.State.Parts = s.State.Clone().Parts
+	}
+	r.Expire = add(ahead, s.expire())
+	if r.Refused {
+		r.Wait = add(ahead, r.Wait)
+	}
+	s.State.Keep(ahead)
+	s.trusted = true
+	stepped := now < at && ahead == 0 && !r.Stale && timely
+	if r.Changed = acted || begun || stepped || r.Corrupt; !r.Changed {
+		// Nothing has happened, so keep nothing. Each look at a slow clock rounds the dial down by
+		// part of a nanosecond: callers that look often enough would stop it.
+		s.State = old.State
+	}
+	return r
+}
+
+// own puts limits in force that a program was made with.
+func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
+	s.Limits, s.Base, s.Made, s.Set = limits, op.Base, sub(now, op.Age), Hash(limits) != op.Base
+}
+
+// sound reports whether Apply can have left s so.
+func (s *Stored) sound(now time.Duration) bool {
+	return len(s.Limits) > 0 && allSound(s.Limits) && s.Number > 0 && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
+}
+
+// roll brings the limits by the calendar to the periods that the State's Unix time is in. It
+// reports whether the Op has said which those are, without which it does nothing, and whether one
+// is another.
+func (op *Op) roll(s *Stored) (timely, begun bool) {
+	for i := range s.Limits {
+		law, ok := s.Limits[i].law().(period)
+		if !ok || op.Action == Replace {
+			continue
+		}
+		if i >= len(op.Periods) || !op.Periods[i].Sound() {
+			return false, false
+		}
+		timely, other := law.roll(&s.State, i, &op.Periods[i])
+		if !timely {
+			return false, false
+		}
+		begun = begun || other
+	}
+	return true, begun
+}
+
+// act carries out the reports and the action, and reports whether they have changed anything.
+func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
+	before := s.State
+	lifted := false
+	if op.Move != nil && op.Action == Book && op.movable(s) { // before the reports: what they return is then not promised to it
+		c := *op.Move
+		lifted = s.State.Undo(s.Limits, &c)
+		r.Moved = lifted
+	}
+	for i := range op.Reports {
+		acted = s.report(&op.Reports[i]) || acted
+	}
+	switch op.Action {
+	case Book:
+		for i := len(op.Back) - 1; i >= 0; i-- {
+			c := op.Back[i]
+			if !s.State.Undo(s.Limits, &c) {
+				s.State.Settle(s.Limits, &c, &Units{})
+			}
+		}
+		if op.Move == nil || lifted {
+			op.book(s, lifted, r)
+		}
+		acted = acted || lifted || len(op.Back) > 0 || len(r.Charges) > 0
+	case Meter:
+		r.Full = s.State.Meter(s.Limits, &op.Costs[0])
+		acted = true
+	case Resume:
+		s.State.Resume(s.Limits)
+		s.Lead = 0
+		acted = true
+	case Replace:
+		acted = s.replace(op, now) || acted
+	}
+	return acted || !before.equal(&s.State)
+}
+
+// equal reports whether two states of one time have the same clock.
+func (s *State) equal(t *State) bool {
+	return s.Rem == t.Rem && s.Skip == t.Skip && s.Speed == t.Speed && s.Epoch == t.Epoch && s.Fails == t.Fails && s.Why == t.Why && s.Row == t.Row
+}
+
+// movable reports whether Move may be undone, so that Costs are booked instead: not if a settle of
+// the step adds units, because the new reservation could then be later, nor if the cost can never
+// leave.
+func (op *Op) movable(s *Stored) bool {
+	if len(op.Costs) == 0 {
+		return false
+	}
+	for i := range s.Limits {
+		for j := range op.Reports {
+			if r := &op.Reports[j]; r.Kind == Settled && r.Used[i] > r.Charge.N[i] {
+				return false
+			}
+		}
+		if op.Costs[0][i] > s.Limits[i].Capacity {
+			return false
+		}
+	}
+	return true
+}
+
+func (op *Op) book(s *Stored, lifted bool, r *Reply) {
+	r.Charges = op.Into
+	most := op.Wait
+	if lifted {
+		most = farthest // nothing has filled the limits since it was booked
+	}
+	weight := op.Weight
+	if !(weight > 0) {
+		weight = 1
+	}
+	claim, begins := op.Claim, op.Claim > s.Lead
+	if begins {
+		claim = 0
+	}
+	var until time.Duration // how far away a process that is behind the lead may book
+	for i := range op.Costs {
+		n := &op.Costs[i]
+		for j := range s.Limits {
+			if n[j] > s.Limits[j].Capacity { // it can never leave
+				r.Refused, r.Wait, r.Limit = true, farthest, j
+				return
+			}
+		}
+		last := s.State.Last
+		if i == 0 && op.After > 0 {
+			s.State.Last = max(last, s.State.passes(op.After))
+		}
+		var c Charge
+		moved := s.State.Last - last
+		wait, which, ok := s.State.Fill(s.Limits, n, most, &c)
+		c.Before -= moved // After has moved no booking
+		if !ok {
+			s.State.Last = last
+			r.Refused, r.Wait, r.Limit = true, wait, which
+			return
+		}
+		c.Number = s.Number
+		r.Charges = append(r.Charges, c)
+		if i == 0 {
+			until = add(wait, max(catchUp, wait))
+		}
+		most = op.Horizon
+		if op.Claim > 0 {
+			claim += n[0] / weight
+			s.Lead = max(s.Lead, claim)
+			r.Claim = claim
+			if begins {
+				r.Claim = s.Lead
+			} else if claim < s.Lead && n[0] > 0 {
+				most = max(most, until)
+			}
+		}
+	}
+}
+
+// passes returns how far the dial advances in real time x.
+func (s *State) passes(x time.Duration) time.Duration {
+	d, _ := dialOf(s.Speed, max(0, x-max(0, s.Rem)))
+	return d
+}
+
+// report carries out what an earlier call says, and reports whether that changes a level.
+func (s *Stored) report(r *Report) (changed bool) {
+	var c *Charge
+	if r.Charge != nil {
+		k := *r.Charge
+		c = &k
+	}
+	before := max(0, s.State.Rem)
+	switch r.Kind {
+	case Settled:
+		if changed = !c.Settled && r.Used != c.N; changed {
+			s.State.Settle(s.Limits, c, &r.Used)
+		}
+	case Refused:
+		s.State.Refused(s.Limits, r.Epoch, r.Wait, r.MaxWait, c)
+	case Held, Paused:
+		s.State.Hold(s.Limits, r.Wait, c, r.Kind == Held)
+	case Succeeded:
+		s.State.Succeeded(r.Epoch)
+	case Remaining:
+		for i := range s.Limits {
+			if left := r.Used[i]; left >= 0 && left <= s.State.Since(s.Limits, c, i) {
+				s.State.Hold(s.Limits, r.Wait, c, true)
+			}
+		}
+	}
+	if s.State.Rem > before {
+		s.State.Why = r.Reason
+	}
+	return changed
+}
+
+// replace puts other limits in force. Equal limits are no change: a program may set what it reads
+// as often as it reads it.
+func (s *Stored) replace(op *Op, now time.Duration) bool {
+	if op.Own {
+		s.Base, s.Made = op.Base, sub(now, op.Age)
+	}
+	if Equal(op.Replacement, s.Limits) {
+		return op.Own
+	}
+	s.Set = Hash(op.Replacement) != s.Base
+	s.Number++
+	s.State.Change(s.Limits, op.Replacement, s.Number)
+	s.Limits = slices.Clip(op.Replacement)
+	return true
+}
+
+// year100 is longer than any limit takes to drain.
+const year100 = 100 * 366 * 24 * time.Hour
+
+// sound reports whether this package can have computed these numbers as those of a state.
+func (s *State) sound(limits []Limit, now time.Duration) bool {
+	old, dial := sub(now, s.At), sub(s.Dial(), max(0, s.Rem)) // a hold may have let the dial run ahead
+	if !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Last < -BookingGrace || s.Rem < -HoldMemory || !possible(s.Last) || !possible(s.Rem) || !possible(dial) ||
+		s.Fails < NoRefusalYet || s.Fails > 1e9 || !s.Row.sound() || old > year100 || old < -year100 ||
+		len(s.Parts) != len(limits) || s.Top < 0 || s.Top > s.IDs || s.IDs > math.MaxInt64/2 {
+		return false
+	}
+	for i := range limits {
+		p, most := &s.Parts[i], 1e15+9.3e9*max(1, limits[i].Rate) // what can be reserved, and a thousand calls of the largest cost
+		within := func(x float64) bool { return x >= 0 && x <= most }
+		if !within(s.Level[i]) || !within(s.Leaked[i]) || !within(p.Over) || !within(p.Owed) || !within(p.Units) || !(math.Abs(p.Ret) < 1e25) ||
+			!possible(p.Begin) || !possible(p.End) || len(p.Slots) > maxSlots {
+			return false
+		}
+		for k, t := range p.Slots {
+			if !within(t.Units) || !possible(t.End) || k > 0 && t.End < p.Slots[k-1].End {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// possible reports whether sums with a time do not overflow.
+func possible(d time.Duration) bool { return d >= -farthest && d <= farthest }
+
+// sound reports the same of a row. Until may be anything: [Row.pass] bounds it.
+func (r *Row) sound() bool {
+	if r.Top == 0 {
+		return *r == Row{}
+	}
+	return r.Top >= MinSpeed && r.Top <= 1 && r.Calls >= 0 && r.Calls <= mostCalls && r.Refused >= 0 && r.Refused <= mostRefused &&
+		r.Per >= 0 && r.Per <= mostCalls && r.Fast >= 0 && r.Fast <= 1 && r.Trust >= -3 && r.Trust <= trusted
+}

@@ -1,0 +1,73 @@
+package store
+
+import "time"
+
+// Change replaces the limits old by limits, of which number is the new Number. Nothing refills. A
+// limit that stays keeps its level. A new one starts empty, or with what calls may have taken of
+// its unit that are booked and have not left. Reservations of the next second (Deaf) stand, because
+// a process may use them before it learns of the change. Later ones are void, so that no call waits
+// by the old limits.
+func (s *State) Change(old, limits []Limit, number int64) {
+	levels, leaked, parts := s.Level, s.Leaked, s.Parts
+	var booked [MaxUnit + 1]float64 // the most that calls which have not left have taken of each unit
+	for unit := range booked {
+		booked[unit] = maxCapacity
+	}
+	if s.Last > Deaf {
+		for i := range old {
+			if !old[i].law().void(s, &old[i], i) {
+				parts[i].Since = number
+			}
+		}
+		levels, s.Last = s.Level, Deaf
+	}
+	for i := range old {
+		booked[old[i].Unit] = min(booked[old[i].Unit], levels[i]+parts[i].Owed)
+	}
+	s.Top, s.Level, s.Leaked, s.Parts = 0, Units{}, Units{}, make([]Part, len(limits))
+	for i := range limits {
+		l := &limits[i]
+		if j := find(old, l); j >= 0 {
+			s.Level[i], s.Leaked[i], s.Parts[i] = levels[j], leaked[j], parts[j]
+			if !l.law().change(s, &old[j], l, i) {
+				s.Parts[i].Since = number
+			}
+			continue
+		}
+		s.Parts[i].Since = number
+		if s.Last > 0 && booked[l.Unit] > 0 {
+			l.law().fill(s, l, i, min(booked[l.Unit], l.Capacity), s.Last, new(Charge))
+		}
+	}
+	s.look(limits)
+}
+
+// Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
+// is returned to calls from before. The dial goes back by what the hold may have let leak ahead of
+// real time.
+func (s *State) Resume(limits []Limit) {
+	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
+	for i := range limits {
+		limits[i].law().resume(s, &limits[i], i, s.Dial()-dial)
+	}
+	born := s.At
+	if born <= s.Born {
+		born = s.Born + 1
+	}
+	was := *s
+	*s = New(born, 0)
+	s.At, s.Skip, s.Level, s.Parts, s.Epoch, s.Unix, s.IDs = was.At, was.At-born-dial, was.Level, was.Parts, was.Epoch+1, was.Unix, was.IDs
+	s.look(limits)
+}
+
+// renew begins a new life of a key of which it is unknown what calls have taken: every limit is
+// full, so that the key is neither open nor shut permanently.
+func (s *State) renew(limits []Limit, now time.Duration) {
+	ids := s.IDs
+	*s = New(now, len(limits))
+	s.Corrupt, s.IDs = true, max(0, ids)
+	for i := range limits {
+		limits[i].law().fill(s, &limits[i], i, limits[i].Capacity, 0, new(Charge))
+		s.Parts[i].Sure = false
+	}
+}

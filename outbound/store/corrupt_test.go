@@ -1,0 +1,137 @@
+package store
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// spoiled are ways in which a key cannot be.
+func spoiled() map[string]func(*Stored) {
+	return map[string]func(*Stored){
+		"speed":           func(s *Stored) { s.State.Speed = -1 },
+		"no speed":        func(s *Stored) { s.State.Speed = math.NaN() },
+		"level":           func(s *Stored) { s.State.Level[0] = math.NaN() },
+		"negative level":  func(s *Stored) { s.State.Level[0] = -1 },
+		"infinite level":  func(s *Stored) { s.State.Level[0] = math.Inf(1) },
+		"ret":             func(s *Stored) { s.State.Parts[0].Ret = math.Inf(1) },
+		"owed":            func(s *Stored) { s.State.Parts[0].Owed = -1 },
+		"last":            func(s *Stored) { s.State.Last = math.MaxInt64 },
+		"rem":             func(s *Stored) { s.State.Rem = math.MaxInt64 },
+		"fails":           func(s *Stored) { s.State.Fails = -3 },
+		"skip":            func(s *Stored) { s.State.Skip = math.MinInt64 / 2 },
+		"another century": func(s *Stored) { s.State.At += 200 * 366 * 24 * time.Hour },
+		"row":             func(s *Stored) { s.State.Row.Calls = 3 },
+		"slot":            func(s *Stored) { s.State.Parts[1].Slots[0].Units = math.NaN() },
+		"slot's end":      func(s *Stored) { s.State.Parts[1].Slots[0].End = math.MaxInt64 },
+		"slots":           func(s *Stored) { s.State.Parts[1].Slots = make([]Slot, maxSlots+1) },
+		"no parts":        func(s *Stored) { s.State.Parts = nil },
+		"fixed units":     func(s *Stored) { s.State.Parts[2].Units = -1 },
+		"fixed end":       func(s *Stored) { s.State.Parts[2].End = math.MinInt64 },
+		"top":             func(s *Stored) { s.State.Top = s.State.IDs + 1 },
+		"number":          func(s *Stored) { s.Number = -1 },
+		"lead":            func(s *Stored) { s.Lead = math.NaN() },
+		"capacity":        func(s *Stored) { s.Limits[0].Capacity = -1 },
+		"window":          func(s *Stored) { s.Limits[1].Window = 1 },
+		"two of a name":   func(s *Stored) { s.Limits[1] = s.Limits[0] },
+		"no limits":       func(s *Stored) { s.Limits = nil },
+	}
+}
+
+// A key that cannot be is full, reports it once, and is neither open nor shut permanently: time
+// opens it, and so does a Resume.
+func TestACorruptKeyIsFullAndOpens(t *testing.T) {
+	for name, spoil := range spoiled() {
+		for _, resume := range []bool{false, true} {
+			limits := []Limit{{Name: "pace", Capacity: 10, Rate: 1}, moving(10, 10*time.Second), fixedWindow(10, 10*time.Second), {Name: "hour", Kind: Hourly, Capacity: 10}}
+			var s Stored
+			now := 3700 * time.Second
+			do := func(op Op) Reply {
+				op.Limits, op.Number = limits, s.Number
+				for range limits {
+					op.Periods = append(op.Periods, periodOf(now, 3600))
+				}
+				return op.Apply(&s, now)
+			}
+			book := Op{Action: Book, Costs: []Units{{1, 1, 1, 1}}}
+			do(book)
+			s.Limits = append([]Limit(nil), s.Limits...)
+			s.trusted = false
+			spoil(&s)
+			now += time.Millisecond
+			if r := do(book); !r.Corrupt || !r.Refused || len(r.Charges) > 0 || !r.Changed {
+				t.Errorf("%s: corrupt %v, refused %v, %d charges, changed %v", name, r.Corrupt, r.Refused, len(r.Charges), r.Changed)
+			}
+			if r := do(book); r.Corrupt || !r.Refused {
+				t.Errorf("%s, once more: corrupt %v, refused %v", name, r.Corrupt, r.Refused)
+			}
+			b, _ := s.MarshalBinary()
+			if err := s.UnmarshalBinary(b); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if now += time.Hour + 20*time.Second; resume {
+				now -= time.Hour
+				do(Op{Action: Resume})
+			}
+			if r := do(book); len(r.Charges) != 1 {
+				t.Errorf("%s, resumed %v: still refused for %v by %d", name, resume, r.Wait, r.Limit)
+			}
+		}
+	}
+}
+
+func TestBytesThatAreNoKeyAreCorrupt(t *testing.T) {
+	var s Stored
+	op := Op{Limits: []Limit{{Capacity: 1, Rate: 1}}, Action: Book, Costs: []Units{{1}}}
+	op.Apply(&s, time.Hour)
+	whole, _ := s.MarshalBinary()
+	if err := s.UnmarshalBinary(whole); err != nil {
+		t.Fatal(err)
+	}
+	for i := range whole {
+		if err := s.UnmarshalBinary(whole[:i]); err == nil || s.State.Speed >= 0 {
+			t.Errorf("%d of %d bytes: %v", i, len(whole), err)
+		}
+	}
+	for name, b := range map[string][]byte{"more": append(whole[:len(whole):len(whole)], 0), "another format": append([]byte{format + 1}, whole[1:]...)} {
+		if err := s.UnmarshalBinary(b); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if r := op.Apply(&s, time.Hour); !r.Corrupt || !r.Refused {
+			t.Errorf("%s: corrupt %v, refused %v", name, r.Corrupt, r.Refused)
+		}
+	}
+}
+
+// No bytes make Apply panic, and what it leaves is sound.
+func FuzzApply(f *testing.F) {
+	for seed := range uint64(3) {
+		tr := newTrace(seed, someWorkers()...)
+		var s Stored
+		for range 50 {
+			op := tr.step(&s)
+			op.ApplyAt(&s, tr.now, tr.unix())
+		}
+		b, _ := s.MarshalBinary()
+		f.Add(b, int64(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, seed int64) {
+		var s Stored
+		if err := s.UnmarshalBinary(b); err == nil {
+			if again, _ := s.MarshalBinary(); string(again) != string(b) {
+				t.Fatalf("%x is written as %x", b, again)
+			}
+		}
+		tr := newTrace(uint64(seed)%100, someWorkers()...)
+		if s.State.Speed > 0 {
+			tr.now = s.State.At
+		}
+		for range 5 {
+			op := tr.step(&s)
+			op.ApplyAt(&s, tr.now, tr.unix())
+			if !s.sound(tr.now) {
+				t.Fatalf("not sound: %+v", s)
+			}
+		}
+	})
+}

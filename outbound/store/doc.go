@@ -1,0 +1,99 @@
+// Package store is the contract of the stores that keep buckets, and the arithmetic of their
+// limits.
+//
+// Buckets and stores still use package leak, which this package is to replace.
+//
+// To use buckets, only [NewMemory] of this package is needed. To write a store, read [Store], [Op]
+// and [Op.Apply]; [Memory] is an example. Package outbound is for callers: it knows costs, units
+// and permits. A store knows none of these. It keeps limits, and charges each of them one number
+// for each call.
+//
+// # To write a store
+//
+// A store has one method, Update: it takes the state of the key for itself, carries out what
+// [Op.Apply] computes from the state and the time, keeps the result, and lets go. A store must
+//   - change one key atomically, and take the time after it has the key for itself;
+//   - keep the whole of [Stored] for at least as long as [Reply.Expire] says. If [Reply.Changed] is
+//     false it need not write the key;
+//   - carry an Op out once or not at all. If it is unknown which, the store returns an error, and
+//     does not try again in a way that could charge twice;
+//   - carry nothing of a failed Update out after a later Update of the key has returned;
+//   - end by itself, within a second or a few, although ctx may have no end;
+//   - return an error that matches [ErrUnavailable] if a wait may cure it, and only then.
+//
+// A store may keep op.Limits and op.Replacement, which do not change. It keeps nothing else of op
+// when Update has returned, because the caller uses that memory again. A store that goes on after
+// ctx has ended takes a copy first, with [Op.Clone].
+//
+// A store that keeps rows of bytes writes a key with [Stored.AppendBinary] and reads it with
+// [Stored.UnmarshalBinary], which checks what it reads. If that fails, the store carries the Op out
+// all the same, and reports the corrupt key to its operator.
+//
+// A store across a network also fills in [Reply.When] and [Reply.Heard], so that reservations are
+// due by its clock. It recognizes a repeated request by a number of its own.
+//
+// # Guarantees
+//
+// In any interval of length W at most Capacity + Rate*W units leave, for each leaky limit. At most
+// Capacity units leave in any interval of a window's length, and in each period of a calendar. This
+// holds through undone bookings, returns, settles, holds, pauses, slow-downs, Resume, changes of
+// limits, and clocks that step back. All limits of a call are charged, or none. Order of booking is
+// order of departure. Of calls that were booked by different numbers of the limits, all together
+// keep the largest capacity and the highest rate. Units beyond what a call acquired are not
+// covered.
+//
+// No call waits longer than the shortest wait that keeps the limits and the order, with these
+// exceptions:
+//   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
+//     returned while others were booked behind it;
+//   - a window lets calls of its last 64th wait for that long;
+//   - what left less than [BookingGrace] before a hold, and what is reserved in it, ends later by
+//     the hold. A call from before a hold may get nothing back from a window;
+//   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the
+//     next period. A reservation that a hold moves past the end is void ([Charge.Void]);
+//   - a fixed window of which it is unknown when the API's began counts until a window after its
+//     last call. It admits no call in its last 20 ms, and reserves nothing beyond its end;
+//   - a limit whose rate or window has changed returns nothing to calls from before.
+//
+// # One set of limits for a key
+//
+// All processes that share a key count by its limits in force. A process sends its own with each
+// step, and the Number that it knows. If the limits in force are others, the reply brings them. A
+// process adopts them, unless its own program was made with other limits and it was started later:
+// then it replaces them ([Op.Yields]). So in a rollout the newest process wins, and the others
+// adopt its limits within a reply. Limits that an operator sets hold until the program's own limits
+// change. Two programs with different limits for one key are two releases forever.
+//
+// Levels of limits that stay are kept, and nothing refills. Reservations of the next second stand;
+// later ones are void, so that no call waits by limits that are not in force any more.
+//
+// # The clock of a key
+//
+// Nothing leaks in the background. Each step first lets leak what has leaked since the last:
+//
+//	dial           At - Born - Skip
+//	advance(now):  e = now - At;  At = now
+//	               e > 0:  x = max(0, e - max(0, Rem));  Rem = max(-10 s, Rem - e)
+//	                       x, Speed = dialOf(Speed, x);  Skip += e - x;  leak(x)
+//	               else:   Skip += e                            // the dial stands
+//
+// Rem above 0 is what is left of a hold. Below 0 it is the time since the last hold ended. A clock
+// that steps back by at most [Wobble] may come forward again, and that does not count twice. The
+// dial runs as real time does, or slower after refusals, or stands in a hold. A reservation is a
+// time on the dial, so a hold and a slow-down move every reservation of all processes without
+// touching one.
+//
+// Each kind of limit is a file: leaky.go, window.go, fixed.go, period.go. To add one, write its
+// methods of the interface law in state.go, and add it to laws.
+//
+// # What was searched
+//
+// search_test.go and window_search_test.go have small worlds with a few limits, costs and
+// operations. The searches visit every history of a world, to a depth. world_test.go plays a
+// history; law_test.go replays the departures through ideal limits; prompt_test.go compares each
+// wait with the shortest lawful one, which it computes without this arithmetic. hours_test.go and
+// calendar_world_test.go play long random histories. FuzzFill compares with exact numbers.
+//
+//	go test ./outbound/store
+//	DRIPFEED_LONG=1 go test ./outbound/store -run 'NoSmall|NoLong' -timeout 60m -v
+package store

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"math"
+	"time"
+)
+
+// Max is the largest number of limits of one bucket.
+const Max = 8
+
+// MaxUnit is the largest Unit of a limit.
+const MaxUnit = 3
+
+const (
+	maxCapacity = 1e12                  // units; above it a float64 no longer tells small costs apart
+	maxRate     = 1e12                  // units per second
+	maxDrain    = 100 * 365.25 * 86_400 // seconds: capacity / rate
+)
+
+// Kind is what a limit promises.
+type Kind uint8
+
+// The kinds.
+const (
+	Leaky   Kind = iota // at most Capacity + Rate*W units in any interval of length W
+	Window              // at most Capacity units in any interval of length Window
+	Fixed               // the same in a window that begins with the first call after the last window
+	Hourly              // at most Capacity units in each hour of UTC
+	Daily               // in each day of Zone
+	Monthly             // in each month of Zone
+)
+
+// Limit is one limit of a key.
+type Limit struct {
+	// Name, Unit and Kind identify the limit. When the limits of a key change, a limit keeps its
+	// level if these three stay.
+	Name string
+	// Unit is what the limit counts: a number from 0 to MaxUnit that only the user understands.
+	Unit     int32
+	Kind     Kind    `json:",omitzero"`
+	Capacity float64 // units
+	// Rate is in units per second. The rate of a window is Capacity / Window. The rate of a
+	// calendar is 0.
+	Rate float64
+	// Window is the length of a window. A leaky limit keeps here the window that N counts.
+	Window time.Duration `json:",omitzero"`
+	// Zone is the name of a calendar's time zone. Only the user understands it.
+	Zone string `json:",omitzero"`
+	// N is the number of units in Window that a leaky limit was made for. If N is zero, it was
+	// made for none. Only the user understands it.
+	N float64 `json:",omitzero"`
+	// Unnamed is true if the user gave no name and Name was made up. Only the user understands it.
+	Unnamed bool `json:",omitzero"`
+}
+
+// Takes returns what a call of n units takes of the limit: 0, or at least a billionth of the
+// capacity. A call of more than the capacity by at most half of that billionth, which is
+// rounding, takes all of it.
+func (l *Limit) Takes(n float64) float64 {
+	switch {
+	case n <= 0:
+		return n
+	case n <= l.Capacity:
+		return max(n, l.Capacity*1e-9)
+	case l.fits(n):
+		return l.Capacity
+	}
+	return n
+}
+
+// fits reports whether so many units are within the capacity, except for the rounding of sums.
+func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
+
+// Above returns the dial time in which a level leaks down to another. An error in the last bits
+// of the levels counts as zero. In a limit that takes weeks to drain it would be nanoseconds,
+// and a caller that came back in time would be told to wait for them, again and again.
+func (l *Limit) Above(level, to float64) time.Duration {
+	if level-to <= 2e-15*level {
+		return 0
+	}
+	return lasts(level-to, l.Rate)
+}
+
+// same reports whether m is the same limit as l, perhaps with other numbers.
+func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Kind == m.Kind && l.Name == m.Name }
+
+// equal reports whether both are the same limit with the same numbers.
+func (l *Limit) equal(m *Limit) bool {
+	return l.same(m) && l.Capacity == m.Capacity && l.Rate == m.Rate && l.Window == m.Window && l.Zone == m.Zone
+}
+
+// Same reports whether both are the same limits in the same order, perhaps with other numbers.
+// Costs and charges that count by one of them count by the other.
+func Same(a, b []Limit) bool { return all(a, b, (*Limit).same) }
+
+// Equal reports whether both are the same limits in the same order with the same numbers.
+func Equal(a, b []Limit) bool { return all(a, b, (*Limit).equal) }
+
+func all(a, b []Limit, are func(l, m *Limit) bool) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 || &a[0] == &b[0] {
+		return true
+	}
+	for i := range a {
+		if !are(&a[i], &b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Sound reports whether a key can have been used with this limit. A store may read back
+// anything.
+func (l *Limit) Sound() bool {
+	if !(l.Capacity > 0 && l.Capacity <= maxCapacity) || l.Unit < 0 || l.Unit > MaxUnit || l.Window < 0 || l.Kind > Monthly {
+		return false
+	}
+	if !(l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64) {
+		return false
+	}
+	return l.law().shaped(l)
+}
+
+// allSound reports whether all are sound and no two have one level.
+func allSound(limits []Limit) bool {
+	if len(limits) > Max {
+		return false
+	}
+	for i := range limits {
+		if !limits[i].Sound() || find(limits[:i], &limits[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the index of the limit that is the same as l, or -1.
+func find(limits []Limit, l *Limit) int {
+	for i := range limits {
+		if limits[i].same(l) {
+			return i
+		}
+	}
+	return -1
+}

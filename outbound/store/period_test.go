@@ -1,0 +1,120 @@
+package store
+
+import (
+	"testing"
+	"time"
+)
+
+// calendarKey is a key with an hourly limit of n, whose hours begin at multiples of 3600 s.
+type calendarKey struct {
+	*testing.T
+	Stored
+	limits []Limit
+}
+
+// book books calls of a cost at a Unix time in seconds.
+func (k *calendarKey) book(at float64, wait time.Duration, costs ...Units) Reply {
+	k.Helper()
+	now := time.Duration(at * 1e9)
+	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Costs: costs, Wait: wait, Horizon: wait}
+	for range k.limits {
+		op.Periods = append(op.Periods, periodOf(now, 3600))
+	}
+	r := op.Apply(&k.Stored, now)
+	if r.Stale || r.Untimely {
+		k.Fatalf("stale %v, untimely %v", r.Stale, r.Untimely)
+	}
+	return r
+}
+
+func TestAPeriodBeginsWithNothingInIt(t *testing.T) {
+	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+	k.book(7200, 0)
+	for hour := range 3 {
+		at := float64(7200+3600*hour) + 10
+		if r := k.book(at, 0, Units{1}, Units{1}, Units{1}); len(r.Charges) != 2 || !r.Refused || r.Wait != 3591*time.Second || r.Limit != 0 {
+			t.Errorf("hour %d: %d of 2 calls, wait %v for %d", hour, len(r.Charges), r.Wait, r.Limit)
+		}
+	}
+}
+
+// Within a second of the end no call leaves, and none is booked beyond it.
+func TestNoCallLeavesAroundTheEndOfAPeriod(t *testing.T) {
+	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
+	for _, c := range []struct {
+		at   float64
+		wait time.Duration
+		ok   bool
+	}{
+		{3598.9, 0, true},
+		{3599, 2 * time.Second, false},
+		{3600, time.Second, false},
+		{3600.5, 500 * time.Millisecond, false},
+		{3601, 0, true},
+	} {
+		r := k.book(c.at, 0, Units{1, 1})
+		if ok := len(r.Charges) == 1; ok != c.ok || !ok && r.Wait != c.wait {
+			t.Errorf("at %v: admitted %v, wait %v, want %v and %v", c.at, ok, r.Wait, c.ok, c.wait)
+		}
+	}
+	k.book(7195, 0, Units{1, 1})
+	r := k.book(7195, time.Minute, Units{1, 1}, Units{1, 1}, Units{1, 1}, Units{1, 1})
+	if len(r.Charges) != 3 || r.Wait != 6*time.Second {
+		t.Errorf("%d calls are reserved before the end, the next waits %v, want 3 and 6s", len(r.Charges), r.Wait)
+	}
+}
+
+// A hold moves a reservation past the end. It is void, and the period gets its units back.
+func TestAReservationThatAHoldMovesOutOfItsPeriodIsVoid(t *testing.T) {
+	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
+	k.book(3500, 0, Units{1, 1})
+	c := k.book(3500, time.Minute, Units{1, 1}).Charges[0]
+	if c.Void(time.Duration(3598.9e9)) || !c.Void(3599*time.Second) {
+		t.Errorf("valid until %v", c.Until)
+	}
+	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Back: []Charge{c}, Periods: []Period{periodOf(3501*time.Second, 3600), {}}}
+	op.Periods[1] = op.Periods[0]
+	if r := op.Apply(&k.Stored, 3501*time.Second); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
+		t.Errorf("levels %v after the return", r.State.Level[:2])
+	}
+	k.book(3700, 0, Units{1, 1})
+	op.Back[0].Settled = false
+	op.Periods[0] = periodOf(3700*time.Second, 3600)
+	op.Periods[1] = op.Periods[0]
+	if r := op.Apply(&k.Stored, 3700*time.Second); r.State.Level[0] != 1 {
+		t.Errorf("level %v after a return to the period before", r.State.Level[0])
+	}
+}
+
+// A clock that goes back over the begin of a period, as that of another server, opens it no second
+// time.
+func TestAClockThatGoesBackOverTheBeginOfAPeriodLosesNothing(t *testing.T) {
+	for _, back := range []float64{0.5, 1.9, 3, 3000} {
+		k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+		k.book(3610, 0, Units{1}, Units{1})
+		k.book(3600-back, 0)
+		if r := k.book(3615, 0, Units{1}); len(r.Charges) != 0 {
+			t.Errorf("%v s back: a third call of 2 in an hour", back)
+		}
+	}
+}
+
+// A step that says other periods than the store's does nothing.
+func TestPeriodsThatAreNotOfTheTimeDoNothing(t *testing.T) {
+	limits := []Limit{{Kind: Hourly, Capacity: 2}}
+	for name, periods := range map[string][]Period{
+		"none":           nil,
+		"of yesterday":   {periodOf(0, 3600)},
+		"of tomorrow":    {periodOf(90_000*time.Second, 3600)},
+		"in no order":    {{7200, 7200, 10_800}},
+		"of the last":    {{3600, 7200, 10_800}},
+		"of the one now": {{7200, 10_800, 14_400}},
+	} {
+		var s Stored
+		op := Op{Limits: limits, Action: Book, Costs: []Units{{1}}, Periods: periods}
+		r := op.Apply(&s, 7300*time.Second)
+		if want := name == "of the last" || name == "of the one now"; r.Untimely == want || (len(r.Charges) == 1) != want || r.State.Unix != 7300*time.Second {
+			t.Errorf("%s: untimely %v, %d charges, at %v", name, r.Untimely, len(r.Charges), r.State.Unix)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package store
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// BookingGrace is how long a reservation counts as out after its time: its call may leave late.
+	BookingGrace = 100 * time.Millisecond
+	// Deaf is the longest time for which a process relies on a reply. After that it asks for the
+	// clock again before it lets a call leave.
+	Deaf = time.Second
+	// HoldMemory is how long a key remembers when its last hold ended.
+	HoldMemory = 10 * time.Second
+	// Wobble is how far a time of the store may be behind the one before without counting as a
+	// step of the clock.
+	Wobble = time.Second
+	// MinSpeed is the lowest speed of a clock.
+	MinSpeed = 0.01
+	// MaxBack is the longest hold to which consecutive refusals are doubled.
+	MaxBack = time.Hour
+	// NoRefusalYet is the value of Fails before the API has refused a call of this life.
+	NoRefusalYet = -2
+	// HasSucceeded is the value of Fails when a call has succeeded since the last hold.
+	HasSucceeded = -1
+	// farthest is the longest wait that can be reserved: beyond it sums overflow.
+	farthest = math.MaxInt64 / 2
+)
+
+// Units is one number for each limit, in the order of the limits.
+type Units [Max]float64
+
+// State is the clock of a key, and its levels. Levels leak by the key's dial, which shows
+// At - Born - Skip: real time, less what was lost to holds, slow-downs and steps back of the
+// store's clock. The dial never runs faster than real time. In one life it never goes back.
+type State struct {
+	At   time.Duration // the store's time at which this is true
+	Born time.Duration // when this life of the key began, which names it
+	Skip time.Duration // the real time of this life that the dial has not run
+	Rem  time.Duration // above 0: what is left of a hold; else minus the time since the last one ended, to -HoldMemory
+	Last time.Duration // the last reservation, as dial time from now, to -BookingGrace
+	// Speed of the dial, MinSpeed to 1.
+	Speed float64
+	Epoch int64 // episodes of refusals; it starts at Born, so that another life never matches
+	Fails int   // refusals since the last success, from 0; or HasSucceeded, or NoRefusalYet
+	Why   uint8 // the reason of the last hold, for the key's user
+	// Corrupt is true if the key was found in a state that cannot be, and every limit was
+	// taken for full. A Resume ends that.
+	Corrupt bool `json:",omitzero"`
+	Row     Row  `json:",omitzero"` // what the latest refusals have taught
+	// Top is the number of the last booking while it can be undone, else 0. IDs is the largest
+	// number that was given.
+	Top, IDs int64
+	Level    Units // what counts of each limit now
+	Leaked   Units `json:",omitzero"` // what has leaked from each ahead of real time, because of a hold
+	// Parts are what the kinds of limits need besides. A State in a Reply has none.
+	Parts []Part `json:",omitempty"`
+	// Unix is the Unix time at At. It is known after a step only.
+	Unix time.Duration `json:"-"`
+}
+
+// Part is what a key keeps of one limit besides its level. Each kind uses some of the fields.
+type Part struct {
+	// Ret is, of a leaky limit, the units that were returned or written off: Rate*dial + Ret has
+	// run past it in this life. Of other kinds it is the units that were filled in this life.
+	Ret float64 `json:",omitzero"`
+	// Over is the larger capacity that a leaky limit had while its level may still exceed
+	// today's. Zero: no more than today's capacity can be in it.
+	Over float64 `json:",omitzero"`
+	// Owed is by how much the level of a leaky limit is lower than today's rate explains,
+	// because it counts on reservations, or on the rest of a hold, at a higher rate.
+	Owed float64 `json:",omitzero"`
+	// Since is the Number of the limits from which on a charge can be returned.
+	Since int64 `json:",omitzero"`
+	// Begin and End are those of a calendar's period, as Unix times. Of a fixed window Begin is
+	// the first call, and End is a window after the last, on the dial. A window returns nothing
+	// to calls before Begin.
+	Begin, End time.Duration `json:",omitzero"`
+	// Units is what has been filled in a fixed window.
+	Units float64 `json:",omitzero"`
+	// Sure is true if a fixed window began with the call at Begin, when State.Skip was Skip.
+	Sure  bool          `json:",omitzero"`
+	Skip  time.Duration `json:",omitzero"`
+	Slots []Slot        `json:",omitempty"` // of a window, in the order of their ends
+}
+
+// Slot is the units of a window that count until the dial shows End.
+type Slot struct {
+	End   time.Duration
+	Units float64
+}
+
+// law is what a kind of limit does. i is the index of the limit l. Times that are called w are
+// dial time from now.
+type law interface {
+	// shaped reports whether the limit's numbers fit to its kind.
+	shaped(l *Limit) bool
+	// look sets the level to what counts now.
+	look(s *State, l *Limit, i int)
+	// leak lets dial time pass.
+	leak(s *State, l *Limit, i int, sec float64)
+	// wait returns the first time, not before w, at which n units have capacity. If no call can
+	// be booked for that time, and a caller has to come back then, ok is false.
+	wait(s *State, l *Limit, i int, n float64, w time.Duration) (at time.Duration, ok bool)
+	// fill takes n units at w, which may be 0, and notes in c what it has taken.
+	fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge)
+	// undo takes back what fill has taken for the last booking.
+	undo(s *State, l *Limit, i int, c *Charge)
+	// settle adds the units beyond a charge, or returns what is safe. known is false if nothing
+	// can be returned.
+	settle(s *State, l *Limit, i int, c *Charge, more float64, known bool)
+	// since returns the units that calls have taken since c and that have left.
+	since(s *State, l *Limit, i int, c *Charge) float64
+	// hold notes a hold that began at a time of the dial, and in which the dial stands for so long.
+	// If room is not below 0, the limit has capacity for no more units when the last reservation
+	// leaves.
+	hold(s *State, l *Limit, i int, began, stands time.Duration, room float64)
+	// void takes out reservations later than Deaf. It reports whether charges from before can still
+	// be returned.
+	void(s *State, l *Limit, i int) bool
+	// resume takes out all reservations. Then the dial goes back by back.
+	resume(s *State, l *Limit, i int, back time.Duration)
+	// change brings the level from the limit old to l. It reports whether charges from before
+	// can still be returned.
+	change(s *State, old, l *Limit, i int) bool
+	// empty returns the dial time and the real time until nothing counts.
+	empty(s *State, l *Limit, i int) (dial, real time.Duration)
+}
+
+var laws = [...]law{Leaky: leaky{}, Window: window{}, Fixed: fixed{}, Hourly: period{}, Daily: period{}, Monthly: period{}}
+
+func (l *Limit) law() law { return laws[l.Kind] }
+
+// New returns the state of a key that was never used.
+func New(now time.Duration, limits int) State {
+	return State{At: now, Born: now, Rem: -HoldMemory, Last: -BookingGrace, Speed: 1, Epoch: int64(now), Fails: NoRefusalYet, Parts: make([]Part, limits)}
+}
+
+// Clone returns a copy that shares nothing with s.
+func (s *State) Clone() State {
+	c := *s
+	c.Parts = slices.Clone(s.Parts)
+	for i := range c.Parts {
+		c.Parts[i].Slots = slices.Clone(c.Parts[i].Slots)
+	}
+	return c
+}
+
+// Dial returns what the key's clock shows.
+func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
+
+// Advance brings the state to the store's time now. A clock that has stepped back loses the step
+// and nothing else. If the step is no longer than Wobble, the next time may come forward as much,
+// and must not count again: the caller passes ahead to [State.Keep] before it keeps the state.
+func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
+	e := sub(now, s.At)
+	s.At = now
+	s.Row.pass(now)
+	if e <= 0 {
+		if s.Skip = add(s.Skip, e); e >= -Wobble {
+			ahead = -e
+		}
+	} else {
+		x := max(0, e-max(0, s.Rem))
+		for i := range limits {
+			s.Leaked[i] = max(0, s.Leaked[i]-limits[i].Rate*(e-x).Seconds())
+		}
+		s.Rem = max(-HoldMemory, sub(s.Rem, e))
+		x, s.Speed = dialOf(s.Speed, x)
+		s.Skip += e - x
+		s.leak(limits, x)
+	}
+	for i := range s.Parts {
+		if p := &s.Parts[i]; (p.Owed != 0 || p.Over != 0) && s.Last <= 0 && s.Rem <= 0 { // no level counts on anything
+			if p.Owed = 0; s.Level[i] <= limits[i].Capacity {
+				p.Over = 0
+			}
+		}
+	}
+	s.look(limits)
+	return ahead
+}
+
+func (s *State) look(limits []Limit) {
+	for i := range s.Parts {
+		limits[i].law().look(s, &limits[i], i)
+	}
+}
+
+// leak lets dial time x pass.
+func (s *State) leak(limits []Limit, x time.Duration) {
+	if x <= 0 {
+		return
+	}
+	for i := range limits {
+		limits[i].law().leak(s, &limits[i], i, x.Seconds())
+	}
+	s.Last = max(-BookingGrace, s.Last-min(x, math.MaxInt64/2))
+}
+
+// Keep moves the state to the latest time that it has seen, which is ahead of At by what Advance
+// has returned. The state then stands until the store's time has caught up.
+func (s *State) Keep(ahead time.Duration) {
+	s.At = add(s.At, ahead)
+	s.Skip = add(s.Skip, ahead)
+}
+
+// Real returns the real time in which the dial advances by w from now on.
+func (s *State) Real(w time.Duration) time.Duration {
+	if s.Speed < 1 {
+		w = realOf(s.Speed, w)
+	}
+	return add(max(0, s.Rem), w)
+}
+
+// reach returns the dial time after which a real time has passed.
+func (s *State) reach(x time.Duration) time.Duration {
+	y := sub(x, max(0, s.Rem))
+	if y <= 0 {
+		return 0
+	}
+	w, _ := dialOf(s.Speed, y)
+	for s.Real(w) < x { // dialOf rounds down
+		w++
+	}
+	return w
+}
+
+// Due returns the real time from this state until the dial shows place and no hold is left, and
+// how far the dial is past place already. A call may leave when in is 0.
+func (s *State) Due(place time.Duration) (in, late time.Duration) {
+	w := sub(place, s.Dial())
+	return s.Real(max(0, w)), max(0, sub(0, w))
+}
+
+// Wait returns the dial time until a call of n could leave, after all reservations, and the index
+// of the limit that it would wait for; -1 if it waits for reservations only. If booked is false, no
+// call can be booked for that time: its caller has to come back.
+func (s *State) Wait(limits []Limit, n *Units) (w time.Duration, which int, booked bool) {
+	w, which, booked = max(0, s.Last), -1, true
+	for was := time.Duration(-1); w != was; {
+		was = w
+		for i := range limits {
+			if n[i] == 0 { // the call cannot break a limit that it does not fill
+				continue
+			}
+			at, ok := limits[i].law().wait(s, &limits[i], i, n[i], w)
+			if booked = booked && ok; at > w {
+				w, which = at, i
+			}
+		}
+	}
+	return w, which, booked
+}
+
+// Fill books the next reservation for a call of n, if that is at most so far away in real time,
+// and writes what it has charged to c. If not, it changes nothing. It returns the real time until
+// the reservation, or until the caller may come back, and the limit that the call waits for.
+func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
+	w, which, ok := s.Wait(limits, n)
+	real = s.Real(w)
+	if real > min(most, farthest) || !ok {
+		return real, which, false
+	}
+	dial := s.Dial()
+	*c = Charge{ID: s.IDs + 1, Prev: s.Top, N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}
+	for i := range limits {
+		limits[i].law().fill(s, &limits[i], i, n[i], w, c)
+	}
+	c.Free = c.freed(limits)
+	s.IDs++
+	s.Top, s.Last = s.IDs, max(s.Last, w)
+	if s.Rem > 0 {
+		s.Last = max(s.Last, time.Microsecond)
+	}
+	s.Row.call()
+	return real, which, true
+}
+
+// Meter fills every limit by n, up to the capacity but never below what is booked, and reports
+// which of them it has filled to the capacity. A level that misses the capacity by half of the
+// least cost has reached it: ten fills of 0.1 fill one unit.
+func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
+	for i := range limits {
+		c := limits[i].Capacity
+		full[i] = n[i] > 0 && s.Level[i]+n[i] >= c*(1-0.5e-9)
+		if more := min(n[i], c-s.Level[i]); more > 0 {
+			limits[i].law().fill(s, &limits[i], i, more, 0, new(Charge))
+			s.Top = 0
+		}
+	}
+	return full
+}
+
+// Idle reports whether a new state would behave like this one.
+func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
+
+// Expire returns the real time until the state is idle, if the key is not used: the levels are 0,
+// no reservation is out, nothing holds or slows the key, and it remembers no refusal.
+func (s *State) Expire(limits []Limit) time.Duration {
+	w, left := s.Last+BookingGrace, time.Duration(0)
+	for i := range limits {
+		dial, real := limits[i].law().empty(s, &limits[i], i)
+		w, left = max(w, dial), max(left, real)
+	}
+	return max(left, s.Real(w), add(max(0, s.Rem), recovery(s.Speed)), add(s.Rem, HoldMemory), s.Row.left(s.At))
+}

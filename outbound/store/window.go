@@ -1,0 +1,226 @@
+package store
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// parts is how many parts a window has. What leaves in one of them counts until a window after
+	// the last of it.
+	parts = 64
+	// maxSlots is the most slots of a window: those of the past, and as many with reservations.
+	maxSlots = 2 * parts
+)
+
+// window is the law of windows: at most Capacity units leave in any interval of length Window.
+type window struct{}
+
+func (window) shaped(l *Limit) bool {
+	w := l.Window.Seconds()
+	return l.Zone == "" && l.Window >= parts && l.Rate > 0 && l.Rate <= maxRate && w < maxDrain && math.Abs(l.Capacity/l.Rate-w) <= 1e-9*w
+}
+
+func (window) look(s *State, _ *Limit, i int) {
+	dial, sum := s.Dial(), 0.
+	slots := s.Parts[i].Slots
+	for k := len(slots) - 1; k >= 0 && slots[k].End > dial; k-- {
+		sum += slots[k].Units
+	}
+	s.Level[i] = sum
+}
+
+func (window) leak(*State, *Limit, int, float64) {}
+
+func (window) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
+	sum, dial := s.Level[i]+n, s.Dial()
+	if l.fits(sum) {
+		return w, true
+	}
+	slots := s.Parts[i].Slots
+	for k := range slots {
+		if slots[k].End <= dial {
+			continue
+		}
+		w = max(w, slots[k].End-dial)
+		if sum -= slots[k].Units; l.fits(sum) {
+			break
+		}
+	}
+	return w, true
+}
+
+// fill adds a call to the newest slot, unless the call is a part of a window or more after the last
+// call of the slot before it. So no slot has calls that are a part of a window apart.
+func (law window) fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge) {
+	p := &s.Parts[i]
+	c.Y[i] = p.Ret + n
+	if n == 0 {
+		return
+	}
+	p.Ret += n
+	law.forget(p, s.Dial()-max(0, s.Rem)) // a Resume sets the dial back to when the hold began
+	end := s.Dial() + w + l.Window
+	k := len(p.Slots) - 1
+	if k >= 0 && end <= p.Slots[k].End || k >= 1 && end-p.Slots[k-1].End < l.Window/parts {
+		p.Slots[k].End = max(p.Slots[k].End, end)
+		p.Slots[k].Units += n
+	} else {
+		p.Slots = append(p.Slots, Slot{end, n})
+		p.merge()
+	}
+	law.look(s, l, i)
+}
+
+// forget drops the slots that had ended at a time of the dial.
+func (window) forget(p *Part, dial time.Duration) {
+	gone := 0
+	for gone < len(p.Slots) && p.Slots[gone].End <= dial {
+		gone++
+	}
+	if gone > 0 {
+		p.Slots = append(p.Slots[:0], p.Slots[gone:]...)
+	}
+}
+
+// merge makes one slot of the two neighbours that are closest together, while there are too many.
+// It ends as the later of them.
+func (p *Part) merge() {
+	for len(p.Slots) > maxSlots {
+		least := 0
+		for k := range len(p.Slots) - 1 {
+			if p.Slots[k+1].End-p.Slots[k].End < p.Slots[least+1].End-p.Slots[least].End {
+				least = k
+			}
+		}
+		p.Slots[least+1].Units += p.Slots[least].Units
+		p.Slots = slices.Delete(p.Slots, least, least+1)
+	}
+}
+
+// take takes units out of a slot, and the slot if it is empty then.
+func (p *Part) take(l *Limit, k int, units float64) {
+	if p.Slots[k].Units -= units; p.Slots[k].Units <= l.Capacity*0.5e-9 {
+		p.Slots = slices.Delete(p.Slots, k, k+1)
+	}
+}
+
+// of returns the index of the slot of a call. It is the first that ends a window after the call or
+// later.
+func (p *Part) of(l *Limit, place time.Duration) int {
+	return slices.IndexFunc(p.Slots, func(t Slot) bool { return t.End >= place+l.Window })
+}
+
+func (law window) undo(s *State, l *Limit, i int, c *Charge) {
+	p := &s.Parts[i]
+	k := len(p.Slots) - 1
+	if c.N[i] == 0 || k < 0 {
+		return
+	}
+	p.Ret -= c.N[i]
+	end := c.Before + l.Window // no call that is left in the slot is later
+	if k > 0 {
+		end = max(end, p.Slots[k-1].End)
+	}
+	p.Slots[k].End = min(p.Slots[k].End, end)
+	p.take(l, k, c.N[i])
+	law.look(s, l, i)
+}
+
+// settle returns all that a call has not used: what never left was never there.
+func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, known bool) {
+	p := &s.Parts[i]
+	place := c.Place
+	if !known {
+		place = s.Dial()
+	}
+	k := p.of(l, place)
+	switch {
+	case more > 0 && k >= 0:
+		p.Slots[k].Units += more
+	case more > 0 && place+l.Window > s.Dial():
+		p.Slots = append(p.Slots, Slot{place + l.Window, more})
+		p.merge()
+	case more < 0 && known && k >= 0 && place >= p.Begin && place+l.Window > s.Dial()-max(0, s.Rem): // else its slot may be forgotten
+		p.take(l, k, min(-more, p.Slots[k].Units))
+	}
+	law.look(s, l, i)
+}
+
+// since counts none of what may be reserved for later.
+func (law window) since(s *State, l *Limit, i int, c *Charge) float64 {
+	later := 0.
+	for _, t := range s.Parts[i].Slots {
+		if t.End-l.Window > s.Dial() {
+			later += t.Units
+		}
+	}
+	return max(0, s.Parts[i].Ret-c.Y[i]-later) + 1e-6
+}
+
+// hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with
+// a call that may still leave does not age. Nothing is returned to calls from before then, because
+// their slots are no longer found by their times.
+func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ float64) {
+	p := &s.Parts[i]
+	gone := began - BookingGrace
+	for k := range p.Slots {
+		if p.Slots[k].End-l.Window >= gone {
+			break
+		}
+		p.Slots[k].End = sub(p.Slots[k].End, stands)
+	}
+	p.Begin = max(p.Begin, gone)
+}
+
+func (law window) void(s *State, l *Limit, i int) bool {
+	law.cut(s, l, i, s.Dial()+Deaf)
+	return false
+}
+
+// cut takes the calls out that leave after a time of the dial. A slot that has such calls and
+// others keeps its units.
+func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
+	p := &s.Parts[i]
+	for k := range p.Slots {
+		if p.Slots[k].End-l.Window > dial {
+			if k == 0 || p.Slots[k-1].End-l.Window < dial {
+				p.Slots[k].End = dial + l.Window
+				k++
+			}
+			p.Slots = p.Slots[:k]
+			break
+		}
+	}
+	law.look(s, l, i)
+}
+
+func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
+	p := &s.Parts[i]
+	if s.Corrupt {
+		p.Slots = nil
+	}
+	dial := s.Dial()
+	law.cut(s, l, i, dial)
+	for k := range p.Slots {
+		p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window)
+	}
+	p.Begin = 0
+}
+
+func (law window) change(s *State, old, l *Limit, i int) bool {
+	p := &s.Parts[i]
+	for k := range p.Slots {
+		p.Slots[k].End += l.Window - old.Window
+	}
+	law.look(s, l, i)
+	return l.Window == old.Window
+}
+
+func (window) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
+	if slots := s.Parts[i].Slots; len(slots) > 0 {
+		return slots[len(slots)-1].End - s.Dial(), 0
+	}
+	return 0, 0
+}
