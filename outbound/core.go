@@ -192,8 +192,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	return nil
 }
 
-// resend sends reports whose trips have failed, now that one has gone well: retries during
-// an outage mostly fail, and one whose reply is lost charges twice.
+// resend sends reports whose trips have failed, once another trip has gone well: during an outage
+// retries mostly fail. If only the reply was lost, the cost is charged twice, which is never too little.
 func (b *core) resend() {
 	if reports := b.slowPath().waiting.takeFailed(); len(reports) > 0 {
 		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))

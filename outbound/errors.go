@@ -9,36 +9,29 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// sentinel is an error to compare with. Like every error of this module it
-// answers aws-sdk-go-v2, which would otherwise retry it blindly.
-type sentinel string
-
-func (s sentinel) Error() string        { return string(s) }
-func (s sentinel) RetryableError() bool { return false }
-
 // Errors to compare with by [errors.Is].
 const (
 	// ErrThrottled is what every [*ThrottledError] is.
-	ErrThrottled = sentinel("outbound: throttled")
+	ErrThrottled = leak.Sentinel("outbound: throttled")
 	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
 	// See [*CostError].
-	ErrTooLarge = sentinel("outbound: cost too large")
+	ErrTooLarge = leak.Sentinel("outbound: cost too large")
 	// ErrInvalidCost is a cost with a number that is NaN, infinite or negative, or
 	// whose number for the bucket's first unit is missing: see [Cost] and [*CostError].
-	ErrInvalidCost = sentinel("outbound: invalid cost")
+	ErrInvalidCost = leak.Sentinel("outbound: invalid cost")
 	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
-	ErrInvalidLimit = sentinel("outbound: invalid limit")
+	ErrInvalidLimit = leak.Sentinel("outbound: invalid limit")
 	// ErrInvalidDuration is a duration that is negative or 0 where it must not be.
-	ErrInvalidDuration = sentinel("outbound: invalid duration")
+	ErrInvalidDuration = leak.Sentinel("outbound: invalid duration")
 	// ErrNil is a required argument that is nil.
-	ErrNil = sentinel("outbound: nil argument")
+	ErrNil = leak.Sentinel("outbound: nil argument")
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
-	ErrInvalidKey = sentinel("outbound: invalid key")
+	ErrInvalidKey = leak.Sentinel("outbound: invalid key")
 	// ErrAway is what a [leak.Store] answers, among other errors, while it can serve no
 	// key at all and a wait may cure that. Package fallback goes by it.
 	ErrAway = leak.ErrAway
 	// ErrFull is a [Keyed] with no room for another key.
-	ErrFull = sentinel("outbound: too many keys")
+	ErrFull = leak.Sentinel("outbound: too many keys")
 )
 
 // ThrottledError says that there is no room for a call now. Nothing was

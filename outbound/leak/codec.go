@@ -15,7 +15,7 @@ const format, formatLogs = 1, 2
 
 // ErrGarbage is the error, with its reason, of bytes that are no [Stored], or of one that
 // Apply cannot have left.
-const ErrGarbage = sentinel("leak: what is stored makes no sense")
+const ErrGarbage = Sentinel("leak: what is stored makes no sense")
 
 // AppendBinary appends s to b, for a store that keeps rows of bytes. It implements
 // [encoding.BinaryAppender], and its error is always nil: it writes s as it is. A key of one

@@ -39,16 +39,16 @@ type Store interface {
 	Update(ctx context.Context, key string, op *Op) (Reply, error)
 }
 
-// sentinel is an error to compare with. Like every error of this module it
+// Sentinel is an error to compare with. Like every error of this module it
 // answers aws-sdk-go-v2, which would otherwise retry it blindly.
-type sentinel string
+type Sentinel string
 
-func (s sentinel) Error() string        { return string(s) }
-func (s sentinel) RetryableError() bool { return false }
+func (s Sentinel) Error() string        { return string(s) }
+func (s Sentinel) RetryableError() bool { return false }
 
 // ErrAway is the error of a [Store], beside its cause, while it can serve no key and a wait
 // may cure that.
-const ErrAway = sentinel("outbound: the store is away")
+const ErrAway = Sentinel("outbound: the store is away")
 
 // Op is one step of a key: the reports in their order, then the action. Its user makes it
 // valid: one to [Max] limits, costs and durations that are finite and not negative, no cost
