@@ -168,12 +168,13 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 	return &Later{In: max(s.config.Lead/2, in-s.config.Lead), Ticket: v.ticket, full: full}
 }
 
-// hold holds the reservations by d, if that is more than a head start, and slows them down if the bucket has slowed down since: so the
-// times that jobs are told stay true. It reports a refusal, as the bucket was told of one. That of
-// a call which was admitted before another process has reported its own is no news.
+// hold holds the reservations by d, if that is more than a head start, and slows them down if the
+// bucket has slowed down since: so the times that jobs are told stay true. It reports a refusal, as
+// the bucket was told of one. That of a call which was admitted before another process has reported
+// its own is no news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.Booking{}
-	p, err := book.Acquire(ctx, outbound.Cost{}) // it fails while they are held
+	p, err := book.Acquire(ctx, outbound.Cost{outbound.Free}) // it fails while they are held
 	p.Done()
 	switch {
 	case err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed():

@@ -236,17 +236,17 @@ func TestAHoldCostsAJobOneRun(t *testing.T) {
 
 // The API refuses three calls, and asks for 10 s each time. If the jobs came at the very times that
 // they were told, they would run 1.1 times more: one that is due in the second pause after its
-// reservation was moved by the first runs again. More runs come from jobs that the queue refuses
-// only after they have waited: it learns late that calls of other processes go before.
+// reservation was moved by the first runs again. The order stays. Where a process looks each 15 s,
+// jobs that found no capacity in time come back up to 15 s later than others, behind those.
 func TestThreeRefusalsCostAJobOneRun(t *testing.T) {
 	for _, f := range everySystem(1, 5, 15) {
 		for _, f.insert = range []bool{false, true} {
 			f.refuses = 10 * time.Second
-			o, most := f.simulate(t), 4.35
+			o, most := f.simulate(t), 3.45
 			if f.insert {
-				most = 3.35
+				most = 2.4
 			}
-			if o.runs > most || o.makespan > f.ideal()+35*time.Second || o.p95 > 400 {
+			if o.runs > most || o.makespan > f.ideal()+35*time.Second || f.poll < 15*time.Second && o.p95 > 40 {
 				t.Errorf("%v: %v", f, o)
 			}
 			t.Logf("%v: %v", f, o)
