@@ -34,7 +34,8 @@ func (s *State) Change(old, limits []Limit, number int64) {
 			}
 			continue
 		}
-		s.Parts[i].Since = number
+		// A fixed window that is new may have begun at the API with any call from before.
+		s.Parts[i] = Part{Since: number, End: s.Dial() + max(0, s.Last) + l.Window}
 		if s.Last > 0 && booked[l.Unit] > 0 {
 			l.law().fill(s, l, i, min(booked[l.Unit], l.Capacity), s.Last, new(Charge))
 		}

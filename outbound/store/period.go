@@ -49,6 +49,7 @@ func (period) roll(s *State, i int, of *Period) (timely, begun bool) {
 	}
 	if begun = begin < p.Begin || end > p.End; begun {
 		switch {
+		case p.Begin == 0: // it is new
 		case begin >= p.End:
 			s.Level[i] = 0
 		case end == p.Begin: // the clock was set back, and may come forward again: both periods count as one

@@ -67,21 +67,21 @@ func TestNoCallLeavesAroundTheEndOfAPeriod(t *testing.T) {
 // A hold moves a reservation past the end. It is void, and the period gets its units back.
 func TestAReservationThatAHoldMovesOutOfItsPeriodIsVoid(t *testing.T) {
 	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
-	k.book(3500, 0, Units{1, 1})
-	c := k.book(3500, time.Minute, Units{1, 1}).Charges[0]
-	if c.Void(time.Duration(3598.9e9)) || !c.Void(3599*time.Second) {
+	k.book(39500, 0, Units{1, 1})
+	c := k.book(39500, time.Minute, Units{1, 1}).Charges[0]
+	if c.Void(time.Duration(39598.9e9)) || !c.Void(39599*time.Second) {
 		t.Errorf("valid until %v", c.Until)
 	}
-	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Back: []Charge{c}, Periods: []Period{periodOf(3501*time.Second, 3600), {}}}
+	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Back: []Charge{c}, Periods: []Period{periodOf(39501*time.Second, 3600), {}}}
 	op.Periods[1] = op.Periods[0]
-	if r := op.Apply(&k.Stored, 3501*time.Second); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
+	if r := op.Apply(&k.Stored, 39501*time.Second); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
 		t.Errorf("levels %v after the return", r.State.Level[:2])
 	}
-	k.book(3700, 0, Units{1, 1})
+	k.book(39700, 0, Units{1, 1})
 	op.Back[0].Settled = false
-	op.Periods[0] = periodOf(3700*time.Second, 3600)
+	op.Periods[0] = periodOf(39700*time.Second, 3600)
 	op.Periods[1] = op.Periods[0]
-	if r := op.Apply(&k.Stored, 3700*time.Second); r.State.Level[0] != 1 {
+	if r := op.Apply(&k.Stored, 39700*time.Second); r.State.Level[0] != 1 {
 		t.Errorf("level %v after a return to the period before", r.State.Level[0])
 	}
 }
