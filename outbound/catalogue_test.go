@@ -112,7 +112,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 	}
 	for _, e := range entries {
 		for _, n := range noNumbers {
-			for unit := range Units {
+			for unit := range units {
 				c := Cost{1}
 				c[unit] = n
 				refuses(t, fmt.Sprintf("%s(%v)", e.name, c), ErrInvalidCost, func(b *Bucket) error { return e.do(b, c) })
@@ -263,7 +263,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 
 func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 	good := Limit{Capacity: 1, LeakRate: 1}
-	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(Units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
+	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
 		"at once 0": InFlight(0), "at once -1": InFlight(-1), "at once min": InFlight(math.MinInt), "at once max": InFlight(math.MaxInt),
 		"slow": {Capacity: 1e12, LeakRate: 1e-3}, "denormal rate": {Capacity: 1, LeakRate: denormal}, "denormal both": {Capacity: 1e-300, LeakRate: denormal},
 		"denormal n": Per(denormal, time.Second), "window": Per(1, 0), "window -1": Per(1, -1), "window min": Per(1, math.MinInt64),

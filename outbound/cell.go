@@ -80,7 +80,7 @@ func lasts(n float64, unit int64) int64 {
 func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known bool) {
 	word := c.word.Load()
 	info := c.info.Load()
-	n, need := cost[info&(Units-1)], c.unit
+	n, need := cost[info&(units-1)], c.unit
 	if word == busy || !(n > 0 && n <= c.capacity) {
 		return 0, false, false
 	}
@@ -110,7 +110,7 @@ func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known
 }
 
 // unitOf is the index of the number in a Cost that the cell counts.
-func (c *cell) unitOf() int { return int(c.info.Load() & (Units - 1)) }
+func (c *cell) unitOf() int { return int(c.info.Load() & (units - 1)) }
 
 // idle reports whether the word, at time t, tells as little as a new one.
 func (c *cell) idle(t time.Duration) bool {

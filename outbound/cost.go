@@ -6,12 +6,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Units is the number of different units that one [Cost] can carry.
-const Units = leak.MaxUnit + 1
-
 const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
 
-// Cost is what a call takes, one number per unit: Cost{1} is one call. A
+// Cost is what a call takes, a number for each of up to four units: Cost{1} is one call. A
 // program with several units indexes them with constants of its own,
 //
 //	const (
@@ -33,7 +30,12 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 // What is less than a billionth of a limit's capacity counts as a billionth. What
 // is above the capacity by less than half of that is taken for rounding, as of a
 // sum, and counts as the capacity.
-type Cost [Units]float64
+type Cost [4]float64
+
+// units is how many numbers a cost has.
+const units = leak.MaxUnit + 1
+
+var _ [units]float64 = Cost{}
 
 // Free is the number in a [Cost] of a call that costs nothing in that unit, where a 0 would be taken for
 // forgotten. It counts as 0.

@@ -131,10 +131,10 @@ type CostError struct {
 func (e *CostError) Error() string {
 	if e.Err != ErrTooLarge && e.Limit.Capacity > 0 {
 		return fmt.Sprintf("outbound: cost %v for %s lacks number %d, which limit %s counts: write outbound.Free if it costs nothing",
-			[Units]float64(e.Cost), quote(e.Key), e.Limit.Unit, quote(e.Limit.label()))
+			[units]float64(e.Cost), quote(e.Key), e.Limit.Unit, quote(e.Limit.label()))
 	}
 	if e.Err != ErrTooLarge {
-		return fmt.Sprintf("outbound: invalid cost %v for %s", [Units]float64(e.Cost), quote(e.Key))
+		return fmt.Sprintf("outbound: invalid cost %v for %s", [units]float64(e.Cost), quote(e.Key))
 	}
 	n := number(e.Cost[e.Limit.Unit])
 	cure := "Capacity " + n

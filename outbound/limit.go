@@ -338,8 +338,8 @@ func (l *Limit) check() string {
 		return "capacity " + number(l.Capacity) + " is not above 0 and at most 1e12"
 	case !utf8.ValidString(l.Name):
 		return "its name " + quote(l.Name) + " is not valid UTF-8"
-	case l.Unit < 0 || l.Unit >= Units:
-		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, Units-1)
+	case l.Unit < 0 || l.Unit >= units:
+		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, units-1)
 	case l.kind == leak.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
 	case *l != l.again():

@@ -176,5 +176,5 @@ func (t *Transport) unit(p *profile.Policy) (int, bool) {
 	if !ok {
 		unit, ok = t.Units[p.Unit]
 	}
-	return unit, ok && unit >= 0 && unit < outbound.Units
+	return unit, ok && unit >= 0 && unit < len(outbound.Cost{})
 }

@@ -289,7 +289,7 @@ func TestACounterThatBeginsAnewStandsStill(t *testing.T) {
 func TestHostileTextsAndNumbersAreTold(t *testing.T) {
 	for _, bad := range []string{"<img onerror>\"\n", "\xff\xfe", strings.Repeat("ä", 5000), "", "\x00"} {
 		l := watch.Limiter{Name: bad, Kept: true, Queued: true, Explain: &outbound.Explanation{}, Reason: bad, Speed: 1,
-			Calls:    watch.Calls{ByError: map[string]uint64{bad: 1}, ByLimit: map[string]uint64{bad: 1}, Units: [outbound.Units]float64{math.Inf(1)}},
+			Calls:    watch.Calls{ByError: map[string]uint64{bad: 1}, ByLimit: map[string]uint64{bad: 1}, Units: [len(outbound.Cost{})]float64{math.Inf(1)}},
 			Limits:   []watch.Limit{{Name: bad, Level: math.NaN(), Capacity: math.Inf(1), LeakRate: 1}},
 			Budgets:  []watch.Budget{{Policy: bad, Unit: bad, Limit: math.NaN(), Remaining: math.Inf(1), ResetIn: -1, Others: 0.5}},
 			Refusals: map[string]uint64{bad: 1}}

@@ -77,7 +77,7 @@ func (t *trace) someLimits() []outbound.Limit {
 	}
 	var limits []outbound.Limit
 	for i := range 1 + t.r.IntN(4)*t.r.IntN(2) {
-		unit := t.r.IntN(outbound.Units)
+		unit := t.r.IntN(len(outbound.Cost{}))
 		if i == 0 && t.r.IntN(4) > 0 {
 			unit = 0
 		}
@@ -114,9 +114,9 @@ func (t *trace) cost() (c outbound.Cost) {
 	}
 	switch t.r.IntN(60) {
 	case 0:
-		c[t.r.IntN(outbound.Units)] *= 3
+		c[t.r.IntN(len(outbound.Cost{}))] *= 3
 	case 1:
-		c[t.r.IntN(outbound.Units)] *= 1e-12
+		c[t.r.IntN(len(outbound.Cost{}))] *= 1e-12
 	}
 	return c
 }

@@ -65,7 +65,7 @@ func orUntold(n float64) float64 {
 }
 
 // hear notes what the API tells now. units is how many the meter has counted so far.
-func (b *budgets) hear(told *outbound.Budget, units *[outbound.Units]floats) {
+func (b *budgets) hear(told *outbound.Budget, units *[len(outbound.Cost{})]floats) {
 	is := budget{Budget: *told, at: now()}
 	is.Limit, is.Remaining = orUntold(is.Limit), orUntold(is.Remaining)
 	if is.Limit < 0 && is.Remaining < 0 {
@@ -91,20 +91,20 @@ func (b *budgets) hear(told *outbound.Budget, units *[outbound.Units]floats) {
 }
 
 // counted returns how many units of the kind that the quota counts a meter has counted, as far as it has.
-func (b *budget) counted(units *[outbound.Units]floats) float64 {
-	if b.Number < 0 || b.Number >= outbound.Units {
+func (b *budget) counted(units *[len(outbound.Cost{})]floats) float64 {
+	if b.Number < 0 || b.Number >= len(outbound.Cost{}) {
 		return 0
 	}
 	return units[b.Number].load()
 }
 
 // begin begins to compare what the API counts with what the meter does.
-func (b *budget) begin(units *[outbound.Units]floats) {
+func (b *budget) begin(units *[len(outbound.Cost{})]floats) {
 	b.until, b.moves, b.ours, b.spent = b.reset(), false, b.counted(units), b.Limit-b.Remaining
 }
 
 // follow takes what was told of the quota before into account, and reports whether this is newer.
-func (b *budget) follow(was *budget, units *[outbound.Units]floats) bool {
+func (b *budget) follow(was *budget, units *[len(outbound.Cost{})]floats) bool {
 	reset := b.reset()
 	b.until, b.moves, b.ours, b.spent = was.until, was.moves, was.ours, was.spent
 	switch {
@@ -122,9 +122,9 @@ func (b *budget) follow(was *budget, units *[outbound.Units]floats) bool {
 }
 
 // others returns which part of the quota somebody else has used, about; below 0: nobody knows.
-func (b *budget) others(units *[outbound.Units]floats) float64 {
+func (b *budget) others(units *[len(outbound.Cost{})]floats) float64 {
 	switch {
-	case b.moves || b.until < 0 || b.Limit <= 0 || b.Remaining < 0 || b.Number < 0 || b.Number >= outbound.Units:
+	case b.moves || b.until < 0 || b.Limit <= 0 || b.Remaining < 0 || b.Number < 0 || b.Number >= len(outbound.Cost{}):
 		return -1
 	case b.Unit != "" && b.Unit != "requests": // what a call costs of others is known at its end
 		return -1
@@ -133,7 +133,7 @@ func (b *budget) others(units *[outbound.Units]floats) float64 {
 }
 
 // tell returns what the API has told that is still true. units is how many the meter has counted.
-func (b *budgets) tell(at time.Duration, units *[outbound.Units]floats) (all []Budget) {
+func (b *budgets) tell(at time.Duration, units *[len(outbound.Cost{})]floats) (all []Budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range b.all {

@@ -180,7 +180,7 @@ func TestOthersGoByWhatTheQuotaCounts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": outbound.Units} {
+			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": len(outbound.Cost{})} {
 				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
 					Policy: policy, Limit: 100, Remaining: 100 - 4*float64(i), Reset: time.Hour, Number: number}})
 			}

@@ -51,7 +51,7 @@ func hostileRow(s string) Limiter {
 		Name: s, Label: s, Severity: Stopped, Trouble: []string{s, s}, Shared: true, AsOf: time.Now(), Err: s, Reason: s, HeldFor: time.Minute,
 		Explain: &outbound.Explanation{Key: s, Cost: outbound.Cost{1}, Because: "never", Limit: s, Err: errors.New(s), States: []outbound.State{{Limit: outbound.Limit{Name: s}}}},
 		Limits:  []Limit{{Name: s, Level: 1, Capacity: 2, Binding: true}, {Name: s, Unit: 3, Level: 1, Capacity: 2}},
-		Calls:   Calls{Admitted: 1, Refused: 1, Failed: 1, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, Units: [outbound.Units]float64{1, 1, 1, 1}},
+		Calls:   Calls{Admitted: 1, Refused: 1, Failed: 1, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, Units: [len(outbound.Cost{})]float64{1, 1, 1, 1}},
 		Budgets: []Budget{{Policy: s, Unit: s, Limit: 2, Remaining: 1}}, Refusals: map[string]uint64{s: 1}, Actions: []string{"resume", "hold"},
 	}
 }
@@ -91,7 +91,7 @@ func office(now time.Time) Snapshot {
 					}
 					return Second{Refused: 4}
 				}),
-				Calls:    Calls{Admitted: 4_070, Refused: 51, ByLimit: map[string]uint64{"leaky": 51}, Units: [outbound.Units]float64{4_070}, WaitTime: 9 * time.Second},
+				Calls:    Calls{Admitted: 4_070, Refused: 51, ByLimit: map[string]uint64{"leaky": 51}, Units: [len(outbound.Cost{})]float64{4_070}, WaitTime: 9 * time.Second},
 				Refusals: map[string]uint64{"rate": 3},
 			},
 			{
@@ -107,7 +107,7 @@ func office(now time.Time) Snapshot {
 					}
 					return Second{Failed: 20}
 				}),
-				Calls: Calls{Admitted: 131_204, Failed: 303, Cancelled: 12, ByError: map[string]uint64{"store": 303}, Units: [outbound.Units]float64{131_204}, WaitTime: 2 * time.Hour},
+				Calls: Calls{Admitted: 131_204, Failed: 303, Cancelled: 12, ByError: map[string]uint64{"store": 303}, Units: [len(outbound.Cost{})]float64{131_204}, WaitTime: 2 * time.Hour},
 				Late:  4,
 			},
 			{
@@ -122,7 +122,7 @@ func office(now time.Time) Snapshot {
 					}
 					return s
 				}),
-				Calls:    Calls{Admitted: 38_911, Cancelled: 2, Units: [outbound.Units]float64{38_911}, WaitTime: 31 * time.Minute},
+				Calls:    Calls{Admitted: 38_911, Cancelled: 2, Units: [len(outbound.Cost{})]float64{38_911}, WaitTime: 31 * time.Minute},
 				Refusals: map[string]uint64{"rate": 3, "concurrency": 1},
 			},
 			{
@@ -136,7 +136,7 @@ func office(now time.Time) Snapshot {
 					{Name: "in progress", Level: 5, Capacity: 24, InFlight: true},
 				},
 				Minute: minuteOf(5_400*time.Millisecond, 6_400*time.Millisecond, wave(1, 5)),
-				Calls:  Calls{Admitted: 6_115, Units: [outbound.Units]float64{6_115, 2_791_300}, WaitTime: 9 * time.Hour},
+				Calls:  Calls{Admitted: 6_115, Units: [len(outbound.Cost{})]float64{6_115, 2_791_300}, WaitTime: 9 * time.Hour},
 			},
 			{
 				Name: "github", Label: "acme", AsOf: now, Speed: 1, Actions: hold,
@@ -146,11 +146,11 @@ func office(now time.Time) Snapshot {
 					{Name: "per hour", Level: 345.2, Capacity: 5_000, LeakRate: 5_000. / 3_600, EmptyIn: 248 * time.Second},
 				},
 				Minute:  minuteOf(0, 80*time.Millisecond, wave(6, 12)),
-				Calls:   Calls{Admitted: 1_390, Units: [outbound.Units]float64{1_390}},
+				Calls:   Calls{Admitted: 1_390, Units: [len(outbound.Cost{})]float64{1_390}},
 				Budgets: []Budget{{Policy: "core", Limit: 5_000, Remaining: 4_205, ResetIn: 26 * time.Minute, ToldAgo: 300 * time.Millisecond, Others: 0.09}},
 			},
 			{
-				Name: "tenants", Keys: 12_340, Calls: Calls{Admitted: 2_204_118, Refused: 1_204, ByLimit: map[string]uint64{"5 per 1s": 1_204}, Units: [outbound.Units]float64{2_204_118}},
+				Name: "tenants", Keys: 12_340, Calls: Calls{Admitted: 2_204_118, Refused: 1_204, ByLimit: map[string]uint64{"5 per 1s": 1_204}, Units: [len(outbound.Cost{})]float64{2_204_118}},
 				Minute: minuteOf(0, time.Millisecond, wave(980, 1_150)),
 			},
 			{

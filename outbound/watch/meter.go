@@ -88,7 +88,7 @@ type meter struct {
 	failed                       [failures]atomic.Uint64
 	waits                        [len(bounds) + 1]atomic.Uint64 // of the admitted, by the wait
 	waited                       atomic.Int64                   // ns, of the admitted in all
-	units                        [outbound.Units]floats         // of the admitted
+	units                        [len(outbound.Cost{})]floats   // of the admitted
 	byAPI                        [reasons]atomic.Uint64         // calls that the API has refused, by its reason
 	lastFailure                  atomic.Uint32
 	minute                       minute

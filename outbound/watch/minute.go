@@ -23,7 +23,7 @@ type second struct {
 	admitted, refused, byAPI atomic.Uint64
 	failed                   atomic.Uint64
 	waits                    [len(bounds) + 1]atomic.Uint32
-	units                    [outbound.Units]floats
+	units                    [len(outbound.Cost{})]floats
 }
 
 // slot returns the slot of a time; nil: it is over.

@@ -108,7 +108,7 @@ type Calls struct {
 	Cancelled uint64            // their context ended
 	ByLimit   map[string]uint64 // the refused, by the limit that had no room; "": it has no name, or there was another reason
 	ByError   map[string]uint64 // the failed, by the type of the error
-	Units     [outbound.Units]float64
+	Units     [len(outbound.Cost{})]float64
 	WaitTime  time.Duration // of the admitted, in all
 }
 

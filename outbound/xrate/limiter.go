@@ -82,8 +82,8 @@ func (l *Limiter) Idle() bool {
 
 // check returns what is wrong with the limiter or the cost.
 func (l *Limiter) check(c *outbound.Cost) error {
-	if l.Unit < 0 || l.Unit >= outbound.Units {
-		return l.flaw("unit %d is not one of 0 to %d", l.Unit, outbound.Units-1)
+	if l.Unit < 0 || l.Unit >= len(outbound.Cost{}) {
+		return l.flaw("unit %d is not one of 0 to %d", l.Unit, len(outbound.Cost{})-1)
 	}
 	for _, n := range c {
 		if n != outbound.Free && !(n >= 0 && n <= math.MaxFloat64) {

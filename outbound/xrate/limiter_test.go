@@ -171,7 +171,7 @@ func TestUnitSaysWhichNumberOfTheCostCounts(t *testing.T) {
 }
 
 func TestUnitThatDoesNotExistIsAnInvalidLimit(t *testing.T) {
-	for _, unit := range []int{-1, outbound.Units, math.MaxInt, math.MinInt} {
+	for _, unit := range []int{-1, len(outbound.Cost{}), math.MaxInt, math.MinInt} {
 		err := acquire(&xrate.Limiter{Rate: rate.NewLimiter(1, 1), Unit: unit}, 1)
 		require.ErrorIs(t, err, outbound.ErrInvalidLimit)
 		var bad *outbound.LimitError
