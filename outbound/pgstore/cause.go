@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 )
 
 // lockNotAvailable is the SQLSTATE of a lock that was awaited for too long.
@@ -37,7 +37,7 @@ func (r *rows) explain(err error) error {
 	case state == "":
 		return r.silent(err)
 	case transient(state):
-		return &awayError{"the server is away", err}
+		return engine.Away("pgstore: the server is away", err)
 	case state == "42P01" || state == "42883" || state == "3F000": // no table, function or schema
 		return fmt.Errorf("pgstore: what Migrate makes is missing: %w", err)
 	default:
@@ -76,17 +76,7 @@ func transient(state string) bool {
 // silent returns the error of a server that has not answered.
 func (r *rows) silent(err error) error {
 	if s := r.db.Stats(); s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && errors.Is(err, context.DeadlineExceeded) {
-		return &awayError{"no connection is free", errors.New("the DB has " + fmt.Sprint(s.MaxOpenConnections) + ", and all are in use")}
+		return engine.Away("pgstore: no connection is free", fmt.Errorf("the DB has %d, and all are in use", s.MaxOpenConnections))
 	}
-	return &awayError{"the server is away", err}
+	return engine.Away("pgstore: the server is away", err)
 }
-
-// awayError is outbound.ErrAway with its cause.
-type awayError struct {
-	what  string
-	cause error
-}
-
-func (e *awayError) Error() string        { return "pgstore: " + e.what + ": " + e.cause.Error() }
-func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }

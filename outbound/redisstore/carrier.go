@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
@@ -117,20 +116,12 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 }
 
 // Away implements [engine.Carrier].
-func (c *carrier) Away(cause error) error { return &awayError{cause} }
-
-// awayError is outbound.ErrAway with its cause.
-type awayError struct{ cause error }
-
-func (e *awayError) Error() string {
-	if errors.Is(e.cause, redis.ErrPoolTimeout) || errors.Is(e.cause, redis.ErrPoolExhausted) {
-		return "redisstore: the client has no connection left, as PoolSize allows: " + e.cause.Error()
+func (c *carrier) Away(cause error) error {
+	if errors.Is(cause, redis.ErrPoolTimeout) || errors.Is(cause, redis.ErrPoolExhausted) {
+		return engine.Away("redisstore: the client has no connection left, as PoolSize allows", cause)
 	}
-	return "redisstore: the server is away: " + e.cause.Error()
+	return engine.Away("redisstore: the server is away", cause)
 }
-
-func (e *awayError) Is(target error) bool { return target == outbound.ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }
 
 // once is a command that the client must not send twice by itself: it cannot know
 // that a lost reply is not a lost command.

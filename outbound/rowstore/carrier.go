@@ -213,15 +213,10 @@ func (c *carrier) Away(cause error) error {
 	if errors.Is(cause, leak.ErrAway) || cause == errBusy || cause == errLate { // the database is there
 		return cause
 	}
-	return &awayError{cause}
+	return away(cause)
 }
 
-// awayError is leak.ErrAway with its cause.
-type awayError struct{ cause error }
-
-func (e *awayError) Error() string        { return "rowstore: the database is away: " + e.cause.Error() }
-func (e *awayError) Is(target error) bool { return target == leak.ErrAway }
-func (e *awayError) Unwrap() error        { return e.cause }
+func away(cause error) error { return engine.Away("rowstore: the database is away", cause) }
 
 var (
 	errBusy    = errors.New("rowstore: somebody keeps the row locked")
@@ -248,6 +243,6 @@ func enter(ctx context.Context, places chan struct{}) (leave func(), err error) 
 	case places <- struct{}{}:
 		return func() { <-places }, nil
 	case <-ctx.Done():
-		return nil, &awayError{fmt.Errorf("its calls hang: %w", ctx.Err())}
+		return nil, away(fmt.Errorf("its calls hang: %w", ctx.Err()))
 	}
 }

@@ -146,3 +146,15 @@ type Nodes struct {
 	// Refresh makes the carrier look for the nodes again, in its own time. It must not block.
 	Refresh func()
 }
+
+// Away returns an error that matches [leak.ErrAway] and its cause. The text says what is away.
+func Away(text string, cause error) error { return &awayError{text, cause} }
+
+type awayError struct {
+	text  string
+	cause error
+}
+
+func (e *awayError) Error() string        { return e.text + ": " + e.cause.Error() }
+func (e *awayError) Is(target error) bool { return target == leak.ErrAway }
+func (e *awayError) Unwrap() error        { return e.cause }
