@@ -51,7 +51,7 @@ func TestTheWorkerOfTheExampleLogsThatRedisIsAway(t *testing.T) {
 	call()
 	mini.Close()
 	call() // goes by the worker's own share
-	for _, line := range []string{"msg=redis event=away", `msg="the limit is shared" "by redis"=false`} {
+	for _, line := range []string{"msg=redis event=down", `msg="the limit is shared" "by redis"=false`} {
 		require.Eventually(t, func() bool { return log.has(line) }, time.Minute, time.Millisecond, line)
 	}
 }

@@ -3,9 +3,9 @@
 package chaos
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,20 +26,13 @@ type promise struct {
 // promiseOf returns the promise of a limit, as the limit itself writes it.
 func promiseOf(t *testing.T, l outbound.Limit) promise {
 	t.Helper()
-	text, err := json.Marshal(l)
-	require.NoError(t, err)
-	var is struct {
-		Kind     string
-		Capacity float64
-		LeakRate float64 `json:"leak_rate"`
-		Per      time.Duration
+	if _, window, ok := strings.Cut(l.String(), " in any "); ok {
+		d, err := time.ParseDuration(window)
+		require.NoError(t, err)
+		return promise{units: l.Capacity, window: d}
 	}
-	require.NoError(t, json.Unmarshal(text, &is))
-	if is.Kind == "" {
-		return promise{units: is.Capacity, rate: is.LeakRate}
-	}
-	require.Equal(t, "window", is.Kind, "only a leaky limit and a window promise something of any interval")
-	return promise{units: is.Capacity, window: is.Per}
+	require.Positive(t, l.LeakRate, "%v: only a leaky limit and a window promise something of any interval", l)
+	return promise{units: l.Capacity, rate: l.LeakRate}
 }
 
 func (p promise) String() string {
