@@ -167,6 +167,43 @@ func TestASlowAPISlowsTheLine(t *testing.T) {
 	})
 }
 
+// The reservations slow down with the bucket, also where no limit counts the first number of a cost.
+func TestScheduler_ReservationsSlowDownInEachUnit(t *testing.T) {
+	for unit := range len(outbound.Cost{}) {
+		limit, cost := outbound.PerSecond(10).Of(unit, "units"), outbound.Cost{}
+		cost[unit] = 1
+		bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Scheduler) {
+			l := line()
+			for range 4 { // each second call is refused
+				p, err := l.Queue().Acquire(bg, cost)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Done()
+				if p, err = l.Queue().Acquire(bg, cost); err != nil {
+					t.Fatal(err)
+				}
+				p.Refused(time.Second)
+				p.Done()
+			}
+			var s punctual
+			for i := range 300 {
+				s.start(fmt.Sprint(i), l, "", cost)
+			}
+			time.Sleep(20 * time.Second)
+			bucket, err := l.Bucket().State(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reserved, err := l.Bucket().Reservations().State(bg)
+			if err != nil || bucket.Speed > 0.6 || reserved.Speed > 0.7 {
+				t.Errorf("unit %d: the bucket has speed %v, and its reservations %v, %v", unit, bucket.Speed, reserved.Speed, err)
+			}
+			s.jobs.Wait()
+		})
+	}
+}
+
 // Two kinds of jobs that have a line each share one desk, and the rate.
 func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {

@@ -174,7 +174,8 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 // its own is no news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.Booking{}
-	p, err := book.Acquire(ctx, outbound.Cost{outbound.Free}) // it fails while they are held
+	free := outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
+	p, err := book.Acquire(ctx, free) // it fails while they are held
 	p.Done()
 	switch {
 	case err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed():
