@@ -256,6 +256,13 @@ func (k *shared) State() State {
 	return k.permit.State()
 }
 
+// Hears is that of the permit.
+func (k *shared) Hears() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.permit.Hears()
+}
+
 func (k *shared) hear(a Answer) (held bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

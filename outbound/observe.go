@@ -168,6 +168,13 @@ func (o *observed) State() State {
 	return o.permit.State()
 }
 
+// Hears is that of the permit.
+func (o *observed) Hears() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.permit.Hears()
+}
+
 // hear tells of what remains only if that has changed a hold: most of it holds
 // nobody, and of calls that tell of the same reset the first does.
 func (o *observed) hear(a Answer) (held bool) {

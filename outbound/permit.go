@@ -233,6 +233,19 @@ func (p *Permit) Pending() bool {
 	return p.pin != nil || p.call != nil
 }
 
+// Hears reports whether answers reach anything: a bucket, or a [Call] of your own, unless that has a method
+// Hears() bool that says otherwise. Those of [Unlimited], of a rate.Limiter and of a shadow reach nothing. A
+// listener does not count.
+func (p *Permit) Hears() bool {
+	if p == nil {
+		return false
+	}
+	if k, ok := p.call.(interface{ Hears() bool }); ok {
+		return k.Hears()
+	}
+	return p.call != nil || p.core != nil
+}
+
 // charge returns what the call has taken of the cell as a charge of the law.
 func (p *Permit) charge() *leak.Charge {
 	c := p.core.charge(&p.fill)

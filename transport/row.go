@@ -13,8 +13,9 @@ import (
 type Judge uint8
 
 const (
-	// JudgeOutermost has the outermost transport judge. One that has no limiter for the request, or
-	// [outbound.Unlimited], and one whose limiter a redirect has led away from, leaves that to the next.
+	// JudgeOutermost has the outermost transport judge. One that has no limiter for the request, or one that
+	// does not hear answers ([outbound.Permit.Hears]), and one whose limiter a redirect has led away from,
+	// leaves that to the next.
 	JudgeOutermost Judge = iota
 	// JudgeAlways judges, whatever the transports around do: for refusals that [OnlyScope] tells apart.
 	JudgeAlways
@@ -27,13 +28,12 @@ const (
 // the transport.
 type judgedKey struct{}
 
-// judgedBy reports whether t does not judge the response to req, and whether the next transport is told that it
-// need not.
-func (t *Transport) judgedBy(req *http.Request, l outbound.Limiter, redirected bool) (judged, passes bool) {
+// judgedBy reports whether t does not judge the response to req, which p has admitted, and whether the next
+// transport is told that it need not.
+func (t *Transport) judgedBy(req *http.Request, p *outbound.Permit, redirected bool) (judged, passes bool) {
 	around := req.Context().Value(judgedKey{}) == any(t)
 	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && around
-	_, free := outbound.As[outbound.Unlimited](l)
-	return judged, around || t.Judge != JudgeNever && l != nil && !free && !redirected
+	return judged, around || t.Judge != JudgeNever && !redirected && p.Hears()
 }
 
 // markJudged returns the request as the next transport gets it, if there is one.

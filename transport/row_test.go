@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/shadow"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
@@ -162,6 +163,53 @@ func TestTransportsInARow_OneJudges(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// deaf is a limiter whose permits hear nothing, as that of package outbound/xrate is.
+type deaf struct{}
+
+func (deaf) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
+	return outbound.Permit{}, nil
+}
+
+// A limiter that cannot hear does not keep the next transport from judging, whatever is around it.
+func TestTransportsInARow_OneThatCannotHearLeavesTheResponseToTheNext(t *testing.T) {
+	unlimited := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}
+	tried := func(report func(context.Context, shadow.Verdict)) outbound.Limiter {
+		return shadow.New(outbound.Must(outbound.NewBucket("tried", slow)), time.Minute, report)
+	}
+	for name, outer := range map[string]outbound.Limiter{
+		"a shadow":                       tried(func(context.Context, shadow.Verdict) {}),
+		"a shadow without report":        tried(nil),
+		"a shadow, observed":             outbound.Observe(tried(func(context.Context, shadow.Verdict) {}), "", func(context.Context, outbound.Event) {}),
+		"no permit":                      deaf{},
+		"Unlimited of a Keyed":           unlimited.For("tenant"),
+		"Unlimited of a Keyed, observed": outbound.Observe(unlimited.For("tenant"), "", func(context.Context, outbound.Event) {}),
+	} {
+		for _, jobs := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, jobs %t", name, jobs), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					total := outbound.Must(outbound.NewBucket("total", slow))
+					client := &http.Client{Transport: &transport.Transport{Limiter: outer, Base: &transport.Transport{
+						Limiter: total,
+						Base: trips(func(req *http.Request) *http.Response {
+							return reply(req, http.StatusTooManyRequests, "Retry-After", "30")
+						}),
+					}}}
+					send := func(ctx context.Context) error { return get(ctx, client) }
+					err := error(nil)
+					if jobs {
+						err = outbound.Do(context.Background(), outer, outbound.Cost{1}, send)
+					} else {
+						err = send(context.Background())
+					}
+					if s, _ := total.State(context.Background()); err == nil || s.HeldFor != 30*time.Second {
+						t.Errorf("the total is held for %v, want 30 s; %v", s.HeldFor, err)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -110,7 +110,6 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	var permit outbound.Permit
 	cost := ctxCostOf(req.Context())
 	limiter, redirected := t.limiter(req)
-	judged, passes := t.judgedBy(req, limiter, redirected)
 	if limiter != nil {
 		if err = permit.AcquireIn(req.Context(), limiter, t.cost(req, cost)); err != nil {
 			sent, returned = true, true
@@ -118,6 +117,7 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 			return t.refuse(req, err)
 		}
 	}
+	judged, passes := t.judgedBy(req, &permit, redirected)
 	untilEnd := t.OnResponse != nil || permit.Pending()
 	if untilEnd || cost != nil || judged {
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
