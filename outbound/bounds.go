@@ -95,7 +95,7 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // in time: Surely knows no limit on calls in flight, no fixed window, and no window next to another limit.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) > 1 || law[0].Kind != leak.Leaky) {
+	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != leak.Leaky) {
 		return false
 	}
 	last := max(0, s.Last)

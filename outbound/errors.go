@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -34,8 +35,9 @@ const (
 	ErrFull = leak.Sentinel("outbound: too many keys")
 )
 
-// ThrottledError says that there is no room for a call now. Nothing was
-// charged. It is [ErrThrottled], and whatever Err is.
+// ThrottledError says that there is no room for a call now, or that its deadline has passed. Nothing was
+// charged, unless the deadline has ended a round trip to a store: what that may have charged leaks. It is
+// [ErrThrottled], and whatever Err is.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
@@ -44,8 +46,8 @@ type ThrottledError struct {
 	// a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
 	// RetryAfter is how long until the same call would go if nobody else
-	// called. Alone, a call that comes back after it is admitted. 0: not
-	// known, because the limit is one on calls at once, or a Keyed is full.
+	// called. Alone, a call that comes back after it is admitted. It is 0 if it is unknown, because
+	// the limit is one on calls in flight, a Keyed is full, or the call's deadline has passed.
 	RetryAfter time.Duration
 	// Held is true while a hold lasts: the API has asked for a pause, or an operator
 	// has, by [Bucket.Hold].
@@ -67,6 +69,8 @@ type ThrottledError struct {
 func (e *ThrottledError) Error() string {
 	s := "outbound: " + quote(e.Key) + " has no room"
 	switch {
+	case e.Err == context.DeadlineExceeded && e.Limit == "" && e.RetryAfter == 0 && !e.Held && e.InProgress == 0:
+		return "outbound: " + quote(e.Key) + " was asked too late: " + e.Err.Error()
 	case e.Held:
 		s = "outbound: " + quote(e.Key) + " is held" // by whom, no bucket knows: an operator holds as the API does
 		if why := e.Reason.String(); why != "" {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
-
-	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
 // Do acquires room for a job of this cost, runs it, and ends its permit when
@@ -93,13 +91,14 @@ func PermitFrom(ctx context.Context) *Permit {
 
 // AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for each request. In
 // a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the job's permit admits the first
-// request: nothing waits and nothing is charged again. If the request costs more than the job, the bucket is
-// charged for the difference immediately. Further requests, and all requests of other limiters, after the job or
-// outside of one, are admitted by l.Acquire.
+// request: nothing waits and nothing is charged again, also if a hold has begun since. If the request costs more
+// than the job, l.Acquire admits the difference, which may wait or be refused. Further requests, and all requests
+// of other limiters, after the job, after the job has settled, or outside of one, are admitted by l.Acquire.
 //
 // If the bucket has a limit [InFlight], the job holds one place from its beginning to its end. Its further requests
-// need none, however many of them are in progress, so that no job waits for a place that another one holds. A job
-// that ends before its requests gives the place back before they end.
+// need none, however many of them are in progress, so that no request waits for a place that its own job holds. A job
+// that ends before its requests gives the place back before they end. This does not cover a Do within a job, which
+// takes a place of its own.
 //
 // The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A limiter of your own
 // that leads to none is the job's if both are equal. What observes l alone is not told of the first request.
@@ -115,12 +114,12 @@ func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 		}
 		b, _ := to.(*Bucket)
 		if b != nil && j.job.permit.bucket() == &b.core || same(innermost(j.limiter), to) {
-			served, over := j.serve(b, c, p)
-			if served {
-				return nil
-			}
+			mine, over := j.job.first(b, &c)
 			if !over && b != nil {
 				ctx = context.WithValue(ctx, withinKey{}, &b.core)
+			}
+			if mine {
+				return j.serve(ctx, l, c, p)
 			}
 		}
 		in = j.Context
@@ -185,45 +184,80 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// serve makes p the permit of the job's first request, which costs c and is charged to b, unless that is nil. over
-// says that the job has ended.
-func (j *jobContext) serve(b *Bucket, c Cost, p *Permit) (served, over bool) {
-	k := &j.job
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.served || k.over {
-		return false, k.over
+// serve makes p the permit of the job's first request, which costs c.
+func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost, p *Permit) error {
+	extra, was, more := c, j.cost.charged(), false
+	for i, n := range c.charged() {
+		if extra[i] = Free; n > was[i] {
+			extra[i], more = n-was[i], true
+		}
 	}
-	if b != nil && b.check(&b.inForce().limitSet, &c) != nil { // it can never go, as Acquire reports
-		return false, false
+	if !more {
+		*p = Permit{call: &j.job, flags: flagDone} // the job ends it
+		return nil
 	}
-	var extra Cost
-	was, c := j.cost.charged(), c.charged()
-	for i := range c {
-		extra[i] = max(0, c[i]-was[i])
-		c[i] = max(c[i], was[i])
+	permit, err := l.Acquire(ctx, extra)
+	if err != nil {
+		j.job.returned()
+		return err
 	}
-	switch {
-	case extra == Cost{}:
-	case b == nil:
-		k.permit.Settle(c)
-	default: // as a charge of its own, so that the permit can still be settled
-		k.extra = extra
-		b.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &leak.Charge{Born: never}}, used: extra})
-	}
-	k.served = true
-	*p = Permit{call: k, flags: flagDone} // the job ends it
-	return true, false
+	*p = Permit{call: &firstCall{shared: &j.job, cost: was, more: extra, extra: permit}}
+	return nil
 }
+
+// firstCall is a job's first request that costs more than the job. The difference has a permit of its own.
+type firstCall struct {
+	*shared
+	cost  Cost // of the job
+	more  Cost // of extra
+	extra Permit
+}
+
+func (k *firstCall) Settle(used Cost) {
+	mine, extra := used, used
+	for i, n := range k.cost {
+		if mine[i], extra[i] = min(used[i], n), max(0, used[i]-n); extra[i] == 0 && k.more[i] == Free {
+			extra[i] = Free
+		}
+	}
+	if !used.real() {
+		mine, extra = used, used // which both ignore
+	}
+	k.shared.Settle(mine)
+	k.extra.Settle(extra)
+}
+
+func (k *firstCall) pending() bool { return k.extra.Pending() }
+
+func (k *firstCall) Done() { k.extra.Done() } // the job ends its own
 
 // shared is the permit of a job, which the job and its first request may use at the same time.
 type shared struct {
 	mu     sync.Mutex // protects what follows
 	permit Permit
 	shown  *Permit // what PermitFrom returns; nil: nobody has asked
-	extra  Cost    // what the first request was charged beyond the job
-	served bool    // there was a first request
+	served bool    // there was a first request, or the job has settled
 	over   bool
+}
+
+// first reports whether a request that costs c is to be the job's first one, and whether the job has ended. b is
+// the bucket; nil: it is unknown. A cost that can never go is left to Acquire, which says so.
+func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
+	if b != nil && b.check(&b.inForce().limitSet, c) != nil {
+		c = nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	is = c != nil && !k.served && !k.over
+	k.served = k.served || is
+	return is, k.over
+}
+
+// returned says that the first request was not admitted.
+func (k *shared) returned() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.served = false
 }
 
 // handle returns the permit by which the job uses it.
@@ -239,11 +273,7 @@ func (k *shared) handle() *Permit {
 func (k *shared) Settle(used Cost) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i, n := range k.extra {
-		if n > 0 && used.real() {
-			used[i] = max(0, used[i]-n)
-		}
-	}
+	k.served = true // what the job has settled admits nothing more
 	k.permit.Settle(used)
 }
 

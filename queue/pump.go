@@ -328,7 +328,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.run, q.ignore = nil, nil, nil
-	q.news, q.head, q.clock = 0, head{}, outbound.Clock{}
+	q.news, q.head, q.clock, q.booked = 0, head{}, outbound.Clock{}, 0
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil

@@ -260,10 +260,10 @@ func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
 // Len returns the number of calls that wait.
 func (q *Queue) Len() int {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := q.line.n
-	if q.inJobs != nil {
-		n += q.inJobs.Len()
+	n, inJobs := q.line.n, q.inJobs
+	q.mu.Unlock()
+	if inJobs != nil { // with no lock held: its changes come here
+		n += inJobs.Len()
 	}
 	return n
 }
@@ -272,15 +272,15 @@ func (q *Queue) Len() int {
 // long however many calls wait.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	s := q.stats
+	s, inJobs := q.stats, q.inJobs
 	s.Waiting = q.line.n
 	if w := q.line.first; w != nil {
 		s.Oldest = time.Since(start) - w.came
 		s.NextIn = q.firstIn(time.Now())
 	}
-	if q.inJobs != nil {
-		s.add(q.inJobs.Stats())
+	q.mu.Unlock()
+	if inJobs != nil {
+		s.add(inJobs.Stats())
 	}
 	return s
 }
@@ -299,7 +299,12 @@ func (s *Stats) add(in Stats) {
 }
 
 // Bucket returns the bucket that the queue is around, which may be nil.
-func (q *Queue) Bucket() *outbound.Bucket { return q.bucket }
+func (q *Queue) Bucket() *outbound.Bucket {
+	if q == nil {
+		return nil
+	}
+	return q.bucket
+}
 
 // Idle reports whether no call waits and the bucket is idle. An [outbound.Keyed] asks it before
 // it drops a queue. Where the Keyed has queues of several keys around one bucket, it drops those
@@ -346,7 +351,6 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 // that were admitted. It always returns nil, and can be called again.
 func (q *Queue) Close() error {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.closed = true
 	for q.line.first != nil {
 		q.refuseLocked(q.line.first, ErrClosed)
@@ -355,8 +359,10 @@ func (q *Queue) Close() error {
 	if !q.pumping {
 		q.setTimerLocked()
 	}
-	if q.inJobs != nil {
-		return q.inJobs.Close()
+	inJobs := q.inJobs
+	q.mu.Unlock()
+	if inJobs != nil {
+		return inJobs.Close()
 	}
 	return nil
 }

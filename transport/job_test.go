@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -299,7 +300,7 @@ func TestJobsPermit_SettlesUpToTheRequestsCost(t *testing.T) {
 		"a bucket": func(b *outbound.Bucket) outbound.Limiter { return b },
 		"a queue":  func(b *outbound.Bucket) outbound.Limiter { return queue.New(b, queue.Config{}) },
 	} {
-		for _, used := range []outbound.Cost{{}, {1, 700}, {1, 450}, {5, 900}} {
+		for _, used := range []outbound.Cost{{}, {1, 700}, {1, 450}, {1, 30}, {5, 900}} {
 			t.Run(fmt.Sprint(name, used), func(t *testing.T) {
 				b := outbound.Must(outbound.NewBucket("b", slow, tokens))
 				l := wrap(b)
@@ -335,6 +336,68 @@ func TestJobsPermit_SettlesUpToTheRequestsCost(t *testing.T) {
 				charged(want, "in the end")
 			})
 		}
+	}
+}
+
+// A job that costs less than its request, or nothing, paces nothing: the request waits for the difference.
+func TestJobsPermit_TheDifferenceIsPaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits       []outbound.Limit
+		job, request outbound.Cost
+		want         time.Duration
+	}{
+		"tokens": {[]outbound.Limit{outbound.PerSecond(1000), outbound.PerSecond(100).Of(1, "tokens")}, outbound.Cost{1}, outbound.Cost{1, 10}, 11 * time.Second},
+		"free":   {[]outbound.Limit{outbound.PerSecond(10)}, outbound.Cost{outbound.Free}, outbound.Cost{1}, 9900 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limits := c.limits
+				if name == "tokens" {
+					limits[1] = limits[1].Burst(10)
+				}
+				q := queue.New(outbound.Must(outbound.NewBucket("b", limits...)), queue.Config{})
+				client := &http.Client{Transport: &transport.Transport{
+					Limiter: q,
+					Cost:    func(*http.Request) outbound.Cost { return c.request },
+					Base:    trips(func(req *http.Request) *http.Response { return reply(req, http.StatusOK) }),
+				}}
+				begin := time.Now()
+				for _, err := range outbound.Each(context.Background(), q, c.job, 8, slices.Values(make([]int, 100)), func(ctx context.Context, _ int) error { return get(ctx, client) }) {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if d := time.Since(begin); d < c.want-200*time.Millisecond || d > c.want+300*time.Millisecond {
+					t.Errorf("100 jobs took %v, want about %v", d, c.want)
+				}
+			})
+		})
+	}
+}
+
+// What a job has settled, as after a hit in a cache, admits no request.
+func TestJobsPermit_AdmitsNothingOnceSettled(t *testing.T) {
+	b := outbound.Must(outbound.NewBucket("b", slow))
+	client := &http.Client{Transport: &transport.Transport{
+		Limiter: b,
+		Base:    trips(func(req *http.Request) *http.Response { return reply(req, http.StatusOK) }),
+	}}
+	err := outbound.Do(context.Background(), b, outbound.Cost{1}, func(ctx context.Context) error {
+		outbound.PermitFrom(ctx).Settle(outbound.Cost{})
+		return get(ctx, client)
+	})
+	if s, _ := b.State(context.Background()); err != nil || s.Level < 0.99 {
+		t.Errorf("%v: level %v, want the request's 1", err, s.Level)
+	}
+}
+
+// A nil queue is an error in a job as well.
+func TestJobsPermit_NilQueue(t *testing.T) {
+	var none *queue.Queue
+	client := &http.Client{Transport: &transport.Transport{Limiter: none}}
+	err := outbound.Do(context.Background(), outbound.Unlimited{}, outbound.Cost{1}, func(ctx context.Context) error { return get(ctx, client) })
+	if !errors.Is(err, outbound.ErrNil) {
+		t.Errorf("%v, want ErrNil", err)
 	}
 }
 
