@@ -125,7 +125,8 @@
 // # Limiters in a row
 //
 // A transport may be the Base of another: tenants with a limiter each around a total, or a total around the pace
-// of each host. Package queue tells which limit goes outside; both may wait. A response is judged once, by the
+// of each host. A wrapper of your own between the two needs a method Unwrap() http.RoundTripper, or both judge, and
+// the inner one is held as well. Package queue tells which limit goes outside; both may wait. A response is judged once, by the
 // outermost transport that has a limiter for the request, and with its Profile. So a refusal of one tenant holds that
 // tenant and not the total inside. Where the total is outside, [JudgeNever] there leaves responses to the host's own
 // limiter. Where the API says whom a refusal is for, both judge: see [OnlyScope]. The inner limiter only counts the

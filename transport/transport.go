@@ -50,7 +50,9 @@ type Transport struct {
 	// another scope than this limiter's; a refusal still does not count as a success. The
 	// Signal has what the API asked for, before MaxHold caps it. OnSignal is called twice
 	// for a refusal whose body the profile reads and which comes late: with what the
-	// headers say, and with all. nil: nothing is called.
+	// headers say, and with all. A transport that does not judge a response, because one around it does
+	// or by [JudgeNever], does not call OnSignal for it, and tells its permit no AnswerQuota. nil: nothing
+	// is called.
 	OnSignal func(*http.Response, *profile.Signal)
 	// Used returns what a call has really cost, such as nothing for a 304, and whether that
 	// is known by its response's headers. The transport settles the call with it, unless the
