@@ -223,6 +223,9 @@ func (b *core) idle() bool {
 	case !p.slots.idle() || p.local.changed():
 		return false
 	}
+	if r := p.reserved.Load(); r != nil && !r.bucket.(*Bucket).idle() {
+		return false
+	}
 	var r reply
 	t := trips.Get().(*trip)
 	p.local.update(&b.cell, &p.common, &step{}, t, &r)

@@ -52,6 +52,42 @@ func TestAKeyedDropsALineAndLosesNoPlace(t *testing.T) {
 	}
 }
 
+// Schedulers of many keys around one busy bucket make room for others. The last one keeps the
+// bucket, and so its reservations, until both are idle.
+func TestKeyed_DropsSchedulersAroundABusyBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		var bucket *outbound.Bucket
+		tenants := &outbound.Keyed[int]{Max: 5, New: func(key int) (outbound.Limiter, error) {
+			if key < 0 {
+				return outbound.NewBucket("other", outbound.PerHour(1))
+			}
+			if bucket == nil { // only the Schedulers have it
+				made++
+				bucket = own(t, perSecond...)
+			}
+			return New(bucket, Config{Ahead: 10 * time.Hour}), nil
+		}}
+		for key := range 8 {
+			if err := tenants.Use(key, func(l outbound.Limiter) error { book(t, l.(*Scheduler), 500); return nil }); err != nil {
+				t.Fatalf("key %d: %v", key, err)
+			}
+			time.Sleep(time.Second)
+		}
+		for other := range 4 {
+			admitted(t, tenants.For(-1-other), "", one)
+		}
+		time.Sleep(time.Minute) // only reservations are left
+		if _, err := tenants.For(-5).Acquire(bg, one); !errors.Is(err, outbound.ErrFull) {
+			t.Errorf("while nothing is idle: %v", err)
+		}
+		time.Sleep(time.Hour) // the other buckets are idle, and 4,000 reservations last until 4000 s
+		if later := sentBack(t, tenants.For(8), "", one); !near(later.In, 331*time.Second) || made != 1 {
+			t.Errorf("%+v", later)
+		}
+	})
+}
+
 // With a Label no error tells a tenant's key.
 func TestALaterOfAKeyedTellsTheLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

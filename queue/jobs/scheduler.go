@@ -155,7 +155,7 @@ func (s *Scheduler) Bucket() *outbound.Bucket { return s.Queue().Bucket() }
 
 // Idle reports whether forgetting the Scheduler loses nothing: no job waits, the bucket is idle,
 // and nothing is reserved in this process. An [outbound.Keyed] asks this before it drops a
-// Scheduler. The reservations of a shared bucket are in its store, and outlive the Scheduler.
-func (s *Scheduler) Idle() bool {
-	return s == nil || s.queue.Idle() && s.bucket.Reservations().Idle()
-}
+// Scheduler. Where the Keyed has Schedulers of several keys around one bucket, it drops those in
+// which no job waits, and keeps the last one: the bucket has the reservations. The reservations of
+// a shared bucket are in its store, and outlive the Scheduler.
+func (s *Scheduler) Idle() bool { return s == nil || s.queue.Idle() }
