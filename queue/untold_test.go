@@ -70,8 +70,11 @@ func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 			default:
 				t.Error("the call still waits")
 			}
-			if q.Len() != told || q.line.untold != nil {
-				t.Errorf("%d wait, and %v is untold, want %d", q.Len(), q.line.untold, told)
+			q.mu.Lock()
+			n, untold := q.line.n, q.line.untold
+			q.mu.Unlock()
+			if n != told || untold != nil {
+				t.Errorf("%d wait, and %v is untold, want %d", n, untold, told)
 			}
 			pass(time.Minute)
 		})

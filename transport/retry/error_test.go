@@ -148,9 +148,7 @@ func TestARefusalHasOneKeyWhoeverRefuses(t *testing.T) {
 				"Limiter": {Limiter: c.limiter},
 				"For":     {For: func(*http.Request) outbound.Limiter { return c.limiter }},
 			} {
-				if kind == "For" {
-					time.Sleep(2 * time.Hour)
-				}
+				time.Sleep(2 * time.Hour) // the hold before is over
 				rt.Base = play(status(429, "Retry-After", "60"))
 				client := Config{MaxWait: time.Second}.NewClient(rt)
 				for _, by := range []string{"the API", "the limiter"} {

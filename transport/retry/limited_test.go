@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -354,7 +355,9 @@ func TestARowOfTransportsIsJudgedOnce(t *testing.T) {
 			var held [2]bool
 			client := NewClient(&transport.Transport{Limiter: outer, Judge: judge, Base: &transport.Transport{Limiter: inner, Base: api}})
 			begin := time.Now()
-			time.AfterFunc(time.Second, func() {
+			var looked sync.WaitGroup
+			looked.Go(func() {
+				time.Sleep(time.Second)
 				for i, b := range []*outbound.Bucket{outer, inner} {
 					s, err := b.State(t.Context())
 					require.NoError(t, err)
@@ -364,6 +367,7 @@ func TestARowOfTransportsIsJudgedOnce(t *testing.T) {
 			resp, err := get(t, client)
 			require.NoError(t, err)
 			require.Equal(t, 200, resp.StatusCode)
+			looked.Wait()
 			require.Equal(t, want, held, judge)
 			require.GreaterOrEqual(t, time.Since(begin), 7*time.Second)
 		})
