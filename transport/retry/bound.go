@@ -31,7 +31,7 @@ func (b *bounded) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 		return b.Limiter.Acquire(ctx, c)
 	}
 	begin, within := time.Now(), ctx
-	end := r.waitEnds(begin, b.most)
+	end := begin.Add(r.waitLeft(b.most))
 	if at, ok := ctx.Deadline(); !ok || at.After(end) {
 		var cancel context.CancelFunc
 		within, cancel = context.WithDeadline(ctx, end)
@@ -39,23 +39,17 @@ func (b *bounded) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	}
 	p, err := b.Limiter.Acquire(within, c)
 	r.hasWaited(begin)
-	var full *outbound.ThrottledError
-	if within != ctx && ctx.Err() == nil && errors.As(err, &full) && full.Err == context.DeadlineExceeded {
-		own := *full // the request's own deadline has not passed
-		own.Err = nil
-		err = &own
+	if err != nil && within != ctx && ctx.Err() == nil { // the request's own deadline has not passed
+		err = r.ownRefusal(err, within.Err() != nil)
 	}
 	return p, err
 }
 
-// waitEnds returns when the wait for room ends that goes on at this time, or begins.
-func (r *request) waitEnds(now time.Time, most time.Duration) time.Time {
+// waitLeft returns how long the limiter may take now. It is never so short that room that is free goes unused.
+func (r *request) waitLeft(most time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.since.IsZero() {
-		return r.since.Add(most)
-	}
-	return now.Add(most - r.waited)
+	return max(clockTolerance, most-r.waited)
 }
 
 // hasWaited notes that the request was in its limiter from begin until now.
@@ -63,4 +57,31 @@ func (r *request) hasWaited(begin time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waited += time.Since(begin)
+}
+
+// ownRefusal returns the limiter's error without the deadline that MaxWait has set, over says whether that has
+// passed. If the limiter does not know when to come back, the error is that of the refusal before.
+func (r *request) ownRefusal(err error, over bool) error {
+	var full *outbound.ThrottledError
+	var store *outbound.StoreError
+	switch {
+	case errors.As(err, &full):
+		if full.Err != context.DeadlineExceeded {
+			return err
+		}
+	case !over || errors.As(err, &store):
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if full == nil {
+		full = r.refusedByAPI(nil, 0)
+		full.Held = false
+	}
+	if last := (*outbound.ThrottledError)(nil); full.RetryAfter <= 0 && errors.As(r.cause, &last) {
+		return last
+	}
+	own := *full
+	own.Err = nil
+	return &own
 }

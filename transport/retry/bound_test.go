@@ -82,3 +82,61 @@ func TestMaxWaitCountsTheWaitInTheQueueBeforeARefusal(t *testing.T) {
 		about(t, 40*time.Second, 0.01, time.Since(begin)) // 40 s in the queue, and 30 s would not fit into the rest
 	})
 }
+
+// Room that comes when MaxWait is over is used: the pause before it leaves the limiter no time.
+func TestMaxWaitUsesRoomThatComesAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1 / 0.3})
+		first, err := b.Acquire(t.Context(), outbound.Cost{1})
+		require.NoError(t, err)
+		first.Done()
+		_, err = b.Acquire(t.Context(), outbound.Cost{1})
+		client := Config{MaxWait: throttled(t, err).RetryAfter}.NewClient(&transport.Transport{Limiter: b, Base: play(status(200))})
+		_, err = get(t, client)
+		require.NoError(t, err)
+		require.NoError(t, b.Hold(t.Context(), time.Hour))
+		_, err = get(t, client)
+		require.Greater(t, throttled(t, err).RetryAfter, 59*time.Minute)
+	})
+}
+
+// The time in which the API does not answer is no wait for room.
+func TestMaxWaitDoesNotCountTheTimeOfTheAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, l := range map[string]outbound.Limiter{
+			"unlimited": outbound.Unlimited{},
+			"a bucket":  bucket(t, outbound.PerSecond(10)),
+			"a queue":   queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}),
+		} {
+			api := play(status(429, "Retry-After", "4"), status(429, "Retry-After", "4"), status(200))
+			slow := base(func(req *http.Request) (*http.Response, error) {
+				time.Sleep(20 * time.Second)
+				return api.RoundTrip(req)
+			})
+			_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Limiter: l, Base: slow}))
+			require.NoError(t, err, name)
+		}
+	})
+}
+
+// A limiter of the program's own may return the error of its ctx. MaxWait is over, and the request's deadline is not.
+func TestMaxWaitIsNoTimeoutOfALimiterOfTheProgramsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		asked := 0
+		waits := limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+			if asked++; asked == 1 {
+				return outbound.Permit{}, &outbound.ThrottledError{Key: "own", RetryAfter: 3 * time.Second}
+			}
+			<-ctx.Done()
+			return outbound.Permit{}, ctx.Err()
+		})
+		for _, want := range []outbound.ThrottledError{{Key: "own", RetryAfter: 3 * time.Second}, {Key: "api.example.com"}} {
+			begin = time.Now()
+			_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Limiter: waits, Base: play(status(200))}))
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, want, *throttled(t, err))
+			about(t, 10*time.Second, 0.001, time.Since(begin))
+		}
+	})
+}

@@ -158,7 +158,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 		r.throttled++
 	}
 	if r.since.IsZero() {
-		r.since = now.Add(-r.waited)
+		r.since = now
 	}
 	whole := farthest
 	if p.MaxWait > 0 {
@@ -171,7 +171,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	if what == refused && r.throttled > p.MaxThrottled {
 		return false, false
 	}
-	room := whole - now.Sub(r.since)
+	room := whole - r.waited
 	if what == limited && wait <= 0 {
 		r.unknownWaits++
 		pause = doubled(minPause, time.Second, r.unknownWaits)
@@ -187,6 +187,7 @@ func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.D
 	default:
 		r.next = now.Add(jitter(pause, min(pause/10, time.Second), min(room, left)))
 	}
+	r.waited += r.next.Sub(now)
 	return true, false
 }
 
@@ -210,7 +211,7 @@ func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err
 
 // refusedByAPI returns the error for a refusal by the API, with the key that the limiter's own refusals have. A
 // limiter that leads to no bucket has none: then the key is the host. The caller holds r.mu.
-func (r *request) refusedByAPI(resp *http.Response, wait time.Duration) error {
+func (r *request) refusedByAPI(resp *http.Response, wait time.Duration) *outbound.ThrottledError {
 	req := r.req
 	if resp != nil && resp.Request != nil && resp.Request.URL != nil {
 		req = resp.Request

@@ -35,7 +35,8 @@ type Config struct {
 	MaxFailures int
 	// MaxWait is the longest that a request waits for room: in its limiter, such as a queue, and between
 	// its attempts, until it goes out and is not refused again. The client tells the limiter how much of
-	// it is left, so MaxWait and that of a queue do not add up. The client does not begin a pause that
+	// it is left, and at least 5 ms, so MaxWait and that of a queue do not add up. The time that the API
+	// takes to answer does not count. The client does not begin a pause that
 	// would end later: the error comes immediately, with the time to come back. If MaxWait is zero, only
 	// the request's context bounds the wait, and without a deadline a day.
 	MaxWait time.Duration

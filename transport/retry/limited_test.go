@@ -86,7 +86,7 @@ func TestALimitersRefusalBeyondTheCapComesBackAtOnce(t *testing.T) {
 	}
 }
 
-func TestMaxWaitCountsFromTheFirstRefusalOn(t *testing.T) {
+func TestMaxWaitCountsThePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := &outbound.ThrottledError{Key: "api", RetryAfter: 4 * time.Second}
 		limiter := &refusing{errs: []error{again, again, again, again, again}}

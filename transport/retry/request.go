@@ -33,8 +33,8 @@ type request struct {
 	failures     int           // failures of attempts, or of a store
 	unknownWaits int           // pauses after refusals that told no time
 	unheld       int           // refusals after which nobody waited but the request itself
-	since        time.Time     // when its wait for room began; zero: nothing has refused it
-	waited       time.Duration // in the limiter, while since is zero
+	since        time.Time     // when it was first refused; zero: nothing has refused it
+	waited       time.Duration // for room: in the limiter, and between attempts
 	next         time.Time     // when the next attempt may begin
 	cause        error         // of the last refusal
 
