@@ -23,7 +23,7 @@ import (
 //
 // A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
 // read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
-// may be quoted as in Go. The error is a [*LimitError].
+// may be in double quotes, as in Go. The error is a [*LimitError].
 func ParseLimit(s string) (Limit, error) {
 	l, flaw := parseLimit(s)
 	if flaw == "" {
@@ -78,14 +78,15 @@ const noForm = `it is not like "10 per 1s", "100 in any 1m", "40 burst, 2/s", "5
 // cutName returns the name and the unit that a text begins with, and the rest.
 func cutName(s string) (name string, unit int, rest, flaw string) {
 	s = strings.TrimSpace(s)
-	quoted, err := strconv.QuotedPrefix(s)
-	if err == nil {
+	quoted := ""
+	if strings.HasPrefix(s, `"`) {
+		quoted, _ = strconv.QuotedPrefix(s)
 		name, _ = strconv.Unquote(quoted)
 		s = s[len(quoted):]
 	}
 	i := strings.LastIndex(s, ":")
 	if i < 0 {
-		if err == nil {
+		if quoted != "" {
 			flaw = "a name ends with a colon"
 		}
 		return name, 0, s, flaw
@@ -93,6 +94,7 @@ func cutName(s string) (name string, unit int, rest, flaw string) {
 	head, rest := strings.TrimSpace(s[:i]), strings.TrimSpace(s[i+1:])
 	if of, ok := strings.CutSuffix(head, ")"); ok {
 		if j := strings.LastIndex(of, "(unit "); j >= 0 {
+			var err error
 			if unit, err = strconv.Atoi(of[j+len("(unit "):]); err != nil {
 				return "", 0, "", quote(head[j:]) + ` is not like "(unit 1)"`
 			}

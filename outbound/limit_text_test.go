@@ -33,7 +33,7 @@ func zone(name string) *time.Location {
 // String and JSON say all of a limit.
 func TestLimit_TextAndJSONKeepAllOfIt(t *testing.T) {
 	for _, l := range someLimits {
-		for _, name := range []string{l.Name, "", "a: b", "a (unit 1)", `"`, " x", "x:", "(unit 2)", "per second", "10 per 1s", "\n", ","} {
+		for _, name := range []string{l.Name, "", "a: b", "a (unit 1)", `"`, " x", "x:", "(unit 2)", "per second", "10 per 1s", "\n", ",", "`a`", "`a", "'a'", "`a` b", "'"} {
 			l := l.Of(l.Unit, name)
 			if again, err := ParseLimit(l.String()); err != nil || again != l {
 				t.Errorf("%s is read as %+v, %v; want %+v", l, again, err, l)
@@ -47,6 +47,14 @@ func TestLimit_TextAndJSONKeepAllOfIt(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(31, 16))
 	for range 10_000 {
+		name := make([]byte, random.IntN(6))
+		for i := range name {
+			name[i] = "`'\"\\ab :()1\n"[random.IntN(12)]
+		}
+		named := PerSecond(10).Of(0, string(name))
+		if again, err := ParseLimit(named.String()); err != nil || again != named {
+			t.Fatalf("%s is read as %+v, %v; want %+v", named, again, err, named)
+		}
 		n, d := math.Exp(random.NormFloat64()*5), time.Duration(random.Int64N(1<<random.IntN(60))+1)
 		for _, l := range []Limit{Per(n, d), Per(n, d).Burst(1 + (n-1)*random.Float64()), Window(n, d), FixedWindow(n, d), {Capacity: n, LeakRate: n / d.Seconds()},
 			Hourly(n), Daily(n, time.UTC), InFlight(int(n) + 1)} {
