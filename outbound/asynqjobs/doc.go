@@ -52,9 +52,9 @@
 //
 // Server.Shutdown waits for tasks under way, for ShutdownTimeout at most (8 s), and puts the others
 // to the head of their queue. Nothing that waits for its turn is lost or counts as failed. With the
-// defaults a task waits 7 s at most: all of them then go first. To end sooner, close the line's
-// Queue before the server is shut down: tasks that wait go back at once, but for those on their
-// last try, which wait until the ShutdownTimeout. A BaseContext that ends when the program is to
+// defaults a task waits 7 s at most: all of them then go first. To end sooner, close the Scheduler's
+// Queue before the server is shut down: tasks that wait are rescheduled immediately, except those on
+// their last try, which wait until the ShutdownTimeout. A BaseContext that ends when the program is to
 // end is another matter: asynq then counts each task under way as failed, paced or not.
 //
 // # Where asynq is inexact

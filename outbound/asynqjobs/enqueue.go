@@ -24,12 +24,12 @@ import (
 // reservations would pass unused. Enqueue does not see options that were given to NewTask, and
 // replaces the time of a task that has one of those.
 //
-// The task's info tells: one that has a reservation which is still to come is in
-// [asynq.TaskStateScheduled], and one that has none is pending. So a Unique task is pending, and
-// its lock may end while it is put back: asynq takes another one then. Let the TTL of the lock be
+// A task with a reservation that is still to come is in [asynq.TaskStateScheduled]. One without a
+// reservation is pending. So a Unique task is pending, and its lock may end while it is rescheduled:
+// asynq takes another one then. Let the TTL of the lock be
 // longer than jobs.Config's Ahead, or than the longest backlog.
 //
-// If no reservation can be booked, because the store is away or the reservation would be further
+// If no reservation can be booked, because the store is unavailable or the reservation would be further
 // away than jobs.Config's Ahead, the task is enqueued all the same, and gets its reservation when
 // it first runs. A cost that can never go is an error, and nothing is enqueued.
 //

@@ -130,7 +130,7 @@
 // memory left, only reads, cannot save, or misses its replicas or its cluster, or it or the
 // client has no connection left. [leak.EventDown] tells of it, and [leak.EventUp] of its end. A
 // missing or wrong password, and a missing permission, are not away, because no wait cures
-// them: operations fail at once with the server's words, [EventDenied] tells of it once, and
+// them: operations fail at once with the server's words, [leak.EventDenied] tells of it once, and
 // no fallback takes over.
 //
 // A client whose own connections are used up says so, as redis.ErrPoolTimeout, where its

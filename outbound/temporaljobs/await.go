@@ -96,7 +96,7 @@ func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place,
 		return place{}, nil
 	}
 	if err != nil || len(places) != 1 {
-		activity.GetLogger(ctx).Warn("The activity books its place when it runs.", "Error", err)
+		activity.GetLogger(ctx).Warn("The activity books its reservation when it runs.", "Error", err)
 		return place{}, nil
 	}
 	return place{In: time.Until(places[0].At), Ticket: places[0].Ticket}, nil

@@ -13,7 +13,7 @@
 //	defer permit.Done()
 //
 // A job that comes later than a poll interval and two head starts after its reservation, and finds
-// no capacity, loses its place: it books again, behind all jobs that have reservations.
+// no capacity, loses its reservation: it books again, behind all jobs that have reservations.
 //
 // # Reservations and queue
 //
@@ -29,14 +29,15 @@
 //	what happens                         what the Scheduler does                     what it costs
 //	a job comes early                    reschedules it, ticket kept                 a run
 //	it comes late                        lets it into the queue                      nothing, if there is capacity
-//	it never comes back                  its reservation passes; others are admitted a call's time at most
+//	it never comes again                 its reservation passes; others are admitted a call's time at most
 //	it is delivered twice                charges each                                order
 //	a process crashes, a ticket is lost  books again when the job comes              a reservation
 //	the API asks for a pause             reschedules who comes in it, and moves all  a run for each job that was
 //	                                     reservations, so that their order stays     due in it
 //	Resume, other limits, a lost key     voids all tickets: jobs book again          a run for each job
 //	the store is unavailable             reschedules for 1 to 5 s, ticket kept       runs
-//	the job's context ends               reschedules immediately, ticket kept        a run
+//	the job's context is canceled        reschedules immediately, ticket kept        a run
+//	its deadline is before its capacity  reschedules until then, ticket kept         a run
 //	the queue is closed                  reschedules for a head start, ticket kept   a run
 //	too many calls are in flight         reschedules for a poll interval, ticket kept runs
 //	a reservation is beyond Config.Ahead reschedules without a ticket                runs

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -237,4 +238,34 @@ func booker(t *testing.T, l outbound.Limiter) Booker {
 		t.Fatalf("a %T books no places", l)
 	}
 	return b
+}
+
+// bookless is a store that is unavailable to those who book in it.
+type bookless struct {
+	leak.Store
+	denies bool
+}
+
+func (s *bookless) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+	if s.denies && len(op.Costs) > 0 && strings.Contains(key, "reserved") {
+		return leak.Reply{}, outbound.ErrAway
+	}
+	return s.Store.Update(ctx, key, op)
+}
+
+// A late job that finds no capacity and cannot book again keeps its ticket.
+func TestScheduler_LateJobKeepsTicketWithoutStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &bookless{Store: leak.NewMemory()}
+		s := New(shared(t, store, "api", perSecond...), Config{})
+		ticket := book(t, s, 1)[0].Ticket
+		time.Sleep(time.Minute)
+		if err := s.Bucket().Hold(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		store.denies = true
+		if later := sentBack(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, outbound.ErrAway) {
+			t.Errorf("%+v", later)
+		}
+	})
 }

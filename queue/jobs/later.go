@@ -12,27 +12,27 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Later is the error that says that the job has not run: put it back for In, with Ticket. It is no
+// Later is the error of a job that has not run: reschedule it to run after In, with Ticket. It is no
 // failure of the job, and no attempt.
 type Later struct {
-	// In is how long the job is to stay away. It may be 0.
+	// In is the time after which the job is to run again. It may be 0.
 	In time.Duration
-	// Ticket names the job's place. The job is to bring it when it comes again, by [WithTicket].
-	// Whoever keeps it beside the job keeps it for In and an hour: a job that comes later than that
-	// may as well book anew. Empty: the job has no place yet.
+	// Ticket names the job's reservation. Pass it to the next run by [WithTicket]. A system that does
+	// not carry it with the job keeps it for In and an hour. After that the job may as well book again.
+	// If Ticket is empty, the job has no reservation.
 	Ticket string
-	// Err is why, if it is not only that the job has to wait: a [*outbound.StoreError] of a store that
-	// is away, [queue.ErrClosed] or the ctx's own error at a shutdown, or an
-	// [*outbound.ThrottledError] that is [queue.ErrFull] where the place would be further away than
-	// Config.Ahead. With a nil Err the Later is [outbound.ErrThrottled].
+	// Err is the reason, unless the job only has to wait. It is a [*outbound.StoreError] if the store
+	// is unavailable, [queue.ErrClosed] or the ctx's own error at a shutdown, or an
+	// [*outbound.ThrottledError] that is [queue.ErrFull] if the reservation would be further away than
+	// Config.Ahead. If Err is nil, the Later is [outbound.ErrThrottled].
 	Err error
 
-	full *outbound.ThrottledError // with a nil Err: for those who look for that error
+	full *outbound.ThrottledError // with a nil Err: what Unwrap returns
 }
 
 // Error implements error.
 func (l *Later) Error() string {
-	return "jobs: the job has not run, and is to come back in " + l.In.String() + ": " + l.Unwrap().Error()
+	return "jobs: the job has not run, run it again in " + l.In.String() + ": " + l.Unwrap().Error()
 }
 
 // Unwrap returns Err. If that is nil, it returns an error that is [outbound.ErrThrottled]: the
@@ -48,11 +48,11 @@ func (l *Later) Unwrap() error {
 	return outbound.ErrThrottled
 }
 
-// RetryableError is false: come back after In, not at once.
+// RetryableError is false: run the job after In, not immediately.
 func (l *Later) RetryableError() bool { return false }
 
 // After finds a [*Later] in err. It also makes one of the [*outbound.ThrottledError] of a limiter
-// that the job itself has met, such as that of its http.Client; of such a Later the job has begun
+// that the job itself has met, such as that of its http.Client. With such a Later the job has begun
 // to run.
 func After(err error) (*Later, bool) {
 	if l := (*Later)(nil); errors.As(err, &l) {
@@ -66,9 +66,8 @@ func After(err error) (*Later, bool) {
 
 type ticketKey struct{}
 
-// WithTicket returns a ctx in which a job brings the ticket of an earlier [Later] or [Place]. An
-// empty ticket, one that was forged or copied, or one from long ago does no harm: it changes the
-// order of jobs, and never how many go.
+// WithTicket returns a ctx with the ticket of an earlier [Later] or [Reservation]. A ticket that is
+// empty, forged, copied or old changes the order of jobs, and never how many are admitted.
 func WithTicket(ctx context.Context, ticket string) context.Context {
 	return context.WithValue(ctx, ticketKey{}, ticket)
 }
@@ -84,7 +83,7 @@ func (s *Scheduler) later(err error, v *visit) error {
 	case full != nil: // a limit on calls in flight
 		return &Later{In: s.config.Poll, Ticket: v.ticket, full: full}
 	case errors.As(err, new(*outbound.StoreError)):
-		// All jobs meet that, and are not to come back together.
+		// All jobs meet that, and are not to run again together.
 		return &Later{In: time.Second + rand.N(4*time.Second), Ticket: v.ticket, Err: err}
 	case errors.Is(err, queue.ErrClosed):
 		return &Later{In: s.config.Lead, Ticket: v.ticket, Err: err}

@@ -37,7 +37,7 @@ type Config struct {
 	// is zero, it is 100 ms.
 	Early time.Duration
 	// Ahead is how far away a reservation may be. A job whose reservation would be further away gets
-	// none, and comes back later to book one. If Ahead is zero, it is 24 h.
+	// none, and books one when it runs again. If Ahead is zero, it is 24 h.
 	Ahead time.Duration
 	// Queue configures the queue in which jobs wait in their workers. If its MaxWait is zero, it is
 	// Poll and two Leads. A Lead above the MaxWait is shortened to it.
@@ -91,8 +91,7 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalidLimit)
 
 // Acquire admits the job, perhaps after a short wait, or returns a [*Later]: the job has not run,
-// and is to be rescheduled. When it comes again, the ticket of that Later comes in ctx, by
-// [WithTicket]. A job without a ticket, or with one that is void, books a reservation behind all
+// and is to be rescheduled. Pass the ticket of that Later to its next run by [WithTicket]. A job without a ticket, or with one that is void, books a reservation behind all
 // others.
 //
 // An error that is no Later is permanent, such as that of a cost above a limit's capacity.
@@ -141,7 +140,7 @@ func (s *Scheduler) Resume(ctx context.Context) error {
 }
 
 // Queue returns the queue in which jobs wait in their workers. Callers that are no jobs may wait in
-// it, too. After its Close the jobs that wait come back as a [*Later].
+// it, too. After its Close each job that waits gets a [*Later].
 func (s *Scheduler) Queue() *queue.Queue {
 	if s == nil {
 		return nil
