@@ -162,8 +162,10 @@ func (u *upgraded) Read(p []byte) (int, error) {
 }
 
 // CloseWrite closes half of the connection, if the body below can.
-func (u *upgraded) CloseWrite() error {
-	if c, ok := u.Writer.(interface{ CloseWrite() error }); ok {
+func (u *upgraded) CloseWrite() error { return closeWrite(u.Writer) }
+
+func closeWrite(w io.Writer) error {
+	if c, ok := w.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
 	return http.ErrNotSupported

@@ -160,6 +160,32 @@ func TestTransport_TimeoutLeavesOtherEnds(t *testing.T) {
 	})
 }
 
+// A connection that has switched protocols outlives the Timeout, and leaves no context behind when it is closed.
+func TestTransport_TimeoutEndsWithASwitchedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent context.Context
+		d := &duplex{counted: newBody("hello")}
+		resp, err := (&Transport{Timeout: time.Minute, Base: base(func(req *http.Request) (*http.Response, error) {
+			sent = req.Context()
+			return answer(101, d)(req)
+		})}).RoundTrip(newRequest(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		conn, ok := resp.Body.(io.ReadWriteCloser)
+		if !ok || sent.Err() != nil {
+			t.Fatalf("a %T, whose context ended with %v", resp.Body, sent.Err())
+		}
+		if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !d.half || sent.Err() != nil {
+			t.Errorf("CloseWrite: %v, and the context ended with %v", err, sent.Err())
+		}
+		if err := conn.Close(); err != nil || sent.Err() == nil {
+			t.Errorf("Close: %v, and the context is open: %v", err, sent.Err() == nil)
+		}
+	})
+}
+
 // A Base that panics leaves no timer and no context behind.
 func TestTransport_TimeoutEndsAfterPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
