@@ -3,6 +3,7 @@ package outbound
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,10 +44,10 @@ func parseLimit(s string) (l Limit, flaw string) {
 	}
 	burst, rate := 0.0, s
 	if first, second, ok := strings.Cut(s, ","); ok {
-		if !strings.HasSuffix(first, " burst") {
-			first, second = second, first
+		if first = strings.TrimSpace(first); !strings.HasSuffix(first, " burst") {
+			first, second = strings.TrimSpace(second), first
 		}
-		of, ok := strings.CutSuffix(strings.TrimSpace(first), " burst")
+		of, ok := strings.CutSuffix(first, " burst")
 		if rate = second; !ok {
 			return l, `it is not like "60 per 1m, 5 burst" or "40 burst, 2/s"`
 		}
@@ -113,7 +114,7 @@ func cutName(s string) (name string, unit int, rest, flaw string) {
 // parseNumber returns the number that a text is, and what is wrong with the text, or "".
 func parseNumber(s string) (n float64, flaw string) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-	if err != nil {
+	if err != nil || strings.ContainsAny(s, "xX") { // a hexadecimal number is a slip
 		return 0, quote(s) + " is not a number that a limit can have"
 	}
 	return n, ""
@@ -141,7 +142,9 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 	var d time.Duration
 	switch {
 	case is("in", "flight"):
-		l = Limit{Capacity: n, inFlight: true}
+		if l = (Limit{Capacity: n, inFlight: true}); n > 0 && n != math.Trunc(n) {
+			flaw = "a number of calls in flight is whole, not " + number(n)
+		}
 	case is("in", "any", ""):
 		if d, flaw = parseTime(words[2]); flaw == "" {
 			l = Window(n, d)
@@ -228,17 +231,24 @@ func (o *limitObject) limit() (l Limit, flaw string) {
 	return l.Of(o.Unit, o.Name), flaw
 }
 
-// MarshalText writes what String prints, also in JSON. A limit that its maker, Burst or a change of its
-// fields has made invalid is a [*LimitError].
+// MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is one that has
+// only a name or a unit. The error of an invalid limit is a [*LimitError].
 func (l Limit) MarshalText() ([]byte, error) {
-	if l.flaw != "" || l != l.again() {
-		return nil, &LimitError{Limit: l, Reason: l.check()}
+	if l.Of(0, "") == (Limit{called: l.called}) {
+		return nil, nil
+	}
+	if flaw := l.check(); flaw != "" {
+		return nil, &LimitError{Limit: l, Reason: flaw}
 	}
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText is [ParseLimit]. After an error the limit is as it was.
+// UnmarshalText is [ParseLimit], and reads the empty text as the zero Limit. After an error the limit is as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*l = Limit{}
+		return nil
+	}
 	parsed, err := ParseLimit(string(text))
 	if err == nil {
 		*l = parsed
@@ -246,7 +256,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a string as [ParseLimit] does, or an object, with each duration a string:
+// UnmarshalJSON reads a string as UnmarshalText does, or an object, with each duration a string:
 //
 //	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
 //	{"n":100,"window":"1m"}, or "fixed_window"
@@ -254,8 +264,11 @@ func (l *Limit) UnmarshalText(text []byte) error {
 //	{"capacity":40,"leak_rate":2}
 //	{"in_flight":5}
 //
-// The error is a [*LimitError], and the limit is then as it was.
+// A null changes nothing. The error is a [*LimitError], and the limit is then as it was.
 func (l *Limit) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
 	if bytes.HasPrefix(data, []byte(`"`)) {
 		var text string
 		if err := json.Unmarshal(data, &text); err != nil {

@@ -79,6 +79,8 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 		{"5000 per hour", PerHour(5000), "5000 per 1h"},
 		{"1e6 per 1h30m0s", Per(1e6, 90*time.Minute), "1000000 per 1h30m"},
 		{"60 per 1m, 5 burst", PerMinute(60).Burst(5), ""},
+		{"5 burst , 60 per 1m", PerMinute(60).Burst(5), "60 per 1m, 5 burst"},
+		{"60 per 1m , 5 burst ", PerMinute(60).Burst(5), "60 per 1m, 5 burst"},
 		{"5 burst, 60 per 1m", PerMinute(60).Burst(5), "60 per 1m, 5 burst"},
 		{"60 per 1m, 1 burst", PerMinute(60), "60 per 1m"},
 		{"40 burst, 2 per 1s", Limit{Capacity: 40, LeakRate: 2}, "40 burst, 2/s"},
@@ -171,7 +173,7 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		"1 per 2562047h47m16s": "100 years", "10/s": "10 per 1s", "1 burst, 10/d": "not like", "1 burst, 5 burst": "not like", "NaN burst, 1/s": "NaN", "-1 burst, 1/s": "above 0", "0 burst, 1 per 1s": "above 0",
 		"1e13 burst, 1/s": "1e12", "1 burst, NaN/s": "leak rate", "10 per 1s, 5": "not like", "10 per 1s, x burst": "not a number", "10 per 1s, 0.5 burst": "Burst", "1, 2, 3": "not like",
 		"10 in any 1s, 5 burst": "Burst", "5 in flight, 2 burst": "Burst", "10 in any 1us": "1 ms", "NaN in any 1s": "Window needs", "1e13 in any 1s": "1e12", "10 in 1s": "not like",
-		"0.5 in flight": "was changed", "0 in flight": "capacity", "1e19 in flight": "capacity", "NaN in flight": "NaN",
+		"0.5 in flight": "whole", "2.5 in flight": "whole", "0x1p3 per 1s": "not a number", "0X10 in flight": "not a number", "0 in flight": "capacity", "1e19 in flight": "capacity", "NaN in flight": "NaN",
 		"10 per day": `"10000 per day Europe/Berlin"`, "10 per month": "per month Europe/Berlin", "10 per day Mars/Olympus": "cannot be loaded", "10 per day Local": "time.Local", "10 per hour Europe/Berlin": "not like",
 		"10 per day ../../etc/passwd": "cannot be loaded", "10 per day Europe//Berlin": "no name of a time zone", "0 per day UTC": "capacity", "10 per week UTC": "not like", "10 per day UTC, 2 burst": "Burst",
 		"x (unit 4): 5 in flight": "unit 4", "x (unit -1): 5 in flight": "unit -1", "x (unit one): 5 in flight": "(unit 1)", "\xff: 5 in flight": "UTF-8", `"x" y: 5 in flight`: "follows", `"x" 5 in flight`: "colon",
@@ -182,7 +184,7 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%.99q: %v, %v, want %q", text, l, err, want)
 		}
 	}
-	for _, data := range []string{`null`, `{}`, `[]`, `1`, `true`, `"`, `"x"`, `{"n":10}`, `{"per":"1s"}`, `{"n":0,"per":"1s"}`, `{"n":1e400,"per":"1s"}`, `{"n":10,"per":1}`, `{"n":10,"per":"1s","window":"1s"}`,
+	for _, data := range []string{`{}`, `[]`, `1`, `true`, `"`, `"x"`, `{"n":10}`, `{"per":"1s"}`, `{"n":0,"per":"1s"}`, `{"n":1e400,"per":"1s"}`, `{"n":10,"per":1}`, `{"n":10,"per":"1s","window":"1s"}`,
 		`{"n":10,"per":"1s","brust":5}`, `{"n":10,"per":"1s","zone":"UTC"}`, `{"n":10,"per":"day"}`, `{"n":10,"zone":"UTC"}`, `{"n":10,"per":"day","zone":"Mars/Olympus"}`, `{"n":10,"per":"1s","burst":-1}`,
 		`{"n":1,"in_flight":5}`, `{"in_flight":0.5}`, `{"in_flight":-1}`, `{"in_flight":5,"burst":2}`, `{"capacity":1}`, `{"leak_rate":1}`, `{"capacity":-1,"leak_rate":1}`, `{"capacity":1e13,"leak_rate":1}`,
 		`{"capacity":1,"leak_rate":1,"n":1}`, `{"capacity":1,"leak_rate":1,"burst":1}`, `{"capacity":1,"leak_rate":1,"in_flight":1}`, `{"capacity":1,"leak_rate":1,"unit":4}`, `{"capacity":1,"leak_rate":1,"unit":0.5}`,
@@ -195,9 +197,19 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 	}
 	changed := PerSecond(10)
 	changed.LeakRate++
-	for _, l := range []Limit{PerSecond(0), Limit{Capacity: 1, LeakRate: 1}.Burst(2), changed} {
+	for _, l := range []Limit{PerSecond(0), {Capacity: -1}, {LeakRate: 1}, {Capacity: 1e13, LeakRate: 1}, PerSecond(1).Of(4, ""), InFlight(0), Limit{Capacity: 1, LeakRate: 1}.Burst(2), changed} {
 		if data, err := json.Marshal(l); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("an invalid limit is written as %s, %v", data, err)
+		}
+	}
+	var zero, read Limit
+	if text, err := zero.MarshalText(); err != nil || len(text) > 0 {
+		t.Errorf("the zero Limit is written as %q, %v", text, err)
+	}
+	for data, want := range map[string]Limit{`""`: {}, `null`: PerSecond(10)} {
+		read = PerSecond(10)
+		if err := json.Unmarshal([]byte(data), &read); err != nil || read != want || read.UnmarshalJSON([]byte(data)) != nil || read != want {
+			t.Errorf("%s: %v, %v", data, read, err)
 		}
 	}
 	if data, err := json.Marshal(Explanation{States: make([]State, 1)}); err != nil { // that nobody has made
@@ -213,9 +225,10 @@ func FuzzParseLimit(f *testing.F) {
 	for _, s := range []string{`{"n":10,"per":"1s","burst":40}`, `{"n":1e300,"per":"day","zone":"UTC","name":"\ud800"}`, `"\u00355 in flight"`, "5 burst, 60 per 1m", `"a" (unit 1): 10 burst, 1e-300/h`} {
 		f.Add(s)
 	}
+	f.Add("null")
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := ParseLimit(text)
-		if err != nil && l.UnmarshalJSON([]byte(text)) != nil {
+		if err != nil && (l.UnmarshalJSON([]byte(text)) != nil || l == Limit{}) { // null and "" are the zero Limit
 			_ = l.String()
 			return
 		}
