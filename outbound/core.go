@@ -223,7 +223,7 @@ func (b *core) idle() bool {
 	case !p.slots.idle() || p.local.changed():
 		return false
 	}
-	if r := p.reserved.Load(); r != nil && !r.bucket.(*Bucket).idle() {
+	if r := p.reserved.Load(); r != nil && !r.bucket.(interface{ idle() bool }).idle() {
 		return false
 	}
 	var r reply
