@@ -144,9 +144,7 @@ func (s *State) free(limits []Limit, c *Charge) time.Duration {
 func (c *Charge) freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
-		if limits[i].Rate > 0 {
-			w = min(w, lasts(c.N[i], limits[i].Rate))
-		}
+		w = min(w, limits[i].law().freed(&limits[i], c.N[i]))
 	}
 	return add(c.Place, w)
 }

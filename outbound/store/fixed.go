@@ -96,13 +96,7 @@ func (fixed) since(s *State, l *Limit, i int, c *Charge) float64 {
 	return max(0, s.Parts[i].Ret-c.Y[i]) + 1e-6
 }
 
-// hold counts a call that may still leave from the end of the hold on, if the dial is past its time
-// then.
-func (fixed) hold(s *State, l *Limit, i int, began, _ time.Duration, _ float64) {
-	if p := &s.Parts[i]; s.Last > 0 && p.End-l.Window >= began-BookingGrace {
-		p.End = max(p.End, s.Dial()+l.Window)
-	}
-}
+func (fixed) hold(*State, *Limit, int, time.Duration, time.Duration, float64) {}
 
 func (law fixed) void(s *State, l *Limit, i int) bool {
 	s.Parts[i].End = min(s.Parts[i].End, s.Dial()+Deaf+l.Window)

@@ -62,6 +62,8 @@ func (law leaky) since(s *State, l *Limit, i int, c *Charge) float64 {
 	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + least
 }
 
+func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) }
+
 // hold fills the limit except for room.
 func (leaky) hold(s *State, l *Limit, i int, _, _ time.Duration, room float64) {
 	if room >= 0 {

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Slack is by how much the clocks of the process, of the store and of the API may differ, and how
 // long a call may travel, around the end of a calendar period. No call leaves within Slack of it.
@@ -98,6 +101,8 @@ func (period) settle(s *State, l *Limit, i int, c *Charge, more float64, known b
 		s.Level[i] = max(0, s.Level[i]+more)
 	}
 }
+
+func (period) freed(*Limit, float64) time.Duration { return math.MaxInt64 }
 
 // void leaves what is counted: a caller whose reservation is void returns it.
 func (period) void(*State, *Limit, int) bool { return true }

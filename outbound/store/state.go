@@ -113,6 +113,8 @@ type law interface {
 	settle(s *State, l *Limit, i int, c *Charge, more float64, known bool)
 	// since returns the units that calls have taken since c and that have left.
 	since(s *State, l *Limit, i int, c *Charge) float64
+	// freed returns how long after its departure a call of n units no longer holds others back.
+	freed(l *Limit, n float64) time.Duration
 	// hold notes a hold that began at a time of the dial, and in which the dial stands for so long.
 	// If room is not below 0, the limit has capacity for no more units when the last reservation
 	// leaves.

@@ -159,20 +159,21 @@ func (law window) since(s *State, l *Limit, i int, c *Charge) float64 {
 	return max(0, s.Parts[i].Ret-c.Y[i]-later) + 1e-6
 }
 
-// hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with
-// a call that may still leave does not age. Such a call leaves when the hold ends, if the dial is
-// past its time then. Nothing is returned to calls from before the hold, because their slots are no
-// longer found by their times.
+// freed is 0: a reservation behind counts on the distance of the one ahead of it, so in a hold the
+// dial may pass none.
+func (window) freed(*Limit, float64) time.Duration { return 0 }
+
+// hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with a
+// call that may still leave does not age. Nothing is returned to calls from before then, because
+// their slots are no longer found by their times.
 func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ float64) {
 	p := &s.Parts[i]
 	gone := began - BookingGrace
 	for k := range p.Slots {
-		t := &p.Slots[k]
-		if t.End-l.Window < gone {
-			t.End = sub(t.End, stands)
-		} else if s.Last > 0 {
-			t.End = max(t.End, s.Dial()+l.Window)
+		if p.Slots[k].End-l.Window >= gone {
+			break
 		}
+		p.Slots[k].End = sub(p.Slots[k].End, stands)
 	}
 	p.Begin = max(p.Begin, gone)
 }

@@ -292,7 +292,7 @@ func (w *world) change(to int) {
 	w.changed, w.booked = w.state.Dial(), w.state.Dial()+w.state.Last
 	void := w.state.Last > Deaf
 	for i := range old {
-		w.untidy = w.untidy || i >= len(limits) || !old[i].same(&limits[i])
+		w.untidy = w.untidy || i >= len(limits) || !old[i].same(&limits[i]) || old[i].Kind == Fixed && old[i].Window != limits[i].Window
 	}
 	// leaked cannot tell by how much a limit was raised for which others wait.
 	w.untidy = w.untidy || void || w.state.Last > 0 && (len(limits) > len(old) || len(old) > 1)
