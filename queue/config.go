@@ -18,10 +18,11 @@ type Config struct {
 	// [*outbound.ThrottledError] that is [ErrFull]. 0: 100 000, which take some 300 MB with
 	// their goroutines.
 	MaxLen int
-	// MaxWait is the longest that a call waits. The queue refuses a call immediately that would
-	// have to wait longer. A MaxWait that is shorter than a trip to a store that is far away
-	// and a reply's way back counts as that. If MaxWait is zero, only the call's context bounds
-	// the wait, and without a deadline a day: see [ErrFar].
+	// MaxWait is the longest that a call waits. The queue refuses a call that would have to wait
+	// longer: with one limit immediately, else after MaxWait at the latest. A MaxWait that is
+	// shorter than a trip to a store that is far away and a reply's way back counts as that. If
+	// MaxWait is zero, only the call's context bounds the wait, and a call without a deadline may
+	// wait for days behind others: see [ErrFar].
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after its place. A later one gives the place
 	// back and books anew, so that a process that was paused does not let all calls go

@@ -38,7 +38,8 @@ type Config struct {
 	// it is left, and at least 5 ms, so MaxWait and that of a queue do not add up. The time that the API
 	// takes to answer does not count. The client does not begin a pause that
 	// would end later: the error comes immediately, with the time to come back. If MaxWait is zero, only
-	// the request's context bounds the wait, and without a deadline a day.
+	// the request's context bounds the wait; without a deadline no pause ends later than a day after the
+	// first refusal.
 	MaxWait time.Duration
 	// Safe reports whether the client may send a request again although the API may have
 	// carried it out already. It is asked about methods that are not idempotent, such as POST
