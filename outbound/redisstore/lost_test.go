@@ -250,6 +250,18 @@ func TestNothingComesBackTwiceDespiteLosses(t *testing.T) {
 	s := redisstore.New(through(t, proxy), redisstore.Config{Timeout: time.Minute})
 	a := newAccount(t, server.Client(t), "back")
 	b := a.bucket(t, s)
+	// On a busy machine an answer may come too late twice. The call is then given back, and asks again.
+	acquire := func(c outbound.Cost) outbound.Permit {
+		for {
+			p, err := b.Acquire(context.Background(), c)
+			if err == nil {
+				return p
+			}
+			var failed *outbound.StoreError
+			require.ErrorAs(t, err, &failed)
+			require.ErrorContains(t, err, "answers come too late")
+		}
+	}
 	var kept atomic.Int64 // thousandths
 	many(32, decisions()/4, func(g, i int) {
 		switch i % 3 {
@@ -260,13 +272,11 @@ func TestNothingComesBackTwiceDespiteLosses(t *testing.T) {
 			require.NoError(t, b.Book(context.Background(), &back))
 			kept.Add(1000)
 		case 1: // settle a call that cost less
-			p, err := b.Acquire(context.Background(), outbound.Cost{3})
-			require.NoError(t, err)
+			p := acquire(outbound.Cost{3})
 			p.Settle(outbound.Cost{1.5})
 			kept.Add(1500)
 		case 2: // settle a call that cost more
-			p, err := b.Acquire(context.Background(), outbound.Cost{1})
-			require.NoError(t, err)
+			p := acquire(outbound.Cost{1})
 			p.Settle(outbound.Cost{1.25})
 			kept.Add(1250)
 		}
