@@ -119,3 +119,19 @@ func TestUnitsThatCameBackToOneCallAreGoneForAnother(t *testing.T) {
 	l.level(0, 3)
 	l.book(Units{1}, 2)
 }
+
+// A call leaves, the bucket is resumed, and the next call is undone: the first still counts for a
+// whole window.
+func TestAnUndoneCallEndsNoOtherCallsWindow(t *testing.T) {
+	limits := []Limit{moving(3, 2*time.Second)}
+	s := New(0, 1)
+	s.Advance(limits, time.Second)
+	var first, c Charge
+	s.Fill(limits, &Units{1}, 0, &first)
+	s.Resume(limits)
+	s.Fill(limits, &Units{1}, 0, &c)
+	s.Undo(limits, &c)
+	if wait, _, ok := s.Fill(limits, &Units{3}, 0, &c); ok || wait != 2*time.Second {
+		t.Errorf("admitted %v, wait %v, want 2s", ok, wait)
+	}
+}

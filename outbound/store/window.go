@@ -112,6 +112,7 @@ func (p *Part) of(l *Limit, place time.Duration) int {
 	return slices.IndexFunc(p.Slots, func(t Slot) bool { return t.End >= place+l.Window })
 }
 
+// undo leaves the end of the slot as it is: after a Resume it is unknown when the other calls left.
 func (law window) undo(s *State, l *Limit, i int, c *Charge) {
 	p := &s.Parts[i]
 	k := len(p.Slots) - 1
@@ -119,11 +120,6 @@ func (law window) undo(s *State, l *Limit, i int, c *Charge) {
 		return
 	}
 	p.Ret -= c.N[i]
-	end := c.Before + l.Window // no call that is left in the slot is later
-	if k > 0 {
-		end = max(end, p.Slots[k-1].End)
-	}
-	p.Slots[k].End = min(p.Slots[k].End, end)
 	p.take(l, k, c.N[i])
 	law.look(s, l, i)
 }
