@@ -122,7 +122,6 @@ func TestMaxWaitDoesNotCountTheTimeOfTheAPI(t *testing.T) {
 // A limiter of the program's own may return the error of its ctx. MaxWait is over, and the request's deadline is not.
 func TestMaxWaitIsNoTimeoutOfALimiterOfTheProgramsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
 		asked := 0
 		waits := limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 			if asked++; asked == 1 {
@@ -132,7 +131,7 @@ func TestMaxWaitIsNoTimeoutOfALimiterOfTheProgramsOwn(t *testing.T) {
 			return outbound.Permit{}, ctx.Err()
 		})
 		for _, want := range []outbound.ThrottledError{{Key: "own", RetryAfter: 3 * time.Second}, {Key: "api.example.com"}} {
-			begin = time.Now()
+			begin := time.Now()
 			_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Limiter: waits, Base: play(status(200))}))
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, want, *throttled(t, err))
