@@ -58,8 +58,8 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// withinKey is the key of a context with which a job's further requests are acquired. Its value is the bucket's
-// core.
+// withinKey is the key of a context with which a job's further requests are acquired. Its value is
+// the bucket's core.
 type withinKey struct{}
 
 // inJob reports whether what is acquired with ctx is within the place in flight that a job holds.
@@ -71,9 +71,10 @@ func (b *core) inJob(ctx context.Context) bool {
 	return within == b
 }
 
-// giveBack gives a charge back that came too late, in a trip of its own: if it rode on a trip that the caller's
-// ctx ends, nobody would know whether it has gone back, and to give it back twice would let too much go. What the
-// store's own error loses stays charged. The caller need not wait for the error.
+// giveBack gives a charge back that came too late, in a trip of its own: if it rode on a trip that
+// the caller's ctx ends, nobody would know whether it has gone back, and to give it back twice
+// would let too much go. What the store's own error loses stays charged. The caller need not wait
+// for the error.
 func (b *core) giveBack(c leak.Charge) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
@@ -102,9 +103,10 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	return k, nil
 }
 
-// patience is how long after its beginning an Acquire asks again because an answer has come too late: so late
-// answers do not add up to many times the store's timeout. It asks again once at least, for where a store's timeout
-// is long, an answer that was lost and is given again takes longer than that.
+// patience is how long after its beginning an Acquire asks again because an answer has come too
+// late: so late answers do not add up to many times the store's timeout. It asks again once at
+// least, for where a store's timeout is long, an answer that was lost and is given again takes
+// longer than that.
 const patience = leak.Deaf
 
 var (

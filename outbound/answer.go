@@ -41,17 +41,17 @@ const (
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
 	AnswerHold
 	// AnswerRemaining tells what remains of a quota until its reset, in Wait. If the calls that
-	// have left since this one will use that up, all callers of the bucket wait until
-	// the reset. It never makes anybody faster.
+	// have left since this one will use that up, all callers of the bucket wait until the reset. It
+	// never makes anybody faster.
 	//
-	// A reset in 2 s or less holds nobody: most of those come just before it anyway, and
-	// to wait for whole seconds would leave up to two thirds of a short window unused.
+	// A reset in 2 s or less holds nobody: most of those come just before it anyway, and to wait
+	// for whole seconds would leave up to two thirds of a short window unused.
 	//
-	// It is for quotas that come back all at once. One that leaks has room again long
-	// before its reset. Most calls cost little: the bucket hears only of what is so
-	// little that the calls since could have used it up. Through a Window all of it may have gone since, whoever
-	// called: a shared bucket with no other limit of that unit hears of each such answer, in a trip of its own.
-	// A short limit for company, as PerSecond(10), spares those trips.
+	// It is for quotas that come back all at once. One that leaks has room again long before its
+	// reset. Most calls cost little: the bucket hears only of what is so little that the calls
+	// since could have used it up. Through a Window all of it may have gone since, whoever called:
+	// a shared bucket with no other limit of that unit hears of each such answer, in a trip of its
+	// own. A short limit for company, as PerSecond(10), spares those trips.
 	AnswerRemaining
 	// AnswerQuota tells what a quota of the API looks like, in Budget, to those who listen:
 	// see [Permit.Listen]. It changes nothing.

@@ -22,20 +22,20 @@ type Booking struct {
 	// tells of them, as EventLate.
 	Lost int
 	Late time.Duration
-	// Move is a ticket to book again for its cost, Costs[0], because units came back.
-	// If nothing was booked after it, and its call gets a place that is no later, Book
-	// undoes it first. Else it stays as it is, and Book books nothing. If Book has asked the store and no
-	// reply comes, as with a [*StoreError], nobody knows whether it was undone: no call may use it, and Book
-	// gives it back no more. An error before the trip leaves it as it was: of a ctx that has ended already, of a
-	// duration below 0, of an invalid cost without Back. The zero Ticket: none.
+	// Move is a ticket to book again for its cost, Costs[0], because units came back. If nothing
+	// was booked after it, and its call gets a place that is no later, Book undoes it first. Else
+	// it stays as it is, and Book books nothing. If Book has asked the store and no reply comes, as
+	// with a [*StoreError], nobody knows whether it was undone: no call may use it, and Book gives
+	// it back no more. An error before the trip leaves it as it was: of a ctx that has ended
+	// already, of a duration below 0, of an invalid cost without Back. The zero Ticket: none.
 	Move Ticket
 	// Costs are the calls to book places for, in this order. None: only listen.
 	Costs []Cost
 	// Wait is the longest that the first of them can wait.
 	Wait time.Duration
-	// Returns says that the caller comes back at the RetryAfter of a refusal, though that is less than
-	// Wait. With a [FixedWindow] the first of Costs can then go as soon as all of the window comes back, on
-	// which no place counts. Without it, it may get a later place.
+	// Returns says that the caller comes back at the RetryAfter of a refusal, though that is less
+	// than Wait. With a [FixedWindow] the first of Costs can then go as soon as all of the window
+	// comes back, on which no place counts. Without it, it may get a later place.
 	Returns bool
 	// Horizon is the longest that the others can wait. Bookings stop at the
 	// first that is refused.
@@ -44,8 +44,8 @@ type Booking struct {
 	// place that is due before its reply is here is lost, or goes late. A caller that
 	// books one place after the other asks for [Clock.Back].
 	After time.Duration
-	// InJob says that the calls are further requests of jobs, as [Bucket.InJob] reports: an [InFlight] does
-	// not count them.
+	// InJob says that the calls are further requests of jobs, as [Bucket.InJob] reports: an
+	// [InFlight] does not count them.
 	InJob bool
 	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
 	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked

@@ -7,11 +7,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Earliest returns a lower bound of the time at which a call of this cost can go, after those that have
-// places and after calls that have none, go before it, and cost ahead in all. With one leaky limit it is
-// exact. It does not cover limits on calls in flight. While a share of the limits decides and [Clock.Lacks]
-// room for the call, it is the time of the reply: the store may be available again at any time. limit is the
-// one that the call waits for, as [ThrottledError] has it. A cost that can never go is a [*CostError].
+// Earliest returns a lower bound of the time at which a call of this cost can go, after those that
+// have places and after calls that have none, go before it, and cost ahead in all. With one leaky
+// limit it is exact. It does not cover limits on calls in flight. While a share of the limits
+// decides and [Clock.Lacks] room for the call, it is the time of the reply: the store may be
+// available again at any time. limit is the one that the call waits for, as [ThrottledError] has
+// it. A cost that can never go is a [*CostError].
 func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
 	if err := k.core.check(k.whole, c); err != nil {
 		return at, "", err
@@ -26,8 +27,8 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	return k.at.Add(w), limit, nil
 }
 
-// wait returns the real time from the reply on until a call can go, and the index of the limit that it waits for;
-// -1: none.
+// wait returns the real time from the reply on until a call can go, and the index of the limit that
+// it waits for; -1: none.
 func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
 	s := &k.state
 	last := max(0, s.Last)
@@ -57,7 +58,8 @@ func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
 // fits reports whether a limit has room for a sum, as the law has it.
 func fits(l *leak.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
 
-// period returns the real time until the next period of the limit i begins, or, if not next, the one after it.
+// period returns the real time until the next period of the limit i begins, or, if not next, the
+// one after it.
 func (k *Clock) period(i int, next bool) time.Duration {
 	p := k.limits.calendar.at(k.unix)[i]
 	if !next {
@@ -66,8 +68,9 @@ func (k *Clock) period(i int, next bool) time.Duration {
 	return max(0, time.Duration(p.End)*time.Second+leak.Slack-k.unix)
 }
 
-// window returns the dial time after which n units have gone by the limit i, a window that lets so many go at a time,
-// if all that it counts comes back one after the other, but for room, which may come back with the first.
+// window returns the dial time after which n units have gone by the limit i, a window that lets so
+// many go at a time, if all that it counts comes back one after the other, but for room, which may
+// come back with the first.
 func (k *Clock) window(i int, n, most, room float64) time.Duration {
 	s, l := &k.state, &k.limits.law[i]
 	turns := math.Ceil((n-room)/most*(1-1e-9)) - 1
@@ -89,10 +92,11 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
 
-// Surely reports whether a call of this cost goes by a time, after those that have places and n calls that have none,
-// go before it, and cost ahead in all, whatever becomes of those. alike says that each of them costs as much as this
-// one. If the time is zero, the call has a day from when its turn comes. If the answer is false, the call may still be
-// in time: Surely knows no limit on calls in flight, no fixed window, and no window next to another limit.
+// Surely reports whether a call of this cost goes by a time, after those that have places and n
+// calls that have none, go before it, and cost ahead in all, whatever becomes of those. alike says
+// that each of them costs as much as this one. If the time is zero, the call has a day from when
+// its turn comes. If the answer is false, the call may still be in time: Surely knows no limit on
+// calls in flight, no fixed window, and no window next to another limit.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != leak.Leaky) {

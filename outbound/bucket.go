@@ -9,20 +9,18 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Bucket paces calls by one to eight limits in up to four units. A call takes
-// its cost from all of them or from none. Calls that have no room are refused
-// at once, with the time to come back ([ThrottledError]); a queue around the
-// bucket waits instead.
+// Bucket paces calls by one to eight limits in up to four units. A call takes its cost from all of
+// them or from none. Calls that have no room are refused at once, with the time to come back
+// ([ThrottledError]); a queue around the bucket waits instead.
 //
-// The order of booking is the order of departure: where a queue has booked a place
-// for a call that waits for one limit, no other call goes before it, also none that
-// this limit does not count. It is refused until then, though State may say of its
-// own limits that all remains. Calls that are not to wait for each other, such as
-// one report an hour and ten rows a second, need two buckets.
+// The order of booking is the order of departure: where a queue has booked a place for a call that
+// waits for one limit, no other call goes before it, also none that this limit does not count. It
+// is refused until then, though State may say of its own limits that all remains. Calls that are
+// not to wait for each other, such as one report an hour and ten rows a second, need two buckets.
 //
-// A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates
-// nothing while no call is booked; testdata/peers/README.md has the times of all kinds of
-// decisions. A bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
+// A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates nothing
+// while no call is booked; testdata/peers/README.md has the times of all kinds of decisions. A
+// bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
 type Bucket struct{ core }
 
 // NewBucket returns a bucket that lives in this process, or a [*LimitError].
@@ -95,16 +93,17 @@ func (b *Bucket) Shared() bool {
 	return b != nil && b.remote()
 }
 
-// Acquire admits a call of this cost if it fits under every limit now, and charges it. If not, nothing
-// is charged and the error is a [*ThrottledError] with the time to come back, or a [*CostError] if
-// coming back is no use. The error is ctx's own if ctx is cancelled. If ctx's deadline has passed, it is a
-// [*ThrottledError] that is [context.DeadlineExceeded]. It is a [*StoreError] if the store
-// failed, or answered too late: an answer from a shared store that comes more than 100 ms later than
-// its answers do is given back and asked for again, once at least, and until a second has passed. If
-// the store fails to take it back, the call's cost stays charged, once, until it leaks. A call leaves
-// when the answer is there, which is later than its time in the store by the answer's way back: workers
-// at different distances exceed a leaky limit by up to the longest way back times LeakRate, and late
-// bursts a window by more. A queue waits for its place instead.
+// Acquire admits a call of this cost if it fits under every limit now, and charges it. If not,
+// nothing is charged and the error is a [*ThrottledError] with the time to come back, or a
+// [*CostError] if coming back is no use. The error is ctx's own if ctx is cancelled. If ctx's
+// deadline has passed, it is a [*ThrottledError] that is [context.DeadlineExceeded]. It is a
+// [*StoreError] if the store failed, or answered too late: an answer from a shared store that comes
+// more than 100 ms later than its answers do is given back and asked for again, once at least, and
+// until a second has passed. If the store fails to take it back, the call's cost stays charged,
+// once, until it leaks. A call leaves when the answer is there, which is later than its time in the
+// store by the answer's way back: workers at different distances exceed a leaky limit by up to the
+// longest way back times LeakRate, and late bursts a window by more. A queue waits for its place
+// instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err
@@ -113,7 +112,8 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	return p, b.late(err)
 }
 
-// decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it has decided.
+// decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it
+// has decided.
 func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
 		return true, b.late(err)
@@ -143,13 +143,12 @@ func (b *Bucket) late(err error) error {
 	return err
 }
 
-// Fillup fills by any finite cost, whatever the level: up to the brim of each
-// limit and no further, and never below what is booked. It is the meter, for
-// spending, error rates or alerts, where Acquire is the gate. State.Full is
-// true in each reply to a fill that ends at the capacity: a leaky limit has leaked a moment
-// later, and a window or a calendar quota stays full. To raise an alarm once in a fleet, let
-// a bucket of Monthly(1, zone) admit it. The State is that of the limit nearest its brim. A call at
-// once is not metered.
+// Fillup fills by any finite cost, whatever the level: up to the brim of each limit and no further,
+// and never below what is booked. It is the meter, for spending, error rates or alerts, where
+// Acquire is the gate. State.Full is true in each reply to a fill that ends at the capacity: a
+// leaky limit has leaked a moment later, and a window or a calendar quota stays full. To raise an
+// alarm once in a fleet, let a bucket of Monthly(1, zone) admit it. The State is that of the limit
+// nearest its brim. A call at once is not metered.
 func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
@@ -304,16 +303,17 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	return m.watches.add(f, int(m.slots.collected.Load()))
 }
 
-// InJob reports whether ctx is that of a further request of a job that holds a place in flight in this bucket: see
-// [Permit.AcquireIn]. It is for packages that wait. Such a call needs no place of its own, and must not wait behind
-// calls that do: they may wait for the job. Book it with [Booking.InJob].
+// InJob reports whether ctx is that of a further request of a job that holds a place in flight in
+// this bucket: see [Permit.AcquireIn]. It is for packages that wait. Such a call needs no place of
+// its own, and must not wait behind calls that do: they may wait for the job. Book it with
+// [Booking.InJob].
 func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob(ctx) }
 
-// Waiting says that calls wait for the bucket until stop is called, for packages that wait, as [Bucket.Book] is.
-// Meanwhile f is called, soon, in any goroutine and with no lock held, whenever something in this process changes
-// their plans: a Hold, Resume, SetLimits, the end of a call at once, or units that come back. f must not block: the
-// call that changes something may return only after f, and its caller may hold locks. To watch a bucket there is
-// [Bucket.Observe].
+// Waiting says that calls wait for the bucket until stop is called, for packages that wait, as
+// [Bucket.Book] is. Meanwhile f is called, soon, in any goroutine and with no lock held, whenever
+// something in this process changes their plans: a Hold, Resume, SetLimits, the end of a call at
+// once, or units that come back. f must not block: the call that changes something may return only
+// after f, and its caller may hold locks. To watch a bucket there is [Bucket.Observe].
 func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.unmade() {
 		return func() {}

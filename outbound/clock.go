@@ -167,15 +167,16 @@ func (k *Clock) windows() bool {
 	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
 }
 
-// Lacks reports whether a call of this cost, which can go by the limits, has no room in the share of them by which
-// calls go while a store is away. It fails with the store's error then, and others need not.
+// Lacks reports whether a call of this cost, which can go by the limits, has no room in the share
+// of them by which calls go while a store is away. It fails with the store's error then, and others
+// need not.
 func (k *Clock) Lacks(c *Cost) bool {
 	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
 }
 
-// Reopens returns how long it is at most until each window and calendar has room for one call more, if
-// no limit leaked, where calls of a total cost c are to come. A call may wait for so long only because
-// one unit went before it. 0: all have room for all of them, or all limits leak.
+// Reopens returns how long it is at most until each window and calendar has room for one call more,
+// if no limit leaked, where calls of a total cost c are to come. A call may wait for so long only
+// because one unit went before it. 0: all have room for all of them, or all limits leak.
 func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	if k.limits == nil {
 		return 0
@@ -197,8 +198,8 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 // Speed returns the speed of the bucket's clock: 1, or less while it recovers from refusals.
 func (k *Clock) Speed() float64 { return k.state.Speed }
 
-// Clears returns how long it is until a hold is over, all who have places have gone and the leaky limits
-// are empty, if nobody comes meanwhile. Windows and calendars may still be full then.
+// Clears returns how long it is until a hold is over, all who have places have gone and the leaky
+// limits are empty, if nobody comes meanwhile. Windows and calendars may still be full then.
 func (k *Clock) Clears() time.Duration {
 	if k.limits == nil {
 		return 0

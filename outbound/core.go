@@ -30,8 +30,8 @@ type said struct {
 	label  string
 }
 
-// lastSaid is the latest limit of a cell and what it says: buckets that are made one after the other have the
-// same limit most often, and no text is made for those.
+// lastSaid is the latest limit of a cell and what it says: buckets that are made one after the
+// other have the same limit most often, and no text is made for those.
 var lastSaid atomic.Pointer[saying]
 
 type saying struct {
@@ -193,7 +193,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 }
 
 // resend sends reports whose trips have failed, once another trip has gone well: during an outage
-// retries mostly fail. If only the reply was lost, the cost is charged twice, which is never too little.
+// retries mostly fail. If only the reply was lost, the cost is charged twice, which is never too
+// little.
 func (b *core) resend() {
 	if reports := b.slowPath().waiting.takeFailed(); len(reports) > 0 {
 		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))

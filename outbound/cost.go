@@ -8,8 +8,8 @@ import (
 
 const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
 
-// Cost is what a call takes, a number for each of up to four units: Cost{1} is one call. A
-// program with several units indexes them with constants of its own,
+// Cost is what a call takes, a number for each of up to four units: Cost{1} is one call. A program
+// with several units indexes them with constants of its own,
 //
 //	const (
 //		calls = iota
@@ -18,18 +18,20 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 //	)
 //	cost := outbound.Cost{calls: 1, input: 900, output: 300}
 //
-// and a [Limit] says which of the numbers it counts. Every number is finite and not negative, or [Free].
-// The number of the lowest unit that the bucket's limits count, by convention the calls, is above 0 or
-// Free: anything else is [ErrInvalidCost], so a cost that forgets it is not admitted unpaced. The other
-// numbers may be 0, as for costs that are known afterwards. A bucket with only an [InFlight] counts no unit.
+// and a [Limit] says which of the numbers it counts. Every number is finite and not negative, or
+// [Free]. The number of the lowest unit that the bucket's limits count, by convention the calls, is
+// above 0 or Free: anything else is [ErrInvalidCost], so a cost that forgets it is not admitted
+// unpaced. The other numbers may be 0, as for costs that are known afterwards. A bucket with only
+// an [InFlight] counts no unit.
 //
-// A call that costs nothing, such as Cost{Free}, goes unless a hold lasts: in a queue when its turn comes,
-// and on a bucket at once. Beside an [InFlight] it is a call like others: it takes a place, and goes before
-// no booked call. An array passes by value, costs no allocation, and a wrapper cannot drop a unit of it.
+// A call that costs nothing, such as Cost{Free}, goes unless a hold lasts: in a queue when its turn
+// comes, and on a bucket at once. Beside an [InFlight] it is a call like others: it takes a place,
+// and goes before no booked call. An array passes by value, costs no allocation, and a wrapper
+// cannot drop a unit of it.
 //
-// What is less than a billionth of a limit's capacity counts as a billionth. What
-// is above the capacity by less than half of that is taken for rounding, as of a
-// sum, and counts as the capacity.
+// What is less than a billionth of a limit's capacity counts as a billionth. What is above the
+// capacity by less than half of that is taken for rounding, as of a sum, and counts as the
+// capacity.
 type Cost [4]float64
 
 // units is how many numbers a cost has.
@@ -37,8 +39,8 @@ const units = leak.MaxUnit + 1
 
 var _ [units]float64 = Cost{}
 
-// Free is the number in a [Cost] of a call that costs nothing in that unit, where a 0 would be taken for
-// forgotten. It counts as 0.
+// Free is the number in a [Cost] of a call that costs nothing in that unit, where a 0 would be
+// taken for forgotten. It counts as 0.
 const Free = -1e-300 // no number that a program computes by mistake, and next to 0 where it is added up
 
 // charged returns the cost with 0 for Free.

@@ -8,37 +8,36 @@ import (
 	"sync"
 )
 
-// Each runs a job for each of items, at most workers of them at the same time,
-// each as by [Do], and yields every item with what came of it, in the order in
-// which they end. A job without room has not run, and its [*ThrottledError] is
-// its result: give Each a queue if the jobs are to wait. Pace either the jobs or
-// the client that they use, as [Do] says; with the same limiter in both nothing is charged twice.
+// Each runs a job for each of items, at most workers of them at the same time, each as by [Do], and
+// yields every item with what came of it, in the order in which they end. A job without room has
+// not run, and its [*ThrottledError] is its result: give Each a queue if the jobs are to wait. Pace
+// either the jobs or the client that they use, as [Do] says; with the same limiter in both nothing
+// is charged twice.
 //
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //
-// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item. There is
-// no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item. There
+// is no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
 //
 //	tokens := func(d Document) outbound.Cost { return outbound.Cost{1, d.Tokens} }
 //	for d, err := range outbound.Each(ctx, queue, tokens, 8, documents, index) {
 //
-// At most workers items have been taken and not yet been yielded, however many
-// there are: a slow loop slows the jobs down. Ranging again begins again.
+// At most workers items have been taken and not yet been yielded, however many there are: a slow
+// loop slows the jobs down. Ranging again begins again.
 //
-// When ctx is done no more items are taken. Jobs that run go on with their
-// ctx, and an item that was taken and has not run is yielded with ctx's error;
-// after the loop ctx.Err() tells that there may be more. A break or return
-// takes no more items either, and waits for the jobs that run, whose results
-// nobody sees. It also waits until items has returned: items that block end by
-// a ctx, as those of [Receive] do, and it has to be cancelled before the break.
-// So no goroutine and no job is left behind.
+// When ctx is done no more items are taken. Jobs that run go on with their ctx, and an item that
+// was taken and has not run is yielded with ctx's error; after the loop ctx.Err() tells that there
+// may be more. A break or return takes no more items either, and waits for the jobs that run, whose
+// results nobody sees. It also waits until items has returned: items that block end by a ctx, as
+// those of [Receive] do, and it has to be cancelled before the break. So no goroutine and no job is
+// left behind.
 //
 // items runs in a goroutine of its own, and so does every job with its cost function. A panic in
-// one of them, or a [runtime.Goexit], stops the handing out, and when the jobs that
-// run have ended it goes on, with the same value, in the goroutine that ranges.
+// one of them, or a [runtime.Goexit], stops the handing out, and when the jobs that run have ended
+// it goes on, with the same value, in the goroutine that ranges.
 //
-// If l, c, items or job is nil, or workers below 1, the loop gets one zero item
-// with an error: [ErrNil] or [ErrInvalidLimit].
+// If l, c, items or job is nil, or workers below 1, the loop gets one zero item with an error:
+// [ErrNil] or [ErrInvalidLimit].
 func Each[T any, C Cost | func(T) Cost](ctx context.Context, l Limiter, c C, workers int, items iter.Seq[T], job func(context.Context, T) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		cost := costOf[T](c)

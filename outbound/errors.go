@@ -35,19 +35,19 @@ const (
 	ErrFull = leak.Sentinel("outbound: too many keys")
 )
 
-// ThrottledError says that there is no room for a call now, or that its deadline has passed. Nothing was
-// charged, unless the deadline has ended a round trip to a store: what that may have charged leaks. It is
-// [ErrThrottled], and whatever Err is.
+// ThrottledError says that there is no room for a call now, or that its deadline has passed.
+// Nothing was charged, unless the deadline has ended a round trip to a store: what that may have
+// charged leaks. It is [ErrThrottled], and whatever Err is.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
 	// Limit is the label of the limit that has no room: its name, or what it says, such as "10 per
-	// 1s". It is as [State.Label] and the events and metrics have it. It is empty if the call waits for
-	// a hold or for booked calls alone, or if a Keyed is full.
+	// 1s". It is as [State.Label] and the events and metrics have it. It is empty if the call waits
+	// for a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
-	// RetryAfter is how long until the same call would go if nobody else
-	// called. Alone, a call that comes back after it is admitted. It is 0 if it is unknown, because
-	// the limit is one on calls in flight, a Keyed is full, or the call's deadline has passed.
+	// RetryAfter is how long until the same call would go if nobody else called. Alone, a call that
+	// comes back after it is admitted. It is 0 if it is unknown, because the limit is one on calls
+	// in flight, a Keyed is full, or the call's deadline has passed.
 	RetryAfter time.Duration
 	// Held is true while a hold lasts: the API has asked for a pause, or an operator
 	// has, by [Bucket.Hold].
@@ -244,8 +244,8 @@ func relabel(err error, label string) error {
 	return &relabelled{own.labelled(label), err}
 }
 
-// relabelled is an error that wraps one with a key. Its text is that of the one with the label, and not
-// the wrapper's, which may show the key.
+// relabelled is an error that wraps one with a key. Its text is that of the one with the label, and
+// not the wrapper's, which may show the key.
 type relabelled struct{ own, err error }
 
 func (e *relabelled) Error() string { return e.own.Error() }

@@ -24,10 +24,10 @@ type Estimate struct {
 	// settle the rest; only the known part may be too large. nil: nothing bounds an
 	// estimate, and once the average is above a capacity every call is [ErrTooLarge].
 	Bucket *Bucket
-	// First is what the calls before the first Learn cost beyond their known part. Without
-	// it, a known part of 0 in the bucket's first unit is [ErrInvalidCost] until the first Learn; if
-	// it is [Free], all calls until then go immediately, unpaced.
-	// Numbers that are no cost count as nothing.
+	// First is what the calls before the first Learn cost beyond their known part. Without it, a
+	// known part of 0 in the bucket's first unit is [ErrInvalidCost] until the first Learn; if it
+	// is [Free], all calls until then go immediately, unpaced. Numbers that are no cost count as
+	// nothing.
 	First Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. Others
 	// mean 1/20.

@@ -2,9 +2,9 @@ package outbound
 
 import "time"
 
-// Event is something that has happened to a call, as [Observe] reports it, or to a bucket, as [Bucket.Observe] does,
-// for metrics and logs. A field that its kind does not mention is zero. It carries no key and no credential, except
-// that Err's text has the bucket's own key.
+// Event is something that has happened to a call, as [Observe] reports it, or to a bucket, as
+// [Bucket.Observe] does, for metrics and logs. A field that its kind does not mention is zero. It
+// carries no key and no credential, except that Err's text has the bucket's own key.
 type Event struct {
 	Kind EventKind
 	// Name is the name that was given to Observe. A bucket's event has none.
@@ -17,9 +17,9 @@ type Event struct {
 	Wait time.Duration
 	// Used is what the call really cost, with EventSettled.
 	Used Cost
-	// Hold is how long the API has asked to wait, with a call's EventHeld. If it is zero, the API did not say. With a
-	// bucket's EventHeld and EventExtended it is how long the hold is to last from now on, and with EventReleased how
-	// long it has lasted.
+	// Hold is how long the API has asked to wait, with a call's EventHeld. If it is zero, the API
+	// did not say. With a bucket's EventHeld and EventExtended it is how long the hold is to last
+	// from now on, and with EventReleased how long it has lasted.
 	Hold time.Duration
 	// Rejected is set with a call's EventHeld if the API has refused the call, and not
 	// if it has taken it and asked to wait before the next.
@@ -37,7 +37,8 @@ type Event struct {
 	Succeeded bool
 	// Speed is that of the bucket's clock, with EventSlowed, as in [State].
 	Speed float64
-	// Calls is how many calls were forgotten, with EventForgotten, or how many places were lost, with EventLate.
+	// Calls is how many calls were forgotten, with EventForgotten, or how many places were lost,
+	// with EventLate.
 	Calls int
 	// Late is how late the latest of them was, with EventLate.
 	Late time.Duration
@@ -94,9 +95,10 @@ const (
 	EventQuota
 )
 
-// The kinds of a bucket's events, which [Bucket.Observe] reports. A call, an operator, or another process that shares
-// the bucket has caused them. A hold begins with an EventHeld here, too: the API has asked for a pause, or refused
-// calls, or reported that nothing remains, or [Bucket.Hold] was called.
+// The kinds of a bucket's events, which [Bucket.Observe] reports. A call, an operator, or another
+// process that shares the bucket has caused them. A hold begins with an EventHeld here, too: the
+// API has asked for a pause, or refused calls, or reported that nothing remains, or [Bucket.Hold]
+// was called.
 const (
 	// EventExtended is a hold that is to last longer than was reported before.
 	EventExtended EventKind = iota + EventQuota + 1
@@ -108,12 +110,13 @@ const (
 	EventSlowed
 	// EventLimits is a change of the limits.
 	EventLimits
-	// EventForgotten is calls in flight whose permits the program has dropped without Done, as when it does not close
-	// the body of a response. The garbage collector has freed their places long after they had ended.
+	// EventForgotten is calls in flight whose permits the program has dropped without Done, as when
+	// it does not close the body of a response. The garbage collector has freed their places long
+	// after they had ended.
 	EventForgotten
-	// EventLate is places of calls in a queue that were lost. They had passed by more than the queue's tolerance when
-	// this process came to use them: its timers are late, as on a busy host, or it was paused, or a store's reply was
-	// late. Each costs throughput, up to a unit's time.
+	// EventLate is places of calls in a queue that were lost. They had passed by more than the
+	// queue's tolerance when this process came to use them: its timers are late, as on a busy host,
+	// or it was paused, or a store's reply was late. Each costs throughput, up to a unit's time.
 	EventLate
 )
 

@@ -16,15 +16,17 @@ import (
 type Explanation struct {
 	Key  string // of the bucket
 	Cost Cost   // of the call
-	// Wait is how long until the call could leave, if no other call came in between. If it is zero, the call could
-	// leave now. It is below zero if the time is unknown, as while all calls in flight last, or if the call never can.
+	// Wait is how long until the call could leave, if no other call came in between. If it is zero,
+	// the call could leave now. It is below zero if the time is unknown, as while all calls in
+	// flight last, or if the call never can.
 	Wait time.Duration
-	// Because is what the call would wait for, the longest part of it: a "limit", the end of a "hold", calls that are
-	// "booked" or wait before it, or the end of a call "in flight". It is "never" if no wait helps. If it is empty,
-	// the call could leave now.
+	// Because is what the call would wait for, the longest part of it: a "limit", the end of a
+	// "hold", calls that are "booked" or wait before it, or the end of a call "in flight". It is
+	// "never" if no wait helps. If it is empty, the call could leave now.
 	Because string
-	// Limit is the limit that alone makes the call wait longest, and the first of equal ones: its [State.Label].
-	// It leaves out the hold, and what is booked because of another limit. If it is empty, no limit makes the call wait.
+	// Limit is the limit that alone makes the call wait longest, and the first of equal ones: its
+	// [State.Label]. It leaves out the hold, and what is booked because of another limit. If it is
+	// empty, no limit makes the call wait.
 	Limit string
 	// States are the limits, in their order, with their [State.Wait] for this call.
 	States []State
@@ -96,7 +98,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	return e, nil
 }
 
-// explainLimits adds the state of each limit, and returns the longest wait that one of them alone makes.
+// explainLimits adds the state of each limit, and returns the longest wait that one of them alone
+// makes.
 func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
 	alone, by := k.state, k.limits.law
 	alone.Rem, alone.Last = 0, 0
@@ -124,8 +127,8 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 	return longest
 }
 
-// own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for the sake of another
-// limit fills a leaky one above its brim, up to that place.
+// own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for
+// the sake of another limit fills a leaky one above its brim, up to that place.
 func (e *Explanation) own(wait time.Duration, law *leak.Limit, n, level float64, alone *leak.State) time.Duration {
 	if e.Booked == 0 || law.Kind != leak.Leaky || level <= law.Capacity {
 		return wait
@@ -277,7 +280,8 @@ func span(d time.Duration) string {
 // nearestTo returns the multiple of a unit that is nearest to d.
 func nearestTo(d, unit time.Duration) time.Duration { return (d + unit/2) / unit * unit }
 
-// LogValue returns the same as a group, for package log/slog, with the limits in the words of String.
+// LogValue returns the same as a group, for package log/slog, with the limits in the words of
+// String.
 func (e Explanation) LogValue() slog.Value {
 	all, clock := []slog.Attr{slog.String("key", e.Key), slog.Duration("wait", e.Wait)}, e.clock()
 	if e.Because != "" {
@@ -310,7 +314,8 @@ func (e Explanation) LogValue() slog.Value {
 	return slog.GroupValue(all...)
 }
 
-// MarshalJSON writes the fields, durations in nanoseconds, the text of Err, and as Text what String says.
+// MarshalJSON writes the fields, durations in nanoseconds, the text of Err, and as Text what String
+// says.
 func (e Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation // without this method
 	out := struct {

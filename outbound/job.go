@@ -7,17 +7,18 @@ import (
 	"sync"
 )
 
-// Do acquires room for a job of this cost, runs it, and ends its permit when
-// the job returns, panics or calls [runtime.Goexit]. It returns what the job
-// returned, or the error of Acquire, a [*ThrottledError] if there is no room,
-// and then the job has not run. A panic goes on to the caller.
+// Do acquires room for a job of this cost, runs it, and ends its permit when the job returns,
+// panics or calls [runtime.Goexit]. It returns what the job returned, or the error of Acquire, a
+// [*ThrottledError] if there is no room, and then the job has not run. A panic goes on to the
+// caller.
 //
-// The job's ctx is ctx with the permit in it: see [PermitFrom]. A job that
-// returns an error counts as one that the API has answered, unless it reports
-// otherwise through its permit. Do costs one allocation more than Acquire.
+// The job's ctx is ctx with the permit in it: see [PermitFrom]. A job that returns an error counts
+// as one that the API has answered, unless it reports otherwise through its permit. Do costs one
+// allocation more than Acquire.
 //
-// Pace either the jobs or the client that they use: the client if a job sends several requests, or does other work
-// before. If both have the same limiter, the job's permit pays for its first request: see [Permit.AcquireIn].
+// Pace either the jobs or the client that they use: the client if a job sends several requests, or
+// does other work before. If both have the same limiter, the job's permit pays for its first
+// request: see [Permit.AcquireIn].
 //
 // A nil l and a nil job are [ErrNil], and nothing is charged.
 func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error) error {
@@ -36,15 +37,15 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	return job(j)
 }
 
-// Wrap returns a job that runs as by [Do]: paced, or refused with the error of
-// Acquire and not run. It fits where a job system wants a function of a
-// payload. A nil l, job or cost function makes a function that returns [ErrNil].
+// Wrap returns a job that runs as by [Do]: paced, or refused with the error of Acquire and not run.
+// It fits where a job system wants a function of a payload. A nil l, job or cost function makes a
+// function that returns [ErrNil].
 //
-// The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload. There is
-// no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
+// There is no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
 //
-// When a job is refused, hand it back to the job system. With a Scheduler of package
-// queue/jobs as l, that is until a head start before its reservation:
+// When a job is refused, hand it back to the job system. With a Scheduler of package queue/jobs as
+// l, that is until a head start before its reservation:
 //
 //	err := paced(jobs.WithTicket(ctx, ticket), payload)
 //	if later, ok := jobs.After(err); ok {
@@ -52,12 +53,11 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 //	}
 //	return err
 //
-// 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket tells every
-// refused job the same time, at which one of them goes and all others are refused
-// again: that is 500 500 attempts. Where nothing can carry a ticket, a queue with a MaxWait
-// of 5 s under a system that polls every 5 s lets those in that fit into the next
-// 5 s: 10 481 attempts. There a job goes back until the last poll before its
-// RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
+// 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket tells every refused job the
+// same time, at which one of them goes and all others are refused again: that is 500 500 attempts.
+// Where nothing can carry a ticket, a queue with a MaxWait of 5 s under a system that polls every 5
+// s lets those in that fit into the next 5 s: 10 481 attempts. There a job goes back until the last
+// poll before its RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
 // that the time is not known, as for a limit [InFlight]: then it goes back for a poll.
 func Wrap[T any, C Cost | func(T) Cost](l Limiter, c C, job func(context.Context, T) error) func(context.Context, T) error {
 	cost := costOf[T](c)
@@ -89,19 +89,21 @@ func PermitFrom(ctx context.Context) *Permit {
 	return new(Permit)
 }
 
-// AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for each request. In
-// a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the job's permit admits the first
-// request: nothing waits and nothing is charged again, also if a hold has begun since. If the request costs more
-// than the job, l.Acquire admits the difference, which may wait or be refused. Further requests, and all requests
-// of other limiters, after the job, after the job has settled, or outside of one, are admitted by l.Acquire.
+// AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for
+// each request. In a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the
+// job's permit admits the first request: nothing waits and nothing is charged again, also if a hold
+// has begun since. If the request costs more than the job, l.Acquire admits the difference, which
+// may wait or be refused. Further requests, and all requests of other limiters, after the job,
+// after the job has settled, or outside of one, are admitted by l.Acquire.
 //
-// If the bucket has a limit [InFlight], the job holds one place from its beginning to its end. Its further requests
-// need none, however many of them are in progress, so that no request waits for a place that its own job holds. A job
-// that ends before its requests gives the place back before they end. This does not cover a Do within a job, which
-// takes a place of its own.
+// If the bucket has a limit [InFlight], the job holds one place from its beginning to its end. Its
+// further requests need none, however many of them are in progress, so that no request waits for a
+// place that its own job holds. A job that ends before its requests gives the place back before
+// they end. This does not cover a Do within a job, which takes a place of its own.
 //
-// The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A limiter of your own
-// that leads to none is the job's if both are equal. What observes l alone is not told of the first request.
+// The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A
+// limiter of your own that leads to none is the job's if both are equal. What observes l alone is
+// not told of the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 	var to Limiter
 	for in := ctx; ctx.Err() == nil && c.real(); {
@@ -205,7 +207,8 @@ func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost, p *Permit) er
 	return nil
 }
 
-// firstCall is a job's first request that costs more than the job. The difference has a permit of its own.
+// firstCall is a job's first request that costs more than the job. The difference has a permit of
+// its own.
 type firstCall struct {
 	*shared
 	cost  Cost // of the job
@@ -240,8 +243,9 @@ type shared struct {
 	over   bool
 }
 
-// first reports whether a request that costs c is to be the job's first one, and whether the job has ended. b is
-// the bucket; nil: it is unknown. A cost that can never go is left to Acquire, which says so.
+// first reports whether a request that costs c is to be the job's first one, and whether the job
+// has ended. b is the bucket; nil: it is unknown. A cost that can never go is left to Acquire,
+// which says so.
 func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
 	if b != nil && b.check(&b.inForce().limitSet, c) != nil {
 		c = nil

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all shards.
+	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all
+	// shards.
 	defaultKeys, shards, lookAt, lookAtAll, lookInShard = 10_000, 32, 4, 64, 8
 	// linger is how long an idle limiter is kept while the Keyed is not full: its key may come
 	// again. forgotten is how long a permit keeps its limiter from being dropped, if that is idle:
@@ -140,12 +141,12 @@ func (h handle[K]) Idle() bool { return true }
 // Use calls f with the key's limiter, as Use of the Keyed does.
 func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, f) }
 
-// Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change
-// it: an operator holds one tenant, or sets its limits. Use makes the limiter if
-// there is none. The Keyed does not drop it before f returns. A bucket that is held, or that has
-// limits that were set, stays after that as well. The error is f's, with the label, or, as in For, the one of making
-// the limiter. Where there is no room for the key it is [ErrFull], also with an Overflow,
-// which is not the key's own.
+// Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change it: an
+// operator holds one tenant, or sets its limits. Use makes the limiter if there is none. The Keyed
+// does not drop it before f returns. A bucket that is held, or that has limits that were set, stays
+// after that as well. The error is f's, with the label, or, as in For, the one of making the
+// limiter. Where there is no room for the key it is [ErrFull], also with an Overflow, which is not
+// the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
@@ -247,8 +248,8 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 }
 
-// put returns the limiter of a key, pinned. If the key has none, put stores own, unless that is nil.
-// It returns nil if there is none, or no room.
+// put returns the limiter of a key, pinned. If the key has none, put stores own, unless that is
+// nil. It returns nil if there is none, or no room.
 func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,23 +18,23 @@ const (
 	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
 )
 
-// Limit is one limit of a bucket. Unless [Window], [FixedWindow], [Hourly], [Daily],
-// [Monthly] or [InFlight] has made it, it is the shape of a leaky bucket: how much it holds,
-// how fast that leaks out, and which unit of a [Cost] it counts. In any interval of length
-// W at most Capacity + LeakRate*W units go out.
+// Limit is one limit of a bucket. Unless [Window], [FixedWindow], [Hourly], [Daily], [Monthly] or
+// [InFlight] has made it, it is the shape of a leaky bucket: how much it holds, how fast that leaks
+// out, and which unit of a [Cost] it counts. In any interval of length W at most Capacity +
+// LeakRate*W units go out.
 //
-// A literal is for APIs that publish a bucket of their own, such as
-// Limit{Capacity: 40, LeakRate: 2}. For "n calls per window" use [Window], or, to space
-// calls evenly, [Per], [PerSecond], [PerMinute] or [PerHour]: a literal of capacity n that
-// leaks n per window lets almost 2n out inside one window, and such APIs refuse them.
+// A literal is for APIs that publish a bucket of their own, such as Limit{Capacity: 40, LeakRate:
+// 2}. For "n calls per window" use [Window], or, to space calls evenly, [Per], [PerSecond],
+// [PerMinute] or [PerHour]: a literal of capacity n that leaks n per window lets almost 2n out
+// inside one window, and such APIs refuse them.
 //
-// A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless
-// Capacity is above 0 and at most 1e12, LeakRate is above 0 and at most 1e12,
-// the bucket drains in no less than a nanosecond and within 100 years, Unit is 0
-// to 3, and Name is valid UTF-8. So is a limit of [Per] or of any other
-// function whose Capacity or LeakRate was changed after it was made.
+// A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless Capacity is above 0 and at
+// most 1e12, LeakRate is above 0 and at most 1e12, the bucket drains in no less than a nanosecond
+// and within 100 years, Unit is 0 to 3, and Name is valid UTF-8. So is a limit of [Per] or of any
+// other function whose Capacity or LeakRate was changed after it was made.
 //
-// [ParseLimit] reads a limit from text, and JSON, flags and other configuration read it the same way.
+// [ParseLimit] reads a limit from text, and JSON, flags and other configuration read it the same
+// way.
 type Limit struct {
 	// Capacity is the number of units that may go out at once, after a pause.
 	Capacity float64
@@ -144,42 +144,41 @@ func InFlight(n int) Limit {
 	return Limit{Capacity: float64(n), inFlight: true}
 }
 
-// Window returns a limit of n units in any window of this length, wherever the window
-// begins. As many go at once as there is room for, up to n: they come back when the window
-// has passed since they went. It keeps 10 ms more than the window, for arrivals that the
-// network moves closer together, and so uses n/(window + 10 ms) of the quota.
+// Window returns a limit of n units in any window of this length, wherever the window begins. As
+// many go at once as there is room for, up to n: they come back when the window has passed since
+// they went. It keeps 10 ms more than the window, for arrivals that the network moves closer
+// together, and so uses n/(window + 10 ms) of the quota.
 //
 // It is the limit for an API that counts calls, be it in fixed windows or in sliding ones:
-// Window(100, 10*time.Second), or PerSecond(10) beside Window(5_000, time.Hour), which lets
-// 300 calls go in 30 s. [Per] spaces calls evenly, and is kinder to an API of unknown kind.
-// The bucket remembers a window in 64 parts, so a unit may come back up to a 64th of the
-// window late.
+// Window(100, 10*time.Second), or PerSecond(10) beside Window(5_000, time.Hour), which lets 300
+// calls go in 30 s. [Per] spaces calls evenly, and is kinder to an API of unknown kind. The bucket
+// remembers a window in 64 parts, so a unit may come back up to a 64th of the window late.
 //
 // After a hold nobody knows what the API still counts. So of the bucket's limit with the shortest
 // window calls then go evenly until that has passed. A long window alone is that limit, and it
-// hurts: after a hold of a second, 300 calls of Window(5_000, time.Hour) take 3m46s, and 31 s beside
-// PerSecond(10). Give a long window a short limit for company.
+// hurts: after a hold of a second, 300 calls of Window(5_000, time.Hour) take 3m46s, and 31 s
+// beside PerSecond(10). Give a long window a short limit for company.
 //
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
 func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving, "Window", n, window) }
 
-// FixedWindow returns a limit of n units in a window that begins with the first call after
-// the one before has ended: all of it comes back at once. In a window that begins anywhere
-// else up to 2n may go. It is for an API whose window begins with the first call. For every
-// other, and where in doubt, [Window] is the limit.
+// FixedWindow returns a limit of n units in a window that begins with the first call after the one
+// before has ended: all of it comes back at once. In a window that begins anywhere else up to 2n
+// may go. It is for an API whose window begins with the first call. For every other, and where in
+// doubt, [Window] is the limit.
 //
-// The bucket's window begins when the first call is admitted, and the API's when it arrives.
-// If that is more than 10 ms later, or the call never arrives, the two differ, and the API refuses
+// The bucket's window begins when the first call is admitted, and the API's when it arrives. If
+// that is more than 10 ms later, or the call never arrives, the two differ, and the API refuses
 // calls: with connections that took 150 ms or failed at first it refused 9 or 10 of 20, where
 // Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
 // that is open.
 //
-// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do the
-// calls of a queue, if the bucket is in this process. Places that are booked ahead, as those of a queue
-// in a shared bucket, are as of a Window, a window after the calls that have gone, because the window's
-// first call may still be given back. So may Book refuse a call for less time than its Wait: see
-// [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call, nobody knows when
-// that is, and the limit is a Window until one has passed without a call.
+// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do
+// the calls of a queue, if the bucket is in this process. Places that are booked ahead, as those of
+// a queue in a shared bucket, are as of a Window, a window after the calls that have gone, because
+// the window's first call may still be given back. So may Book refuse a call for less time than its
+// Wait: see [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call,
+// nobody knows when that is, and the limit is a Window until one has passed without a call.
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
@@ -249,8 +248,8 @@ func flawOfNumber(name string, n float64) string {
 	return ""
 }
 
-// Each returns n and the window of a limit that lets n units go in any window of that length, as [Per] and its
-// kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
+// Each returns n and the window of a limit that lets n units go in any window of that length, as
+// [Per] and its kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
 	if l.kind == leak.Moving || l.kind == leak.Fixed {
 		return l.Capacity, l.window
@@ -316,8 +315,8 @@ type timeUnit struct {
 
 var timeUnits = [...]timeUnit{{"/s", "second", time.Second}, {"/m", "minute", time.Minute}, {"/h", "hour", time.Hour}}
 
-// leakRate writes a rate in units per second so that the text gives the same number: by the minute or
-// the hour if its text by the second is long.
+// leakRate writes a rate in units per second so that the text gives the same number: by the minute
+// or the hour if its text by the second is long.
 func leakRate(perSecond float64) string {
 	best := digits(perSecond) + "/s"
 	for _, u := range timeUnits[1:] {

@@ -231,8 +231,8 @@ func (o *limitObject) limit() (l Limit, flaw string) {
 	return l.Of(o.Unit, o.Name), flaw
 }
 
-// MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is one that has
-// only a name or a unit. The error of an invalid limit is a [*LimitError].
+// MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is
+// one that has only a name or a unit. The error of an invalid limit is a [*LimitError].
 func (l Limit) MarshalText() ([]byte, error) {
 	if l.Of(0, "") == (Limit{called: l.called}) {
 		return nil, nil
@@ -243,7 +243,8 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText is [ParseLimit], and reads the empty text as the zero Limit. After an error the limit is as it was.
+// UnmarshalText is [ParseLimit], and reads the empty text as the zero Limit. After an error the
+// limit is as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*l = Limit{}

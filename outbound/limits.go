@@ -150,7 +150,8 @@ func (s *limitSet) units(c *Cost) (n leak.Units) {
 	return n
 }
 
-// check returns why a call of this cost can never go under these limits; nil: it can. The error has no key.
+// check returns why a call of this cost can never go under these limits; nil: it can. The error has
+// no key.
 func (s *limitSet) check(c *Cost) *CostError {
 	l, err := s.bad(c)
 	if err == nil {

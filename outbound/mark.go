@@ -10,8 +10,8 @@ import (
 const marks = "1-"
 
 // Mark names the ticket's place in a few dozen characters that fit into any header or column, for
-// whoever keeps it outside of this process. [Clock.Place] tells when it is due. A mark is no permit,
-// and grants nothing. That of the zero Ticket is empty.
+// whoever keeps it outside of this process. [Clock.Place] tells when it is due. A mark is no
+// permit, and grants nothing. That of the zero Ticket is empty.
 func (t Ticket) Mark() string {
 	if t.call == nil {
 		return ""
@@ -27,11 +27,11 @@ func mark(born, version, place int64) string {
 	return string(strconv.AppendInt(b, place, 36))
 }
 
-// Place returns when the place of a mark is due by this clock, with the holds that it knows of. A hold
-// moves all places alike: one that had passed by an hour when it began stays an hour before the end of it. ok
-// is false if the mark names no place: it is none, or is of another life of the bucket, as of before
-// a [Bucket.Resume], or of before a [Bucket.SetLimits] that has made places void, or names one
-// after the last that is booked.
+// Place returns when the place of a mark is due by this clock, with the holds that it knows of. A
+// hold moves all places alike: one that had passed by an hour when it began stays an hour before
+// the end of it. ok is false if the mark names no place: it is none, or is of another life of the
+// bucket, as of before a [Bucket.Resume], or of before a [Bucket.SetLimits] that has made places
+// void, or names one after the last that is booked.
 func (k *Clock) Place(m string) (at time.Time, ok bool) {
 	born, version, place, ok := readMark(m)
 	if since := k.version - version; !ok || !k.Known() || born != int64(k.state.Born) || since != 0 && since != 1 {

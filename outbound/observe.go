@@ -88,8 +88,9 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, permit: p}), nil
 }
 
-// acquire is Acquire of the limiter, and tells when it has returned and how long it took. What a bucket decides at
-// one moment takes no time, and that moment is in the permit: then the clock is not read again.
+// acquire is Acquire of the limiter, and tells when it has returned and how long it took. What a
+// bucket decides at one moment takes no time, and that moment is in the permit: then the clock is
+// not read again.
 func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time.Duration, err error) {
 	begin := time.Duration(0)
 	if o.bucket != nil {
@@ -119,8 +120,8 @@ type observed struct {
 	flags  uint8
 }
 
-// endless is a context that does not end, as that of context.WithoutCancel. It is a part of the permit, so that
-// telling an event allocates nothing.
+// endless is a context that does not end, as that of context.WithoutCancel. It is a part of the
+// permit, so that telling an event allocates nothing.
 type endless struct{ context.Context }
 
 func (endless) Deadline() (t time.Time, ok bool) { return }

@@ -116,9 +116,10 @@ func (p *Permit) Settle(used Cost) {
 // Wait is not above 0, and a kind that it does not know.
 func (p *Permit) Answered(a Answer) { p.answered(a) }
 
-// Listen has l learn each answer to the call, before the answer has its effect, for metrics. l must not block: the
-// caller of Answered waits for it, and may hold locks. A permit with a listener has no more to free than before, and
-// Listen allocates nothing for the first one. A second listener is called after the first. Listen ignores a nil l.
+// Listen has l learn each answer to the call, before the answer has its effect, for metrics. l must
+// not block: the caller of Answered waits for it, and may hold locks. A permit with a listener has
+// no more to free than before, and Listen allocates nothing for the first one. A second listener is
+// called after the first. Listen ignores a nil l.
 func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 	if p == nil || l == nil {
 		return
@@ -145,24 +146,21 @@ func (b both) Answered(a Answer) {
 	b[1].Answered(a)
 }
 
-// Refused says that the API has refused the call, as with 429, and has asked
-// to wait d; 0: it did not say. A negative d counts as 0. All callers of the
-// bucket wait: d, or 1 s if d is 0. From the second refusal in a row on the wait is at least
-// 2 s and doubles each time, up to an hour or [Answer.MaxWait]. Where nobody shares the bucket
-// it is by chance up to a quarter longer, so that workers come back one after the other. If calls had
-// succeeded since the last such pause, the bucket's clock goes on at 0.9 of its speed,
-// 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It counts
-// after Done as well, for an answer that is understood late.
+// Refused says that the API has refused the call, as with 429, and has asked to wait d; 0: it did
+// not say. A negative d counts as 0. All callers of the bucket wait: d, or 1 s if d is 0. From the
+// second refusal in a row on the wait is at least 2 s and doubles each time, up to an hour or
+// [Answer.MaxWait]. Where nobody shares the bucket it is by chance up to a quarter longer, so that
+// workers come back one after the other. If calls had succeeded since the last such pause, the
+// bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and
+// speeds up by 10 % a minute. It counts after Done as well, for an answer that is understood late.
 //
-// Refusals that come however slow the calls are, at random or for a limit that this
-// bucket does not count, are found out: after some 30 to 100 that slowing down has
-// not made fewer, the speed is back at once, and further ones slow down no more
-// until they become clearly more. Then a refusal with a d still holds all for d, but
-// one without holds nobody: the caller waits before its next attempt, as
-// package transport/retry does. A loop around Acquire that tries at once is admitted
-// at the bucket's pace. A second one with no success between holds all for 2 s,
-// doubled as above. An hour after the last refusal, or by [Bucket.Resume], all of
-// this is forgotten.
+// Refusals that come however slow the calls are, at random or for a limit that this bucket does not
+// count, are found out: after some 30 to 100 that slowing down has not made fewer, the speed is
+// back at once, and further ones slow down no more until they become clearly more. Then a refusal
+// with a d still holds all for d, but one without holds nobody: the caller waits before its next
+// attempt, as package transport/retry does. A loop around Acquire that tries at once is admitted at
+// the bucket's pace. A second one with no success between holds all for 2 s, doubled as above. An
+// hour after the last refusal, or by [Bucket.Resume], all of this is forgotten.
 func (p *Permit) Refused(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerRefused, Wait: d})
 }
@@ -173,11 +171,11 @@ func (p *Permit) Hold(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerHold, Wait: d})
 }
 
-// State returns the state of the limit nearest its capacity, as [Bucket.State] does, at the moment at which the
-// bucket charged the call: the call is in the level. It is part of the decision and takes no operation. If a queue
-// or a scheduler has booked the call's place, the moment is that of the booking, and for [Cost]{Free} that of the
-// look at the hold. The State of a permit that no bucket has made is zero, also within a [Call] of your own without
-// a method State.
+// State returns the state of the limit nearest its capacity, as [Bucket.State] does, at the moment
+// at which the bucket charged the call: the call is in the level. It is part of the decision and
+// takes no operation. If a queue or a scheduler has booked the call's place, the moment is that of
+// the booking, and for [Cost]{Free} that of the look at the hold. The State of a permit that no
+// bucket has made is zero, also within a [Call] of your own without a method State.
 func (p *Permit) State() State {
 	if p == nil {
 		return State{}
@@ -233,9 +231,9 @@ func (p *Permit) Pending() bool {
 	return p.pin != nil || p.call != nil
 }
 
-// Hears reports whether answers reach anything: a bucket, or a [Call] of your own, unless that has a method
-// Hears() bool that says otherwise. Those of [Unlimited], of a rate.Limiter and of a shadow reach nothing. A
-// listener does not count.
+// Hears reports whether answers reach anything: a bucket, or a [Call] of your own, unless that has
+// a method Hears() bool that says otherwise. Those of [Unlimited], of a rate.Limiter and of a
+// shadow reach nothing. A listener does not count.
 func (p *Permit) Hears() bool {
 	if p == nil {
 		return false

@@ -20,7 +20,8 @@ type sharedState struct {
 	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
 }
 
-// apart begins the keys of reservations in a store. No other key begins so and goes on with a digit.
+// apart begins the keys of reservations in a store. No other key begins so and goes on with a
+// digit.
 const apart = "\x00reserved"
 
 // storeKey returns the key in a store of a bucket's key, which is the same but for those that begin

@@ -20,10 +20,11 @@ type State struct {
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added. While a store is away, and a fallback
-	// has a share of the limit, it is until that is empty, and NextIn goes by it too. Of a calendar it is how
-	// long until the next period begins, which is the reset, be anything used or not. The level
-	// is then what is booked for that period, and what went in the last second of this one.
+	// EmptyIn is how long until the level is 0, if nothing is added. While a store is away, and a
+	// fallback has a share of the limit, it is until that is empty, and NextIn goes by it too. Of a
+	// calendar it is how long until the next period begins, which is the reset, be anything used or
+	// not. The level is then what is booked for that period, and what went in the last second of
+	// this one.
 	EmptyIn time.Duration
 	// NextIn is how long until there is room for one more unit; 0: now. For a
 	// limit of a capacity below one unit, until it is empty. For a window without room,
@@ -36,8 +37,9 @@ type State struct {
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
-	// Wait is set in an [Explanation]: how long until there is room for the call's units, if there were no other
-	// limit and no hold. It is below zero if there is never room for them, or if it is unknown.
+	// Wait is set in an [Explanation]: how long until there is room for the call's units, if there
+	// were no other limit and no hold. It is below zero if there is never room for them, or if it
+	// is unknown.
 	Wait time.Duration
 
 	apart time.Duration // between two units of a limit that admits one at a time, in an Explanation; 0: it is another limit

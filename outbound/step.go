@@ -51,7 +51,8 @@ type reply struct {
 	extended  bool      // the hold lasts longer than was known here
 }
 
-// decided returns the limits that have decided, and the state by them: those in force, or a share of them.
+// decided returns the limits that have decided, and the state by them: those in force, or a share
+// of them.
 func (r *reply) decided() (*limitSet, leak.State) {
 	set, s := &r.force.limitSet, r.State
 	if len(r.Share) == 0 || len(r.Share) != len(set.law) {

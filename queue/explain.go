@@ -9,9 +9,10 @@ import (
 )
 
 // Explain says when a call of this cost would go that came to the queue now, and why not before, as
-// [outbound.Bucket.Explain] does: it would go after the calls that wait, which are Ahead of it. Wait is as exact as
-// the refusals are that the package describes, and else a lower bound, by what the queue has heard last. It changes
-// nothing, and costs one operation on the bucket, which is a trip if that is shared, however many calls wait.
+// [outbound.Bucket.Explain] does: it would go after the calls that wait, which are Ahead of it.
+// Wait is as exact as the refusals are that the package describes, and else a lower bound, by what
+// the queue has heard last. It changes nothing, and costs one operation on the bucket, which is a
+// trip if that is shared, however many calls wait.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if q == nil {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)

@@ -29,8 +29,8 @@ const (
 	// between them. Fewer pause it enough by themselves.
 	mostWasted = 3
 
-	// retry is how long the queue pauses at least if a calendar books no further ahead, or until a call can go if
-	// that is sooner.
+	// retry is how long the queue pauses at least if a calendar books no further ahead, or until a
+	// call can go if that is sooner.
 	retry = 100 * time.Millisecond
 
 	// farthest is how far away a place may be for a call without a deadline. If some fault
@@ -44,8 +44,8 @@ const (
 	forever = time.Duration(math.MaxInt64)
 )
 
-// state is all that the queue decides by, besides the time. Its methods decide: they make no trip, and
-// answer no call.
+// state is all that the queue decides by, besides the time. Its methods decide: they make no trip,
+// and answer no call.
 type state struct {
 	key    string // of the bucket
 	shared bool   // the bucket is in a store
@@ -62,7 +62,8 @@ type state struct {
 	booked  float64         // units booked since the backlog began; 0: there is none
 }
 
-// head is what the first call without a place waits for. The zero value: it is booked with the next trip.
+// head is what the first call without a place waits for. The zero value: it is booked with the next
+// trip.
 type head struct {
 	until   time.Time                // book nothing before; zero: book
 	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
@@ -130,7 +131,8 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	if s.head.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
-	// Others may have taken all since a fixed window ended. Who comes back then and finds no room gets a place.
+	// Others may have taken all since a fixed window ended. Who comes back then and finds no room
+	// gets a place.
 	k.Claim, k.Returns = s.claim(k), !s.shared && (s.head.soonest.IsZero() || now.Before(s.head.soonest))
 	return first
 }
@@ -268,7 +270,8 @@ func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	return w.deadline
 }
 
-// expires is when the queue refuses a call that has no place yet, as givesUp has it for one that came now.
+// expires is when the queue refuses a call that has no place yet, as givesUp has it for one that
+// came now.
 func (s *state) expires(w *waiter) time.Time {
 	if s.trips.wayBack == 0 || w.byCtx {
 		return w.deadline
@@ -284,9 +287,9 @@ func pauseAfter(wasted int) time.Duration {
 	return span << min(wasted-mostWasted, 6)
 }
 
-// bookableAt is when the queue tries again to book a place for w, which can go after so long: a calendar
-// books it only when its period is over, if w waits for the one after the next, and a fixed window when all of it
-// comes back.
+// bookableAt is when the queue tries again to book a place for w, which can go after so long: a
+// calendar books it only when its period is over, if w waits for the one after the next, and a
+// fixed window when all of it comes back.
 func (s *state) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
 	soonest, at := now.Add(min(retry, after)), time.Time{}
 	if s.clock.Known() {

@@ -101,8 +101,8 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// tellLocked looks at the calls that the sums leave out, and refuses those that miss their deadlines. It unlocks mu after
-// each piece of a long line.
+// tellLocked looks at the calls that the sums leave out, and refuses those that miss their
+// deadlines. It unlocks mu after each piece of a long line.
 func (q *Queue) tellLocked() {
 	for l := &q.line; q.foretells(); q.line.fit() {
 		now := time.Now()
@@ -160,8 +160,9 @@ func (q *Queue) tripLocked() error {
 	return err
 }
 
-// refusedLocked answers the calls that the error of a trip concerns. first is the call that
-// the trip was to book for; onlyNews says that no call needed the trip, and moving that it was to move the only place.
+// refusedLocked answers the calls that the error of a trip concerns. first is the call that the
+// trip was to book for; onlyNews says that no call needed the trip, and moving that it was to move
+// the only place.
 func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 	var full *outbound.ThrottledError
 	var cost *outbound.CostError
@@ -229,8 +230,8 @@ func (q *Queue) letGoLocked(now time.Time) {
 	l.tickets = l.tickets[n:] // to move the rest up each time would take longer than all else
 }
 
-// refuseTooLateLocked refuses the calls that miss their deadlines at the last n places. It is not for a trip that is
-// under way.
+// refuseTooLateLocked refuses the calls that miss their deadlines at the last n places. It is not
+// for a trip that is under way.
 func (q *Queue) refuseTooLateLocked(n int, now time.Time) {
 	q.refuseAllLocked(q.tooLate(n, now))
 	q.line.fit()

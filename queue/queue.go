@@ -68,17 +68,17 @@ func New(b *outbound.Bucket, c Config) *Queue {
 	return q
 }
 
-// Acquire admits the call when its turn comes and the bucket has room. If the call
-// would have to wait longer than MaxWait or ctx's deadline, or MaxLen others wait,
-// Acquire returns at once: an [*outbound.ThrottledError] with the time until the call
-// could go. For a cost that can never go it returns an [*outbound.CostError], and if the
-// store fails an [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err()
-// itself. If ctx's deadline passes during the wait, the error is an [*outbound.ThrottledError]
-// too, with a RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the
-// reservation. No error leaves a charge behind, except a StoreError whose reply was lost.
+// Acquire admits the call when its turn comes and the bucket has room. If the call would have to
+// wait longer than MaxWait or ctx's deadline, or MaxLen others wait, Acquire returns at once: an
+// [*outbound.ThrottledError] with the time until the call could go. For a cost that can never go it
+// returns an [*outbound.CostError], and if the store fails an [*outbound.StoreError]. If ctx is
+// cancelled during the wait it returns ctx.Err() itself. If ctx's deadline passes during the wait,
+// the error is an [*outbound.ThrottledError] too, with a RetryAfter of 0, and it is
+// [context.DeadlineExceeded]. The next call gets the reservation. No error leaves a charge behind,
+// except a StoreError whose reply was lost.
 //
-// In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of the
-// name "dripfeed: wait for a turn".
+// In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
+// the name "dripfeed: wait for a turn".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
@@ -105,8 +105,8 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	return
 }
 
-// traced is a wait that an execution trace shows. It is no part of Acquire, because a call would wait
-// with 4 KiB of stack then.
+// traced is a wait that an execution trace shows. It is no part of Acquire, because a call would
+// wait with 4 KiB of stack then.
 //
 //go:noinline
 func traced(ctx context.Context, ready <-chan struct{}) {
@@ -117,8 +117,8 @@ func traced(ctx context.Context, ready <-chan struct{}) {
 	}
 }
 
-// lane returns the queue in which the call waits: q, or, for further requests of jobs, one of their own. In q they
-// would wait behind calls that wait for those jobs to end.
+// lane returns the queue in which the call waits: q, or, for further requests of jobs, one of their
+// own. In q they would wait behind calls that wait for those jobs to end.
 func (q *Queue) lane(ctx context.Context) *Queue {
 	if q == nil || q.err != nil || q.booking.InJob || !q.bucket.InJob(ctx) {
 		return q
@@ -248,8 +248,8 @@ func (q *Queue) leave(ctx context.Context, w *waiter) error {
 	return err
 }
 
-// removeLocked takes w out of the line and reports whether w had a place. If the queue pauses until the first
-// call without a place can go, that is another one now, unless w was behind it.
+// removeLocked takes w out of the line and reports whether w had a place. If the queue pauses until
+// the first call without a place can go, that is another one now, unless w was behind it.
 func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
 	if !q.head.soonest.IsZero() && (q.line.hasPlace(w) || w == q.line.unplaced) {
 		q.head.soonest, q.head.until = time.Time{}, time.Time{}

@@ -18,8 +18,8 @@ type refusal struct {
 // known reports whether the clock tells of those in line and of nobody else.
 func (s *state) known() bool { return s.clock.Known() && len(s.line.unused) == 0 }
 
-// foretells reports whether a call may be refused by what the clock tells. Until a trip has ended it still counts the
-// places that go back with it, and what else has come back.
+// foretells reports whether a call may be refused by what the clock tells. Until a trip has ended
+// it still counts the places that go back with it, and what else has come back.
 func (s *state) foretells() bool { return s.known() && s.news == 0 }
 
 // admit returns why a new call must not wait, or nil. Then it is the next in line.
@@ -52,8 +52,9 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	return e
 }
 
-// judge returns why a call that goes behind all that the sums count must not wait until a time; zero: without end. Else it
-// finds out whether the call is sure to go: only such calls count against others.
+// judge returns why a call that goes behind all that the sums count must not wait until a time;
+// zero: without end. Else it finds out whether the call is sure to go: only such calls count
+// against others.
 func (s *state) judge(w *waiter, now, until time.Time) error {
 	l := &s.line
 	at, _, err := s.clock.Earliest(&w.cost, &l.sure)
@@ -67,14 +68,17 @@ func (s *state) judge(w *waiter, now, until time.Time) error {
 	return nil
 }
 
-// surely reports whether a call that comes now is surely in time: most are, and need no more of their small stacks.
+// surely reports whether a call that comes now is surely in time: most are, and need no more of
+// their small stacks.
 func (s *state) surely(w *waiter) bool {
 	return s.line.n < s.config.MaxLen && s.line.untold == nil && s.foretells() && s.find(w)
 }
 
-// find finds out whether a call that goes behind all that the sums count is sure to go, and not too late.
+// find finds out whether a call that goes behind all that the sums count is sure to go, and not too
+// late.
 func (s *state) find(w *waiter) bool {
-	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not w itself.
+	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not
+	// w itself.
 	l := &s.line
 	ahead, alike := &l.all, !l.mixed && (l.unplaced == nil || l.unplaced.cost == w.cost)
 	if alike {
@@ -84,9 +88,9 @@ func (s *state) find(w *waiter) bool {
 	return w.sure
 }
 
-// tooLate returns the calls that miss their deadlines at the last n places. A booking has the deadline of its first
-// call, and books places far behind that where the queue catches up with other workers. And where a place was lost,
-// each call has that of the next.
+// tooLate returns the calls that miss their deadlines at the last n places. A booking has the
+// deadline of its first call, and books places far behind that where the queue catches up with
+// other workers. And where a place was lost, each call has that of the next.
 func (s *state) tooLate(n int, now time.Time) (all []refusal) {
 	l := &s.line
 	i, w := max(0, len(l.tickets)-1), l.last

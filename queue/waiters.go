@@ -120,7 +120,8 @@ func (l *waiters) unlink(w *waiter) {
 	l.n--
 }
 
-// leave takes w out of the calls without a place. One that has a place now is among what surely went, sure or not.
+// leave takes w out of the calls without a place. One that has a place now is among what surely
+// went, sure or not.
 func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
 	case l.untold == nil || w.seq < l.untold.seq:
@@ -193,7 +194,8 @@ func (l *waiters) book(t outbound.Ticket) {
 	l.onePlaceMore()
 }
 
-// forget drops all places, of which nobody knows whether they are still booked: they do not go back.
+// forget drops all places, of which nobody knows whether they are still booked: they do not go
+// back.
 func (l *waiters) forget() {
 	for range min(len(l.tickets), l.n) {
 		l.onePlaceLess()

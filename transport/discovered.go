@@ -11,20 +11,19 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Discovered finds the limiter of a request where the API itself says, in its answers,
-// which of its buckets a route belongs to, as Discord does with X-RateLimit-Bucket and
-// GitHub with X-RateLimit-Resource. Several routes then share one limiter, and what the API
-// says of it steers all of them:
+// Discovered finds the limiter of a request where the API itself says, in its answers, which of its
+// buckets a route belongs to, as Discord does with X-RateLimit-Bucket and GitHub with
+// X-RateLimit-Resource. Several routes then share one limiter, and what the API says of it steers
+// all of them:
 //
 //	d := &transport.Discovered{Route: route, Scope: scope, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
 //	client.Transport = &transport.Transport{For: d.For, OnResponse: d.Learn}
 //
-// Each route has a limiter of its own, and each name has one that its routes share. The
-// route's own limiter admits a request first, and then the limiter of the name that the
-// route's last answer had, if it had one. So no name, and no change of names, lets out more
-// than the routes' own limits do. Where the limiters are queues, both may wait. Each host
-// has its own routes and names, so that no host's answers touch another's limiters. A
-// Discovered is safe for concurrent use.
+// Each route has a limiter of its own, and each name has one that its routes share. The route's own
+// limiter admits a request first, and then the limiter of the name that the route's last answer
+// had, if it had one. So no name, and no change of names, lets out more than the routes' own limits
+// do. Where the limiters are queues, both may wait. Each host has its own routes and names, so that
+// no host's answers touch another's limiters. A Discovered is safe for concurrent use.
 type Discovered struct {
 	// Route returns what stands for all requests of one kind, such as the method and the
 	// path without its ids; "": the request has no limiter here. Do not make it of what
@@ -237,11 +236,11 @@ func (k *routedCall) each(do func(*outbound.Permit)) {
 	do(&k.found)
 }
 
-// OnlyScope returns a function for [Transport.OnSignal] that applies refusals of these
-// scopes only, as [profile.Signal] has them, and everything that is no refusal. With
-// limiters in a row, one transport around the other, each then applies what is meant for
-// it: the outer one "global", and the inner one, with [JudgeAlways], everything else. Without JudgeAlways inside, a
-// refusal of another scope is lost.
+// OnlyScope returns a function for [Transport.OnSignal] that applies refusals of these scopes only,
+// as [profile.Signal] has them, and everything that is no refusal. With limiters in a row, one
+// transport around the other, each then applies what is meant for it: the outer one "global", and
+// the inner one, with [JudgeAlways], everything else. Without JudgeAlways inside, a refusal of
+// another scope is lost.
 func OnlyScope(applies func(scope string) bool) func(*http.Response, *profile.Signal) {
 	return func(_ *http.Response, s *profile.Signal) {
 		if s.Throttled && !applies(s.Scope) {

@@ -7,29 +7,30 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Judge says which of several transports in a row tells its limiter what a response says. They are in
-// a row if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that leads to
-// the other. The others only settle and end their permits.
+// Judge says which of several transports in a row tells its limiter what a response says. They are
+// in a row if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that
+// leads to the other. The others only settle and end their permits.
 type Judge uint8
 
 const (
-	// JudgeOutermost has the outermost transport judge. One that has no limiter for the request, or one that
-	// does not hear answers ([outbound.Permit.Hears]), and one whose limiter a redirect has led away from,
-	// leaves that to the next.
+	// JudgeOutermost has the outermost transport judge. One that has no limiter for the request, or
+	// one that does not hear answers ([outbound.Permit.Hears]), and one whose limiter a redirect
+	// has led away from, leaves that to the next.
 	JudgeOutermost Judge = iota
-	// JudgeAlways judges, whatever the transports around do: for refusals that [OnlyScope] tells apart.
+	// JudgeAlways judges, whatever the transports around do: for refusals that [OnlyScope] tells
+	// apart.
 	JudgeAlways
-	// JudgeNever leaves each response to the transport that is the Base, such as where the limiter here
-	// is one for all hosts, and each host has one of its own there.
+	// JudgeNever leaves each response to the transport that is the Base, such as where the limiter
+	// here is one for all hosts, and each host has one of its own there.
 	JudgeNever
 )
 
-// judgedKey is the key of a context whose request is sent to a transport while one around that judges. Its value is
-// the transport.
+// judgedKey is the key of a context whose request is sent to a transport while one around that
+// judges. Its value is the transport.
 type judgedKey struct{}
 
-// judgedBy reports whether t does not judge the response to req, which p has admitted, and whether the next
-// transport is told that it need not.
+// judgedBy reports whether t does not judge the response to req, which p has admitted, and whether
+// the next transport is told that it need not.
 func (t *Transport) judgedBy(req *http.Request, p *outbound.Permit, redirected bool) (judged, passes bool) {
 	around := req.Context().Value(judgedKey{}) == any(t)
 	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && around

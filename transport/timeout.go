@@ -21,8 +21,8 @@ func (timeoutError) Timeout() bool        { return true }
 func (timeoutError) Temporary() bool      { return true }
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// sendWithin hands the request on to Base with a bound on the time to the end of the response's body.
-// It sets sent to the context that has this bound.
+// sendWithin hands the request on to Base with a bound on the time to the end of the response's
+// body. It sets sent to the context that has this bound.
 func (t *Transport) sendWithin(req *http.Request, sent *context.Context) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	*sent = ctx

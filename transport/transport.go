@@ -29,8 +29,8 @@ type Transport struct {
 	// Limiter admits; return [outbound.Unlimited] to let a request go unpaced. nil: Limiter
 	// admits all.
 	For func(*http.Request) outbound.Limiter
-	// Cost returns what a request takes, unless [WithCost] has said so. It must not change
-	// the request or read its body. If it is nil, each request takes outbound.Cost{1}. A result without
+	// Cost returns what a request takes, unless [WithCost] has said so. It must not change the
+	// request or read its body. If it is nil, each request takes outbound.Cost{1}. A result without
 	// the bucket's first number is [outbound.ErrInvalidCost], and [outbound.Free] takes nothing.
 	Cost func(*http.Request) outbound.Cost
 	// Profile reads from a response what the API says of its limits: see package profile,
@@ -44,15 +44,14 @@ type Transport struct {
 	// policies that Units does not have. nil: number 0 counts requests, and policies
 	// without a unit; other policies are ignored.
 	Units map[string]int
-	// OnSignal is called with what each response says, before the transport applies it,
-	// even if the Signal says nothing. It may change the Signal. The transport applies
-	// nothing of a response that OnSignal sets to the zero Signal, such as a refusal of
-	// another scope than this limiter's; a refusal still does not count as a success. The
-	// Signal has what the API asked for, before MaxHold caps it. OnSignal is called twice
-	// for a refusal whose body the profile reads and which comes late: with what the
-	// headers say, and with all. A transport that does not judge a response, because one around it does
-	// or by [JudgeNever], does not call OnSignal for it, and tells its permit no AnswerQuota. nil: nothing
-	// is called.
+	// OnSignal is called with what each response says, before the transport applies it, even if the
+	// Signal says nothing. It may change the Signal. The transport applies nothing of a response
+	// that OnSignal sets to the zero Signal, such as a refusal of another scope than this
+	// limiter's; a refusal still does not count as a success. The Signal has what the API asked
+	// for, before MaxHold caps it. OnSignal is called twice for a refusal whose body the profile
+	// reads and which comes late: with what the headers say, and with all. A transport that does
+	// not judge a response, because one around it does or by [JudgeNever], does not call OnSignal
+	// for it, and tells its permit no AnswerQuota. nil: nothing is called.
 	OnSignal func(*http.Response, *profile.Signal)
 	// Used returns what a call has really cost, such as nothing for a 304, and whether that
 	// is known by its response's headers. The transport settles the call with it, unless the
@@ -146,8 +145,9 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	return resp, nil
 }
 
-// follow lets the user's functions and the transport settle and judge an attempt, which it
-// ends at once, or at the end of the body or of ctx. judged says that another transport judges the response.
+// follow lets the user's functions and the transport settle and judge an attempt, which it ends at
+// once, or at the end of the body or of ctx. judged says that another transport judges the
+// response.
 func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, judged, redirected bool) {
 	if t.OnResponse != nil {
 		if resp.Body == nil { // fakes leave it out; OnResponse may wrap it

@@ -41,10 +41,9 @@
 //
 // A Pacer charges a task when it begins. If the task's http.Client has a transport.Transport around
 // the same bucket, that charge pays for the first request. A task that makes several calls can also
-// take the Transport, and the Pacer without a limiter: the ThrottledError of
-// the Transport reschedules the task, and it runs anew. If that has a Scheduler, it is not
-// rescheduled, but waits for its reservation in the worker, because nothing keeps tickets for tasks
-// that are not paced.
+// take the Transport, and the Pacer without a limiter: the ThrottledError of the Transport
+// reschedules the task, and it runs anew. If that has a Scheduler, it is not rescheduled, but waits
+// for its reservation in the worker, because nothing keeps tickets for tasks that are not paced.
 //
 // A task brings one ticket, so it can have one reservation.
 //
@@ -52,10 +51,11 @@
 //
 // Server.Shutdown waits for tasks under way, for ShutdownTimeout at most (8 s), and puts the others
 // to the head of their queue. Nothing that waits for its turn is lost or counts as failed. With the
-// defaults a task waits 7 s at most: all of them then go first. To end sooner, close the Scheduler's
-// Queue before the server is shut down: tasks that wait are rescheduled immediately, except those on
-// their last try, which wait until the ShutdownTimeout. A BaseContext that ends when the program is to
-// end is another matter: asynq then counts each task under way as failed, paced or not.
+// defaults a task waits 7 s at most: all of them then go first. To end sooner, close the
+// Scheduler's Queue before the server is shut down: tasks that wait are rescheduled immediately,
+// except those on their last try, which wait until the ShutdownTimeout. A BaseContext that ends
+// when the program is to end is another matter: asynq then counts each task under way as failed,
+// paced or not.
 //
 // # Where asynq is inexact
 //

@@ -25,13 +25,13 @@ import (
 // replaces the time of a task that has one of those.
 //
 // A task with a reservation that is still to come is in [asynq.TaskStateScheduled]. One without a
-// reservation is pending. So a Unique task is pending, and its lock may end while it is rescheduled:
-// asynq takes another one then. Let the TTL of the lock be
-// longer than jobs.Config's Ahead, or than the longest backlog.
+// reservation is pending. So a Unique task is pending, and its lock may end while it is
+// rescheduled: asynq takes another one then. Let the TTL of the lock be longer than jobs.Config's
+// Ahead, or than the longest backlog.
 //
-// If no reservation can be booked, because the store is unavailable or the reservation would be further
-// away than jobs.Config's Ahead, the task is enqueued all the same, and gets its reservation when
-// it first runs. A cost that can never go is an error, and nothing is enqueued.
+// If no reservation can be booked, because the store is unavailable or the reservation would be
+// further away than jobs.Config's Ahead, the task is enqueued all the same, and gets its
+// reservation when it first runs. A cost that can never go is an error, and nothing is enqueued.
 //
 // If the reservation is after the task's Deadline, Enqueue returns the task's info and an
 // [*outbound.ThrottledError] with [context.DeadlineExceeded]. The task is in the queue then, and
@@ -61,7 +61,8 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	if err != nil {
 		return nil, err
 	}
-	// Asynq has chosen the ID. A task that runs before this, or whose ticket is not kept, books anew.
+	// Asynq has chosen the ID. A task that runs before this, or whose ticket is not kept, books
+	// anew.
 	if place.Ticket != "" {
 		_ = p.keep(ctx, taskName(info.Queue, info.ID), place.Ticket, time.Until(place.At))
 	}

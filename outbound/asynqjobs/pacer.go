@@ -17,8 +17,8 @@ import (
 // concurrent use.
 type Pacer struct {
 	// Limiter returns who admits a task, and what the task costs, most often Cost{1}: there is no
-	// default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for each. Limiter must
-	// be quick. Tasks with a nil Limiter are not paced.
+	// default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for each. Limiter
+	// must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
 	// Tickets keeps the reservations of tasks that were rescheduled. nil: nobody does, and a task
 	// waits for its reservation in its worker. Rescheduled, it would book again, behind all others,

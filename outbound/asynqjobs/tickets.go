@@ -11,10 +11,11 @@ import (
 // Tickets keeps the tickets of tasks that were rescheduled. A ticket grants nothing: one that is
 // lost, forged or given to another task changes the order of tasks, and never how many go.
 type Tickets interface {
-	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that was
-	// read stays, because asynq may hand out a task again.
+	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that
+	// was read stays, because asynq may hand out a task again.
 	Get(ctx context.Context, task string) string
-	// Put keeps the ticket of a task for ttl, in the place of an older one. An empty ticket is none.
+	// Put keeps the ticket of a task for ttl, in the place of an older one. An empty ticket is
+	// none.
 	Put(ctx context.Context, task, ticket string, ttl time.Duration) error
 }
 

@@ -154,7 +154,8 @@ func (op *Op) act(s *Stored, limits []Limit, now time.Duration, r *Reply) (_ []L
 	return limits, false
 }
 
-// move is act for an Op with a booking to move. If there is no place for it elsewhere that is no later, it stays.
+// move is act for an Op with a booking to move. If there is no place for it elsewhere that is no
+// later, it stays.
 func (op *Op) move(s *Stored, limits []Limit, r *Reply) (acted bool) {
 	was, told := *s, *r
 	lifted := op.Movable() && op.Move.Version == s.Version

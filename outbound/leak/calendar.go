@@ -51,9 +51,10 @@ type Calendar struct {
 	Off time.Duration
 }
 
-// steady returns the Unix time by which the calendar finds its period. Two clocks that differ from the
-// API's by at most Slack differ by twice that from each other: a time that is no further before the
-// period than that is of a clock that has stepped back, or of another server's, and the period stays.
+// steady returns the Unix time by which the calendar finds its period. Two clocks that differ from
+// the API's by at most Slack differ by twice that from each other: a time that is no further before
+// the period than that is of a clock that has stepped back, or of another server's, and the period
+// stays.
 func (c *Calendar) steady(unix time.Duration) time.Duration {
 	if begins := ends(c.Begin); c.End != 0 && unix < begins && unix >= begins-2*Slack {
 		return begins
@@ -157,7 +158,8 @@ func (c *Calendar) level(at time.Duration) (units float64, next, empty time.Dura
 	return this, next, empty
 }
 
-// void takes out what is booked for later than a Unix time, as far as that is only the next period's.
+// void takes out what is booked for later than a Unix time, as far as that is only the next
+// period's.
 func (c *Calendar) void(unix time.Duration) {
 	if unix < ends(c.End)-2*Slack {
 		c.Coming = 0

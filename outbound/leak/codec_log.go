@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// append appends the logs: their number, and of each its name, unit, kind, zone, longest window, skip, place
-// beside and total, its calendar, and its entries, whose times are differences from the dial and
-// from the entry before.
+// append appends the logs: their number, and of each its name, unit, kind, zone, longest window,
+// skip, place beside and total, its calendar, and its entries, whose times are differences from the
+// dial and from the entry before.
 func (g *Logs) append(b []byte, dial time.Duration) []byte {
 	b = binary.AppendUvarint(b, uint64(len(*g)))
 	for i := range *g {

@@ -42,10 +42,10 @@ func (g *Log) cut(i int, last time.Duration) {
 // near is by how much the places of two calls may differ by rounding.
 const near = time.Microsecond
 
-// put puts units in that went, or go, at a place: into the entry that has it, into the one before if that
-// began a part before it or less, or into one of their own in its order: marks may be later, and so may
-// bookings where a report is late. So no place is in two entries, of which a settle might take the units
-// out of the wrong one.
+// put puts units in that went, or go, at a place: into the entry that has it, into the one before
+// if that began a part before it or less, or into one of their own in its order: marks may be
+// later, and so may bookings where a report is late. So no place is in two entries, of which a
+// settle might take the units out of the wrong one.
 func (g *Log) put(place time.Duration, units float64, part time.Duration) {
 	g.sum += units
 	i := len(g.Entries)
@@ -102,7 +102,8 @@ func (s *State) next(limits []Limit) (place time.Duration, ok bool) {
 	return 0, false
 }
 
-// passed notes that the dial may have passed booked places in a hold. Their calls can go when it ends.
+// passed notes that the dial may have passed booked places in a hold. Their calls can go when it
+// ends.
 func (s *State) passed(limits []Limit) {
 	for i := range limits {
 		if kind := limits[i].Kind; kind != Leaky && !kind.Calendar() {
@@ -112,8 +113,8 @@ func (s *State) passed(limits []Limit) {
 	}
 }
 
-// age lets a hold in which the dial stands for so long age what was filled before. The dial has gone
-// on as far as it does in the hold.
+// age lets a hold in which the dial stands for so long age what was filled before. The dial has
+// gone on as far as it does in the hold.
 func (s *State) age(limits []Limit, stands time.Duration) {
 	if stands <= 0 {
 		return
@@ -138,9 +139,9 @@ func (g *Log) age(gone, by time.Duration) {
 	}
 }
 
-// merge makes one entry of the two calls' entries, or of the two markers, that follow each other most closely. It
-// counts until the later of both has ended, so that the log never tells of less than was filled. A
-// marker and calls stay apart, because a Resume takes the marker out.
+// merge makes one entry of the two calls' entries, or of the two markers, that follow each other
+// most closely. It counts until the later of both has ended, so that the log never tells of less
+// than was filled. A marker and calls stay apart, because a Resume takes the marker out.
 func (g *Log) merge() {
 	at, with, least := 0, 0, time.Duration(math.MaxInt64)
 	latest := [2]int{-1, -1} // of the calls' entries and of the markers

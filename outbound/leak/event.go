@@ -5,8 +5,8 @@ import "fmt"
 // StoreEvent is something about a store across a network that no operation returns as its error.
 type StoreEvent struct {
 	Kind StoreEventKind
-	// Key is the bucket's key, as the program wrote it. It is empty if the event is not about one bucket. Do
-	// not log it if it may hold a credential.
+	// Key is the bucket's key, as the program wrote it. It is empty if the event is not about one
+	// bucket. Do not log it if it may hold a credential.
 	Key string
 	// Err is the cause.
 	Err error
@@ -17,32 +17,35 @@ type StoreEventKind uint8
 
 // The kinds of a store's events.
 const (
-	// EventDown is a server that does not answer, or that refuses every request for now, as one without memory
-	// does. Operations fail immediately until it is up. There is one for each outage, and for each server of a
-	// Cluster. With a Key it is the server to which this key has moved, and others may have.
+	// EventDown is a server that does not answer, or that refuses every request for now, as one
+	// without memory does. Operations fail immediately until it is up. There is one for each
+	// outage, and for each server of a Cluster. With a Key it is the server to which this key has
+	// moved, and others may have.
 	EventDown StoreEventKind = iota + 1
-	// EventUp is a server that answers again, or another in its place. It follows each EventDown once the
-	// program asks something again.
+	// EventUp is a server that answers again, or another in its place. It follows each EventDown
+	// once the program asks something again.
 	EventUp
-	// EventDiffer is a bucket that another process uses with other limits, as it may be while a new release
-	// rolls out. Each process is held to its own. There is at most one a minute for each key.
+	// EventDiffer is a bucket that another process uses with other limits, as it may be while a new
+	// release rolls out. Each process is held to its own. There is at most one a minute for each
+	// key.
 	EventDiffer
-	// EventCorrupt is a key that held what the store has not written, or was of another type. It begins
-	// again, full to the capacity.
+	// EventCorrupt is a key that held what the store has not written, or was of another type. It
+	// begins again, full to the capacity.
 	EventCorrupt
-	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server. Other
-	// processes do not honour such a hold, and a cost that was lower than booked gives nothing back. The
-	// bucket reports a cost that was higher once more.
+	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server.
+	// Other processes do not honour such a hold, and a cost that was lower than booked gives
+	// nothing back. The bucket reports a cost that was higher once more.
 	EventLost
-	// EventDenied is a server that does not do what it is asked, for a reason that no wait cures: a password
-	// or a permission is missing or wrong, or a table is missing. Each operation fails with the server's words.
-	// The event comes immediately, and again only after an operation has gone well, at most once a minute.
+	// EventDenied is a server that does not do what it is asked, for a reason that no wait cures: a
+	// password or a permission is missing or wrong, or a table is missing. Each operation fails
+	// with the server's words. The event comes immediately, and again only after an operation has
+	// gone well, at most once a minute.
 	EventDenied
-	// EventDataLoss is a server that has lost a bucket, or the latest charges to it: it was flushed, restarted
-	// without its data, evicts keys, has crashed, or a replica was promoted that was behind. Each loss may let
-	// up to one Capacity more out than the limits allow. Err says which of these it was. Each process that
-	// remembers the bucket reports it, at most once a minute for each key. A key that has expired, with
-	// nothing in it, is no loss.
+	// EventDataLoss is a server that has lost a bucket, or the latest charges to it: it was
+	// flushed, restarted without its data, evicts keys, has crashed, or a replica was promoted that
+	// was behind. Each loss may let up to one Capacity more out than the limits allow. Err says
+	// which of these it was. Each process that remembers the bucket reports it, at most once a
+	// minute for each key. A key that has expired, with nothing in it, is no loss.
 	EventDataLoss
 )
 

@@ -170,17 +170,18 @@ func (s *State) Wait(limits []Limit, n *Units) (time.Duration, int) {
 	return at.w, at.which
 }
 
-// place is where a call could go: the dial time from now, the limit that it would wait for, and whether a
-// calendar books so far ahead.
+// place is where a call could go: the dial time from now, the limit that it would wait for, and
+// whether a calendar books so far ahead.
 type place struct {
 	w     time.Duration
 	which int
 	ok    bool
 }
 
-// wait returns where a call of n could be booked, or, if back, the first time at which it could go if it came back
-// then: all of a Fixed limit may have come back at once, on which no booking counts. until is the place if a Fixed
-// limit asks for it that is known to come back so, then or before; else it is an earlier one.
+// wait returns where a call of n could be booked, or, if back, the first time at which it could go
+// if it came back then: all of a Fixed limit may have come back at once, on which no booking
+// counts. until is the place if a Fixed limit asks for it that is known to come back so, then or
+// before; else it is an earlier one.
 func (s *State) wait(limits []Limit, n *Units, back bool) (at place, until time.Duration) {
 	w, which, ok := max(0, s.Last), -1, true
 	until = -1
@@ -214,8 +215,9 @@ func (s *State) wait(limits []Limit, n *Units, back bool) (at place, until time.
 			w, which = d, i
 		}
 	}
-	// Each of those may ask for a later place than the others, so once more until none does. And what is over now is
-	// so no more when a slow dial has fallen further behind, unless the call is booked now.
+	// Each of those may ask for a later place than the others, so once more until none does. And
+	// what is over now is so no more when a slow dial has fallen further behind, unless the call is
+	// booked now.
 	slow := back && s.Speed < 1 && s.Logs != nil
 	for again := calendars || slow; again && ok; {
 		again = false
@@ -265,16 +267,16 @@ func (s *State) Real(w time.Duration) time.Duration {
 	return add(max(0, s.Rem), w)
 }
 
-// Fill books the next place for a call of n, if that is at most so far away in real time,
-// and writes what it has charged to c. If not, it changes nothing. It returns the real time
-// until the place, and the limit that the call waits for. Of a call that is refused both are as Wait has
+// Fill books the next place for a call of n, if that is at most so far away in real time, and
+// writes what it has charged to c. If not, it changes nothing. It returns the real time until the
+// place, and the limit that the call waits for. Of a call that is refused both are as Wait has
 // them: that may be less than most, because no booking counts on the end of a Fixed limit's window.
 func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
 	return s.fill(limits, n, most, false, c)
 }
 
-// fill is Fill. A call that returns is refused, too, if it would wait for a Fixed limit of which all will have come
-// back when it is its turn.
+// fill is Fill. A call that returns is refused, too, if it would wait for a Fixed limit of which
+// all will have come back when it is its turn.
 func (s *State) fill(limits []Limit, n *Units, most time.Duration, returns bool, c *Charge) (real time.Duration, which int, ok bool) {
 	at, until := s.wait(limits, n, false)
 	w, which := at.w, at.which

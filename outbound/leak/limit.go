@@ -85,8 +85,8 @@ func (l *Limit) Above(level, to float64) time.Duration {
 // same reports whether both have one level.
 func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Name == m.Name }
 
-// together reports whether limits of these kinds and zones share a log: windows do, and calendars whose
-// periods are the same.
+// together reports whether limits of these kinds and zones share a log: windows do, and calendars
+// whose periods are the same.
 func together(a, b Kind, zone, other string) bool {
 	if a == Leaky || b == Leaky || a.Calendar() || b.Calendar() {
 		return a == b && zone == other

@@ -74,9 +74,9 @@ type Op struct {
 	Costs []Units
 	// Wait is the longest real time until the first place; 0: only a place that is due now.
 	Wait time.Duration
-	// Returns says that the caller comes back when a refusal tells it to. So where all of a Fixed limit
-	// comes back at once, on which no booking counts, the first of Costs is refused rather than
-	// booked for then or later. It is for the only caller of a key, or one that others do not
+	// Returns says that the caller comes back when a refusal tells it to. So where all of a Fixed
+	// limit comes back at once, on which no booking counts, the first of Costs is refused rather
+	// than booked for then or later. It is for the only caller of a key, or one that others do not
 	// overtake. A store may ignore it.
 	Returns bool
 	// Horizon is the longest real time until the places after the first.
@@ -111,11 +111,11 @@ type Op struct {
 	Into []Charge
 }
 
-// Clone returns a copy of op for a store that goes on with it after Update has returned. It
-// copies Costs, Reports, Back, Move and the charges to which the reports point. It shares
-// Limits, Periods and Replacement, whose elements nobody changes. The copy has no Into, because its
-// memory belongs to the caller. Clone makes at most four allocations, and takes as many bytes
-// as what it copies: 256 for each charge.
+// Clone returns a copy of op for a store that goes on with it after Update has returned. It copies
+// Costs, Reports, Back, Move and the charges to which the reports point. It shares Limits, Periods
+// and Replacement, whose elements nobody changes. The copy has no Into, because its memory belongs
+// to the caller. Clone makes at most four allocations, and takes as many bytes as what it copies:
+// 256 for each charge.
 func (op *Op) Clone() *Op {
 	c := *op
 	c.Into, c.Back = nil, nil
@@ -230,9 +230,9 @@ type Reply struct {
 	// Claim is the Op.Claim of the worker's next booking; 0 if this one booked nothing or
 	// claimed nothing.
 	Claim float64
-	// Share says that the step was decided by these limits, each a share of that of the Op at its index, as
-	// while a store is away. Levels of State are of the whole limits, in which all but the share is full. Nobody
-	// changes it. nil: by those of the Op.
+	// Share says that the step was decided by these limits, each a share of that of the Op at its
+	// index, as while a store is away. Levels of State are of the whole limits, in which all but
+	// the share is full. Nobody changes it. nil: by those of the Op.
 	Share []Limit
 	// Full says which limits a Meter has brought to the brim.
 	Full [Max]bool

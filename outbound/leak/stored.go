@@ -211,7 +211,8 @@ func (s *Stored) replace(limits []Limit, unset bool, now time.Duration) bool {
 	return true
 }
 
-// prune drops the logs of limits that the key does not have any more, or that are of another kind now.
+// prune drops the logs of limits that the key does not have any more, or that are of another kind
+// now.
 func (s *Stored) prune() {
 	if s.State.Logs == nil {
 		return
@@ -255,9 +256,9 @@ func (s *Stored) expire(limits []Limit) time.Duration {
 	return t
 }
 
-// kept returns in how much bucket time, from the dial time now on, the log forgets its last
-// entry, or in how much real time its calendar's units go: other workers than those with these limits
-// may have it, or a longer window. at is State.At.
+// kept returns in how much bucket time, from the dial time now on, the log forgets its last entry,
+// or in how much real time its calendar's units go: other workers than those with these limits may
+// have it, or a longer window. at is State.At.
 func (g *Log) kept(limits []Limit, now, at time.Duration) (dial, real time.Duration) {
 	if g.Kind.Calendar() {
 		_, _, real = g.Calendar.level(at)
@@ -268,8 +269,8 @@ func (g *Log) kept(limits []Limit, now, at time.Duration) (dial, real time.Durat
 		return 0, 0
 	}
 	for i := range limits {
-		// The level of a Fixed one tells when its window is over. That counts no more if its first call is given back
-		// then, and for workers with a Moving one it never did.
+		// The level of a Fixed one tells when its window is over. That counts no more if its first
+		// call is given back then, and for workers with a Moving one it never did.
 		if g.of(&limits[i]) && limits[i].Kind == Moving && g.Longest <= limits[i].Window { // its level tells
 			return 0, 0
 		}

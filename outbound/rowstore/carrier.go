@@ -26,9 +26,9 @@ type carrier struct {
 // awaited.
 const maxCalls, maxLocks = 6, 2
 
-// maxRaces is how many races a key loses before its next step locks the row. After the first one the
-// worker knows the row as it is, and where others seldom write it the next swap is enough. That takes
-// two trips, and a lock three.
+// maxRaces is how many races a key loses before its next step locks the row. After the first one
+// the worker knows the row as it is, and where others seldom write it the next swap is enough. That
+// takes two trips, and a lock three.
 const maxRaces = 2
 
 // How long a key waits after it has found its row locked, at first and at most.

@@ -65,11 +65,11 @@ func (s *Swap) InTime() bool { return s.Time <= s.Clock && s.Clock-s.Time <= lon
 // two rows at a time.
 type Locker interface {
 	Rows
-	// Lock waits until it has the row of s.Key for itself. It reads the row, and then the clock, into
-	// s, and calls compute, which sets New, Token and Keep. It writes the row unless New is nil, and
-	// lets it go. It calls compute at most once, and not if there is no row. If it cannot have the row
-	// in half of the time until ctx ends, it leaves the row Busy; if it has not asked for the row, it
-	// fails as if ctx had ended. If somebody else could have written the row since Lock read it, Lock
-	// fails and does not write. Errors are those of Swap.
+	// Lock waits until it has the row of s.Key for itself. It reads the row, and then the clock,
+	// into s, and calls compute, which sets New, Token and Keep. It writes the row unless New is
+	// nil, and lets it go. It calls compute at most once, and not if there is no row. If it cannot
+	// have the row in half of the time until ctx ends, it leaves the row Busy; if it has not asked
+	// for the row, it fails as if ctx had ended. If somebody else could have written the row since
+	// Lock read it, Lock fails and does not write. Errors are those of Swap.
 	Lock(ctx context.Context, s *Swap, compute func()) error
 }

@@ -54,8 +54,8 @@ func (s *step) make(was *row, now time.Duration, try int) *made {
 	return m
 }
 
-// forLong is the longest that a row has to be kept. A limit drains in less, but for what a call has cost
-// beyond its capacity.
+// forLong is the longest that a row has to be kept. A limit drains in less, but for what a call has
+// cost beyond its capacity.
 const forLong = 100 * 365 * 24 * time.Hour
 
 // numberOf returns the number of a step on record. Later steps of a worker have higher ones.
@@ -78,8 +78,8 @@ func random() uint64 {
 	}
 }
 
-// send reports whether an attempt may still write the row. The engine begins an attempt beside the first, which may
-// wait for its turn until the first has ended the step.
+// send reports whether an attempt may still write the row. The engine begins an attempt beside the
+// first, which may wait for its turn until the first has ended the step.
 func (s *step) send() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *step) send() bool {
 	return true
 }
 
-// end ends a step whose last attempt has written nothing, and reports whether it has: not if an attempt before, or beside
-// it, may be carried out.
+// end ends a step whose last attempt has written nothing, and reports whether it has: not if an
+// attempt before, or beside it, may be carried out.
 func (s *step) end() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,9 +19,9 @@ type Config struct {
 	// Timeout is the longest that an operation takes before it fails. The calls that meet an
 	// outage wait for so long. 0 or less: 1 s.
 	Timeout time.Duration
-	// Observe is called with each [leak.StoreEvent], in any goroutine, one call after the other. It must
-	// not block. nil: the store tells nothing. For a [leak.EventDataLoss] the store remembers a bucket for a minute
-	// after its last use if it uses new keys, and for 10 minutes if not.
+	// Observe is called with each [leak.StoreEvent], in any goroutine, one call after the other. It
+	// must not block. nil: the store tells nothing. For a [leak.EventDataLoss] the store remembers
+	// a bucket for a minute after its last use if it uses new keys, and for 10 minutes if not.
 	Observe func(leak.StoreEvent)
 }
 
@@ -59,8 +59,9 @@ func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 }
 
 // Stats returns what the store has counted, for metrics. It makes no trip and waits for none: it
-// takes about a microsecond. A trip is a row's part in a call of Swap, or a call of Lock. Where several
-// workers write a row, a decision takes several: those that have found it written or locked count, too.
+// takes about a microsecond. A trip is a row's part in a call of Swap, or a call of Lock. Where
+// several workers write a row, a decision takes several: those that have found it written or locked
+// count, too.
 func (s *Store) Stats() leak.StoreStats {
 	if s == nil || s.engine == nil {
 		return leak.StoreStats{}

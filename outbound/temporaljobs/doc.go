@@ -56,9 +56,10 @@
 // An attempt that is rescheduled is benign: the SDK logs and counts no failure. A cost that can
 // never go is an error of TypeCost, which is not retried. What an activity returns itself stays as
 // it is, but for a [*outbound.ThrottledError], such as that of a paced http.Client: the activity is
-// rescheduled, and starts anew. Its own cost that can never go is one of TypeCost, too. If both
-// the interceptor and a transport pace an activity by one bucket, the activity's charge pays for its
-// first request. A transport with a Scheduler needs Tickets. An activity brings one ticket, so it can have one reservation.
+// rescheduled, and starts anew. Its own cost that can never go is one of TypeCost, too. If both the
+// interceptor and a transport pace an activity by one bucket, the activity's charge pays for its
+// first request. A transport with a Scheduler needs Tickets. An activity brings one ticket, so it
+// can have one reservation.
 //
 // An activity that fails gets a new reservation for its next attempt, unless its workflow has
 // called Await, whose ticket each attempt brings: then it goes as soon as there is room. If it has

@@ -12,19 +12,19 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Later is the error of a job that has not run: reschedule it to run after In, with Ticket. It is no
-// failure of the job, and no attempt.
+// Later is the error of a job that has not run: reschedule it to run after In, with Ticket. It is
+// no failure of the job, and no attempt.
 type Later struct {
 	// In is the time after which the job is to run again. It may be 0.
 	In time.Duration
-	// Ticket names the job's reservation. Pass it to the next run by [WithTicket]. A system that does
-	// not carry it with the job keeps it for In and an hour. After that the job may as well book again.
-	// If Ticket is empty, the job has no reservation.
+	// Ticket names the job's reservation. Pass it to the next run by [WithTicket]. A system that
+	// does not carry it with the job keeps it for In and an hour. After that the job may as well
+	// book again. If Ticket is empty, the job has no reservation.
 	Ticket string
-	// Err is the reason, unless the job only has to wait. It is a [*outbound.StoreError] if the store
-	// is unavailable, [queue.ErrClosed] or the ctx's own error at a shutdown, or an
-	// [*outbound.ThrottledError] that is [queue.ErrFull] if the reservation would be further away than
-	// Config.Ahead. If Err is nil, the Later is [outbound.ErrThrottled].
+	// Err is the reason, unless the job only has to wait. It is a [*outbound.StoreError] if the
+	// store is unavailable, [queue.ErrClosed] or the ctx's own error at a shutdown, or an
+	// [*outbound.ThrottledError] that is [queue.ErrFull] if the reservation would be further away
+	// than Config.Ahead. If Err is nil, the Later is [outbound.ErrThrottled].
 	Err error
 
 	full *outbound.ThrottledError // with a nil Err: what Unwrap returns

@@ -146,9 +146,9 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 
 // behind reschedules a job for which the queue has no capacity in time, because the bucket is held
 // or other calls have taken from it. The queue is then behind the reservations. They are held by as
-// much, so that the jobs with the next reservations run later, too. Without
-// that hold jobs run more often, and that is all. A full window is no reason for it: the queue may
-// be behind by this one job, and the next window is for those behind it.
+// much, so that the jobs with the next reservations run later, too. Without that hold jobs run more
+// often, and that is all. A full window is no reason for it: the queue may be behind by this one
+// job, and the next window is for those behind it.
 //
 // A job that came later than any job system hands one out has lost its reservation, and books
 // again.
@@ -168,8 +168,8 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 }
 
 // hold holds the reservations by d, if that is more than a head start, and slows them down if the
-// bucket has slowed down since: so the times of the reservations stay true. It reports a refusal, as
-// the bucket has had one. That of a call which was admitted before another process has reported
+// bucket has slowed down since: so the times of the reservations stay true. It reports a refusal,
+// as the bucket has had one. That of a call which was admitted before another process has reported
 // its own is no news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.Booking{}

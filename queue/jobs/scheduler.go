@@ -29,15 +29,15 @@ type Config struct {
 	// Poll is the poll interval: how long the job system may take to hand out a job that is due. If
 	// Poll is zero, it is 5 s.
 	Poll time.Duration
-	// Lead is the head start: how long before its reservation a job runs. As many jobs wait in workers
-	// as the limits admit in that time. A job's context has to last longer. If Lead is zero, it is 1
-	// s.
+	// Lead is the head start: how long before its reservation a job runs. As many jobs wait in
+	// workers as the limits admit in that time. A job's context has to last longer. If Lead is
+	// zero, it is 1 s.
 	Lead time.Duration
-	// Early is how much earlier than its head start a job may come without being rescheduled. If Early
-	// is zero, it is 100 ms.
+	// Early is how much earlier than its head start a job may come without being rescheduled. If
+	// Early is zero, it is 100 ms.
 	Early time.Duration
-	// Ahead is how far away a reservation may be. A job whose reservation would be further away gets
-	// none, and books one when it runs again. If Ahead is zero, it is 24 h.
+	// Ahead is how far away a reservation may be. A job whose reservation would be further away
+	// gets none, and books one when it runs again. If Ahead is zero, it is 24 h.
 	Ahead time.Duration
 	// Queue configures the queue in which jobs wait in their workers. If its MaxWait is zero, it is
 	// Poll and two Leads. A Lead above the MaxWait is shortened to it.
@@ -91,8 +91,8 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalidLimit)
 
 // Acquire admits the job, perhaps after a short wait, or returns a [*Later]: the job has not run,
-// and is to be rescheduled. Pass the ticket of that Later to its next run by [WithTicket]. A job without a ticket, or with one that is void, books a reservation behind all
-// others.
+// and is to be rescheduled. Pass the ticket of that Later to its next run by [WithTicket]. A job
+// without a ticket, or with one that is void, books a reservation behind all others.
 //
 // An error that is no Later is permanent, such as that of a cost above a limit's capacity.
 func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -148,8 +148,8 @@ func (s *Scheduler) Queue() *queue.Queue {
 	return s.queue
 }
 
-// Bucket returns the bucket of the Scheduler, so that a job's permit pays for its first request: see
-// [outbound.Permit.AcquireIn].
+// Bucket returns the bucket of the Scheduler, so that a job's permit pays for its first request:
+// see [outbound.Permit.AcquireIn].
 func (s *Scheduler) Bucket() *outbound.Bucket { return s.Queue().Bucket() }
 
 // Idle reports whether forgetting the Scheduler loses nothing: no job waits, the bucket is idle,

@@ -45,7 +45,8 @@ func (b *bounded) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	return p, err
 }
 
-// waitLeft returns how long the limiter may take now. It is never so short that room that is free goes unused.
+// waitLeft returns how long the limiter may take now. It is never so short that room that is free
+// goes unused.
 func (r *request) waitLeft(most time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +60,9 @@ func (r *request) hasWaited(begin time.Time) {
 	r.waited += time.Since(begin)
 }
 
-// ownRefusal returns the limiter's error without the deadline that MaxWait has set, over says whether that has
-// passed. If the limiter does not know when to come back, the error is that of the refusal before.
+// ownRefusal returns the limiter's error without the deadline that MaxWait has set, over says
+// whether that has passed. If the limiter does not know when to come back, the error is that of the
+// refusal before.
 func (r *request) ownRefusal(err error, over bool) error {
 	var full *outbound.ThrottledError
 	var store *outbound.StoreError

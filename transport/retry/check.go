@@ -209,8 +209,9 @@ func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err
 	return r.cause
 }
 
-// refusedByAPI returns the error for a refusal by the API, with the key that the limiter's own refusals have. A
-// limiter that leads to no bucket has none: then the key is the host. The caller holds r.mu.
+// refusedByAPI returns the error for a refusal by the API, with the key that the limiter's own
+// refusals have. A limiter that leads to no bucket has none: then the key is the host. The caller
+// holds r.mu.
 func (r *request) refusedByAPI(resp *http.Response, wait time.Duration) *outbound.ThrottledError {
 	req := r.req
 	if resp != nil && resp.Request != nil && resp.Request.URL != nil {

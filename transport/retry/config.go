@@ -33,13 +33,13 @@ type Config struct {
 	// store, and answers 500 and above. Refusals do not count among them. 0: 4. Negative:
 	// none.
 	MaxFailures int
-	// MaxWait is the longest that a request waits for room: in its limiter, such as a queue, and between
-	// its attempts, until it goes out and is not refused again. The client tells the limiter how much of
-	// it is left, and at least 5 ms, so MaxWait and that of a queue do not add up. The time that the API
-	// takes to answer does not count. The client does not begin a pause that
-	// would end later: the error comes immediately, with the time to come back. If MaxWait is zero, only
-	// the request's context bounds the wait; without a deadline no pause ends later than a day after the
-	// first refusal.
+	// MaxWait is the longest that a request waits for room: in its limiter, such as a queue, and
+	// between its attempts, until it goes out and is not refused again. The client tells the
+	// limiter how much of it is left, and at least 5 ms, so MaxWait and that of a queue do not add
+	// up. The time that the API takes to answer does not count. The client does not begin a pause
+	// that would end later: the error comes immediately, with the time to come back. If MaxWait is
+	// zero, only the request's context bounds the wait; without a deadline no pause ends later than
+	// a day after the first refusal.
 	MaxWait time.Duration
 	// Safe reports whether the client may send a request again although the API may have
 	// carried it out already. It is asked about methods that are not idempotent, such as POST

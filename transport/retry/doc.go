@@ -31,20 +31,20 @@
 //     The client tries again after its RetryWaitMin, 1 s, doubled with each failure, up to its
 //     RetryWaitMax, 30 s. Each failure stays charged, also one that failed to dial.
 //
-// The client never shortens a time that the API or the limiter has asked for. It adds up to a
-// tenth of it, at most 1 s, and up to half to a pause of its own, so that not all clients come
-// back together. To a queue's time it adds nothing, because a queue lets one after the other
-// go.
+// The client never shortens a time that the API or the limiter has asked for. It adds up to a tenth
+// of it, at most 1 s, and up to half to a pause of its own, so that not all clients come back
+// together. To a queue's time it adds nothing, because a queue lets one after the other go.
 //
-// The client reads a response that is not the last one, up to 64 KiB, and closes it, so that
-// its connection can be used again.
+// The client reads a response that is not the last one, up to 64 KiB, and closes it, so that its
+// connection can be used again.
 //
 // # Bounds
 //
-// [Config] has three: 10 refusals by the API, 4 failures, and MaxWait for the time in which a request waits for
-// room, a queue's included. If MaxWait is zero, only the request's context bounds the wait, and without a deadline a
-// day. Refusals by the limiter have no number, because they cost nothing. 64 workers on a bare bucket compete at
-// random: the unluckiest is refused 63 times. Behind a queue every worker stands in line.
+// [Config] has three: 10 refusals by the API, 4 failures, and MaxWait for the time in which a
+// request waits for room, a queue's included. If MaxWait is zero, only the request's context bounds
+// the wait, and without a deadline a day. Refusals by the limiter have no number, because they cost
+// nothing. 64 workers on a bare bucket compete at random: the unluckiest is refused 63 times.
+// Behind a queue every worker stands in line.
 //
 // The client does not begin a pause that would end after a bound: the error comes at once.
 //
@@ -80,21 +80,22 @@
 //	the context has ended                its error        its error
 //	all that is never tried again        as it is         as it is
 //
-// Every error is an [*Error], with the number of attempts, around the one in the table. As they are come only the
-// context's own error, if the context ends during a pause, and errors of a program's own hooks and of a
-// retryablehttp.ReaderFunc. An [*outbound.ThrottledError] has the time to come back; a job system can put its job
-// back until then. Its Key is that of the limiter's bucket, or its label, whoever has refused; for a refusal by the
-// API through a limiter without a bucket it is the host. The response of an error has been closed. A client
-// whose ErrorHandler is retryablehttp.PassthroughErrorHandler returns responses as a [RoundTripper] does. No text has
-// the user, password, query or fragment of a URL in it. An http.Client around a [RoundTripper] adds the URL, with its
-// query, as to every error.
+// Every error is an [*Error], with the number of attempts, around the one in the table. As they are
+// come only the context's own error, if the context ends during a pause, and errors of a program's
+// own hooks and of a retryablehttp.ReaderFunc. An [*outbound.ThrottledError] has the time to come
+// back; a job system can put its job back until then. Its Key is that of the limiter's bucket, or
+// its label, whoever has refused; for a refusal by the API through a limiter without a bucket it is
+// the host. The response of an error has been closed. A client whose ErrorHandler is
+// retryablehttp.PassthroughErrorHandler returns responses as a [RoundTripper] does. No text has the
+// user, password, query or fragment of a URL in it. An http.Client around a [RoundTripper] adds the
+// URL, with its query, as to every error.
 //
 // # Below an SDK
 //
 // Many SDKs take an http.Client, and make their own errors of the API's answers. Above a
-// [RoundTripper] they still do, because it hands the last response on as it came. If the
-// request has reached one of the bounds, the RoundTripper adds X-Should-Retry: false. Attempts
-// of an SDK that tries again by itself do not multiply where the package recognizes the SDK:
+// [RoundTripper] they still do, because it hands the last response on as it came. If the request
+// has reached one of the bounds, the RoundTripper adds X-Should-Retry: false. Attempts of an SDK
+// that tries again by itself do not multiply where the package recognizes the SDK:
 //
 //   - The SDKs of OpenAI, Anthropic and others that Stainless makes heed that field, and stop.
 //   - Those of AWS say in Amz-Sdk-Request how often they send a request. If that is more than
@@ -104,21 +105,21 @@
 //     *http.Request again. A [RoundTripper] remembers for a while which requests it has given
 //     up, and answers with an [*Error], which the SDK returns in place of its own.
 //
-// An SDK that makes a new request each time, and says nothing of it, looks like a program that
-// asks once. Errors without a response, as of dialing, stop only AWS's SDKs and those that send
-// the same request. So turn an SDK's own retries off where it has them, or let it do all of
-// them: with [Config]{MaxThrottled: -1, MaxFailures: -1} a client waits for the limiter, and
-// tries nothing else again. SDKS.md, beside this file, says how, and what was tried, for each of
-// eleven SDKs.
+// An SDK that makes a new request each time, and says nothing of it, looks like a program that asks
+// once. Errors without a response, as of dialing, stop only AWS's SDKs and those that send the same
+// request. So turn an SDK's own retries off where it has them, or let it do all of them: with
+// [Config]{MaxThrottled: -1, MaxFailures: -1} a client waits for the limiter, and tries nothing
+// else again. SDKS.md, beside this file, says how, and what was tried, for each of eleven SDKs.
 //
-// A refusal by the limiter alone is an error, in which [errors.As] finds the [*outbound.ThrottledError].
-// With [transport.TooManyRequests] as OnRefusal an SDK reads it as a 429 of the API.
+// A refusal by the limiter alone is an error, in which [errors.As] finds the
+// [*outbound.ThrottledError]. With [transport.TooManyRequests] as OnRefusal an SDK reads it as a
+// 429 of the API.
 //
 // # Redirects
 //
-// Each hop pays. The client itself follows redirects as an http.Client does, and an attempt is
-// the whole chain. If the limiter refuses a later hop, that hop waits for it; if the API
-// refuses it, the chain begins anew. With a [RoundTripper] each hop is a request of its own.
+// Each hop pays. The client itself follows redirects as an http.Client does, and an attempt is the
+// whole chain. If the limiter refuses a later hop, that hop waits for it; if the API refuses it,
+// the chain begins anew. With a [RoundTripper] each hop is a request of its own.
 //
 // # With retryablehttp's own fields
 //

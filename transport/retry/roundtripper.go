@@ -85,7 +85,8 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// refusedFirst reports whether the API has refused the request, and now the limiter does that for it.
+// refusedFirst reports whether the API has refused the request, and now the limiter does that for
+// it.
 func (r *request) refusedFirst(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,8 +4,8 @@
 //	go run -C outbound/asynqjobs ./example
 //
 // Look at the table: the API refuses nothing, the tasks that have to wait are in asynq and not in
-// workers, and each of them runs twice, once to get its reservation and once to call. With -book each
-// gets its reservation when it is enqueued, and runs once.
+// workers, and each of them runs twice, once to get its reservation and once to call. With -book
+// each gets its reservation when it is enqueued, and runs once.
 //
 // The workers are processes of this program. It serves the API itself, which takes 20 calls in any
 // second and not one more, and starts a redis-server where one is installed. The server can be
