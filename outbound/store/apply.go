@@ -12,6 +12,8 @@ const (
 	// catchUp is how much further away than its first reservation a process that is behind the lead
 	// may book. It bounds how long others wait for it, and what its crash loses.
 	catchUp = 100 * time.Millisecond
+	// mostKept is the largest number of a booking, and of limits, that a corrupt key keeps.
+	mostKept = math.MaxInt64 / 4
 )
 
 // Stored is all that a store keeps of one key. The zero value is a key that does not exist. A copy
@@ -84,7 +86,9 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		if !allSound(s.Limits) || len(s.Limits) == 0 {
 			s.own(op.Limits, op, now)
 		}
-		s.Number, s.Lead = max(1, s.Number), 0
+		if s.Lead = 0; s.Number < 1 || s.Number > mostKept {
+			s.Number = 1
+		}
 		s.State.renew(s.Limits, now)
 	}
 	old := *s
@@ -130,7 +134,7 @@ func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
 
 // sound reports whether Apply can have left s so.
 func (s *Stored) sound(now time.Duration) bool {
-	return len(s.Limits) > 0 && allSound(s.Limits) && s.Number > 0 && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
+	return len(s.Limits) > 0 && allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
 }
 
 // roll brings the limits by the calendar to the periods that the State's Unix time is in. It
@@ -333,7 +337,7 @@ func (s *State) sound(limits []Limit, now time.Duration) bool {
 	old, dial := sub(now, s.At), sub(s.Dial(), max(0, s.Rem)) // a hold may have let the dial run ahead
 	if !(s.Speed >= MinSpeed && s.Speed <= 1) || s.Last < -BookingGrace || s.Rem < -HoldMemory || !possible(s.Last) || !possible(s.Rem) || !possible(dial) ||
 		s.Fails < NoRefusalYet || s.Fails > 1e9 || !s.Row.sound() || old > year100 || old < -year100 ||
-		len(s.Parts) != len(limits) || s.Top < 0 || s.Top > s.IDs || s.IDs > math.MaxInt64/2 {
+		len(s.Parts) != len(limits) || s.Top < 0 || s.Top > s.IDs || s.IDs > 2*mostKept {
 		return false
 	}
 	for i := range limits {

@@ -66,7 +66,9 @@ func (s *State) Resume(limits []Limit) {
 func (s *State) renew(limits []Limit, now time.Duration) {
 	ids := s.IDs
 	*s = New(now, len(limits))
-	s.Corrupt, s.IDs = true, max(0, ids)
+	if s.Corrupt = true; ids > 0 && ids < mostKept { // Born tells these charges from those before
+		s.IDs = ids
+	}
 	for i := range limits {
 		limits[i].law().fill(s, &limits[i], i, limits[i].Capacity, 0, new(Charge))
 		s.Parts[i].Sure = false
