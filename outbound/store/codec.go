@@ -14,7 +14,7 @@ const format = 3
 
 // ErrCorrupt is the error, with its reason, of bytes that are not a [Stored], or of one that Apply
 // cannot have left.
-const ErrCorrupt = sentinel("store: corrupt data")
+const ErrCorrupt = Sentinel("store: corrupt data")
 
 // AppendBinary appends s to b, for a store that keeps rows of bytes. It implements
 // [encoding.BinaryAppender], and its error is always nil: it writes s as it is. A key of one leaky

@@ -39,16 +39,18 @@ type Store interface {
 	Update(ctx context.Context, key string, op *Op) (Reply, error)
 }
 
-// sentinel is an error to compare with. Like every error of this module it
-// answers aws-sdk-go-v2, which would otherwise retry it blindly.
-type sentinel string
+// Sentinel is an error to compare with. RetryableError keeps aws-sdk-go-v2 from retrying it.
+type Sentinel string
 
-func (s sentinel) Error() string        { return string(s) }
-func (s sentinel) RetryableError() bool { return false }
+// Error implements error.
+func (s Sentinel) Error() string { return string(s) }
+
+// RetryableError returns false.
+func (s Sentinel) RetryableError() bool { return false }
 
 // ErrUnavailable is the error of a [Store], beside its cause, while it can serve no key and a wait
 // may cure that.
-const ErrUnavailable = sentinel("outbound: the store is unavailable")
+const ErrUnavailable = Sentinel("outbound: the store is unavailable")
 
 // Op is one step of a key: the reports in their order, then the action. Its user makes it valid:
 // one to [Max] limits, costs and durations that are finite and not negative.

@@ -1,0 +1,58 @@
+package store
+
+import "time"
+
+// StoreStats is what a store across a network has counted since it was made. Its method Stats
+// returns it. The counts only grow, even when a server has lost its data. Each operation that has
+// ended is in one of Answered, Remembered, Failed and Cancelled.
+type StoreStats struct {
+	// Answered counts the operations that a round trip has answered. On average Answered /
+	// Trips.Count of them shared a trip.
+	Answered uint64
+	// Remembered counts the operations that the store has answered without a trip, because it
+	// remembered a refusal.
+	Remembered uint64
+	// Failed counts the operations that have ended with an error of the store. It includes those
+	// that failed immediately because the server was known to be unavailable.
+	Failed uint64
+	// Cancelled counts the operations whose ctx ended before their answer came.
+	Cancelled uint64
+	// Trips are the trips that a server has answered, with an error or without. A trip without an
+	// answer in time is not among them: its operations have Failed.
+	Trips Trips
+	// Repeats counts how often the store has sent a trip again: its answer was late or lost,
+	// another node had the key, or the server did not know the script. If it keeps growing, the
+	// network loses packets, or the server is slower than a quarter of the store's timeout.
+	Repeats uint64
+	// Outages are the servers that serve no operation now, by address. There is at most one, unless
+	// the store has several servers, as a Redis Cluster has. If it is nil, the store knows of none.
+	// An outage ends only when an operation finds that it has.
+	Outages []Outage
+}
+
+// Trips are the number of round trips, and the time that they took. A trip takes from when it was
+// first sent until its answer arrived, however often it was sent.
+type Trips struct {
+	Count uint64
+	Time  time.Duration // of all together
+	// Within is a histogram: how many trips took at most so long, with bounds from a
+	// millisecond to an hour in ascending order. A trip that took longer is in Count only.
+	Within []TripsWithin
+}
+
+// TripsWithin is how many trips took at most as long as Bound. It includes those of lower bounds.
+type TripsWithin struct {
+	Bound time.Duration
+	Count uint64
+}
+
+// Outage is a server that serves no operation.
+type Outage struct {
+	// Server is its address. It is empty if the store has one server, or could not find out which
+	// of several has a key.
+	Server string
+	Since  time.Time // when the store found that out
+	// Err is the latest error of an operation there, with its cause. It matches [ErrUnavailable] if
+	// a wait may end the outage. If not, the server denies access to this program.
+	Err error
+}
