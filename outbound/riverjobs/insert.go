@@ -22,19 +22,18 @@ type batch struct {
 const schedulerInterval = 5 * time.Second
 
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books reservations for
-// the jobs, and schedules each for its own, in the order in which they stand. It makes one trip to
-// the store for each Scheduler, before the insertion, while River has its transaction open. It
-// books with limiters in which [jobs.Of] finds a Scheduler that can be compared, as all of this
-// module's can: Schedulers are keys of a map. A client that only inserts jobs needs the plugin for
-// that, too.
+// the jobs, in their order, and schedules each for its own. It makes one request to the store for
+// each Scheduler, before the insertion, while River has its transaction open. It books with
+// limiters in which [jobs.Of] finds a Scheduler. A client that only inserts jobs needs the plugin
+// as well.
 //
-// No reservation is booked for jobs that have a ScheduledAt, are pending, or are unique, because a
-// duplicate would be dropped and its reservation with it, nor where booking fails, as while the
-// store is away. Such jobs book when they are first worked. An insertion never fails for want of a
-// reservation.
+// A job that has a ScheduledAt, is pending, or is unique gets its reservation when it is first
+// worked: River drops the duplicate of a unique job, and its reservation would pass with it. If
+// booking fails, for instance because the store is unavailable, all jobs of that Scheduler book
+// when they are first worked, and the insertion goes on.
 //
-// The reservation of a job that is never worked, because it is deleted, or its transaction is
-// rolled back, passes: whoever is there goes instead.
+// The reservation of a job that is never worked, because it is deleted or its transaction is rolled
+// back, passes unused, and another call leaves at its time.
 func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if p.AtInsert && p.Limiter != nil { // Work tells of that
 		for b, all := range p.batches(params) {

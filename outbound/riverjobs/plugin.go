@@ -20,12 +20,11 @@ import (
 type Plugin struct {
 	river.PluginDefaults
 	// Limiter returns the limiter of a job and what the job costs, most often Cost{1}: there is no
-	// default. It is called for each run of each kind of jobs, and with AtInsert for each that is
-	// inserted, so it is to be quick. args are JSON, and are not to be changed. With a nil limiter the
-	// job is not paced.
+	// default. The plugin calls it for each run of a job, and with AtInsert for each insertion, so it
+	// must be quick. It must not change args, which are JSON. With a nil limiter the job is not paced.
 	//
-	// A limiter is most often a [jobs.Scheduler], of which all jobs that share a limit share one. Any
-	// other serves as well: a job that it refuses comes back after RetryAfter.
+	// Most often the limiter is a [jobs.Scheduler] that all jobs of a limit share. With any other
+	// limiter, a refused job comes back after RetryAfter.
 	Limiter func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost)
 	// AtInsert books the reservations of jobs when they are inserted, so that most of them run once:
 	// see [Plugin.InsertMany].
@@ -35,16 +34,14 @@ type Plugin struct {
 // Work implements [rivertype.WorkerMiddleware]. It runs the job once its limiter admits it, with
 // the permit in ctx, for [outbound.PermitFrom], and ends the permit when the job returns.
 //
-// A job that has to wait for longer than its Scheduler lets it wait in the worker is snoozed: it
-// keeps its attempt, gets no error, and no ErrorHandler is called. The ticket of its reservation is
-// in its metadata meanwhile. The same becomes of a job that returns the [*outbound.ThrottledError]
-// of a limiter that it has met itself, as that of its http.Client: so such a job starts anew. An
-// error that is a [river.JobCancel] or a [river.JobSnooze] already is left alone.
+// Work snoozes a job whose wait is longer than its Scheduler lets it wait in the worker. The job
+// keeps its attempt, gets no error, and has the ticket of its reservation in its metadata. Work
+// also snoozes a job that returns an [*outbound.ThrottledError], for instance of its http.Client:
+// that job then starts again. Work passes on an error that is a [river.JobCancel] or a
+// [river.JobSnooze].
 //
-// A job whose cost can never go, which is [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], is
-// cancelled with that error, also where the job itself returns it, as that of its http.Client. Any
-// other error is returned, and River takes it for a failure of the job: it is a mistake in the
-// program, or that of a store where the limiter is no [jobs.Scheduler].
+// Work cancels a job with [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], because its cost can
+// never be admitted. Any other error is a failure of the job to River.
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
 		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
