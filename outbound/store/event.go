@@ -19,8 +19,7 @@ type StoreEventKind uint8
 const (
 	// EventDown is a server that does not answer, or that refuses every request for now, as one
 	// without memory does. Operations fail immediately until it is up. There is one for each
-	// outage, and for each server of a Cluster. An event with a Key names the server to which this
-	// key has moved; other keys may have moved too.
+	// outage, and for each server of a Cluster.
 	EventDown StoreEventKind = iota + 1
 	// EventUp is a server that answers again, or another in its place. It follows each EventDown
 	// as soon as the program asks something again.

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// Config configures an engine.
+type Config struct {
+	// Name begins the texts of the engine's own errors, such as "redisstore".
+	Name    string
+	Carrier Carrier
+	// Timeout is the longest time that an operation takes.
+	Timeout time.Duration
+	// Nodes finds the nodes of the store. If it is nil, the store has one node.
+	Nodes *Nodes
+	// Observe is called with each event, in any goroutine, one call after the other. It must not
+	// block. If it is nil, the engine reports no events.
+	Observe func(store.StoreEvent)
+}
+
+// forTrips returns how long the engine makes attempts at a trip. It is a 20th less than Timeout, so
+// that the waiting callers learn why the trip failed.
+func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
+
+// silent returns the cause of an outage in which the store has not answered.
+func (c *Config) silent() error { return fmt.Errorf("no answer within %v", c.Timeout) }
+
+// Engine is the part of a store above the wire. It is safe for concurrent use. It has no goroutine
+// while no operation is under way, forgets a key that was not used for 10 minutes, and needs no
+// Close.
+type Engine struct {
+	config  Config
+	seq     atomic.Int64
+	shards  [shardCount]shard
+	ops     sync.Pool
+	buffers sync.Pool // of *[]store.Charge
+	events  events
+
+	serversMu sync.Mutex
+	servers   map[string]*server // by address
+	ill       atomic.Int64       // number of ill servers
+}
+
+// shardCount is the number of pipelines to a node. Each has at most one batch under way, so the keys
+// of one pipeline do not wait for a batch of another.
+const shardCount = 4
+
+// shard is a part of the keys, with the trips that are under way for them.
+type shard struct {
+	*Engine
+
+	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
+	keys   map[string]*keyQueue
+	pipes  map[string]*pipeline // by the address of a node; "": for keys whose node is not known
+	first  *pendingOp           // list of the operations whose callers wait, in their order
+	last   *pendingOp
+	clock  *time.Timer // fires when the first of them has waited for too long; nil: no caller waits
+	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
+	counts counts
+}
+
+// New returns an engine. It does no I/O.
+func New(c Config) *Engine {
+	e := &Engine{config: c, servers: make(map[string]*server)}
+	for i := range e.shards {
+		e.shards[i].Engine = e
+		e.shards[i].keys = make(map[string]*keyQueue)
+		e.shards[i].pipes = make(map[string]*pipeline)
+	}
+	return e
+}
+
+var seed = maphash.MakeSeed()
+
+// shard returns the shard of a bucket's key.
+func (e *Engine) shard(key string) *shard {
+	return &e.shards[maphash.String(seed, key)%shardCount]
+}
+
+// Update implements [store.Store]. It returns ctx's own errors, the errors that the carrier has
+// found to be Failed, and those that the carrier's Unavailable makes. The reply to an operation that
+// fails says only whether its reports were carried out.
+func (e *Engine) Update(ctx context.Context, key string, op *store.Op) (r store.Reply, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	sh := e.shard(key)
+	w, err := sh.enter(key, op, &r)
+	if w == nil {
+		return r, err
+	}
+	if done := ctx.Done(); done == nil {
+		<-w.ready
+	} else {
+		select {
+		case <-w.ready:
+		case <-done:
+			if err := ctx.Err(); sh.abandon(w, err) {
+				return store.Reply{Reported: w.reported}, err
+			}
+			<-w.ready
+		}
+	}
+	if w.lapsed { // other goroutines may still use w
+		return store.Reply{Reported: w.reported}, w.err
+	}
+	if err = w.err; err == nil {
+		r = *w.reply
+		r.Charges = w.charges
+	} else {
+		r.Reported = w.reported
+	}
+	e.free(w)
+	return r, err
+}

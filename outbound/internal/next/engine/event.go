@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// events are the events that the engine still has to report.
+type events struct {
+	mu    sync.Mutex
+	queue []store.StoreEvent
+	busy  bool // a goroutine reports them
+}
+
+// report queues an event for Observe. Observe gets the events in their order. The caller may hold
+// any lock.
+func (e *Engine) report(kind store.StoreEventKind, key string, err error) {
+	if e.config.Observe == nil {
+		return
+	}
+	n := &e.events
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.queue = append(n.queue, store.StoreEvent{Kind: kind, Key: key, Err: err})
+	if !n.busy {
+		n.busy = true
+		go e.observe()
+	}
+}
+
+func (e *Engine) observe() {
+	n := &e.events
+	for {
+		n.mu.Lock()
+		if len(n.queue) == 0 {
+			n.queue, n.busy = nil, false
+			n.mu.Unlock()
+			return
+		}
+		next := n.queue[0]
+		n.queue = n.queue[1:]
+		n.mu.Unlock()
+		e.config.Observe(next)
+	}
+}
+
+// lose reports that the reports of an operation are lost.
+func (sh *shard) lose(q *keyQueue, err error) { sh.report(store.EventLost, q.Bucket, err) }
+
+// record is what a key's last trip on record has left, to notice that the store knows less.
+type record struct {
+	seq   int64         // 0: no trip is known to be on record
+	born  time.Duration // the life of the key
+	until time.Duration // before which the record does not go, by the store's clock
+	lost  time.Time     // when a loss was last reported
+}
+
+// What a store can have lost.
+var (
+	errGone  = errors.New("the bucket is gone and starts empty: the server was restarted, emptied, or evicts keys")
+	errOlder = errors.New("the latest charges are gone: the server crashed, failed over, or was restored")
+)
+
+// compare reports a loss of data once: the store has an older record of this worker than it has
+// answered before, or none although the key should be there. A key without a new life has only
+// dropped the record, because it has room for so many. A key that was not used for long has expired
+// with nothing in it.
+func (sh *shard) compare(a *Attempt, now time.Duration) {
+	r, born := &a.queue.record, a.Reply.State.Born
+	var loss error
+	switch {
+	case r.seq == 0 || a.Reply.Corrupt:
+	case a.Last > 0 && a.Last < r.seq:
+		loss = errOlder
+	case a.Last == 0 && born != r.born && now < r.until:
+		loss = errGone
+	}
+	if loss != nil {
+		r.seq = 0
+		if at := time.Now(); r.lost.IsZero() || at.Sub(r.lost) > time.Minute {
+			r.lost = at
+			sh.report(store.EventDataLoss, a.queue.Bucket, fmt.Errorf("%s: data loss: %w", sh.config.Name, loss))
+		}
+	}
+	if a.Keep > 0 {
+		r.seq, r.born, r.until = a.Seq, born, now+a.Keep
+	}
+}
