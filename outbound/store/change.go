@@ -53,7 +53,7 @@ func (s *State) Resume(limits []Limit) {
 	}
 	born := s.At
 	if born <= s.Born {
-		born = s.Born + 1
+		born = s.Born + time.Microsecond // stores keep Born in whole microseconds
 	}
 	was := *s
 	*s = New(born, 0)

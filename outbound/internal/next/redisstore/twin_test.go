@@ -1,0 +1,344 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// twin plays random steps on one key of a server, and compares what the script leaves with what
+// [store.Op.ApplyAt] makes of the same numbers.
+type twin struct {
+	*rand.Rand
+	testing.TB
+	rdb     *redis.Client
+	key     key
+	stored  store.Stored // the key, after its last step
+	s, x    string       // as the server keeps it
+	seq     int64
+	charges []store.Charge // the latest
+	epoch   int64
+	refuses bool // refusals come all the time
+
+	hot, swapped, booked, slow, held, worn, trusted int
+	worst                                           float64
+}
+
+// leakyLimits returns one to four leaky limits.
+func (w *twin) leakyLimits() []store.Limit {
+	all := make([]store.Limit, 1+w.IntN(4))
+	for i := range all {
+		all[i] = store.Limit{Name: string(rune('a' + i)), Unit: int32(i % 2), Capacity: []float64{1, 3, 10.5, 1000}[w.IntN(4)], Rate: []float64{0.1, 1, 77.7, 1e4}[w.IntN(4)]}
+	}
+	return all
+}
+
+// pass lets time pass, in that all times on the server that its clock is compared with go back.
+func (w *twin) pass() {
+	d := time.Duration(w.ExpFloat64() * math.Pow(10, 3+6*w.Float64())).Truncate(time.Microsecond)
+	switch n := w.IntN(1000); {
+	case n < 10:
+		d += time.Duration(w.ExpFloat64() * 1e12).Truncate(time.Microsecond)
+	case n < 40:
+		d = -time.Duration(w.Int64N(int64(store.Wobble))).Truncate(time.Microsecond)
+	case n < 50:
+		d = -time.Duration(w.ExpFloat64() * 1e10).Truncate(time.Microsecond)
+	case n < 200:
+		d = 0
+	}
+	if w.s == "" || d == 0 || w.key.row.print == 0 { // Go's own bytes cannot be shifted
+		return
+	}
+	back := func(b []byte, at int) {
+		binary.LittleEndian.PutUint64(b[at-1:], math.Float64bits(number(string(b[at-1:]))-float64(d/1000)))
+	}
+	s, x := []byte(w.s), []byte(w.x)
+	for _, at := range []int{25, 33, 41, 49} {
+		back(s, at)
+	}
+	if len(x) > 0 && number(w.x[16:]) != 0 {
+		back(x, 49)
+	}
+	w.s, w.x = string(s), string(x)
+	values := []any{"s", s}
+	if len(x) > 0 {
+		values = append(values, "x", x)
+	}
+	v := w.key.row.fixed
+	require.NoError(w, w.rdb.HSet(context.Background(), w.key.name.(string), values...).Err())
+	for i := range w.charges {
+		w.charges[i].Born -= d
+	}
+	w.key.row = readRow(w.s, w.x, v)
+	w.stored = w.key.row.stored
+}
+
+func (w *twin) units(limits []store.Limit) (n store.Units) {
+	for i := range limits {
+		if w.IntN(3) > 0 {
+			n[i] = limits[i].Takes(limits[i].Capacity * []float64{0.01, 0.1, 1. / 3, 1, 1.02}[w.IntN(5)] * min(1, 2*w.Float64()))
+		}
+	}
+	return n
+}
+
+// take takes one of the latest charges, most often the last.
+func (w *twin) take() *store.Charge {
+	if len(w.charges) == 0 {
+		return nil
+	}
+	i := len(w.charges) - 1
+	if w.IntN(2) == 0 {
+		i = w.IntN(len(w.charges))
+	}
+	c := w.charges[i]
+	if w.IntN(4) > 0 {
+		w.charges = slices.Delete(w.charges, i, i+1)
+	}
+	return &c
+}
+
+func (w *twin) report(limits []store.Limit, cold bool) (r store.Report, ok bool) {
+	kinds := []store.ReportKind{store.Settled, store.Settled, store.Settled, store.Succeeded, store.Succeeded, store.Refused, store.Held}
+	if w.refuses {
+		kinds = []store.ReportKind{store.Settled, store.Succeeded, store.Succeeded, store.Refused, store.Refused}
+	}
+	if cold {
+		kinds = []store.ReportKind{store.Paused, store.Remaining}
+	}
+	r = store.Report{Kind: kinds[w.IntN(len(kinds))], Charge: w.take(), Epoch: w.epoch, Reason: uint8(w.IntN(4))}
+	if w.IntN(6) == 0 && !w.refuses {
+		r.Epoch--
+	}
+	switch r.Kind {
+	case store.Settled:
+		if r.Charge == nil {
+			return r, false
+		}
+		if r.Used = r.Charge.N; w.IntN(3) > 0 {
+			r.Used = w.units(limits)
+		}
+		r.Charge.Settled = w.IntN(20) == 0
+	case store.Remaining:
+		r.Used = w.units(limits)
+	case store.Succeeded:
+		r.Charge = nil
+	case store.Refused, store.Held:
+		if w.refuses && r.Kind == store.Refused {
+			r.MaxWait = 1 + time.Duration(w.ExpFloat64()*1e4)
+			return r, true
+		}
+		if w.IntN(4) > 0 {
+			return r, false // or nothing else would ever happen
+		}
+	}
+	if w.IntN(2) == 0 {
+		r.Wait = time.Duration(w.ExpFloat64() * math.Pow(10, 5+4*w.Float64()))
+	}
+	if w.IntN(2) == 0 {
+		r.MaxWait = time.Duration(w.ExpFloat64() * 1e8)
+	}
+	return r, true
+}
+
+func (w *twin) step() *store.Op {
+	limits := w.stored.Limits
+	op := &store.Op{Limits: limits, Number: w.stored.Number, Base: 7, Age: time.Duration(w.ExpFloat64() * 1e10), Weight: float64(w.IntN(3))}
+	if len(limits) == 0 {
+		op.Limits = w.leakyLimits()
+		limits = op.Limits
+	}
+	cold := w.IntN(50) == 0
+	for w.IntN(3) == 0 || w.refuses && w.IntN(2) == 0 || cold && len(op.Reports) == 0 {
+		if r, ok := w.report(limits, cold); ok {
+			op.Reports = append(op.Reports, r)
+		}
+	}
+	if w.IntN(8) == 0 {
+		return op
+	}
+	op.Action = store.Book
+	if cold && len(w.stored.Limits) > 0 {
+		switch w.IntN(6) {
+		case 0:
+			op.Action = store.Resume
+		case 1:
+			op.Action, op.Own, op.Replacement = store.Replace, w.IntN(2) == 0, w.leakyLimits()
+			return op
+		case 2:
+			op.Action, op.Costs = store.Meter, []store.Units{w.units(limits)}
+			return op
+		}
+	}
+	for range w.IntN(4) {
+		u := w.units(limits)
+		for range 1 + w.IntN(4)*w.IntN(8) {
+			op.Costs = append(op.Costs, u)
+		}
+	}
+	if w.IntN(2) == 0 {
+		op.Wait, op.Horizon = time.Duration(w.ExpFloat64()*math.Pow(10, 6+4*w.Float64())), time.Duration(w.ExpFloat64()*math.Pow(10, 6+4*w.Float64()))
+	}
+	if w.IntN(4) == 0 {
+		op.After = time.Duration(w.ExpFloat64() * 1e9)
+	}
+	if w.IntN(3) == 0 {
+		op.Claim = []float64{1, 5, 40, math.Inf(1), math.NaN(), -1}[w.IntN(6)]
+	}
+	if w.IntN(5) == 0 {
+		op.Move = w.take()
+	}
+	for w.IntN(4) == 0 {
+		if c := w.take(); c != nil {
+			op.Back = append(op.Back, *c)
+		}
+	}
+	return op
+}
+
+// play makes a step, and compares.
+func (w *twin) play() {
+	w.pass()
+	op := w.step()
+	ctx := context.Background()
+	for attempt := 0; ; attempt++ {
+		require.Less(w, attempt, 5)
+		w.seq++
+		clock := time.Duration(0)
+		if w.key.row != nil {
+			t, err := w.rdb.Time(ctx).Result()
+			require.NoError(w, err)
+			clock = time.Duration(t.UnixNano())
+		}
+		q := compose(&w.key, "wtwintwin", op, w.seq, w.IntN(10) == 0, clock, time.Millisecond)
+		q.args[0], q.args[1] = "EVALSHA", digest
+		pipe := w.rdb.Pipeline()
+		step := pipe.Do(ctx, q.args...)
+		fields := pipe.HMGet(ctx, w.key.name.(string), "s", "x", "v")
+		_, _ = pipe.Exec(ctx)
+		if redis.HasErrorPrefix(step.Err(), "NOSCRIPT") {
+			require.NoError(w, w.rdb.ScriptLoad(ctx, script).Err())
+			continue
+		}
+		require.NoError(w, step.Err())
+		a, err := q.read(step.Val(), nil)
+		require.NoError(w, err)
+		if a.err != nil {
+			if a.word == "cold" {
+				w.worn++
+				w.key.cold = true
+			}
+			if a.row != nil {
+				w.key.row = a.row
+			}
+			continue
+		}
+		w.key.cold = false
+		w.compare(op, q, &a, fields.Val())
+		return
+	}
+}
+
+func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
+	text := func(i int) string { s, _ := fields[i].(string); return s }
+	old := w.s
+	w.s, w.x = text(0), text(1)
+	is := readRow(w.s, w.x, text(2))
+	require.False(w, a.differs, "another number of calls: %+v\nfrom %+v", *op, w.stored)
+	require.False(w, a.reply.Corrupt, "%+v", *op)
+	if q.mode == hot {
+		w.hot++
+		require.Equal(w, a.reply.Changed, a.wrote, "changed: %+v\nfrom %+v\nto %+v", *op, w.stored, a.reply.State)
+	} else {
+		w.swapped++
+	}
+	if !a.wrote {
+		require.Equal(w, old, w.s)
+	} else {
+		want, got := &a.row.stored, &is.stored
+		blur := time.Duration(0)
+		if w.stored.State.Speed < 1 || want.State.Speed < 1 {
+			w.slow++
+			blur = 2
+		}
+		near := func(x, y time.Duration) bool { return x-y <= blur && y-x <= blur }
+		g, h := got.State, want.State
+		same := near(g.Skip, h.Skip) && near(g.Last, h.Last) && near(g.Rem, h.Rem) && math.Abs(g.Speed-h.Speed) < 1e-12 &&
+			g.At == h.At && g.Born == h.Born && g.Epoch == h.Epoch && g.Fails == h.Fails && g.Why == h.Why && g.Top == h.Top && g.IDs == h.IDs &&
+			g.Corrupt == h.Corrupt && math.Abs(got.Lead-want.Lead) <= 1e-9*want.Lead && got.Made == want.Made && got.Number == want.Number && got.Base == want.Base &&
+			got.Set == want.Set && store.Equal(got.Limits, want.Limits)
+		r, o := g.Row, h.Row
+		for _, d := range []float64{r.Top - o.Top, r.Per - o.Per, r.Fast - o.Fast} {
+			same = same && math.Abs(d) <= 1e-9*max(1, o.Per)
+		}
+		same = same && r.Calls == o.Calls && r.Refused == o.Refused && r.Trust == o.Trust && r.Until == o.Until
+		for i := range want.Limits {
+			p, k := &g.Parts[i], &h.Parts[i]
+			for _, d := range []float64{g.Level[i] - h.Level[i], g.Leaked[i] - h.Leaked[i], p.Ret - k.Ret, p.Over - k.Over, p.Owed - k.Owed} {
+				d = math.Abs(d) / max(1, want.Limits[i].Capacity, math.Abs(k.Ret))
+				if blur > 0 {
+					d = max(0, d-3e-9*want.Limits[i].Rate) // so much leaks in 3 ns
+				}
+				w.worst = max(w.worst, d)
+				same = same && d <= 1e-12
+			}
+			same = same && p.Since == k.Since
+		}
+		if !same {
+			w.Fatalf("step %d: %+v\nfrom %+v\nto   %+v\nwant %+v", w.seq, *op, w.stored, *got, *want)
+		}
+	}
+	w.key.row = is
+	w.stored = is.stored
+	w.booked += len(a.reply.Charges)
+	if is.stored.State.Rem > 0 {
+		w.held++
+	}
+	if is.stored.State.Row.Trust > 0 {
+		w.trusted++
+	}
+	w.epoch = a.reply.State.Epoch
+	w.charges = append(w.charges, a.reply.Charges...)
+	w.charges = w.charges[max(0, len(w.charges)-8):]
+}
+
+// The script books as many calls as Op.ApplyAt, and leaves the state that it makes, except for the
+// last bits: for random steps, from whatever state the script itself has left.
+func TestScript_DoesWhatApplyDoes(t *testing.T) {
+	steps := 20_000
+	if testing.Short() {
+		steps = 4_000
+	}
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		steps = 1_000_000
+	}
+	const each = 400
+	var sum twin
+	for seed := range uint64(steps / each) {
+		w := &twin{Rand: rand.New(rand.NewPCG(seed, 7)), TB: t, rdb: redistest.Shared(t).Client(t), refuses: seed%4 == 0}
+		w.key.name = "twin:" + string(binary.LittleEndian.AppendUint64(nil, rand.Uint64()))
+		for range each {
+			w.play()
+		}
+		w.rdb.Del(context.Background(), w.key.name.(string))
+		_ = w.rdb.Close()
+		sum.hot, sum.swapped, sum.booked = sum.hot+w.hot, sum.swapped+w.swapped, sum.booked+w.booked
+		sum.slow, sum.held, sum.worn, sum.trusted, sum.worst = sum.slow+w.slow, sum.held+w.held, sum.worn+w.worn, sum.trusted+w.trusted, max(sum.worst, w.worst)
+	}
+	t.Logf("hot %d, swapped %d, booked %d, slowed %d, held %d, trusted %d, too large for the script %d, levels differ by at most %g of the capacity",
+		sum.hot, sum.swapped, sum.booked, sum.slow, sum.held, sum.trusted, sum.worn, sum.worst)
+	require.Greater(t, sum.hot, steps/2)
+	require.Greater(t, min(sum.slow, sum.held, sum.booked), steps/50)
+	require.True(t, sum.trusted > 0 || steps < 10_000)
+}
