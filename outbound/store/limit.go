@@ -30,6 +30,10 @@ const (
 	Monthly             // in each month of Zone
 )
 
+// Calendar reports whether a limit of the kind counts in periods of a calendar, so that an [Op] needs
+// its [Period].
+func (k Kind) Calendar() bool { return k >= Hourly }
+
 // Limit is one limit of a key.
 type Limit struct {
 	// Name, Unit and Kind identify the limit. When the limits of a key change, a limit keeps its

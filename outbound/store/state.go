@@ -296,6 +296,12 @@ func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	return full
 }
 
+// Empty returns the real time until nothing counts of the limit i, if no call comes. It needs Parts.
+func (s *State) Empty(limits []Limit, i int) time.Duration {
+	dial, real := limits[i].law().empty(s, &limits[i], i)
+	return max(real, s.Real(max(0, dial)))
+}
+
 // Idle reports whether a new state would behave like this one.
 func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 

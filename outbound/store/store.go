@@ -263,7 +263,7 @@ type Reply struct {
 
 // Yields reports whether a process adopts the limits of a reply that brings some. If not, it
 // replaces them by its own: its program was made with other limits than theirs, and it was started
-// later.
+// later, by more than Deaf, since a request takes its time.
 func (op *Op) Yields(r *Reply) bool {
-	return op.Base == r.Base || sub(r.State.At, op.Age) <= r.Made
+	return op.Base == r.Base || sub(sub(r.State.At, op.Age), Deaf) <= r.Made
 }
