@@ -94,9 +94,10 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 
 // Surely reports whether a call of this cost goes by a time, after those that have places and n
 // calls that have none, go before it, and cost ahead in all, whatever becomes of those. alike says
-// that each of them costs as much as this one. If the time is zero, the call has a day from when
-// its turn comes. If the answer is false, the call may still be in time: Surely knows no limit on
-// calls in flight, no fixed window, and no window next to another limit.
+// that each of them costs as much as this one. If the answer is false, the call may still be in
+// time: with leaky limits of which several count, and calls of several costs, Surely adds up the
+// waits for each limit. For a window it counts on no more than half of it at a time, unless that is
+// the only limit and all calls cost the same. It knows no limit on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != leak.Leaky) {
@@ -104,7 +105,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	}
 	last := max(0, s.Last)
 	begin := last // from then on no limit that leaks is more than full
-	var own, sum, end time.Duration
+	sum, slowest := time.Duration(n)*time.Microsecond, alike || len(law) == 1
 	counted := false
 	for i := range law {
 		l, level := &law[i], s.Level[i].Level
@@ -118,7 +119,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		}
 		switch {
 		case l.Kind == leak.Leaky:
-			own, sum = later(own, l.Above(cost, 0)), later(sum, l.Above(units, 0))
+			sum = later(sum, l.Above(units, 0))
 			if !alike {
 				cost = 0
 			}
@@ -131,11 +132,11 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			if next -= max(0, s.Rem); next <= max(last, 2*leak.Slack) || !fits(l, units) {
 				return false
 			}
-			own, begin = later(own, next), max(begin, next)
-		case by.IsZero():
-			own = later(own, l.Window)
+			begin = max(begin, next)
 		case len(law) > 1 || !alike || cost <= 0 || l.Kind != leak.Moving:
-			return false
+			// Two calls that do not fit into one window are more than half of one.
+			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
+			slowest = false
 		default:
 			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // goes in a window
 			turns := math.Ceil(units / most)
@@ -148,11 +149,9 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			begin = later(begin, slack)
 		}
 	}
-	if by.IsZero() || !counted {
-		return counted && own < farthestWait
-	}
-	if end = later(begin, later(sum, time.Duration(n)*time.Microsecond)); alike || len(law) == 1 {
-		end = begin // then the slowest of the limits decides
+	end := later(begin, sum)
+	if slowest { // then the slowest of the limits decides
+		end = begin
 		for i := range law {
 			if l := &law[i]; l.Kind == leak.Leaky {
 				units := ahead[l.Unit] + l.Takes(c[l.Unit])
@@ -160,8 +159,5 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			}
 		}
 	}
-	return !k.at.Add(s.Real(end)).After(by)
+	return counted && !k.at.Add(s.Real(end)).After(by)
 }
-
-// farthestWait is how long a call without a deadline waits from when its turn comes, as in a queue.
-const farthestWait = 24 * time.Hour

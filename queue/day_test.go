@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,41 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 				if _, err := c.q.Acquire(c.ctx, outbound.Cost{1}); err != nil || time.Since(begin) < 2*day {
 					t.Errorf("%s, by %s: %v after %v", name, how, err, time.Since(begin))
 				}
+			}
+		})
+	}
+}
+
+// A call without MaxWait and deadline waits for a day at most, also behind others. One whose ctx has
+// a deadline waits until then.
+func TestQueue_CallWithoutDeadlineWaitsForADayAtMost(t *testing.T) {
+	for name, of := range buckets(outbound.Limit{Capacity: 1, LeakRate: 1. / 3600}) {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(of(), Config{})
+			var went, refused atomic.Int32
+			call := func(ctx context.Context) {
+				begin := time.Now()
+				var full *outbound.ThrottledError
+				switch _, err := q.Acquire(ctx, outbound.Cost{1}); {
+				case err == nil:
+					went.Add(1)
+				case !errors.Is(err, ErrFar) || !errors.As(err, &full) || full.RetryAfter != 25*time.Hour || time.Since(begin) > 0:
+					t.Errorf("%s: %v after %v", name, err, time.Since(begin))
+				default:
+					refused.Add(1)
+				}
+			}
+			for range 28 {
+				go call(bg)
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(bg, 26*time.Hour)
+			defer cancel()
+			go call(ctx)
+			time.Sleep(26 * time.Hour)
+			synctest.Wait()
+			if went.Load() != 26 || refused.Load() != 3 { // one went immediately, 24 in a day, and one by its own deadline
+				t.Errorf("%s: %d went, %d refused", name, went.Load(), refused.Load())
 			}
 		})
 	}

@@ -98,13 +98,13 @@
 // late as its deadline, because only calls ahead count that surely go. No call is refused that
 // could make it, and none is charged that is refused. That does not cover units that come back
 // later: calls ahead that cancel or cost less than they were to, limits that are raised, and a
-// Resume.
+// Resume. A call that has neither a MaxWait nor a ctx with a deadline waits for a day at most.
 //
 // With one leaky limit the time is exact, in this process and in a store, as long as no other
 // process uses the bucket. With several leaky limits it is exact if all calls cost the same. With
 // one window in this process it is off by a 64th of the window, if all calls cost the same. With
-// other limits it is a lower bound: calls ahead count that have places or no deadline, and as far
-// as the slowest order of all limits lets them go in time. While units may have come back of which
+// other limits it is a lower bound: calls ahead count that have places, and those that the slowest
+// order of all limits lets go in time. While units may have come back of which
 // no trip has told yet, the queue refuses nobody for a deadline. It looks at the calls that have
 // come meanwhile after the trip.
 //

@@ -33,8 +33,8 @@ const (
 	// call can go if that is sooner.
 	retry = 100 * time.Millisecond
 
-	// farthest is how far away a place may be for a call without a deadline. If some fault
-	// made a level wrong, the queue would stand still for years.
+	// farthest is how long a call waits if neither MaxWait nor its ctx says it. If some fault made
+	// a level wrong, the queue would stand still for years.
 	farthest = 24 * time.Hour
 
 	// rounding is how much later than its deadline a call may go. Stores round waits up, some
@@ -203,9 +203,8 @@ func (s *state) nextIn(now time.Time) time.Duration {
 	if l.unplaced == nil {
 		return next
 	}
-	if !l.unplaced.deadline.IsZero() { // those behind have later ones, or a ctx that ends then
-		next = min(next, max(0, s.expires(l.unplaced).Sub(now)))
-	}
+	// Calls behind the first have later deadlines, or a ctx that ends then.
+	next = min(next, max(0, s.expires(l.unplaced).Sub(now)))
 	return min(next, max(0, s.head.until.Sub(now), s.lastIn(now)-s.trips.lowMark()))
 }
 
@@ -264,7 +263,7 @@ func (s *state) failsWith(t outbound.Ticket, now time.Time) bool {
 // distance: it counts as a trip and a reply's way back if it is shorter.
 func (s *state) givesUp(w *waiter, now time.Time) time.Time {
 	soonest := now.Add(s.trips.lowMark() + s.trips.wayBack)
-	if s.trips.wayBack > 0 && !w.byCtx && !w.deadline.IsZero() && w.deadline.Before(soonest) {
+	if s.trips.wayBack > 0 && !w.byCtx && w.deadline.Before(soonest) {
 		return soonest
 	}
 	return w.deadline
@@ -303,8 +302,5 @@ func (s *state) bookableAt(w *waiter, after time.Duration, now time.Time) time.T
 
 // within is the longest wait that ends by the deadline.
 func within(deadline, now time.Time) time.Duration {
-	if deadline.IsZero() {
-		return farthest
-	}
 	return min(max(0, deadline.Sub(now)), forever-rounding) + rounding
 }

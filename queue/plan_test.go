@@ -38,9 +38,9 @@ func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Tim
 		s := &state{key: b.Key(), shared: b.Shared(), config: Config{MaxLen: 5}, trips: trips{ended: begin}}
 		var calls []*waiter
 		for i, n := range m.calls {
-			w := &waiter{cost: outbound.Cost{n}}
+			w := &waiter{cost: outbound.Cost{n}, deadline: begin.Add(farthest), far: true}
 			if i < len(m.within) && m.within[i] > 0 {
-				w.deadline = begin.Add(m.within[i])
+				w.deadline, w.far = begin.Add(m.within[i]), false
 			}
 			s.line.add(w)
 			calls = append(calls, w)
@@ -78,7 +78,7 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 		many[i] = 1
 	}
 	inf := math.Inf(1)
-	day := 24 * time.Hour
+	day := farthest + rounding
 	changed := func(s *state, _ *outbound.Bucket) { s.news = 1 }
 	wayBack := func(d time.Duration) func(*state, *outbound.Bucket) {
 		return func(s *state, b *outbound.Bucket) {
@@ -150,6 +150,9 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 			}
 			if first != calls[c.first] || len(k.Costs) != c.n || k.Costs[0] != first.cost || (k.Move != outbound.Ticket{}) != c.moves {
 				t.Errorf("%s: books %d of %v, moves %v, want %d from call %d on, moves %v", c.name, len(k.Costs), k.Costs[0], k.Move, c.n, c.first, c.moves)
+			}
+			if first.far { // it counts from when the call came
+				c.wait -= c.at
 			}
 			if k.Wait != c.wait || k.Horizon != c.horizon || k.After != c.after || k.Claim != c.claim {
 				t.Errorf("%s: wait %v, horizon %v, after %v, claim %v, want %v, %v, %v, %v", c.name, k.Wait, k.Horizon, k.After, k.Claim, c.wait, c.horizon, c.after, c.claim)

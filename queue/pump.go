@@ -188,9 +188,6 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 		q.line.untell()
 	default:
 		q.refuseLocked(first, first.refusedBy(err))
-		if errors.Is(err, ErrFar) {
-			q.refuseAllLocked(q.asFar(first.cost, full, time.Now()))
-		}
 	}
 }
 

@@ -189,12 +189,12 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 // newWaiter returns the call as one that would wait, and the time.
 func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.Time) {
 	now := time.Now()
-	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{})}
+	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{}), deadline: now.Add(farthest), far: true}
 	if q.config.MaxWait > 0 {
-		w.deadline = now.Add(q.config.MaxWait)
+		w.deadline, w.far = now.Add(q.config.MaxWait), false
 	}
-	if d, ok := ctx.Deadline(); ok && (w.deadline.IsZero() || d.Before(w.deadline)) {
-		w.deadline, w.byCtx = d, true
+	if d, ok := ctx.Deadline(); ok && (w.far || d.Before(w.deadline)) {
+		w.deadline, w.byCtx, w.far = d, true, false
 	}
 	return w, now
 }

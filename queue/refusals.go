@@ -52,8 +52,8 @@ func (s *state) admit(w *waiter, now time.Time) error {
 	return e
 }
 
-// judge returns why a call that goes behind all that the sums count must not wait until a time;
-// zero: without end. Else it finds out whether the call is sure to go: only such calls count
+// judge returns why a call that goes behind all that the sums count must not wait until a time.
+// Else it finds out whether the call is sure to go: only such calls count
 // against others.
 func (s *state) judge(w *waiter, now, until time.Time) error {
 	l := &s.line
@@ -61,7 +61,7 @@ func (s *state) judge(w *waiter, now, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	if at = latest(at, s.head.soonest); !until.IsZero() && at.After(until.Add(rounding)) {
+	if at = latest(at, s.head.soonest); at.After(until.Add(rounding)) {
 		return s.throttled(w, at, now)
 	}
 	s.find(w)
@@ -84,7 +84,7 @@ func (s *state) find(w *waiter) bool {
 	if alike {
 		ahead = &l.sure
 	}
-	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, w.by())
+	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, w.deadline.Add(rounding))
 	return w.sure
 }
 
@@ -101,7 +101,7 @@ func (s *state) tooLate(n int, now time.Time) (all []refusal) {
 		i, w = i-1, w.prev
 	}
 	for ; w != nil && i < len(l.tickets) && l.tickets[i].Cost() == w.cost; w = w.next {
-		if at := s.clock.Due(l.tickets[i]); w.misses(at) && at.After(s.givesUp(w, now)) { // the next call gets its place
+		if at := s.clock.Due(l.tickets[i]); at.After(w.deadline.Add(rounding)) && at.After(s.givesUp(w, now)) { // the next call gets its place
 			all = append(all, refusal{w, s.throttled(w, at, now)})
 		} else {
 			i++
@@ -120,36 +120,10 @@ func latest(a, b time.Time) time.Time {
 
 // expired returns the calls whose deadlines have passed while they had no place.
 func (s *state) expired(now time.Time) (all []refusal) {
-	for w := s.line.unplaced; w != nil && !w.deadline.IsZero() && !s.expires(w).After(now); w = w.next {
+	for w := s.line.unplaced; w != nil && !s.expires(w).After(now); w = w.next {
 		all = append(all, refusal{w, s.throttled(w, time.Time{}, now)})
 	}
 	return all
-}
-
-// asFar returns the calls that are too far away because a call of cost c is: those without a
-// deadline whose costs are at least c in every unit.
-func (s *state) asFar(c outbound.Cost, far *outbound.ThrottledError, now time.Time) (all []refusal) {
-	for w := s.line.unplaced; w != nil; w = w.next {
-		if !w.deadline.IsZero() || !covers(w.cost, c) {
-			continue
-		}
-		e := *far // the caller may change it
-		if at, _, err := s.clock.Earliest(&w.cost, new(outbound.Cost)); err == nil {
-			e.RetryAfter = max(e.RetryAfter, at.Sub(now))
-		}
-		all = append(all, refusal{w, &e})
-	}
-	return all
-}
-
-// covers reports whether c is at least d in every unit.
-func covers(c, d outbound.Cost) bool {
-	for i := range c {
-		if c[i] < d[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // throttled returns the error of a call that could go at earliest; zero: at no known time.
@@ -166,12 +140,12 @@ func (s *state) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 	return e
 }
 
-// why returns why the call does not wait longer: its ctx, MaxWait (nil), or neither of them.
+// why returns why the call does not wait longer: its ctx, MaxWait (nil), or farthest.
 func (w *waiter) why() error {
 	switch {
 	case w.byCtx:
 		return context.DeadlineExceeded
-	case w.deadline.IsZero():
+	case w.far:
 		return ErrFar
 	}
 	return nil

@@ -160,7 +160,6 @@ func TestExpiredCalls(t *testing.T) {
 		{moment{name: "they wait for their places", calls: four, at: 100 * ms, within: at}, []refused{{0, 0, nil}, {1, 0, nil}}},
 		{moment{name: "they wait for a slot", calls: four, at: 100 * ms, within: at, edit: noSlot}, []refused{{0, 0, nil}, {1, 0, nil}}},
 		{moment{name: "the first has a place", calls: four, places: 1, at: 100 * ms, within: at, edit: noSlot}, []refused{{1, 0, nil}}},
-		{moment{name: "the first has no deadline", calls: four, at: 100 * ms, within: []time.Duration{0, ms}, edit: noSlot}, nil},
 		{moment{name: "a store brings no place in time", calls: four, at: 100 * ms, within: at, edit: func(s *state, _ *outbound.Bucket) {
 			s.head.until = time.Now().Add(-ms)
 			s.line.first.byCtx = true
@@ -179,25 +178,13 @@ func TestExpiredCalls(t *testing.T) {
 	}
 }
 
-func TestCallsThatAreAsFarAway(t *testing.T) {
-	m := moment{name: "far", calls: []float64{0.5, 0.4, 1, 0.5, 1}, places: 1, within: []time.Duration{0, 0, time.Hour}}
-	m.run(t, func(s *state, calls []*waiter, now time.Time) {
-		far := &outbound.ThrottledError{Key: s.key, RetryAfter: 90 * ms, Err: ErrFar}
-		all := s.asFar(outbound.Cost{0.5}, far, now)
-		m.expect(t, calls, all, refused{3, 100 * ms, ErrFar}, refused{4, 150 * ms, ErrFar})
-		if all[0].err == all[1].err || far.RetryAfter != 90*ms {
-			t.Error("two calls have one error")
-		}
-	})
-}
-
 func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
 	soon := time.Now()
 	for _, c := range []struct {
 		w    waiter
 		want error
 	}{
-		{waiter{}, ErrFar},
+		{waiter{deadline: soon, far: true}, ErrFar},
 		{waiter{deadline: soon}, nil},
 		{waiter{deadline: soon, byCtx: true}, context.DeadlineExceeded},
 	} {

@@ -14,8 +14,9 @@ type waiter struct {
 	seq        uint64        // order of arrival
 	came       time.Duration // when, since start
 	cost       outbound.Cost
-	deadline   time.Time // the call is refused rather than let go later; zero: it has none
+	deadline   time.Time // the call is refused rather than let go later
 	byCtx      bool      // the deadline is that of the call's ctx
+	far        bool      // the deadline is farthest away, because neither ctx nor MaxWait has one
 	gone       bool      // admitted, refused or cancelled
 	told       bool      // a newcomer: the queue has found out whether it is sure
 	sure       bool      // it goes in time, if nothing changes
@@ -35,19 +36,6 @@ func (w *waiter) result(p *outbound.Permit) error {
 		*p = w.ticket.Permit()
 	}
 	return w.err
-}
-
-// misses reports whether a call that goes at t misses its deadline.
-func (w *waiter) misses(t time.Time) bool {
-	return !w.deadline.IsZero() && t.After(w.deadline.Add(rounding))
-}
-
-// by returns the last time at which the call may go; zero: it has no deadline.
-func (w *waiter) by() time.Time {
-	if w.deadline.IsZero() {
-		return time.Time{}
-	}
-	return w.deadline.Add(rounding)
 }
 
 // waiters is the line: the calls that wait, in order of arrival, and the places booked for
