@@ -168,7 +168,7 @@ func BenchmarkFlood(b *testing.B) {
 func BenchmarkBody(b *testing.B) {
 	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
 	p := &profile.Profile{Peeks: []profile.Peek{{Status: 200}}, Judge: func(r *profile.Response, _ *profile.Signal) {
-		if r.JSON("extensions", "cost", "requestedQueryCost") == "" {
+		if r.JSON("extensions/cost/requestedQueryCost") == "" {
 			panic("not found")
 		}
 	}}

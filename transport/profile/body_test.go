@@ -236,7 +236,7 @@ func TestValuesOfABodyAreFoundByTheirPath(t *testing.T) {
 	} {
 		got := ""
 		p := &profile.Profile{Name: "finder", Peeks: []profile.Peek{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) {
-			got = r.JSON(strings.Split(c.path, ".")...)
+			got = r.JSON(strings.ReplaceAll(c.path, ".", "/"))
 		}}
 		p.Read(withBody(answer(400), "application/json", c.body), now)
 		if got != c.want {

@@ -21,11 +21,11 @@ func ExampleProfile() {
 		},
 		Peeks: []profile.Peek{{Status: http.StatusForbidden}},
 		Judge: func(r *profile.Response, s *profile.Signal) {
-			if r.JSON("error", "code") != "slow_down" {
+			if r.JSON("error/code") != "slow_down" {
 				return // forbidden for other reasons
 			}
 			s.Throttled, s.Reason = true, profile.Rate
-			if n, ok := profile.Number(r.JSON("error", "seconds")); ok && n < 3600 {
+			if n, ok := profile.Number(r.JSON("error/seconds")); ok && n < 3600 {
 				s.RetryAfter, s.HasRetryAfter = time.Duration(n*float64(time.Second)), true
 			}
 		},

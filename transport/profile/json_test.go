@@ -9,16 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// told returns the values that each calls its function for, after their paths.
-func told(body string, members ...string) (all []string) {
-	each([]byte(body), func(path []byte, value func() string) {
-		all = append(all, string(path)+"="+value())
-	}, members...)
+// told returns what a finder finds, after its path.
+func told(body string, paths ...string) (all []string) {
+	for v := find([]byte(body), paths...); v.next(); {
+		all = append(all, v.path+"="+v.value)
+	}
 	return all
 }
 
 func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
 	deep := func(n int) string { return `{"a":` + strings.Repeat("[", n) + "1" + strings.Repeat("]", n) + "}" }
+	long := strings.Repeat("k", 200)
 	for _, c := range []struct {
 		body string
 		want []string
@@ -28,7 +29,8 @@ func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
 		{` [ {"a" : [ {"b":"1"}, {"b":"2", "c":null} ] } , {"a":3} ] `, []string{"a/b=1", "a/b=2", "a/c=", "a=3"}},
 		{`{"a":[[1,[2]],{"b":3}]}`, []string{"a=1", "a=2", "a/b=3"}},
 		{`{"a":"q\"u\\o\u0041"}`, []string{`a=q"u\oA`}},
-		{`{"a":{"` + strings.Repeat("k", 126) + `":1,"` + strings.Repeat("k", 127) + `":2,"b":3}}`, []string{"a/" + strings.Repeat("k", 126) + "=1", "a/b=3"}},
+		{`{"a":{"` + long + `":1,"k` + long + `":2,"b":3}}`, []string{"a/" + long + "=1", "a/b=3"}},
+		{`{"a":{"b":{"c":1,"a":{"b":2}},"bc":3},"ab":4,"":{"a":5,"a/b":6},"a/b":7}`, []string{"a/b/c=1", "a/b=7"}},
 		{`{"a":"` + strings.Repeat("x", 2000) + `","b":1}`, []string{"a=", "b=1"}},
 		{`{"a":1,"b":"cut`, []string{"a=1"}},
 		{`{"a":1,"b":12`, []string{"a=1"}},
@@ -39,7 +41,7 @@ func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
 		{deep(17), nil},
 		{``, nil}, {`{`, nil}, {`[`, nil}, {`{"a"`, nil}, {`{"a":`, nil}, {`{"a":}`, nil}, {`1 `, nil},
 	} {
-		got := told(c.body, "a", "b")
+		got := told(c.body, "a", "b", "a/b", "a/c", "a/b/c", "a/"+long)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%.80s: %.200q, want %.200q", c.body, got, c.want)
 		}
@@ -56,20 +58,18 @@ func TestSearchesInABodyEnd(t *testing.T) {
 	if got, want := len(told(many(2000), "a", "b")), (maxSteps+readSteps)/(1+readSteps); got != want {
 		t.Errorf("%d values, want %d", got, want)
 	}
-	n := 0
-	each([]byte(many(2000)), func([]byte, func() string) { n++ }, "a", "b")
-	if n != maxSteps-2 {
-		t.Errorf("%d values, want %d", n, maxSteps-2)
+	if got := told(many(2000), "b"); len(got) != 1 || got[0] != "b=2" {
+		t.Errorf("%q, want b=2 next to what is not looked for", got)
 	}
-	if got := string(find([]byte(many(1000)), []string{"b"})); got != "2" {
-		t.Errorf("b is %q among what nobody looks for", got)
-	}
-	if got := string(find([]byte(many(2000)), []string{"a", "b"})); got != "" {
-		t.Errorf("a/b is %q", got)
+	if got := told(many(2000), "a/b", "b"); len(got) != 0 {
+		t.Errorf("%q after %d values, want nothing", got, maxSteps)
 	}
 }
 
-// flat returns what each should tell of, as encoding/json reads it.
+// wanted are the paths that FuzzFind looks for.
+var wanted = []string{"a", "b", "a/a", "a/b", "b/a", "b/a/b", "c/a"}
+
+// flat returns what a finder should find, as encoding/json reads it.
 func flat(d *json.Decoder, path string, depth int, all []string) ([]string, error) {
 	token, err := d.Token()
 	if err != nil {
@@ -80,7 +80,7 @@ func flat(d *json.Decoder, path string, depth int, all []string) ([]string, erro
 		if token == nil {
 			token = ""
 		}
-		if top, _, _ := strings.Cut(path, "/"); depth <= maxDepth && (top == "a" || top == "b") && len(path) <= maxName {
+		if depth <= maxDepth+1 && slices.Contains(wanted, path) {
 			all = append(all, path+"="+fmt.Sprint(token))
 		}
 		return all, nil
@@ -102,13 +102,13 @@ func flat(d *json.Decoder, path string, depth int, all []string) ([]string, erro
 	return all, err
 }
 
-// In a body that encoding/json can read, each tells what encoding/json finds.
-func FuzzEach(f *testing.F) {
+// In a body that encoding/json can read, a finder finds what encoding/json finds.
+func FuzzFind(f *testing.F) {
 	for _, body := range []string{`{"a":{"b":"x"}}`, `[{"a":[{"c":1},{"b":true}]}]`, `{"a":{"b":"\u00fc\"\\"}}`, `{"x":"}","a":{"b":-1.5e3}}`, `{"a":[1,{"b":null},{"b":2}]}`, `{"a":`, `{"":{"a":1}}`, `{"a":[[[]]],"b":{}}`} {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		got := told(body, "a", "b")
+		got := told(body, wanted...)
 		if !json.Valid([]byte(body)) || !utf8.ValidString(body) || strings.ContainsAny(body, `\/`) || strings.Contains(body, `""`) || len(body) > 200 {
 			return // encoding/json reads names in another way
 		}

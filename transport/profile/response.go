@@ -53,14 +53,14 @@ func (r *Response) list(name string) string {
 	return strings.Join(slices.Collect(r.Lines(name)), ",")
 }
 
-// JSON returns a string, number or boolean of the body as text, at most 1 KiB, or "" if there
-// is none. The path names the members of objects from the outside to the inside. Of an array,
-// the first element counts that has the rest of the path. The search ends after 1024 values.
-func (r *Response) JSON(path ...string) string { return text(find(r.Body, path)) }
-
-// each calls f for the values in some members of the body, in one pass.
-func (r *Response) each(f func(path []byte, value func() string), members ...string) {
-	each(r.Body, f, members...)
+// JSON returns a string, number or boolean of the body as text, at most 1 KiB, or "" if there is
+// none. The path names the members of objects from the outside to the inside, with slashes between
+// them: "error/code". Of an array, the first element counts that has the rest of the path. The
+// search ends after 1,024 values.
+func (r *Response) JSON(path string) string {
+	v := find(r.Body, path)
+	v.next()
+	return v.value
 }
 
 // Number reads digits with or without decimals, and nothing else: no sign, no exponent, no

@@ -22,20 +22,20 @@ var openAI = &Profile{
 			}
 			return
 		}
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
+		for v := find(r.Body, "error/code", "error/type", "error/message"); v.next(); {
+			switch v.path {
 			case "error/code", "error/type":
-				if code := value(); contains(code, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
-					s.Reason, s.Detail = Quota, code
+				if contains(v.value, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
+					s.Reason, s.Detail = Quota, v.value
 				}
 			case "error/message":
 				// Only the message says of which time a budget is: "on requests per day
 				// (RPD)".
-				if contains(value(), "requests per day", "tokens per day") && s.Reason != Quota {
+				if contains(v.value, "requests per day", "tokens per day") && s.Reason != Quota {
 					s.Reason, s.Detail = Quota, "per-day"
 				}
 			}
-		}, "error")
+		}
 	},
 }
 
@@ -71,7 +71,7 @@ var anthropic = &Profile{
 		Field{Header: "Anthropic-Ratelimit-Unified-Status", Is: IsCustom}),
 	Peeks: []Peek{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
 	Judge: func(r *Response, s *Signal) {
-		if r.JSON("error", "type") == "overloaded_error" {
+		if r.JSON("error/type") == "overloaded_error" {
 			s.refuse(Overload)
 		}
 		if r.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {

@@ -17,16 +17,13 @@ var aws = &Profile{
 	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(r *Response, s *Signal) {
 		code, inFlight := r.Get("X-Amzn-Errortype"), false
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "__type", "code", "Code", "Error/Code":
-				if code == "" {
-					code = value()
-				}
-			case "Reason": // Lambda has it
-				inFlight = contains(value(), "concurrent")
+		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
+			if v.path == "Reason" { // Lambda has it
+				inFlight = contains(v.value, "concurrent")
+			} else if code == "" {
+				code = v.value
 			}
-		}, "__type", "code", "Code", "Error", "Reason")
+		}
 		if code == "" {
 			code = inner(r.Body, "<Code>", "</Code>")
 		}
@@ -78,17 +75,14 @@ var azureARM = &Profile{
 	},
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "code", "error/code", "error/details/code", "error/innererror/code":
-				code := value()
-				if contains(code, "anotheroperation") {
-					s.Reason, s.Detail = Lock, code
-				} else if s.Detail == "" {
-					s.Detail = code
-				}
+		for v := find(r.Body, "code", "error/code", "error/details/code", "error/innererror/code"); v.next(); {
+			code := v.value
+			if contains(code, "anotheroperation") {
+				s.Reason, s.Detail = Lock, code
+			} else if s.Detail == "" {
+				s.Detail = code
 			}
-		}, "code", "error")
+		}
 		for line := range r.Lines("X-Ms-Ratelimit-Remaining-Resource") {
 			for one := range items(line, ",") {
 				name, remaining, _ := strings.Cut(one, ";")
@@ -141,29 +135,29 @@ var google = &Profile{
 	Judge: func(r *Response, s *Signal) {
 		var reasons [Lock + 1]string // there may be several errors or violations
 		daily, exhausted, delay := false, false, ""
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "error/errors/reason", "error/details/reason":
-				switch reason := value(); {
-				case contains(reason, "dailylimit", "daily_limit"):
-					daily = true
-				case contains(reason, "concurrent"):
-					reasons[Concurrency] = reason
-				case contains(reason, "ratelimit", "rate_limit"):
-					reasons[Rate] = reason
-				case contains(reason, "quotaexceeded", "quota_exceeded"):
-					reasons[Quota] = reason
-				}
-			case "error/details/violations/quotaId", "error/details/metadata/quota_limit":
-				daily = daily || contains(value(), "perday")
-			case "error/details/metadata/quota_unit": // 1/d/{project}
-				daily = daily || contains(value(), "/d/")
+		for v := find(r.Body, "error/status", "error/errors/reason", "error/details/reason",
+			"error/details/violations/quotaId", "error/details/metadata/quota_limit",
+			"error/details/metadata/quota_unit", "error/details/retryDelay"); v.next(); {
+			switch v.path {
 			case "error/status":
-				exhausted = value() == "RESOURCE_EXHAUSTED"
+				exhausted = v.value == "RESOURCE_EXHAUSTED"
+			case "error/errors/reason", "error/details/reason":
+				switch {
+				case contains(v.value, "dailylimit", "daily_limit"):
+					daily = true
+				case contains(v.value, "concurrent"):
+					reasons[Concurrency] = v.value
+				case contains(v.value, "ratelimit", "rate_limit"):
+					reasons[Rate] = v.value
+				case contains(v.value, "quotaexceeded", "quota_exceeded"):
+					reasons[Quota] = v.value
+				}
 			case "error/details/retryDelay":
-				delay = value()
+				delay = v.value
+			default: // a quota per day, or 1/d/{project}
+				daily = daily || contains(v.value, "perday", "/d/")
 			}
-		}, "error")
+		}
 		switch {
 		case daily:
 			s.refuse(Quota)

@@ -34,19 +34,19 @@ var gitHub = &Profile{
 		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
 			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
 		}
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
+		for v := find(r.Body, "message", "errors/message", "documentation_url",
+			"errors/type", "errors/code", "errors/extensions/code"); v.next(); {
+			switch v.path {
 			case "message", "errors/message":
-				message := value()
-				primary = primary || contains(message, "rate limit exceeded", "rate limit already exceeded")
-				secondary = secondary || contains(message, "secondary rate limit", "abuse detection")
-				mute = mute && message == ""
+				primary = primary || contains(v.value, "rate limit exceeded", "rate limit already exceeded")
+				secondary = secondary || contains(v.value, "secondary rate limit", "abuse detection")
+				mute = mute && v.value == ""
 			case "documentation_url":
-				secondary = secondary || contains(value(), "secondary-rate-limits", "abuse-rate-limits")
-			case "errors/type", "errors/code", "errors/extensions/code":
-				primary = primary || contains(value(), "rate_limit")
+				secondary = secondary || contains(v.value, "secondary-rate-limits", "abuse-rate-limits")
+			default:
+				primary = primary || contains(v.value, "rate_limit")
 			}
-		}, "message", "documentation_url", "errors")
+		}
 		p := s.Binding()
 		spent := p != nil && p.Remaining == 0
 		switch {
@@ -81,11 +81,12 @@ var linear = &Profile{
 		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Peeks: []Peek{{Status: 400}},
 	Judge: func(r *Response, s *Signal) {
-		r.each(func(path []byte, value func() string) {
-			if string(path) == "errors/extensions/code" && value() == "RATELIMITED" {
+		for v := find(r.Body, "errors/extensions/code"); v.next(); {
+			code := v.value
+			if code == "RATELIMITED" {
 				s.refuse(Rate)
 			}
-		}, "errors")
+		}
 		if !s.Throttled || r.Status >= 500 {
 			return
 		}
@@ -137,16 +138,13 @@ var notion = &Profile{
 	Name:  "notion",
 	Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "additional_data/rate_limit_reason":
-				s.Detail = value()
-			case "code":
-				if value() == "service_overload" {
-					s.Reason = Overload
-				}
+		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
+			if v.path != "code" {
+				s.Detail = v.value
+			} else if v.value == "service_overload" {
+				s.Reason = Overload
 			}
-		}, "additional_data", "code")
+		}
 	},
 }
 
@@ -160,14 +158,12 @@ var airtable = &Profile{
 	Penalty: 30 * time.Second,
 	Peeks:   []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "errors/error", "error/type":
-				if code := value(); contains(code, "billing_limit") {
-					s.Reason, s.Detail = Quota, code
-				}
+		for v := find(r.Body, "errors/error", "error/type"); v.next(); {
+			code := v.value
+			if contains(code, "billing_limit") {
+				s.Reason, s.Detail = Quota, code
 			}
-		}, "errors", "error")
+		}
 	},
 }
 
@@ -184,38 +180,40 @@ var monday = &Profile{
 		seconds, counted, other, codes := "", "", "", 0
 		reason, never := Unknown, ""
 		cost, budget := 0.0, math.Inf(1)
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
+		for v := find(r.Body, "errors/extensions/code", "error_code",
+			"errors/extensions/retry_in_seconds", "retry_in_seconds",
+			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit"); v.next(); {
+			switch v.path {
 			case "errors/extensions/code", "error_code":
 				codes++
-				code, why := value(), Unknown
+				why := Unknown
 				switch {
-				case contains(code, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
-					never = code
-				case contains(code, "daily"):
+				case contains(v.value, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
+					never = v.value
+				case contains(v.value, "daily"):
 					why = Quota
-				case contains(code, "concurrency"):
+				case contains(v.value, "concurrency"):
 					why = Concurrency
-				case contains(code, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
+				case contains(v.value, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
 					why = Rate
 				}
 				if why != Unknown && reason == Unknown {
-					reason, counted = why, code
+					reason, counted = why, v.value
 				}
 				if other == "" {
-					other = code
+					other = v.value
 				}
 			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
-				seconds = value()
+				seconds = v.value
 			// developer.monday.com/api-reference/changelog/hotfix-updated-complexity-budget-exhausted-error
 			case "errors/extensions/complexity":
-				cost, _ = number(value())
+				cost, _ = number(v.value)
 			case "errors/extensions/complexity_budget_limit":
-				if n, ok := number(value()); ok {
+				if n, ok := number(v.value); ok {
 					budget = n
 				}
 			}
-		}, "errors", "error_code", "retry_in_seconds")
+		}
 		if reason == Rate && codes == 1 && cost > budget { // of several errors nobody knows whose numbers these are
 			reason, never = Unknown, counted
 		}
@@ -262,24 +260,24 @@ var basecamp = &Profile{
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("X-Ratelimit") {
 			p := NewPolicy("")
-			each([]byte(line), func(path []byte, value func() string) {
-				switch string(path) {
+			for v := find([]byte(line), "name", "limit", "remaining", "period", "until"); v.next(); {
+				switch v.path {
 				case "name":
-					p.Name = value()
+					p.Name = v.value
 				case "limit":
-					p.Limit, _ = count(value())
+					p.Limit, _ = count(v.value)
 				case "remaining":
-					p.remains(value())
+					p.remains(v.value)
 				case "period":
-					if period, ok := number(value()); ok {
+					if period, ok := number(v.value); ok {
 						p.Window = duration(period, time.Second)
 					}
 				case "until":
-					if d, ok := r.Until(value()); ok {
+					if d, ok := r.Until(v.value); ok {
 						p.Reset, p.Absolute = d, d > 0
 					}
 				}
-			}, "name", "limit", "remaining", "period", "until")
+			}
 			s.Add(p)
 		}
 	},

@@ -31,16 +31,13 @@ var discord = &Profile{
 		if strings.EqualFold(r.Get("X-Ratelimit-Global"), "true") {
 			s.Scope = "global"
 		}
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "global":
-				if value() == "true" {
-					s.Scope = "global"
-				}
-			case "retry_after":
-				s.askText(value())
+		for v := find(r.Body, "global", "retry_after"); v.next(); {
+			if v.path == "retry_after" {
+				s.askText(v.value)
+			} else if v.value == "true" {
+				s.Scope = "global"
 			}
-		}, "global", "retry_after")
+		}
 		if s.Scope == "shared" {
 			s.Reason = Lock
 		}
@@ -95,7 +92,7 @@ var meta = &Profile{
 }
 
 func judgeMeta(r *Response, s *Signal) {
-	code := r.JSON("error", "code")
+	code := r.JSON("error/code")
 	switch {
 	case code == "131056": // one recipient gets too many messages
 		s.refuse(Lock)
@@ -103,26 +100,22 @@ func judgeMeta(r *Response, s *Signal) {
 		len(code) == 5 && strings.HasPrefix(code, "800"):
 		s.refuse(Rate)
 	}
-	for line := range r.Lines("X-App-Usage") {
-		use([]byte(line), "app", s)
-	}
-	for line := range r.Lines("X-Ad-Account-Usage") {
-		use([]byte(line), "ad-account", s)
-	}
-	for line := range r.Lines("X-Fb-Ads-Insights-Throttle") {
-		use([]byte(line), "ads-insights", s)
+	for _, f := range [...][2]string{{"X-App-Usage", "app"}, {"X-Ad-Account-Usage", "ad-account"}, {"X-Fb-Ads-Insights-Throttle", "ads-insights"}} {
+		for line := range r.Lines(f[0]) {
+			use([]byte(line), f[1], s)
+		}
 	}
 	for line := range r.linesUpTo("X-Business-Use-Case-Usage", maxUsage) {
 		// {"id":[{"type":"ads_management",…},…],…}
-		f := finder{b: []byte(line), i: strings.IndexByte(line, '[')}
-		for objects := 0; objects < maxPolicies && f.i >= 0 && f.i < len(f.b); {
-			if f.b[f.i] != '{' {
-				f.i++
-				continue
+		_, list, _ := strings.Cut(line, "[")
+		f := finder{b: []byte(list)}
+		for range maxPolicies {
+			from := f.i + bytes.IndexByte(f.b[f.i:], '{')
+			if from < f.i {
+				break
 			}
-			from := f.i
+			f.i = from
 			f.skip()
-			objects++
 			wait, refused := use(f.b[from:f.i], "", s)
 			if refused && code == "" && (r.Status == 400 || r.Status == 403) {
 				s.refuse(Rate)
@@ -141,38 +134,31 @@ func judgeMeta(r *Response, s *Signal) {
 	}
 }
 
-const maxMembers = 16 // of one of Meta's objects, which have 6
-
 // use adds a policy of what Meta tells of one object. It returns how long that asks to wait,
 // and whether Meta has refused the call, which may be so although the wait is too long to
 // count.
 func use(object []byte, name string, s *Signal) (wait time.Duration, refused bool) {
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
-	f := finder{b: object}
-	for members := 0; members < maxMembers; members++ {
-		key, value := f.member()
-		if key == nil {
-			break
-		}
-		what := string(key)
-		if what == "type" {
+	for v := find(object, "type", "estimated_time_to_regain_access", "reset_time_duration",
+		"call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct"); v.next(); {
+		n, numeric := number(v.value)
+		switch {
+		case v.path == "type":
 			if p.Name == "" {
-				p.Name = text(value)
+				p.Name = v.value
 			}
-			continue
-		}
-		if bytes.IndexByte(value, '\\') >= 0 { // to undo escapes takes long, and no number has one
-			continue
-		}
-		switch n, ok := number(text(value)); {
-		case !ok:
-		case what == "call_count", what == "total_cputime", what == "total_time", what == "acc_id_util_pct", what == "app_id_util_pct":
+		case !numeric:
+		case v.path == "estimated_time_to_regain_access":
+			if n > 0 {
+				p.Reset, refused = duration(n, time.Minute), true
+			}
+		case v.path == "reset_time_duration":
+			if n > 0 {
+				p.Reset = duration(n, time.Second)
+			}
+		default:
 			p.Limit, p.used = 100, max(p.used, n)
-		case what == "estimated_time_to_regain_access" && n > 0:
-			p.Reset, refused = duration(n, time.Minute), true
-		case what == "reset_time_duration" && n > 0:
-			p.Reset = duration(n, time.Second)
 		}
 	}
 	if p.bound() {
@@ -261,16 +247,13 @@ var dropbox = &Profile{
 	Name:  "dropbox",
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "error/retry_after":
-				s.askText(value())
-			case "error/reason/.tag":
-				if s.Detail = value(); s.Detail == "too_many_write_operations" {
-					s.Reason = Lock
-				}
+		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
+			if v.path == "error/retry_after" {
+				s.askText(v.value)
+			} else if s.Detail = v.value; v.value == "too_many_write_operations" {
+				s.Reason = Lock
 			}
-		}, "error")
+		}
 	},
 }
 

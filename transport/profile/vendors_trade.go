@@ -29,24 +29,24 @@ var shopifyGraphQL = &Profile{
 		p.Kind, p.Unit = Bucket, "points"
 		asked, available, rate := 0.0, math.Inf(1), 0.0
 		refused := r.Status == 429
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
+		for v := find(r.Body, "errors/extensions/code", "errors/message",
+			"extensions/cost/requestedQueryCost", "extensions/cost/throttleStatus/maximumAvailable",
+			"extensions/cost/throttleStatus/currentlyAvailable", "extensions/cost/throttleStatus/restoreRate"); v.next(); {
+			switch v.path {
 			case "extensions/cost/requestedQueryCost":
-				asked, _ = number(value())
+				asked, _ = number(v.value)
 			case "extensions/cost/throttleStatus/maximumAvailable":
-				p.Limit, _ = count(value())
+				p.Limit, _ = count(v.value)
 			case "extensions/cost/throttleStatus/currentlyAvailable":
-				if n, ok := p.remains(value()); ok {
+				if n, ok := p.remains(v.value); ok {
 					available = n
 				}
 			case "extensions/cost/throttleStatus/restoreRate":
-				rate, _ = number(value())
-			case "errors/extensions/code":
-				refused = refused || value() == "THROTTLED"
-			case "errors/message":
-				refused = refused || value() == "Throttled"
+				rate, _ = number(v.value)
+			default:
+				refused = refused || strings.EqualFold(v.value, "throttled")
 			}
-		}, "extensions", "errors")
+		}
 		s.Add(p)
 		if refused {
 			s.refuse(Rate)
@@ -69,7 +69,7 @@ var stripe = &Profile{
 	Judge: func(r *Response, s *Signal) {
 		switch {
 		case r.Status != 429:
-		case s.Detail == "" && r.JSON("error", "code") == "lock_timeout":
+		case s.Detail == "" && r.JSON("error/code") == "lock_timeout":
 			s.Reason, s.Detail = Lock, "lock_timeout"
 		case strings.HasSuffix(s.Detail, "-concurrency"):
 			s.Reason = Concurrency
@@ -229,14 +229,10 @@ var salesforce = &Profile{
 		const code = "REQUEST_LIMIT_EXCEEDED"
 		limited := inner(r.Body, "<errorCode>", "</errorCode>") == code
 		concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
-		r.each(func(path []byte, value func() string) {
-			switch string(path) {
-			case "errorCode":
-				limited = limited || value() == code
-			case "message":
-				concurrent = concurrent || contains(value(), "concurrent")
-			}
-		}, "errorCode", "message")
+		for v := find(r.Body, "errorCode", "message"); v.next(); {
+			limited = limited || v.path == "errorCode" && v.value == code
+			concurrent = concurrent || v.path == "message" && contains(v.value, "concurrent")
+		}
 		switch {
 		case limited && concurrent:
 			s.refuse(Concurrency)
