@@ -25,7 +25,8 @@ const (
 	// as soon as the program asks something again.
 	EventUp
 	// EventCorrupt is a key that held what the store has not written, or was of another type. It
-	// begins again, full to the capacity.
+	// begins again, full to the capacity. With an Err, a server has computed a step otherwise than
+	// package store, and the key stays as it is.
 	EventCorrupt
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server.
 	// Other processes do not honour such a hold, and a cost that was lower than booked returns

@@ -110,6 +110,9 @@ type Attempt struct {
 	// Keep is, with Done, for how long the record of this trip will stay at least. It is 0 if the
 	// trip is not on record because it has changed nothing.
 	Keep time.Duration
+	// Doubt is, with Done, why the key may not be as package store would have left it. The engine
+	// reports it as an EventCorrupt.
+	Doubt error
 	// Err is why there is no reply.
 	Err error
 	// Unasked says that no store was asked, although the verdict is Anew.

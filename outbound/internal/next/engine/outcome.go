@@ -31,8 +31,8 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 		now = r.State.At
 	}
 	sh.compare(a, now)
-	if r.Corrupt {
-		sh.report(store.EventCorrupt, q.Bucket, nil)
+	if r.Corrupt || a.Doubt != nil {
+		sh.report(store.EventCorrupt, q.Bucket, a.Doubt)
 	}
 	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, a.Arrived)
 	if r.Stale || r.Untimely {

@@ -25,6 +25,7 @@ var errDiffers = errors.New("redisstore: the server has booked another number of
 // answer is what an attempt has found.
 type answer struct {
 	now      time.Duration // the server's time
+	last     int64         // this process's last step on record before; 0: none
 	word     string
 	row      *row          // as it is now; nil: not known
 	wrote    bool          // the step has written the key
@@ -41,7 +42,7 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 		return q.readHot(text, into)
 	}
 	v, ok := value.([]any)
-	if !ok || len(v) < 2 {
+	if !ok || len(v) < 3 {
 		return a, errReply
 	}
 	a.word, _ = v[0].(string)
@@ -50,6 +51,7 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 		return a, errReply
 	}
 	a.now = time.Duration(us) * time.Microsecond
+	a.last, _ = v[2].(int64)
 	text := func(i int) string {
 		s, is := "", i < len(v)
 		if is {
@@ -60,7 +62,7 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 	}
 	switch a.word {
 	case "look", "cold", "late":
-		a.row = readRow(text(2), text(3), text(4))
+		a.row = readRow(text(3), text(4), text(5))
 		if a.err = errRace; a.word == "late" {
 			a.err = errLate
 		}
@@ -83,7 +85,7 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 			a.answer(q.reply, into)
 		}
 	case "again":
-		if r := text(2); ok {
+		if r := text(3); ok {
 			err = q.readRecord(&a, r, into)
 		}
 	default:
@@ -115,11 +117,11 @@ func (q *request) lookAt(a *answer, into []store.Charge) {
 
 // readHot reads the answer to a hot step: the key from before, from which Go computes the reply.
 func (q *request) readHot(text string, into []store.Charge) (a answer, err error) {
-	if len(text) < 32 || q.mode != hot {
+	if len(text) < 40 || q.mode != hot {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
-	wrote := number(text) != 0
-	return a, q.replay(&a, text[8:], wrote, into)
+	a.last = int64(number(text))
+	return a, q.replay(&a, text[16:], number(text[8:]) != 0, into)
 }
 
 // readRecord reads the record of a step that had been carried out before.

@@ -43,14 +43,15 @@ local got, t = redis.pcall('HMGET', key, 's', 'x', worker), call('TIME')
 local now = t[1] * 1e6 + t[2]
 local s, x, r = got[1], got[2], got[3]
 if got.err then s, x, r = 'wrong type', false, false end
-local word, value, extra, record, ttl = 'look', nil, nil, nil, nil
-local fixed = false
+local word, value, extra, record, ttl, fixed = 'look', nil, nil, nil, nil, false
+local prior = 0 -- the process's last step on record
 
 repeat
   if r and #r >= 24 then -- a step is carried out once
-    local done = unp('<d', r)
-    if done == seq then return {'again', now, r} end
-    if done > seq then return {'old', now} end
+    prior = unp('<d', r)
+    if prior == seq then return {'again', now, seq, r} end
+    if prior > seq then return {'old', now, prior} end
+    if not (prior >= 0) then prior = 0 end
   end
   if mode == 0 then break end
   if clock > 0 and (clock > now or clock < now - 1e6) then
@@ -62,14 +63,14 @@ repeat
 
   if mode == 1 then
     if sub(s or '', 1, 8) ~= ARGV[3] then -- another process was first
-      if lock > 0 then return {'busy', now, lock - now} end
+      if lock > 0 then return {'busy', now, prior, lock - now} end
       if s and #s >= 144 and reserve > 0 then
         s = sub(req, 1, 8) .. sub(s, 9, 16) .. pack('<d', now + reserve) .. sub(s, 25)
         call('HSET', key, 's', s)
       end
       break
     end
-    if ARGV[4] == '' then return {'same', now} end
+    if ARGV[4] == '' then return {'same', now, prior} end
     value, extra, fixed, ttl = ARGV[4], ARGV[5], ARGV[6], keep
     record = pack('<ddd', seq, now, -1)
     break
@@ -78,7 +79,7 @@ repeat
   local at, born, made, skip, rem, last, speed, expires = now, now, now - age, 0, -1e10, -1e8, 1, 0
   local epoch, count, fails, why, top, ids, lead, theirs = 0, 0, -2, 0, 0, 0, 0, print
   if not s then
-    if ARGV[3] == '' then return {'missing', now} end
+    if ARGV[3] == '' then return {'missing', now, prior} end
     fixed = ARGV[3]
     local high = floor(now / 1048576) -- epoch begins as born in ns, which no double holds
     count = (now - high * 1048576) * 1e3
@@ -89,7 +90,7 @@ repeat
     local l
     theirs, l, expires, at, born, made, skip, rem, last, speed, epoch, count, fails, why, top, ids, lead = unp('<ddddddddddddddddd', s, 9)
     if theirs ~= print then break end
-    if lock > 0 then return {'busy', now, lock - now} end
+    if lock > 0 then return {'busy', now, prior, lock - now} end
   end
   local big = 9e15
   if not (at > now - 8e12 and at < now + 8e12 and skip > -big and skip < big and rem >= -1e10 and rem < big and last >= -1e8 and last < big and
@@ -416,7 +417,7 @@ repeat
       call('HSET', key, worker, pack('<d', seq) .. word)
       if not s then call('PEXPIRE', key, string.format('%.0f', keep / 1e3 + 1)) end
     end
-    return pack('<d', 0) .. word
+    return pack('<dd', prior, 0) .. word
   end
   local w, levels, some = last + 1e8, {}, high > 0
   for i = 1, n do
@@ -444,12 +445,12 @@ repeat
     extra = ''
   end
   word = pack('<ddd', now, m, s and #s or 0) .. (s or '') .. (x or '')
-  record, word = pack('<d', seq) .. word, pack('<d', 1) .. word
+  record, word = pack('<d', seq) .. word, pack('<dd', prior, 1) .. word
 until true
 
 if not value then
   local v = not got.err and call('HGET', key, 'v')
-  return {word, now, s or '', x or '', v or ''}
+  return {word, now, prior, s or '', x or '', v or ''}
 end
 if got.err then call('DEL', key) end
 call('HSET', key, 's', value, worker, record)
@@ -468,5 +469,5 @@ if not r and call('HLEN', key) > 1000 then -- forget the processes that have not
   table.sort(times, function(a, b) return a[1] < b[1] end)
   for i = 1, #times - 768 do call('HDEL', key, times[i][2]) end
 end
-if mode == 1 then return {'done', now} end
+if mode == 1 then return {'done', now, prior} end
 return word

@@ -16,8 +16,6 @@ const (
 	keepSet = 30 * 24 * time.Hour
 	// farthest is the longest wait that can be reserved.
 	farthest = time.Duration(1<<63-1) / 2
-	// stale is how long after its time a step is not carried out any more.
-	stale = time.Second
 )
 
 // The modes of the script.
@@ -35,6 +33,7 @@ type key struct {
 	until time.Duration // before which the server keeps it, by its clock
 	cold  bool          // the next step goes by swap
 	apart time.Duration // until when all steps do, by the server's clock
+	pause time.Duration // how long another process has it for itself
 }
 
 // request is a step as the script reads it.
@@ -48,7 +47,19 @@ type request struct {
 	made    *row // what swap writes
 	reply   store.Reply
 	args    []any
-	unknown atomic.Bool // the server does not know the script
+	pause   time.Duration // before it is sent
+	unknown atomic.Bool   // the server does not know the script
+	moved   atomic.Bool   // another node has the key, so it goes by itself
+}
+
+// command returns the words to send.
+func (q *request) command() []any {
+	if !q.unknown.Load() {
+		return q.args
+	}
+	args := append([]any(nil), q.args...)
+	args[0], args[1] = "EVAL", script
+	return args
 }
 
 // compose writes a step down. clock is at most what the server's clock shows; 0: not known. op

@@ -26,8 +26,8 @@ const (
 	epochLow = 1 << 20 // the part of an epoch that the server counts on
 )
 
-// plain reports whether the server may carry steps of a key out by itself.
-func plain(s *store.Stored) bool {
+// leaky reports whether the server may carry steps of a key out by itself.
+func leaky(s *store.Stored) bool {
 	st := &s.State
 	within := func(d time.Duration) bool { return d > -largest && d < largest }
 	if len(s.Limits) == 0 || len(st.Parts) != len(s.Limits) || st.At%1000 != 0 || st.Born%1000 != 0 || s.Made%1000 != 0 || st.Row.Until%1000 != 0 ||
@@ -65,7 +65,7 @@ func printOf(fixed string) float64 {
 func newRow(s store.Stored, token string, known *row) *row {
 	r := &row{token: token, stored: s}
 	switch {
-	case !plain(&s):
+	case !leaky(&s):
 		b, _ := s.AppendBinary(nil)
 		r.fixed = string(b)
 	case known != nil && known.print != 0:

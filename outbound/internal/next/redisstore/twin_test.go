@@ -222,7 +222,6 @@ func (w *twin) play() {
 			clock = time.Duration(t.UnixNano())
 		}
 		q := compose(&w.key, "wtwintwin", op, w.seq, w.IntN(10) == 0, clock, time.Millisecond)
-		q.args[0], q.args[1] = "EVALSHA", digest
 		pipe := w.rdb.Pipeline()
 		step := pipe.Do(ctx, q.args...)
 		fields := pipe.HMGet(ctx, w.key.name.(string), "s", "x", "v")

@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/next/engine"
+)
+
+// verdict returns what comes of a trip after an error.
+func verdict(err error) engine.Verdict {
+	switch {
+	case redirects(err):
+		return engine.Elsewhere
+	case transient(err):
+		return engine.Later
+	case errors.Is(err, redis.ErrClosed):
+		return engine.Unasked
+	case denied(err):
+		return engine.Denied
+	}
+	return engine.Failed
+}
+
+// redirects reports whether an error says that the key is elsewhere.
+func redirects(err error) bool { return hasPrefix(err, "MOVED ", "ASK ", "TRYAGAIN") }
+
+// transient reports whether a wait may cure an error, so that what was asked is tried
+// again, and the server is away if that does not help in time.
+func transient(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, errOld) {
+		return false
+	}
+	var answered redis.Error
+	if !errors.As(err, &answered) {
+		return true
+	}
+	var n net.Error
+	if errors.As(err, &n) || errors.Is(err, io.EOF) {
+		return true
+	}
+	return hasPrefix(err, "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOREPLICAS", "OOM", "MISCONF", "max number of clients")
+}
+
+// denied reports whether an error says that this program may not do what it asks.
+func denied(err error) bool {
+	return hasPrefix(err, "NOAUTH", "WRONGPASS", "NOPERM", "AUTH ") || strings.Contains(err.Error(), "The user executing the script can't run")
+}
+
+func hasPrefix(err error, prefixes ...string) bool {
+	// Redis 6.2 says "ERR Error running script (…): @user_script: 1: -OOM …".
+	inner := ""
+	if text := err.Error(); strings.Contains(text, "Error running script") {
+		_, inner, _ = strings.Cut(text, ": -")
+	}
+	for _, p := range prefixes {
+		if redis.HasErrorPrefix(err, p) || strings.HasPrefix(err.Error(), p) || strings.HasPrefix(inner, p) {
+			return true
+		}
+	}
+	return false
+}
