@@ -90,14 +90,16 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 			s.Number = 1
 		}
 		s.State.renew(s.Limits, now)
+	case !s.trusted:
+		s.State.look(s.Limits, false)
 	}
 	old := *s
 	at := s.State.At
 	ahead := s.State.Advance(s.Limits, now)
 	s.State.Unix = add(unix, ahead)
 	timely, begun := true, false
-	if r.Stale = !Same(op.Limits, s.Limits) && op.Action != Replace || op.Action == Replace && op.Number != s.Number; !r.Stale {
-		timely, begun = op.roll(s)
+	if r.Stale = !Same(op.Limits, s.Limits) && op.Action != Replace || op.Action == Replace && op.Number != s.Number; !r.Stale && op.Action != Replace {
+		timely, begun = s.roll(op.Periods)
 		r.Untimely = !timely
 	}
 	acted := false
@@ -127,6 +129,44 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	return r
 }
 
+// Taken is the answer of [Stored.Take].
+type Taken struct {
+	// Done is false if Take has done nothing, because the key is new or corrupt, the limits in
+	// force have another Number, or the periods are not those of the time. An Op answers why.
+	Done bool
+	// Booked is true if the call is booked. If not, Wait and Limit are those of a Reply.
+	Booked bool
+	Limit  int
+	Wait   time.Duration
+	// Rem is what is left of a hold. If it is above 0, State.Why is the reason of the hold.
+	Rem time.Duration
+}
+
+// Take books one call in place, and writes what it has charged to c: it does what [Op.ApplyAt] does
+// for an Op with this Number, these Periods, the Wait most, and the only cost n. It allocates
+// nothing, except for slots of a window. A refusal changes nothing, as long as the store's clock
+// does not step back and no period begins.
+func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, c *Charge) (t Taken) {
+	if !s.trusted || number != s.Number {
+		return t
+	}
+	old := s.State
+	ahead := s.State.Advance(s.Limits, now)
+	s.State.Unix = add(unix, ahead)
+	timely, begun := s.roll(periods)
+	if t.Done = timely; timely {
+		t.Wait, t.Limit, t.Booked = s.State.Fill(s.Limits, n, most, c)
+		c.Number = s.Number
+		t.Wait, t.Rem = add(ahead, t.Wait), s.State.Rem
+	}
+	if !t.Booked && !begun && (now >= old.At || ahead > 0 || !timely) {
+		s.State = old
+	} else {
+		s.State.Keep(ahead)
+	}
+	return t
+}
+
 // own puts limits in force that a program was made with.
 func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
 	s.Limits, s.Base, s.Made, s.Set = limits, op.Base, sub(now, op.Age), Hash(limits) != op.Base
@@ -138,18 +178,18 @@ func (s *Stored) sound(now time.Duration) bool {
 }
 
 // roll brings the limits by the calendar to the periods that the State's Unix time is in. It
-// reports whether the Op has said which those are, without which it does nothing, and whether one
+// reports whether periods say which those are, without which a step does nothing, and whether one
 // is another.
-func (op *Op) roll(s *Stored) (timely, begun bool) {
+func (s *Stored) roll(periods []Period) (timely, begun bool) {
 	for i := range s.Limits {
 		law, ok := s.Limits[i].law().(period)
-		if !ok || op.Action == Replace {
+		if !ok {
 			continue
 		}
-		if i >= len(op.Periods) || !op.Periods[i].Sound() {
+		if i >= len(periods) || !periods[i].Sound() {
 			return false, false
 		}
-		timely, other := law.roll(&s.State, i, &op.Periods[i])
+		timely, other := law.roll(&s.State, i, &periods[i])
 		if !timely {
 			return false, false
 		}
@@ -237,12 +277,6 @@ func (op *Op) book(s *Stored, lifted bool, r *Reply) {
 	var until time.Duration // how far away a process that is behind the lead may book
 	for i := range op.Costs {
 		n := &op.Costs[i]
-		for j := range s.Limits {
-			if n[j] > s.Limits[j].Capacity { // it can never leave
-				r.Refused, r.Wait, r.Limit = true, farthest, j
-				return
-			}
-		}
 		last := s.State.Last
 		if i == 0 && op.After > 0 {
 			s.State.Last = max(last, s.State.passes(op.After))

@@ -40,7 +40,7 @@ func (s *State) Change(old, limits []Limit, number int64) {
 			l.law().fill(s, l, i, min(booked[l.Unit], l.Capacity), s.Last, new(Charge))
 		}
 	}
-	s.look(limits)
+	s.look(limits, false)
 }
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
@@ -58,7 +58,7 @@ func (s *State) Resume(limits []Limit) {
 	was := *s
 	*s = New(born, 0)
 	s.At, s.Skip, s.Level, s.Parts, s.Epoch, s.Unix, s.IDs = was.At, was.At-born-dial, was.Level, was.Parts, was.Epoch+1, was.Unix, was.IDs
-	s.look(limits)
+	s.look(limits, false)
 }
 
 // renew begins a new life of a key of which it is unknown what calls have taken: every limit is

@@ -128,7 +128,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 		}
 		limits[i].law().hold(s, &limits[i], i, dial, ext-x, room)
 	}
-	s.look(limits)
+	s.look(limits, false)
 }
 
 // free returns the dial time at which c's units have leaked from the first limit: as c was booked,

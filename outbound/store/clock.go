@@ -47,10 +47,11 @@ func recovery(v float64) time.Duration {
 // lasts returns how long n units take to run out at this rate, rounded up. Less than a
 // nanosecond is rounding, and counts as 0.
 func lasts(n, rate float64) time.Duration {
-	if ns := n / rate * 1e9; ns >= 1 {
-		return ceil(n / rate)
+	sec := n / rate
+	if sec*1e9 < 1 {
+		return 0
 	}
-	return 0
+	return ceil(sec)
 }
 
 // ceil and floor make a duration of seconds. They saturate instead of overflowing.

@@ -33,7 +33,7 @@ func (law fixed) end(s *State, l *Limit, p *Part) time.Duration {
 	return p.End
 }
 
-func (law fixed) look(s *State, l *Limit, i int) {
+func (law fixed) look(s *State, l *Limit, i int, _ bool) {
 	p := &s.Parts[i]
 	if s.Level[i] = p.Units; s.Dial() >= law.end(s, l, p) { // a Resume may set the dial back
 		s.Level[i] = 0
@@ -66,7 +66,7 @@ func (law fixed) fill(s *State, l *Limit, i int, n float64, w time.Duration, c *
 	p.Units += n
 	p.End = max(p.End, place+l.Window)
 	p.Sure = law.sure(s, p)
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 }
 
 func (law fixed) undo(s *State, l *Limit, i int, c *Charge) {
@@ -89,7 +89,7 @@ func (law fixed) settle(s *State, l *Limit, i int, c *Charge, more float64, know
 			p.Sure = false // the API's window may have begun with any other call
 		}
 	}
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 }
 
 func (fixed) since(s *State, l *Limit, i int, c *Charge) float64 {

@@ -10,7 +10,7 @@ func (leaky) shaped(l *Limit) bool {
 	return l.Zone == "" && l.Rate > 0 && l.Rate <= maxRate && drain < 1.01*maxDrain && drain > 0.99e-9
 }
 
-func (leaky) look(*State, *Limit, int) {}
+func (leaky) look(*State, *Limit, int, bool) {}
 
 func (leaky) leak(s *State, l *Limit, i int, sec float64) {
 	s.Level[i] = max(0, s.Level[i]-l.Rate*sec)

@@ -63,7 +63,7 @@ func (period) roll(s *State, i int, of *Period) (timely, begun bool) {
 	return true, begun
 }
 
-func (period) look(*State, *Limit, int) {}
+func (period) look(*State, *Limit, int, bool) {}
 
 // wait has no capacity within Slack of the end, and nothing can be booked beyond it.
 func (period) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {

@@ -97,8 +97,9 @@ type Slot struct {
 type law interface {
 	// shaped reports whether the limit's numbers fit to its kind.
 	shaped(l *Limit) bool
-	// look sets the level to what counts now.
-	look(s *State, l *Limit, i int)
+	// look sets the level to what counts now. If onward is true, it was right at an earlier time of
+	// the dial, and nothing has changed since.
+	look(s *State, l *Limit, i int, onward bool)
 	// leak lets dial time pass.
 	leak(s *State, l *Limit, i int, sec float64)
 	// wait returns the first time, not before w, at which n units have capacity. If no call can
@@ -166,7 +167,7 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 		}
 	} else {
 		x := max(0, e-max(0, s.Rem))
-		for i := range limits {
+		for i := 0; x < e && i < len(limits); i++ {
 			s.Leaked[i] = max(0, s.Leaked[i]-limits[i].Rate*(e-x).Seconds())
 		}
 		s.Rem = max(-HoldMemory, sub(s.Rem, e))
@@ -181,23 +182,24 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 			}
 		}
 	}
-	s.look(limits)
+	s.look(limits, true)
 	return ahead
 }
 
-func (s *State) look(limits []Limit) {
+func (s *State) look(limits []Limit, onward bool) {
 	for i := range s.Parts {
-		limits[i].law().look(s, &limits[i], i)
+		limits[i].law().look(s, &limits[i], i, onward)
 	}
 }
 
-// leak lets dial time x pass.
+// leak lets dial time x pass, which the dial shows already.
 func (s *State) leak(limits []Limit, x time.Duration) {
 	if x <= 0 {
 		return
 	}
+	sec := x.Seconds()
 	for i := range limits {
-		limits[i].law().leak(s, &limits[i], i, x.Seconds())
+		limits[i].law().leak(s, &limits[i], i, sec)
 	}
 	s.Last = max(-BookingGrace, s.Last-min(x, math.MaxInt64/2))
 }
@@ -248,6 +250,9 @@ func (s *State) Wait(limits []Limit, n *Units) (w time.Duration, which int, book
 			if n[i] == 0 { // the call cannot break a limit that it does not fill
 				continue
 			}
+			if n[i] > limits[i].Capacity {
+				return farthest, i, false
+			}
 			at, ok := limits[i].law().wait(s, &limits[i], i, n[i], w)
 			if booked = booked && ok; at > w {
 				w, which = at, i
@@ -267,8 +272,11 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		return real, which, false
 	}
 	dial := s.Dial()
-	*c = Charge{ID: s.IDs + 1, Prev: s.Top, N: *n, Place: dial + w, Before: dial + s.Last, Born: s.Born, Epoch: s.Epoch}
+	*c = Charge{}
+	c.ID, c.Prev, c.Born, c.Epoch = s.IDs+1, s.Top, s.Born, s.Epoch
+	c.Place, c.Before = dial+w, dial+s.Last
 	for i := range limits {
+		c.N[i] = n[i]
 		limits[i].law().fill(s, &limits[i], i, n[i], w, c)
 	}
 	c.Free = c.freed(limits)

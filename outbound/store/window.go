@@ -22,13 +22,18 @@ func (window) shaped(l *Limit) bool {
 	return l.Zone == "" && l.Window >= parts && l.Rate > 0 && l.Rate <= maxRate && w < maxDrain && math.Abs(l.Capacity/l.Rate-w) <= 1e-9*w
 }
 
-func (window) look(s *State, _ *Limit, i int) {
+func (window) look(s *State, l *Limit, i int, onward bool) {
 	dial, sum := s.Dial(), 0.
 	slots := s.Parts[i].Slots
+	if onward && (len(slots) == 0 || slots[0].End > dial) { // no slot has ended
+		return
+	}
 	for k := len(slots) - 1; k >= 0 && slots[k].End > dial; k-- {
 		sum += slots[k].Units
 	}
-	s.Level[i] = sum
+	if sum == 0 || math.Abs(sum-s.Level[i]) > l.Capacity*1e-12 { // else it is rounding, and a key counts as its copy
+		s.Level[i] = sum
+	}
 }
 
 func (window) leak(*State, *Limit, int, float64) {}
@@ -67,10 +72,17 @@ func (law window) fill(s *State, l *Limit, i int, n float64, w time.Duration, c 
 		p.Slots[k].End = max(p.Slots[k].End, end)
 		p.Slots[k].Units += n
 	} else {
+		if k++; k == cap(p.Slots) { // append would double them: most windows fill 65
+			p.Slots = append(make([]Slot, 0, k+max(4, k/4)), p.Slots...)
+		}
 		p.Slots = append(p.Slots, Slot{end, n})
-		p.merge()
+		if k >= maxSlots {
+			p.merge()
+			law.look(s, l, i, false)
+			return
+		}
 	}
-	law.look(s, l, i)
+	s.Level[i] += n
 }
 
 // forget drops the slots that had ended at a time of the dial.
@@ -121,7 +133,7 @@ func (law window) undo(s *State, l *Limit, i int, c *Charge) {
 	}
 	p.Ret -= c.N[i]
 	p.take(l, k, c.N[i])
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 }
 
 // settle returns all that a call has not used: what never left was never there.
@@ -141,7 +153,7 @@ func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, kno
 	case more < 0 && known && k >= 0 && place >= p.Begin && place+l.Window > s.Dial()-max(0, s.Rem): // else its slot may be forgotten
 		p.take(l, k, min(-more, p.Slots[k].Units))
 	}
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 }
 
 // since counts none of what may be reserved for later.
@@ -193,7 +205,7 @@ func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
 			break
 		}
 	}
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 }
 
 func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
@@ -203,8 +215,11 @@ func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
 	}
 	dial := s.Dial()
 	law.cut(s, l, i, dial)
+	s.Level[i] = 0
 	for k := range p.Slots {
-		p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window)
+		if p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window); p.Slots[k].End > dial-back {
+			s.Level[i] += p.Slots[k].Units
+		}
 	}
 	p.Begin = 0
 }
@@ -214,7 +229,7 @@ func (law window) change(s *State, old, l *Limit, i int) bool {
 	for k := range p.Slots {
 		p.Slots[k].End += l.Window - old.Window
 	}
-	law.look(s, l, i)
+	law.look(s, l, i, false)
 	return l.Window == old.Window
 }
 
