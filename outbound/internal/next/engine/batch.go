@@ -22,9 +22,10 @@ type batch struct {
 
 	// The shard's lock protects these fields.
 	timer *time.Timer
-	left  int   // trips without an answer
-	over  bool  // every trip has its answer, or the time is up
-	last  error // why there was no answer
+	left  int       // trips without an answer
+	over  bool      // every trip has its answer, or the time is up
+	last  error     // why there was no answer
+	asked time.Time // when the latest attempt began, unless it has brought a reason since
 }
 
 const (
@@ -39,20 +40,23 @@ const (
 func (p *pipeline) batch(trips []*Trip, apart bool) *batch {
 	now := time.Now()
 	b := &batch{pipe: p, trips: trips, began: now, deadline: now.Add(p.shard.config.forTrips()), apart: apart, left: len(trips)}
-	b.timer = time.AfterFunc(b.patience(), b.late)
 	for _, t := range trips {
 		t.batch = b
 		if t.began.IsZero() {
 			t.began = now
 		}
+		if apart { // its callers wait since then
+			b.deadline = t.began.Add(p.shard.config.forTrips())
+		}
 	}
+	b.timer = time.AfterFunc(b.patience(), b.late)
 	return b
 }
 
 // patience is how long an attempt may take before the batch begins another one next to it.
 func (b *batch) patience() time.Duration {
 	if b.apart {
-		return b.pipe.shard.config.forTrips()
+		return time.Until(b.deadline)
 	}
 	return max(1, b.pipe.shard.config.Timeout/4)
 }
@@ -91,6 +95,7 @@ func (b *batch) begin() (todo []Attempt) {
 		return nil
 	}
 	b.count(1)
+	b.asked = time.Now()
 	todo = make([]Attempt, 0, b.left)
 	for _, t := range b.trips {
 		if t.done {
@@ -313,14 +318,16 @@ func (b *batch) failed(a *Attempt) {
 	if errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
 		return
 	}
-	b.last = a.Err
+	b.last, b.asked = a.Err, time.Time{}
 	a.queue.cause, a.queue.caused = b.pipe.shard.config.Carrier.Unavailable(a.Err), time.Now()
 }
 
-// cause returns the reason why there was no answer.
+// cause returns the reason why there was no answer. A server that has fallen silent since an answer
+// is silent.
 func (b *batch) cause() error {
-	if b.last == nil {
-		return b.pipe.shard.config.silent()
+	sh := b.pipe.shard
+	if b.last == nil || !b.asked.IsZero() && time.Since(b.asked) >= sh.config.Timeout/4 {
+		return sh.config.silent()
 	}
 	return b.last
 }

@@ -1,0 +1,215 @@
+package rowstore_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/next/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// forms are the two forms of rows: those that can be locked, and those that cannot.
+func forms(line *badRows) map[string]rowstore.Rows {
+	return map[string]rowstore.Rows{"locks": line, "no locks": unlocked{line}}
+}
+
+func TestAStepIsCarriedOutExactlyOnceOverABadLine(t *testing.T) {
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			for range 5 {
+				bubble(t, func(t *testing.T) {
+					rows := newTable()
+					seed := dice(t).Uint64()
+					each(3, func(i int) {
+						line := &badRows{table: rows, lost: 0.2, unheard: 0.2, repeated: 0.3, delay: 2 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
+						s := rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute})
+						each(4, func(i int) {
+							for range 20 {
+								r, err := s.Update(context.Background(), "key", calls(1+i%2))
+								if err != nil || len(r.Charges) != 1+i%2 {
+									t.Errorf("got %d places and %v", len(r.Charges), err)
+								}
+							}
+						})
+						line.wg.Wait()
+					})
+					require.InDelta(t, 3*4*20*1.5, rows.level(t, "key"), 0.1)
+				})
+			}
+		})
+	}
+}
+
+func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var left history
+				seed := dice(t).Uint64()
+				each(4, func(i int) {
+					line := &badRows{table: rows, lost: 0.05, unheard: 0.3, repeated: 0.1, delay: time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
+					bucket := shared(rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute}), 50, 50)
+					each(6, func(j int) {
+						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+							if bucket.acquire(t) {
+								left.add()
+							}
+							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
+						}
+					})
+					line.wg.Wait()
+				})
+				require.Greater(t, len(left.times), 600)
+				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
+				require.LessOrEqual(t, left.most(50), 50+50*late.Seconds())
+			})
+		})
+	}
+}
+
+// wavering are rows whose clock each worker sees elsewhere.
+type wavering struct {
+	*table
+	off func() time.Duration
+}
+
+func (w wavering) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	w.set(func() { w.ahead = w.off() })
+	return w.table.Swap(ctx, swaps)
+}
+
+func TestAClockThatWaversCountsNoTimeTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		roll := dice(t)
+		var left history
+		each(4, func(i int) {
+			w := wavering{rows, func() time.Duration { return time.Duration(roll.Int64N(int64(100 * time.Millisecond))) }}
+			bucket := shared(rowstore.New(unlocked{w}, rowstore.Config{}), 10, 100)
+			for range 3000 {
+				if bucket.acquire(t) {
+					left.add()
+				}
+				time.Sleep(time.Duration(900+i) * time.Microsecond)
+			}
+		})
+		require.Greater(t, len(left.times), 200)
+		require.LessOrEqual(t, left.most(100), 10+100*0.1)
+	})
+}
+
+func TestAClockThatIsSetStopsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var left history
+		bucket := shared(rows.store(), 5, 50)
+		for i := range 3000 {
+			switch i {
+			case 1000:
+				rows.set(func() { rows.ahead = -time.Hour })
+			case 2000:
+				rows.set(func() { rows.ahead = 0 })
+			}
+			if bucket.acquire(t) {
+				left.add()
+			}
+			time.Sleep(time.Millisecond)
+		}
+		require.Greater(t, len(left.times), 140)
+		require.LessOrEqual(t, left.most(50), 2*5., "the step forward is at most a capacity")
+	})
+}
+
+// A worker whose last step is on record no more cannot know whether a step was carried out whose
+// reply was lost.
+func TestAStepThatTheRowHasForgottenIsAnErrorAndNeverASecondCharge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, dice: dice(t), even: true}
+		s := rowstore.New(line, rowstore.Config{})
+		_, err := s.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+		for _, others := range []int{31, 32} {
+			before := rows.level(t, "key")
+			line.lose(1)
+			time.AfterFunc(time.Millisecond, func() { // before the step is sent again
+				line.lose(0)
+				for range others {
+					_, err := rows.store().Update(context.Background(), "key", calls(1))
+					require.NoError(t, err)
+				}
+			})
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.InDelta(t, before+1+float64(others), rows.level(t, "key"), 0.1)
+			if others == 31 {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorContains(t, err, "may be charged")
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+		}
+		_, err = s.Update(context.Background(), "key", calls(1))
+		require.NoError(t, err)
+	})
+}
+
+func TestAloneADecisionTakesOneTrip(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s := rows.store()
+		for range 100 {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+		}
+		require.Equal(t, 101, rows.asked, "the first finds the row and the clock")
+		require.Equal(t, 100, rows.writes)
+	})
+}
+
+func TestRefusalsAndLooksWriteNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		bucket := shared(rows.store(), 5, 1e-5)
+		admitted := 0
+		for range 5000 {
+			if bucket.acquire(t) {
+				admitted++
+			}
+			bucket.do(t, store.Op{})
+			time.Sleep(time.Millisecond)
+		}
+		require.Equal(t, 5, admitted)
+		require.LessOrEqual(t, rows.writes, 5)
+	})
+}
+
+// A step of a process whose record other processes have pushed out of the row is carried out once,
+// and does not fail: 40 processes share a row that records 32.
+func TestRows_MoreProcessesThanRecordsFailNoStep(t *testing.T) {
+	for form := range forms(nil) {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var failed atomic.Int64
+				each(40, func(i int) {
+					line := &badRows{table: rows, even: true, delay: time.Millisecond + time.Duration(i)}
+					s := rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute})
+					for range 5 {
+						if _, err := s.Update(t.Context(), "key", calls(1)); err != nil {
+							failed.Add(1)
+						}
+					}
+				})
+				if n := failed.Load(); n > 0 {
+					t.Errorf("%d of 200 steps failed", n)
+				}
+			})
+		})
+	}
+}

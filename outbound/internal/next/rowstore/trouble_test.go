@@ -1,0 +1,395 @@
+package rowstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/next/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var told events
+		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+		ask := func(key string) error {
+			_, err := s.Update(context.Background(), key, calls(1))
+			return err
+		}
+		for i := range 40 {
+			require.NoError(t, ask(fmt.Sprint(i)))
+		}
+		lock := rows.lockOf(s.Key("0"))
+		lock <- struct{}{} // as a person does, by hand
+		start := time.Now()
+		each(40, func(i int) {
+			err := ask(fmt.Sprint(i))
+			if i > 0 {
+				require.NoError(t, err)
+				require.Zero(t, time.Since(start))
+				return
+			}
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+			require.Equal(t, time.Second, time.Since(start))
+		})
+		<-lock
+		require.NoError(t, ask("0"))
+		require.Empty(t, told.kinds())
+		require.InDelta(t, 2, rows.level(t, "0"), 0.1)
+	})
+}
+
+// Those who wait for locked rows do not take the places of keys whose workers take turns by locks.
+func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, even: true, delay: time.Millisecond}
+		s := rowstore.New(line, rowstore.Config{})
+		const stuck = 5
+		for i := range stuck {
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.NoError(t, err)
+			lock := rows.lockOf(s.Key(fmt.Sprint(i)))
+			lock <- struct{}{}
+			defer func() { <-lock }()
+		}
+		until := time.Now().Add(5 * time.Second)
+		each(stuck+3, func(i int) {
+			of, key := s, fmt.Sprint(i)
+			if i >= stuck {
+				of, key = rowstore.New(line, rowstore.Config{}), "key"
+			}
+			for time.Now().Before(until) {
+				start := time.Now()
+				_, err := of.Update(context.Background(), key, calls(1))
+				if i < stuck {
+					require.ErrorContains(t, err, "keeps the row locked")
+					continue
+				}
+				require.NoError(t, err)
+				require.Less(t, time.Since(start), 100*time.Millisecond)
+			}
+		})
+	})
+}
+
+// hurried are rows that others write again and again, and lock for long.
+type hurried struct{ *table }
+
+func (h hurried) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	time.Sleep(time.Millisecond)
+	err := h.table.Swap(ctx, nil)
+	for i := range swaps {
+		swaps[i].Clock, swaps[i].Row = h.clock(), rowstore.Row{Token: uint64(h.clock())}
+	}
+	return err
+}
+
+func (h hurried) Lock(_ context.Context, s *rowstore.Swap, _ func()) error {
+	time.Sleep(400 * time.Millisecond)
+	s.Busy = true
+	return nil
+}
+
+// Keys that wait for their turn to lock a row are no outage.
+func TestManyKeysThatOthersKeepWritingAreNotAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := rowstore.New(hurried{newTable()}, rowstore.Config{})
+		each(20, func(i int) {
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+		})
+	})
+}
+
+// Rows that cannot be locked by the store may be locked by others.
+func TestALockedRowIsNotAskedForWithoutAPause(t *testing.T) {
+	for _, form := range []string{"locks", "no locks"} {
+		bubble(t, func(t *testing.T) {
+			rows := newTable()
+			line := &badRows{table: rows, even: true, delay: time.Millisecond}
+			s := rowstore.New(forms(line)[form], rowstore.Config{})
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			lock := rows.lockOf(s.Key("key"))
+			lock <- struct{}{}
+			var before, after int
+			rows.set(func() { before = rows.asked })
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+			rows.set(func() { after = rows.asked })
+			require.Less(t, after-before, 30)
+			time.AfterFunc(300*time.Millisecond, func() { <-lock })
+			start := time.Now()
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			require.Less(t, time.Since(start), 500*time.Millisecond)
+			require.InDelta(t, 2, rows.level(t, "key"), 0.1)
+		})
+	}
+}
+
+func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := &hanging{Locker: newTable()}
+		s := rowstore.New(h, rowstore.Config{Timeout: time.Second})
+		free := h.hang()
+		defer free()
+		each(100, func(i int) {
+			start := time.Now()
+			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			require.ErrorIs(t, err, store.ErrUnavailable)
+			require.LessOrEqual(t, time.Since(start), time.Second)
+		})
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		require.Equal(t, 6, h.most)
+	})
+}
+
+// failing are rows whose Swap and Lock fail.
+type failing struct {
+	*table
+	err error
+}
+
+func (f *failing) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.table.Swap(ctx, swaps)
+}
+
+func TestErrorsOfTheRows(t *testing.T) {
+	errTable := errors.New("there is no such table")
+	bubble(t, func(t *testing.T) {
+		var told events
+		f := &failing{table: newTable()}
+		s := rowstore.New(f, rowstore.Config{Observe: told.observe})
+		ask := func() error {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			return err
+		}
+		f.err = errTable
+		start := time.Now()
+		for range 3 {
+			err := ask()
+			require.ErrorIs(t, err, errTable)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+		}
+		require.Zero(t, time.Since(start), "no wait cures it")
+		require.Equal(t, []store.StoreEventKind{store.EventDenied}, told.kinds())
+		f.err = nil
+		require.NoError(t, ask())
+		f.err = errLost
+		require.ErrorIs(t, ask(), errLost, "the cause")
+		f.err = context.DeadlineExceeded
+		time.Sleep(time.Second)
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
+		f.err = nil
+		time.Sleep(time.Second)
+		require.NoError(t, ask())
+		require.Equal(t, []store.StoreEventKind{store.EventDenied, store.EventDown, store.EventUp}, told.kinds())
+		require.InDelta(t, 2, f.level(t, "key"), 0.1)
+	})
+}
+
+// A window's log is shared by copies of its state.
+func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &failing{table: newTable()}
+		s := rowstore.New(f, rowstore.Config{})
+		ask := func() (store.Reply, error) {
+			op := calls(1)
+			op.Limits = []store.Limit{{Kind: store.Window, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}}
+			return s.Update(context.Background(), "key", op)
+		}
+		for range 2 {
+			_, err := ask()
+			require.NoError(t, err)
+		}
+		f.err = errLost
+		for range 3 {
+			_, err := ask()
+			require.ErrorIs(t, err, store.ErrUnavailable)
+			time.Sleep(time.Second)
+		}
+		f.err = nil
+		r, err := ask()
+		require.NoError(t, err)
+		require.Equal(t, 3., r.State.Level[0])
+	})
+}
+
+func TestNilRowsAreAnError(t *testing.T) {
+	s := rowstore.New(nil, rowstore.Config{})
+	_, err := s.Update(context.Background(), "key", calls(1))
+	require.ErrorContains(t, err, "Rows")
+	require.Zero(t, s.Stats())
+	s = nil
+	require.Zero(t, s.Stats())
+}
+
+// untold are rows that tell no time, or do not write what they have locked.
+type untold struct {
+	*table
+	clock bool
+}
+
+func (u untold) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	err := u.table.Swap(ctx, swaps)
+	for i := range swaps {
+		if !u.clock {
+			swaps[i].Clock = 0
+		}
+		if u.clock { // others write the row again and again
+			swaps[i].Done, swaps[i].Row = false, rowstore.Row{Token: uint64(u.asked)}
+		}
+	}
+	return err
+}
+
+func (u untold) Lock(_ context.Context, s *rowstore.Swap, compute func()) error {
+	s.Row, s.Clock = rowstore.Row{Token: 7}, u.table.clock()
+	compute()
+	return nil
+}
+
+func TestRowsThatDoNotKeepTheirPromiseAreAnError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for clock, want := range map[bool]string{false: "no time", true: "not written"} {
+			u := untold{table: newTable(), clock: clock}
+			s := rowstore.New(u, rowstore.Config{})
+			_, err := u.store().Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+			_, err = s.Update(context.Background(), "key", calls(1))
+			require.ErrorContains(t, err, want)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+		}
+	})
+}
+
+func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
+	stored := store.Stored{State: store.New(1, 1), Limits: []store.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, Number: 1}
+	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "infinite": math.Inf(1), "bytes": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				var told events
+				s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+				stored.State.Level[0] = level
+				b := []byte{1, 0}
+				if b, _ = stored.AppendBinary(b); level == 0 {
+					b[0] = 99 // the format
+				}
+				rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 5, Bytes: b}
+				bucket := shared(s, 10, 1e-5)
+				require.False(t, bucket.acquire(t))
+				require.InDelta(t, 10, bucket.do(t, store.Op{}).State.Level[0], 0.1)
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt}, told.kinds())
+				rows.set(func() { rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 6, Bytes: b} })
+				bucket.do(t, store.Op{})
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt, store.EventCorrupt}, told.kinds(), "and no loss: the bucket is full")
+				bucket.do(t, store.Op{Action: store.Resume})
+				require.False(t, bucket.acquire(t), "what calls have taken is unknown")
+				time.Sleep(30 * time.Hour)
+				require.True(t, bucket.acquire(t), "it is not shut permanently")
+			})
+		})
+	}
+}
+
+func TestALossOfDataIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var told events
+		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+		name := string(s.Key("key"))
+		ask := func() { _, _ = s.Update(context.Background(), "key", calls(1)) }
+		ask()
+		var older rowstore.Row
+		rows.set(func() { older = rows.rows[name] })
+		ask()
+		require.Empty(t, told.kinds())
+		rows.set(func() { rows.rows[name] = older })
+		ask()
+		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, told.kinds())
+		require.ErrorContains(t, told.told[0].Err, "the latest charges are gone")
+		time.Sleep(2 * time.Minute)
+		rows.set(func() { delete(rows.rows, name) })
+		ask()
+		require.Len(t, told.kinds(), 2)
+		require.ErrorContains(t, told.told[1].Err, "the bucket is gone")
+		for range 40 { // others push this worker's record out: that is no loss
+			_, _ = rows.store().Update(context.Background(), "key", calls(1))
+		}
+		time.Sleep(2 * time.Minute)
+		ask()
+		require.Len(t, told.kinds(), 2)
+	})
+}
+
+// A worker that was cut off has an old row, and writes nothing over a row that begins anew.
+func TestAnOldRowOverwritesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s, other := rows.store(), rows.store()
+		ask := func(s *rowstore.Store) {
+			_, err := s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, err)
+		}
+		ask(s)
+		ask(s)
+		rows.set(func() { clear(rows.rows) })
+		for range 5 { // as many writes as s knows of, and more
+			ask(other)
+		}
+		ask(s)
+		require.InDelta(t, 6, rows.level(t, "key"), 0.1)
+	})
+}
+
+func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		line := &badRows{table: rows, delay: time.Millisecond, dice: dice(t)}
+		s := rowstore.New(line, rowstore.Config{Timeout: time.Minute})
+		var mu sync.Mutex
+		got := 0
+		const rounds = 120
+		each(16, func(i int) {
+			op := calls(1)
+			op.Into = make([]store.Charge, 0, 1)
+			for range rounds {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i)*time.Millisecond/4)
+				op.Costs[0][0] = 1
+				r, err := s.Update(ctx, "key", op)
+				op.Costs[0][0], op.Into = 1000, op.Into[:0] // the caller's memory is its own again
+				cancel()
+				if err == nil {
+					mu.Lock()
+					got += len(r.Charges)
+					mu.Unlock()
+				}
+			}
+		})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		level := rows.level(t, "key")
+		require.Greater(t, got, 10)
+		require.GreaterOrEqual(t, level, float64(got)-0.1)
+		require.Less(t, level, float64(got)+0.5*float64(16*rounds-got), "most of what nobody has come back")
+	})
+}
