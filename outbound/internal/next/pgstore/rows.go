@@ -1,0 +1,175 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/next/rowstore"
+)
+
+// rows is a [rowstore.Locker]: the rows of the table.
+type rows struct {
+	db      *sql.DB
+	durable bool
+	swapSQL string
+	lockSQL string
+	idle    string // after which the server ends a session that has a lock and does nothing
+	update  string // the table, as SQL writes it
+}
+
+func newRows(db *sql.DB, c *Config) *rows {
+	n := c.names()
+	return &rows{
+		db: db, durable: c.Durable, update: n.table,
+		swapSQL: "SELECT done, busy, token, state, clock FROM " + n.swap + "($1, $2, $3, $4, $5, $6, $7)",
+		lockSQL: "SELECT token, state, clock FROM " + n.lock + "($1, $2, $3, $4)",
+		idle:    milliseconds(c.Timeout / 2),
+	}
+}
+
+// Swap implements [rowstore.Rows] with one call of the function. It uses a Conn because a DB sends a
+// query again by itself if the connection was cut, and the store has to know that it was sent again.
+func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	var keys, olds, tokens, times, states, keeps array
+	for i := range swaps {
+		s := &swaps[i]
+		keys.bytes(s.Key)
+		olds.int(int64(s.Old))
+		tokens.int(int64(s.Token))
+		times.int(s.Time.Microseconds())
+		states.bytes(s.New)
+		keeps.int(s.Keep.Microseconds())
+	}
+	conn, err := r.db.Conn(ctx)
+	if err != nil {
+		return r.explain(err)
+	}
+	defer conn.Close()
+	found, err := conn.QueryContext(ctx, r.swapSQL, keys.text(), olds.text(), tokens.text(), times.text(), states.text(), keeps.text(), r.durable)
+	if err != nil {
+		if _ = conn.Close(); errors.Is(err, driver.ErrBadConn) {
+			// If the server was restarted, the idle connections are cut too. Ping opens one for the
+			// next swap.
+			_ = r.db.PingContext(ctx)
+		}
+		return r.explain(err)
+	}
+	defer found.Close()
+	n := 0
+	for ; n < len(swaps) && found.Next(); n++ {
+		s := &swaps[n]
+		var token, clock int64
+		if err := found.Scan(&s.Done, &s.Busy, &token, &s.Row.Bytes, &clock); err != nil {
+			return r.explain(err)
+		}
+		s.Row.Token, s.Clock = uint64(token), time.Duration(clock)*time.Microsecond
+	}
+	if err := found.Err(); err != nil {
+		return r.explain(err)
+	}
+	if n < len(swaps) {
+		return fmt.Errorf("pgstore: the function has returned %d rows, and not %d", n, len(swaps))
+	}
+	return r.explain(found.Close())
+}
+
+// Lock implements [rowstore.Locker] with a transaction of three round trips: to begin it, to lock the
+// row, and to write it and commit. Whatever the role's default is, the transaction sees what the one
+// before it has written.
+func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
+	patience := time.Second / 2
+	if until, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(until)/2)
+	}
+	if patience < time.Millisecond { // so it is unknown whether the row is locked
+		return r.explain(context.DeadlineExceeded)
+	}
+	conn, err := r.db.Conn(ctx)
+	if err != nil {
+		return r.explain(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+		discard(conn)
+		return r.explain(err)
+	}
+	var token, clock int64
+	err = conn.QueryRowContext(ctx, r.lockSQL, s.Key, milliseconds(patience), r.idle, r.durable).Scan(&token, &s.Row.Bytes, &clock)
+	end := "ROLLBACK"
+	switch {
+	case err == nil:
+		s.Row.Token, s.Clock = uint64(token), time.Duration(clock)*time.Microsecond
+		if token == 0 {
+			break
+		}
+		if compute(); s.New != nil {
+			end = r.writeSQL(s) + "; COMMIT"
+		}
+	case stateOf(err) == lockNotAvailable:
+		s.Busy = true
+	default:
+		discard(conn)
+		return r.explain(err)
+	}
+	if _, err := conn.ExecContext(ctx, end); err != nil {
+		discard(conn)
+		return r.explain(err)
+	}
+	s.Done = s.New != nil
+	return nil
+}
+
+// writeSQL returns the SQL that writes a row which is locked. It has no parameters, so that every
+// driver sends it, and the COMMIT after it, in one trip.
+func (r *rows) writeSQL(s *rowstore.Swap) string {
+	return fmt.Sprintf("UPDATE %s SET token = %d, state = decode('%x', 'hex'), expires = CASE WHEN expires < clock_timestamp() + %[4]d * interval '1 microsecond'"+
+		" THEN clock_timestamp() + 2 * %[4]d * interval '1 microsecond' ELSE expires END WHERE key = decode('%[5]x', 'hex')",
+		r.update, int64(s.Token), s.New, s.Keep.Microseconds(), s.Key)
+}
+
+// milliseconds writes a time as a setting of PostgreSQL, an int32. 0 would be no limit.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(1, d.Milliseconds()), math.MaxInt32), 10)
+}
+
+// discard closes a connection that may be in a transaction.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+}
+
+// array is a PostgreSQL array as text, which every driver can send.
+type array struct{ b strings.Builder }
+
+func (a *array) next() {
+	if a.b.Len() == 0 {
+		a.b.WriteByte('{')
+	} else {
+		a.b.WriteByte(',')
+	}
+}
+
+func (a *array) int(x int64) {
+	a.next()
+	a.b.WriteString(strconv.FormatInt(x, 10))
+}
+
+func (a *array) bytes(x []byte) {
+	a.next()
+	if x == nil {
+		a.b.WriteString("NULL")
+		return
+	}
+	a.b.WriteString(`"\\x`)
+	a.b.WriteString(hex.EncodeToString(x))
+	a.b.WriteByte('"')
+}
+
+func (a *array) text() string { return a.b.String() + "}" }

@@ -1,0 +1,56 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/next/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// cut is a driver of a server that cuts each connection instead of a reply. It counts what was asked.
+type cut struct {
+	driver.Conn
+	asked, open int
+}
+
+func (c *cut) Connect(context.Context) (driver.Conn, error) { c.open++; return c, nil }
+func (c *cut) Driver() driver.Driver                        { return nil }
+func (c *cut) Close() error                                 { c.open--; return nil }
+
+func (c *cut) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	c.asked++
+	return nil, driver.ErrBadConn // as lib/pq does, although the server may have carried it out
+}
+
+// The store has to know how often a swap was sent.
+func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
+	server := new(cut)
+	db := sql.OpenDB(server)
+	defer db.Close()
+	rows := newRows(db, &Config{})
+	require.ErrorIs(t, rows.Swap(context.Background(), []rowstore.Swap{{Key: []byte("key")}}), store.ErrUnavailable)
+	require.Equal(t, 1, server.asked)
+	require.Equal(t, 1, server.open, "a connection for the next swap")
+	require.Zero(t, db.Stats().InUse)
+}
+
+// A call that has no time to ask does not tell that the row is locked.
+func TestALockWithNoTimeLeftAsksNobody(t *testing.T) {
+	server := new(cut)
+	db := sql.OpenDB(server)
+	defer db.Close()
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	s := rowstore.Swap{Key: []byte("key")}
+	err := newRows(db, &Config{}).Lock(ctx, &s, nil)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.False(t, s.Busy)
+	require.Zero(t, server.open)
+}
