@@ -2,6 +2,8 @@ package profile
 
 import (
 	"encoding/base64"
+	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -23,22 +25,15 @@ const (
 	other   = 'o' // a boolean, date or display string: read to find its end, and skipped
 )
 
+// escapes undoes the escapes of a string.
+var escapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+
 // name returns the text of a string or a token.
 func (b bare) name() (string, bool) {
-	switch {
-	case b.kind == token, b.kind == quoted && strings.IndexByte(b.text, '\\') < 0:
-		return b.text, true
-	case b.kind == quoted:
-		var plain strings.Builder
-		for i := 0; i < len(b.text); i++ {
-			if b.text[i] == '\\' {
-				i++
-			}
-			plain.WriteByte(b.text[i])
-		}
-		return plain.String(), true
+	if b.kind == quoted && strings.IndexByte(b.text, '\\') >= 0 {
+		return escapes.Replace(b.text), true
 	}
-	return "", false
+	return b.text, b.kind == token || b.kind == quoted
 }
 
 // bytes returns a byte sequence; nil: it is none.
@@ -46,7 +41,7 @@ func (b bare) bytes() []byte {
 	if b.kind != octets {
 		return nil
 	}
-	plain, _ := base64.RawStdEncoding.DecodeString(strings.TrimRight(b.text, "="))
+	plain, _ := base64.RawStdEncoding.DecodeString(b.text)
 	return plain
 }
 
@@ -60,7 +55,9 @@ type item struct {
 
 // fields reads structured fields, item by item and without allocation. It takes all of the
 // grammar, because one item that it did not understand would void the field. It keeps only
-// what tells of limits.
+// what tells of limits. github.com/dunglas/httpsfv reads the same, and the tests compare the two.
+// It needs 20 times as long for a usual field, and 0.2 ms for a KiB of numbers, and refuses base64
+// without padding.
 type fields struct {
 	s    string
 	i    int
@@ -83,14 +80,8 @@ func (f *fields) item(it *item) bool {
 			return f.fail()
 		}
 		f.skip(" \t")
-		if f.end() {
-			return f.fail()
-		}
-	} else {
-		f.skip(" ")
-		if f.end() {
-			return false
-		}
+	} else if f.skip(" "); f.end() {
+		return false
 	}
 	f.next = true
 	*it = item{}
@@ -103,7 +94,7 @@ func (f *fields) item(it *item) bool {
 			return f.params(it)
 		}
 	}
-	if f.peek() == '(' {
+	if f.take('(') {
 		it.value.kind = other
 		return f.inner() && f.params(it)
 	}
@@ -138,9 +129,41 @@ func (f *fields) skip(blanks string) {
 	}
 }
 
-// inner reads an inner list.
+// The classes of characters.
+const (
+	isKey = 1 << iota
+	isNumeral
+	isToken
+	isBase64
+)
+
+var classes = func() (all [256]byte) {
+	for c := range all {
+		for class, others := range map[byte]string{
+			isKey:     "abcdefghijklmnopqrstuvwxyz_-.*",
+			isNumeral: "",
+			isToken:   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~:/",
+			isBase64:  "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/",
+		} {
+			if isDigit(byte(c)) || strings.IndexByte(others, byte(c)) >= 0 {
+				all[c] |= class
+			}
+		}
+	}
+	return all
+}()
+
+// run reads the characters of a class.
+func (f *fields) run(class byte) string {
+	from := f.i
+	for !f.end() && classes[f.s[f.i]]&class != 0 {
+		f.i++
+	}
+	return f.s[from:f.i]
+}
+
+// inner reads an inner list after its parenthesis.
 func (f *fields) inner() bool {
-	f.take('(')
 	for {
 		f.skip(" ")
 		if f.take(')') {
@@ -160,11 +183,10 @@ func (f *fields) inner() bool {
 func (f *fields) params(it *item) bool {
 	for f.take(';') {
 		f.skip(" ")
-		key := f.key()
+		key, value := f.key(), bare{kind: other}
 		if key == "" {
 			return f.fail()
 		}
-		value := bare{kind: other}
 		if f.take('=') && !f.bare(&value) {
 			return false
 		}
@@ -190,15 +212,10 @@ func (f *fields) params(it *item) bool {
 
 // key reads a key; "": there is none.
 func (f *fields) key() string {
-	from := f.i
-	for !f.end() {
-		c := f.s[f.i]
-		if !('a' <= c && c <= 'z' || c == '*' || f.i > from && (isDigit(c) || c == '_' || c == '-' || c == '.')) {
-			break
-		}
-		f.i++
+	if c := f.peek(); c != '*' && (c < 'a' || c > 'z') {
+		return ""
 	}
-	return f.s[from:f.i]
+	return f.run(isKey)
 }
 
 func (f *fields) bare(b *bare) bool {
@@ -209,27 +226,20 @@ func (f *fields) bare(b *bare) bool {
 	case c == '-' || isDigit(c):
 		return f.number(b)
 	case c == '*' || isAlpha(c):
-		from := f.i
-		for !f.end() && tokenChars[f.s[f.i]] {
-			f.i++
-		}
-		b.kind, b.text = token, f.s[from:f.i]
+		b.kind, b.text = token, f.run(isToken)
 		return true
-	case c == ':':
+	case f.take(':'):
 		return f.octets(b)
-	case c == '?':
-		f.i++
+	case f.take('?'):
 		b.kind = other
 		return f.take('0') || f.take('1') || f.fail()
-	case c == '@':
-		f.i++
+	case f.take('@'):
 		if !f.number(b) || b.kind != integer {
 			return f.fail()
 		}
 		*b = bare{kind: other}
 		return true
-	case c == '%':
-		f.i++
+	case f.take('%'):
 		b.kind = other
 		return f.display()
 	}
@@ -238,44 +248,21 @@ func (f *fields) bare(b *bare) bool {
 
 // number reads an integer of up to 15 digits, or a decimal of up to 12 and 3.
 func (f *fields) number(b *bare) bool {
-	from := f.i
-	negative := f.take('-')
-	first, point, n := f.i, -1, int64(0)
-	for !f.end() {
-		switch c := f.s[f.i]; {
-		case isDigit(c) && point < 0:
-			if f.i-first >= 15 {
-				return f.fail()
-			}
-			n = 10*n + int64(c-'0')
-		case isDigit(c):
-			if f.i-point > 3 {
-				return f.fail()
-			}
-		case c == '.' && point < 0:
-			if f.i-first > 12 || f.i == first {
-				return f.fail()
-			}
-			point = f.i
-		default:
-			return f.numberEnd(b, from, first, point, n, negative)
-		}
-		f.i++
+	from, part := f.i, ""
+	f.take('-')
+	whole := len(f.run(isNumeral))
+	point := f.take('.')
+	if point {
+		part = f.run(isNumeral)
 	}
-	return f.numberEnd(b, from, first, point, n, negative)
-}
-
-func (f *fields) numberEnd(b *bare, from, first, point int, n int64, negative bool) bool {
+	b.kind, b.text = decimal, f.s[from:f.i]
 	switch {
-	case f.i == first, point == f.i-1:
+	case whole == 0, whole > 15, point && (whole > 12 || part == "" || len(part) > 3):
 		return f.fail()
-	case point >= 0:
-		b.kind, b.text = decimal, f.s[from:f.i]
-		return true
-	case negative:
-		n = -n
+	case !point:
+		b.kind = integer
+		b.n, _ = strconv.ParseInt(b.text, 10, 64)
 	}
-	b.kind, b.n = integer, n
 	return true
 }
 
@@ -299,87 +286,35 @@ func (f *fields) quoted(b *bare) bool {
 	return f.fail()
 }
 
-// octets reads a byte sequence. The padding is optional.
+// octets reads a byte sequence after its first colon. The padding is optional.
 func (f *fields) octets(b *bare) bool {
-	f.i++
-	n := strings.IndexByte(f.s[f.i:], ':')
-	if n < 0 {
+	b.kind, b.text = octets, f.run(isBase64)
+	n, padding := len(b.text), 0
+	for f.take('=') {
+		padding++
+	}
+	if n%4 == 1 || padding > 0 && ((n+padding)%4 != 0 || padding > 2) || !f.take(':') {
 		return f.fail()
 	}
-	text := f.s[f.i : f.i+n]
-	digits := strings.TrimRight(text, "=")
-	for i := range len(digits) {
-		if c := digits[i]; !isAlpha(c) && !isDigit(c) && c != '+' && c != '/' {
-			return f.fail()
-		}
-	}
-	if len(digits)%4 == 1 || len(text) != len(digits) && (len(text)%4 != 0 || len(text)-len(digits) > 2) {
-		return f.fail()
-	}
-	f.i += n + 1
-	b.kind, b.text = octets, text
 	return true
 }
 
-// display reads a display string after its first percent sign.
+// display reads a display string after its percent sign.
 func (f *fields) display() bool {
-	if !f.take('"') {
+	text, _, closed := strings.Cut(strings.TrimPrefix(f.s[f.i:], `"`), `"`)
+	if !closed || !f.take('"') {
 		return f.fail()
 	}
-	var utf [utf8.UTFMax]byte // of a character that is not complete yet
-	n := 0
-	for ; !f.end(); f.i++ {
-		c := f.s[f.i]
-		switch {
-		case c == '"':
-			f.i++
-			return n == 0 || f.fail()
-		case c == '%':
-			if f.i+2 >= len(f.s) {
-				return f.fail()
-			}
-			high, low := hex(f.s[f.i+1]), hex(f.s[f.i+2])
-			if high > 15 || low > 15 {
-				return f.fail()
-			}
-			c = high<<4 | low
-			f.i += 2
-		case c < ' ' || c > '~':
+	f.i += len(text) + 1
+	for i := range len(text) {
+		// Hexadecimal digits are in lower case.
+		if c := text[i]; c < ' ' || c > '~' || c == '%' && strings.ContainsAny(text[i:min(i+3, len(text))], "ABCDEF") {
 			return f.fail()
 		}
-		utf[n] = c
-		n++
-		switch r, _ := utf8.DecodeRune(utf[:n]); {
-		case !utf8.FullRune(utf[:n]): // more bytes follow
-		case r == utf8.RuneError && n < 3:
-			return f.fail()
-		case r == utf8.RuneError && string(utf[:n]) != "\uFFFD":
-			return f.fail()
-		default:
-			n = 0
-		}
 	}
-	return f.fail()
-}
-
-// hex returns the value of a lower-case hexadecimal digit, or more than 15.
-func hex(c byte) byte {
-	switch {
-	case isDigit(c):
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 0xff
+	plain, err := url.PathUnescape(text)
+	return err == nil && utf8.ValidString(plain) || f.fail()
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 func isAlpha(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
-
-// tokenChars are the characters of a token after its first.
-var tokenChars = func() (set [256]bool) {
-	for c := range set {
-		set[c] = isAlpha(byte(c)) || isDigit(byte(c)) || strings.IndexByte("!#$%&'*+-.^_`|~:/", byte(c)) >= 0
-	}
-	return set
-}()
