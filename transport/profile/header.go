@@ -65,65 +65,22 @@ var known = [hNone]string{
 	hYReset:         "X-Rate-Limit-Reset",
 }
 
+// byLength are the known headers by the length of their names.
+var byLength = func() (all [24][]int) {
+	for n, name := range known {
+		all[len(name)] = append(all[len(name)], n)
+	}
+	return all
+}()
+
 // slot returns which of the known headers has the canonical name, or hNone. It runs for every
 // header of every response.
 func slot(name string) int {
-	if len(name) < 3 || len(name) > 23 {
-		return hNone
-	}
-	switch name[0] {
-	case 'A':
-		if name == "Age" {
-			return hAge
-		}
-	case 'R':
-		switch name {
-		case "Retry-After":
-			return hRetryAfter
-		case "Retry-After-Ms":
-			return hRetryAfterMs
-		case "Ratelimit":
-			return hRateLimit
-		case "Ratelimit-Policy":
-			return hPolicy
-		case "Ratelimit-Limit":
-			return hLimit
-		case "Ratelimit-Remaining":
-			return hRemaining
-		case "Ratelimit-Reset":
-			return hReset
-		case "Ratelimit-Resettime":
-			return hResetTime
-		case "Ratelimit-Name":
-			return hName
-		}
-	case 'X':
-		if len(name) < 12 {
-			return hNone
-		}
-		switch name {
-		case "X-From-Cache":
-			return hFromCache
-		case "X-Ms-Retry-After-Ms":
-			return hMsRetryAfterMs
-		case "X-Amz-Retry-After":
-			return hAmzRetryAfter
-		case "X-Ratelimit-Limit":
-			return hXLimit
-		case "X-Ratelimit-Remaining":
-			return hXRemaining
-		case "X-Ratelimit-Reset":
-			return hXReset
-		case "X-Ratelimit-Reset-After":
-			return hXResetAfter
-		case "X-Ratelimit-Retry-After":
-			return hXRetryAfter
-		case "X-Rate-Limit-Limit":
-			return hYLimit
-		case "X-Rate-Limit-Remaining":
-			return hYRemaining
-		case "X-Rate-Limit-Reset":
-			return hYReset
+	if len(name) < len(byLength) {
+		for _, n := range byLength[len(name)] {
+			if known[n] == name {
+				return n
+			}
 		}
 	}
 	return hNone

@@ -41,6 +41,10 @@ type Profile struct {
 	// the call asked for. If the body is late, ReadEarly calls Judge twice, first with what
 	// there is of it. nil: nothing is called.
 	Judge func(r *Response, s *Signal)
+
+	// also are further names for ByName, as plain returns them: of the API, or of others for
+	// which the profile is enough.
+	also string
 }
 
 // A Field is one header, or several with a name in them, and what it says of a policy. All
@@ -110,7 +114,10 @@ type Peek struct {
 // Generic reads what needs no knowledge of a vendor.
 var Generic *Profile = generic
 
-var generic = &Profile{Name: "generic"}
+var generic = &Profile{Name: "generic", also: `
+	agentai azurecosmos bitbucket braze cloudflare cosmos cosmosdb docker dockerhub ebay envoy
+	expressratelimit gitlab gravitee ietf intercom klaviyo lemlist mailerlite oracleapigateway
+	persona resend sendgrid spotify vimeo zep`}
 
 // Read returns what a response says. now is the time at which its headers came. It counts
 // only where the response has a point in time but no Date to measure it by, and is best

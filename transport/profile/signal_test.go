@@ -120,9 +120,12 @@ func TestNamesOfProfilesAreUnique(t *testing.T) {
 		}
 		seen[plain(p.Name)] = true
 	}
-	for name, p := range aliases {
-		if p == nil || seen[name] || plain(name) != name {
-			t.Errorf("the alias %q is a name already, or none", name)
+	for _, p := range builtin {
+		for _, name := range strings.Fields(p.also) {
+			if seen[name] || plain(name) != name {
+				t.Errorf("the name %q of %s is a name already, or none", name, p.Name)
+			}
+			seen[name] = true
 		}
 	}
 }

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"iter"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -25,83 +26,8 @@ var builtin = []*Profile{
 	Xero, QuickBooks,
 	// People.
 	Discord, Twitter, Reddit, Meta, Strava, Riot, Dropbox, Binance,
-}
-
-// aliases are further names of profiles, and vendors of whom [Generic] reads all that they
-// tell. The names are spelled as plain returns them.
-var aliases = map[string]*Profile{
-	"azureopenai":          OpenAI,
-	"groq":                 OpenAI,
-	"openaiazure":          OpenAI,
-	"openailike":           OpenAI,
-	"openaistyle":          OpenAI,
-	"together":             OpenAI,
-	"togetherai":           OpenAI,
-	"claude":               Anthropic,
-	"gemini":               Google,
-	"googleapi":            Google,
-	"googleapis":           Google,
-	"googlecloud":          Google,
-	"googlegemini":         Google,
-	"arm":                  AzureARM,
-	"azure":                AzureARM,
-	"azurecompute":         AzureARM,
-	"azureresourcemanager": AzureARM,
-	"microsoftgraph":       Graph,
-	"msgraph":              Graph,
-	"sharepoint":           Graph,
-	"amazonwebservices":    AWS,
-	"awsapis":              AWS,
-	"amazonspapi":          SPAPI,
-	"sellingpartnerapi":    SPAPI,
-	"githubgraphql":        GitHub,
-	"githubrest":           GitHub,
-	"shopify":              Shopify,
-	"atlassian":            Jira,
-	"jiracloud":            Jira,
-	"confluence":           Confluence,
-	"confluencedatacenter": Confluence,
-	"mondaycom":            Monday,
-	"twitterx":             Twitter,
-	"x":                    Twitter,
-	"xtwitter":             Twitter,
-	"facebook":             Meta,
-	"metagraph":            Meta,
-	"riotgames":            Riot,
-	"oracle":               OracleAccessGovernance,
-	"oracleag":             OracleAccessGovernance,
-	"oraclegateway":        OracleAccessGovernance, // its name in earlier versions
-	"nuvemshop":            Tiendanube,
-	"quickbooksonline":     QuickBooks,
-	"skuvault":             skuVault,
-
-	"agentai":          Generic,
-	"azurecosmos":      Generic,
-	"bitbucket":        Generic,
-	"braze":            Generic,
-	"cloudflare":       Generic,
-	"cosmos":           Generic,
-	"cosmosdb":         Generic,
-	"docker":           Generic,
-	"dockerhub":        Generic,
-	"ebay":             Generic,
-	"envoy":            Generic,
-	"expressratelimit": Generic,
-	"gitlab":           Generic,
-	"gravitee":         Generic,
-	"ietf":             Generic,
-	"intercom":         Generic,
-	"klaviyo":          Generic,
-	"lemlist":          Generic,
-	"mailerlite":       Generic,
-	"oracleapigateway": Generic,
-	"persona":          Generic,
-	"resend":           Generic,
-	"sendgrid":         Generic,
-	"spotify":          Generic,
-	"turnio":           turnIO,
-	"vimeo":            Generic,
-	"zep":              Generic,
+	// What Generic reads but for a header.
+	turnIO, skuVault,
 }
 
 // ByName returns the profile of an API by its name, such as "github" or "shopify-graphql",
@@ -111,12 +37,11 @@ var aliases = map[string]*Profile{
 func ByName(name string) (*Profile, bool) {
 	name = plain(name)
 	for _, p := range builtin {
-		if plain(p.Name) == name {
+		if name != "" && (plain(p.Name) == name || slices.Contains(strings.Fields(p.also), name)) {
 			return p, true
 		}
 	}
-	p, ok := aliases[name]
-	return p, ok
+	return nil, false
 }
 
 // plain returns a name's letters and digits, in lower case.

@@ -11,7 +11,7 @@ import "strings"
 var OpenAI *Profile = openAI
 
 var openAI = &Profile{
-	Name: "openai",
+	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle together togetherai",
 	Fields: append(suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
 		Field{Header: "X-Ratelimit-Remaining-*", Is: IsCustom}),
 	Peeks: []Peek{{Status: 429}},
@@ -63,7 +63,7 @@ func overdrawn(r *Response) bool {
 var Anthropic *Profile = anthropic
 
 var anthropic = &Profile{
-	Name: "anthropic",
+	Name: "anthropic", also: "claude",
 	Fields: append(suffixed(Field{Kind: Bucket}, "Anthropic-Ratelimit-*-Limit", "Anthropic-Ratelimit-*-Remaining", "Anthropic-Ratelimit-*-Reset"),
 		Field{Header: "Anthropic-Ratelimit-Unified-Reset", Is: IsReset, Policy: "unified"},
 		Field{Header: "Anthropic-Ratelimit-Unified-Remaining", Is: IsRemaining, Policy: "unified"},

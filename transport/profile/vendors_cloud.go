@@ -11,7 +11,7 @@ import (
 var AWS *Profile = aws
 
 var aws = &Profile{
-	Name:   "aws",
+	Name: "aws", also: "amazonwebservices awsapis",
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Types:  []string{"text/xml", "application/xml"},
@@ -67,7 +67,7 @@ func inner(b []byte, from, to string) string {
 var AzureARM *Profile = azureARM
 
 var azureARM = &Profile{
-	Name: "azure-arm",
+	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
 	Fields: []Field{
 		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
 		{Header: "X-Ms-Ratelimit-Remaining-*", Is: IsRemaining, Kind: Bucket},
@@ -115,7 +115,7 @@ func windowOf(name string) time.Duration {
 var Graph *Profile = graph
 
 var graph = &Profile{
-	Name: "graph",
+	Name: "graph", also: "microsoftgraph msgraph sharepoint",
 	Fields: []Field{
 		{Header: "X-Ms-Throttle-Scope", Is: IsScope},
 		{Header: "X-Ms-Throttle-Information", Is: IsDetail},
@@ -130,7 +130,7 @@ var graph = &Profile{
 var Google *Profile = google
 
 var google = &Profile{
-	Name:  "google",
+	Name: "google", also: "gemini googleapi googleapis googlecloud googlegemini",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(r *Response, s *Signal) {
 		var reasons [Lock + 1]string // there may be several errors or violations
@@ -228,7 +228,7 @@ var akamai = &Profile{
 var OracleAccessGovernance *Profile = oracleAccessGovernance
 
 var oracleAccessGovernance = &Profile{
-	Name: "oracle-access-governance",
+	Name: "oracle-access-governance", also: "oracle oracleag",
 	Fields: []Field{
 		{Header: "Requestlimit-*-Remaining", Is: IsRemaining, Window: time.Minute},
 		{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond},

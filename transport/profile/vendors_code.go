@@ -23,7 +23,7 @@ import (
 var GitHub *Profile = gitHub
 
 var gitHub = &Profile{
-	Name: "github",
+	Name: "github", also: "githubgraphql githubrest",
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
 		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
@@ -174,7 +174,7 @@ var airtable = &Profile{
 var Monday *Profile = monday
 
 var monday = &Profile{
-	Name:  "monday",
+	Name: "monday", also: "mondaycom",
 	Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		seconds, counted, other, codes := "", "", "", 0
@@ -301,7 +301,7 @@ func count(v string) (float64, bool) {
 var Jira *Profile = jira
 
 var jira = &Profile{
-	Name: "jira",
+	Name: "jira", also: "atlassian jiracloud",
 	Fields: []Field{
 		{Header: "Beta-Ratelimit", Is: IsRateLimit},
 		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
@@ -334,7 +334,7 @@ var jira = &Profile{
 var Confluence *Profile = confluence
 
 var confluence = &Profile{
-	Name: "confluence-dc",
+	Name: "confluence-dc", also: "confluence confluencedatacenter",
 	Fields: append(limitFields("X-Ratelimit-", Field{Kind: Bucket}),
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
 }

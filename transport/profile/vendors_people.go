@@ -56,7 +56,7 @@ var turnIO = &Profile{
 var Twitter *Profile = twitter
 
 var twitter = &Profile{
-	Name: "twitter",
+	Name: "twitter", also: "twitterx x xtwitter",
 	Fields: slices.Concat(limitFields("X-Rate-Limit-", Field{}),
 		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
 		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
@@ -79,7 +79,7 @@ var reddit = &Profile{
 var Meta *Profile = meta
 
 var meta = &Profile{
-	Name: "meta",
+	Name: "meta", also: "facebook metagraph",
 	Fields: []Field{
 		{Header: "X-App-Usage", Is: IsCustom},
 		{Header: "X-Ad-Account-Usage", Is: IsCustom},
@@ -207,7 +207,7 @@ func usage(name, used, limit string, window time.Duration) Policy {
 var Riot *Profile = riot
 
 var riot = &Profile{
-	Name: "riot",
+	Name: "riot", also: "riotgames",
 	Fields: []Field{
 		{Header: "X-App-Rate-Limit", Is: IsCustom},
 		{Header: "X-Method-Rate-Limit", Is: IsCustom},

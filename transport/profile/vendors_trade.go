@@ -12,7 +12,7 @@ import (
 var Shopify *Profile = shopify
 
 var shopify = &Profile{
-	Name:   "shopify-rest",
+	Name: "shopify-rest", also: "shopify",
 	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
 }
 
@@ -87,7 +87,7 @@ var stripe = &Profile{
 var SPAPI *Profile = spapi
 
 var spapi = &Profile{
-	Name:   "spapi",
+	Name: "spapi", also: "amazonspapi sellingpartnerapi",
 	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
 }
 
@@ -112,7 +112,7 @@ var bigCommerce = &Profile{
 var Tiendanube *Profile = tiendanube
 
 var tiendanube = &Profile{
-	Name:   "tiendanube",
+	Name: "tiendanube", also: "nuvemshop",
 	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
 	Judge: func(r *Response, s *Signal) {
 		p := s.Binding()
@@ -335,4 +335,4 @@ var xero = &Profile{
 // throttles", 2026), which asks for a minute and tells nothing.
 var QuickBooks *Profile = quickBooks
 
-var quickBooks = &Profile{Name: "quickbooks", Penalty: time.Minute}
+var quickBooks = &Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute}
