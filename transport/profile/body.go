@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,18 +17,16 @@ const maxPeek = 8 << 10
 
 // peeks reports whether the profile lists the response.
 func (p *Profile) peeks(resp *http.Response) bool {
-	for i := range p.Peeks {
-		peek := &p.Peeks[i]
-		if peek.Status == resp.StatusCode && (peek.Header == "" || strings.EqualFold(resp.Header.Get(peek.Header), peek.Value)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Peeks, func(k Peek) bool {
+		return k.Status == resp.StatusCode && (k.Header == "" || strings.EqualFold(resp.Header.Get(k.Header), k.Value))
+	})
 }
 
-// readable reports whether the body is of a type that the profile looks at.
+// readable reports whether the body is of a type that the profile looks at. A body that is also a
+// writer is a connection, which belongs to the program.
 func (p *Profile) readable(resp *http.Response) bool {
-	if resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength == 0 ||
+	if _, connection := resp.Body.(io.Writer); connection ||
+		resp.Body == nil || resp.Body == http.NoBody || resp.ContentLength == 0 ||
 		resp.Header.Get("Content-Encoding") != "" && !resp.Uncompressed && !gzipped(resp) {
 		return false
 	}
@@ -36,15 +35,8 @@ func (p *Profile) readable(resp *http.Response) bool {
 		return false
 	}
 	kind = strings.ToLower(kind)
-	if kind == "application/json" || strings.HasSuffix(kind, "+json") || strings.HasPrefix(kind, "application/x-amz-json") {
-		return true
-	}
-	for _, t := range p.Types {
-		if t == kind {
-			return true
-		}
-	}
-	return false
+	return kind == "application/json" || strings.HasSuffix(kind, "+json") ||
+		strings.HasPrefix(kind, "application/x-amz-json") || slices.Contains(p.Types, kind)
 }
 
 // gzipped reports whether the body is compressed as the program reads it. The program has
@@ -84,11 +76,7 @@ func (p *Profile) peek(resp *http.Response) *body {
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
 	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{})}
-	if w, ok := resp.Body.(io.Writer); ok {
-		resp.Body = &writable{body: b, Writer: w}
-	} else {
-		resp.Body = b
-	}
+	resp.Body = b
 	go b.readAhead()
 	return b
 }
@@ -234,18 +222,4 @@ func (b *body) Close() error {
 	case <-t.C:
 		return nil
 	}
-}
-
-// writable is the body of a response that is a connection.
-type writable struct {
-	*body
-	io.Writer
-}
-
-// CloseWrite closes half of the connection, if the body below can.
-func (w *writable) CloseWrite() error {
-	if c, ok := w.Writer.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return http.ErrNotSupported
 }

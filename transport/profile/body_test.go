@@ -162,7 +162,7 @@ type duplex struct {
 func (d *duplex) Write(p []byte) (int, error) { return d.wrote.Write(p) }
 func (d *duplex) CloseWrite() error           { d.halves++; return nil }
 
-func TestABodyThatWasLookedAtCanStillBeWrittenTo(t *testing.T) {
+func TestABodyThatIsAConnectionIsNotLookedAt(t *testing.T) {
 	var seen []byte
 	d := &duplex{wire: wire{Reader: strings.NewReader("{}")}}
 	resp := answer(429, "Content-Type", "application/json")
@@ -173,6 +173,9 @@ func TestABodyThatWasLookedAtCanStillBeWrittenTo(t *testing.T) {
 	}
 	if err := resp.Body.(interface{ CloseWrite() error }).CloseWrite(); err != nil || d.halves != 1 {
 		t.Errorf("closed half %d times, %v", d.halves, err)
+	}
+	if seen != nil || d.read > 0 {
+		t.Errorf("saw %q in %d reads", seen, d.read)
 	}
 	if got, err := io.ReadAll(resp.Body); string(got) != "{}" || err != nil {
 		t.Errorf("read %q, %v", got, err)

@@ -1,10 +1,11 @@
 package profile
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // profile reads the fields that a profile lists. It reports whether there is one for Judge.
@@ -70,22 +71,17 @@ func canonical(name string) string {
 func (r *reader) field(f *Field, policy string, lines []string, from int) {
 	switch f.Is {
 	case IsRetryAfter:
-		for _, v := range lines {
-			if v, ok := r.take(v); ok {
-				r.delays(v, f.In)
-			}
+		for v := range r.each(lines) {
+			r.delays(v, f.In)
 		}
 		return
 	case IsScope, IsDetail:
-		for _, v := range lines {
-			v, ok := r.take(v)
-			switch {
-			case !ok:
-			case f.Is == IsScope && r.s.Scope == "":
-				r.s.Scope = clean(v)
-			case f.Is == IsDetail && r.s.Detail == "":
-				r.s.Detail = clean(v)
-			}
+		to := &r.s.Scope
+		if f.Is == IsDetail {
+			to = &r.s.Detail
+		}
+		for v := range r.each(lines) {
+			*to = cmp.Or(*to, clean(v))
 		}
 		return
 	}
@@ -122,34 +118,24 @@ func (r *reader) group(f *Field, name string, from int) *Policy {
 	}
 	p := NewPolicy(name)
 	p.Kind, p.Window = f.Kind, f.Window
-	if p.Unit = f.Unit; p.Unit == "" {
-		p.Unit = unitOf(name)
-	}
+	p.Unit = cmp.Or(f.Unit, unitOf(name))
 	return r.s.push(p)
 }
 
 // unitOf returns the unit that the name of a policy says.
 func unitOf(name string) string {
-	switch {
-	case strings.HasSuffix(name, "tokens"):
-		return "tokens"
-	case strings.HasSuffix(name, "requests"):
-		return "requests"
+	for _, unit := range [...]string{"tokens", "requests"} {
+		if strings.HasSuffix(name, unit) {
+			return unit
+		}
 	}
 	return ""
 }
 
 func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
-	for _, v := range lines {
-		v, ok := r.take(v)
-		if !ok {
-			continue
-		}
+	for v := range r.each(lines) {
 		if n, ok := number(v); ok {
-			if unit <= 0 {
-				unit = time.Second
-			}
-			p.Window = max(p.Window, duration(n, unit))
+			p.Window = max(p.Window, duration(n, cmp.Or(unit, time.Second)))
 		} else if d, ok := goDuration(v); ok {
 			p.Window = max(p.Window, d)
 		}
@@ -157,11 +143,7 @@ func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
 }
 
 func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
-	for _, v := range lines {
-		v, ok := r.take(v)
-		if !ok {
-			continue
-		}
+	for v := range r.each(lines) {
 		used, limit, slash := strings.Cut(v, "/")
 		n, ok := number(strings.TrimRight(used, " \t"))
 		if !ok || slash != ofLimit {
@@ -218,12 +200,7 @@ func (r *reader) wildcards(p *Profile, from int) (custom bool) {
 
 // lists reports whether a field without an asterisk lists a header, which takes precedence.
 func (p *Profile) lists(name string) bool {
-	for i := range p.Fields {
-		if strings.EqualFold(p.Fields[i].Header, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Fields, func(f Field) bool { return strings.EqualFold(f.Header, name) })
 }
 
 // names gives the policies the names that the API tells in headers of their own.
@@ -233,9 +210,8 @@ func (r *reader) names(p *Profile, from int) {
 		if f.Is != IsName {
 			continue
 		}
-		for _, v := range f.lines(r.header) {
-			v, ok := r.take(v)
-			for j := from; ok && j < r.s.n; j++ {
+		for v := range r.each(lines(r.header, canonical(f.Header))) {
+			for j := from; j < r.s.n; j++ {
 				if q := &r.s.Policies()[j]; q.Name == f.Policy {
 					q.Name = clean(v)
 					break
@@ -258,41 +234,20 @@ func clean(name string) string {
 	if ascii {
 		return name
 	}
-	if len(name) > maxName {
-		name = name[:maxName]
-		for len(name) > 0 && name[len(name)-1] >= utf8.RuneSelf && !utf8.FullRuneInString(name[lastRune(name):]) {
-			name = name[:lastRune(name)]
-		}
-	}
-	name = strings.Map(func(c rune) rune {
+	return strings.Map(func(c rune) rune {
 		if c < ' ' || 0x7f <= c && c < 0xa0 || c == 0x2028 || c == 0x2029 {
 			return -1
 		}
 		return c
-	}, strings.ToValidUTF8(name, ""))
-	return name
-}
-
-// lastRune returns where the last character of a text begins, which is not empty.
-func lastRune(s string) int {
-	i := len(s) - 1
-	for i > 0 && len(s)-i < utf8.UTFMax && !utf8.RuneStart(s[i]) {
-		i--
-	}
-	return i
+	}, strings.ToValidUTF8(name[:min(len(name), maxName)], "")) // which cuts a part of a character off, too
 }
 
 // lower is strings.ToLower without allocation for the common names.
 func lower(name string) string {
-	switch name {
-	case "Requests":
-		return "requests"
-	case "Tokens":
-		return "tokens"
-	case "Input-Tokens":
-		return "input-tokens"
-	case "Output-Tokens":
-		return "output-tokens"
+	for _, common := range [...]string{"requests", "tokens", "input-tokens", "output-tokens"} {
+		if strings.EqualFold(name, common) {
+			return common
+		}
 	}
 	return strings.ToLower(name)
 }

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -142,6 +143,17 @@ func (r *reader) take(v string) (string, bool) {
 	}
 	r.left -= len(v) + perValue
 	return strings.Trim(v, " \t"), true
+}
+
+// each returns those lines that take returns.
+func (r *reader) each(lines []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, v := range lines {
+			if v, ok := r.take(v); ok && !yield(v) {
+				return
+			}
+		}
+	}
 }
 
 // cached reports whether the response comes out of a cache, so that it says nothing about the

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -20,10 +21,8 @@ func (r *reader) limitHeaders(limit, remaining, reset int) {
 		if p.Reset < 0 {
 			r.reset(&p, r.known(hResetTime), 0)
 		}
-		for _, v := range r.known(hName) {
-			if v, ok := r.take(v); ok && p.Name == "" {
-				p.Name = clean(v)
-			}
+		for v := range r.each(r.known(hName)) {
+			p.Name = cmp.Or(p.Name, clean(v))
 		}
 	case hXLimit: // a time from now needs no clock
 		r.reset(&p, r.known(hXResetAfter), time.Second)
@@ -59,11 +58,7 @@ func seconds(b bare) (time.Duration, bool) {
 // limit reads what is allowed. Of several, the least counts. In the drafts 00 to 03, quotas
 // follow it.
 func (r *reader) limit(p *Policy, lines []string) {
-	for _, v := range lines {
-		v, ok := r.take(v)
-		if !ok {
-			continue
-		}
+	for v := range r.each(lines) {
 		if n, ok := number(v); ok {
 			p.least(&p.Limit, n)
 			continue
@@ -84,11 +79,7 @@ func (r *reader) limit(p *Policy, lines []string) {
 
 // remaining reads what remains. Of several, the least counts.
 func (r *reader) remaining(p *Policy, lines []string) {
-	for _, v := range lines {
-		v, ok := r.take(v)
-		if !ok {
-			continue
-		}
+	for v := range r.each(lines) {
 		if _, ok := p.remains(v); !ok {
 			r.list(v, func(it *item) {
 				if it.value.n < 0 {
@@ -131,10 +122,7 @@ func (p *Policy) below(by float64) {
 // list calls f with the integers of a list. A malformed list has none, and neither has a
 // number with commas in it.
 func (r *reader) list(v string, f func(it *item)) {
-	if thousands(v) {
-		return
-	}
-	if !wellFormed(v, false) {
+	if thousands(v) || !wellFormed(v, false) {
 		return
 	}
 	var it item
@@ -147,9 +135,8 @@ func (r *reader) list(v string, f func(it *item)) {
 
 // reset reads when the limit is there again. Of several, the latest counts.
 func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
-	for _, v := range lines {
-		v, ok := r.take(v)
-		if !ok || v == "" || r.resetAt(p, v, unit) {
+	for v := range r.each(lines) {
+		if v == "" || r.resetAt(p, v, unit) {
 			continue
 		}
 		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which say nothing more

@@ -1,7 +1,9 @@
 package profile
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -157,7 +159,8 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 // mayRead reports whether a response can say something although it has no header that is
 // generally known.
 func (p *Profile) mayRead(status int) bool {
-	return isRefusal(status) || len(p.Fields) > 0 || p.refuses(status) || p.peeksStatus(status)
+	return isRefusal(status) || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
+		slices.ContainsFunc(p.Peeks, func(k Peek) bool { return k.Status == status })
 }
 
 // isRefusal reports whether a status is a refusal for every API.
@@ -167,24 +170,6 @@ func isRefusal(status int) bool {
 
 // statusOverloaded is what several vendors answer when they are overloaded.
 const statusOverloaded = 529
-
-func (p *Profile) refuses(status int) bool {
-	for _, s := range p.Refusals {
-		if s == status {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *Profile) peeksStatus(status int) bool {
-	for i := range p.Peeks {
-		if p.Peeks[i].Status == status {
-			return true
-		}
-	}
-	return false
-}
 
 // read is Read for a response that may have something to read.
 func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early func(Signal)) Signal {
@@ -213,11 +198,8 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 
 	status := resp.StatusCode
 	switch {
-	case status == http.StatusTooManyRequests, p.refuses(status):
-		s.Throttled, s.Reason = true, Rate
-		if p.Reason != Unknown {
-			s.Reason = p.Reason
-		}
+	case status == http.StatusTooManyRequests, slices.Contains(p.Refusals, status):
+		s.Throttled, s.Reason = true, cmp.Or(p.Reason, Rate)
 	case status == statusOverloaded:
 		s.Throttled, s.Reason = true, Overload
 	case status == http.StatusServiceUnavailable && s.HasRetryAfter:

@@ -13,17 +13,14 @@ func (r *reader) retryAfter() {
 		return
 	}
 	for _, n := range [...]int{hRetryAfter, hXRetryAfter} {
-		for _, v := range r.known(n) {
-			if v, ok := r.take(v); ok {
-				r.delays(v, seconds1970)
-			}
+		for v := range r.each(r.known(n)) {
+			r.delays(v, seconds1970)
 		}
 	}
 	longest, found := time.Duration(0), false
 	for _, n := range [...]int{hRetryAfterMs, hMsRetryAfterMs, hAmzRetryAfter} {
-		for _, v := range r.known(n) {
-			v, ok := r.take(v)
-			for i := 0; ok && v != "" && i < maxLines; i++ {
+		for v := range r.each(r.known(n)) {
+			for i := 0; v != "" && i < maxLines; i++ {
 				var one string
 				one, v, _ = strings.Cut(v, joined)
 				if n, numeric := number(one); numeric {

@@ -1,7 +1,9 @@
 package profile
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -273,16 +275,8 @@ func (p *Policy) binds(q *Policy) bool {
 	case a && p.Reset != q.Reset:
 		return p.Reset > q.Reset
 	}
-	x, y := p.fraction(), q.fraction()
-	switch {
-	case x != y:
-		return x < y
-	case p.Remaining != q.Remaining: // these tell no limit
-		return p.Remaining < q.Remaining
-	case p.Reset != q.Reset:
-		return p.Reset > q.Reset
-	}
-	return p.Name < q.Name
+	return cmp.Or(cmp.Compare(p.fraction(), q.fraction()), cmp.Compare(p.Remaining, q.Remaining),
+		cmp.Compare(q.Reset, p.Reset), strings.Compare(p.Name, q.Name)) < 0
 }
 
 // fraction is the part of the limit that remains, 0 to 1. It is 2 if only the number that

@@ -57,16 +57,24 @@ func plain(name string) string {
 // limitFields returns the fields for a limit, what remains and a reset whose headers begin
 // alike.
 func limitFields(prefix string, f Field) []Field {
-	return suffixed(f, prefix+"Limit", prefix+"Remaining", prefix+"Reset")
+	return headers(f, "limit "+prefix+"Limit remaining "+prefix+"Remaining reset "+prefix+"Reset")
 }
 
-// suffixed returns the fields for a limit, what remains and a reset.
-func suffixed(f Field, limit, remaining, reset string) []Field {
-	l, m, r := f, f, f
-	l.Header, l.Is = limit, IsLimit
-	m.Header, m.Is = remaining, IsRemaining
-	r.Header, r.Is = reset, IsReset
-	return []Field{l, m, r}
+// headers returns the fields of one policy. The list has a meaning and the name of a header in
+// turn.
+func headers(f Field, list string) (all []Field) {
+	words := strings.Fields(list)
+	for i := 0; i < len(words); i += 2 {
+		f.Is, f.Header = meanings[words[i]], words[i+1]
+		all = append(all, f)
+	}
+	return all
+}
+
+var meanings = map[string]Meaning{
+	"custom": IsCustom, "limit": IsLimit, "remaining": IsRemaining, "used": IsUsed, "reset": IsReset,
+	"window": IsWindow, "wait": IsRetryAfter, "name": IsName, "scope": IsScope, "detail": IsDetail,
+	"ratelimit": IsRateLimit, "policy": IsRateLimitPolicy,
 }
 
 // refuse marks the response as a refusal.

@@ -12,8 +12,8 @@ var OpenAI *Profile = openAI
 
 var openAI = &Profile{
 	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle together togetherai",
-	Fields: append(suffixed(Field{Kind: Bucket}, "X-Ratelimit-Limit-*", "X-Ratelimit-Remaining-*", "X-Ratelimit-Reset-*"),
-		Field{Header: "X-Ratelimit-Remaining-*", Is: IsCustom}),
+	Fields: headers(Field{Kind: Bucket}, `limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-*
+		reset X-Ratelimit-Reset-* custom X-Ratelimit-Remaining-*`),
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		if r.Status == 200 {
@@ -64,11 +64,9 @@ var Anthropic *Profile = anthropic
 
 var anthropic = &Profile{
 	Name: "anthropic", also: "claude",
-	Fields: append(suffixed(Field{Kind: Bucket}, "Anthropic-Ratelimit-*-Limit", "Anthropic-Ratelimit-*-Remaining", "Anthropic-Ratelimit-*-Reset"),
-		Field{Header: "Anthropic-Ratelimit-Unified-Reset", Is: IsReset, Policy: "unified"},
-		Field{Header: "Anthropic-Ratelimit-Unified-Remaining", Is: IsRemaining, Policy: "unified"},
-		Field{Header: "Anthropic-Ratelimit-Unified-Limit", Is: IsLimit, Policy: "unified"},
-		Field{Header: "Anthropic-Ratelimit-Unified-Status", Is: IsCustom}),
+	Fields: append(limitFields("Anthropic-Ratelimit-Unified-", Field{Policy: "unified"}),
+		headers(Field{Kind: Bucket}, `limit Anthropic-Ratelimit-*-Limit remaining Anthropic-Ratelimit-*-Remaining
+			reset Anthropic-Ratelimit-*-Reset custom Anthropic-Ratelimit-Unified-Status`)...),
 	Peeks: []Peek{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
 	Judge: func(r *Response, s *Signal) {
 		if r.JSON("error/type") == "overloaded_error" {

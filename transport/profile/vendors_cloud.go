@@ -11,10 +11,9 @@ import (
 var AWS *Profile = aws
 
 var aws = &Profile{
-	Name: "aws", also: "amazonwebservices awsapis",
+	Name: "aws", also: "amazonwebservices awsapis", Types: []string{"text/xml", "application/xml"},
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
-	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(r *Response, s *Signal) {
 		code, inFlight := r.Get("X-Amzn-Errortype"), false
 		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
@@ -68,11 +67,8 @@ var AzureARM *Profile = azureARM
 
 var azureARM = &Profile{
 	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
-	Fields: []Field{
-		{Header: "X-Ms-Ratelimit-Remaining-Resource", Is: IsCustom},
-		{Header: "X-Ms-Ratelimit-Remaining-*", Is: IsRemaining, Kind: Bucket},
-		{Header: "X-Ms-Ratelimit-*-Retry-After", Is: IsRetryAfter},
-	},
+	Fields: headers(Field{Kind: Bucket}, `custom X-Ms-Ratelimit-Remaining-Resource
+		remaining X-Ms-Ratelimit-Remaining-* wait X-Ms-Ratelimit-*-Retry-After`),
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "code", "error/code", "error/details/code", "error/innererror/code"); v.next(); {
@@ -116,10 +112,7 @@ var Graph *Profile = graph
 
 var graph = &Profile{
 	Name: "graph", also: "microsoftgraph msgraph sharepoint",
-	Fields: []Field{
-		{Header: "X-Ms-Throttle-Scope", Is: IsScope},
-		{Header: "X-Ms-Throttle-Information", Is: IsDetail},
-	},
+	Fields: headers(Field{}, "scope X-Ms-Throttle-Scope detail X-Ms-Throttle-Information"),
 }
 
 // Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc error
@@ -183,8 +176,7 @@ var google = &Profile{
 var Okta *Profile = okta
 
 var okta = &Profile{
-	Name:   "okta",
-	Fields: limitFields("X-Rate-Limit-", Field{}),
+	Name: "okta", Fields: limitFields("X-Rate-Limit-", Field{}),
 	Judge: func(r *Response, s *Signal) {
 		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
@@ -200,8 +192,9 @@ var okta = &Profile{
 var RapidAPI *Profile = rapidAPI
 
 var rapidAPI = &Profile{
-	Name:   "rapidapi",
-	Fields: suffixed(Field{Kind: Bucket, In: time.Second}, "X-Ratelimit-*-Limit", "X-Ratelimit-*-Remaining", "X-Ratelimit-*-Reset"),
+	Name: "rapidapi",
+	Fields: headers(Field{Kind: Bucket, In: time.Second},
+		"limit X-Ratelimit-*-Limit remaining X-Ratelimit-*-Remaining reset X-Ratelimit-*-Reset"),
 	Judge: func(r *Response, s *Signal) {
 		for _, p := range s.Policies() {
 			if r.Status == 429 && p.Kind == Window && p.exhausted() {
@@ -216,8 +209,9 @@ var rapidAPI = &Profile{
 var Akamai *Profile = akamai
 
 var akamai = &Profile{
-	Name:   "akamai",
-	Fields: suffixed(Field{}, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Next"),
+	Name: "akamai",
+	Fields: headers(Field{},
+		"limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Next"),
 }
 
 // OracleAccessGovernance is the API of Oracle Access Governance
@@ -240,8 +234,7 @@ var oracleAccessGovernance = &Profile{
 var Twilio *Profile = twilio
 
 var twilio = &Profile{
-	Name:  "twilio",
-	Peeks: []Peek{{Status: 429}},
+	Name: "twilio", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		if code := r.JSON("code"); code == "20429" || code == "" && r.Status == 429 && r.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency

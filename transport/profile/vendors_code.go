@@ -23,12 +23,10 @@ import (
 var GitHub *Profile = gitHub
 
 var gitHub = &Profile{
-	Name: "github", also: "githubgraphql githubrest",
+	Name: "github", also: "githubgraphql githubrest", Types: []string{"text/html"},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
-		Field{Header: "X-Ratelimit-Used", Is: IsUsed},
-		Field{Header: "X-Ratelimit-Resource", Is: IsName}),
+		headers(Field{}, "used X-Ratelimit-Used name X-Ratelimit-Resource")...),
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
-	Types: []string{"text/html"},
 	Judge: func(r *Response, s *Signal) {
 		primary, secondary, mute := false, false, true
 		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
@@ -74,12 +72,11 @@ var gitHub = &Profile{
 var Linear *Profile = linear
 
 var linear = &Profile{
-	Name: "linear",
+	Name: "linear", Peeks: []Peek{{Status: 400}},
 	Fields: slices.Concat(
 		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
 		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
 		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
-	Peeks: []Peek{{Status: 400}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "errors/extensions/code"); v.next(); {
 			code := v.value
@@ -135,8 +132,7 @@ var slack = &Profile{Name: "slack"}
 var Notion *Profile = notion
 
 var notion = &Profile{
-	Name:  "notion",
-	Peeks: []Peek{{Status: 429}, {Status: 529}},
+	Name: "notion", Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
 			if v.path != "code" {
@@ -154,9 +150,7 @@ var notion = &Profile{
 var Airtable *Profile = airtable
 
 var airtable = &Profile{
-	Name:    "airtable",
-	Penalty: 30 * time.Second,
-	Peeks:   []Peek{{Status: 429}},
+	Name: "airtable", Penalty: 30 * time.Second, Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "errors/error", "error/type"); v.next(); {
 			code := v.value
@@ -174,8 +168,7 @@ var airtable = &Profile{
 var Monday *Profile = monday
 
 var monday = &Profile{
-	Name: "monday", also: "mondaycom",
-	Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Name: "monday", also: "mondaycom", Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		seconds, counted, other, codes := "", "", "", 0
 		reason, never := Unknown, ""
@@ -238,11 +231,9 @@ var monday = &Profile{
 var Zoom *Profile = zoom
 
 var zoom = &Profile{
-	Name: "zoom",
+	Name: "zoom", Peeks: []Peek{{Status: 429}},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
-		Field{Header: "X-Ratelimit-Category", Is: IsName},
-		Field{Header: "X-Ratelimit-Type", Is: IsDetail}),
-	Peeks: []Peek{{Status: 429}},
+		headers(Field{}, "name X-Ratelimit-Category detail X-Ratelimit-Type")...),
 	Judge: func(r *Response, s *Signal) {
 		if r.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(r.JSON("message"), "daily")) {
 			s.Reason = Quota
@@ -255,8 +246,7 @@ var zoom = &Profile{
 var Basecamp *Profile = basecamp
 
 var basecamp = &Profile{
-	Name:   "basecamp",
-	Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
+	Name: "basecamp", Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("X-Ratelimit") {
 			p := NewPolicy("")
@@ -302,11 +292,7 @@ var Jira *Profile = jira
 
 var jira = &Profile{
 	Name: "jira", also: "atlassian jiracloud",
-	Fields: []Field{
-		{Header: "Beta-Ratelimit", Is: IsRateLimit},
-		{Header: "Beta-Ratelimit-Policy", Is: IsRateLimitPolicy},
-		{Header: "Ratelimit-Reason", Is: IsDetail},
-	},
+	Fields: headers(Field{}, "ratelimit Beta-Ratelimit policy Beta-Ratelimit-Policy detail Ratelimit-Reason"),
 	Judge: func(r *Response, s *Signal) {
 		switch {
 		case r.Status != 429:
@@ -350,8 +336,8 @@ var kong = &Profile{
 			name   string
 			window time.Duration
 		}{{"Second", time.Second}, {"Minute", time.Minute}, {"Hour", time.Hour}, {"Day", day}, {"Month", 30 * day}, {"Year", 365 * day}} {
-			f := Field{Policy: strings.ToLower(w.name), Window: w.window}
-			all = append(all, suffixed(f, "X-Ratelimit-Limit-"+w.name, "X-Ratelimit-Remaining-"+w.name, "X-Ratelimit-Reset-"+w.name)...)
+			all = append(all, headers(Field{Policy: strings.ToLower(w.name), Window: w.window},
+				strings.ReplaceAll("limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*", "*", w.name))...)
 		}
 		return all
 	}(),

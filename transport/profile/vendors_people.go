@@ -14,16 +14,11 @@ import (
 var Discord *Profile = discord
 
 var discord = &Profile{
-	Name: "discord",
-	Fields: []Field{
-		{Header: "X-Ratelimit-Limit", Is: IsLimit},
-		{Header: "X-Ratelimit-Remaining", Is: IsRemaining},
-		{Header: "X-Ratelimit-Reset-After", Is: IsReset, In: time.Second},
-		{Header: "X-Ratelimit-Reset", Is: IsReset}, // this one has been wrong where the one above was right
-		{Header: "X-Ratelimit-Bucket", Is: IsName},
-		{Header: "X-Ratelimit-Scope", Is: IsScope},
-	},
-	Peeks: []Peek{{Status: 429}},
+	Name: "discord", Peeks: []Peek{{Status: 429}},
+	// Reset has been wrong where Reset-After was right.
+	Fields: append(headers(Field{In: time.Second}, "reset X-Ratelimit-Reset-After"),
+		headers(Field{}, `limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Reset
+			name X-Ratelimit-Bucket scope X-Ratelimit-Scope`)...),
 	Judge: func(r *Response, s *Signal) {
 		if !s.Throttled {
 			return
@@ -66,10 +61,7 @@ var twitter = &Profile{
 // fractions, and a reset in seconds from now, without a limit.
 var Reddit *Profile = reddit
 
-var reddit = &Profile{
-	Name:   "reddit",
-	Fields: limitFields("X-Ratelimit-", Field{In: time.Second}),
-}
+var reddit = &Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{In: time.Second})}
 
 // Meta is the Graph API of Meta
 // (developers.facebook.com/docs/graph-api/overview/rate-limiting, 2026). Policies are the
@@ -79,16 +71,10 @@ var reddit = &Profile{
 var Meta *Profile = meta
 
 var meta = &Profile{
-	Name: "meta", also: "facebook metagraph",
-	Fields: []Field{
-		{Header: "X-App-Usage", Is: IsCustom},
-		{Header: "X-Ad-Account-Usage", Is: IsCustom},
-		{Header: "X-Fb-Ads-Insights-Throttle", Is: IsCustom},
-		{Header: "X-Business-Use-Case-Usage", Is: IsCustom},
-	},
+	Name: "meta", also: "facebook metagraph", Types: []string{"text/javascript"}, Judge: judgeMeta,
+	Fields: headers(Field{}, `custom X-App-Usage custom X-Ad-Account-Usage
+		custom X-Fb-Ads-Insights-Throttle custom X-Business-Use-Case-Usage`),
 	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
-	Types: []string{"text/javascript"},
-	Judge: judgeMeta,
 }
 
 func judgeMeta(r *Response, s *Signal) {
@@ -172,12 +158,8 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 var Strava *Profile = strava
 
 var strava = &Profile{
-	Name: "strava",
-	Fields: []Field{
-		{Header: "X-Ratelimit-Limit", Is: IsCustom},
-		{Header: "X-Ratelimit-Usage", Is: IsCustom},
-		{Header: "X-Readratelimit-Limit", Is: IsCustom},
-	},
+	Name:   "strava",
+	Fields: headers(Field{}, "custom X-Ratelimit-Limit custom X-Ratelimit-Usage custom X-Readratelimit-Limit"),
 	Judge: func(r *Response, s *Signal) {
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
 			quarter, daily, ok := strings.Cut(r.list(f.prefix+"Limit"), ",")
@@ -208,11 +190,7 @@ var Riot *Profile = riot
 
 var riot = &Profile{
 	Name: "riot", also: "riotgames",
-	Fields: []Field{
-		{Header: "X-App-Rate-Limit", Is: IsCustom},
-		{Header: "X-Method-Rate-Limit", Is: IsCustom},
-		{Header: "X-Rate-Limit-Type", Is: IsScope},
-	},
+	Fields: headers(Field{}, "custom X-App-Rate-Limit custom X-Method-Rate-Limit scope X-Rate-Limit-Type"),
 	Judge: func(r *Response, s *Signal) {
 		if s.Throttled && s.Scope == "service" {
 			s.Reason = Overload
@@ -244,8 +222,7 @@ func countOf(list, window string) string {
 var Dropbox *Profile = dropbox
 
 var dropbox = &Profile{
-	Name:  "dropbox",
-	Peeks: []Peek{{Status: 429}},
+	Name: "dropbox", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
 			if v.path == "error/retry_after" {

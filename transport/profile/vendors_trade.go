@@ -22,8 +22,7 @@ var shopify = &Profile{
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
 var shopifyGraphQL = &Profile{
-	Name:  "shopify-graphql",
-	Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Name: "shopify-graphql", Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		p := NewPolicy("graphql-cost")
 		p.Kind, p.Unit = Bucket, "points"
@@ -63,9 +62,8 @@ var shopifyGraphQL = &Profile{
 var Stripe *Profile = stripe
 
 var stripe = &Profile{
-	Name:   "stripe",
-	Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
-	Peeks:  []Peek{{Status: 429}},
+	Name: "stripe", Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
+	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		switch {
 		case r.Status != 429:
@@ -97,12 +95,9 @@ var BigCommerce *Profile = bigCommerce
 
 var bigCommerce = &Profile{
 	Name: "bigcommerce",
-	Fields: []Field{
-		{Header: "X-Rate-Limit-Requests-Quota", Is: IsLimit},
-		{Header: "X-Rate-Limit-Requests-Left", Is: IsRemaining},
-		{Header: "X-Rate-Limit-Time-Reset-Ms", Is: IsReset, In: time.Millisecond},
-		{Header: "X-Rate-Limit-Time-Window-Ms", Is: IsWindow, In: time.Millisecond},
-	},
+	Fields: headers(Field{In: time.Millisecond}, `
+		limit X-Rate-Limit-Requests-Quota remaining X-Rate-Limit-Requests-Left
+		reset X-Rate-Limit-Time-Reset-Ms window X-Rate-Limit-Time-Window-Ms`),
 }
 
 // Tiendanube is the API of Tiendanube and Nuvemshop
@@ -129,14 +124,12 @@ var tiendanube = &Profile{
 var Prisjakt *Profile = prisjakt
 
 var prisjakt = &Profile{
-	Name:   "prisjakt",
-	Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
+	Name: "prisjakt", Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
 }
 
 // skuVault is the API of SkuVault, whose reset is in milliseconds from now.
 var skuVault = &Profile{
-	Name:   "skuvault",
-	Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
+	Name: "skuvault", Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
 }
 
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the limits of a
@@ -145,13 +138,10 @@ var Etsy *Profile = etsy
 
 var etsy = &Profile{
 	Name: "etsy",
-	Fields: []Field{
-		{Header: "X-Limit-Per-Second", Is: IsLimit, Policy: "second", Window: time.Second},
-		{Header: "X-Remaining-This-Second", Is: IsRemaining, Policy: "second", Window: time.Second},
-		{Header: "X-Remaining-This-Secon", Is: IsRemaining, Policy: "second", Window: time.Second}, // Etsy has sent this name
-		{Header: "X-Limit-Per-Day", Is: IsLimit, Policy: "day", Window: day},
-		{Header: "X-Remaining-Today", Is: IsRemaining, Policy: "day", Window: day},
-	},
+	// Etsy has sent X-Remaining-This-Secon.
+	Fields: append(headers(Field{Policy: "second", Window: time.Second},
+		"limit X-Limit-Per-Second remaining X-Remaining-This-Second remaining X-Remaining-This-Secon"),
+		headers(Field{Policy: "day", Window: day}, "limit X-Limit-Per-Day remaining X-Remaining-Today")...),
 }
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
@@ -162,16 +152,12 @@ var etsy = &Profile{
 var HubSpot *Profile = hubSpot
 
 var hubSpot = &Profile{
-	Name: "hubspot",
-	Fields: []Field{
-		{Header: "X-Hubspot-Ratelimit-Max", Is: IsLimit, Policy: "interval"},
-		{Header: "X-Hubspot-Ratelimit-Remaining", Is: IsRemaining, Policy: "interval"},
-		{Header: "X-Hubspot-Ratelimit-Interval-Milliseconds", Is: IsWindow, Policy: "interval", In: time.Millisecond},
-		{Header: "X-Hubspot-Ratelimit-Daily", Is: IsLimit, Policy: "daily", Window: day},
-		{Header: "X-Hubspot-Ratelimit-Daily-Remaining", Is: IsRemaining, Policy: "daily", Window: day},
-	},
+	Name: "hubspot", Peeks: []Peek{{Status: 429}},
+	Fields: append(headers(Field{Policy: "interval", In: time.Millisecond}, `limit X-Hubspot-Ratelimit-Max
+		remaining X-Hubspot-Ratelimit-Remaining window X-Hubspot-Ratelimit-Interval-Milliseconds`),
+		headers(Field{Policy: "daily", Window: day},
+			"limit X-Hubspot-Ratelimit-Daily remaining X-Hubspot-Ratelimit-Daily-Remaining")...),
 	Refusals: []int{423, 477}, // 477: HubSpot is moving the account
-	Peeks:    []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		s.Detail = r.JSON("policyName")
 		limit := s.Detail
@@ -212,10 +198,9 @@ var hubSpot = &Profile{
 var Salesforce *Profile = salesforce
 
 var salesforce = &Profile{
-	Name:   "salesforce",
-	Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
-	Peeks:  []Peek{{Status: 403}, {Status: 503}},
-	Types:  []string{"text/xml", "application/xml"},
+	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
+	Peeks: []Peek{{Status: 403}, {Status: 503}},
+	Types: []string{"text/xml", "application/xml"},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
@@ -249,11 +234,10 @@ var salesforce = &Profile{
 var Pipedrive *Profile = pipedrive
 
 var pipedrive = &Profile{
-	Name: "pipedrive",
-	Fields: append(limitFields("X-Ratelimit-", Field{}),
-		Field{Header: "X-Daily-Requests-Left", Is: IsRemaining, Policy: "daily-requests", Window: day},
-		Field{Header: "X-Daily-Ratelimit-Token-Limit", Is: IsLimit, Policy: "daily-tokens", Window: day},
-		Field{Header: "X-Daily-Ratelimit-Token-Remaining", Is: IsRemaining, Policy: "daily-tokens", Window: day}),
+	Name: "pipedrive", Fields: append(limitFields("X-Ratelimit-", Field{}),
+		append(headers(Field{Policy: "daily-requests", Window: day}, "remaining X-Daily-Requests-Left"),
+			headers(Field{Policy: "daily-tokens", Window: day},
+				"limit X-Daily-Ratelimit-Token-Limit remaining X-Daily-Ratelimit-Token-Remaining")...)...),
 }
 
 // Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
@@ -266,8 +250,8 @@ var Zendesk *Profile = zendesk
 
 var zendesk = &Profile{
 	Name: "zendesk",
-	Fields: append(suffixed(Field{}, "X-Rate-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
-		Field{Header: "Zendesk-Ratelimit-*", Is: IsCustom}),
+	Fields: headers(Field{}, `limit X-Rate-Limit remaining X-Rate-Limit-Remaining
+		reset X-Rate-Limit-Reset custom Zendesk-Ratelimit-*`),
 	Judge: func(r *Response, s *Signal) {
 		account := s.Binding()
 		spent := account != nil && account.Remaining == 0
