@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // acquire is Acquire for a call that the cell cannot decide.
@@ -21,7 +21,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	for again := false; ; again = true {
 		asked := time.Now()
 		k.admitted = asked.Sub(start)
-		s, r := step{action: leak.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, reply{}
+		s, r := step{action: store.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, reply{}
 		if err := b.book(ctx, &s, &r); err != nil {
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			b.slots().free(n)
 			b.slowPath().waiting.changed()
 		}
-		back, late := b.giveBack(k.charge[0]), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		back, late := b.giveBack(k), &StoreError{Op: "book", Key: b.key, Err: errLate}
 		var over <-chan time.Time
 		if again {
 			over = time.After(time.Until(end))
@@ -71,15 +71,15 @@ func (b *core) inJob(ctx context.Context) bool {
 	return within == b
 }
 
-// giveBack gives a charge back that came too late, in a trip of its own: if it rode on a trip that
-// the caller's ctx ends, nobody would know whether it has gone back, and to give it back twice
-// would let too much go. What the store's own error loses stays charged. The caller need not wait
-// for the error.
-func (b *core) giveBack(c leak.Charge) <-chan error {
+// giveBack returns a call that was admitted too late, in a trip of its own: if it rode on a trip that
+// the caller's ctx ends, it would be unknown whether it was returned, and to return it twice would
+// let too much go. What the store's own error loses stays charged. The caller need not wait for the
+// error.
+func (b *core) giveBack(k *call) <-chan error {
 	ended := make(chan error, 1)
+	late := &call{core: b, force: k.force, cost: k.cost, charge: k.charge}
 	go func() {
-		s := step{action: leak.Book, back: []*leak.Charge{&c}}
-		err := b.do(context.Background(), "give back", &s, new(reply))
+		err := b.do(context.Background(), "give back", &step{action: store.Book, back: []*call{late}}, new(reply))
 		b.slowPath().waiting.changed()
 		ended <- err
 	}()
@@ -99,7 +99,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	}
 	k.note(&r)
 	// No life knows of this charge: nothing of it comes back.
-	k.charge[0] = leak.Charge{Born: never, Epoch: r.State.Epoch, Version: r.Version}
+	k.charge[0] = store.Charge{Born: never, Epoch: r.State.Epoch, Number: r.Number}
 	return k, nil
 }
 
@@ -107,7 +107,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 // late: so late answers do not add up to many times the store's timeout. It asks again once at
 // least, for where a store's timeout is long, an answer that was lost and is given again takes
 // longer than that.
-const patience = leak.Deaf
+const patience = store.Deaf
 
 var (
 	errLate   = errors.New("answers come too late to be used")
@@ -122,9 +122,9 @@ func (r *reply) inTime(asked time.Time) bool {
 		return true
 	}
 	now := time.Now()
-	if now.Sub(asked) <= leak.BookingGrace {
+	if now.Sub(asked) <= store.BookingGrace {
 		return true
 	}
 	_, late := r.State.Due(r.Charges[0].Place)
-	return late+now.Sub(clamp(r.Heard, asked, now)) <= leak.BookingGrace
+	return late+now.Sub(clamp(r.Heard, asked, now)) <= store.BookingGrace
 }

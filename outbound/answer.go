@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Answer is what the API said to a call. The zero Answer says that it said nothing.
@@ -96,13 +96,13 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 }
 
 // report returns what the bucket hears of an answer to the call of this charge.
-func (a *Answer) report(c *leak.Charge) report {
-	r := report{Report: leak.Report{Kind: leak.Held, Charge: c, Wait: max(0, a.Wait), Reason: uint8(a.Reason)}}
+func (a *Answer) report(c *store.Charge, by *limitSet) report {
+	r := report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: uint8(a.Reason)}, by: by}
 	switch a.Kind {
 	case AnswerRefused:
-		r.Kind, r.MaxWait, r.Epoch = leak.Refused, max(0, a.MaxWait), c.Epoch
+		r.Kind, r.MaxWait, r.Epoch = store.Refused, max(0, a.MaxWait), c.Epoch
 	case AnswerRemaining:
-		r.Kind, r.used, r.Reason = leak.Left, a.Remaining, uint8(ReasonExhausted)
+		r.Kind, r.used, r.Reason = store.Remaining, a.Remaining, uint8(ReasonExhausted)
 	}
 	return r
 }

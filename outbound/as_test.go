@@ -49,8 +49,8 @@ func TestAHandleHasItsKeysLimiterUsed(t *testing.T) {
 		if l.(*Bucket).Key() != "acme" {
 			t.Error("another key's")
 		}
-		return ErrAway
-	}); err != ErrAway {
+		return ErrUnavailable
+	}); err != ErrUnavailable {
 		t.Error(err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Booking is a step for packages that wait for their callers, such as a queue
@@ -33,10 +33,6 @@ type Booking struct {
 	Costs []Cost
 	// Wait is the longest that the first of them can wait.
 	Wait time.Duration
-	// Returns says that the caller comes back at the RetryAfter of a refusal, though that is less
-	// than Wait. With a [FixedWindow] the first of Costs can then go as soon as all of the window
-	// comes back, on which no place counts. Without it, it may get a later place.
-	Returns bool
 	// Horizon is the longest that the others can wait. Bookings stop at the
 	// first that is refused.
 	Horizon time.Duration
@@ -47,7 +43,7 @@ type Booking struct {
 	// InJob says that the calls are further requests of jobs, as [Bucket.InJob] reports: an
 	// [InFlight] does not count them.
 	InJob bool
-	// Claim is what this worker has booked while it had a backlog, as [leak.Op.Claim]
+	// Claim is what this worker has booked while it had a backlog, as [store.Op.Claim]
 	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
 	// something, it sets Claim to what the next booking is to claim.
 	Claim float64
@@ -57,9 +53,9 @@ type Booking struct {
 	// Clock is the bucket's, as of the reply.
 	Clock Clock
 
-	into    []leak.Charge
-	charges []*leak.Charge
-	booked  uint64 // tickets so far
+	into   []store.Charge
+	back   []*call
+	booked uint64 // tickets so far
 }
 
 // Book carries the booking out: it is what golang.org/x/time/rate calls Reserve, for
@@ -76,7 +72,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalidDuration, k.Wait, k.After, k.Horizon)
 	}
-	s := step{action: leak.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, returns: k.Returns, inJob: k.InJob, into: k.into[:0], waits: true, logs: true}
+	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalidCost}
@@ -88,29 +84,29 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	slices.SortStableFunc(k.Back, Ticket.compare)
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {
-			k.charges = append(k.charges, &t.call.charge[0])
+			k.back = append(k.back, t.call)
 			s.freed += t.call.slot.drop()
 		}
 	}
-	s.back = k.charges
+	s.back = k.back
 	if k.Move.call != nil {
 		s.move = &k.Move.call.charge[0]
 		s.brings = k.Move.call.slot.inUse()
 	}
-	m := &b.slowPath().common
+	m := b.slowPath()
 	m.watches.announceLate(k.Lost, k.Late)
 	changes := m.waiting.changes.Load()
 	sent := time.Now()
 	var r reply
 	err := b.book(ctx, &s, &r)
-	clear(k.charges)
-	k.charges = k.charges[:0]
+	clear(k.back)
+	k.back = k.back[:0]
 	if len(s.back) > 0 {
 		m.waiting.changed()
 	}
 	heard := r.State.Speed > 0
 	if heard {
-		k.Clock = b.clock(&r, sent)
+		k.Clock = b.clock(&r, sent, &k.Clock)
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // that they have arrived is told to all, but known here
 		}
@@ -162,7 +158,7 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 		c.note(r)
 		c.takeSlot(r)
 		k.booked++
-		c.order, c.version = k.booked, r.Version
+		c.order, c.sure = k.booked, r.State.Dial()+store.Deaf
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

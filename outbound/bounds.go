@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Earliest returns a lower bound of the time at which a call of this cost can go, after those that
@@ -34,16 +34,16 @@ func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
 	last := max(0, s.Last)
 	in, which = s.Real(last), -1
 	for i := range k.limits.law {
-		l, level, d := &k.limits.law[i], s.Level[i].Level, time.Duration(0)
+		l, level, d := &k.limits.law[i], s.Level[i], time.Duration(0)
 		n := ahead[l.Unit] + l.Takes(c[l.Unit])
 		switch {
 		case n <= 0:
-		case l.Kind == leak.Leaky:
+		case l.Kind == store.Leaky:
 			d = s.Real(max(l.Above(level+n, l.Capacity), later(last, l.Above(n, l.Capacity))))
 		case fits(l, level+n):
 		case l.Kind.Calendar():
 			d = k.period(i, fits(l, n-max(0, l.Capacity-level)))
-		case l.Kind == leak.Fixed: // all that it counts may come back at once
+		case l.Kind == store.Fixed: // all that it counts may come back at once
 			d = s.Real(k.window(i, n, l.Capacity, max(0, l.Capacity-level)))
 		default:
 			d = s.Real(k.window(i, n, l.Capacity, 0))
@@ -56,16 +56,16 @@ func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
 }
 
 // fits reports whether a limit has room for a sum, as the law has it.
-func fits(l *leak.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
+func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
 
 // period returns the real time until the next period of the limit i begins, or, if not next, the
 // one after it.
 func (k *Clock) period(i int, next bool) time.Duration {
-	p := k.limits.calendar.at(k.unix)[i]
+	p := k.limits.calendar.at(k.state.Unix)[i]
 	if !next {
 		p.End = p.Next
 	}
-	return max(0, time.Duration(p.End)*time.Second+leak.Slack-k.unix)
+	return max(0, time.Duration(p.End)*time.Second+store.Slack-k.state.Unix)
 }
 
 // window returns the dial time after which n units have gone by the limit i, a window that lets so
@@ -77,17 +77,13 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 	if n -= turns * most; n <= l.Capacity*(1+1e-8) {
 		n = min(n, l.Capacity) // without the rounding of sums
 	}
-	first := time.Duration(s.Level[i].Top)
+	first := time.Duration(0)
 	switch {
-	case room == 0 && fits(l, s.Level[i].Level+n):
-		first = 0
-	case l.Kind == leak.Fixed || !fits(l, n):
-	case s.Logs != nil:
-		var units leak.Units
+	case room == 0 && fits(l, s.Level[i]+n) || s.Parts == nil:
+	case fits(l, n):
+		var units store.Units
 		units[i] = n
-		first, _ = s.Wait(k.limits.law, &units)
-	case n >= l.Capacity*(1-1e-9):
-		first = time.Duration(s.Level[i].Ret)
+		first, _, _ = s.Wait(k.limits.law, &units)
 	}
 	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
@@ -100,7 +96,7 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // the only limit and all calls cost the same. It knows no limit on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != leak.Leaky) {
+	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {
 		return false
 	}
 	last := max(0, s.Last)
@@ -108,7 +104,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	sum, slowest := time.Duration(n)*time.Microsecond, alike || len(law) == 1
 	counted := false
 	for i := range law {
-		l, level := &law[i], s.Level[i].Level
+		l, level := &law[i], s.Level[i]
 		cost := max(0, l.Takes(c[l.Unit]))
 		if counted = counted || cost > 0; cost > l.Capacity {
 			return false
@@ -118,7 +114,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
 		}
 		switch {
-		case l.Kind == leak.Leaky:
+		case l.Kind == store.Leaky:
 			sum = later(sum, l.Above(units, 0))
 			if !alike {
 				cost = 0
@@ -126,14 +122,14 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			begin = max(begin, l.Above(level+cost, l.Capacity))
 		case l.Kind.Calendar():
 			next := k.period(i, true)
-			if fits(l, level+units) && next > 2*leak.Slack {
+			if fits(l, level+units) && next > 2*store.Slack {
 				continue
 			}
-			if next -= max(0, s.Rem); next <= max(last, 2*leak.Slack) || !fits(l, units) {
+			if next -= max(0, s.Rem); next <= max(last, 2*store.Slack) || !fits(l, units) {
 				return false
 			}
 			begin = max(begin, next)
-		case len(law) > 1 || !alike || cost <= 0 || l.Kind != leak.Moving:
+		case len(law) > 1 || !alike || cost <= 0 || l.Kind != store.Window:
 			// Two calls that do not fit into one window are more than half of one.
 			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
 			slowest = false
@@ -143,8 +139,8 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			// A log has 64 parts, and what went in one of them comes back with the last of it.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
 			begin = k.window(i, units, most, 0)
-			if s.Logs == nil && !fits(l, level+units) {
-				begin = later(max(last, time.Duration(s.Level[i].Ret)), time.Duration(min((turns-1)*float64(l.Window), 4e18)))
+			if s.Parts == nil && !fits(l, level+units) {
+				return false
 			}
 			begin = later(begin, slack)
 		}
@@ -153,9 +149,9 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	if slowest { // then the slowest of the limits decides
 		end = begin
 		for i := range law {
-			if l := &law[i]; l.Kind == leak.Leaky {
+			if l := &law[i]; l.Kind == store.Leaky {
 				units := ahead[l.Unit] + l.Takes(c[l.Unit])
-				end = max(end, l.Above(s.Level[i].Level+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
+				end = max(end, l.Above(s.Level[i]+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Bucket paces calls by one to eight limits in up to four units. A call takes its cost from all of
@@ -54,7 +54,7 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
 // it bounds the calls in progress that this bucket has admitted, and N workers have N
 // times as many.
-func NewSharedBucket(s leak.Store, key string, limits ...Limit) (*Bucket, error) {
+func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
 	}
@@ -158,7 +158,7 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	}
 	costs := [1]Cost{c}
 	var r reply
-	if err := b.do(ctx, "fillup", &step{action: leak.Meter, costs: costs[:]}, &r); err != nil {
+	if err := b.do(ctx, "fillup", &step{action: store.Meter, costs: costs[:], parts: true}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(r.states()), nil
@@ -175,10 +175,10 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
 	}
 	var r reply
-	if err := b.peek(ctx, "peek", &step{}, &r); err != nil {
+	if err := b.peek(ctx, "look", &step{parts: true}, &r); err != nil {
 		return false, err
 	}
-	clock := b.clock(&r, time.Now())
+	clock := b.clock(&r, time.Now(), new(Clock))
 	if err := b.check(clock.whole, &c); err != nil {
 		return false, err
 	}
@@ -197,14 +197,27 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 // changes nothing; Resume ends it early. A d that is not above 0 is
 // [ErrInvalidDuration].
 func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
+	return b.stop(ctx, store.Held, "hold", d)
+}
+
+// Pause lets no call leave for d from now on, as an operator wants it. Unlike in a [Bucket.Hold] the
+// limits leak on, so that after the pause calls leave as if none had come meanwhile. A pause that
+// ends before a hold in force changes nothing. Resume ends it early. A d that is not above 0 is
+// [ErrInvalidDuration].
+func (b *Bucket) Pause(ctx context.Context, d time.Duration) error {
+	return b.stop(ctx, store.Paused, "pause", d)
+}
+
+// stop is Hold and Pause.
+func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d time.Duration) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
 	if d <= 0 {
-		return fmt.Errorf("%w: hold of %v for %s", ErrInvalidDuration, d, quote(b.key))
+		return fmt.Errorf("%w: %s of %v for %s", ErrInvalidDuration, name, d, quote(b.key))
 	}
-	reports := [1]report{{Report: leak.Report{Kind: leak.Held, Wait: d}}}
-	return b.do(ctx, "hold", &step{reports: reports[:]}, new(reply))
+	reports := [1]report{{Report: store.Report{Kind: kind, Wait: d}}}
+	return b.do(ctx, name, &step{reports: reports[:]}, new(reply))
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
@@ -213,7 +226,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return b.do(ctx, "resume", &step{action: leak.Resume}, new(reply))
+	return b.do(ctx, "resume", &step{action: store.Resume}, new(reply))
 }
 
 // SetLimits replaces the limits, for all workers that share the bucket. Limits are
@@ -249,7 +262,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return nil
 		}
 	}
-	return b.do(ctx, "set limits", &step{action: leak.Replace, limits: own}, new(reply))
+	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }
 
 // State returns the state of the limit nearest its brim, and changes nothing.
@@ -268,7 +281,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r reply
-	if err := b.peek(ctx, "state", &step{}, &r); err != nil {
+	if err := b.peek(ctx, "state", &step{parts: true}, &r); err != nil {
 		return nil, err
 	}
 	return r.states(), nil
@@ -299,8 +312,8 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	if f == nil || b.unmade() {
 		return func() {}
 	}
-	m := &b.slowPath().common
-	return m.watches.add(f, int(m.slots.collected.Load()))
+	p := b.slowPath()
+	return p.watches.add(f, int(p.slots.collected.Load()))
 }
 
 // InJob reports whether ctx is that of a further request of a job that holds a place in flight in

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // zones has the time zones that were loaded, as *time.Location by name: to load one takes
@@ -60,7 +60,7 @@ func nameOf(zone *time.Location) (name, flaw string) {
 
 // calendar tells where a moment is in the periods of a bucket's limits.
 type calendar struct {
-	kinds []leak.Kind
+	kinds []store.Kind
 	zones []*time.Location // nil: the limit does not count by the calendar, or by UTC's hours
 	last  atomic.Pointer[moment]
 }
@@ -68,30 +68,29 @@ type calendar struct {
 // moment is what a calendar tells from one time to another, in Unix seconds. It never changes.
 type moment struct {
 	from, until int64
-	periods     []leak.Period
+	periods     []store.Period
 }
 
 // newCalendar returns the calendar of limits whose zones load; nil: none counts by one.
-func newCalendar(limits []leak.Limit) *calendar {
-	if !slices.ContainsFunc(limits, func(l leak.Limit) bool { return l.Kind.Calendar() }) {
+func newCalendar(limits []store.Limit) *calendar {
+	if !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind.Calendar() }) {
 		return nil
 	}
-	c := &calendar{kinds: make([]leak.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
+	c := &calendar{kinds: make([]store.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
 	for i := range limits {
-		if c.kinds[i] = limits[i].Kind; c.kinds[i] > leak.Hourly {
+		if c.kinds[i] = limits[i].Kind; c.kinds[i] > store.Hourly {
 			c.zones[i], _ = zoneOf(limits[i].Zone)
 		}
 	}
 	return c
 }
 
-// at returns the periods at a Unix time, one for each limit, or nil if no limit counts by
-// the calendar. Nobody changes them. The law goes on to a period late, and so does at.
-func (c *calendar) at(unix time.Duration) []leak.Period {
+// at returns the periods at a Unix time, one for each limit, or nil if no limit counts by the
+// calendar. No one changes them.
+func (c *calendar) at(unix time.Duration) []store.Period {
 	if c == nil {
 		return nil
 	}
-	unix -= leak.Slack
 	sec := int64(unix / time.Second)
 	if unix%time.Second < 0 {
 		sec--
@@ -106,7 +105,7 @@ func (c *calendar) at(unix time.Duration) []leak.Period {
 
 // moment computes what the calendar tells at a Unix time.
 func (c *calendar) moment(sec int64) *moment {
-	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]leak.Period, len(c.kinds))}
+	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
 	for i, kind := range c.kinds {
 		if !kind.Calendar() {
 			continue
@@ -120,19 +119,19 @@ func (c *calendar) moment(sec int64) *moment {
 
 // period returns the period of a kind that a Unix time is in. The periods follow each other
 // without a gap, whatever the zone's clocks do.
-func period(kind leak.Kind, zone *time.Location, sec int64) leak.Period {
-	if kind == leak.Hourly {
+func period(kind store.Kind, zone *time.Location, sec int64) store.Period {
+	if kind == store.Hourly {
 		begin := sec - (sec%3600+3600)%3600
-		return leak.Period{Begin: begin, End: begin + 3600, Next: begin + 7200, After: begin + 10800}
+		return store.Period{Begin: begin, End: begin + 3600, Next: begin + 7200}
 	}
 	year, month, day := time.Unix(sec, 0).In(zone).Date()
 	begins := func(i int) int64 {
-		if kind == leak.Monthly {
+		if kind == store.Monthly {
 			return dayBegins(zone, year, month+time.Month(i), 1)
 		}
 		return dayBegins(zone, year, month, day+i)
 	}
-	i, times := 0, [4]int64{}
+	i, times := 0, [3]int64{}
 	for begins(i+1) <= sec { // clocks that go back over midnight show the day before once more
 		i++
 	}
@@ -143,7 +142,7 @@ func period(kind leak.Kind, zone *time.Location, sec int64) leak.Period {
 			times[k] = begins(i)
 		}
 	}
-	return leak.Period{Begin: times[0], End: times[1], Next: times[2], After: times[3]}
+	return store.Period{Begin: times[0], End: times[1], Next: times[2]}
 }
 
 // dayBegins returns the Unix time at which clocks of the zone first show midnight of a day,

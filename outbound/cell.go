@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // cell is the state of a bucket with one leaky limit and no bookings, holds or returns: one
@@ -30,7 +30,7 @@ const (
 	// good tells, in info, that a call that was charged to the word has succeeded.
 	good = 1 << 8
 	// coarse is how exactly a cell knows when its last call went. It only has to know
-	// whether that was more than leak.BookingGrace ago.
+	// whether that was more than store.BookingGrace ago.
 	coarse = int64(time.Millisecond)
 )
 
@@ -49,7 +49,7 @@ func (c *cell) start(l *Limit, born time.Duration) bool {
 	// The rate is rounded once, here, and down; the brim as every cost is.
 	// Rounding those apart would keep most limits from ever admitting all of
 	// their capacity.
-	if l.inFlight || l.kind != leak.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
+	if l.inFlight || l.kind != store.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return false
 	}
 	brim := lasts(l.Capacity, int64(unit))
@@ -114,12 +114,12 @@ func (c *cell) unitOf() int { return int(c.info.Load() & (units - 1)) }
 
 // idle reports whether the word, at time t, tells as little as a new one.
 func (c *cell) idle(t time.Duration) bool {
-	return c.word.Load() <= int64(t) && c.seen.Load() <= int64(t-leak.BookingGrace)
+	return c.word.Load() <= int64(t) && c.seen.Load() <= int64(t-store.BookingGrace)
 }
 
 // read brings a state that nobody has used to what word and seen tell at time t.
-func (c *cell) read(s *leak.State, law []leak.Limit, word, seen int64, t time.Duration) {
+func (c *cell) read(s *store.State, law []store.Limit, word, seen int64, t time.Duration) {
 	s.Advance(law, t)
-	s.Level[0].Level = min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
+	s.Level[0] = min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
 	s.Last = max(s.Last, min(0, time.Duration(seen)-t))
 }

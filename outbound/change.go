@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // watches are the callers of Bucket.Observe; nil: there are none.
@@ -159,8 +159,8 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Event{Kind: EventSlowed, Speed: is.speed})
 	}
 	limits := &r.force.limitSet
-	if was.known && !(w.limits.same(limits) && w.inFlight.same(r.inFlight)) {
-		w.addLocked(Event{Kind: EventLimits})
+	if was.known && !(store.Equal(w.limits.law, limits.law) && w.inFlight.same(r.inFlight)) {
+		w.addLocked(Event{Kind: EventLimits, Before: w.inFlight.among(w.limits.list()), Limits: r.inFlight.among(limits.list())})
 	}
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})
@@ -179,7 +179,7 @@ type hold struct {
 
 // extends takes in a state, and reports whether its hold has begun since the last one or
 // ends later.
-func (h *hold) extends(s *leak.State) bool {
+func (h *hold) extends(s *store.State) bool {
 	until := int64(0)
 	if s.Rem > 0 {
 		until = int64(later(s.At, s.Rem))

@@ -4,39 +4,42 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Clock is what a reply told about a bucket: its clock, its levels and its
-// limits. A [Booking] carries it.
+// Clock is what a reply reported of a bucket: its clock, its levels and its limits. A [Booking]
+// carries it.
 type Clock struct {
 	core     *core
-	state    leak.State
-	limits   *limitSet // that have decided: a share of whole while a store is away
+	state    store.State
+	limits   *limitSet // that have decided: a share of whole while a store is unavailable
 	whole    *limitSet // in force
-	version  int64
-	unix     time.Duration // the bucket's Unix time, of state; only where a limit counts by the calendar
+	number   int64
+	before   int64         // the number before, as far as this process knows
+	stands   time.Duration // no change of those limits makes a reservation void that is not later
 	at       time.Time     // of state
 	back     time.Duration // how long such a reply normally takes to be here
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
-	changes  uint64 // that those who wait were told of, before the trip
+	changes  uint64 // of the bucket, before the trip
 }
 
-// clock returns what the reply to a trip that was sent at that time tells.
-func (b *core) clock(r *reply, sent time.Time) Clock {
+// clock returns what the reply to a trip that was sent at that time reports. older is the clock
+// before.
+func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	now := time.Now()
-	k := Clock{core: b, unix: r.Unix, whole: &r.force.limitSet, version: r.Version, shared: b.remote()}
+	k := Clock{core: b, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
 	k.limits, k.state = r.decided()
+	if k.before, k.stands = older.before, older.stands; older.number != k.number {
+		k.before, k.stands = older.number, older.state.Dial()+store.Deaf
+	}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
 		// A bad estimate stays within the trip. An answer from before it, out
 		// of a cache, is taken for one of the time at which it was asked for:
 		// that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
-	}
-	if !r.When.IsZero() {
 		k.back = now.Sub(k.at) // of this one, if it is not told of others
 		if r.Heard.After(r.When) {
 			k.back = min(r.Heard.Sub(r.When), max(deaf, now.Sub(sent)))
@@ -58,7 +61,7 @@ func clamp(t, from, to time.Time) time.Time {
 }
 
 // delay lays the clock so that the place is due that long after the reply was true, or now
-// if that is sooner. A store that knows [leak.Op.After] has booked such a place. Another has
+// if that is sooner. A store that knows [store.Op.After] has booked such a place. Another has
 // booked an earlier one, which would always be late: with the delay a call goes late by the
 // reply's way back, as it does where a store tells no times.
 func (k *Clock) delay(place, after time.Duration) {
@@ -72,7 +75,7 @@ func (k *Clock) delay(place, after time.Duration) {
 // reply that counts could use only a part of its places.
 const (
 	hearing = 25 * time.Millisecond
-	deaf    = leak.Deaf
+	deaf    = store.Deaf
 )
 
 // Known reports whether there was a reply at all.
@@ -83,29 +86,20 @@ func (k *Clock) Known() bool { return k.core != nil }
 // missed it.
 func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
 
-// Holds reports whether the ticket still names a place. After a Resume it does
-// not, nor after a SetLimits that has made places void, nor if a hold or a slow-down has
-// moved it to another period of a limit that counts by the calendar: it is to be given
-// back and its call booked anew.
+// Holds reports whether the ticket still names a reservation. After a Resume it does not, nor after
+// a SetLimits that has made it void, nor if a hold or a slow-down has moved it out of the period of
+// a limit that counts by the calendar. Then it is to be returned, and its call booked again.
 func (k *Clock) Holds(t Ticket) bool {
-	since, c := k.version-t.call.version, &t.call.charge[0]
-	if c.Born != k.state.Born || since != 0 && since != 1 {
+	c := &t.call.charge[0]
+	stands := t.call.sure
+	if c.Number == k.before {
+		stands = max(stands, k.stands)
+	}
+	if c.Born != k.state.Born || c.Number != k.number && c.Place > stands {
 		return false
 	}
-	if k.limits.calendar == nil {
-		return true
-	}
 	in, late := k.state.Due(c.Place)
-	if since != 0 { // the change has left places nearby; this one may have been moved since
-		return in <= leak.Deaf
-	}
-	due := later(k.unix, in) - late
-	for i := range k.limits.law {
-		if k.limits.law[i].Kind.Calendar() && c.N[i] > 0 && leak.Moved(c.Up[i], due) {
-			return false
-		}
-	}
-	return true
+	return !c.Void(later(k.state.Unix, in) - late)
 }
 
 // Due returns the time at which the ticket's call may go, by this clock.
@@ -158,13 +152,13 @@ func (k *Clock) Stale(t Ticket) bool {
 // limits.
 func (k *Clock) Same(older *Clock) bool {
 	s, o := &k.state, &older.state
-	return s.Born == o.Born && s.Epoch == o.Epoch && k.version == older.version &&
+	return s.Born == o.Born && s.Epoch == o.Epoch && k.number == older.number &&
 		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
 }
 
 // windows reports whether a limit is a window.
 func (k *Clock) windows() bool {
-	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l leak.Limit) bool { return l.Kind == leak.Moving || l.Kind == leak.Fixed })
+	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Kind == store.Window || l.Kind == store.Fixed })
 }
 
 // Lacks reports whether a call of this cost, which can go by the limits, has no room in the share
@@ -181,13 +175,12 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	if k.limits == nil {
 		return 0
 	}
-	periods := k.limits.calendar.at(k.unix)
 	for i := range k.limits.law {
-		l, level := &k.limits.law[i], &k.state.Level[i]
+		l := &k.limits.law[i]
 		switch n := l.Takes(c[l.Unit]); {
-		case l.Kind == leak.Leaky || n <= 0 || level.Level+n <= l.Capacity*(1+0.5e-9):
+		case l.Kind == store.Leaky || n <= 0 || fits(l, k.state.Level[i]+n):
 		case l.Kind.Calendar():
-			most = max(most, time.Duration(periods[i].End)*time.Second+leak.Slack-k.unix)
+			most = max(most, k.period(i, true))
 		default:
 			most = max(most, k.state.Real(l.Window))
 		}
@@ -206,8 +199,8 @@ func (k *Clock) Clears() time.Duration {
 	}
 	w := max(0, k.state.Last)
 	for i := range k.limits.law {
-		if l := &k.limits.law[i]; l.Kind == leak.Leaky {
-			w = max(w, l.Above(k.state.Level[i].Level, 0))
+		if l := &k.limits.law[i]; l.Kind == store.Leaky {
+			w = max(w, l.Above(k.state.Level[i], 0))
 		}
 	}
 	return k.state.Real(w)
@@ -235,8 +228,11 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 		}
 	}
 	unit := maxWait
-	if i := leak.Shortest(limits); i >= 0 {
-		unit = limits[i].Above(1, 0)
+	drains := maxWait
+	for i := range limits {
+		if l := &limits[i]; l.Rate > 0 && l.Above(l.Capacity, 0) < drains {
+			drains, unit = l.Above(l.Capacity, 0), l.Above(1, 0)
+		}
 	}
 	return min(max(unit/10, shortTolerance), 10*shortTolerance)
 }

@@ -2,12 +2,13 @@ package outbound
 
 import (
 	"context"
-	"math/rand/v2"
+	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unique"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // core is a bucket without its verbs: it keeps the bucket's state, and carries steps out, in
@@ -51,43 +52,50 @@ func sayingOf(l *Limit) unique.Handle[said] {
 
 // slowPath is what a core needs beyond its cell.
 type slowPath struct {
-	common
+	made     limitSet                // what the bucket was made with
+	base     uint64                  // its hash
+	force    atomic.Pointer[inForce] // the newest that this process knows of
+	slots    slots
+	waiting  waiting
+	watches  watches
+	hold     hold
 	local    localState
 	shared   *sharedState             // nil: the state is in local
-	random   func() float64           // of 0 to 1, for what is to differ from worker to worker
 	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
+	recast   atomic.Bool              // SetLimits has changed how many calls may be in flight
 }
 
-// reserved is the bucket of Reservations under the limits of one version.
+// reserved is the bucket of Reservations under the limits in force.
 type reserved struct {
-	version int64
-	bucket  any
+	by     *limitSet
+	bucket *Bucket
 }
 
-// init sets the core up for these limits, in this process or, if it is not nil, in store.
-func (b *core) init(key string, limits []Limit, store leak.Store) {
+// init sets the core up for these limits, in this process or, if it is not nil, in a store.
+func (b *core) init(key string, limits []Limit, in store.Store) {
 	first := &limits[0]
 	b.key, b.born, b.capacity, b.rate = key, now(), first.Capacity, first.LeakRate
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
-	if len(limits) == 1 && store == nil && b.start(first, b.born) {
+	if len(limits) == 1 && in == nil && b.start(first, b.born) {
 		b.said = sayingOf(first)
 		return
 	}
 	p := b.newSlowPath(limits)
-	if store != nil {
-		p.shared = &sharedState{store: store, key: storeKey(key), made: &p.force.Load().limitSet}
+	if in != nil {
+		p.shared = &sharedState{store: in, key: storeKey(key)}
+		p.force.Store(&inForce{limitSet: p.made})
 	}
 	b.slow.Store(p)
 }
 
 func (b *core) newSlowPath(limits []Limit) *slowPath {
-	f := &inForce{limitSet: newLimitSet(limits)}
-	p := &slowPath{random: rand.Float64}
-	p.force.Store(f)
+	p := &slowPath{made: newLimitSet(limits)}
+	p.base = store.Hash(p.made.law)
+	p.force.Store(&inForce{limitSet: p.made, number: firstNumber})
 	p.slots.limit.Store(newInFlight(limits))
 	p.waiting.init()
-	p.local.init(b.born, f.law)
+	p.local.init(b.born, &p.made, p.base)
 	return p
 }
 
@@ -131,7 +139,7 @@ func (b *core) inForce() *inForce {
 // ofCell returns the limit by which the cell counts.
 func (b *core) ofCell() *inForce {
 	first := b.first()
-	return &inForce{limitSet: limitSet{law: []leak.Limit{first.law()}}}
+	return &inForce{limitSet: limitSet{law: []store.Limit{first.law()}}, number: firstNumber}
 }
 
 // given returns the limits in force as callers have given them, with an InFlight.
@@ -166,30 +174,141 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
 	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
 	// store may refuse.
-	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < leak.Resume
+	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < store.Resume
 	reports, reported := p.waiting.piggyback(settles)
 	if len(reports) > 0 {
 		s.reports = append(reports, s.reports...)
 	}
 	t := trips.Get().(*trip)
-	if p.shared == nil {
-		p.local.update(&b.cell, &p.common, s, t, r)
-	} else if err := p.shared.update(ctx, &p.common, s, t, r); err != nil {
-		t.done()
+	err := b.update(ctx, p, s, t, r)
+	t.done()
+	switch {
+	case err != nil:
 		p.waiting.requeue(s.reports, reported)
 		if err == ctx.Err() { // it is no fault of the store's
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
-	} else if p.waiting.hasFailed.Load() {
+	case p.waiting.hasFailed.Load():
 		go b.resend()
 	}
-	t.settled()
-	t.done()
-	if s.action == leak.Replace || s.action == leak.Resume || len(s.reports) > 0 {
+	s.settled()
+	if s.action == store.Replace || s.action == store.Resume || len(s.reports) > 0 {
 		p.waiting.changed()
 	}
 	return nil
+}
+
+// mostTries is how often a key may do nothing, because other limits are in force or its time is in
+// other periods of the calendar, before a step is given up.
+const mostTries = 8
+
+var (
+	errStale    = errors.New("the limits change faster than this process can follow")
+	errUntimely = errors.New("the store's time of day is in none of the calendar periods that it was sent")
+)
+
+// update carries a step out by the limits in force, and takes in what the reply says of them.
+func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *reply) (err error) {
+	asked := p.slots.reserve(s)
+	for tries := 0; ; tries++ {
+		f := p.force.Load()
+		r.force, r.bad = f, t.resolve(s, f)
+		b.prepare(p, s, t, f)
+		if r.Reply, err = b.send(ctx, p, &t.op); err == nil {
+			if r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply); len(r.State.Parts) != len(r.force.law) {
+				r.State.Parts = nil
+			}
+		}
+		undone := r.Stale || r.Untimely
+		if r.Reported && (err != nil || undone) { // they are not to be sent again
+			s.settled()
+			s.reports, s.back = nil, nil
+			p.waiting.changed()
+		}
+		if err != nil || !undone {
+			break
+		}
+		if tries == mostTries {
+			if err = errStale; r.Untimely {
+				err = errUntimely
+			}
+			break
+		}
+	}
+	if err != nil {
+		r.Reply = store.Reply{}
+	} else {
+		if s.action == store.Replace && p.shared == nil {
+			most := p.slots.most()
+			p.slots.limit.Store(newInFlight(s.limits))
+			if p.slots.most() != most {
+				p.recast.Store(true)
+			}
+		}
+		r.extended = p.hold.extends(&r.State)
+		p.waiting.confirm(&r.State)
+	}
+	if p.slots.seat(s, asked, r) {
+		p.waiting.changed()
+	}
+	if err == nil {
+		p.watches.announce(r)
+	}
+	return err
+}
+
+// send has the key carry an Op out, wherever it is.
+func (b *core) send(ctx context.Context, p *slowPath, op *store.Op) (store.Reply, error) {
+	if p.shared == nil {
+		return b.updateHere(p, op), nil
+	}
+	return p.shared.update(ctx, op)
+}
+
+// prepare fills in what each Op says of the process, and what a Replace puts in force.
+func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
+	t.op.Base, t.op.Age = p.base, now()
+	if f.calendar != nil {
+		unix := unixOf(time.Now())
+		if p.shared != nil {
+			unix += time.Duration(p.shared.ahead.Load())
+		}
+		t.op.Periods = f.calendar.at(unix - store.Slack) // so that a key may be behind
+	}
+	if s.action != store.Replace {
+		return
+	}
+	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
+		limits := slices.Clone(s.limits)
+		inherit(limits, f.list())
+		set := newLimitSet(limits)
+		t.op.Replacement = set.law
+	}
+}
+
+// follow returns the limits that a reply counts by, to a step that counted by f. If it brings
+// limits, the bucket adopts them, or replaces them by those that it was made with: see
+// [store.Op.Yields].
+func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op, r *store.Reply) (*inForce, error) {
+	is, err := f.learn(r, &p.made)
+	if err != nil || is == f {
+		return is, err
+	}
+	next := is
+	if len(r.Limits) > 0 && !op.Yields(r) {
+		own := store.Op{Limits: r.Limits, Number: r.Number, Base: op.Base, Age: now(), Action: store.Replace, Replacement: p.made.law, Own: true}
+		replaced, err := b.send(ctx, p, &own)
+		switch {
+		case err != nil && r.Stale:
+			return is, err
+		case err != nil || replaced.Stale: // the next step tries again
+			return is, nil
+		}
+		next = &inForce{limitSet: p.made, number: replaced.Number, born: replaced.State.Born}
+	}
+	p.force.CompareAndSwap(f, next) // unless another operation has learned of others since
+	return is, nil
 }
 
 // resend sends reports whose trips have failed, once another trip has gone well: during an outage
@@ -208,7 +327,7 @@ func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 		return b.do(ctx, name, s, r)
 	}
 	// Other limits may be set at this moment, and the cell knows nothing of them.
-	*r = reply{Reply: leak.Reply{Limit: -1, State: leak.New(b.born)}, force: b.ofCell()}
+	*r = reply{Reply: store.Reply{Limit: -1, State: store.New(b.born, 1)}, force: b.ofCell()}
 	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
 	return nil
 }
@@ -221,17 +340,15 @@ func (b *core) idle() bool {
 		return b.cell.idle(now())
 	case p.shared != nil:
 		return true
-	case !p.slots.idle() || p.local.changed():
+	case !p.slots.idle() || p.recast.Load():
 		return false
 	}
-	if r := p.reserved.Load(); r != nil && !r.bucket.(interface{ idle() bool }).idle() {
+	if r := p.reserved.Load(); r != nil && !r.bucket.idle() {
 		return false
 	}
 	var r reply
-	t := trips.Get().(*trip)
-	p.local.update(&b.cell, &p.common, &step{}, t, &r)
-	t.done()
-	return r.Expire <= 0
+	err := b.do(context.Background(), "look", &step{}, &r)
+	return err == nil && r.Expire <= 0 && r.force.number == firstNumber
 }
 
 // book carries a step out and says why the first of its costs was refused.
@@ -272,15 +389,15 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	return refused
 }
 
-// charge returns what a call has taken of the cell as a charge of the law.
-func (b *core) charge(f *fill) *leak.Charge {
+// charge returns what a call has taken of the cell as a charge of the key.
+func (b *core) charge(f *fill) *store.Charge {
 	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
-	c := &leak.Charge{Born: born, Epoch: epoch}
+	c := &store.Charge{ID: f.word, Born: born, Epoch: epoch, Number: firstNumber}
 	c.N[0] = f.units
 	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
 	c.Place = time.Duration(f.place) - born
 	c.Before = time.Duration(f.before) - born
-	c.Free = later(c.Place, (&leak.Limit{Rate: b.rate}).Above(f.units, 0))
+	c.Free = later(c.Place, (&store.Limit{Rate: b.rate}).Above(f.units, 0))
 	return c
 }
 
@@ -293,18 +410,10 @@ func (b *core) settle(r report) bool {
 	return true
 }
 
-// stagger is the largest part by which a doubled hold of a bucket that nobody shares is
-// longer, by chance. Workers that were refused together come back one after the other
-// then, and not together, to be refused again.
-const stagger = 0.25
-
 // report sends one report by itself, and returns whether it has held the bucket, or for
 // longer: the hold then ends after r.Wait, and no later, and did not end there before.
-// A report that fails and would give units back is lost, which costs room.
+// A report that fails and would return units is lost, which costs capacity.
 func (b *core) report(r report) (held bool) {
-	if p := b.slowPath(); r.Kind == leak.Refused && p.shared == nil {
-		r.Stagger = stagger * p.random()
-	}
 	reports := [1]report{r}
 	var result reply
 	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {

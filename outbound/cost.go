@@ -3,7 +3,7 @@ package outbound
 import (
 	"math"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
@@ -35,7 +35,7 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 type Cost [4]float64
 
 // units is how many numbers a cost has.
-const units = leak.MaxUnit + 1
+const units = store.MaxUnit + 1
 
 var _ [units]float64 = Cost{}
 

@@ -145,8 +145,8 @@
 // # Where state lives
 //
 // [NewBucket] makes a bucket of this process; a decision is one compare-and-swap. [NewSharedBucket]
-// keeps the state in a [leak.Store], where all buckets of a key are one. What every store does is
-// [leak.Op.Apply], a pure function. Package leak tells how to write a store, and package
+// keeps the state in a [store.Store], where all buckets of a key are one. What every store does is
+// [store.Op.Apply], a pure function. Package leak tells how to write a store, and package
 // outboundtest examines stores. Package fallback has one around another that may be away.
 //
 // # The files
@@ -164,7 +164,7 @@
 //	errors.go      all errors that callers see
 //	limit_text.go  ParseLimit, and a Limit in JSON
 //	limits.go      limitSet: the limits of the law, and a cost in units of each; inForce: those that count now
-//	step.go        step and reply, in costs; trip, the same as a leak.Op; resolve makes it one
+//	step.go        step and reply, in costs; trip, the same as a store.Op; resolve makes it one
 //	slots.go       slots: the places among the calls at once, beside the law
 //	event.go       Event: what happens to a call or to a bucket; Budget
 //	change.go      the events of a bucket: what happens to a bucket's state; hold: whether one is news
@@ -199,7 +199,7 @@
 //
 // All else goes through core.acquire, core.book and core.do. do takes along the reports that wait
 // (waiting.piggyback). In memory localState.update locks the state, moves the word into it
-// (openLocked), resolves the costs, carries the step out with [leak.Op.Apply], and puts the word
+// (openLocked), resolves the costs, carries the step out with [store.Op.Apply], and puts the word
 // back if the state is simple again (shutLocked). For a store sharedState.update resolves the costs
 // by the limits that it knows to be in force and calls the store's Update. If the store answers
 // that others are in force, limitsInForce.learnStale takes them in and update asks again. book

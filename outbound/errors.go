@@ -7,32 +7,32 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Errors to compare with by [errors.Is].
 const (
 	// ErrThrottled is what every [*ThrottledError] is.
-	ErrThrottled = leak.Sentinel("outbound: throttled")
+	ErrThrottled = store.Sentinel("outbound: throttled")
 	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
 	// See [*CostError].
-	ErrTooLarge = leak.Sentinel("outbound: cost too large")
+	ErrTooLarge = store.Sentinel("outbound: cost too large")
 	// ErrInvalidCost is a cost with a number that is NaN, infinite or negative, or
 	// whose number for the bucket's first unit is missing: see [Cost] and [*CostError].
-	ErrInvalidCost = leak.Sentinel("outbound: invalid cost")
+	ErrInvalidCost = store.Sentinel("outbound: invalid cost")
 	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
-	ErrInvalidLimit = leak.Sentinel("outbound: invalid limit")
+	ErrInvalidLimit = store.Sentinel("outbound: invalid limit")
 	// ErrInvalidDuration is a duration that is negative or 0 where it must not be.
-	ErrInvalidDuration = leak.Sentinel("outbound: invalid duration")
+	ErrInvalidDuration = store.Sentinel("outbound: invalid duration")
 	// ErrNil is a required argument that is nil.
-	ErrNil = leak.Sentinel("outbound: nil argument")
+	ErrNil = store.Sentinel("outbound: nil argument")
 	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
-	ErrInvalidKey = leak.Sentinel("outbound: invalid key")
-	// ErrAway is what a [leak.Store] answers, among other errors, while it can serve no
+	ErrInvalidKey = store.Sentinel("outbound: invalid key")
+	// ErrUnavailable is what a [store.Store] answers, among other errors, while it can serve no
 	// key at all and a wait may cure that. Package fallback goes by it.
-	ErrAway = leak.ErrAway
+	ErrUnavailable = store.ErrUnavailable
 	// ErrFull is a [Keyed] with no room for another key.
-	ErrFull = leak.Sentinel("outbound: too many keys")
+	ErrFull = store.Sentinel("outbound: too many keys")
 )
 
 // ThrottledError says that there is no room for a call now, or that its deadline has passed.
@@ -143,7 +143,7 @@ func (e *CostError) Error() string {
 	n := number(e.Cost[e.Limit.Unit])
 	cure := "Capacity " + n
 	switch {
-	case e.Limit.kind != leak.Leaky:
+	case e.Limit.kind != store.Leaky:
 		cure = "an n of " + n
 	case e.Limit.window != 0 && e.Cost[e.Limit.Unit] > e.Limit.n: // no Burst is above n
 		cure = "an n and a Burst of " + n

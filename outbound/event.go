@@ -42,6 +42,8 @@ type Event struct {
 	Calls int
 	// Late is how late the latest of them was, with EventLate.
 	Late time.Duration
+	// Before and Limits are the limits that were in force and those that are, with EventLimits.
+	Before, Limits []Limit
 	// Err is why the call was not admitted: with EventRefused it has a
 	// [*ThrottledError], with the limit and the time to come back. With
 	// EventSettled and EventHeld it says why the number reported has no effect.

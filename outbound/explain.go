@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Explanation says when a call could leave, and why not before: see [Bucket.Explain].
@@ -56,10 +56,10 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	var r reply
 	sent := time.Now()
-	if err := b.peek(ctx, "explain", &step{logs: true}, &r); err != nil {
+	if err := b.peek(ctx, "explain", &step{parts: true}, &r); err != nil {
 		return Explanation{}, err
 	}
-	k := b.clock(&r, sent)
+	k := b.clock(&r, sent, new(Clock))
 	s := &k.state
 	e := Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), AsOf: k.at}
 	held := max(0, s.Rem)
@@ -68,8 +68,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	longest := e.explainLimits(&r, &k)
 	e.Wait, _ = k.wait(&c, new(Cost))
-	if units := r.force.units(&c); s.Logs != nil {
-		w, _ := s.Wait(r.force.law, &units)
+	if units := r.force.units(&c); s.Parts != nil {
+		w, _, _ := s.Wait(r.force.law, &units)
 		e.Wait = s.Real(w)
 	}
 	if c.charged() == (Cost{}) && r.inFlight == nil {
@@ -101,8 +101,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 // explainLimits adds the state of each limit, and returns the longest wait that one of them alone
 // makes.
 func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
-	alone, by := k.state, k.limits.law
-	alone.Rem, alone.Last = 0, 0
+	s, by := k.state, k.limits
+	s.Rem, s.Last = 0, 0
 	units, law, most := r.force.units(&e.Cost), 0, time.Duration(0)
 	e.States = r.states()
 	for i := range e.States {
@@ -114,12 +114,12 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 			}
 			continue
 		}
-		if is := &by[law]; is.Kind == leak.Leaky && is.Capacity == 1 {
-			l.apart = alone.Real(is.Above(1, 0))
+		if is := &by.law[law]; is.Kind == store.Leaky && is.Capacity == 1 {
+			l.apart = s.Real(is.Above(1, 0))
 		}
-		l.Wait = waitAlone(by, law, units[law], &alone)
+		l.Wait = alone(by, &s, law, units[law])
 		longest = max(longest, l.Wait)
-		if own := e.own(l.Wait, &by[law], units[law], alone.Level[law].Level, &alone); own > most {
+		if own := e.own(l.Wait, &by.law[law], units[law], s.Level[law], &s); own > most {
 			most, e.Limit = own, l.Label()
 		}
 		law++
@@ -129,34 +129,11 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 
 // own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for
 // the sake of another limit fills a leaky one above its brim, up to that place.
-func (e *Explanation) own(wait time.Duration, law *leak.Limit, n, level float64, alone *leak.State) time.Duration {
-	if e.Booked == 0 || law.Kind != leak.Leaky || level <= law.Capacity {
+func (e *Explanation) own(wait time.Duration, l *store.Limit, n, level float64, s *store.State) time.Duration {
+	if e.Booked == 0 || l.Kind != store.Leaky || level <= l.Capacity {
 		return wait
 	}
-	return max(wait-e.Booked, alone.Real(law.Above(law.Capacity+n, law.Capacity)))
-}
-
-// waitAlone returns how long it is until the limit i has room for n units, if nothing is held.
-func waitAlone(law []leak.Limit, i int, n float64, s *leak.State) time.Duration {
-	l, level := &law[i], &s.Level[i]
-	switch {
-	case n <= 0:
-		return 0
-	case l.Takes(n) > l.Capacity:
-		return -1
-	case s.Logs != nil:
-		var only leak.Units
-		only[i] = n
-		w, _ := s.Wait(law, &only)
-		return s.Real(w)
-	case l.Kind == leak.Leaky:
-		return s.Real(l.Above(level.Level+n, l.Capacity))
-	case level.Level+n <= l.Capacity*(1+0.5e-9): // as the law has it
-		return 0
-	case l.Kind.Calendar():
-		return time.Duration(level.Top)
-	}
-	return s.Real(time.Duration(level.Top))
+	return max(wait-e.Booked, s.Real(l.Above(l.Capacity+n, l.Capacity)))
 }
 
 // String explains in words, on a line each for the answer, the hold, the speed and the limits:

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 const (
@@ -57,7 +57,7 @@ type Limit struct {
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
 	flaw     string        // what a method found wrong; NewBucket reports it
-	kind     leak.Kind
+	kind     store.Kind
 	inFlight bool
 }
 
@@ -106,7 +106,7 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
-	case l.kind != leak.Leaky:
+	case l.kind != store.Leaky:
 		l.flaw = "Burst is for limits that space calls evenly: of " + l.says() + " all may go at once as it is"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
@@ -160,7 +160,9 @@ func InFlight(n int) Limit {
 // beside PerSecond(10). Give a long window a short limit for company.
 //
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
-func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving, "Window", n, window) }
+func Window(n float64, window time.Duration) Limit {
+	return windowOf(store.Window, "Window", n, window)
+}
 
 // FixedWindow returns a limit of n units in a window that begins with the first call after the one
 // before has ended: all of it comes back at once. In a window that begins anywhere else up to 2n
@@ -182,7 +184,7 @@ func Window(n float64, window time.Duration) Limit { return windowOf(leak.Moving
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
-	return windowOf(leak.Fixed, "FixedWindow", n, window)
+	return windowOf(store.Fixed, "FixedWindow", n, window)
 }
 
 const (
@@ -190,7 +192,7 @@ const (
 	maxWindow = time.Duration(maxDrain * 1e9)
 )
 
-func windowOf(kind leak.Kind, name string, n float64, window time.Duration) Limit {
+func windowOf(kind store.Kind, name string, n float64, window time.Duration) Limit {
 	l := Limit{Capacity: n, window: window, kind: kind}
 	if l.flaw = flawOfNumber(name, n); l.flaw == "" && (window < minWindow || window > maxWindow) {
 		l.flaw = fmt.Sprintf("%s needs a window of 1 ms to 100 years, not %v", name, window)
@@ -205,7 +207,7 @@ func windowOf(kind leak.Kind, name string, n float64, window time.Duration) Limi
 }
 
 // Hourly returns a limit of n units in each hour of UTC. What [Daily] says holds for it.
-func Hourly(n float64) Limit { return calendarOf(leak.Hourly, "Hourly", n, time.UTC) }
+func Hourly(n float64) Limit { return calendarOf(store.Hourly, "Hourly", n, time.UTC) }
 
 // Daily returns a limit of n units in each day of a time zone, for quotas that come back at
 // midnight, such as those of YouTube in America/Los_Angeles: as many go at once as there is
@@ -222,17 +224,17 @@ func Hourly(n float64) Limit { return calendarOf(leak.Hourly, "Hourly", n, time.
 // zone data the program imports time/tzdata.
 //
 // n is above 0 and at most 1e12.
-func Daily(n float64, zone *time.Location) Limit { return calendarOf(leak.Daily, "Daily", n, zone) }
+func Daily(n float64, zone *time.Location) Limit { return calendarOf(store.Daily, "Daily", n, zone) }
 
 // Monthly returns a limit of n units in each month of a time zone: a budget. What [Daily]
 // says holds for it.
 func Monthly(n float64, zone *time.Location) Limit {
-	return calendarOf(leak.Monthly, "Monthly", n, zone)
+	return calendarOf(store.Monthly, "Monthly", n, zone)
 }
 
-func calendarOf(kind leak.Kind, name string, n float64, zone *time.Location) Limit {
+func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Limit {
 	l := Limit{Capacity: n, kind: kind}
-	if l.flaw = flawOfNumber(name, n); l.flaw == "" && kind != leak.Hourly {
+	if l.flaw = flawOfNumber(name, n); l.flaw == "" && kind != store.Hourly {
 		if l.zone, l.flaw = nameOf(zone); l.flaw != "" {
 			l.flaw = name + ": " + l.flaw
 		}
@@ -251,7 +253,7 @@ func flawOfNumber(name string, n float64) string {
 // Each returns n and the window of a limit that lets n units go in any window of that length, as
 // [Per] and its kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
-	if l.kind == leak.Moving || l.kind == leak.Fixed {
+	if l.kind == store.Window || l.kind == store.Fixed {
 		return l.Capacity, l.window
 	}
 	return l.n, l.window
@@ -282,9 +284,9 @@ func (l *Limit) spec() string {
 	switch {
 	case l.inFlight:
 		return n + " in flight"
-	case l.kind == leak.Moving:
+	case l.kind == store.Window:
 		return n + " in any " + short(l.window)
-	case l.kind == leak.Fixed:
+	case l.kind == store.Fixed:
 		return n + " in " + short(l.window) + " from the first"
 	case l.kind.Calendar():
 		return n + l.period()
@@ -299,9 +301,9 @@ func (l *Limit) spec() string {
 // period names the period of a calendar: " per day Europe/Berlin".
 func (l *Limit) period() string {
 	switch l.kind {
-	case leak.Hourly:
+	case store.Hourly:
 		return " per hour UTC"
-	case leak.Daily:
+	case store.Daily:
 		return " per day " + l.zone
 	}
 	return " per month " + l.zone
@@ -339,18 +341,18 @@ func (l *Limit) check() string {
 		return "its name " + quote(l.Name) + " is not valid UTF-8"
 	case l.Unit < 0 || l.Unit >= units:
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, units-1)
-	case l.kind == leak.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
+	case l.kind == store.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
 	case *l != l.again():
 		return "the Capacity or the LeakRate of " + l.spec() + " was changed: make the limit again"
-	case l.inFlight || l.kind == leak.Hourly:
+	case l.inFlight || l.kind == store.Hourly:
 		return ""
 	case l.kind.Calendar():
 		_, flaw := zoneOf(l.zone)
 		return flaw
-	case l.kind == leak.Leaky && l.Capacity/l.LeakRate > maxDrain:
+	case l.kind == store.Leaky && l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
-	case l.kind == leak.Leaky && l.Capacity/l.LeakRate < 1e-9:
+	case l.kind == store.Leaky && l.Capacity/l.LeakRate < 1e-9:
 		return "it drains in less than a nanosecond, which no clock can tell from at once"
 	}
 	return ""
@@ -361,11 +363,11 @@ func (l *Limit) again() (m Limit) {
 	switch {
 	case l.inFlight:
 		m = InFlight(int(l.Capacity))
-	case l.kind == leak.Moving || l.kind == leak.Fixed:
+	case l.kind == store.Window || l.kind == store.Fixed:
 		m = windowOf(l.kind, "", l.Capacity, l.window)
-	case l.kind == leak.Hourly:
+	case l.kind == store.Hourly:
 		m = Hourly(l.Capacity)
-	case l.kind == leak.Daily || l.kind == leak.Monthly:
+	case l.kind == store.Daily || l.kind == store.Monthly:
 		m = Limit{Capacity: l.Capacity, kind: l.kind, zone: l.zone}
 	case l.window != 0 || l.n != 0:
 		m = Per(l.n, l.window).Burst(l.Capacity)
@@ -377,11 +379,11 @@ func (l *Limit) again() (m Limit) {
 }
 
 // law returns what a store is to know of the limit.
-func (l *Limit) law() leak.Limit {
-	m := leak.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Unnamed: l.Name != "" && l.unnamed()}
+func (l *Limit) law() store.Limit {
+	m := store.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Unnamed: l.Name != "" && l.unnamed()}
 	switch {
 	case l.window <= 0:
-	case l.kind != leak.Leaky:
+	case l.kind != store.Leaky:
 		m.Window += jitter
 	default:
 		m.N = l.n
@@ -390,14 +392,14 @@ func (l *Limit) law() leak.Limit {
 }
 
 // limitOf is the way back of law.
-func limitOf(l *leak.Limit) Limit {
+func limitOf(l *store.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
 	if l.Unnamed {
 		m.called = m.Name
 	}
 	switch {
 	case l.Window <= 0:
-	case l.Kind != leak.Leaky:
+	case l.Kind != store.Leaky:
 		m.window -= jitter
 	case l.Window > maxWait-jitter || l.N == 0:
 		m.window = 0
@@ -422,9 +424,9 @@ func (l *Limit) label() string {
 // says returns a name for a limit that has none: what it says.
 func (l *Limit) says() string {
 	switch {
-	case l.inFlight || l.kind == leak.Leaky && l.window == 0:
+	case l.inFlight || l.kind == store.Leaky && l.window == 0:
 		return l.spec()
-	case l.kind == leak.Leaky:
+	case l.kind == store.Leaky:
 		return digits(l.n) + l.shape()
 	}
 	return digits(l.Capacity) + l.shape()

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // ParseLimit reads a limit as people write it, and as [Limit.String] prints it:
@@ -156,9 +156,9 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 	case is("per", "hour", "UTC"):
 		l = Hourly(n)
 	case is("per", "day", ""), is("per", "month", ""):
-		l = Limit{Capacity: n, kind: leak.Daily, zone: words[2]}
+		l = Limit{Capacity: n, kind: store.Daily, zone: words[2]}
 		if words[1] == "month" {
-			l.kind = leak.Monthly
+			l.kind = store.Monthly
 		}
 	case is("per", "day"), is("per", "month"):
 		return l, "a " + words[1] + ` needs its time zone, as in "10000 per ` + words[1] + ` Europe/Berlin"`

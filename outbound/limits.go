@@ -3,9 +3,9 @@ package outbound
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
+	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // checkLimits validates a bucket's limits and copies them.
@@ -88,11 +88,12 @@ func findAtOnce(limits []Limit) int {
 	return slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight })
 }
 
-// limitSet is a bucket's limits, but for an InFlight, as stores know them. It never changes.
+// limitSet is a bucket's limits, except for an InFlight, as stores know them. It never changes.
 type limitSet struct {
-	law      []leak.Limit
+	law      []store.Limit
 	labels   []string  // of those without a name; nil: none is made yet
 	calendar *calendar // nil: none of them counts by the calendar
+	parts    bool      // a limit needs State.Parts to say when it has capacity
 }
 
 // newLimitSet leaves an InFlight out, which is no limit of the law.
@@ -101,11 +102,12 @@ func newLimitSet(limits []Limit) (s limitSet) {
 	if findAtOnce(limits) >= 0 {
 		size--
 	}
-	s.law = make([]leak.Limit, 0, size)
+	s.law = make([]store.Limit, 0, size)
 	for i := range limits {
 		if limits[i].inFlight {
 			continue
 		}
+		s.parts = s.parts || limits[i].kind != store.Leaky
 		if s.law = append(s.law, limits[i].law()); limits[i].Name == "" {
 			if s.labels == nil {
 				s.labels = make([]string, size)
@@ -134,16 +136,8 @@ func (s *limitSet) list() []Limit {
 	return all
 }
 
-// same reports whether both have the same limits in the same order.
-func (s *limitSet) same(o *limitSet) bool {
-	return s == o || slices.EqualFunc(s.law, o.law, func(l, m leak.Limit) bool {
-		l.Window, m.Window, l.N, m.N, l.Unnamed, m.Unnamed = 0, 0, 0, 0, false, false
-		return l == m
-	})
-}
-
 // units returns what a cost takes of each limit.
-func (s *limitSet) units(c *Cost) (n leak.Units) {
+func (s *limitSet) units(c *Cost) (n store.Units) {
 	for i := range s.law {
 		n[i] = s.law[i].Takes(max(0, c[s.law[i].Unit]))
 	}
@@ -161,7 +155,7 @@ func (s *limitSet) check(c *Cost) *CostError {
 }
 
 //go:noinline
-func badCost(l *leak.Limit, c *Cost, err error) *CostError { // apart, so that bad costs need no stack of good ones
+func badCost(l *store.Limit, c *Cost, err error) *CostError { // apart, so that bad costs need no stack of good ones
 	e := &CostError{Cost: *c, Err: err}
 	if l != nil {
 		e.Limit = limitOf(l)
@@ -170,11 +164,11 @@ func badCost(l *leak.Limit, c *Cost, err error) *CostError { // apart, so that b
 }
 
 // bad is check without the error's details.
-func (s *limitSet) bad(c *Cost) (*leak.Limit, error) {
+func (s *limitSet) bad(c *Cost) (*store.Limit, error) {
 	if !c.valid() {
 		return nil, ErrInvalidCost
 	}
-	var first, small *leak.Limit // the one of the lowest unit, and one that the cost does not fit into
+	var first, small *store.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {
 		l := &s.law[i]
 		if first == nil || l.Unit < first.Unit {
@@ -195,7 +189,7 @@ func (s *limitSet) bad(c *Cost) (*leak.Limit, error) {
 
 // lacks reports whether a cost is more than a limit ever has room for.
 func (s *limitSet) lacks(c *Cost) bool {
-	return slices.ContainsFunc(s.law, func(l leak.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
+	return slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
 }
 
 // inFlight is a bucket's limit on calls at once, and the place that it has among the limits.
@@ -227,86 +221,52 @@ func (a *inFlight) among(leaky []Limit) []Limit {
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet
-	stamp   int64 // as leak.Op says
-	version int64
-	before  *limitSet // those of the version before, if they were others; nil: it is not known
+	number int64 // as store.Op says
+	born   time.Duration
 }
 
-// align converts a charge that was booked under other limits to these. A limit that is newer
-// than the charge gives nothing back for it, and counts it as the cost says. A charge from
-// just before the limits were replaced follows those that have stayed; an older one gets
-// nothing back.
-func (f *inForce) align(c *leak.Charge, cost *Cost) {
-	if c.Version == f.version {
-		return
+// align returns a charge that was booked by other limits as one by these. Limits that are the same
+// keep what the charge says of them. Another one counts the call as its cost says. A limit that has
+// come since returns nothing, because the charge's Number is too low.
+func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charge {
+	if by == nil || store.Same(by.law, s.law) {
+		return c
 	}
-	var from [maxLimits]int
-	var was []leak.Limit
-	known := c.Version+1 == f.version && f.before != nil
-	if known {
-		was = f.before.law
-	}
-	for i := range f.law {
-		from[i] = -1
-		if known { // after more than one change a limit may have gone and come again
-			from[i] = leak.Find(was, &f.law[i])
+	d := *c
+	d.N, d.Y, d.Up = s.units(cost), store.Units{}, store.Units{}
+	for i := range s.law {
+		for j := range by.law {
+			if store.Same(s.law[i:i+1], by.law[j:j+1]) {
+				d.N[i], d.Y[i], d.Up[i] = c.N[j], c.Y[j], c.Up[j]
+			}
 		}
 	}
-	c.Follow(was, f.law, from[:len(f.law)])
-	for i := range f.law {
-		if from[i] < 0 {
-			c.N[i] = f.law[i].Takes(max(0, cost[f.law[i].Unit]))
-		}
-	}
-	c.Version = f.version
+	return &d
 }
 
-// limitsInForce is the newest inForce that a bucket has heard of.
-type limitsInForce struct{ atomic.Pointer[inForce] }
-
-// learn notes what the reply to a step tells of the limits in force, where it counts by
-// f, and returns those. set are the limits that the reply brings; nil: it brings none.
-func (p *limitsInForce) learn(f *inForce, r *leak.Reply, set *limitSet) *inForce {
-	if r.Version == f.version && r.Stamp == f.stamp {
-		return f
-	}
-	if set == nil {
-		set = &f.limitSet
-	}
-	next := f.next(set, r.Stamp, r.Version)
-	p.CompareAndSwap(f, next) // unless another operation has heard of others since
-	return next
-}
-
-// learnStale notes the limits of which a store says that they are in force, and not f. If
-// none were set, own are.
-func (p *limitsInForce) learnStale(f *inForce, r *leak.Reply, own *limitSet) error {
-	if len(r.Limits) > 0 {
+// learn returns what is in force after a reply to a step that counted by f. mine are the limits
+// that the bucket was made with.
+func (f *inForce) learn(r *store.Reply, mine *limitSet) (*inForce, error) {
+	next := &inForce{number: r.Number, born: r.State.Born}
+	switch {
+	case r.Number == 0 || len(r.Limits) == 0 && (f.born == 0 || f.born == r.State.Born):
+		return f, nil
+	case len(r.Limits) == 0: // in another life the Number may name other limits
+		next.limitSet, next.number = f.limitSet, 0
+	case store.Equal(r.Limits, f.law):
+		next.limitSet = f.limitSet
+	case store.Equal(r.Limits, mine.law):
+		next.limitSet = *mine
+	default:
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
 			limits[i] = limitOf(&r.Limits[i])
 		}
 		named, err := checkLimits("", limits)
-		if err == nil && r.Stamp == 0 {
-			err = &LimitError{Reason: "they have no stamp"}
-		}
 		if err != nil {
-			return fmt.Errorf("limits that were set: %w", err)
+			return f, fmt.Errorf("limits in force: %w", err)
 		}
-		set := newLimitSet(named)
-		own = &set
+		next.limitSet = newLimitSet(named)
 	}
-	p.learn(f, r, own)
-	return nil
-}
-
-// next returns the limits after these. It keeps those of just before, for the charges that
-// were booked under them, and not what was before that.
-func (f *inForce) next(set *limitSet, stamp, version int64) *inForce {
-	next := &inForce{limitSet: *set, stamp: stamp, version: version}
-	if version == f.version+1 {
-		before := f.limitSet
-		next.before = &before
-	}
-	return next
+	return next, nil
 }

@@ -4,131 +4,113 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// common is what a bucket needs beyond its cell, wherever its state is.
-type common struct {
-	force   limitsInForce
-	slots   slots
-	waiting waiting
-	watches watches
-	hold    hold
-}
-
-// localState is a key of the law in this process. A bucket with one leaky limit uses it only
-// as long as its cell cannot tell the state: while calls are booked or held, or have given
-// units back. Such a state goes back to the cell with a new life, once nobody could tell it
-// from a new bucket's.
+// localState is a key in this process. A bucket with one leaky limit uses it only while its cell
+// cannot hold the state: while calls are booked or held, or have returned units. Such a state goes
+// back to the cell with a new life, once it is as good as a new bucket's.
 type localState struct {
 	mu     sync.Mutex // protects what follows
-	stored leak.Stored
+	stored store.Stored
 	// Of a bucket with a cell:
 	born time.Duration // the life in which the word counts
 	base int64         // the epoch that the word knows of
 	idle time.Duration // when the state is as good as a new one, if it is left alone
+	word int64         // the cell's, when its state was moved back
 	seen int64         // the cell's, when its word was moved here
-
-	replaced bool // SetLimits has changed how many calls may be in progress
 }
 
-func (l *localState) init(born time.Duration, law []leak.Limit) {
-	l.stored = leak.Stored{State: leak.New(born), Limits: law}
-	l.born, l.base = born, int64(born)
+// firstNumber is the Number of the limits that a bucket in memory was made with.
+const firstNumber = 1
+
+func (l *localState) init(born time.Duration, limits *limitSet, base uint64) {
+	l.stored = store.Stored{State: store.New(born, len(limits.law)), Limits: limits.law, Number: firstNumber, Base: base}
+	l.born, l.base, l.word = born, int64(born), int64(born)
 }
 
-// update carries a step out.
-func (l *localState) update(c *cell, m *common, s *step, t *trip, r *reply) {
+// updateHere carries a step out on the key in this process.
+func (b *core) updateHere(p *slowPath, op *store.Op) store.Reply {
+	l := &p.local
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := m.force.Load()
-	if len(f.law) == 1 {
-		l.openLocked(c, m)
+	if b.unit != 0 {
+		l.openLocked(b, p, op)
 	}
-	if c.info.Load()&good != 0 {
+	if b.info.Load()&good != 0 {
 		l.stored.State.Succeeded(l.base)
 	}
-	if s.action == leak.Replace {
-		most := m.slots.most()
-		set := newLimitSet(s.limits)
-		t.set = &set
-		m.slots.limit.Store(newInFlight(s.limits))
-		l.replaced = l.replaced || m.slots.most() != most
-	}
-	asked := m.slots.reserve(s)
-	r.bad = t.resolve(s, f) // by the old limits, so that what they leaked is known
-	if t.set != nil {
-		t.op.Replacement, t.op.Unset = t.set.law, true
-	}
 	at, unix := now(), time.Duration(0)
-	if f.calendar != nil {
+	if op.Periods != nil {
 		unix = unixOf(time.Now())
-		t.op.Periods = f.calendar.at(unix)
 	}
-	r.Reply = t.op.ApplyAt(&l.stored, at, unix)
-	if s.logs {
-		r.State.Logs = l.stored.Clone().State.Logs
-	}
-	r.force = m.force.learn(f, &r.Reply, t.set)
-	if t.set != nil && r.force == f { // equal limits, but perhaps made in another way
-		r.force = &inForce{limitSet: *t.set, version: f.version, before: f.before}
-		m.force.Store(r.force)
-	}
-	m.slots.seat(s, asked, r)
-	r.extended = m.hold.extends(&r.State)
-	m.watches.announce(r) // with the lock held, or a later operation could be told first
-	if len(r.force.law) == 1 {
+	r := op.ApplyAt(&l.stored, at, unix)
+	if b.unit != 0 {
 		l.idle = later(r.State.At, r.Expire)
-		l.shutLocked(c, m.slots.most())
+		l.shutLocked(&b.cell, p.slots.most())
 	}
+	return r
 }
 
 // openLocked moves the word's state here.
-func (l *localState) openLocked(c *cell, m *common) {
+func (l *localState) openLocked(b *core, p *slowPath, op *store.Op) {
+	c := &b.cell
 	word, t := c.word.Swap(busy), now()
 	if word == busy {
-		l.renewLocked(c, m, t)
+		l.renewLocked(c, p, t)
 		return
 	}
 	l.seen = c.seen.Load()
-	c.read(&l.stored.State, m.force.Load().law, word, l.seen, t)
+	if word == l.word { // no call has gone by the word
+		return
+	}
+	s := &l.stored.State
+	c.read(s, l.stored.Limits, word, l.seen, t)
+	// The word is the number of the last call that has gone by it.
+	s.Top, s.IDs = word, max(s.IDs, word)
+	for i := range op.Reports {
+		if k := op.Reports[i].Charge; k != nil && k.ID == word && k.Born == s.Born {
+			s.Last = max(s.Last, k.Place-s.Dial()) // seen is coarse
+		}
+	}
 }
 
 // renewLocked begins a new life, to which the word then belongs, if the state is as good as a
 // new one at time t. The life begins when that came to be so: no call of before is of it.
 // What was refused is forgotten with the life; if nothing was, a refusal of one of its calls
-// is still to be news, and so the epoch stays. While somebody waits the life goes on: a
-// place that is late is known as late in it.
-func (l *localState) renewLocked(c *cell, m *common, t time.Duration) {
-	if c.unit == 0 || l.stored.Version != 0 || t < l.idle || m.waiting.watched() {
+// is still to be news, and so the epoch stays. While calls wait the life goes on: a
+// reservation that is late is known as late in it.
+func (l *localState) renewLocked(c *cell, p *slowPath, t time.Duration) {
+	if l.stored.Number != firstNumber || t < l.idle || p.waiting.watched() {
 		return
 	}
-	s := leak.New(l.idle)
+	s := store.New(l.idle, 1)
 	if was := &l.stored.State; was.Epoch == l.base {
 		s.Epoch, s.Fails = was.Epoch, was.Fails
 	} else {
 		c.info.And(^uint32(good))
 	}
-	l.stored = leak.Stored{State: s, Limits: l.stored.Limits}
+	l.stored.State, l.stored.Lead = s, 0
 	l.born, l.base = s.Born, s.Epoch
 	c.seen.Store(never) // a Resume lets nobody be on the way any more
 }
 
 // shutLocked moves the state back to the word, if it is simple enough. most calls may be in
-// progress, of which the cell knows nothing; 0: any number.
+// flight, of which the cell knows nothing; 0: any number.
 func (l *localState) shutLocked(c *cell, most int) {
 	s := &l.stored.State
-	simple := c.unit != 0 && most == 0 && l.stored.Version == 0 && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
-		s.Rem <= 0 && s.Last <= 0 && s.Level[0].Ret == 0 && s.Level[0].Level <= c.capacity
+	simple := most == 0 && l.stored.Number == firstNumber && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&
+		s.Rem <= 0 && s.Last <= 0 && s.Parts[0].Ret == 0 && s.Level[0] <= c.capacity
 	if !simple {
 		return
 	}
-	if seen := int64(s.At + s.Last); s.Last > -leak.BookingGrace && seen > c.seen.Load() {
+	if seen := int64(s.At + s.Last); s.Last > -store.BookingGrace && seen > c.seen.Load() {
 		c.seen.Store(seen)
 	} else if seen < l.seen { // the last booking was undone
 		c.seen.CompareAndSwap(l.seen, seen)
 	}
-	c.word.Store(int64(s.At) + lasts(s.Level[0].Level, c.unit))
+	l.word = int64(s.At) + lasts(s.Level[0], c.unit)
+	c.word.Store(l.word)
 }
 
 // life returns the life in which the word was charged at time t, and the newest epoch
@@ -153,11 +135,4 @@ func (l *localState) succeed(c *cell, t int64) {
 	if t >= l.base {
 		c.info.Or(good)
 	}
-}
-
-// changed reports whether the limits are not those that the bucket was made with.
-func (l *localState) changed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stored.Version > 0 || l.replaced
 }

@@ -17,7 +17,7 @@ func (t Ticket) Mark() string {
 		return ""
 	}
 	c := &t.call.charge[0]
-	return mark(int64(c.Born), t.call.version, int64(c.Place))
+	return mark(int64(c.Born), c.Number, int64(c.Place))
 }
 
 func mark(born, version, place int64) string {
@@ -34,7 +34,10 @@ func mark(born, version, place int64) string {
 // void, or names one after the last that is booked.
 func (k *Clock) Place(m string) (at time.Time, ok bool) {
 	born, version, place, ok := readMark(m)
-	if since := k.version - version; !ok || !k.Known() || born != int64(k.state.Born) || since != 0 && since != 1 {
+	if !ok || !k.Known() || born != int64(k.state.Born) {
+		return time.Time{}, false
+	}
+	if version != k.number && (version != k.before || time.Duration(place) > k.stands) {
 		return time.Time{}, false
 	}
 	// Stores round times, some to the microsecond.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Permit is what an admitted call carries. It settles what the call really
@@ -99,7 +99,7 @@ func (p *Permit) Settle(used Cost) {
 			c, cost := p.charge(), used
 			p.flags |= flagChanged
 			cost[p.core.unitOf()] = p.units // of the others it is not known
-			if p.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: c}, used: used, cost: cost}) {
+			if p.core.settle(report{Report: store.Report{Kind: store.Settled, Charge: c}, by: &p.core.ofCell().limitSet, used: used, cost: cost}) {
 				p.units = c.N[0]
 			}
 		}
@@ -186,7 +186,7 @@ func (p *Permit) State() State {
 	if p.core == nil {
 		return State{}
 	}
-	r := reply{Reply: leak.Reply{State: leak.New(p.core.born)}, force: p.core.ofCell()}
+	r := reply{Reply: store.Reply{State: store.New(p.core.born, 1)}, force: p.core.ofCell()}
 	p.core.read(&r.State, r.force.law, p.word, p.before, time.Duration(p.place))
 	return nearest(r.states())
 }
@@ -245,7 +245,7 @@ func (p *Permit) Hears() bool {
 }
 
 // charge returns what the call has taken of the cell as a charge of the law.
-func (p *Permit) charge() *leak.Charge {
+func (p *Permit) charge() *store.Charge {
 	c := p.core.charge(&p.fill)
 	c.Settled = p.flags&flagChanged != 0
 	return c
@@ -283,7 +283,7 @@ func (p *Permit) answered(a Answer) (held bool) {
 	if !a.concerns(p.core, now()-time.Duration(p.place)) {
 		return false
 	}
-	return p.core.report(a.report(p.charge()))
+	return p.core.report(a.report(p.charge(), &p.core.ofCell().limitSet))
 }
 
 // call is the permit of a call that was not charged to a cell.
@@ -303,9 +303,9 @@ type call struct {
 
 	admitted time.Duration // since start
 	cost     [1]Cost       // as acquired; one each, for an Op to point to
-	charge   [1]leak.Charge
-	order    uint64 // among the tickets of one Booking
-	version  int64  // of the limits that it was booked under, as a ticket
+	charge   [1]store.Charge
+	order    uint64        // among the tickets of one Booking
+	sure     time.Duration // no change of limits makes a reservation void that is not later
 }
 
 // note keeps what the reply that admits the call says of the limit nearest its capacity.
@@ -316,7 +316,7 @@ func (k *call) note(r *reply) {
 		share = k.level / f.Capacity
 	}
 	for i := range r.force.law {
-		if level := r.State.Level[i].Level; level/r.force.law[i].Capacity > share {
+		if level := r.State.Level[i]; level/r.force.law[i].Capacity > share {
 			k.nearest, k.level, share = int8(i), level, level/r.force.law[i].Capacity
 		}
 	}
@@ -342,6 +342,14 @@ func (k *call) State() State {
 	}
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
 	return s
+}
+
+// by returns the limits that the call was booked by.
+func (k *call) by() *limitSet {
+	if k.force == nil {
+		return nil
+	}
+	return &k.force.limitSet
 }
 
 // takeSlot notes the slot that the booking has taken, if it has.
@@ -377,7 +385,7 @@ func (k *call) Settle(used Cost) {
 	if used == (Cost{}) {
 		k.flags |= flagFailed
 	}
-	k.core.settle(report{Report: leak.Report{Kind: leak.Settled, Charge: &k.charge[0]}, used: used, cost: k.cost[0]})
+	k.core.settle(report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, by: k.by(), used: used, cost: k.cost[0]})
 }
 
 func (k *call) Answered(a Answer) { k.answered(a) }
@@ -394,7 +402,7 @@ func (k *call) answered(a Answer) (held bool) {
 	if !a.concerns(k.core, now()-k.admitted) {
 		return false
 	}
-	return k.core.report(a.report(&k.charge[0]))
+	return k.core.report(a.report(&k.charge[0], k.by()))
 }
 
 func (k *call) Done() {

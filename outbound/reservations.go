@@ -1,5 +1,7 @@
 package outbound
 
+import "github.com/dripfeed/dripfeed/outbound/store"
+
 // Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
 // package jobs does. It has the limits of b without an [InFlight], and its own levels and holds. It
 // lives where b does, in this process or in the same store, and names itself by b's key in errors.
@@ -15,19 +17,19 @@ func (b *Bucket) Reservations() *Bucket {
 	for {
 		f, old := p.force.Load(), p.reserved.Load()
 		switch {
-		case old != nil && (old.version == f.version || len(f.law) == 0):
-			return old.bucket.(*Bucket)
-		case len(f.law) == 0:
+		case len(f.law) == 0 && old == nil:
 			return nil
+		case len(f.law) == 0, old != nil && store.Equal(old.by.law, f.law):
+			return old.bucket
 		}
 		next := new(Bucket)
 		if p.shared == nil {
 			next.init(b.key, f.list(), nil)
 		} else {
 			next.init(b.key, f.list(), p.shared.store)
-			next.slowPath().shared.key = p.shared.keyOfReservations(f.version)
+			next.slowPath().shared.key = p.shared.keyOfReservations(store.Hash(f.law))
 		}
-		if p.reserved.CompareAndSwap(old, &reserved{f.version, next}) {
+		if p.reserved.CompareAndSwap(old, &reserved{&f.limitSet, next}) {
 			return next
 		}
 	}

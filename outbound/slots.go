@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // slots are the places among the calls at once. A limit on those is no limit of the law: a
@@ -75,7 +75,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	defer p.mu.Unlock()
 	p.used -= s.freed
 	s.freed = 0
-	if s.action != leak.Book || most == 0 || s.inJob {
+	if s.action != store.Book || most == 0 || s.inJob {
 		return s.costs
 	}
 	asked = s.costs
@@ -100,7 +100,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	if r.inFlight = p.limit.Load(); r.inFlight != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if s.action == leak.Book && !s.inJob {
+		if s.action == store.Book && !s.inJob {
 			n := len(s.costs)
 			reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
 			p.used -= reserved - taken

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // State is what a limit looks like at one moment.
@@ -49,7 +49,7 @@ type State struct {
 func (l *State) Label() string { return l.Limit.label() }
 
 // holds sets what a bucket's clock says of all its limits.
-func (l *State) holds(of *leak.State) {
+func (l *State) holds(of *store.State) {
 	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), ReasonUnknown, of.Speed; of.Rem > 0 {
 		l.Reason = Reason(of.Why)
 	}
@@ -60,7 +60,7 @@ func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
 	for i := range r.force.law {
 		l := &r.force.law[i]
-		level := r.State.Level[i].Level
+		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
 		one.EmptyIn, one.NextIn = r.comeBack(i)
 		all = append(all, one)
@@ -77,33 +77,44 @@ func (r *reply) states() []State {
 
 // comeBack returns State.EmptyIn and State.NextIn of the limit i.
 func (r *reply) comeBack(i int) (all, next time.Duration) {
-	level := r.State.Level[i]
-	l := &r.force.law[i]
-	if len(r.Share) == len(r.force.law) {
-		level.Level = max(0, level.Level-max(0, l.Capacity-r.Share[i].Capacity))
-		l = &r.Share[i]
+	set, s := r.decided()
+	l := &set.law[i]
+	switch {
+	case set.calendar != nil && l.Kind.Calendar():
+		all = time.Duration(set.calendar.at(s.Unix)[i].End)*time.Second + store.Slack - s.Unix
+	case l.Kind != store.Leaky && s.Parts == nil: // nothing counts for longer
+		all = s.Real(l.Window)
+	default:
+		all = s.Empty(set.law, i)
 	}
-	if all, next = comeBack(l, &r.State, &level); l.Kind.Calendar() {
-		all = time.Duration(r.force.calendar.at(r.Unix)[i].End)*time.Second + leak.Slack - r.Unix
+	room := max(0, l.Capacity-1)
+	switch {
+	case s.Level[i] <= room && !l.Kind.Calendar():
+	default:
+		next = alone(set, &s, i, l.Capacity-room)
 	}
 	return all, next
 }
 
-// comeBack returns how long it is until all units of a limit have come back, for a calendar
-// those booked for the next period too, and until the first has.
-func comeBack(l *leak.Limit, s *leak.State, level *leak.Level) (all, next time.Duration) {
-	room := max(0, l.Capacity-1)
-	if l.Kind == leak.Leaky {
-		return s.Real(l.Above(level.Level, 0)), s.Real(l.Above(level.Level, room))
+// alone returns how long it is until the limit i has capacity for n units, if nothing but it makes a
+// call wait and nothing is held. It is below 0 if it never has.
+func alone(set *limitSet, s *store.State, i int, n float64) time.Duration {
+	l := &set.law[i]
+	if n = l.Takes(n); n > l.Capacity {
+		return -1
 	}
-	all = time.Duration(level.Ret)
-	if level.Level > room {
-		next = time.Duration(level.Top)
+	if l.Kind != store.Leaky && s.Parts == nil { // it is unknown, and at most this
+		if n == 0 || fits(l, s.Level[i]+n) {
+			return 0
+		}
+		return s.Real(l.Window)
 	}
-	if !l.Kind.Calendar() {
-		return s.Real(all), s.Real(next)
-	}
-	return all, max(next, s.Rem)
+	t := *s
+	t.Rem, t.Last = 0, 0
+	var only store.Units
+	only[i] = n
+	w, _, _ := t.Wait(set.law, &only)
+	return t.Real(w)
 }
 
 // nearest returns the state of the limit nearest its brim.

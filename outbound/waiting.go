@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // waiting has the callers that wait for a bucket, and the reports that ride on its next
@@ -120,7 +120,7 @@ func (r report) copied() report {
 func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 	e := w.lastSuccess.Load()
 	if reported = w.reported.Swap(e); e != reported {
-		reports = append(reports, report{Report: leak.Report{Kind: leak.Succeeded, Epoch: e}})
+		reports = append(reports, report{Report: store.Report{Kind: store.Succeeded, Epoch: e}})
 	}
 	if settles && w.hasPostponed.Load() {
 		w.mu.Lock()
@@ -140,9 +140,9 @@ func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 func (w *waiting) requeue(reports []report, reported int64) {
 	for _, r := range reports {
 		switch r.Kind {
-		case leak.Succeeded:
+		case store.Succeeded:
 			w.reported.CompareAndSwap(r.Epoch, reported)
-		case leak.Settled:
+		case store.Settled:
 			beyond := false
 			for u := range r.used {
 				beyond = beyond || r.used[u] > r.cost[u]
@@ -184,7 +184,7 @@ func (w *waiting) succeeded(epoch int64) (first bool) {
 }
 
 // confirm notes whether a store's state has heard of a success since the hold.
-func (w *waiting) confirm(s *leak.State) {
+func (w *waiting) confirm(s *store.State) {
 	if s.Fails >= 0 {
 		w.unconfirmed.Store(s.Epoch)
 	} else {
