@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // around is a foreign Call around a permit, with methods of its own.
@@ -32,7 +32,7 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 		"one limit":          func() *Bucket { return Must(NewBucket("k", one)) },
 		"two limits":         func() *Bucket { return Must(NewBucket("k", one, one.Of(1, "other"))) },
 		"beside an InFlight": func() *Bucket { return Must(NewBucket("k", one, InFlight(5))) },
-		"shared":             func() *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", one)) },
+		"shared":             func() *Bucket { return Must(NewSharedBucket(store.NewMemory(), "k", one)) },
 	}
 	wrapped := func(l Limiter, wrap func(*Permit) Call) Limiter {
 		return limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {

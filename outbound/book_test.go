@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Places that are given back in one step are undone from the latest to the first,
@@ -86,7 +86,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 						if shared {
-							b = Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
+							b = Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
 						}
 						if before >= 0 {
 							if _, err := b.Acquire(ctx, Cost{1}); err != nil {
@@ -128,7 +128,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 // stops waiting.
 func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, limit := leak.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
+		m, limit := store.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
 		b := Must(NewSharedBucket(m, "k", limit))
 		p, err := b.Acquire(ctx, Cost{10})
 		if err != nil {

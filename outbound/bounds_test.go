@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // earliest returns in how much time a call of n units goes at the earliest, after so many ahead.
@@ -75,7 +75,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 			time.Sleep(time.Duration(r.IntN(int(time.Hour))))
 			b := Must(NewBucket("k", limits()...))
 			if r.IntN(2) == 0 {
-				b = Must(NewSharedBucket(leak.NewMemory(), "k", limits()...))
+				b = Must(NewSharedBucket(store.NewMemory(), "k", limits()...))
 			}
 			for range 40 {
 				p, err := b.Acquire(ctx, Cost{1})
@@ -116,7 +116,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 			at := time.Now()
 			for _, c := range costs { // as a queue asks
 				time.Sleep(time.Until(at) - 5*time.Millisecond)
-				k := Booking{Costs: []Cost{c}, Wait: maxWait, Returns: !b.Shared()}
+				k := Booking{Costs: []Cost{c}, Wait: maxWait}
 				err := b.Book(ctx, &k)
 				for full := (*ThrottledError)(nil); errors.As(err, &full); err = b.Book(ctx, &k) {
 					time.Sleep(full.RetryAfter)

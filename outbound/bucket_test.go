@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"math"
 	"slices"
 	"strings"
@@ -153,7 +153,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("exact", limits...))
-			fixed := slices.ContainsFunc(limits, func(l Limit) bool { return l.kind == leak.Fixed && len(limits) > 1 }) // its window may end sooner than is sure
+			fixed := slices.ContainsFunc(limits, func(l Limit) bool { return l.kind == store.Fixed && len(limits) > 1 }) // its window may end sooner than is sure
 			for range 50 {
 				_, err := b.Acquire(ctx, Cost{1})
 				var full *ThrottledError

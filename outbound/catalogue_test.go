@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var (
@@ -30,10 +30,10 @@ func buckets(t *testing.T) map[string]*Bucket {
 		"fast":    Must(NewBucket("fast", Limit{Capacity: 10, LeakRate: 1})),
 		"rounded": Must(NewBucket("rounded", Limit{Capacity: 10, LeakRate: 3e8})),
 		"several": Must(NewBucket("several", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 20, LeakRate: 3, Unit: 1}, InFlight(5))),
-		"shared":  Must(NewSharedBucket(leak.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 3})),
+		"shared":  Must(NewSharedBucket(store.NewMemory(), "shared", Limit{Capacity: 10, LeakRate: 1}, Limit{Capacity: 10, LeakRate: 1, Unit: 3})),
 		"held":    Must(NewBucket("held", Limit{Capacity: 10, LeakRate: 1})),
 		"window":  Must(NewBucket("window", Window(10, 10*time.Second))),
-		"day":     Must(NewSharedBucket(leak.NewMemory(), "day", Daily(10, time.UTC), FixedWindow(10, 10*time.Second), Window(10, time.Second).Of(1, ""))),
+		"day":     Must(NewSharedBucket(store.NewMemory(), "day", Daily(10, time.UTC), FixedWindow(10, 10*time.Second), Window(10, time.Second).Of(1, ""))),
 	}
 	for name, b := range all {
 		if _, err := b.Acquire(ctx, Cost{2, 1}); err != nil {
@@ -286,7 +286,7 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("NewBucket with %s beside a good one: %v", name, err)
 		}
-		if _, err := NewSharedBucket(leak.NewMemory(), "key", l); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewSharedBucket(store.NewMemory(), "key", l); !errors.Is(err, ErrInvalidLimit) {
 			t.Errorf("NewSharedBucket with %s: %v", name, err)
 		}
 		refuses(t, "SetLimits with "+name, ErrInvalidLimit, func(b *Bucket) error { return b.SetLimits(ctx, l) })
@@ -330,7 +330,7 @@ func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
 // bubbles of testing/synctest.
 func TestAMemoryForgetsNoDebtHoweverManyKeysCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
 		for i := range 200 {
 			_, err := debtor.Acquire(ctx, Cost{1})
@@ -357,7 +357,7 @@ func TestAMemoryForgetsNoDebtHoweverManyKeysCome(t *testing.T) {
 func TestAnyKeyWorks(t *testing.T) {
 	keys := []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)}
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		for _, key := range keys {
 			for name, b := range map[string]*Bucket{"own": Must(NewBucket(key, Limit{Capacity: 1, LeakRate: 1})), "shared": Must(NewSharedBucket(store, key, Limit{Capacity: 1, LeakRate: 1}))} {
 				if _, err := b.Acquire(ctx, Cost{1}); err != nil || b.Key() != key {

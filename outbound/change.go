@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,13 +161,22 @@ func (w *watch) lookLocked(r *reply) {
 	}
 	limits := &r.force.limitSet
 	if was.known && !(store.Equal(w.limits.law, limits.law) && w.inFlight.same(r.inFlight)) {
-		w.addLocked(Event{Kind: EventLimits, Before: w.inFlight.among(w.limits.list()), Limits: r.inFlight.among(limits.list())})
+		w.addLocked(Event{Kind: EventLimits, Before: textOf(w.inFlight.among(w.limits.list())), Limits: textOf(r.inFlight.among(limits.list()))})
 	}
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})
 	}
 	w.state, w.when = is, r.When
 	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // trips may cross
+}
+
+// textOf returns limits as text, each as its String.
+func textOf(limits []Limit) string {
+	all := make([]string, len(limits))
+	for i := range limits {
+		all[i] = limits[i].String()
+	}
+	return strings.Join(all, "; ")
 }
 
 func (w *watch) addLocked(c Event) { w.news = append(w.news, c) }

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // changes hears of a bucket's changes.
@@ -49,7 +49,7 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 			return b, b
 		},
 		"shared": func() (*Bucket, *Bucket) {
-			s := leak.NewMemory()
+			s := store.NewMemory()
 			return Must(NewSharedBucket(s, "k", one)), Must(NewSharedBucket(s, "k", one))
 		},
 	} {

@@ -8,18 +8,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // herald is a store whose replies take a while and tell what they are told to.
 type herald struct {
-	*leak.Memory
+	*store.Memory
 	way, back   time.Duration
 	when, heard time.Duration // from the sending on
 	silent      bool
 }
 
-func (h *herald) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (h *herald) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	sent := time.Now()
 	time.Sleep(h.way)
 	r, err := h.Memory.Update(ctx, key, op)
@@ -59,7 +59,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 		"from the future":      {herald{way: 10 * ms, back: 10 * ms, when: time.Hour, heard: 2 * time.Hour}, 20 * ms, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c.herald.Memory = leak.NewMemory()
+			c.herald.Memory = store.NewMemory()
 			sent := time.Now()
 			b, k := c.herald.booked(t)
 			ticket := k.Tickets[0]
@@ -89,7 +89,7 @@ func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {
 		for _, delay := range []time.Duration{0, 500 * ms} {
 			synctest.Test(t, func(t *testing.T) {
-				_, k := (&herald{Memory: leak.NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
+				_, k := (&herald{Memory: store.NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
 				arrived := time.Now()
 				for _, age := range []time.Duration{0, fresh, fresh + 1} {
 					if ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age)); ready != (age <= fresh) {
@@ -103,18 +103,18 @@ func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
 
 // repeater is a store whose first answers are lost, and given again from a record.
 type repeater struct {
-	*leak.Memory
+	*store.Memory
 	lost  int // how many answers
 	after time.Duration
 }
 
-func (s *repeater) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *repeater) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := s.Memory.Update(ctx, key, op)
-	if s.lost > 0 && op.Action == leak.Book && len(op.Costs) > 0 {
+	if s.lost > 0 && op.Action == store.Book && len(op.Costs) > 0 {
 		s.lost--
 		time.Sleep(s.after)
-		var now leak.Reply
-		now, err = s.Memory.Update(context.Background(), key, &leak.Op{Limits: op.Limits, Stamp: op.Stamp})
+		var now store.Reply
+		now, err = s.Memory.Update(context.Background(), key, &store.Op{Limits: op.Limits, Number: op.Number})
 		now.Charges = r.Charges
 		r = now
 	}
@@ -138,7 +138,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 		{lost: 9, after: 900 * ms, error: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewSharedBucket(&repeater{Memory: leak.NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
+			b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
 			began := time.Now()
 			_, err := b.Acquire(ctx, Cost{10})
 			took := time.Since(began)
@@ -164,7 +164,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 
 func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&repeater{Memory: leak.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
+		b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
 		k := &Booking{Costs: []Cost{{1}}}
 		if err := b.Book(ctx, k); err != nil {
 			t.Fatal(err)

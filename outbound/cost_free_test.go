@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A cost that forgets the first unit is no call without pace: it is an error that says so. One that is Free there
@@ -19,7 +19,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 		for name, b := range map[string]*Bucket{
 			"in memory": Must(NewBucket("llm", limits...)),
 			"in flight": Must(NewBucket("llm", append(limits, InFlight(100))...)),
-			"shared":    Must(NewSharedBucket(leak.NewMemory(), "llm", limits...)),
+			"shared":    Must(NewSharedBucket(store.NewMemory(), "llm", limits...)),
 		} {
 			for _, c := range []Cost{{}, {tokens: 100}, {output: 1}, {tokens: Free}} {
 				_, err := b.Acquire(ctx, c)

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // What ten tenths add up to is not always one: the last bits of a cost are rounding.
@@ -19,7 +19,7 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 		"one limit":  func(l Limit) *Bucket { return Must(NewBucket("k", l)) },
 		"two limits": func(l Limit) *Bucket { return Must(NewBucket("k", wide, l)) },
 		"in flight":  func(l Limit) *Bucket { return Must(NewBucket("k", l, InFlight(9))) },
-		"shared":     func(l Limit) *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", l)) },
+		"shared":     func(l Limit) *Bucket { return Must(NewSharedBucket(store.NewMemory(), "k", l)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
 		for name, b := range map[string]*Bucket{
 			"fast": Must(NewBucket("fast", l)), "two": Must(NewBucket("two", l, Limit{Capacity: 10, LeakRate: 1, Unit: 1})),
-			"shared": Must(NewSharedBucket(leak.NewMemory(), "shared", l)),
+			"shared": Must(NewSharedBucket(store.NewMemory(), "shared", l)),
 		} {
 			admit(t, b, 10)
 			k := Booking{Costs: []Cost{{10}}, Wait: time.Hour}
@@ -114,7 +114,7 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
 		for name, of := range map[string]func(slots Limit) *Bucket{
 			"in memory": func(slots Limit) *Bucket { return Must(NewBucket("k", l, slots)) },
-			"shared":    func(slots Limit) *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "k", l, slots)) },
+			"shared":    func(slots Limit) *Bucket { return Must(NewSharedBucket(store.NewMemory(), "k", l, slots)) },
 		} {
 			try := func(b *Bucket, what string, wait time.Duration, progress int) (p Permit) {
 				able, err := b.AbleToAccept(ctx, Cost{Free})

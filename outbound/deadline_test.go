@@ -7,15 +7,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // slowStore answers no trip before its ctx ends.
-type slowStore struct{ leak.Store }
+type slowStore struct{ store.Store }
 
-func (slowStore) Update(ctx context.Context, _ string, _ *leak.Op) (leak.Reply, error) {
+func (slowStore) Update(ctx context.Context, _ string, _ *store.Op) (store.Reply, error) {
 	<-ctx.Done()
-	return leak.Reply{}, ctx.Err()
+	return store.Reply{}, ctx.Err()
 }
 
 // A call that is refused for its deadline gets a ThrottledError that is context.DeadlineExceeded, wherever the deadline
@@ -24,8 +24,8 @@ func TestBucket_AcquireAfterADeadline(t *testing.T) {
 	for name, of := range map[string]func() (*Bucket, error){
 		"one limit":  func() (*Bucket, error) { return NewBucket("k", PerSecond(1)) },
 		"two limits": func() (*Bucket, error) { return NewBucket("k", PerSecond(1), PerHour(100)) },
-		"shared":     func() (*Bucket, error) { return NewSharedBucket(leak.NewMemory(), "k", PerSecond(1)) },
-		"slow":       func() (*Bucket, error) { return NewSharedBucket(slowStore{leak.NewMemory()}, "k", PerSecond(1)) },
+		"shared":     func() (*Bucket, error) { return NewSharedBucket(store.NewMemory(), "k", PerSecond(1)) },
+		"slow":       func() (*Bucket, error) { return NewSharedBucket(slowStore{store.NewMemory()}, "k", PerSecond(1)) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(of())

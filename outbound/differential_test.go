@@ -10,28 +10,28 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // twin is a bucket beside the arithmetic that it must obey.
 type twin struct {
 	*testing.T
 	b      *Bucket
-	limits []leak.Limit
-	state  leak.State
+	limits []store.Limit
+	state  store.State
 	path   []int
 	pairs  []*pair
 	base   int64 // the epoch in which this life began
 	// changed tells of other limits: with those a bucket never begins a new life.
 	changed bool
+	number  int64 // of the limits
 }
 
 // pair is a call as the bucket and as the arithmetic knows it.
 type pair struct {
 	Permit
-	charge  *leak.Charge
+	charge  *store.Charge
 	settled bool
-	changes int // of the limits since
 }
 
 // near allows for the rate of the cell, which is whole nanoseconds per unit.
@@ -41,7 +41,7 @@ func (w *twin) advance() {
 	w.state.Advance(w.limits, now())
 	if !w.changed && w.b.word.Load() == busy && w.state.Idle(w.limits) { // a new life: what was refused is forgotten
 		was := w.state
-		w.state = leak.New(was.At)
+		w.state = store.New(was.At, 1)
 		if was.Epoch == w.base {
 			w.state.Epoch, w.state.Fails = was.Epoch, was.Fails
 		}
@@ -51,9 +51,9 @@ func (w *twin) advance() {
 
 func (w *twin) acquire(n float64) {
 	w.advance()
-	was := w.state
-	c := new(leak.Charge)
-	wait, _, ok := w.state.Fill(w.limits, &leak.Units{n}, 0, c)
+	was := w.state.Clone()
+	c := new(store.Charge)
+	wait, _, ok := w.state.Fill(w.limits, &store.Units{n}, 0, c)
 	p, err := w.b.Acquire(ctx, Cost{n})
 	var full *ThrottledError
 	retry := time.Duration(0)
@@ -69,20 +69,21 @@ func (w *twin) acquire(n float64) {
 		w.state = was
 		return
 	case !ok && err == nil:
-		if _, _, ok = w.state.Fill(w.limits, &leak.Units{n}, wait, c); !ok {
+		if _, _, ok = w.state.Fill(w.limits, &store.Units{n}, wait, c); !ok {
 			w.Fatalf("not even after %v", wait)
 		}
 	case !ok:
 		return
 	}
+	c.Number = w.number
 	w.pairs = append(w.pairs, &pair{Permit: p, charge: c})
 }
 
 func (w *twin) level() {
 	w.advance()
 	s, err := w.b.State(ctx)
-	if err != nil || !near(s.Level, w.state.Level[0].Level, w.limits[0].Capacity) {
-		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0].Level, w.b.slow.Load().local.stored.State, w.state)
+	if err != nil || !near(s.Level, w.state.Level[0], w.limits[0].Capacity) {
+		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0], w.b.slow.Load().local.stored.State, w.state)
 	}
 	if held := max(0, w.state.Rem); s.HeldFor != held || math.Abs(s.Speed-w.state.Speed) > 1e-9 {
 		w.Fatalf("held for %v at speed %v, arithmetic %v and %v", s.HeldFor, s.Speed, held, w.state.Speed)
@@ -92,17 +93,11 @@ func (w *twin) level() {
 func (w *twin) change(l Limit) {
 	w.advance()
 	w.changed = true
-	next := []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}
-	w.state.Change(w.limits, next, []int{0}, &leak.Units{})
-	var young []*pair
-	for _, p := range w.pairs {
-		// Nothing comes back to calls from before the change before.
-		if p.changes++; p.changes < 2 {
-			p.charge.Follow(w.limits, next, []int{0})
-			young = append(young, p)
-		}
+	next := []store.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}
+	if !store.Equal(w.limits, next) {
+		w.number++
+		w.state.Change(w.limits, next, w.number)
 	}
-	w.pairs = young
 	w.limits = next
 	if err := w.b.SetLimits(ctx, l); err != nil {
 		w.Fatal(err)
@@ -127,7 +122,7 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 			// to be the last, which decides how the hold treats it.
 			unit := 1e9 / l.LeakRate
 			exact := unit == math.Trunc(unit)
-			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []leak.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}, state: leak.New(now())}
+			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}, state: store.New(now(), 1), number: 1}
 			w.base = w.state.Epoch
 			events := r.IntN(4) // in most rounds the cell is left rarely
 			for range 300 {
@@ -147,7 +142,7 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 					used := n * float64(r.IntN(2))
 					w.advance()
 					if !p.settled {
-						w.state.Settle(w.limits, p.charge, &leak.Units{used})
+						w.state.Settle(w.limits, p.charge, &store.Units{used})
 					}
 					p.settled = true
 					p.Settle(Cost{used})
@@ -163,7 +158,7 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 					w.pairs = slices.DeleteFunc(w.pairs, func(q *pair) bool { return p == q })
 				case op < 84:
 					w.advance()
-					w.state.Meter(w.limits, &leak.Units{n})
+					w.state.Meter(w.limits, &store.Units{n})
 					if _, err := w.b.Fillup(ctx, Cost{n}); err != nil {
 						t.Fatal(err)
 					}
@@ -173,7 +168,7 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 					events--
 					d := time.Duration(1+r.IntN(5000)) * time.Millisecond
 					w.advance()
-					w.state.Hold(w.limits, d, nil)
+					w.state.Hold(w.limits, d, nil, true)
 					if err := w.b.Hold(ctx, d); err != nil {
 						t.Fatal(err)
 					}
@@ -182,7 +177,6 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 					d := time.Duration(r.IntN(5000)) * time.Millisecond
 					w.advance()
 					w.state.Refused(w.limits, p.charge.Epoch, d, 0, p.charge)
-					w.b.slowPath().random = func() float64 { return 0 } // a refusal makes the slowPath in any case
 					p.Refused(d)
 				case op < 98:
 					events--
@@ -210,7 +204,7 @@ func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
 			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
 			b := Must(NewBucket("again", first))
 			if shared {
-				b = Must(NewSharedBucket(leak.NewMemory(), "again", first))
+				b = Must(NewSharedBucket(store.NewMemory(), "again", first))
 			}
 			p, err := b.Acquire(ctx, Cost{10})
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -19,7 +19,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 	common := outbound.Limit{Capacity: 50, LeakRate: 12, Name: "common"}
 	own := [2]outbound.Limit{{Capacity: 5, LeakRate: 10, Name: "old"}, {Capacity: 20, LeakRate: 8, Name: "new"}}
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		var each [2]outboundtest.History
 		var all outboundtest.History
 		for i, l := range own {
@@ -63,7 +63,7 @@ func TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn(t *testing.T) {
 func TestWorkersWithDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 	limits := [2]outbound.Limit{{Capacity: 1, LeakRate: 10}, {Capacity: 2, LeakRate: 40}}
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		var all outboundtest.History
 		begin := time.Now()
 		for _, l := range limits {
@@ -98,7 +98,7 @@ func TestWorkersWithDifferentRatesOfOneLimitKeepGoing(t *testing.T) {
 func TestAResumeUnderASmallerCapacityTakesBackWhatAHoldLetLeak(t *testing.T) {
 	for _, set := range []bool{false, true} { // or the other worker's own limits count
 		synctest.Test(t, func(t *testing.T) {
-			m := leak.NewMemory()
+			m := store.NewMemory()
 			var workers [2]*outbound.Bucket
 			var limits [2][]outbound.Limit
 			for i, capacity := range []float64{20, 10} {

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
@@ -70,7 +70,7 @@ func TestAnEstimateNeverStopsCallsThatTheBucketHoldsNoMore(t *testing.T) {
 			b := map[string]*Bucket{
 				"one":    Must(NewBucket("one", perMinute)),
 				"two":    Must(NewBucket("two", perSecond, perMinute)),
-				"shared": Must(NewSharedBucket(leak.NewMemory(), "shared", perSecond, perMinute)),
+				"shared": Must(NewSharedBucket(store.NewMemory(), "shared", perSecond, perMinute)),
 			}[name]
 			e := Estimate{Bucket: b, First: Cost{tokens: 300}}
 			call := func(known, want, used Cost) {

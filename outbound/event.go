@@ -42,8 +42,9 @@ type Event struct {
 	Calls int
 	// Late is how late the latest of them was, with EventLate.
 	Late time.Duration
-	// Before and Limits are the limits that were in force and those that are, with EventLimits.
-	Before, Limits []Limit
+	// Before and Limits are the limits that were in force and those that are now, with EventLimits,
+	// each as its String: "10 per 1s; 5 in flight".
+	Before, Limits string
 	// Err is why the call was not admitted: with EventRefused it has a
 	// [*ThrottledError], with the limit and the time to come back. With
 	// EventSettled and EventHeld it says why the number reported has no effect.

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // An alarm at 80 % of a month's budget goes off once, however many processes meet the mark: a second
 // bucket admits one call a month. A fleet has both buckets in its Redis or PostgreSQL.
 func ExampleBucket_Fillup_alarm() {
 	ctx := context.Background()
-	store := leak.NewMemory()
+	store := store.NewMemory()
 	spent := outbound.Must(outbound.NewSharedBucket(store, "spent", outbound.Monthly(80, time.UTC)))
 	alarm := outbound.Must(outbound.NewSharedBucket(store, "alarm", outbound.Monthly(1, time.UTC)))
 

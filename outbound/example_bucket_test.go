@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Calls without room fail at once, with the time to come back.
@@ -120,7 +120,7 @@ func ExampleBucket_Hold() {
 
 // Buckets of one key in one store are one, wherever they were made.
 func ExampleNewSharedBucket() {
-	store := leak.NewMemory()
+	store := store.NewMemory()
 	for range 2 {
 		bucket, err := outbound.NewSharedBucket(store, "shop:42", outbound.PerHour(1))
 		if err != nil {

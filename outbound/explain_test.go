@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // explained is what a bucket explains about a call.
@@ -117,8 +117,8 @@ func TestExplainChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := b.slowPath().local.stored.Clone()
-			if i == 1 && len(*s.State.Logs) < 2 {
-				t.Error("no logs")
+			if i == 1 && len(s.State.Parts[0].Slots) < 2 {
+				t.Error("no slots")
 			}
 			text, err := json.Marshal(s)
 			if err != nil {
@@ -313,7 +313,7 @@ func TestExplainTellsTheLongestPart(t *testing.T) {
 // in this process does.
 func TestExplainOfASharedBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Store: leak.NewMemory()}
+		store := &counting{Store: store.NewMemory()}
 		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
 		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
 		for i := range 12 {

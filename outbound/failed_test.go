@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // unwritten is a store that computes with Apply, and may then fail to write.
@@ -18,8 +18,8 @@ type unwritten struct {
 	fail error
 }
 
-func (u *unwritten) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
-	var s leak.Stored
+func (u *unwritten) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+	var s store.Stored
 	if len(u.row) > 0 {
 		if err := json.Unmarshal(u.row, &s); err != nil {
 			s.State.Speed = -1
@@ -27,7 +27,7 @@ func (u *unwritten) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply
 	}
 	r := op.Apply(&s, now())
 	if u.fail != nil {
-		return leak.Reply{}, u.fail
+		return store.Reply{}, u.fail
 	}
 	row, err := json.Marshal(s)
 	u.row = row
@@ -107,18 +107,15 @@ func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.fail = errors.New("not written")
-	var were, all []*leak.Charge
+	var were, all []*store.Charge
 	for _, ticket := range k.Tickets {
 		c := ticket.call.charge[0]
-		if i := len(all); i < 2 { // those two are told by the limits in force, of which one is new
-			c.Version, c.Before, c.Lost, c.N[1] = 1, c.Place, 2, []float64{1, 0}[i]
-		}
 		were, all = append(were, &c), append(all, &ticket.call.charge[0])
 	}
 	for range 2 {
 		s := step{
-			action: leak.Book, costs: []Cost{{3}}, wait: time.Hour, back: all[1:2], move: all[2],
-			reports: []report{{Report: leak.Report{Kind: leak.Settled, Charge: all[0]}, used: Cost{7}, cost: Cost{1}}},
+			action: store.Book, costs: []Cost{{3}}, wait: time.Hour, back: []*call{k.Tickets[1].call}, move: all[2],
+			reports: []report{{Report: store.Report{Kind: store.Settled, Charge: all[0]}, by: k.Tickets[0].call.by(), used: Cost{7}, cost: Cost{1}}},
 		}
 		if err := b.do(ctx, "book", &s, new(reply)); !errors.Is(err, u.fail) {
 			t.Fatal(err)

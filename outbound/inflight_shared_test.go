@@ -9,12 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		rate := Limit{Capacity: 10, LeakRate: 1}
 		b := Must(NewSharedBucket(store, "k", rate, InFlight(2).Of(0, "mine")))
 		other := Must(NewSharedBucket(store, "k", rate, InFlight(1)))
@@ -67,21 +67,21 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 
 // fragile fails while it is told to, after it has done its work.
 type fragile struct {
-	*leak.Memory
+	*store.Memory
 	fails bool
 }
 
-func (f *fragile) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *fragile) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := f.Memory.Update(ctx, key, op)
 	if f.fails {
-		return leak.Reply{}, errors.New("the reply is lost")
+		return store.Reply{}, errors.New("the reply is lost")
 	}
 	return r, err
 }
 
 func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fragile{Memory: leak.NewMemory()}
+		store := &fragile{Memory: store.NewMemory()}
 		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		store.fails = true
 		for range 3 {
@@ -99,11 +99,11 @@ func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 
 // far answers after a trip.
 type far struct {
-	*leak.Memory
+	*store.Memory
 	trip time.Duration
 }
 
-func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(f.trip)
 	return f.Memory.Update(ctx, key, op)
 }
@@ -112,7 +112,7 @@ func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, 
 // trip does not use it.
 func TestCallersThatWaitHearOfAPlaceThatATripGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
+		b := Must(NewSharedBucket(&far{store.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		told := make(chan struct{}, 9)
 		defer b.Waiting(func() { told <- struct{}{} })()
 		var trip sync.WaitGroup
@@ -133,9 +133,9 @@ func TestCallersThatWaitHearOfAPlaceThatATripGivesBack(t *testing.T) {
 }
 
 // heldUp has its answers held up on their way.
-type heldUp struct{ *leak.Memory }
+type heldUp struct{ *store.Memory }
 
-func (h heldUp) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (h heldUp) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := h.Memory.Update(ctx, key, op)
 	r.When = time.Now()
 	time.Sleep(300 * time.Millisecond)
@@ -146,7 +146,7 @@ func (h heldUp) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 // up. A caller that was refused meanwhile hears of the end.
 func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
+		b := Must(NewSharedBucket(heldUp{store.NewMemory()}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		told := 0
 		defer b.Waiting(func() { told++ })()
 		var trips sync.WaitGroup
@@ -175,7 +175,7 @@ func TestACallWhoseAnswersComeTooLateTellsThatItsPlaceIsFree(t *testing.T) {
 // Likewise of its units, if it is refused when it asks again.
 func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(heldUp{leak.NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
+		b := Must(NewSharedBucket(heldUp{store.NewMemory()}, "k", Limit{Capacity: 1, LeakRate: 1}))
 		told := 0
 		defer b.Waiting(func() { told++ })()
 		var trips sync.WaitGroup
@@ -199,7 +199,7 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 // A ticket that is booked anew takes its place among the calls at once along.
 func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&far{leak.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
+		b := Must(NewSharedBucket(&far{store.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
 		p := admit(t, b, 1)
 		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {
@@ -262,11 +262,11 @@ func TestAMoveNeedsNoFreePlace(t *testing.T) {
 
 // peeking is a store that asks during a trip whether another call could start.
 type peeking struct {
-	leak.Store
+	store.Store
 	during func()
 }
 
-func (p *peeking) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (p *peeking) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if p.during != nil && len(op.Costs) > 0 {
 		p.during()
 	}
@@ -274,7 +274,7 @@ func (p *peeking) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 }
 
 func TestWhatComesAfterAnInvalidCostTakesNoSlot(t *testing.T) {
-	p := &peeking{Store: leak.NewMemory()}
+	p := &peeking{Store: store.NewMemory()}
 	b := Must(NewSharedBucket(p, "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
 	free := false
 	p.during = func() { free = b.slots().room() }

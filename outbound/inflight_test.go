@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // inProgress returns how many calls a bucket with one InFlight believes to run.
@@ -347,7 +347,7 @@ func TestABucketIsNotIdleAfterSetLimits(t *testing.T) {
 func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
-		shared := Must(NewSharedBucket(leak.NewMemory(), "k", l, InFlight(1)))
+		shared := Must(NewSharedBucket(store.NewMemory(), "k", l, InFlight(1)))
 		for name, b := range map[string]*Bucket{"in memory": Must(NewBucket("k", l, InFlight(1))), "shared": shared} {
 			p := admit(t, b, 1)
 			var large *CostError

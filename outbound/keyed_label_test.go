@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var background = context.Background()
@@ -18,8 +18,8 @@ var errCut = fmt.Errorf("%w: connection refused", outbound.ErrUnavailable)
 // cutOff is a store that cannot be reached.
 type cutOff struct{}
 
-func (cutOff) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{}, errCut
+func (cutOff) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{}, errCut
 }
 
 func TestErrorsOfAKeyedNameALabel(t *testing.T) {
@@ -27,7 +27,7 @@ func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 	away := cutOff{}
 	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
 	for name, c := range map[string]struct {
-		store  leak.Store
+		store  store.Store
 		limits []outbound.Limit
 		cost   float64
 		want   error

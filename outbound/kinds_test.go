@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Who comes back at RetryAfter is admitted, whatever limits there are beside each other, and
@@ -104,13 +104,13 @@ func TestALimitOfAnotherKindKeepsItsLevel(t *testing.T) {
 
 // awry is a store whose clock is ahead of this process's, and may be set.
 type awry struct {
-	kept  leak.Stored
+	kept  store.Stored
 	ahead time.Duration
 	steps int
 	wild  bool // each step finds another day
 }
 
-func (s *awry) Update(_ context.Context, _ string, op *leak.Op) (leak.Reply, error) {
+func (s *awry) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
 	if s.steps++; s.wild {
 		s.ahead += 72 * time.Hour
 	}
@@ -132,7 +132,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 			_, err := b.Acquire(ctx, Cost{1})
 			var full *ThrottledError
 			stores := time.Now().Add(ahead).UTC()
-			midnight := stores.Truncate(24 * time.Hour).Add(24*time.Hour + leak.Slack)
+			midnight := stores.Truncate(24 * time.Hour).Add(24*time.Hour + store.Slack)
 			if !errors.As(err, &full) || full.RetryAfter != midnight.Sub(stores) || s.steps != 1 {
 				t.Errorf("ahead %v: %v in %d trips, want %v", ahead, err, s.steps, midnight.Sub(stores))
 			}
@@ -154,7 +154,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 // since can have used it up: by the limit under which the fewest can have gone.
 func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &counted{Store: leak.NewMemory()}
+		m := &counted{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
 		for _, c := range []struct {
 			left  float64
@@ -175,11 +175,11 @@ func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 }
 
 type counted struct {
-	leak.Store
+	store.Store
 	trips int
 }
 
-func (s *counted) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *counted) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	s.trips++
 	return s.Store.Update(ctx, key, op)
 }

@@ -7,22 +7,22 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // tardy is a store whose answers come late: after 10 ms they were true, and are here after takes.
 type tardy struct {
-	*leak.Memory
+	*store.Memory
 	takes time.Duration
 	trips int // so far
 }
 
-func (s *tardy) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *tardy) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	s.trips++
 	select {
 	case <-time.After(10 * time.Millisecond):
 	case <-ctx.Done():
-		return leak.Reply{}, ctx.Err()
+		return store.Reply{}, ctx.Err()
 	}
 	when := time.Now()
 	r, err := s.Memory.Update(ctx, key, op)
@@ -30,9 +30,9 @@ func (s *tardy) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply
 	case <-time.After(s.takes - 10*time.Millisecond):
 	case <-ctx.Done(): // as a store that knows of it: it gives back what the caller does not hear of
 		if len(r.Charges) > 0 {
-			_, _ = s.Memory.Update(context.Background(), key, &leak.Op{Limits: op.Limits, Action: leak.Book, Back: r.Charges})
+			_, _ = s.Memory.Update(context.Background(), key, &store.Op{Limits: op.Limits, Action: store.Book, Back: r.Charges})
 		}
-		return leak.Reply{}, ctx.Err()
+		return store.Reply{}, ctx.Err()
 	}
 	r.When, r.Heard = when, when.Add(10*time.Millisecond)
 	return r, err
@@ -65,7 +65,7 @@ func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
 			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.Canceled, cancels: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &tardy{Memory: leak.NewMemory(), takes: c.takes}
+			s := &tardy{Memory: store.NewMemory(), takes: c.takes}
 			b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 0.001}, InFlight(3)))
 			caller, cancel := context.WithCancel(ctx)
 			defer cancel()

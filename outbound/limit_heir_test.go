@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
@@ -31,7 +31,7 @@ func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := outbound.Must(outbound.NewBucket("k", sets[0]...))
 					if shared {
-						b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", sets[0]...))
+						b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", sets[0]...))
 					}
 					if _, err := b.Acquire(background, outbound.Cost{10}); err != nil {
 						t.Fatal(err)

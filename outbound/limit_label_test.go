@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A limit without a name has one label: in errors, events, states and explanations, wherever the bucket lives.
@@ -36,8 +36,8 @@ func TestState_LabelIsThatOfErrorsAndEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			if label != "1 in flight" {
-				buckets["shared"] = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", l))
-				buckets["shared, with others"] = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", wide, l))
+				buckets["shared"] = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", l))
+				buckets["shared, with others"] = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", wide, l))
 			}
 			for name, b := range buckets {
 				var event string

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A limit without a name whose number is lowered, and raised again, keeps what is in it: else
@@ -34,7 +34,7 @@ func TestALimitWithoutANameKeepsItsLevelWhenItsNumberChanges(t *testing.T) {
 					time.Sleep(12 * time.Hour)
 					b := outbound.Must(outbound.NewBucket("k", sets[0]...))
 					if shared {
-						b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", sets[0]...))
+						b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", sets[0]...))
 					}
 					if _, err := b.Acquire(background, outbound.Cost{100, 100}); err != nil {
 						t.Fatal(err)

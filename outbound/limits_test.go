@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // level returns that of the limit at an index, as a bucket sees it.
@@ -25,7 +25,7 @@ func TestACallThatCostMoreIsChargedUnderLimitsThatItDoesNotKnow(t *testing.T) {
 	for name, c := range map[string]struct{ used, want float64 }{"more": {35, 50}, "the same": {20, 35}, "less": {5, 35}} {
 		for _, changes := range []int{1, 2, 3} {
 			for _, hears := range []bool{true, false} { // the worker, of each change
-				store := leak.NewMemory()
+				store := store.NewMemory()
 				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", tokens))
 				p := mustAcquireCost(t, mine, Cost{10, 20})
 				mustAcquireCost(t, other, Cost{30, 35})
@@ -57,35 +57,27 @@ func mustAcquireCost(t *testing.T, b *Bucket, c Cost) *Permit {
 	return &p
 }
 
-func TestAChargeFollowsTheLimitsOfOneChangeAndNoMore(t *testing.T) {
-	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 2}
-	first := &inForce{limitSet: newLimitSet([]Limit{a})}
-	set := func(was *inForce, limits ...Limit) *inForce {
-		next := newLimitSet(limits)
-		return was.next(&next, 0, was.version+1)
+// A charge keeps what limits say that stay. A new one counts the call as its cost says.
+func TestLimits_AlignCharge(t *testing.T) {
+	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 1, Unit: 1}
+	first, second, third := newLimitSet([]Limit{a}), newLimitSet([]Limit{b, a}), newLimitSet([]Limit{a.Of(0, "other")})
+	charge := store.Charge{N: store.Units{10}, Y: store.Units{40}, Up: store.Units{1}, Place: 3 * time.Second, Number: 7}
+	c := second.align(&charge, &first, &Cost{10, 7})
+	if c.N != (store.Units{7, 10}) || c.Y != (store.Units{0, 40}) || c.Up != (store.Units{0, 1}) || c.Place != charge.Place || c.Number != 7 {
+		t.Errorf("%+v", c)
 	}
-	second := set(first, b, a.Of(1, "new"))
-	third := set(second, b)
-	charge := leak.Charge{N: leak.Units{10}, Y: leak.Units{40}, Up: leak.Units{1}, Place: 3 * time.Second}
-	follows, lags := charge, charge
-	second.align(&follows, &Cost{10, 7})
-	if follows.N != (leak.Units{10, 7}) || follows.Lost != 2 || follows.Version != 1 || follows.Y[0] != 40-3 || follows.Up[0] != 1 {
-		t.Errorf("after one change: %+v", follows)
+	if c = third.align(&charge, &first, &Cost{12}); c.N != (store.Units{12}) || c.Y != (store.Units{}) {
+		t.Errorf("of none that has stayed: %+v", c)
 	}
-	third.align(&follows, &Cost{10, 7})
-	if follows.N != (leak.Units{10}) || follows.Lost != 0 || follows.Version != 2 {
-		t.Errorf("after one more: %+v", follows)
-	}
-	third.align(&lags, &Cost{12})
-	if lags.N != (leak.Units{12}) || lags.Lost != 1 || lags.Version != 2 {
-		t.Errorf("after two at once: %+v", lags)
+	if c = first.align(&charge, &first, &Cost{12}); c != &charge {
+		t.Errorf("copied: %+v", c)
 	}
 }
 
 func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
 	for _, tried := range []bool{false, true} {
 		calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
-		b := Must(NewSharedBucket(leak.NewMemory(), "k", calls))
+		b := Must(NewSharedBucket(store.NewMemory(), "k", calls))
 		k := Booking{Costs: []Cost{{1, 4}}, Wait: time.Hour}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
@@ -113,7 +105,7 @@ func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 2})),
-			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 1, LeakRate: 2})),
+			"shared":     Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 1, LeakRate: 2})),
 		} {
 			mustAcquireCost(t, b, Cost{1})
 			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
@@ -139,7 +131,7 @@ func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", Limit{Capacity: 5, LeakRate: 10})),
-			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 5, LeakRate: 10})),
+			"shared":     Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 5, LeakRate: 10})),
 		} {
 			mustAcquireCost(t, b, Cost{5})
 			k := Booking{Costs: []Cost{{5}}, Wait: time.Minute}
@@ -171,7 +163,7 @@ func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
 func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
 	for _, b := range []*Bucket{
 		Must(NewBucket("api", Limit{Capacity: 2, LeakRate: 1e-3})),
-		Must(NewSharedBucket(leak.NewMemory(), "api", Limit{Capacity: 2, LeakRate: 1e-3})),
+		Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 2, LeakRate: 1e-3})),
 	} {
 		mustAcquireCost(t, b, Cost{2})
 		k := Booking{Costs: []Cost{{1}, {5}}}
@@ -190,7 +182,7 @@ func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
 }
 
 func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
-	for _, b := range []*Bucket{Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1})), Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 1, LeakRate: 1}))} {
+	for _, b := range []*Bucket{Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1})), Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 1, LeakRate: 1}))} {
 		heap := func() uint64 {
 			runtime.GC()
 			var m runtime.MemStats
@@ -214,7 +206,7 @@ func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
 func TestASharedBucketNamesItsCallsAtOnceAlsoUnderLimitsThatWereSet(t *testing.T) {
 	slots := InFlight(1)
 	slots.Name = "slots"
-	b := Must(NewSharedBucket(leak.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, slots))
+	b := Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, slots))
 	if err := b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -227,21 +219,21 @@ func TestASharedBucketNamesItsCallsAtOnceAlsoUnderLimitsThatWereSet(t *testing.T
 
 // flipping is a store in which others set limits before each operation.
 type flipping struct {
-	leak.Store
+	store.Store
 	other *Bucket
 	n     int
 	busy  bool
 }
 
 func TestLimitsThatChangeFasterThanTheyAreHeardOfAreAnError(t *testing.T) {
-	memory := leak.NewMemory()
+	memory := store.NewMemory()
 	f := &flipping{Store: memory, other: Must(NewSharedBucket(memory, "k", Limit{Capacity: 10, LeakRate: 1}))}
 	b := Must(NewSharedBucket(f, "k", Limit{Capacity: 10, LeakRate: 1}))
 	var failed *StoreError
 	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, errStale) {
 		t.Errorf("%v", err)
 	}
-	if f.n != mostStale+1 {
+	if f.n != mostTries+1 {
 		t.Errorf("%d trips", f.n)
 	}
 	f.busy = true
@@ -250,11 +242,11 @@ func TestLimitsThatChangeFasterThanTheyAreHeardOfAreAnError(t *testing.T) {
 	}
 }
 
-func (f *flipping) Update(c context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *flipping) Update(c context.Context, key string, op *store.Op) (store.Reply, error) {
 	if !f.busy {
 		f.n++
 		if err := f.other.SetLimits(c, Limit{Capacity: 10 + float64(f.n), LeakRate: 1}); err != nil {
-			return leak.Reply{}, err
+			return store.Reply{}, err
 		}
 	}
 	return f.Store.Update(c, key, op)
@@ -268,33 +260,32 @@ func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for name, limits := range map[string][]leak.Limit{
+	for name, limits := range map[string][]store.Limit{
 		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
 		"no capacity":    {{Rate: 1}},
 		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
-		"nine":           make([]leak.Limit, 9),
+		"nine":           make([]store.Limit, 9),
 		"no such kind":   {{Capacity: 1, Kind: 77}},
-		"no such zone":   {{Capacity: 1, Kind: leak.Daily, Zone: "Europe/Nowhere"}},
-		"no zone":        {{Capacity: 1, Kind: leak.Monthly}},
-		"this machine's": {{Capacity: 1, Kind: leak.Monthly, Zone: "Local"}},
-		"an hour's zone": {{Capacity: 1, Kind: leak.Hourly, Zone: "UTC"}},
+		"no such zone":   {{Capacity: 1, Kind: store.Daily, Zone: "Europe/Nowhere"}},
+		"no zone":        {{Capacity: 1, Kind: store.Monthly}},
+		"this machine's": {{Capacity: 1, Kind: store.Monthly, Zone: "Local"}},
+		"an hour's zone": {{Capacity: 1, Kind: store.Hourly, Zone: "UTC"}},
 		"a leak's zone":  {{Capacity: 1, Rate: 1, Zone: "UTC"}},
-		"short":          {{Capacity: 1, Rate: 1e9, Kind: leak.Moving, Window: 1}},
-		"no window":      {{Capacity: 1, Rate: 1, Kind: leak.Fixed}},
-		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: leak.Fixed, Window: time.Second}},
-		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: leak.Moving, Window: math.MaxInt64}},
+		"short":          {{Capacity: 1, Rate: 1e9, Kind: store.Window, Window: 1}},
+		"no window":      {{Capacity: 1, Rate: 1, Kind: store.Fixed}},
+		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: store.Fixed, Window: time.Second}},
+		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: store.Window, Window: math.MaxInt64}},
 	} {
 		refused(name, liar{limits, 5})
 	}
-	refused("no stamp", liar{[]leak.Limit{{Capacity: 1, Rate: 1}}, 0})
 }
 
 // liar is a store in which limits are said to be set.
 type liar struct {
-	limits []leak.Limit
-	stamp  int64
+	limits []store.Limit
+	number int64
 }
 
-func (l liar) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{Stale: true, Stamp: l.stamp, Limits: l.limits}, nil
+func (l liar) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{Stale: true, Number: l.number, Limits: l.limits}, nil
 }

@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // bothWays calls f with a bucket in this process, and with one in a store.
 func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
-	synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(leak.NewMemory(), "k", limits...))) })
+	synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(store.NewMemory(), "k", limits...))) })
 }
 
 // hear returns the bucket's clock of now.
@@ -143,9 +143,9 @@ func TestOtherKeysMarksAndForgeriesNameNoPlace(t *testing.T) {
 		bad := []string{
 			"", " ", "1-", "1-::", "1-0:0:0", "2" + marks[0][1:], marks[0] + ":", marks[0] + " ", strings.ToUpper(marks[0]) + "X", "+" + marks[0],
 			strings.Repeat("1", 1<<20), "1-" + strings.Repeat("z", 40), strings.Replace(marks[0], ":", ":+", 1), strings.Replace(marks[0], ":", ":0", 1),
-			mark(int64(c.Born)+1, k.version, 0), mark(int64(c.Born), k.version+1, 0), mark(int64(c.Born), k.version-2, 0),
-			mark(int64(c.Born), k.version, int64(c.Dial()+c.Last)+int64(2*time.Millisecond)),
-			mark(int64(c.Born), k.version, math.MaxInt64), mark(math.MinInt64, math.MinInt64, math.MinInt64),
+			mark(int64(c.Born)+1, k.number, 0), mark(int64(c.Born), k.number+1, 0), mark(int64(c.Born), k.number-2, 0),
+			mark(int64(c.Born), k.number, int64(c.Dial()+c.Last)+int64(2*time.Millisecond)),
+			mark(int64(c.Born), k.number, math.MaxInt64), mark(math.MinInt64, math.MinInt64, math.MinInt64),
 		}
 		for _, m := range bad {
 			if at, ok := k.Place(m); ok {
@@ -155,7 +155,7 @@ func TestOtherKeysMarksAndForgeriesNameNoPlace(t *testing.T) {
 		if _, ok := k.Place(marks[9]); !ok {
 			t.Error("the last place is not known")
 		}
-		if at, ok := k.Place(mark(int64(c.Born), k.version, math.MinInt64)); ok && at.After(time.Now()) {
+		if at, ok := k.Place(mark(int64(c.Born), k.number, math.MinInt64)); ok && at.After(time.Now()) {
 			t.Errorf("a place of long ago is due in %v", time.Until(at))
 		}
 	}, Limit{Capacity: 1, LeakRate: 2})

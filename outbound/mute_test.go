@@ -5,14 +5,14 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // mute is a store that answers nothing, and no error.
-type mute struct{ leak.Store }
+type mute struct{ store.Store }
 
-func (mute) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{Limit: -1, State: leak.New(0)}, nil
+func (mute) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{Limit: -1, State: store.New(0, 1)}, nil
 }
 
 // A store that tells nothing of a call admits it not, and is no reason to panic.

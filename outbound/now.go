@@ -17,10 +17,10 @@ var start = time.Now()
 
 func now() time.Duration { return time.Since(start) }
 
-// unixOf returns a time as Unix time. The law knows the calendar until 2255: to it a clock
-// that is set to a later time, or to one before 1684, stands.
+// unixOf returns a time as Unix time. Calendars end in 2112: for them a clock that is set to a
+// later time, or to one before 1827, stands.
 func unixOf(t time.Time) time.Duration {
-	const most = 8_900_000_000
+	const most = 4_500_000_000
 	if sec := t.Unix(); sec > most || sec < -most {
 		return time.Duration(min(max(sec, -most), most)) * time.Second
 	}

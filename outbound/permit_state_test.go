@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
 // countingStore counts its trips.
 type countingStore struct {
-	leak.Store
+	store.Store
 	trips int
 }
 
-func (s *countingStore) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *countingStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	s.trips++
 	return s.Store.Update(ctx, key, op)
 }
@@ -25,7 +25,7 @@ func (s *countingStore) Update(ctx context.Context, key string, op *leak.Op) (le
 // A permit reports what remained when its call was charged, without another trip.
 func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &countingStore{Store: leak.NewMemory()}
+		store := &countingStore{Store: store.NewMemory()}
 		ten, hour := outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Window(50, time.Hour).Of(0, "hour")
 		of := func(b *outbound.Bucket, err error) outbound.Limiter { return outbound.Must(b, err) }
 		for name, l := range map[string]outbound.Limiter{

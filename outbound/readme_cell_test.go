@@ -49,7 +49,7 @@ import (
 
 	. "github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
@@ -66,7 +66,7 @@ var (
 	d          = time.Minute
 	bucket     = Must(NewBucket(key, Limit{Capacity: 1_000, LeakRate: 1_000}))
 	limiter    = queue.New(bucket, queue.Config{})
-	store      = leak.NewMemory()
+	store      = store.NewMemory()
 	job        = func(context.Context) error { return nil }
 	handle     = func(context.Context, string) error { return nil }
 	listen     = func(context.Context, Event) {}

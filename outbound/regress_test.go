@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
@@ -32,7 +32,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 }
 
 func TestLimitsThatACallDoesNotFillDoNotStopIt(t *testing.T) {
-	m := new(leak.Memory)
+	m := new(store.Memory)
 	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
 	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))
 	if _, err := old.Acquire(ctx, Cost{1}); err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A queue waits, so that settles ride on its next booking. Another call gives up while its
@@ -16,7 +16,7 @@ import (
 func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slowly{Store: leak.NewMemory()}
+			s := &slowly{Store: store.NewMemory()}
 			b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}))
 			p, err := b.Acquire(ctx, Cost{100})
 			if err != nil {
@@ -51,7 +51,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &slowly{Store: leak.NewMemory()}
+				s := &slowly{Store: store.NewMemory()}
 				b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}, Limit{Capacity: 1000, LeakRate: 1e-3, Unit: 1}))
 				p, err := b.Acquire(ctx, Cost{100, 100})
 				if err != nil {
@@ -89,7 +89,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 
 func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slowly{Store: leak.NewMemory()}
+		s := &slowly{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
 			p, err := b.Acquire(ctx, Cost{1})
@@ -114,48 +114,48 @@ func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
 // slowly is a store whose trips take a moment. While away is set they fail, with or without
 // being carried out.
 type slowly struct {
-	leak.Store
+	store.Store
 	away    error
 	carries bool
 }
 
-func (s *slowly) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *slowly) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	select {
 	case <-time.After(10 * time.Millisecond):
 	case <-ctx.Done():
-		return leak.Reply{}, ctx.Err()
+		return store.Reply{}, ctx.Err()
 	}
 	if s.away != nil && !s.carries {
-		return leak.Reply{}, s.away
+		return store.Reply{}, s.away
 	}
 	r, err := s.Store.Update(ctx, key, op)
 	if s.away != nil {
-		return leak.Reply{}, s.away
+		return store.Reply{}, s.away
 	}
 	return r, err
 }
 
 // delivers is a store that has sent the reports of an operation on a trip of their own, before the one that fails.
 type delivers struct {
-	leak.Store
+	store.Store
 	fail error
 }
 
-func (d *delivers) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (d *delivers) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if d.fail == nil {
 		return d.Store.Update(ctx, key, op)
 	}
 	reports := *op
-	reports.Action, reports.Costs = leak.Peek, nil
+	reports.Action, reports.Costs = store.Look, nil
 	if _, err := d.Store.Update(ctx, key, &reports); err != nil {
-		return leak.Reply{}, err
+		return store.Reply{}, err
 	}
-	return leak.Reply{Reported: true}, d.fail
+	return store.Reply{Reported: true}, d.fail
 }
 
 func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &delivers{Store: leak.NewMemory()}
+		s := &delivers{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
 		p, err := b.Acquire(ctx, Cost{100})
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Reservations have the bucket's limits without an InFlight, and levels of their own.
@@ -16,7 +16,7 @@ func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", limits...))
 			if shared {
-				b = Must(NewSharedBucket(leak.NewMemory(), "k", limits...))
+				b = Must(NewSharedBucket(store.NewMemory(), "k", limits...))
 			}
 			own := b.Reservations()
 			if own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != shared {
@@ -49,7 +49,7 @@ func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
 
 // Processes share them as they share the bucket, and no key that a user may choose is theirs.
 func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
-	store := leak.NewMemory()
+	store := store.NewMemory()
 	shared := func(key string) *Bucket {
 		return Must(NewSharedBucket(store, key, Limit{Capacity: 1e6, LeakRate: 1e-3}))
 	}
@@ -91,7 +91,7 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			store, limits := leak.NewMemory(), []Limit{PerSecond(10), PerMinute(100)}
+			store, limits := store.NewMemory(), []Limit{PerSecond(10), PerMinute(100)}
 			b := Must(NewBucket("k", limits...))
 			processes := []*Bucket{b}
 			if shared {

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // everyShape calls f with limits of all rates and capacities that a bucket takes.
@@ -112,7 +112,7 @@ func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 				limits = append(limits, m)
 			}
 		}
-		var s leak.Stored
+		var s store.Stored
 		set := newLimitSet(limits)
 		now := time.Duration(0)
 		var slowest *Limit
@@ -121,8 +121,8 @@ func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 				slowest = &limits[i]
 			}
 		}
-		book := func(n float64, now time.Duration) (leak.Reply, bool) {
-			op := leak.Op{Limits: set.law, Action: leak.Book, Costs: []leak.Units{set.units(&Cost{n})}}
+		book := func(n float64, now time.Duration) (store.Reply, bool) {
+			op := store.Op{Limits: set.law, Action: store.Book, Costs: []store.Units{set.units(&Cost{n})}}
 			result := op.Apply(&s, now)
 			return result, !result.Refused
 		}
@@ -130,10 +130,10 @@ func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 			n := min(aCost(&l, r), l.Capacity)
 			if r.IntN(8) == 0 {
 				d := time.Duration(r.ExpFloat64() * float64(time.Minute))
-				op := leak.Op{Limits: set.law, Reports: []leak.Report{{Kind: leak.Held, Wait: d}}}
+				op := store.Op{Limits: set.law, Reports: []store.Report{{Kind: store.Held, Wait: d}}}
 				if r.IntN(2) == 0 { // which slows the clock, too
 					epoch := s.State.Epoch
-					op.Reports = []leak.Report{{Kind: leak.Succeeded, Epoch: epoch}, {Kind: leak.Refused, Wait: d, Epoch: epoch}}
+					op.Reports = []store.Report{{Kind: store.Succeeded, Epoch: epoch}, {Kind: store.Refused, Wait: d, Epoch: epoch}}
 				}
 				op.Apply(&s, now)
 			}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var notTold = Cost{-1, -1, -1, -1}
@@ -94,7 +94,7 @@ func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
 	} {
 		for kind, newBucket := range map[string]func() *Bucket{
 			"of its own": func() *Bucket { return Must(NewBucket("api", limits...)) },
-			"shared":     func() *Bucket { return Must(NewSharedBucket(leak.NewMemory(), "api", limits...)) },
+			"shared":     func() *Bucket { return Must(NewSharedBucket(store.NewMemory(), "api", limits...)) },
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBucket()
@@ -210,7 +210,7 @@ func TestAnObserverHearsThatNothingRemains(t *testing.T) {
 // refusal doubles the hold.
 func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Store: leak.NewMemory()}
+		store := &counting{Store: store.NewMemory()}
 		limit := Limit{Capacity: 10, LeakRate: 10}
 		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
 		acquire := func(b *Bucket) Permit {
@@ -247,14 +247,14 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 }
 
 type counting struct {
-	leak.Store
+	store.Store
 	trips int
 	fails int // the number of the trip that fails; 0: none
 }
 
-func (c *counting) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if c.trips++; c.trips == c.fails {
-		return leak.Reply{}, io.ErrUnexpectedEOF
+		return store.Reply{}, io.ErrUnexpectedEOF
 	}
 	return c.Store.Update(ctx, key, op)
 }
@@ -263,9 +263,8 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", PerSecond(1))),
-			"shared":     Must(NewSharedBucket(leak.NewMemory(), "api", PerSecond(1))),
+			"shared":     Must(NewSharedBucket(store.NewMemory(), "api", PerSecond(1))),
 		} {
-			b.slowPath().random = func() float64 { return 0 }
 			p, err := b.Acquire(ctx, Cost{1})
 			if err != nil {
 				t.Fatal(err)

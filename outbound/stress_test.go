@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // At one instant 50 callers with 20 calls each get exactly the capacity.
@@ -21,7 +21,7 @@ func TestManyCallersAtOnceGetExactlyTheCapacity(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var b *Bucket
 			if name == "shared" {
-				b = Must(NewSharedBucket(leak.NewMemory(), name, limits...))
+				b = Must(NewSharedBucket(store.NewMemory(), name, limits...))
 			} else {
 				b = Must(NewBucket(name, limits...))
 			}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // went acquires until n calls have gone, comes back whenever it is told to, and returns when
@@ -254,7 +254,7 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 // that wait already, nor for those that come then.
 func TestAHoldUntilTheResetMakesNoWindowLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		limits := []Limit{PerSecond(10), Window(100, time.Hour).Of(1, "tokens")}
 		b, other := Must(NewSharedBucket(store, "k", limits...)), Must(NewSharedBucket(store, "k", limits...))
 		begin := time.Now()
@@ -293,7 +293,7 @@ func TestAllOfAFixedWindowIsToldToComeBackAtOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", FixedWindow(10, time.Minute)))
 			if shared {
-				b = Must(NewSharedBucket(leak.NewMemory(), "k", FixedWindow(10, time.Minute)))
+				b = Must(NewSharedBucket(store.NewMemory(), "k", FixedWindow(10, time.Minute)))
 			}
 			admit(t, b, 1)
 			time.Sleep(20 * time.Second)
@@ -331,7 +331,7 @@ func TestAShorterWindowForgetsNoCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := Must(NewBucket("key", window(100, 6*time.Second)))
 				if shared {
-					b = Must(NewSharedBucket(leak.NewMemory(), "key", window(100, 6*time.Second)))
+					b = Must(NewSharedBucket(store.NewMemory(), "key", window(100, 6*time.Second)))
 				}
 				calls := func(n float64) error { _, err := b.Acquire(ctx, Cost{n}); return err }
 				first := calls(1)

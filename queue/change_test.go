@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -185,7 +185,7 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 				continue
 			}
 			synctest.Test(t, func(t *testing.T) {
-				m := leak.NewMemory()
+				m := store.NewMemory()
 				b := bucket(t, outbound.PerHour(1))
 				if shares {
 					b = shared(t, m, outbound.PerHour(1))
@@ -227,7 +227,7 @@ func TestARaisedLimitStrandsNobody(t *testing.T) {
 // The queue hears of it when another worker ends a hold.
 func TestAQueueHearsOfAResumeElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
 		q := New(shared(t, m, limit), Config{})
 		other := shared(t, m, limit)
@@ -245,7 +245,7 @@ func TestAQueueHearsOfAResumeElsewhere(t *testing.T) {
 // A trip that only asks for news may fail without harm.
 func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory(), way: ms}
+		s := &far{Store: store.NewMemory(), way: ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.01}), Config{})
 		begin := time.Now()
 		time.AfterFunc(5*time.Second, func() { s.away.Store(true) })
@@ -279,7 +279,7 @@ func TestTheLongestMaxWaitAdmitsCallsThatWait(t *testing.T) {
 // A program that reads its configuration each second sets the same limits each second.
 func TestAReloadEachSecondCostsNoCall(t *testing.T) {
 	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
-	for name, store := range map[string]func() leak.Store{"in memory": nil, "shared": func() leak.Store { return leak.NewMemory() }} {
+	for name, store := range map[string]func() store.Store{"in memory": nil, "shared": func() store.Store { return store.NewMemory() }} {
 		synctest.Test(t, func(t *testing.T) {
 			took := func(every time.Duration) time.Duration {
 				b := outbound.Must(outbound.NewBucket("reload", limits...))
@@ -331,7 +331,7 @@ func TestACallThatIsAboutToGoKeepsItsPlaceWhenTheLimitIsLowered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*outbound.Bucket{
 			"of its own": bucket(t, outbound.Limit{Capacity: 1, LeakRate: 2}),
-			"shared":     outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", outbound.Limit{Capacity: 1, LeakRate: 2})),
+			"shared":     outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", outbound.Limit{Capacity: 1, LeakRate: 2})),
 		} {
 			l := line{q: New(b, Config{MaxWait: time.Second})}
 			begin := time.Now()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // If a fault makes a level wrong, or a limit takes months, the queue refuses a call without a
@@ -20,7 +20,7 @@ func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", month)) },
 		"shared": func() *outbound.Bucket {
-			return outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", month))
+			return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", month))
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestACallThatIsTooFarAwayTakesNoCallWithItThatCouldGo(t *testing.T) {
 	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return bucket(t, limits...) },
-		"shared":    func() *outbound.Bucket { return shared(t, leak.NewMemory(), limits...) },
+		"shared":    func() *outbound.Bucket { return shared(t, store.NewMemory(), limits...) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := of()

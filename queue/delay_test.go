@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -17,7 +17,7 @@ func delayed(t *testing.T, limit outbound.Limit, waiters, n int, late time.Durat
 	h := new(outboundtest.History)
 	use := 0.0
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		begin, length := time.Now(), 6*time.Second
 		if limit.LeakRate == 50 {
 			length = 20 * time.Second
@@ -86,7 +86,7 @@ func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
 	for _, way := range []time.Duration{ms / 10, ms} {
 		synctest.Test(t, func(t *testing.T) {
 			l := outbound.Limit{Capacity: 1, LeakRate: 200}
-			m := leak.NewMemory()
+			m := store.NewMemory()
 			var h outboundtest.History
 			var queues [2]*Queue
 			for i := range queues {
@@ -119,7 +119,7 @@ func TestAQueueHearsOfAHoldBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
 	for rate, way := range map[float64]time.Duration{10: ms, 100: ms, 101: 10 * ms, 1000: ms, 50: 25 * ms} {
 		synctest.Test(t, func(t *testing.T) {
 			limit := outbound.Limit{Capacity: 1, LeakRate: rate}
-			m := leak.NewMemory()
+			m := store.NewMemory()
 			var mu sync.Mutex
 			held, into, worst := false, 0, 0
 			end := time.Now().Add(40 * time.Second)

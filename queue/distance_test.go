@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -36,7 +36,7 @@ type shares struct {
 func (a apart) run(t *testing.T) (o *shares) {
 	o = new(shares)
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		queues := make([]*Queue, a.workers)
 		for i := range queues {
 			s := &far{Store: m, way: a.trips[i%len(a.trips)] / 2, jitter: 0.05, first: 4}
@@ -169,7 +169,7 @@ func TestSingleCallsToAFarStoreKeepTheLaw(t *testing.T) {
 func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 	for _, trip := range []time.Duration{ms, 20 * ms, 200 * ms} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: leak.NewMemory(), way: trip / 2}
+			s := &far{Store: store.NewMemory(), way: trip / 2}
 			q := New(shared(t, s, outbound.PerSecond(100)), Config{})
 			for i := range 20 {
 				begin := time.Now()
@@ -196,7 +196,7 @@ func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 // a ctx counts all.
 func TestAMaxWaitShorterThanATripRefusesNoCallThatHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(shared(t, &far{Store: leak.NewMemory(), way: 50 * ms}, outbound.PerSecond(100)), Config{MaxWait: 10 * ms})
+		q := New(shared(t, &far{Store: store.NewMemory(), way: 50 * ms}, outbound.PerSecond(100)), Config{MaxWait: 10 * ms})
 		for range 5 {
 			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
 				t.Error(err)

@@ -73,7 +73,7 @@
 // way back counts as that. Package redisstore says what a distance costs.
 //
 // A store that tells too short a way back costs a call that comes alone up to two trips more. If
-// the store does not know of [leak.Op.After], calls leave late by a reply's way back. If more than
+// the store does not know of [store.Op.After], calls leave late by a reply's way back. If more than
 // three trips in a row bring no place in time, the queue pauses before the next, for 20 ms at first
 // and 640 ms at most.
 //

@@ -1,16 +1,16 @@
 package queue
 
-import "github.com/dripfeed/dripfeed/outbound/leak"
+import "github.com/dripfeed/dripfeed/outbound/store"
 
 // Errors to compare with by errors.Is.
 const (
 	// ErrFull is why the queue refuses a call while MaxLen others wait. It comes inside an
 	// [*outbound.ThrottledError].
-	ErrFull = leak.Sentinel("queue: full")
+	ErrFull = store.Sentinel("queue: full")
 	// ErrFar is why a queue without MaxWait refuses a call whose ctx has no deadline: the call
 	// would wait for more than a day. It comes inside an [*outbound.ThrottledError].
-	ErrFar = leak.Sentinel("queue: more than a day away")
+	ErrFar = store.Sentinel("queue: more than a day away")
 	// ErrClosed is the error of every call after Shutdown or Close, and of the calls that
 	// wait when Close is called. It is not outbound.ErrThrottled.
-	ErrClosed = leak.Sentinel("queue: closed")
+	ErrClosed = store.Sentinel("queue: closed")
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -25,7 +25,7 @@ func TestEstimatesThatAreSettledUseTheTokenRateBesideAnyOtherLimit(t *testing.T)
 			synctest.Test(t, func(t *testing.T) {
 				b := bucket(t, limits...)
 				if !memory {
-					b = shared(t, leak.NewMemory(), limits...)
+					b = shared(t, store.NewMemory(), limits...)
 				}
 				q := New(b, Config{})
 				var used outboundtest.History

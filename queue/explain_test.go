@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -21,7 +21,7 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := outbound.Must(outbound.NewBucket("key", limit))
 				if shared {
-					b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", limit))
+					b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", limit))
 				}
 				q := queue.New(b, queue.Config{})
 				e, err := q.Explain(t.Context(), outbound.Cost{1})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -19,7 +19,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 	for _, limit := range []outbound.Limit{{Capacity: 8, LeakRate: 100}, {Capacity: 40, LeakRate: 4}, outbound.PerSecond(20)} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := leak.NewMemory()
+				m := store.NewMemory()
 				var phases [3]outboundtest.History
 				var all outboundtest.History
 				var phase atomic.Int32
@@ -83,7 +83,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 // No call waits for a store that hangs.
 func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &hung{Store: leak.NewMemory()}
+		s := &hung{Store: store.NewMemory()}
 		b, err := outbound.NewSharedBucket(&fallback.Store{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -108,14 +108,14 @@ func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
 
 // hung is a store that takes a second to fail.
 type hung struct {
-	leak.Store
+	store.Store
 	hangs atomic.Bool
 }
 
-func (h *hung) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (h *hung) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if h.hangs.Load() {
 		time.Sleep(time.Second)
-		return leak.Reply{}, errAway
+		return store.Reply{}, errAway
 	}
 	return h.Store.Update(ctx, key, op)
 }

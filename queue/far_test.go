@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // far is a store at a distance that sometimes cannot be reached. Its replies tell when they
 // were true, and how long replies normally take.
 type far struct {
-	leak.Store
+	store.Store
 	way      time.Duration             // there, and the same back
 	jitter   float64                   // a part of each way, added or taken at random
 	first    int                       // the first trip takes as long as so many, because it opens a connection
@@ -29,9 +29,9 @@ type far struct {
 	hangs    time.Duration // how long it takes to fail
 }
 
-var errAway = fmt.Errorf("%w: connection refused", outbound.ErrAway)
+var errAway = fmt.Errorf("%w: connection refused", outbound.ErrUnavailable)
 
-func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	n := f.trips.Add(1)
 	for range 2 * max(0, f.first-1) {
 		if n == 1 {
@@ -41,7 +41,7 @@ func (f *far) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, 
 	f.walk(0)
 	if f.away.Load() {
 		time.Sleep(f.hangs)
-		return leak.Reply{}, errAway
+		return store.Reply{}, errAway
 	}
 	if f.unclaims {
 		op.Claim = 0
@@ -70,7 +70,7 @@ func (f *far) walk(more time.Duration) {
 }
 
 // shared returns a bucket in a store.
-func shared(t *testing.T, s leak.Store, limits ...outbound.Limit) *outbound.Bucket {
+func shared(t *testing.T, s store.Store, limits ...outbound.Limit) *outbound.Bucket {
 	b, err := outbound.NewSharedBucket(s, "k", limits...)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -51,7 +51,7 @@ func (o outcome) String() string {
 // run lets the fleet work for so long, and counts after a third of the time.
 func (f fleet) run(t *testing.T, length time.Duration) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		stores, queues := make([]*far, f.workers), make([]*Queue, f.workers)
 		var h outboundtest.History
 		var mu sync.Mutex
@@ -171,7 +171,7 @@ func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 // would book more than their shares to catch up with it.
 func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &claimed{Store: leak.NewMemory()}
+		s := &claimed{Store: store.NewMemory()}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		for _, waiters := range []int{2, 5, 1, 4} { // besides the call that goes at once
 			for range waiters + 1 {
@@ -195,12 +195,12 @@ func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
 
 // claimed is a store that notes the claims of bookings.
 type claimed struct {
-	leak.Store
+	store.Store
 	claims []float64
 }
 
-func (s *claimed) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	if op.Action == leak.Book && len(op.Costs) > 0 {
+func (s *claimed) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if op.Action == store.Book && len(op.Costs) > 0 {
 		s.claims = append(s.claims, op.Claim)
 	}
 	return s.Store.Update(ctx, key, op)
@@ -211,7 +211,7 @@ func (s *claimed) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 func TestASettleCostsAtMostOneTrip(t *testing.T) {
 	for _, rate := range []float64{5, 50, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: leak.NewMemory(), way: ms}
+			s := &far{Store: store.NewMemory(), way: ms}
 			q := New(shared(t, s, outbound.Limit{Capacity: 10, LeakRate: rate}), Config{})
 			for range 2000 {
 				go func() {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A window that is above its brim, because it was lowered, comes back as a whole. Who can wait
@@ -18,7 +18,7 @@ func TestACallWaitsForAWindowThatIsAboveItsBrim(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := bucket(t, outbound.Window(100, time.Minute))
 			if !memory {
-				b = shared(t, leak.NewMemory(), outbound.Window(100, time.Minute))
+				b = shared(t, store.NewMemory(), outbound.Window(100, time.Minute))
 			}
 			if _, err := b.Acquire(bg, outbound.Cost{100}); err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestWhoCannotGoBeforeAWindowIsOverTwiceIsRefusedAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := bucket(t, outbound.Window(float64(n), time.Minute))
 				if !memory {
-					b = shared(t, leak.NewMemory(), outbound.Window(float64(n), time.Minute))
+					b = shared(t, store.NewMemory(), outbound.Window(float64(n), time.Minute))
 				}
 				if _, err := b.Acquire(bg, outbound.Cost{float64(n)}); err != nil {
 					t.Fatal(err)

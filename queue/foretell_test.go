@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -183,7 +183,7 @@ func TestQueue_RefusesNoCallThatWouldGoInTime(t *testing.T) {
 		shared := r.IntN(2) == 0
 		of := func() *outbound.Bucket {
 			if shared {
-				return outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", kinds...))
+				return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", kinds...))
 			}
 			return outbound.Must(outbound.NewBucket("key", kinds...))
 		}

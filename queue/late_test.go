@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -198,7 +198,7 @@ func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 
 func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(shared(t, leak.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
+		q := New(shared(t, store.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
 			t.Fatal(err)
 		}

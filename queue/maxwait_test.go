@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A MaxWait of a whole number of intervals admits the call that goes exactly at its end,
@@ -21,7 +21,7 @@ func TestMaxWaitAdmitsACallThatGoesExactlyAtItsEnd(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := bucket(t, l)
 					if !memory {
-						b = shared(t, leak.NewMemory(), l)
+						b = shared(t, store.NewMemory(), l)
 					}
 					q := New(b, Config{MaxWait: time.Duration(intervals / l.LeakRate * 1e9)})
 					n := int(l.Capacity + intervals)
@@ -57,7 +57,7 @@ func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
 			l := outbound.Limit{Capacity: 1, LeakRate: 1}
 			b := bucket(t, l)
 			if !memory {
-				b = shared(t, leak.NewMemory(), l)
+				b = shared(t, store.NewMemory(), l)
 			}
 			const most = 7500 * ms
 			q := New(b, Config{MaxWait: most})

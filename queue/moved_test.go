@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
 // mute is a store that carries the trip out which moves a place, and loses the reply.
 type mute struct {
-	leak.Store
+	store.Store
 	moves int           // such trips so far
 	takes time.Duration // how long the trip takes to fail
 	empty bool          // its reply is there, and says nothing
 }
 
-func (m *mute) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	moves := op.Action == leak.Book && op.Move != nil
+func (m *mute) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	moves := op.Action == store.Book && op.Move != nil
 	r, err := m.Store.Update(ctx, key, op)
 	if !moves || err != nil {
 		return r, err
@@ -30,9 +30,9 @@ func (m *mute) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	m.moves++
 	time.Sleep(m.takes)
 	if m.empty {
-		return leak.Reply{}, nil
+		return store.Reply{}, nil
 	}
-	return leak.Reply{}, errAway
+	return store.Reply{}, errAway
 }
 
 // 1 000 units go, the next 1 000 wait for 5 s. Then the first come back, the store books the place anew and loses its
@@ -41,7 +41,7 @@ func TestACallWhosePlaceMayHaveMovedFails(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
 	for _, c := range []mute{{}, {takes: 10 * time.Second}, {empty: true}} { // 10 s: the place as it was is due during the trip
 		synctest.Test(t, func(t *testing.T) {
-			m := &mute{Store: leak.NewMemory(), takes: c.takes, empty: c.empty}
+			m := &mute{Store: store.NewMemory(), takes: c.takes, empty: c.empty}
 			b := shared(t, m, limit)
 			q := New(b, Config{})
 			var h outboundtest.History
@@ -96,7 +96,7 @@ func TestNobodyInheritsAPlaceThatMayHaveMoved(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			m := &mute{Store: leak.NewMemory(), takes: time.Second}
+			m := &mute{Store: store.NewMemory(), takes: time.Second}
 			q := New(shared(t, m, limit), Config{})
 			first, err := q.Acquire(bg, outbound.Cost{1000})
 			if err != nil {

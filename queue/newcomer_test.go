@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Until a trip that brings units back has ended, the clock still counts them. A call that comes
@@ -19,7 +19,7 @@ func TestWhoComesDuringATripIsNotRefusedForWhatItBringsBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: leak.NewMemory(), way: 10 * ms}
+				s := &far{Store: store.NewMemory(), way: 10 * ms}
 				q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
 				p, err := q.Acquire(bg, outbound.Cost{1})
 				if err != nil {

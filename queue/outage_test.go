@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // answers counts the calls that went and failed, and notes when the last one did.
@@ -49,7 +49,7 @@ func (a *answers) expect(went, failed int) {
 func TestOneErrorAnswersAllCallsWithoutAPlace(t *testing.T) {
 	for _, rate := range []float64{0.5, 10, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: leak.NewMemory(), way: ms, hangs: time.Second}
+			s := &far{Store: store.NewMemory(), way: ms, hangs: time.Second}
 			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{})
 			a := &answers{t: t}
 			for range 10_000 {
@@ -93,7 +93,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 		{time.Second, true, 3, 1},       // nobody knows whether the place is still booked
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: leak.NewMemory(), way: ms}
+			s := &far{Store: store.NewMemory(), way: ms}
 			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.05}), Config{})
 			a := &answers{t: t}
 			for range 4 {
@@ -118,7 +118,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 // A call uses its place if the queue has heard the clock lately, whatever has failed since.
 func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory(), way: ms}
+		s := &far{Store: store.NewMemory(), way: ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		a := &answers{t: t}
 		for range 100 {
@@ -136,7 +136,7 @@ func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 
 func TestAnErrorAnswersTheCallsThatCameDuringTheTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory(), way: 500 * ms}
+		s := &far{Store: store.NewMemory(), way: 500 * ms}
 		s.away.Store(true)
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
 		a := &answers{t: t}

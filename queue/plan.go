@@ -131,9 +131,7 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 	if s.head.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
-	// Others may have taken all since a fixed window ended. Who comes back then and finds no room
-	// gets a place.
-	k.Claim, k.Returns = s.claim(k), !s.shared && (s.head.soonest.IsZero() || now.Before(s.head.soonest))
+	k.Claim = s.claim(k)
 	return first
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // moment is a state to decide in. Ten calls of cost 1 may leave per second, and one has left
@@ -29,7 +29,7 @@ func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Tim
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10})
 		if m.store {
-			b = shared(t, leak.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 10})
+			b = shared(t, store.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 10})
 		}
 		if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -36,12 +36,12 @@ func TestThePlaceOfACancelledCallIsTheNextOnes(t *testing.T) {
 
 // booked is a store that sums up the costs of the places that did not go back.
 type booked struct {
-	leak.Store
+	store.Store
 	mu  sync.Mutex
 	sum float64
 }
 
-func (s *booked) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *booked) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range op.Back {
@@ -67,7 +67,7 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			rate := []float64{5, 20, 100}[rnd.IntN(3)]
 			limit := outbound.Limit{Capacity: 10, LeakRate: 10 * rate}
 			b := bucket(t, limit)
-			store := &booked{Store: leak.NewMemory()}
+			store := &booked{Store: store.NewMemory()}
 			way := rnd.IntN(30)
 			if way > 0 {
 				late := func(n int) time.Duration {
@@ -282,7 +282,7 @@ func TestAPlaceOfAnotherCostIsNotUsedDuringATrip(t *testing.T) {
 		for at := 50 * ms; at < 130*ms; at += ms {
 			synctest.Test(t, func(t *testing.T) {
 				limit := outbound.Limit{Capacity: 10, LeakRate: 10}
-				q := New(shared(t, &far{Store: leak.NewMemory(), way: way}, limit), Config{})
+				q := New(shared(t, &far{Store: store.NewMemory(), way: way}, limit), Config{})
 				var h outboundtest.History
 				ctx, cancel := context.WithCancel(bg)
 				for i, n := range []float64{10, 1, 10} {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
@@ -104,13 +104,13 @@ func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
 
 // between is a store that does something once, while a reply is on its way.
 type between struct {
-	leak.Store
+	store.Store
 	then func()
 }
 
-func (s *between) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *between) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := s.Store.Update(ctx, key, op)
-	if then := s.then; then != nil && op.Action == leak.Book {
+	if then := s.then; then != nil && op.Action == store.Book {
 		s.then = nil
 		then()
 	}
@@ -120,7 +120,7 @@ func (s *between) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 // The bucket has answered, and the queue does not listen to it yet.
 func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &between{Store: leak.NewMemory()}
+		s := &between{Store: store.NewMemory()}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestAResumeBeforeTheQueueListensIsNotMissed(t *testing.T) {
 // While nobody waits the queue does not listen to the bucket, and forgets what it knew.
 func TestAQueueDoesNotRefuseByAnOldClockAfterItWasEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory(), way: 10 * time.Millisecond}
+		s := &far{Store: store.NewMemory(), way: 10 * time.Millisecond}
 		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})
 		if err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // row admits a call by all of its limiters, the outermost first.
@@ -97,7 +97,7 @@ func TestAQueueForCallsAtOnceGoesAroundTheOneForTheRate(t *testing.T) {
 		{"one bucket", func() outbound.Limiter { return of(rate, inFlight) }, true},
 		{"at once around the rate", func() outbound.Limiter { return row{of(inFlight), of(rate)} }, true},
 		{"one shared bucket", func() outbound.Limiter {
-			return New(outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "row", rate, inFlight)), Config{})
+			return New(outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "row", rate, inFlight)), Config{})
 		}, true},
 		{"the rate around at once", func() outbound.Limiter { return row{of(rate), of(inFlight)} }, false},
 	} {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A worker that has a quarter of a limit while the store is away foretells by the quarter.
@@ -24,7 +24,7 @@ func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
 		"window":              {outbound.Window(4, 2500*ms), 2510 * ms, 5020 * ms, time.Second, 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: leak.NewMemory()}
+			s := &far{Store: store.NewMemory()}
 			s.away.Store(true)
 			b, err := outbound.NewSharedBucket(&fallback.Store{Store: s, Share: 0.25}, "k", c.limit)
 			if err != nil {
@@ -92,7 +92,7 @@ func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
 // fails alone.
 func TestACallThatIsLargerThanItsShareFailsWithTheStoresError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory()}
+		s := &far{Store: store.NewMemory()}
 		s.away.Store(true)
 		b, err := outbound.NewSharedBucket(&fallback.Store{Store: s, Share: 0.25}, "k", outbound.Limit{Capacity: 8, LeakRate: 2})
 		if err != nil {

@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A call of a shared bucket that cannot make its deadline because of another process's reservations is
 // refused at once, and does not wait for its deadline.
 func TestQueue_OtherProcessesReservationsRefuseNewcomer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
 		q := New(shared(t, &far{Store: m, way: 10 * ms}, limit), Config{})
 		other := shared(t, m, limit)

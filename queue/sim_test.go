@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -118,7 +118,7 @@ func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 			s.b = bucket(t, limits...)
 			if seed%2 == 1 {
 				var err error
-				if s.b, err = outbound.NewSharedBucket(leak.NewMemory(), "sim", limits...); err != nil {
+				if s.b, err = outbound.NewSharedBucket(store.NewMemory(), "sim", limits...); err != nil {
 					t.Fatal(err)
 				}
 			}

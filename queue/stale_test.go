@@ -8,20 +8,20 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // generous is a store that books further ahead than the booking asks, as a store does for a
 // worker that catches up, and then fails at once.
 type generous struct {
-	leak.Store
+	store.Store
 	fails atomic.Bool
 	trips atomic.Int64
 }
 
-func (g *generous) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (g *generous) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if n := g.trips.Add(1); g.fails.Load() && n < 5000 {
-		return leak.Reply{}, errAway
+		return store.Reply{}, errAway
 	}
 	op.Horizon = 100 * ms
 	return g.Store.Update(ctx, key, op)
@@ -32,7 +32,7 @@ func (g *generous) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 func TestAStoreThatFailsAtOnceIsNotAskedWithoutAPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {
-			g := &generous{Store: leak.NewMemory()}
+			g := &generous{Store: store.NewMemory()}
 			q := New(shared(t, g, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{})
 			went, failed := 0, 0
 			done := make(chan error, 400)

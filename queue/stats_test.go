@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // seen is what Stats tells of those who wait.
@@ -28,7 +28,7 @@ func TestStatsTellWhoWaitsAndForHowLong(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return bucket(t, limit) },
-		"shared":    func() *outbound.Bucket { return shared(t, leak.NewMemory(), limit) },
+		"shared":    func() *outbound.Bucket { return shared(t, store.NewMemory(), limit) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestStatsSayWhenNobodyKnowsWhoGoesNext(t *testing.T) {
 	})
 	t.Run("a trip", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			q := New(shared(t, &far{Store: leak.NewMemory(), way: time.Second}, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+			q := New(shared(t, &far{Store: store.NewMemory(), way: time.Second}, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
 			go q.Acquire(bg, outbound.Cost{1})
 			pass(300 * time.Millisecond)
 			wantWaits(t, "under way", q, seen{1, 300 * time.Millisecond, -1})

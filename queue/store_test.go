@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -15,7 +15,7 @@ func TestAQueueServesAStoreThatIsFarAway(t *testing.T) {
 		for _, rate := range []float64{10, 1000} {
 			synctest.Test(t, func(t *testing.T) {
 				limit := outbound.Limit{Capacity: 1, LeakRate: rate}
-				s := &far{Store: leak.NewMemory(), way: way}
+				s := &far{Store: store.NewMemory(), way: way}
 				var h outboundtest.History
 				var lines [2]line
 				for k := range lines {

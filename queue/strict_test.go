@@ -13,7 +13,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -42,7 +42,7 @@ func (s strict) run(t *testing.T, windows int) *outboundtest.API {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(windows)*s.window)
 		defer cancel()
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		const callers = 5
 		var all sync.WaitGroup
 		for w := range s.workers {

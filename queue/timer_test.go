@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Under the race detector, timers of no time in several goroutines of a bubble crash the
@@ -16,7 +16,7 @@ func TestQueuesOfOneBubbleMayAllActAtOneInstant(t *testing.T) {
 		limit := outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
 		var wg sync.WaitGroup
 		for range 8 {
-			q := New(shared(t, leak.NewMemory(), limit), Config{})
+			q := New(shared(t, store.NewMemory(), limit), Config{})
 			wg.Go(func() {
 				for range 1000 {
 					if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {

@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A call that comes while nobody waits can give up during its trip. The place that the trip
 // books goes back.
 func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := leak.NewMemory()
+		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
 		q := New(shared(t, &far{Store: m, way: time.Second}, limit), Config{})
 		for _, want := range []error{context.DeadlineExceeded, context.Canceled, ErrClosed} {
@@ -47,7 +47,7 @@ func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
 // A call that comes alone waits for one trip and no longer.
 func TestACallAloneTakesOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: leak.NewMemory(), way: 10 * ms}
+		s := &far{Store: store.NewMemory(), way: 10 * ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 5, LeakRate: 0.1}), Config{MaxWait: 5 * time.Second})
 		begin := time.Now()
 		for range 5 {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -23,7 +23,7 @@ func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
 			continue
 		}
 		synctest.Test(t, func(t *testing.T) {
-			m := leak.NewMemory()
+			m := store.NewMemory()
 			queues := make([]*Queue, workers)
 			var h outboundtest.History
 			var mu sync.Mutex

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // comeUntold has a call come while the bucket has told of a change, and then the trip. It returns the
@@ -41,7 +41,7 @@ func come(q *Queue, n int, apart time.Duration) {
 // where others have booked since and they cannot make it any more: there may be room again.
 func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
-	for _, far := range []*far{nil, {Store: leak.NewMemory(), way: 20 * ms}} {
+	for _, far := range []*far{nil, {Store: store.NewMemory(), way: 20 * ms}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := bucket(t, limit)
 			if far != nil {
@@ -85,7 +85,7 @@ func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 // for a call that has come meanwhile.
 func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(shared(t, &far{Store: leak.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
+		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
 		p, err := q.Acquire(bg, outbound.Cost{10})
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
 // In the step that books for a call of an invalid cost there is no trip, and nothing is heard.
 func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(shared(t, &far{Store: leak.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
+		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
 		var used [2]outbound.Permit
 		for i := range used {
 			used[i], _ = q.Acquire(bg, outbound.Cost{5})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // waits records what becomes of calls that arrive one by one, to find the calls that have
@@ -99,7 +99,7 @@ func TestNobodyWaitsForCallsThatCancel(t *testing.T) {
 			}}
 			b := bucket(t, s.limits...)
 			if seed%2 == 1 {
-				b = shared(t, leak.NewMemory(), s.limits...)
+				b = shared(t, store.NewMemory(), s.limits...)
 			}
 			q := New(b, Config{})
 			unit := float64(time.Second) / rate

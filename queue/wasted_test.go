@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // The queue asked for ever for places that were due before their replies came, if nothing
@@ -24,7 +24,7 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	} {
 		for _, waiters := range []int{1, 20} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: leak.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
+				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
 				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
 				for range 5 {
 					done := make(chan error)
@@ -55,14 +55,14 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 
 // useless is a store whose replies bring no place that can be used.
 type useless struct {
-	leak.Store
-	spoil func(*leak.Reply)
+	store.Store
+	spoil func(*store.Reply)
 	trips atomic.Int64
 }
 
-func (v *useless) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (v *useless) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if v.trips.Add(1) > 1000 {
-		return leak.Reply{}, errors.New("asked without a pause")
+		return store.Reply{}, errors.New("asked without a pause")
 	}
 	r, err := v.Store.Update(ctx, key, op)
 	v.spoil(&r)
@@ -72,16 +72,16 @@ func (v *useless) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 // The queue asks a broken store with growing pauses. A call waits for that no longer than
 // MaxWait.
 func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
-	for name, spoil := range map[string]func(*leak.Reply){
-		"places that have passed": func(r *leak.Reply) {
+	for name, spoil := range map[string]func(*store.Reply){
+		"places that have passed": func(r *store.Reply) {
 			for i := range r.Charges {
 				r.Charges[i].Place -= time.Minute
 			}
 		},
-		"no places": func(r *leak.Reply) { r.Charges = nil },
+		"no places": func(r *store.Reply) { r.Charges = nil },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			v := &useless{Store: leak.NewMemory(), spoil: spoil}
+			v := &useless{Store: store.NewMemory(), spoil: spoil}
 			q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
 			begin := time.Now()
 			_, err := q.Acquire(bg, outbound.Cost{1})

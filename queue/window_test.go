@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // slack is by how much a window of the law is longer than that of the API.
@@ -55,7 +55,7 @@ func buckets(limits ...outbound.Limit) map[string]func() *outbound.Bucket {
 	return map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("k", limits...)) },
 		"shared": func() *outbound.Bucket {
-			return outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "k", limits...))
+			return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", limits...))
 		},
 	}
 }

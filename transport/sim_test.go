@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -32,7 +32,7 @@ type episode struct {
 
 // distant is a store in which every trip takes storeTrip. It notes the episodes.
 type distant struct {
-	leak.Store
+	store.Store
 
 	mu       sync.Mutex // protects what follows
 	known    bool
@@ -40,7 +40,7 @@ type distant struct {
 	episodes []episode
 }
 
-func (d *distant) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (d *distant) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(storeTrip / 2)
 	when := time.Now()
 	r, err := d.Store.Update(ctx, key, op)
@@ -50,7 +50,7 @@ func (d *distant) Update(ctx context.Context, key string, op *leak.Op) (leak.Rep
 	return r, err
 }
 
-func (d *distant) note(r *leak.Reply, when time.Time) {
+func (d *distant) note(r *store.Reply, when time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.known {
@@ -81,7 +81,7 @@ type fleet struct {
 // run lets the workers call until the time is up. during runs beside them.
 func (f *fleet) run(t *testing.T, length time.Duration, during func(b *outbound.Bucket)) {
 	t.Helper()
-	f.store = &distant{Store: leak.NewMemory()}
+	f.store = &distant{Store: store.NewMemory()}
 	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
 	f.stop = stop

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -174,7 +174,7 @@ func TestRefusalsInARowDoubleUpToMaxHold(t *testing.T) {
 				return answer(429, nil, c.header...)(req)
 			})
 			// In a store no hold is longer by chance.
-			b := outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "api", c.limits...))
+			b := outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", c.limits...))
 			if rt.Limiter == nil {
 				rt.Limiter = b
 			} else {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/shadow"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -102,7 +102,7 @@ func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 		for _, shared := range []bool{false, true} {
 			bucket := func() *outbound.Bucket {
 				if shared {
-					return outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", c.limits...))
+					return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", c.limits...))
 				}
 				return outbound.Must(outbound.NewBucket("key", c.limits...))
 			}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/shadow"
 )
 
@@ -27,9 +27,9 @@ var (
 const mostTrips = 256
 
 // storeFunc is a store that does what it is.
-type storeFunc func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error)
+type storeFunc func(ctx context.Context, key string, op *store.Op) (store.Reply, error)
 
-func (f storeFunc) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f storeFunc) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	return f(ctx, key, op)
 }
 
@@ -95,14 +95,14 @@ func perSecond(n float64) *outbound.Bucket {
 
 // No panic and no outage reaches a caller, and each call has one verdict.
 func TestShadow_StoreFailureReachesNoCaller(t *testing.T) {
-	away := fmt.Errorf("%w: no route", leak.ErrAway)
+	away := fmt.Errorf("%w: no route", store.ErrUnavailable)
 	for name, store := range map[string]storeFunc{
-		"fails":  func(context.Context, string, *leak.Op) (leak.Reply, error) { return leak.Reply{}, away },
-		"silent": func(context.Context, string, *leak.Op) (leak.Reply, error) { return leak.Reply{}, nil },
-		"panics": func(context.Context, string, *leak.Op) (leak.Reply, error) { panic("store") },
-		"slow": func(context.Context, string, *leak.Op) (leak.Reply, error) {
+		"fails":  func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, away },
+		"silent": func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, nil },
+		"panics": func(context.Context, string, *store.Op) (store.Reply, error) { panic("store") },
+		"slow": func(context.Context, string, *store.Op) (store.Reply, error) {
 			time.Sleep(5 * time.Second)
-			return leak.Reply{}, away
+			return store.Reply{}, away
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestShadow_StoreFailureReachesNoCaller(t *testing.T) {
 func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, told := make(chan struct{}), verdicts{}
-		memory, trips := leak.NewMemory(), atomic.Int32{}
-		b := outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+		memory, trips := store.NewMemory(), atomic.Int32{}
+		b := outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 			trips.Add(1)
 			<-hung
 			return memory.Update(ctx, key, op)
@@ -195,7 +195,7 @@ func TestShadow_SettleCorrectsTheBucket(t *testing.T) {
 			limit := outbound.Limit{Capacity: 100, LeakRate: 1}
 			b := outbound.Must(outbound.NewBucket("key", limit))
 			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", limit))
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", limit))
 			}
 			s := shadow.New(b, 0, func(context.Context, shadow.Verdict) {})
 			p, _ := s.Acquire(ctx, outbound.Cost{1})
@@ -217,7 +217,7 @@ func TestShadow_AnswersChangeNothing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := outbound.Must(outbound.NewBucket("key", outbound.PerSecond(10)))
 			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(leak.NewMemory(), "key", outbound.PerSecond(10)))
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", outbound.PerSecond(10)))
 			}
 			defer b.Observe(func(c outbound.Event) { t.Errorf("a change: %+v", c) })()
 			var told verdicts

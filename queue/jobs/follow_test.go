@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -62,7 +62,7 @@ func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
 // A process that hears of limits late takes none back that a line has set.
 func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		line := func() *Scheduler { return New(shared(t, store, "api", perSecond...), Config{}) }
 		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, {{Capacity: 1, LeakRate: 2}}, nil} {
 			a, b := line(), line()
@@ -111,7 +111,7 @@ func TestTheDeskFollowsNoAtOnce(t *testing.T) {
 // an operator has taken limits back that were set for all.
 func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		old := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 1, Name: "calls"}), Config{})
 		next := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 4, Name: "calls"}), Config{})
 		for range 3 {
@@ -184,7 +184,7 @@ func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 // A process that lives for a second has no Scheduler that has lived for a poll interval.
 func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		line := func() *Scheduler {
 			return New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		}
@@ -249,10 +249,10 @@ func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
 // the bucket, has not been ended by anything.
 func TestAHoldThatComesDuringALookStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		other := New(shared(t, store, "api", perSecond...), Config{})
 		places, trips := book(t, other, 30), 0
-		l := New(shared(t, &hung{store, func(*leak.Op) bool {
+		l := New(shared(t, &hung{store, func(*store.Op) bool {
 			if trips++; trips == 2 { // the reservations, the bucket, the job's own
 				if err := other.bucket.Hold(bg, time.Hour); err != nil {
 					t.Error(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // holds counts the holds of the desk, and how often one was extended.
@@ -262,7 +262,7 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, nil} { // none: the buckets' own again
 			if err := l.SetLimits(bg, limits...); err != nil {

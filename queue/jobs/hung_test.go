@@ -9,19 +9,19 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // hung is a store that answers some operations only when their ctx ends.
 type hung struct {
-	*leak.Memory
-	hangs func(*leak.Op) bool
+	*store.Memory
+	hangs func(*store.Op) bool
 }
 
-func (s *hung) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *hung) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if s.hangs(op) {
 		<-ctx.Done()
-		return leak.Reply{}, ctx.Err()
+		return store.Reply{}, ctx.Err()
 	}
 	return s.Memory.Update(ctx, key, op)
 }
@@ -29,13 +29,13 @@ func (s *hung) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 // The hold of the desk is no reason to keep a job whose ctx has ended.
 func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hung{leak.NewMemory(), func(*leak.Op) bool { return false }}
+		store := &hung{store.NewMemory(), func(*store.Op) bool { return false }}
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		ticket := book(t, l, 1)[0].Ticket
 		if err := l.bucket.Hold(bg, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		store.hangs = func(op *leak.Op) bool { return len(op.Reports) > 0 }
+		store.hangs = func(op *store.Op) bool { return len(op.Reports) > 0 }
 		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -50,9 +50,9 @@ func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
 // unused.
 func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hung{Memory: leak.NewMemory()}
+		store := &hung{Memory: store.NewMemory()}
 		trips := 0
-		store.hangs = func(*leak.Op) bool { trips++; return trips > 3 }
+		store.hangs = func(*store.Op) bool { trips++; return trips > 3 }
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
 		defer cancel()
@@ -68,7 +68,7 @@ func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
 func TestBookGivesBackWhatItHasBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back []int
-		store := &hung{leak.NewMemory(), func(op *leak.Op) bool {
+		store := &hung{store.NewMemory(), func(op *store.Op) bool {
 			if len(op.Back) > 0 {
 				back = append(back, len(op.Back))
 			}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -95,7 +95,7 @@ func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing
 	})
 	t.Run("shared", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			store := leak.NewMemory()
+			store := store.NewMemory()
 			f(t, func() *Scheduler { return New(shared(t, store, "api", limits...), c) })
 			time.Sleep(time.Minute)
 		})
@@ -273,8 +273,8 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		places := book(t, New(shared(t, leak.NewMemory(), "api", perSecond...), Config{}), 30)
-		l := New(shared(t, leak.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
+		places := book(t, New(shared(t, store.NewMemory(), "api", perSecond...), Config{}), 30)
+		l := New(shared(t, store.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
 		time.Sleep(time.Second)
 		admitted(t, l, places[20].Ticket, one)
 		book(t, l, 5)
@@ -303,7 +303,7 @@ func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
 // What a job takes of the store, in trips, as the documentation says.
 func TestTheTripsOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: leak.NewMemory()}
+		store := &trip{Memory: store.NewMemory()}
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		took := func(want int, what string) {
 			t.Helper()

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // silent is a store that answers nothing, and no error.
-type silent struct{ leak.Store }
+type silent struct{ store.Store }
 
-func (silent) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{State: leak.New(0)}, nil
+func (silent) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{State: store.New(0)}, nil
 }
 
 // A store that books nothing and refuses nothing is as good as away.

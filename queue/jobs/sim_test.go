@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -64,7 +64,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
-		store := &trip{Memory: leak.NewMemory()}
+		store := &trip{Memory: store.NewMemory()}
 		w := &world{rnd: rand.New(rand.NewPCG(1, 2)), procs: f.procs, workers: f.workers, poll: f.poll, work: 50 * time.Millisecond, kill: f.kill,
 			full: make(chan struct{}), want: f.jobs}
 		var lines []*Scheduler

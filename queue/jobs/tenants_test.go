@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -45,7 +45,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const procs, poll = 5, time.Second
-		store := &trip{Memory: leak.NewMemory()}
+		store := &trip{Memory: store.NewMemory()}
 		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
 		w := &world{rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
 		var lines [procs]*outbound.Keyed[string]

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -267,20 +267,20 @@ func (w *world) river(ctx context.Context) {
 
 // trip is a store that takes a millisecond to reach, and another one back.
 type trip struct {
-	*leak.Memory
+	*store.Memory
 	mu    sync.Mutex
 	trips int
 	err   error
 }
 
-func (s *trip) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *trip) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(time.Millisecond)
 	s.mu.Lock()
 	s.trips++
 	err := s.err
 	s.mu.Unlock()
 	if err != nil {
-		return leak.Reply{}, err
+		return store.Reply{}, err
 	}
 	r, err := s.Memory.Update(ctx, key, op)
 	r.When = time.Now()
@@ -289,7 +289,7 @@ func (s *trip) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply,
 	return r, err
 }
 
-func shared(t testing.TB, s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
 	b, err := outbound.NewSharedBucket(s, key, limits...)
 	if err != nil {

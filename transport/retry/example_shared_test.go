@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/retry"
@@ -15,7 +15,7 @@ import (
 // Three workers retry through one bucket, which is in a store. When the API has refused a
 // call of one of them, the others do not call it either.
 func ExampleConfig_NewClient_sharedBucket() {
-	store := leak.NewMemory() // a fleet uses redisstore.New(…)
+	store := store.NewMemory() // a fleet uses redisstore.New(…)
 	network := &api{statuses: []int{200, 429}, retryAfter: "3600"}
 	for worker := range 3 {
 		bucket, err := outbound.NewSharedBucket(store, "weather", outbound.PerSecond(100))
