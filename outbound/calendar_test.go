@@ -122,29 +122,22 @@ func TestADayIsANewOneAtMidnightOfItsZone(t *testing.T) {
 	})
 }
 
-// What goes within a second of a reset may be counted on either side of it.
-func TestACallNextToAResetCountsInBothPeriods(t *testing.T) {
+// Clocks differ by up to a second, so no call leaves within a second of a reset.
+func TestCalendar_ShutsAroundReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Hourly(10)))
 		until(t, "2024-06-01T00:59:58.999Z")
 		admit(t, b, 2)
-		time.Sleep(time.Second) // 1 ms before the hour
-		admit(t, b, 3)
-		time.Sleep(500 * time.Millisecond) // half a second after it
-		admit(t, b, 4)
-		if _, err := b.Acquire(ctx, Cost{2}); !errors.Is(err, ErrThrottled) {
-			t.Errorf("11 in one of both hours: %v", err)
+		for range 200 {
+			time.Sleep(10 * time.Millisecond) // from 0.991 s before the hour to 0.999 s after it
+			_, err := b.Acquire(ctx, Cost{1})
+			var full *ThrottledError
+			if !errors.As(err, &full) || full.RetryAfter != time.Until(time.Date(2024, 6, 1, 1, 0, 1, 0, time.UTC)) || full.Limit != "10 per hour UTC" {
+				t.Fatalf("%v: %v", time.Now().UTC(), err)
+			}
 		}
-		time.Sleep(time.Second)
-		if s := states(t, b)[0]; s.Level != 7 || s.Remaining != 3 {
-			t.Errorf("%+v", s)
-		}
-		admit(t, b, 3)
-		_, err := b.Acquire(ctx, Cost{1})
-		var full *ThrottledError
-		if !errors.As(err, &full) || full.RetryAfter != time.Until(time.Date(2024, 6, 1, 2, 0, 1, 0, time.UTC)) || full.Limit != "10 per hour UTC" {
-			t.Errorf("%v", err)
-		}
+		time.Sleep(time.Millisecond)
+		admit(t, b, 10)
 	})
 }
 
@@ -180,7 +173,7 @@ func TestAStateOfACalendarTellsTheReset(t *testing.T) {
 		}
 		until(t, "2024-02-20T00:00:00Z")
 		reset := time.Date(2024, 3, 1, 0, 0, 0, 0, time.UTC).Add(store.Slack)
-		for _, at := range []string{"2024-02-20T00:00:00Z", "2024-02-29T23:59:59.5Z", "2024-03-01T00:00:00.5Z"} {
+		for _, at := range []string{"2024-02-20T00:00:00Z", "2024-02-29T23:59:58.5Z"} {
 			until(t, at)
 			for _, b := range []*Bucket{mine, other} {
 				if s := states(t, b)[0]; s.EmptyIn != time.Until(reset) {
@@ -193,11 +186,11 @@ func TestAStateOfACalendarTellsTheReset(t *testing.T) {
 			}
 		}
 		s, err := mine.Fillup(ctx, Cost{100})
-		if err != nil || !s.Full || s.EmptyIn != 500*time.Millisecond || s.NextIn < s.EmptyIn {
+		if err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn {
 			t.Errorf("%+v, %v", s, err)
 		}
-		time.Sleep(500 * time.Millisecond)
-		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level < 80 {
+		time.Sleep(2500 * time.Millisecond)
+		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -206,6 +199,7 @@ func TestAStateOfACalendarTellsTheReset(t *testing.T) {
 // Resume ends holds. The API goes on counting.
 func TestAResumeGivesNoCalendarUnitsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Minute)
 		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
 		admit(t, b, 5)
 		if err := errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)); err != nil {
@@ -234,7 +228,7 @@ func TestAClockFarFromOurTimeBreaksNothing(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(290_000_000_000, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		op := store.Op{Limits: []store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1, Name: "month"}, {Kind: store.Hourly, Capacity: 1, Name: "hour"}},
 			Periods: c.at(unixOf(at)), Action: store.Book, Costs: []store.Units{{1, 1, 1}}}
-		if r := op.ApplyAt(new(store.Stored), 0, unixOf(at)); r.Untimely || len(r.Charges) != 1 {
+		if r := op.ApplyAt(new(store.Stored), 0, unixOf(at)); r.Untimely {
 			t.Errorf("%v: %+v", at, r)
 		}
 	}

@@ -35,6 +35,7 @@ func buckets(t *testing.T) map[string]*Bucket {
 		"window":  Must(NewBucket("window", Window(10, 10*time.Second))),
 		"day":     Must(NewSharedBucket(store.NewMemory(), "day", Daily(10, time.UTC), FixedWindow(10, 10*time.Second), Window(10, time.Second).Of(1, ""))),
 	}
+	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(store.Slack))) // no call leaves in a day's first second
 	for name, b := range all {
 		if _, err := b.Acquire(ctx, Cost{2, 1}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -253,7 +254,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 			for i := range k.Costs {
 				k.Costs[i] = Cost{10, 1}
 			}
-			if err := b.Book(ctx, &k); err != nil && name != "several" {
+			if err := b.Book(ctx, &k); err != nil && name != "several" && name != "day" { // nothing is booked beyond a period
 				t.Errorf("%s: %v", name, err)
 			}
 			states(t, b)

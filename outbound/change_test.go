@@ -12,8 +12,9 @@ import (
 
 // changes hears of a bucket's changes.
 type changes struct {
-	mu  sync.Mutex
-	all []Event
+	mu    sync.Mutex
+	all   []Event
+	texts []string // of changes of limits, as of the last expect
 }
 
 func (c *changes) hear(x Event) {
@@ -32,6 +33,13 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.texts = nil
+	for i := range c.all {
+		if e := &c.all[i]; e.Kind == EventLimits {
+			c.texts = append(c.texts, e.Before+" -> "+e.Limits)
+			e.Before, e.Limits = "", ""
+		}
+	}
 	if !slices.Equal(c.all, want) {
 		t.Errorf("%s: heard %+v\nwant %+v", what, c.all, want)
 	}

@@ -206,7 +206,7 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 				earliest = append(earliest, at)
 				k.Costs = append(k.Costs, Cost{1})
 			}
-			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) < 30 {
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) < 3 { // nothing is booked beyond a period's end
 				t.Fatalf("%s: %d booked, %v", name, len(k.Tickets), err)
 			}
 			for i, ticket := range k.Tickets {

@@ -392,7 +392,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 // charge returns what a call has taken of the cell as a charge of the key.
 func (b *core) charge(f *fill) *store.Charge {
 	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
-	c := &store.Charge{ID: f.word, Born: born, Epoch: epoch, Number: firstNumber}
+	c := &store.Charge{ID: numberOf(f.word, born), Born: born, Epoch: epoch, Number: firstNumber}
 	c.N[0] = f.units
 	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
 	c.Place = time.Duration(f.place) - born

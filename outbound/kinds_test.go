@@ -63,45 +63,6 @@ func TestACallThatComesBackAtRetryAfterIsAdmittedWhateverTheKinds(t *testing.T) 
 	}
 }
 
-// A limit that becomes another kind keeps what is in it, and is what it was when it becomes
-// that again. A worker that has not heard of it learns all of it from the store.
-func TestALimitOfAnotherKindKeepsItsLevel(t *testing.T) {
-	kinds := []Limit{{Capacity: 10, LeakRate: 1. / 3600, Name: "n"}, Window(10, time.Hour).Of(0, "n"), FixedWindow(10, time.Hour).Of(0, "n"),
-		Hourly(10).Of(0, "n"), Daily(10, pacific).Of(0, "n"), Monthly(10, time.UTC).Of(0, "n")}
-	for _, from := range kinds {
-		for _, to := range kinds {
-			if from == to {
-				continue
-			}
-			eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-				time.Sleep(30 * time.Minute)
-				if err := mine.SetLimits(ctx, from); err != nil {
-					t.Fatal(err)
-				}
-				admit(t, mine, 6)
-				if err := other.SetLimits(ctx, to); err != nil {
-					t.Fatal(err)
-				}
-				for _, b := range []*Bucket{mine, other} {
-					if s := states(t, b)[0]; s.Limit != to || s.Level < 5.9 || s.Level > 6 {
-						t.Errorf("from %v to %v: %+v", from, to, s)
-					}
-				}
-				admit(t, mine, 4)
-				if _, err := mine.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-					t.Errorf("from %v to %v: more than there is room for: %v", from, to, err)
-				}
-				if err := mine.SetLimits(ctx, to); err != nil {
-					t.Fatal(err)
-				}
-				if s := states(t, mine)[0]; s.Level < 9.9 || s.Level > 10 {
-					t.Errorf("%v, set again: %+v", to, s)
-				}
-			})
-		}
-	}
-}
-
 // awry is a store whose clock is ahead of this process's, and may be set.
 type awry struct {
 	kept  store.Stored
@@ -154,6 +115,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 // since can have used it up: by the limit under which the fewest can have gone.
 func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Minute)
 		m := &counted{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
 		for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 func TestSetLimits_KeepsNamesThatUsersGave(t *testing.T) {
 	for name, make := range map[string]func(limits ...Limit) (*Bucket, error){
 		"in memory": func(limits ...Limit) (*Bucket, error) { return NewBucket("k", limits...) },
-		"shared":    func(limits ...Limit) (*Bucket, error) { return NewSharedBucket(new(store.Memory), "k", limits...) },
+		"shared":    func(limits ...Limit) (*Bucket, error) { return NewSharedBucket(store.NewMemory(), "k", limits...) },
 	} {
 		b := Must(make(PerSecond(10).Of(0, "10 per 1s")))
 		if err := b.SetLimits(ctx, PerSecond(20).Of(0, "20 per 1s")); err != nil {

@@ -66,14 +66,17 @@ func (l *localState) openLocked(b *core, p *slowPath, op *store.Op) {
 	}
 	s := &l.stored.State
 	c.read(s, l.stored.Limits, word, l.seen, t)
-	// The word is the number of the last call that has gone by it.
-	s.Top, s.IDs = word, max(s.IDs, word)
+	s.Top = numberOf(word, l.born)
+	s.IDs = max(s.IDs, s.Top)
 	for i := range op.Reports {
-		if k := op.Reports[i].Charge; k != nil && k.ID == word && k.Born == s.Born {
+		if k := op.Reports[i].Charge; k != nil && k.ID == s.Top && k.Born == s.Born {
 			s.Last = max(s.Last, k.Place-s.Dial()) // seen is coarse
 		}
 	}
 }
+
+// numberOf returns the number of the booking after which the cell had this word.
+func numberOf(word int64, born time.Duration) int64 { return word - int64(born) + 1 }
 
 // renewLocked begins a new life, to which the word then belongs, if the state is as good as a
 // new one at time t. The life begins when that came to be so: no call of before is of it.

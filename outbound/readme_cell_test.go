@@ -49,7 +49,7 @@ import (
 
 	. "github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
@@ -66,7 +66,7 @@ var (
 	d          = time.Minute
 	bucket     = Must(NewBucket(key, Limit{Capacity: 1_000, LeakRate: 1_000}))
 	limiter    = queue.New(bucket, queue.Config{})
-	store      = store.NewMemory()
+	store      = contract.NewMemory()
 	job        = func(context.Context) error { return nil }
 	handle     = func(context.Context, string) error { return nil }
 	listen     = func(context.Context, Event) {}
@@ -127,7 +127,7 @@ func exported(t *testing.T, dir string) map[string]bool {
 
 // folders are where the packages are that the cells name.
 var folders = map[string]string{
-	"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "leak": "leak", "redisstore": "redisstore",
+	"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "store": "store", "redisstore": "redisstore",
 	"queue": "../queue", "transport": "../transport",
 }
 

@@ -32,7 +32,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 }
 
 func TestLimitsThatACallDoesNotFillDoNotStopIt(t *testing.T) {
-	m := new(store.Memory)
+	m := store.NewMemory()
 	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
 	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))
 	if _, err := old.Acquire(ctx, Cost{1}); err != nil {

@@ -68,6 +68,7 @@ func (p *slots) crowded(e *ThrottledError) {
 // answer of a store takes its time. It returns all that the booking asks for.
 func (p *slots) reserve(s *step) (asked []Cost) {
 	most := p.most()
+	s.seats = s.action == store.Book && most > 0 && !s.inJob
 	if most == 0 && s.freed == 0 {
 		return s.costs
 	}
@@ -75,7 +76,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	defer p.mu.Unlock()
 	p.used -= s.freed
 	s.freed = 0
-	if s.action != store.Book || most == 0 || s.inJob {
+	if !s.seats {
 		return s.costs
 	}
 	asked = s.costs
@@ -97,25 +98,23 @@ func (s *step) beyond(n int) int { return max(0, n-s.brings) }
 // there was none for the next of those asked for. It reports whether a call was refused
 // meanwhile because they were reserved.
 func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
-	if r.inFlight = p.limit.Load(); r.inFlight != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if s.action == store.Book && !s.inJob {
-			n := len(s.costs)
-			reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
-			p.used -= reserved - taken
-			p.reserved -= reserved
-			r.slots = true
-			if !r.Refused && len(r.Charges) == n && n < len(asked) {
-				r.Refused, r.noSlot = true, true
-			}
-			s.costs = asked
-			if reserved > taken {
-				missed, p.missed = p.missed, false
-			}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.inFlight = p.limit.Load()
+	if r.slots = s.seats; s.seats {
+		n := len(s.costs)
+		reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
+		p.used -= reserved - taken
+		p.reserved -= reserved
+		if !r.Refused && len(r.Charges) == n && n < len(asked) {
+			r.Refused, r.noSlot = true, true
 		}
-		r.used = p.used
+		s.costs = asked
+		if reserved > taken {
+			missed, p.missed = p.missed, false
+		}
 	}
+	r.used = p.used
 	r.collected = int(p.collected.Load())
 	return missed
 }

@@ -24,6 +24,7 @@ type step struct {
 
 	freed  int  // slots that back frees
 	brings int  // slots that move has, for the first of costs
+	seats  bool // each of costs needs a slot
 	inJob  bool // costs are of further requests of jobs, which need no slots
 	waits  bool // the caller waits: settles ride along
 	parts  bool // the reply has State.Parts, if a limit needs them

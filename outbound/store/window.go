@@ -19,7 +19,7 @@ type window struct{}
 
 func (window) shaped(l *Limit) bool {
 	w := l.Window.Seconds()
-	return l.Zone == "" && l.Window >= parts && l.Rate > 0 && l.Rate <= maxRate && w < maxDrain && math.Abs(l.Capacity/l.Rate-w) <= 1e-9*w
+	return l.Zone == "" && l.Window >= parts && l.Rate > 0 && l.Rate <= maxRate && w < 1.01*maxDrain && math.Abs(l.Capacity/l.Rate-w) <= 1e-9*w
 }
 
 func (window) look(s *State, l *Limit, i int, onward bool) {
