@@ -30,7 +30,8 @@ type Clock struct {
 func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	now := time.Now()
 	k := Clock{core: b, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
-	k.limits, k.state = r.decided()
+	decided, state := r.decided()
+	k.limits, k.state = decided, *state
 	if k.before, k.stands = older.before, older.stands; older.number != k.number {
 		k.before, k.stands = older.number, older.state.Dial()+store.Deaf
 	}

@@ -62,12 +62,11 @@ type slowPath struct {
 	local    localState
 	shared   *sharedState             // nil: the state is in local
 	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
-	recast   atomic.Bool              // SetLimits has changed how many calls may be in flight
 }
 
 // reserved is the bucket of Reservations under the limits in force.
 type reserved struct {
-	by     *limitSet
+	number int64
 	bucket *Bucket
 }
 
@@ -215,7 +214,7 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 		f := p.force.Load()
 		r.force, r.bad = f, t.resolve(s, f)
 		b.prepare(p, s, t, f)
-		if r.Reply, err = b.send(ctx, p, &t.op); err == nil {
+		if err = b.send(ctx, p, s, &t.op, r); err == nil {
 			if r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply); len(r.State.Parts) != len(r.force.law) {
 				r.State.Parts = nil
 			}
@@ -239,13 +238,6 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	if err != nil {
 		r.Reply = store.Reply{}
 	} else {
-		if s.action == store.Replace && p.shared == nil {
-			most := p.slots.most()
-			p.slots.limit.Store(newInFlight(s.limits))
-			if p.slots.most() != most {
-				p.recast.Store(true)
-			}
-		}
 		r.extended = p.hold.extends(&r.State)
 		p.waiting.confirm(&r.State)
 	}
@@ -259,11 +251,14 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 }
 
 // send has the key carry an Op out, wherever it is.
-func (b *core) send(ctx context.Context, p *slowPath, op *store.Op) (store.Reply, error) {
+func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *reply) (err error) {
 	if p.shared == nil {
-		return b.updateHere(p, op), nil
+		b.updateHere(p, s, op, r)
+		return nil
 	}
-	return p.shared.update(ctx, op)
+	r.inFlight = p.slots.limit.Load()
+	r.Reply, err = p.shared.update(ctx, op)
+	return err
 }
 
 // prepare fills in what each Op says of the process, and what a Replace puts in force.
@@ -291,15 +286,15 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 // limits, the bucket adopts them, or replaces them by those that it was made with: see
 // [store.Op.Yields].
 func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op, r *store.Reply) (*inForce, error) {
-	is, err := f.learn(r, &p.made)
+	is, err := f.learn(r, &p.made, p.shared != nil)
 	if err != nil || is == f {
 		return is, err
 	}
 	next := is
 	if len(r.Limits) > 0 && !op.Yields(r) {
 		own := store.Op{Limits: r.Limits, Number: r.Number, Base: op.Base, Age: now(), Action: store.Replace, Replacement: p.made.law, Own: true}
-		replaced, err := b.send(ctx, p, &own)
-		switch {
+		var replaced reply
+		switch err := b.send(ctx, p, new(step), &own, &replaced); {
 		case err != nil && r.Stale:
 			return is, err
 		case err != nil || replaced.Stale: // the next step tries again
@@ -340,7 +335,7 @@ func (b *core) idle() bool {
 		return b.cell.idle(now())
 	case p.shared != nil:
 		return true
-	case !p.slots.idle() || p.recast.Load():
+	case !p.slots.idle() || p.local.changed():
 		return false
 	}
 	if r := p.reserved.Load(); r != nil && !r.bucket.idle() {
@@ -348,7 +343,7 @@ func (b *core) idle() bool {
 	}
 	var r reply
 	err := b.do(context.Background(), "look", &step{}, &r)
-	return err == nil && r.Expire <= 0 && r.force.number == firstNumber
+	return err == nil && r.Expire <= 0
 }
 
 // book carries a step out and says why the first of its costs was refused.

@@ -20,7 +20,6 @@ func TestALimitWithoutANameKeepsItsLevelWhenItsNumberChanges(t *testing.T) {
 		"set again":               {{many, window}, {many, outbound.Window(50, time.Hour)}, {many, outbound.Window(50, time.Hour)}},
 		"another goes":            {{many, window}, {outbound.Window(50, time.Hour)}, {many, outbound.Window(40, time.Hour)}, {window}},
 		"another comes":           {{window}, {outbound.Window(50, time.Hour), many}, {many, outbound.Window(40, time.Hour)}},
-		"another kind":            {{many, window}, {many, outbound.FixedWindow(50, time.Hour)}, {many, outbound.Window(60, time.Hour)}},
 		"two kinds":               {{outbound.PerHour(1e9).Burst(200), window}, {outbound.Window(50, time.Hour), outbound.PerHour(2e9).Burst(300)}},
 		"two windows":             {{window, outbound.Window(10_000, 25*time.Hour)}, {outbound.Window(9_000, 25*time.Hour), outbound.Window(50, time.Hour)}},
 		"a day":                   {{many, day}, {many, outbound.Daily(50, time.UTC)}, {outbound.Daily(40, time.UTC)}, {day, many}},

@@ -246,18 +246,18 @@ func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charg
 
 // learn returns what is in force after a reply to a step that counted by f. mine are the limits
 // that the bucket was made with.
-func (f *inForce) learn(r *store.Reply, mine *limitSet) (*inForce, error) {
+func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, error) {
 	next := &inForce{number: r.Number, born: r.State.Born}
 	switch {
-	case r.Number == 0 || len(r.Limits) == 0 && (f.born == 0 || f.born == r.State.Born):
+	case r.Number == f.number && (!shared || f.born == r.State.Born), r.Number == 0, shared && r.Number != f.number && len(r.Limits) == 0:
 		return f, nil
-	case len(r.Limits) == 0: // in another life the Number may name other limits
+	case r.Number == f.number && len(r.Limits) == 0: // in another life the number may be that of other limits
 		next.limitSet, next.number = f.limitSet, 0
 	case store.Equal(r.Limits, f.law):
 		next.limitSet = f.limitSet
 	case store.Equal(r.Limits, mine.law):
 		next.limitSet = *mine
-	default:
+	case len(r.Limits) > 0:
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
 			limits[i] = limitOf(&r.Limits[i])

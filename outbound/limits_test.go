@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"testing"
@@ -26,14 +27,16 @@ func TestACallThatCostMoreIsChargedUnderLimitsThatItDoesNotKnow(t *testing.T) {
 		for _, changes := range []int{1, 2, 3} {
 			for _, hears := range []bool{true, false} { // the worker, of each change
 				store := store.NewMemory()
-				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", tokens))
+				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", calls))
 				p := mustAcquireCost(t, mine, Cost{10, 20})
-				mustAcquireCost(t, other, Cost{30, 35})
 				for i := range changes {
 					to := tokens
 					to.Capacity += float64(changes - 1 - i) // the last is it
 					if err := other.SetLimits(ctx, to); err != nil {
 						t.Fatal(err)
+					}
+					if i == 0 {
+						mustAcquireCost(t, other, Cost{30, 35})
 					}
 					if hears {
 						states(t, mine)
@@ -245,7 +248,7 @@ func TestLimitsThatChangeFasterThanTheyAreHeardOfAreAnError(t *testing.T) {
 func (f *flipping) Update(c context.Context, key string, op *store.Op) (store.Reply, error) {
 	if !f.busy {
 		f.n++
-		if err := f.other.SetLimits(c, Limit{Capacity: 10 + float64(f.n), LeakRate: 1}); err != nil {
+		if err := f.other.SetLimits(c, Limit{Capacity: 10, LeakRate: 1, Name: fmt.Sprint(f.n)}); err != nil {
 			return store.Reply{}, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 type localState struct {
 	mu     sync.Mutex // protects what follows
 	stored store.Stored
+	recast bool // SetLimits has changed how many calls may be in flight
 	// Of a bucket with a cell:
 	born time.Duration // the life in which the word counts
 	base int64         // the epoch that the word knows of
@@ -30,7 +31,7 @@ func (l *localState) init(born time.Duration, limits *limitSet, base uint64) {
 }
 
 // updateHere carries a step out on the key in this process.
-func (b *core) updateHere(p *slowPath, op *store.Op) store.Reply {
+func (b *core) updateHere(p *slowPath, s *step, op *store.Op, r *reply) {
 	l := &p.local
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,12 +45,17 @@ func (b *core) updateHere(p *slowPath, op *store.Op) store.Reply {
 	if op.Periods != nil {
 		unix = unixOf(time.Now())
 	}
-	r := op.ApplyAt(&l.stored, at, unix)
+	r.Reply = op.ApplyAt(&l.stored, at, unix)
+	if s.action == store.Replace {
+		most := p.slots.most()
+		p.slots.limit.Store(newInFlight(s.limits))
+		l.recast = l.recast || p.slots.most() != most
+	}
+	r.inFlight = p.slots.limit.Load()
 	if b.unit != 0 {
 		l.idle = later(r.State.At, r.Expire)
 		l.shutLocked(&b.cell, p.slots.most())
 	}
-	return r
 }
 
 // openLocked moves the word's state here.
@@ -61,11 +67,11 @@ func (l *localState) openLocked(b *core, p *slowPath, op *store.Op) {
 		return
 	}
 	l.seen = c.seen.Load()
+	s := &l.stored.State
+	c.read(s, l.stored.Limits, word, l.seen, t)
 	if word == l.word { // no call has gone by the word
 		return
 	}
-	s := &l.stored.State
-	c.read(s, l.stored.Limits, word, l.seen, t)
 	s.Top = numberOf(word, l.born)
 	s.IDs = max(s.IDs, s.Top)
 	for i := range op.Reports {
@@ -114,6 +120,13 @@ func (l *localState) shutLocked(c *cell, most int) {
 	}
 	l.word = int64(s.At) + lasts(s.Level[0], c.unit)
 	c.word.Store(l.word)
+}
+
+// changed reports whether the limits are not those that the bucket was made with.
+func (l *localState) changed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stored.Number != firstNumber || l.recast
 }
 
 // life returns the life in which the word was charged at time t, and the newest epoch

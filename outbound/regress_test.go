@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
@@ -29,21 +27,6 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 		}
 	}
 	wg.Wait()
-}
-
-func TestLimitsThatACallDoesNotFillDoNotStopIt(t *testing.T) {
-	m := store.NewMemory()
-	old := Must(NewSharedBucket(m, "k", Limit{Capacity: 1, LeakRate: 1, Name: "old"}))
-	young := Must(NewSharedBucket(m, "k", Limit{Capacity: 100, LeakRate: 1, Name: "new"}))
-	if _, err := old.Acquire(ctx, Cost{1}); err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := young.AbleToAccept(ctx, Cost{50}); !ok || err != nil {
-		t.Errorf("able to accept: %v, %v", ok, err)
-	}
-	if _, err := young.Acquire(ctx, Cost{50}); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {

@@ -1,7 +1,5 @@
 package outbound
 
-import "github.com/dripfeed/dripfeed/outbound/store"
-
 // Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
 // package jobs does. It has the limits of b without an [InFlight], and its own levels and holds. It
 // lives where b does, in this process or in the same store, and names itself by b's key in errors.
@@ -19,7 +17,7 @@ func (b *Bucket) Reservations() *Bucket {
 		switch {
 		case len(f.law) == 0 && old == nil:
 			return nil
-		case len(f.law) == 0, old != nil && store.Equal(old.by.law, f.law):
+		case len(f.law) == 0, old != nil && old.number == f.number:
 			return old.bucket
 		}
 		next := new(Bucket)
@@ -27,9 +25,9 @@ func (b *Bucket) Reservations() *Bucket {
 			next.init(b.key, f.list(), nil)
 		} else {
 			next.init(b.key, f.list(), p.shared.store)
-			next.slowPath().shared.key = p.shared.keyOfReservations(store.Hash(f.law))
+			next.slowPath().shared.key = p.shared.keyOfReservations(f.number)
 		}
-		if p.reserved.CompareAndSwap(old, &reserved{&f.limitSet, next}) {
+		if p.reserved.CompareAndSwap(old, &reserved{f.number, next}) {
 			return next
 		}
 	}

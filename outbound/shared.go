@@ -43,7 +43,7 @@ func storeKey(key string) string {
 	return key
 }
 
-// keyOfReservations returns the key in a store of the reservations by limits with this hash.
-func (h *sharedState) keyOfReservations(hash uint64) string {
-	return apart + strconv.FormatUint(hash, 10) + ":" + h.key
+// keyOfReservations returns the key in a store of the reservations by the limits of this number.
+func (h *sharedState) keyOfReservations(number int64) string {
+	return apart + strconv.FormatInt(number, 10) + ":" + h.key
 }

@@ -100,7 +100,6 @@ func (s *step) beyond(n int) int { return max(0, n-s.brings) }
 func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.inFlight = p.limit.Load()
 	if r.slots = s.seats; s.seats {
 		n := len(s.costs)
 		reserved, taken := s.beyond(n), s.beyond(len(r.Charges))

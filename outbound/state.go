@@ -87,30 +87,32 @@ func (r *reply) comeBack(i int) (all, next time.Duration) {
 	default:
 		all = s.Empty(set.law, i)
 	}
-	room := max(0, l.Capacity-1)
+	one := min(1, l.Capacity)
 	switch {
-	case s.Level[i] <= room && !l.Kind.Calendar():
-	default:
-		next = alone(set, &s, i, l.Capacity-room)
+	case s.Level[i]+one <= l.Capacity && (s.Parts == nil || !l.Kind.Calendar()):
+		return all, s.Real(0)
+	case s.Parts == nil && l.Kind != store.Leaky:
+		return all, all
 	}
-	return all, next
+	return all, alone(set, s, i, one)
 }
 
-// alone returns how long it is until the limit i has capacity for n units, if nothing but it makes a
-// call wait and nothing is held. It is below 0 if it never has.
+// alone returns how long it is until the limit i has capacity for n units, if nothing but it and a
+// hold makes a call wait. It is below 0 if it never has.
 func alone(set *limitSet, s *store.State, i int, n float64) time.Duration {
 	l := &set.law[i]
 	if n = l.Takes(n); n > l.Capacity {
 		return -1
 	}
-	if l.Kind != store.Leaky && s.Parts == nil { // it is unknown, and at most this
-		if n == 0 || fits(l, s.Level[i]+n) {
-			return 0
-		}
+	switch {
+	case l.Kind == store.Leaky || s.Parts != nil:
+	case n == 0 || fits(l, s.Level[i]+n):
+		return s.Real(0)
+	default: // it is unknown, and at most this
 		return s.Real(l.Window)
 	}
 	t := *s
-	t.Rem, t.Last = 0, 0
+	t.Last = 0
 	var only store.Units
 	only[i] = n
 	w, _, _ := t.Wait(set.law, &only)

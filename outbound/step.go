@@ -54,16 +54,17 @@ type reply struct {
 
 // decided returns the limits that have decided, and the state by them: those in force, or a share
 // of them.
-func (r *reply) decided() (*limitSet, store.State) {
-	set, s := &r.force.limitSet, r.State
+func (r *reply) decided() (*limitSet, *store.State) {
+	set := &r.force.limitSet
 	if len(r.Share) == 0 || len(r.Share) != len(set.law) {
-		return set, s
+		return set, &r.State
 	}
+	s := r.State
 	for i := range set.law {
 		others := max(0, set.law[i].Capacity-r.Share[i].Capacity)
 		s.Level[i] = max(0, s.Level[i]-others)
 	}
-	return &limitSet{law: r.Share, calendar: set.calendar, parts: set.parts}, s
+	return &limitSet{law: r.Share, calendar: set.calendar, parts: set.parts}, &s
 }
 
 // trip is a step as a store is asked for it, with room for what that points to.

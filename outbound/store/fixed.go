@@ -122,5 +122,5 @@ func (fixed) change(s *State, old, l *Limit, i int) bool {
 }
 
 func (law fixed) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
-	return sub(s.Parts[i].End, s.Dial()), 0
+	return sub(law.end(s, l, &s.Parts[i]), s.Dial()), 0
 }
