@@ -263,7 +263,9 @@ func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *
 
 // prepare fills in what each Op says of the process, and what a Replace puts in force.
 func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
-	t.op.Base, t.op.Age = p.base, now()
+	if t.op.Base, t.op.Age = p.base, now(); f.unsure {
+		t.op.Number = 0
+	}
 	if f.calendar != nil {
 		unix := unixOf(time.Now())
 		if p.shared != nil {

@@ -221,8 +221,9 @@ func (a *inFlight) among(leaky []Limit) []Limit {
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet
-	number int64 // as store.Op says
-	born   time.Duration
+	number int64         // of the latest reply; 0: there was none
+	born   time.Duration // the life of the key in which they have this number
+	unsure bool          // the key has another life, in which the number may be that of other limits
 }
 
 // align returns a charge that was booked by other limits as one by these. Limits that are the same
@@ -251,8 +252,8 @@ func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, 
 	switch {
 	case r.Number == f.number && (!shared || f.born == r.State.Born), r.Number == 0, shared && r.Number != f.number && len(r.Limits) == 0:
 		return f, nil
-	case r.Number == f.number && len(r.Limits) == 0: // in another life the number may be that of other limits
-		next.limitSet, next.number = f.limitSet, 0
+	case r.Number == f.number && len(r.Limits) == 0:
+		next.limitSet, next.unsure = f.limitSet, true
 	case store.Equal(r.Limits, f.law):
 		next.limitSet = f.limitSet
 	case store.Equal(r.Limits, mine.law):

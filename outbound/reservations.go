@@ -14,10 +14,11 @@ func (b *Bucket) Reservations() *Bucket {
 	p := b.slowPath()
 	for {
 		f, old := p.force.Load(), p.reserved.Load()
+		number := max(firstNumber, f.number)
 		switch {
 		case len(f.law) == 0 && old == nil:
 			return nil
-		case len(f.law) == 0, old != nil && old.number == f.number:
+		case len(f.law) == 0, old != nil && old.number == number:
 			return old.bucket
 		}
 		next := new(Bucket)
@@ -25,9 +26,9 @@ func (b *Bucket) Reservations() *Bucket {
 			next.init(b.key, f.list(), nil)
 		} else {
 			next.init(b.key, f.list(), p.shared.store)
-			next.slowPath().shared.key = p.shared.keyOfReservations(f.number)
+			next.slowPath().shared.key = p.shared.keyOfReservations(number)
 		}
-		if p.reserved.CompareAndSwap(old, &reserved{f.number, next}) {
+		if p.reserved.CompareAndSwap(old, &reserved{number, next}) {
 			return next
 		}
 	}

@@ -89,7 +89,7 @@ func (r *reply) comeBack(i int) (all, next time.Duration) {
 	}
 	one := min(1, l.Capacity)
 	switch {
-	case s.Level[i]+one <= l.Capacity && (s.Parts == nil || !l.Kind.Calendar()):
+	case fits(l, s.Level[i]+one) && (s.Parts == nil || !l.Kind.Calendar()):
 		return all, s.Real(0)
 	case s.Parts == nil && l.Kind != store.Leaky:
 		return all, all

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // delayed lets two workers share a bucket. Each n-th reply to the second worker is late.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var all = flag.Bool("fleets", false, "simulate all fleets, which takes a minute")

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A has a place, B waits, A cancels: B goes in A's place, and C after it.

@@ -13,8 +13,8 @@ import (
 	_ "time/tzdata"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // strict is a strict API, and callers that keep a limit which matches its rule.

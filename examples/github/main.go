@@ -37,7 +37,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -79,7 +79,7 @@ func isSearch(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "
 
 // resources finds the limiters of GitHub's resources. The answers to a path say which
 // resource it belongs to. All workers share the store.
-func resources(store leak.Store, q quota, listen func(context.Context, outbound.Event)) *transport.Discovered {
+func resources(store store.Store, q quota, listen func(context.Context, outbound.Event)) *transport.Discovered {
 	return &transport.Discovered{
 		Route: func(req *http.Request) string {
 			if isSearch(req) {
@@ -235,7 +235,7 @@ func (t *task) disturb(ctx context.Context) {
 // and the store is in Redis.
 func (t *task) run(ctx context.Context) error {
 	begin := time.Now()
-	store := leak.NewMemory()
+	store := store.NewMemory()
 	var all sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {

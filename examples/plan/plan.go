@@ -7,7 +7,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/examples/internal/virtual"
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -79,7 +79,7 @@ func (p plan) run() (*result, error) {
 	for _, l := range p.limits {
 		limits = append(limits, l.Limit)
 	}
-	store := leak.NewMemory() // as Redis for a real fleet
+	store := store.NewMemory() // as Redis for a real fleet
 	var fleet []outbound.Limiter
 	for range p.workers {
 		bucket, err := outbound.NewSharedBucket(store, "api", limits...)

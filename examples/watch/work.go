@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 	"github.com/dripfeed/dripfeed/queue"
@@ -110,7 +110,7 @@ func tenants(ctx context.Context, board *watch.Board) {
 
 // mail is one quota of three workers, in a store that is away for ten seconds of each minute.
 func mail(ctx context.Context, board *watch.Board) {
-	store := &flaky{Memory: leak.NewMemory(), begin: time.Now()}
+	store := &flaky{Memory: store.NewMemory(), begin: time.Now()}
 	for i := range 3 {
 		b := outbound.Must(outbound.NewSharedBucket(store, "mail", outbound.PerMinute(100)))
 		l := outbound.Limiter(queue.New(b, queue.Config{MaxWait: 20 * time.Second}))
@@ -123,13 +123,13 @@ func mail(ctx context.Context, board *watch.Board) {
 
 // flaky is a store that is away now and then.
 type flaky struct {
-	*leak.Memory
+	*store.Memory
 	begin time.Time
 }
 
-func (s *flaky) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *flaky) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if time.Since(s.begin)%time.Minute > 50*time.Second {
-		return leak.Reply{}, fmt.Errorf("%w: the example's store takes a break", outbound.ErrAway)
+		return store.Reply{}, fmt.Errorf("%w: the example's store takes a break", outbound.ErrUnavailable)
 	}
 	r, err := s.Memory.Update(ctx, key, op)
 	r.When = time.Now()

@@ -21,7 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -87,9 +87,9 @@ func TestPrometheusGetsTheSameBothWays(t *testing.T) {
 }
 
 // statsOf is a store that has counted so much.
-type statsOf leak.StoreStats
+type statsOf store.StoreStats
 
-func (s statsOf) Stats() leak.StoreStats { return leak.StoreStats(s) }
+func (s statsOf) Stats() store.StoreStats { return store.StoreStats(s) }
 
 // busy adds limiters to a Board, and has something happen to each.
 func busy(t testing.TB, b *watch.Board) {
@@ -114,7 +114,7 @@ func busy(t testing.TB, b *watch.Board) {
 	_, _ = b.Add("slow", limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 		return outbound.Permit{}, ctx.Err()
 	})).Acquire(ctx, outbound.Cost{1})
-	if err := b.AddStore("redis", statsOf{Trips: leak.Trips{Count: 7, Time: 3 * time.Second, Within: []leak.TripsWithin{{Bound: time.Millisecond, Count: 2}, {Bound: time.Hour, Count: 6}}}, Answered: 9, Repeats: 2, Failed: 1}); err != nil {
+	if err := b.AddStore("redis", statsOf{Trips: store.Trips{Count: 7, Time: 3 * time.Second, Within: []store.TripsWithin{{Bound: time.Millisecond, Count: 2}, {Bound: time.Hour, Count: 6}}}, Answered: 9, Repeats: 2, Failed: 1}); err != nil {
 		t.Fatal(err)
 	}
 	keys := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return outbound.NewBucket(secret, outbound.PerSecond(1)) }}
@@ -163,9 +163,9 @@ func TestManyKeysMakeOneSeries(t *testing.T) {
 }
 
 // A store that forgets is one whose data were lost.
-type forgetful struct{ atomic.Pointer[leak.Memory] }
+type forgetful struct{ atomic.Pointer[store.Memory] }
 
-func (f *forgetful) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (f *forgetful) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	return f.Load().Update(ctx, key, op)
 }
 
@@ -177,7 +177,7 @@ func TestNoCounterGoesBack(t *testing.T) {
 			var b watch.Board
 			r := instrument(t, &b)
 			store := new(forgetful)
-			store.Store(leak.NewMemory())
+			store.Store(store.NewMemory())
 			shared, err := outbound.NewSharedBucket(store, secret, outbound.PerSecond(5))
 			if err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestNoCounterGoesBack(t *testing.T) {
 				case 2:
 					_ = own.Resume(bg)
 				case 3:
-					store.Store(leak.NewMemory())
+					store.Store(store.NewMemory())
 				default:
 					ask([]outbound.Limiter{ofOwn, ofShared, of(random.IntN(10))}[random.IntN(3)])
 				}
@@ -318,7 +318,7 @@ func TestACollectionLooksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
-		trips := &counting{Store: leak.NewMemory()}
+		trips := &counting{Store: store.NewMemory()}
 		shared, err := outbound.NewSharedBucket(trips, secret, outbound.PerSecond(5))
 		if err != nil {
 			t.Fatal(err)
@@ -335,11 +335,11 @@ func TestACollectionLooksOnce(t *testing.T) {
 }
 
 type counting struct {
-	leak.Store
+	store.Store
 	n atomic.Int64
 }
 
-func (c *counting) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	c.n.Add(1)
 	return c.Store.Update(ctx, key, op)
 }
@@ -347,7 +347,7 @@ func (c *counting) Update(ctx context.Context, key string, op *leak.Op) (leak.Re
 // Counts are of one process, and add up. The state of a shared bucket is of all workers, and does not.
 func TestCountsAreOfOneProcessAndLevelsOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		var readers []sdkmetric.Reader
 		for range 2 {
 			b := new(watch.Board)

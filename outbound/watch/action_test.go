@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // heldBucket returns a bucket that is held for an hour.
@@ -316,16 +316,16 @@ func TestAKeyIsResumedByItsLabel(t *testing.T) {
 // hungStore answers nobody until they give up.
 type hungStore struct{}
 
-func (hungStore) Update(ctx context.Context, _ string, _ *leak.Op) (leak.Reply, error) {
+func (hungStore) Update(ctx context.Context, _ string, _ *store.Op) (store.Reply, error) {
 	<-ctx.Done()
-	return leak.Reply{}, ctx.Err()
+	return store.Reply{}, ctx.Err()
 }
 
 // awayStore is down.
 type awayStore struct{}
 
-func (awayStore) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{}, fmt.Errorf("%w: connection refused", leak.ErrAway)
+func (awayStore) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{}, fmt.Errorf("%w: connection refused", store.ErrUnavailable)
 }
 
 // An action that failed says why, and does not tell the key, which may be a secret.

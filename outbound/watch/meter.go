@@ -69,7 +69,7 @@ func failureOf(err error) failure {
 	switch {
 	case errors.As(err, &cost):
 		return failedCost
-	case errors.As(err, &store) || errors.Is(err, outbound.ErrAway):
+	case errors.As(err, &store) || errors.Is(err, outbound.ErrUnavailable):
 		return failedStore
 	case errors.Is(err, queue.ErrClosed):
 		return failedClosed

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -45,8 +45,8 @@ func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Per
 // broken is a store that fails.
 type broken struct{}
 
-func (broken) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{}, fmt.Errorf("%w: broken", outbound.ErrAway)
+func (broken) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{}, fmt.Errorf("%w: broken", outbound.ErrUnavailable)
 }
 
 // Whatever becomes of calls, each is counted once.

@@ -13,18 +13,18 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
 // watchedStore is a store that counts its trips, and hangs if it is told to.
 type watchedStore struct {
-	*leak.Memory
+	*store.Memory
 	trips atomic.Int64
 	hangs atomic.Bool
 }
 
-func (s *watchedStore) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *watchedStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	s.trips.Add(1)
 	if s.hangs.Load() {
 		time.Sleep(time.Hour) // it does not heed ctx
@@ -34,7 +34,7 @@ func (s *watchedStore) Update(ctx context.Context, key string, op *leak.Op) (lea
 	return r, err
 }
 
-func shared(t testing.TB, s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
 	b, err := outbound.NewSharedBucket(s, key, limits...)
 	if err != nil {
@@ -52,7 +52,7 @@ func tenants(t testing.TB, max int, limit outbound.Limit) *outbound.Keyed[string
 func TestALookMakesATripForEachSharedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &watchedStore{Memory: leak.NewMemory()}
+		store := &watchedStore{Memory: store.NewMemory()}
 		for i := range 10 {
 			b.Add("api "+strconv.Itoa(i), queue.New(shared(t, store, strconv.Itoa(i), outbound.PerSecond(1)), queue.Config{}))
 		}
@@ -80,7 +80,7 @@ func TestALookMakesATripForEachSharedRow(t *testing.T) {
 func TestALookEndsThoughTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &watchedStore{Memory: leak.NewMemory()}
+		store := &watchedStore{Memory: store.NewMemory()}
 		for i := range 20 {
 			b.Add("api "+strconv.Itoa(i), shared(t, store, strconv.Itoa(i), outbound.PerSecond(1)))
 		}

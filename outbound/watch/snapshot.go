@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Query says what a [Snapshot] is to show.
@@ -148,7 +148,7 @@ type Store struct {
 	Err     string // why it is away
 	Trouble []string
 
-	// Counts says that the store counts what follows, as [leak.StoreStats]: Operations are those that a
+	// Counts says that the store counts what follows, as [store.StoreStats]: Operations are those that a
 	// trip has answered.
 	Counts bool
 
@@ -156,7 +156,7 @@ type Store struct {
 
 	TripTime time.Duration // of all trips
 	MeanTrip time.Duration
-	Within   []leak.TripsWithin
+	Within   []store.TripsWithin
 
 	// Of a fallback:
 	Fallback bool

@@ -7,7 +7,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // store is a store on the board.
@@ -18,7 +18,7 @@ type store struct {
 }
 
 // storeStats is a store that counts its trips: those of packages redisstore, pgstore and rowstore are.
-type storeStats interface{ Stats() leak.StoreStats }
+type storeStats interface{ Stats() store.StoreStats }
 
 // AddStore shows a store under a name. The store counts its trips, as those of packages redisstore, pgstore and rowstore
 // do, or it is a [*fallback.Store], which is shown with the counts of the store in it. For any other AddStore returns

@@ -9,26 +9,26 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // counting is a store that counts.
 type counting struct {
 	*watchedStore
-	stats leak.StoreStats
+	stats store.StoreStats
 }
 
-func (c *counting) Stats() leak.StoreStats { return c.stats }
+func (c *counting) Stats() store.StoreStats { return c.stats }
 
 func TestABoardShowsStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		c := &counting{&watchedStore{Memory: leak.NewMemory()}, leak.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: leak.Trips{
-			Count: 10, Time: 50 * time.Millisecond, Within: []leak.TripsWithin{{Bound: time.Millisecond, Count: 4}, {Bound: time.Second, Count: 10}}}}}
+		c := &counting{&watchedStore{Memory: store.NewMemory()}, store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: store.Trips{
+			Count: 10, Time: 50 * time.Millisecond, Within: []store.TripsWithin{{Bound: time.Millisecond, Count: 4}, {Bound: time.Second, Count: 10}}}}}
 		if err := b.AddStore("redis", c); err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []any{nil, 5, leak.NewMemory(), (*fallback.Store)(nil)} {
+		for _, bad := range []any{nil, 5, store.NewMemory(), (*fallback.Store)(nil)} {
 			if err := b.AddStore("bad", bad); !errors.Is(err, outbound.ErrNil) {
 				t.Errorf("%T: %v", bad, err)
 			}
@@ -37,7 +37,7 @@ func TestABoardShowsStores(t *testing.T) {
 		if len(s) != 1 || s[0].Away || s[0].MeanTrip != 5*time.Millisecond || s[0].Operations != 30 || len(s[0].Trouble) != 0 {
 			t.Errorf("%+v", s)
 		}
-		c.stats.Outages = []leak.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: outbound.ErrAway}}
+		c.stats.Outages = []store.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: outbound.ErrUnavailable}}
 		s = b.Snapshot(bg, Query{}).Stores
 		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1 min: ") {
 			t.Errorf("%+v", s)
@@ -79,14 +79,14 @@ func TestABoardTellsWhatAFallbackDoes(t *testing.T) {
 func TestAStoreThatCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		if err := b.AddStore("plain", &fallback.Store{Store: leak.NewMemory()}); err != nil {
+		if err := b.AddStore("plain", &fallback.Store{Store: store.NewMemory()}); err != nil {
 			t.Fatal(err)
 		}
 		text := metricsOf(&b)
 		if strings.Contains(text, "store_trips_total{") || strings.Contains(text, "store_trip_time_seconds_count{") || !strings.Contains(text, `store_away{store="plain"} 0`) {
 			t.Error(text)
 		}
-		c := &counting{&watchedStore{Memory: leak.NewMemory()}, leak.StoreStats{Outages: []leak.Outage{{Since: time.Now().Add(-time.Minute)}}}}
+		c := &counting{&watchedStore{Memory: store.NewMemory()}, store.StoreStats{Outages: []store.Outage{{Since: time.Now().Add(-time.Minute)}}}}
 		if err := b.AddStore("plain", c); err != nil {
 			t.Fatal(err)
 		}

@@ -249,10 +249,10 @@ func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
 // the bucket, has not been ended by anything.
 func TestAHoldThatComesDuringALookStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := store.NewMemory()
-		other := New(shared(t, store, "api", perSecond...), Config{})
+		kept := store.NewMemory()
+		other := New(shared(t, kept, "api", perSecond...), Config{})
 		places, trips := book(t, other, 30), 0
-		l := New(shared(t, &hung{store, func(*store.Op) bool {
+		l := New(shared(t, &hung{kept, func(*store.Op) bool {
 			if trips++; trips == 2 { // the reservations, the bucket, the job's own
 				if err := other.bucket.Hold(bg, time.Hour); err != nil {
 					t.Error(err)

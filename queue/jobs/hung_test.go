@@ -29,13 +29,13 @@ func (s *hung) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 // The hold of the desk is no reason to keep a job whose ctx has ended.
 func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hung{store.NewMemory(), func(*store.Op) bool { return false }}
-		l := New(shared(t, store, "api", perSecond...), Config{})
+		kept := &hung{store.NewMemory(), func(*store.Op) bool { return false }}
+		l := New(shared(t, kept, "api", perSecond...), Config{})
 		ticket := book(t, l, 1)[0].Ticket
 		if err := l.bucket.Hold(bg, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		store.hangs = func(op *store.Op) bool { return len(op.Reports) > 0 }
+		kept.hangs = func(op *store.Op) bool { return len(op.Reports) > 0 }
 		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -50,10 +50,10 @@ func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
 // unused.
 func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hung{Memory: store.NewMemory()}
+		kept := &hung{Memory: store.NewMemory()}
 		trips := 0
-		store.hangs = func(*store.Op) bool { trips++; return trips > 3 }
-		l := New(shared(t, store, "api", perSecond...), Config{})
+		kept.hangs = func(*store.Op) bool { trips++; return trips > 3 }
+		l := New(shared(t, kept, "api", perSecond...), Config{})
 		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
 		defer cancel()
 		begin := time.Now()

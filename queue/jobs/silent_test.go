@@ -14,7 +14,7 @@ import (
 type silent struct{ store.Store }
 
 func (silent) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{State: store.New(0)}, nil
+	return store.Reply{State: store.New(0, 1)}, nil
 }
 
 // A store that books nothing and refuses nothing is as good as away.

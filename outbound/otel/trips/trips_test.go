@@ -12,14 +12,14 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 )
 
 // statsOf is a store that has counted so much.
-type statsOf leak.Trips
+type statsOf store.Trips
 
-func (s statsOf) Stats() leak.StoreStats { return leak.StoreStats{Trips: leak.Trips(s)} }
+func (s statsOf) Stats() store.StoreStats { return store.StoreStats{Trips: store.Trips(s)} }
 
 // histograms returns what a reader hears.
 func histograms(t *testing.T, r sdkmetric.Reader) []metricdata.HistogramDataPoint[float64] {
@@ -47,7 +47,7 @@ func TestTripsAreAHistogram(t *testing.T) {
 		time.Sleep(time.Minute)
 		add := func(trips ...uint64) metricdata.HistogramDataPoint[float64] {
 			t.Helper()
-			if err := b.AddStore("redis\xff", statsOf{Count: trips[2], Time: 3 * time.Second, Within: []leak.TripsWithin{
+			if err := b.AddStore("redis\xff", statsOf{Count: trips[2], Time: 3 * time.Second, Within: []store.TripsWithin{
 				{Bound: time.Millisecond, Count: trips[0]}, {Bound: time.Second, Count: trips[1]}}}); err != nil {
 				t.Fatal(err)
 			}
