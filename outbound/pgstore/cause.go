@@ -13,8 +13,8 @@ import (
 // lockNotAvailable is the SQLSTATE of a lock that was awaited for too long.
 const lockNotAvailable = "55P03"
 
-// stateOf returns the SQLSTATE of an error, or "" if the server has not answered it. The errors
-// of pgx and of lib/pq tell it by the same method.
+// stateOf returns the SQLSTATE of an error, or "" if the server has not answered. The errors of pgx
+// and of lib/pq have the same method for it.
 func stateOf(err error) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {
@@ -23,7 +23,8 @@ func stateOf(err error) string {
 	return ""
 }
 
-// explain returns an error as a Rows returns it: it matches ErrAway if a wait may cure it.
+// explain returns an error as a Rows returns it: it matches ErrUnavailable if a wait may cure
+// it.
 func (r *rows) explain(err error) error {
 	if err == nil {
 		return nil
@@ -37,7 +38,7 @@ func (r *rows) explain(err error) error {
 	case state == "":
 		return r.silent(err)
 	case transient(state):
-		return engine.Away("pgstore: the server is away", err)
+		return engine.Unavailable("pgstore: the server is unavailable", err)
 	case state == "42P01" || state == "42883" || state == "3F000": // no table, function or schema
 		return fmt.Errorf("pgstore: what Migrate makes is missing: %w", err)
 	default:
@@ -45,7 +46,8 @@ func (r *rows) explain(err error) error {
 	}
 }
 
-// errNotURL takes the place of an error whose words are the data source name, or a part of it. That may hold a password.
+// errNotURL takes the place of an error whose words are the data source name, or a part of it. That
+// may hold a password.
 var errNotURL = errors.New("the data source name is no URL that can be parsed")
 
 // notURL reports whether a driver could not parse the URL of the database. No wait cures that.
@@ -64,7 +66,7 @@ func transient(state string) bool {
 		"40001", "40P", // another transaction was in the way
 		"53",             // no connection, memory or disk left
 		lockNotAvailable, //
-		"57",             // it shuts down, starts, or somebody has ended the statement
+		"57",             // it shuts down, starts, or the statement was ended
 	} {
 		if strings.HasPrefix(state, prefix) {
 			return true
@@ -76,7 +78,7 @@ func transient(state string) bool {
 // silent returns the error of a server that has not answered.
 func (r *rows) silent(err error) error {
 	if s := r.db.Stats(); s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && errors.Is(err, context.DeadlineExceeded) {
-		return engine.Away("pgstore: no connection is free", fmt.Errorf("the DB has %d, and all are in use", s.MaxOpenConnections))
+		return engine.Unavailable("pgstore: no connection is free", fmt.Errorf("the DB has %d, and all are in use", s.MaxOpenConnections))
 	}
-	return engine.Away("pgstore: the server is away", err)
+	return engine.Unavailable("pgstore: the server is unavailable", err)
 }

@@ -11,8 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // failure is an error as the drivers make them.
@@ -30,14 +29,14 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 		"0A000": false, "22P02": false, "26000": false, "42P05": false, "25001": false,
 	} {
 		err := r.explain(fmt.Errorf("wrapped: %w", state))
-		require.Equal(t, away, errors.Is(err, outbound.ErrAway), string(state))
+		require.Equal(t, away, errors.Is(err, store.ErrUnavailable), string(state))
 		require.ErrorIs(t, err, state)
 	}
 	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded, sql.ErrConnDone} {
-		require.ErrorIs(t, r.explain(err), outbound.ErrAway)
+		require.ErrorIs(t, r.explain(err), store.ErrUnavailable)
 		require.ErrorIs(t, r.explain(err), err)
 	}
-	require.NotErrorIs(t, r.explain(errors.New("sql: database is closed")), outbound.ErrAway)
+	require.NotErrorIs(t, r.explain(errors.New("sql: database is closed")), store.ErrUnavailable)
 	require.ErrorContains(t, r.explain(failure("42P01")), "Migrate")
 	require.NoError(t, r.explain(nil))
 }
@@ -57,11 +56,11 @@ func TestAURLThatIsNoneIsNotTold(t *testing.T) {
 	db := sql.OpenDB(misspelled("postgres://u:p%ss@h/db"))
 	defer db.Close()
 	s := New(db, Config{})
-	_, err := s.Update(context.Background(), "key", &leak.Op{Limits: []leak.Limit{{Capacity: 1, Rate: 1}}})
+	_, err := s.Update(context.Background(), "key", &store.Op{Limits: []store.Limit{{Capacity: 1, Rate: 1}}})
 	for _, err := range []error{err, Migrate(context.Background(), db, Config{})} {
 		require.ErrorContains(t, err, "no URL")
 		require.NotContains(t, err.Error(), "%ss")
-		require.NotErrorIs(t, err, outbound.ErrAway)
+		require.NotErrorIs(t, err, store.ErrUnavailable)
 		require.False(t, errors.As(err, new(*url.Error)))
 	}
 	require.NotContains(t, fmt.Sprintf("%+v", s.Stats()), "%ss")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -19,7 +19,7 @@ func newQueue(ctx context.Context, db *sql.DB, log *slog.Logger) (*queue.Queue, 
 	db.SetMaxOpenConns(6)
 	db.SetMaxIdleConns(6)
 	config := pgstore.Config{
-		Observe: func(e leak.StoreEvent) { log.Warn("postgres", "event", e.Kind, "error", e.Err) },
+		Observe: func(e store.StoreEvent) { log.Warn("postgres", "event", e.Kind, "error", e.Err) },
 	}
 	if err := pgstore.Migrate(ctx, db, config); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type rows struct {
 	durable bool
 	swapSQL string
 	lockSQL string
-	idle    string // after which the server ends a worker that has a lock and does nothing
+	idle    string // after which the server ends a session that has a lock and does nothing
 	update  string // the table, as SQL writes it
 }
 
@@ -35,8 +35,8 @@ func newRows(db *sql.DB, c *Config) *rows {
 	}
 }
 
-// Swap implements [rowstore.Rows] with one call of the function. It has a Conn for it because a DB sends a query
-// again by itself whose connection was cut, and the store has to know that it was sent again.
+// Swap implements [rowstore.Rows] with one call of the function. It uses a Conn because a DB sends a
+// query again by itself if the connection was cut, and the store has to know that it was sent again.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	var keys, olds, tokens, times, states, keeps array
 	for i := range swaps {
@@ -56,8 +56,8 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	found, err := conn.QueryContext(ctx, r.swapSQL, keys.text(), olds.text(), tokens.text(), times.text(), states.text(), keeps.text(), r.durable)
 	if err != nil {
 		if _ = conn.Close(); errors.Is(err, driver.ErrBadConn) {
-			// If the server has started again, the idle connections are cut, too. Ping opens one, and the next
-			// swap has that.
+			// If the server was restarted, the idle connections are cut too. Ping opens one for the
+			// next swap.
 			_ = r.db.PingContext(ctx)
 		}
 		return r.explain(err)
@@ -81,15 +81,15 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	return r.explain(found.Close())
 }
 
-// Lock implements [rowstore.Locker] with a transaction of three trips: to begin it, to lock the
-// row, and to write it and commit. Whatever the role's default is, the transaction sees what
-// the one before it has written.
+// Lock implements [rowstore.Locker] with a transaction of three round trips: to begin it, to lock the
+// row, and to write it and commit. Whatever the role's default is, the transaction sees what the one
+// before it has written.
 func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
 	patience := time.Second / 2
 	if until, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(until)/2)
 	}
-	if patience < time.Millisecond { // so nobody knows whether the row is locked
+	if patience < time.Millisecond { // so it is unknown whether the row is locked
 		return r.explain(context.DeadlineExceeded)
 	}
 	conn, err := r.db.Conn(ctx)
@@ -135,7 +135,7 @@ func (r *rows) writeSQL(s *rowstore.Swap) string {
 		r.update, int64(s.Token), s.New, s.Keep.Microseconds(), s.Key)
 }
 
-// milliseconds writes a time as a setting of PostgreSQL, an int32. 0 would be for ever.
+// milliseconds writes a time as a setting of PostgreSQL, an int32. 0 would be no limit.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(min(max(1, d.Milliseconds()), math.MaxInt32), 10)
 }

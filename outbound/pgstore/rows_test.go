@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // cut is a driver of a server that cuts each connection instead of a reply. It counts what was asked.
@@ -34,7 +34,7 @@ func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
 	db := sql.OpenDB(server)
 	defer db.Close()
 	rows := newRows(db, &Config{})
-	require.ErrorIs(t, rows.Swap(context.Background(), []rowstore.Swap{{Key: []byte("key")}}), outbound.ErrAway)
+	require.ErrorIs(t, rows.Swap(context.Background(), []rowstore.Swap{{Key: []byte("key")}}), store.ErrUnavailable)
 	require.Equal(t, 1, server.asked)
 	require.Equal(t, 1, server.open, "a connection for the next swap")
 	require.Zero(t, db.Stats().InUse)
@@ -49,7 +49,7 @@ func TestALockWithNoTimeLeftAsksNobody(t *testing.T) {
 	defer cancel()
 	s := rowstore.Swap{Key: []byte("key")}
 	err := newRows(db, &Config{}).Lock(ctx, &s, nil)
-	require.ErrorIs(t, err, outbound.ErrAway)
+	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.False(t, s.Busy)
 	require.Zero(t, server.open)

@@ -42,9 +42,9 @@ func quote(name string) string {
 // literal returns a text as SQL writes it.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It
-// may run again, and changes nothing then, nor waits for anybody who uses the table. Run it in
-// one transaction.
+// SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It may
+// run again. Then it changes nothing, and does not wait for sessions that use the table. Run it in one
+// transaction.
 func (c Config) SQL() string {
 	n := c.names()
 	body := "$$" // encloses the functions, and is in no name
@@ -66,9 +66,9 @@ func (c Config) SQLDown() string {
 }
 
 // Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
-// start. It waits for its turn until ctx ends. The Migrate of a process that stops for 5 s in its
-// midst fails, so that the others go on. The role needs the right to create in the schema, and has
-// to own what is there already. If there is no such schema, it needs the right to create one.
+// start. It waits for its turn until ctx ends. If a process stops for 5 s during Migrate, its Migrate
+// fails, so that the others continue. The role needs the right to create in the schema, and has to
+// own what is there already. If there is no such schema, it needs the right to create one.
 func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 	if db == nil {
 		return errNoDB
@@ -90,7 +90,8 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	// Without the lock, processes that create the same thing at the same time fail. Its number
 	// is any. The server ends the transaction of a process that stops while it has the lock.
-	if _, err := tx.ExecContext(ctx, "SELECT set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(7236287415936842597)"); err != nil {
+	const turn = "SELECT set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(7236287415936842597)"
+	if _, err := tx.ExecContext(ctx, turn); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, c.SQL()); err != nil {
@@ -99,8 +100,8 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 	return tx.Commit()
 }
 
-// makeSchemaSQL makes the schema. CREATE SCHEMA IF NOT EXISTS needs the right to create one although it
-// is there.
+// makeSchemaSQL makes the schema. CREATE SCHEMA IF NOT EXISTS needs the right to create one even if
+// it is there.
 const makeSchemaSQL = `DO $$ BEGIN
 	IF to_regnamespace(SCHEMA_TEXT) IS NULL THEN
 		CREATE SCHEMA SCHEMA_NAME;
@@ -109,14 +110,14 @@ END $$;
 
 `
 
-// schemaSQL makes the table and the functions. CREATE INDEX IF NOT EXISTS locks the table although the
-// index is there, and all workers would wait. Times are microseconds of the Unix time.
+// schemaSQL makes the table and the functions. CREATE INDEX IF NOT EXISTS locks the table even if the
+// index is there, and all processes would wait. Times are microseconds of the Unix time.
 //
 // The clock is clock_timestamp(), read once the row is locked: now() is older than that. Only the
-// sweep of expired rows compares with now(), which an index can be read by. expires is indexed,
-// and so it changes only once in the time for which a row is kept: all other updates are HOT, where
-// a page has room for two versions of the row. Rows of up to 8160 bytes are never compressed or stored
-// elsewhere, so that an update writes one tuple.
+// sweep of expired rows compares with now(), which an index can be read by. expires is indexed, so it
+// changes only once in the time for which a row is kept: all other updates are HOT, if a page has room
+// for two versions of the row. Rows of up to 8160 bytes are never compressed or stored elsewhere, so
+// that an update writes one tuple.
 const schemaSQL = `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	key     bytea PRIMARY KEY,
 	token   bigint NOT NULL CHECK (token <> 0),
@@ -160,7 +161,7 @@ BEGIN
 						PERFORM set_config('lock_timeout', '50', true);
 						INSERT INTO TABLE_NAME VALUES (k[i], n[i], s[i], clock_timestamp() + 2 * keep) ON CONFLICT DO NOTHING;
 						done := FOUND;
-					EXCEPTION WHEN lock_not_available THEN -- somebody makes the row, and does not commit
+					EXCEPTION WHEN lock_not_available THEN -- another session makes the row, and does not commit
 						busy := true;
 					END;
 				END IF;

@@ -1,254 +1,197 @@
 package redisstore
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// answer is what the script has replied.
+// The errors of a step that was not carried out, or of which it is not known.
+var (
+	errReply = errors.New("redisstore: not a reply of this package's script")
+	errRace  = errors.New("redisstore: other processes write the key again and again")
+	errLate  = errors.New("redisstore: the step came too late, or the server's clock was set")
+	errBusy  = errors.New("redisstore: another process has reserved the key")
+	errOld   = errors.New("redisstore: a later step of this process is on record")
+)
+
+// errDiffers is the cause of the event of a key of which the server has booked other calls than
+// package store would have.
+var errDiffers = errors.New("redisstore: the server has booked another number of calls than the arithmetic of package store allows;" +
+	" for a minute the key goes by swap")
+
+// answer is what an attempt has found.
 type answer struct {
-	note
-	state   leak.State
-	stamp   int64 // of the limits that are set; 0: none are
-	version int64
-	claim   float64
-	booked  int // calls; -1 - the limits brought to the brim, for a meter
-	place   time.Duration
-	before  time.Duration
-	which   int
-	why     int
-	wait    time.Duration
-	garbage bool
-	differ  bool
-	n       int               // limits
-	full    [leak.Max]float64 // how full they are at the first place
-	up      [leak.Max]float64 // what the joint rule raised them by for that place
-	y       [leak.Max]float64 // how full with all that had come back until then, if repeated
-	runs    []float64         // of the booked calls, if a limit is not leaky and there are several calls
-	unix    time.Duration     // the server's Unix time, if a limit is not leaky
-	// untimely says that the periods of the request are not those of the server's time, and
-	// nothing was done.
-	untimely bool
-	stale    bool         // other limits are in force than the request counts by, and nothing was done
-	set      []leak.Limit // these; none: each worker's own
+	now      time.Duration // the server's time
+	last     int64         // this process's last step on record before; 0: none
+	word     string
+	row      *row          // as it is now; nil: not known
+	wrote    bool          // the step has written the key
+	repeated bool          // from the record: the step had been carried out before
+	differs  bool          // the server has booked another number of calls than Go would
+	left     time.Duration // how long another process still has the key for itself
+	reply    store.Reply
+	err      error // nil: reply is the answer. Else nothing was done
 }
 
-// note is what an answer says beside the reply.
-type note struct {
-	repeated bool  // from the record of the request: it had been carried out before
-	recorded int64 // the last request on record; -1: none
-	lost     uint8 // of what this worker has had an answer to
+// read makes an answer of what the script has returned.
+func (q *request) read(value any, into []store.Charge) (a answer, err error) {
+	if text, ok := value.(string); ok {
+		return q.readHot(text, into)
+	}
+	v, ok := value.([]any)
+	if !ok || len(v) < 3 {
+		return a, errReply
+	}
+	a.word, _ = v[0].(string)
+	us, ok := v[1].(int64)
+	if !ok || us < 0 || us > 1<<53 {
+		return a, errReply
+	}
+	a.now = time.Duration(us) * time.Microsecond
+	a.last, _ = v[2].(int64)
+	text := func(i int) string {
+		s, is := "", i < len(v)
+		if is {
+			s, is = v[i].(string)
+		}
+		ok = ok && is
+		return s
+	}
+	switch a.word {
+	case "look", "cold", "late":
+		a.row = readRow(text(3), text(4), text(5))
+		if a.err = errRace; a.word == "late" {
+			a.err = errLate
+		}
+		q.lookAt(&a, into)
+	case "missing":
+		a.row, a.err = &row{}, errRace
+	case "busy":
+		left, _ := v[len(v)-1].(int64)
+		a.left, a.err = time.Duration(max(0, left))*time.Microsecond, errBusy
+	case "old":
+		a.err = errOld
+	case "same":
+		if ok = q.mode == swap && q.made == nil; ok {
+			a.row = q.row
+			a.answer(q.reply, into)
+		}
+	case "done":
+		if ok = q.made != nil; ok {
+			a.row, a.wrote = q.made, true
+			a.answer(q.reply, into)
+		}
+	case "again":
+		if r := text(3); ok {
+			err = q.readRecord(&a, r, into)
+		}
+	default:
+		ok = false
+	}
+	if !ok {
+		err = errReply
+	}
+	return a, err
 }
 
-// read makes an attempt's reply of what the script has answered.
-func (n *note) read(a *engine.Attempt, value any) error {
-	got, err := decode(value)
-	if err != nil {
+// answer gives an answer the reply that Go has made before.
+func (a *answer) answer(r store.Reply, into []store.Charge) {
+	a.reply = r
+	a.reply.Charges = append(into, r.Charges...)
+}
+
+// lookAt answers a step that changes nothing of the key that was read.
+func (q *request) lookAt(a *answer, into []store.Charge) {
+	if q.fence || a.row.token == "" {
+		return
+	}
+	op, s := *q.op, a.row.stored.Clone()
+	op.Into = into
+	if r := op.ApplyAt(&s, a.now, a.now); !r.Changed {
+		a.reply, a.err = r, nil
+	}
+}
+
+// readHot reads the answer to a hot step: the key from before, from which Go computes the reply.
+func (q *request) readHot(text string, into []store.Charge) (a answer, err error) {
+	if len(text) < 40 || q.mode != hot {
+		return a, fmt.Errorf("%w: %.80q", errReply, text)
+	}
+	a.last = int64(number(text))
+	return a, q.replay(&a, text[16:], number(text[8:]) != 0, into)
+}
+
+// readRecord reads the record of a step that had been carried out before.
+func (q *request) readRecord(a *answer, text string, into []store.Charge) error {
+	a.repeated = true
+	if len(text) < 24 {
+		return errReply
+	}
+	if m := number(text[16:]); m >= 0 && q.mode == hot && len(text) >= 32 {
+		now := a.now
+		err := q.replay(a, text[8:], true, into)
+		a.now, a.row = now, nil // others may have written it since
 		return err
+	} else if m != -1 || q.made == nil {
+		return errReply
 	}
-	if !got.tellsAll(a.Op.Limits) {
-		return fmt.Errorf("%w: %d calls, and %v of them", errReply, got.booked, got.runs)
-	}
-	*n = got.note
-	a.Reply = got.reply(a)
+	a.answer(q.reply, into)
 	return nil
 }
 
-// reply returns the answer as callers know it.
-func (a *answer) reply(to *engine.Attempt) leak.Reply {
-	r := leak.Reply{Limit: -1, Stamp: a.stamp, Version: a.version}
-	if a.stale {
-		r.Stale, r.Limits = true, a.set
-		return r
+// replay carries the step out once more, as the server has: text is its time, how many calls it has
+// booked, the length of s, s and x.
+func (q *request) replay(a *answer, text string, wrote bool, into []store.Charge) error {
+	r := reader{text: text}
+	at, booked, length := r.micros(), r.int(), r.int()
+	if r.bad || booked < 0 || booked > int64(len(q.op.Costs)) || length < 0 || length > int64(len(r.text)) {
+		return errReply
 	}
-	r.Unix = a.unix
-	if a.untimely {
-		r.Stale, r.Untimely = true, true
-		return r
+	before, op := store.Stored{}, *q.op
+	if s, x := r.text[:length], r.text[length:]; s != "" {
+		before = q.row.stored.Clone()
+		before.State.Row, before.State.Leaked = store.Row{}, store.Units{}
+		for i := range before.State.Parts {
+			before.State.Parts[i] = store.Part{Since: before.State.Parts[i].Since}
+		}
+		if !overlay(&before, s, x) {
+			return errReply
+		}
+		a.row = &row{token: s[:8], print: q.row.print, fixed: q.row.fixed, stored: before}
+	} else {
+		a.row = &row{}
 	}
-	r.State, r.Claim, r.Differ, r.Garbage = a.state, a.claim, a.differ, a.garbage
-	for i := range a.n {
-		r.Full[i] = a.booked < 0 && (-1-a.booked)&(1<<i) != 0
+	after := before.Clone()
+	op.Into = into
+	a.now, a.wrote = at, wrote
+	if a.reply = op.ApplyAt(&after, at, at); a.reply.Corrupt {
+		a.err, a.row = errRace, nil
+		return nil
 	}
-	if a.why != 0 {
-		r.Refused, r.Limit, r.Wait = true, a.which, a.wait
+	if int64(len(a.reply.Charges)) != booked {
+		a.differs = true
+		after = before.Clone()
+		a.reply = exactly(&op, &after, at, int(booked), &a.reply)
 	}
-	limits := to.Op.Limits
-	if to.Op.Action == leak.Replace && !a.repeated {
-		limits = to.Op.Replacement
+	if wrote {
+		a.row = newRow(after, q.token, q.row)
 	}
-	for i := range min(a.n, len(limits)) {
-		if limits[i].Kind != leak.Leaky {
-			l := &r.State.Level[i]
-			l.Top, l.Ret = float64(nanos(l.Top)), float64(nanos(l.Ret))
+	return nil
+}
+
+// exactly carries op out as a server that has booked m calls, whatever the limits allow.
+func exactly(op *store.Op, s *store.Stored, now time.Duration, m int, other *store.Reply) store.Reply {
+	o := *op
+	o.Costs, o.Wait, o.Horizon = op.Costs[:m], farthest, farthest
+	r := o.ApplyAt(s, now, now)
+	if m < len(op.Costs) {
+		if r.Refused, r.Limit, r.Wait = true, other.Limit, other.Wait; r.Wait <= 0 {
+			w, which, _ := s.State.Wait(s.Limits, &op.Costs[m])
+			r.Limit, r.Wait = which, max(1, s.State.Real(w))
 		}
 	}
-	r.Charges = a.charges(to)
 	return r
-}
-
-// errReply is the error of a reply that the script does not make.
-var errReply = errors.New("redisstore: not a reply of this package's script")
-
-// errAhead is the error of a key whose record of this worker has a number that the worker has
-// not used yet.
-var errAhead = fmt.Errorf("%w: the record is ahead of its worker", errReply)
-
-// unreadable are limits that cannot have been set by this package.
-type unreadable struct {
-	stamp float64
-	cause error
-}
-
-func (e *unreadable) Error() string {
-	return fmt.Sprintf("%v: limits that were set: %v", errReply, e.cause)
-}
-func (e *unreadable) Unwrap() []error { return []error{errReply, e.cause} }
-
-// A reply has head numbers and perLimit for each limit. Then it has unusual ones, but only
-// if any of them differs from its usual value, and for a repeated booking one for each limit.
-const head, perLimit, unusual = 11, 5, 16
-
-// decode reads a reply.
-func decode(value any) (a answer, err error) {
-	text := ""
-	switch v := value.(type) {
-	case string:
-		if text = v; text == "ahead" {
-			return a, errAhead
-		}
-	case []any:
-		if len(v) != 2 {
-			break
-		}
-		first, _ := v[0].(string)
-		switch second, ok := v[1].(string); {
-		case !ok:
-		case first == "stale":
-			return decodeStale(second)
-		case first == "untimely":
-			return decodeUntimely(second)
-		default:
-			if a.unix, a.runs, ok = decodeTail(second); ok {
-				text = first
-			}
-		}
-	}
-	var buf [head + perLimit*leak.Max + unusual + leak.Max]float64
-	f, ok := numbers(text, buf[:0])
-	if !ok || len(f) < head || !(f[10] >= 0 && f[10] <= leak.Max) {
-		return a, fmt.Errorf("%w: %.80q", errReply, text)
-	}
-	a.n = int(f[10])
-	limits := f[head:]
-	rest := len(limits) - perLimit*a.n
-	if rest != 0 && rest != unusual && rest != unusual+a.n {
-		return a, fmt.Errorf("%w: %.80q", errReply, text)
-	}
-	s := &a.state
-	a.recorded, s.At, s.Born, s.Last, s.Fails = int64(f[0]), nanos(f[1]), nanos(f[2]), nanos(f[3]), int(f[4])
-	a.stamp, a.claim, a.booked, a.place, a.before = int64(f[5]), f[6], int(f[7]), nanos(f[8]), nanos(f[9])
-	for i := range a.n {
-		l := limits[perLimit*i:]
-		s.Level[i] = leak.Level{Level: l[0], Ret: l[1], Top: l[2]}
-		a.full[i], a.up[i] = l[3], l[4]
-	}
-	a.which, s.Rem, s.Speed, s.Epoch = -1, -leak.HoldMemory, 1, int64(f[2])
-	if rest != 0 {
-		u := limits[perLimit*a.n:]
-		a.repeated, a.garbage, a.differ = u[0] != 0, u[1] == 1, u[2] != 0
-		if u[1] > 1 {
-			a.lost = uint8(u[1])
-		}
-		a.which, a.why, a.wait = int(u[3]), int(u[4]), nanos(u[5])
-		copy(a.y[:], u[unusual:])
-		s.Skip, s.Rem, s.Speed, s.Epoch, s.Why = nanos(u[6]), nanos(u[7]), u[8], int64(u[9]), uint8(u[10])
-		s.Row = row(u[11:])
-	}
-	a.splitStamp()
-	return a, nil
-}
-
-// splitStamp takes the version from the stamp: it is the last bits, and below 0 it is of limits
-// that are set no more.
-func (a *answer) splitStamp() {
-	if a.version = a.stamp % versions; a.stamp < 0 {
-		a.version, a.stamp = -a.version, 0
-	}
-}
-
-// decodeTail reads what the script says of calendars and of several calls: its Unix time, and runs
-// of calls.
-func decodeTail(s string) (unix time.Duration, runs []float64, ok bool) {
-	f, ok := numbers(s, make([]float64, 0, len(s)/8))
-	if !ok || len(f) == 0 {
-		return 0, nil, false
-	}
-	return nanos(f[0]), f[1:], true
-}
-
-// decodeUntimely reads the server's Unix time, and the stamp.
-func decodeUntimely(s string) (a answer, err error) {
-	var buf [2]float64
-	f, ok := numbers(s, buf[:0])
-	if !ok || len(f) != len(buf) {
-		return a, fmt.Errorf("%w: %.80q", errReply, s)
-	}
-	a.untimely, a.unix, a.stamp = true, nanos(f[0]), int64(f[1])
-	a.splitStamp()
-	return a, nil
-}
-
-// versions is the number of versions that a stamp tells apart.
-const versions = 1 << 20
-
-// decodeStale reads the limits that are in force, as the server keeps them: a stamp, and
-// JSON. By itself: what JSON is read into is on the heap.
-func decodeStale(set string) (a answer, err error) {
-	a.stale = true
-	text, blob, _ := strings.Cut(set, " ")
-	if text == "" {
-		return a, nil
-	}
-	stamp, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return a, fmt.Errorf("%w: limits %.80q", errReply, text)
-	}
-	a.version = stamp % versions
-	if blob == "" {
-		return a, nil
-	}
-	a.stamp = stamp
-	if err := json.Unmarshal([]byte(blob), &a.set); err != nil {
-		return a, &unreadable{float64(stamp), err}
-	}
-	if n := len(a.set); n == 0 || n > leak.Max {
-		return a, &unreadable{float64(stamp), fmt.Errorf("%d limits", n)}
-	}
-	for i := range a.set {
-		if l := &a.set[i]; !l.Sound() || leak.Find(a.set[:i], l) >= 0 {
-			return a, &unreadable{float64(stamp), fmt.Errorf("limit %+v", *l)}
-		}
-	}
-	return a, nil
-}
-
-// numbers reads what the script has packed.
-func numbers(s string, into []float64) ([]float64, bool) {
-	if len(s)%8 != 0 || len(s)/8 > cap(into) {
-		return nil, false
-	}
-	for ; s != ""; s = s[8:] {
-		into = append(into, math.Float64frombits(binary.LittleEndian.Uint64([]byte(s[:8]))))
-	}
-	return into, true
 }

@@ -4,68 +4,72 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	mrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// carrier is an [engine.Carrier]: a trip is one run of the script.
+// carrier is an [engine.Carrier]: an attempt is one run of the script.
 type carrier struct {
 	rdb    redis.UniversalClient
 	config Config
-	worker atomic.Value // this Store's field in the buckets' hashes, a string
+	worker atomic.Value // this Store's field in the keys' hashes, a string
+	trip   atomic.Int64 // how long a round trip takes, in ns: an average
 }
 
-// rename gives the Store another field in the hashes. It begins with no record there.
+// rename gives the Store another field in the hashes, in which it has no record yet.
 func (c *carrier) rename() {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	c.worker.Store("w" + string(id[:]))
 }
 
-// key is what is known of a key.
-type key struct {
-	name     any   // the server's, a string
-	heard    int64 // the last trip that is known to be on record; -1: not known
-	header   header
-	badStamp float64 // of limits that were set and cannot be read; 0: there are none
-	life
-}
+// The longest time for which a process that has lost a race reserves the key.
+const maxReserve = 500 * time.Millisecond
+
+// apartFor is for how long a key goes by swap after the script has booked other calls than Go would.
+const apartFor = time.Minute
 
 // Compose implements [engine.Carrier].
 func (c *carrier) Compose(t *engine.Trip) {
 	k, _ := t.Key.State.(*key)
 	if k == nil {
-		k = &key{name: c.config.name(t.Key.Bucket), heard: -1}
+		k = &key{name: c.config.name(t.Key.Bucket)}
 		t.Key.State = k
 	}
-	t.State = encode(t, k, c.worker.Load())
+	reserve := min(max(time.Millisecond, 2*time.Duration(c.trip.Load())), maxReserve)
+	q := compose(k, c.worker.Load(), &t.Op, t.Seq, t.Fence, t.Clock, reserve)
+	q.pause, k.pause = k.pause, 0
+	t.State = q
 }
 
 // Send implements [engine.Carrier].
-func (c *carrier) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
-	var rdb interface {
-		redis.Cmdable
-		Process(context.Context, redis.Cmder) error
-	} = c.rdb
-	if to != nil {
-		rdb = to.(node)
+func (c *carrier) Send(ctx context.Context, todo []engine.Attempt) {
+	if first := todo[0].State.(*request); first.pause > 0 { // another process has the key; no other key waits
+		timer := time.NewTimer(min(first.pause, time.Millisecond+mrand.N(2*time.Millisecond)))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
 	}
 	cmds := make([]*redis.Cmd, len(todo))
+	began := time.Now()
 	var pipe redis.Pipeliner
 	for i := range todo {
-		a := &todo[i]
-		cmds[i] = redis.NewCmd(ctx, a.State.(*request).command()...)
-		if len(todo) == 1 || a.Alone {
-			_ = rdb.Process(ctx, once{cmds[i]})
+		q := todo[i].State.(*request)
+		cmds[i] = redis.NewCmd(ctx, q.command()...)
+		if len(todo) == 1 || q.moved.Load() {
+			_ = c.rdb.Process(ctx, once{cmds[i]})
 			continue
 		}
 		if pipe == nil {
-			pipe = rdb.Pipeline()
+			pipe = c.rdb.Pipeline()
 		}
 		_ = pipe.Process(ctx, once{cmds[i]})
 	}
@@ -73,58 +77,97 @@ func (c *carrier) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 		_, _ = pipe.Exec(ctx)
 	}
 	arrived := time.Now()
-	notes := make([]note, len(todo))
+	answers := make([]answer, len(todo))
 	for i := range todo {
 		a := &todo[i]
-		a.Note, a.Arrived = &notes[i], arrived
+		a.Note, a.Arrived = &answers[i], arrived
 		value, err := cmds[i].Result()
 		if err == nil {
-			err = notes[i].read(a, value)
+			answers[i], err = a.State.(*request).read(value, a.Into)
 		}
-		a.Err = err
+		if a.Err = err; err == nil {
+			old := c.trip.Load()
+			c.trip.Store(old + (int64(arrived.Sub(began))-old)/8)
+			answers[i].fill(a)
+		}
 	}
+}
+
+// fill writes what the engine has to know of an answer.
+func (r *answer) fill(a *engine.Attempt) {
+	a.Now, a.Err, a.Last = r.now, r.err, r.last
+	if r.err != nil {
+		return
+	}
+	a.Reply = r.reply
+	if r.wrote || r.repeated {
+		a.Keep = r.keep()
+	}
+	if r.differs {
+		a.Doubt = errDiffers
+	}
+}
+
+// keep returns for how long the server keeps a key that was just written, at least.
+func (r *answer) keep() time.Duration {
+	keep := min(max(0, r.reply.Expire), farthest/4) + spare/2
+	if r.row != nil && r.row.stored.Set {
+		keep -= keepSet / 2
+	}
+	return keep
 }
 
 // Take implements [engine.Carrier].
 func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
-	k := a.Key.State.(*key)
-	if a.Err == nil {
-		k.badStamp = 0
-		if !a.Reply.Stale {
-			a.Loss = k.learn(a)
+	k, q := a.Key.State.(*key), a.State.(*request)
+	r, _ := a.Note.(*answer)
+	if r == nil || a.Err != nil && a.Err != r.err {
+		if redis.HasErrorPrefix(a.Err, "NOSCRIPT") {
+			q.unknown.Store(true)
+			return engine.Again
 		}
-		return engine.Done
+		v := verdict(a.Err)
+		q.moved.Store(v == engine.Elsewhere)
+		return v
 	}
-	var u *unreadable
+	a.Key.Apart = false
+	if r.row != nil {
+		k.row = r.row
+	}
 	switch {
-	case redis.HasErrorPrefix(a.Err, "NOSCRIPT"):
-		a.State.(*request).unknown.Store(true)
-		return engine.Again
-	case a.Aside:
-	case errors.Is(a.Err, errAhead):
-		c.rename()
-		a.Reply.Garbage = true
-	case errors.As(a.Err, &u): // the next trip says so, and the script takes them for garbage
-		k.badStamp = u.stamp
-		if a.Op.Stamp == 0 {
-			return engine.Anew
+	case r.err == nil:
+		k.cold = false
+		if r.wrote {
+			k.until = r.now + r.keep()
 		}
-		a.Reply = leak.Reply{Limit: -1, Stale: true} // as if none were set
+		if r.differs {
+			k.apart = r.now + apartFor
+		}
 		return engine.Done
+	case r.word == "busy":
+		a.Key.Apart, k.pause = true, r.left
+	case errors.Is(r.err, errOld): // the field holds what this Store has not written
+		c.rename()
+		a.Reply.Corrupt = true
+		return engine.Failed
+	case r.word == "cold" || q.mode == hot && r.row == nil:
+		k.cold = true
 	}
-	return verdict(a.Err)
+	return engine.Anew
 }
 
-// Away implements [engine.Carrier].
-func (c *carrier) Away(cause error) error {
+// Unavailable implements [engine.Carrier].
+func (c *carrier) Unavailable(cause error) error {
 	if errors.Is(cause, redis.ErrPoolTimeout) || errors.Is(cause, redis.ErrPoolExhausted) {
-		return engine.Away("redisstore: the client has no connection left, as PoolSize allows", cause)
+		return engine.Unavailable("redisstore: the client has no connection left, as PoolSize allows", cause)
 	}
-	return engine.Away("redisstore: the server is away", cause)
+	return engine.Unavailable("redisstore: the server is unavailable", cause)
 }
 
-// once is a command that the client must not send twice by itself: it cannot know
-// that a lost reply is not a lost command.
+var _ store.Store = (*Store)(nil)
+
+// once is a command that the client must not send twice by itself: it cannot know that a lost reply
+// is not a lost command.
 type once struct{ *redis.Cmd }
 
 // NoRetry is what the client asks a command.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -21,7 +21,7 @@ import (
 func newWorker(rdb *redis.Client, log *slog.Logger) (*http.Client, error) {
 	store := &fallback.Store{
 		Store: redisstore.New(rdb, redisstore.Config{
-			Observe: func(e leak.StoreEvent) { log.Warn("redis", "event", e.Kind, "error", e.Err) },
+			Observe: func(e store.StoreEvent) { log.Warn("redis", "event", e.Kind, "error", e.Err) },
 		}),
 		Share: 1.0 / 4,
 		OnSwitch: func(away bool, err error) {

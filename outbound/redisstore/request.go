@@ -1,319 +1,284 @@
 package redisstore
 
 import (
-	"encoding/binary"
-	"encoding/json"
-	"fmt"
-	"hash/fnv"
+	"crypto/rand"
 	"math"
-	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// request is a trip as the script reads it.
+const (
+	// spare is for how long the server keeps a key beyond what it has to.
+	spare = time.Minute
+	// keepSet is for how much longer it keeps limits that were set.
+	keepSet = 30 * 24 * time.Hour
+	// farthest is the longest wait that can be reserved.
+	farthest = time.Duration(1<<63-1) / 2
+)
+
+// The modes of the script.
+const (
+	look = iota
+	swap
+	hot
+)
+
+// key is what is known of a key.
+type key struct {
+	name  any           // the server's, a string
+	row   *row          // as it was last seen; nil: it was not seen
+	first *row          // as a step with the limits of first would make it; nil: not known
+	until time.Duration // before which the server keeps it, by its clock
+	cold  bool          // the next step goes by swap
+	apart time.Duration // until when all steps do, by the server's clock
+	pause time.Duration // how long another process has it for itself
+}
+
+// request is a step as the script reads it.
 type request struct {
-	*engine.Trip
+	op      *store.Op
+	seq     int64
+	fence   bool
+	mode    int
+	token   string
+	row     *row // that the step counts on: as hot expects it, or as swap has read it
+	made    *row // what swap writes
+	reply   store.Reply
 	args    []any
-	buf     []byte      // of the argument that is being written
-	unknown atomic.Bool // the server does not know the script
-}
-
-// A record packs the number of places into 13 bits, with an offset of 512, so 7679 is the most.
-const _ = uint(7679 - engine.MaxOps)
-
-// header is what every request of a bucket carries of its limits.
-type header struct {
-	limits      []leak.Limit
-	fingerprint float64
-	shapes      []byte
-	fields      []any
-	kinds       []byte // nil: all are leaky
-}
-
-// of makes the header that of these limits.
-func (h *header) of(limits []leak.Limit) *header {
-	if h.fields == nil || !leak.Equal(h.limits, limits) {
-		*h = header{limits: limits, fingerprint: fingerprint(limits), fields: fields(limits)}
-		h.shapes = appendShapes(nil, limits)
-		h.kinds = appendKinds(nil, limits)
-	}
-	return h
-}
-
-// fingerprint is a number by which workers notice that their limits differ.
-func fingerprint(limits []leak.Limit) float64 {
-	h := fnv.New64a()
-	for i := range limits {
-		l := &limits[i]
-		_, _ = h.Write(strconv.AppendQuote(nil, l.Name))
-		for _, x := range [...]float64{float64(l.Unit), l.Capacity, l.Rate} {
-			_, _ = h.Write(strconv.AppendFloat([]byte{' '}, x, 'g', -1, 64))
-		}
-		if l.Kind != leak.Leaky {
-			_, _ = fmt.Fprintf(h, " %d %d %q", l.Kind, l.Window, l.Zone)
-		}
-	}
-	return float64(h.Sum64() >> 16) // which loses nothing
-}
-
-// fields returns the names under which the server keeps the limits' levels.
-func fields(limits []leak.Limit) []any {
-	names := make([]any, len(limits))
-	for i := range limits {
-		names[i] = "l" + strconv.Itoa(int(limits[i].Unit)) + limits[i].Name
-	}
-	return names
-}
-
-// appendShapes appends the number of limits, and what the script needs of each.
-func appendShapes(b []byte, limits []leak.Limit) []byte {
-	b = appendNumbers(b, float64(len(limits)))
-	for i := range limits {
-		l := &limits[i]
-		b = appendNumbers(b, float64(l.Unit), l.Capacity, l.Rate)
-	}
-	return b
-}
-
-// appendKinds appends the kind of each limit and its window, or its zone, unless all limits are leaky.
-func appendKinds(b []byte, limits []leak.Limit) []byte {
-	if leaky(limits) {
-		return b
-	}
-	for i := range limits {
-		l, window := &limits[i], 0.
-		switch {
-		case l.Kind.Calendar():
-			window = zone(l.Zone)
-		case l.Kind != leak.Leaky:
-			window = micros(l.Window)
-		}
-		b = appendNumbers(b, float64(l.Kind), window)
-	}
-	return b
-}
-
-// zone returns a number by which the script tells time zones apart.
-func zone(name string) float64 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(name))
-	return float64(h.Sum32())
-}
-
-// appendPeriods appends where the time is in each calendar; zeros: the operation does not say.
-func appendPeriods(b []byte, op *leak.Op) []byte {
-	for i := range op.Limits {
-		if !op.Limits[i].Kind.Calendar() {
-			continue
-		}
-		var p leak.Period
-		if i < len(op.Periods) {
-			p = op.Periods[i]
-		}
-		b = appendNumbers(b, float64(p.Begin), float64(p.End), float64(p.Next), float64(p.After))
-	}
-	return b
-}
-
-// leaky reports whether all limits are leaky.
-func leaky(limits []leak.Limit) bool {
-	return !slices.ContainsFunc(limits, func(l leak.Limit) bool { return l.Kind != leak.Leaky })
-}
-
-// appendNumbers appends numbers as the script reads them.
-func appendNumbers(b []byte, numbers ...float64) []byte {
-	for _, f := range numbers {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
-	}
-	return b
+	pause   time.Duration // before it is sent
+	unknown atomic.Bool   // the server does not know the script
+	moved   atomic.Bool   // another node has the key, so it goes by itself
 }
 
 // command returns the words to send.
-func (r *request) command() []any {
-	if !r.unknown.Load() {
-		return r.args
+func (q *request) command() []any {
+	if !q.unknown.Load() {
+		return q.args
 	}
-	args := append([]any(nil), r.args...)
+	args := append([]any(nil), q.args...)
 	args[0], args[1] = "EVAL", script
 	return args
 }
 
-// encode writes a trip down.
-func encode(t *engine.Trip, k *key, worker any) *request {
-	r := &request{Trip: t}
-	op := &t.Op
-	h := k.header.of(op.Limits)
-	fence := 0.
-	if t.Fence {
-		fence = 1
+// compose writes a step down. clock is at most what the server's clock shows; 0: not known. op
+// must not change any more.
+func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, reserve time.Duration) *request {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	clock = clock.Truncate(time.Microsecond)
+	q := &request{op: op, seq: seq, fence: fence, token: string(id[:])}
+	if op.Age %= time.Duration(1 << 62); op.Age > 0 {
+		op.Age = op.Age.Truncate(time.Microsecond)
 	}
-	b := make([]byte, 0, 256) // all arguments are slices of it, unless there are many
-	heard := k.heard
-	if heard < 0 {
-		heard = t.Seq // nothing comes back of what was before
+	q.row = k.row
+	absent := k.row == nil || k.row.token == ""
+	if absent {
+		q.row = k.makes(op)
 	}
-	stamp := float64(op.Stamp)
-	if k.badStamp > 0 && op.Stamp == 0 {
-		stamp = -k.badStamp
+	known := k.row != nil && clock != 0
+	var third, fourth, fifth, sixth any = "", "", "", ""
+	keep := spare
+	switch {
+	case !k.cold && clock >= k.apart && hotable(op, q.row):
+		q.mode = hot
+		if absent || clock == 0 || clock >= k.until {
+			third = q.row.fixed
+		}
+		fourth = steps(op, &q.row.stored)
+		if q.row.stored.Set {
+			keep += keepSet
+		}
+	case known:
+		q.mode, q.row = swap, k.row
+		s := k.row.stored.Clone()
+		q.reply = op.ApplyAt(&s, clock, clock)
+		third = k.row.token
+		if q.reply.Changed || fence {
+			keep += max(0, min(q.reply.Expire, farthest/4))
+			q.made = newRow(s, q.token, nil)
+			b, x := q.made.fields(keep)
+			fourth, fifth = b, x
+			if x == nil {
+				fifth = ""
+			}
+			if sixth = q.made.fixed; k.row.fixed == q.made.fixed {
+				sixth = ""
+			}
+		}
+	default:
+		clock = 0
 	}
-	b = appendNumbers(b, float64(t.Seq), float64(heard), fence, stamp, h.fingerprint)
-	b = append(b, h.shapes...)
-	if h.kinds != nil {
-		b = appendPeriods(append(b, h.kinds...), op)
+	micros := func(d time.Duration) float64 { return float64(d / 1000) }
+	fenced := 0.
+	if fence {
+		fenced = 1
 	}
-	r.args = make([]any, 0, 8+len(h.fields))
-	r.args = append(r.args, "EVALSHA", digest, 1, k.name, worker, b)
-	r.args = append(r.args, h.fields...)
-	r.buf = b[len(b):]
-	if op.Movable() {
-		r.step('V')
-		r.charge(op.Move)
-	} else if op.Move != nil {
-		r.step('N')
+	limits := q.row.stored.Limits
+	b := append(make([]byte, 0, 80+perLimit*len(limits)), q.token...)
+	b = numbers(b, float64(seq), float64(q.mode), fenced, micros(clock), micros(keep), q.row.print, micros(op.Age), micros(reserve), float64(len(limits)))
+	if q.mode == hot {
+		for i := range limits {
+			b = numbers(b, limits[i].Capacity, limits[i].Rate)
+		}
+	}
+	q.args = []any{"EVALSHA", digest, 1, k.name, worker, b, third, fourth, fifth, sixth}
+	return q
+}
+
+// makes returns the row of a key that op makes where there is none.
+func (k *key) makes(op *store.Op) *row {
+	if f := k.first; f != nil && f.stored.Base == op.Base && store.Equal(f.stored.Limits, op.Limits) {
+		return f
+	}
+	var s store.Stored
+	(&store.Op{Limits: op.Limits, Base: op.Base}).ApplyAt(&s, 0, 0)
+	k.first = newRow(s, "", nil)
+	return k.first
+}
+
+// hotable reports whether the server may carry op out by itself on a key like r.
+func hotable(op *store.Op, r *row) bool {
+	if op.Action > store.Book || r.print == 0 || !store.Same(op.Limits, r.stored.Limits) {
+		return false
 	}
 	for i := range op.Reports {
-		r.report(&op.Reports[i])
+		if kind := op.Reports[i].Kind; kind == store.Paused || kind == store.Remaining {
+			return false
+		}
 	}
-	for i := len(op.Back) - 1; i >= 0; i-- {
-		r.step('U')
-		r.charge(&op.Back[i])
-	}
-	r.action()
-	r.end()
-	return r
+	return true
 }
 
-// step begins a step of the script.
-func (r *request) step(letter byte) {
-	r.end()
-	r.buf = append(r.buf, letter)
+// steps writes down what to do with a key of these limits.
+func steps(op *store.Op, s *store.Stored) []byte {
+	move, reports, backs, runs := 0., 0., 0., 0.
+	for i := range op.Reports {
+		if !idle(&op.Reports[i]) {
+			reports++
+		}
+	}
+	if op.Action == store.Book {
+		backs = float64(len(op.Back))
+		for i := range op.Costs {
+			if i == 0 || op.Costs[i] != op.Costs[i-1] {
+				runs++
+			}
+		}
+		if op.Move != nil {
+			if move = 2; movable(op, s.Limits) {
+				move = 1
+			}
+		}
+	}
+	w := writer{numbers(make([]byte, 0, 128), move, reports, backs, runs), s}
+	if move == 1 {
+		w.charge(op.Move)
+	}
+	for i := range op.Reports {
+		if r := &op.Reports[i]; !idle(r) {
+			w.report(r)
+		}
+	}
+	for i := int(backs) - 1; i >= 0; i-- {
+		w.charge(&op.Back[i])
+	}
+	if runs > 0 {
+		weight := op.Weight
+		if !(weight > 0) {
+			weight = 1
+		}
+		w.add(float64(min(op.Wait, farthest)), float64(op.Horizon), float64(max(0, op.After)), op.Claim, weight)
+		for i := 0; i < len(op.Costs); {
+			j := i + 1
+			for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {
+				j++
+			}
+			w.add(float64(j - i))
+			w.add(op.Costs[i][:len(s.Limits)]...)
+			i = j
+		}
+	}
+	return w.b
 }
 
-// end ends the step that is being written.
-func (r *request) end() {
-	if len(r.buf) > 0 {
-		r.args = append(r.args, r.buf)
-		r.buf = r.buf[len(r.buf):]
-	}
+// idle reports whether a report changes nothing.
+func idle(r *store.Report) bool {
+	return r.Kind == store.Settled && (r.Charge.Settled || r.Used == r.Charge.N)
 }
 
-// units adds one number for each limit.
-func (r *request) units(n *leak.Units) { r.add(n[:len(r.Op.Limits)]...) }
-
-func (r *request) add(numbers ...float64) { r.buf = appendNumbers(r.buf, numbers...) }
-
-func (r *request) action() {
-	switch op := &r.Op; op.Action {
-	case leak.Book:
-		if len(op.Costs) > 0 {
-			r.book()
-		}
-	case leak.Meter:
-		r.step('M')
-		r.units(&op.Costs[0])
-	case leak.Resume:
-		r.step('E')
-	case leak.Replace:
-		var blob []byte
-		if !op.Unset {
-			blob, _ = json.Marshal(op.Replacement) // checked: it has no NaN
-		}
-		r.step('L')
-		r.add(fingerprint(op.Replacement))
-		r.buf = appendKinds(appendShapes(r.buf, op.Replacement), op.Replacement)
-		r.end()
-		r.args = append(append(r.args, blob), fields(op.Replacement)...)
+// movable reports whether Move may be undone, as package store says.
+func movable(op *store.Op, limits []store.Limit) bool {
+	if len(op.Costs) == 0 {
+		return false
 	}
+	for i := range limits {
+		if op.Costs[0][i] > limits[i].Capacity {
+			return false
+		}
+		for j := range op.Reports {
+			if r := &op.Reports[j]; r.Kind == store.Settled && r.Used[i] > r.Charge.N[i] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
-// book adds the places to book, equal costs in a row as one and its count.
-func (r *request) book() {
-	op := &r.Op
-	runs := 1.
-	for i := range op.Costs[1:] {
-		if op.Costs[i] != op.Costs[i+1] {
-			runs++
-		}
-	}
-	r.step('B')
-	r.add(micros(op.Wait), micros(op.Horizon), op.Claim, runs)
-	for i := 0; i < len(op.Costs); {
-		j := i + 1
-		for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {
-			j++
-		}
-		r.add(float64(j - i))
-		r.units(&op.Costs[i])
-		i = j
-	}
-	if op.After > 0 {
-		r.add(micros(op.After))
-	}
+// writer writes the fourth argument of a hot step.
+type writer struct {
+	b []byte
+	s *store.Stored
 }
 
-func (r *request) report(p *leak.Report) {
-	switch p.Kind {
-	case leak.Settled:
-		r.step('S')
-		r.charge(p.Charge)
-		r.units(&p.Used)
-	case leak.Refused, leak.Held, leak.Left:
-		switch p.Kind {
-		case leak.Refused:
-			r.step('R')
-		case leak.Held:
-			r.step('H')
-		default:
-			r.step('A')
-		}
-		r.add(float64(p.Epoch), micros(p.Wait), micros(p.MaxWait), float64(p.Reason))
-		if p.Charge == nil {
-			r.add(0)
-		} else {
-			r.add(1)
-			r.charge(p.Charge)
-		}
-		if p.Kind == leak.Left {
-			r.units(&p.Used)
-		}
-	case leak.Succeeded:
-		r.step('G')
-		r.add(float64(p.Epoch))
-	}
+func (w *writer) add(x ...float64) { w.b = numbers(w.b, x...) }
+
+// dial adds a time of the dial.
+func (w *writer) dial(d time.Duration) {
+	ns := d % 1000
+	w.add(float64((d-ns)/1000), float64(ns))
 }
 
-// charge adds what a booking has taken.
-func (r *request) charge(c *leak.Charge) {
-	settled := 0.
+func (w *writer) charge(c *store.Charge) {
+	id, born := float64(c.ID), float64(c.Born/1000)
 	if c.Settled {
-		settled = 1
+		id = -1
 	}
-	n := len(r.Op.Limits)
-	r.add(float64(c.Version), float64(c.Seq), micros(c.Born), micros(c.Place), micros(c.Before), micros(c.Free), settled, float64(n))
-	for i := range n {
+	if c.Born%1000 != 0 {
+		born = -1
+	}
+	w.add(id, float64(c.Prev), born)
+	w.dial(c.Place)
+	w.dial(c.Before)
+	for i := range w.s.Limits {
 		y := c.Y[i]
-		if c.Lost&(1<<i) != 0 {
-			y = math.Inf(-1) // nothing comes back of it
+		if c.Number < w.s.State.Parts[i].Since {
+			y = math.Inf(-1)
 		}
-		r.add(c.N[i], y, c.Up[i])
+		w.add(c.N[i], y, c.Up[i])
 	}
 }
 
-// micros makes microseconds of a time. It keeps the microseconds of a large time and the
-// nanoseconds of a small one.
-func micros(d time.Duration) float64 {
-	return float64(d/1000) + float64(d%1000)/1000
-}
-
-func nanos(us float64) time.Duration {
-	if us > 9.2e15 {
-		return math.MaxInt64
+func (w *writer) report(r *store.Report) {
+	w.add(float64(r.Kind))
+	if r.Kind == store.Settled {
+		w.charge(r.Charge)
+		w.add(r.Used[:len(w.s.Limits)]...)
+		return
 	}
-	whole := math.Floor(us)
-	return time.Duration(whole)*1000 + time.Duration(math.Round((us-whole)*1000))
+	if w.add(float64(r.Epoch>>20), float64(r.Epoch&(epochLow-1))); r.Kind == store.Succeeded {
+		return
+	}
+	w.add(float64(min(r.Wait, farthest)), float64(r.MaxWait), float64(r.Reason))
+	c := r.Charge
+	if c == nil {
+		c = &store.Charge{ID: -1, Born: 1}
+	}
+	w.charge(c)
+	free := c.Free
+	for i := range w.s.Limits {
+		free = min(free, c.Place+w.s.Limits[i].Above(c.N[i], 0))
+	}
+	w.dial(free)
 }

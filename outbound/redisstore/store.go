@@ -2,55 +2,51 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Config is how a [Store] uses its server. The zero value works.
+// Config is how a [Store] uses its server. The zero value is ready to use.
 type Config struct {
-	// Prefix is what all keys begin with, for several programs that share a
-	// server. It is used as it is, in keys and nothing else; "{…}" in it makes all
-	// of them live in one slot of a Cluster. "": "dripfeed".
+	// Prefix is what all keys begin with, for several programs that share a server. The store uses
+	// it in keys only, and as it is: "{…}" in it puts all of them into one slot of a Cluster. If it
+	// is empty, it is "dripfeed".
 	Prefix string
-	// PlainKeys keeps the buckets' keys readable in the server. A byte that is not a letter,
-	// a digit or one of "-_.:/@" is written as %XX, and so is the second colon of ":1:". By
-	// default the store hashes keys, because a server's slow log and monitor and a client's
-	// traces show them, and some keys hold tokens.
+	// PlainKeys keeps the keys of buckets readable in the server. A byte that is not a letter, a
+	// digit or one of "-_.:/@" is written as %XX, and so is the second colon of ":1:". By default
+	// the store hashes keys, because a server's slow log and monitor and a client's traces show
+	// them, and some keys hold tokens.
 	PlainKeys bool
-	// Timeout is the longest that an operation takes before it fails, whatever
-	// the client's own settings say. The calls that meet an outage wait for so long. With
-	// a fallback.Store around the store they then go on with its share, so a shorter one
-	// serves: eight round trips to the server, as the package says, and 100 ms at least for
-	// a machine that is busy. 0 or less: 1 s.
+	// Timeout is the longest that an operation takes before it fails, whatever the client's own
+	// settings say. The calls that meet an outage wait for so long. With a fallback.Store around
+	// the store they then go on with its share, so a shorter one serves: eight round trips to the
+	// server, and at least 100 ms on a busy machine. If it is zero or less, it is 1 s.
 	Timeout time.Duration
-	// Observe is called with each [leak.StoreEvent], in any goroutine, one call after the other. It
-	// must not block. nil: the store tells nothing.
-	Observe func(leak.StoreEvent)
+	// Observe is called with each [store.StoreEvent], in any goroutine, one call after the other. It
+	// must not block. If it is nil, the store reports no events.
+	Observe func(store.StoreEvent)
 }
 
-// Store keeps buckets in Redis. It is safe for concurrent use. It has no goroutine while
-// nobody asks it anything, forgets a key that nobody has used for 10 minutes, and needs no
-// Close.
+// Store keeps buckets in Redis. It is safe for concurrent use. It has no goroutine while no
+// operation is under way, forgets a key that was not used for 10 minutes, and needs no Close.
 type Store struct {
 	engine  *engine.Engine // nil: the Store has no client
 	carrier *carrier
 }
 
-// errNoClient is what a Store without a client answers.
-var errNoClient = fmt.Errorf("redisstore: %w: client", outbound.ErrNil)
+// errNoClient is the error of a Store without a client.
+var errNoClient = errors.New("redisstore: the client is nil")
 
-// New returns a store on a client of yours, which stays yours: to configure, to
-// share and to close. It does no I/O. A nil client is [outbound.ErrNil] at the
-// first use.
+// New returns a store on a client of yours, which stays yours: to configure, to share and to close.
+// It does no I/O. With a nil client each operation fails.
 //
-// The client's own timeouts and retries do not matter: operations end by
-// Config.Timeout, and the store tells the client to retry nothing.
+// The client's own timeouts and retries do not matter: operations end by Config.Timeout, and the
+// store tells the client to retry nothing.
 func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix == "" {
 		c.Prefix = "dripfeed"
@@ -68,29 +64,29 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 			rdb = nil
 		}
 	}
+	s := &Store{carrier: &carrier{rdb: rdb, config: c}}
 	if rdb == nil {
-		return &Store{carrier: &carrier{config: c}}
+		return s
 	}
-	carrier := &carrier{rdb: rdb, config: c}
-	carrier.rename()
-	config := engine.Config{Carrier: carrier, Timeout: c.Timeout, Nodes: nodes(carrier), Observe: c.Observe}
-	return &Store{engine: engine.New(config), carrier: carrier}
+	s.carrier.rename()
+	s.engine = engine.New(engine.Config{Name: "redisstore", Carrier: s.carrier, Timeout: c.Timeout, Nodes: nodes(s.carrier), Observe: c.Observe})
+	return s
 }
 
-// Update implements [leak.Store]. Its errors are ctx's own, those of the
-// client, and [outbound.ErrAway] while the server does not answer.
-func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+// Update implements [store.Store]. Its errors are ctx's own, those of the client, and
+// [store.ErrUnavailable] while the server does not answer.
+func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if s == nil || s.engine == nil {
-		return leak.Reply{}, errNoClient
+		return store.Reply{}, errNoClient
 	}
 	return s.engine.Update(ctx, key, op)
 }
 
-// Stats returns what the store has counted, for metrics. It makes no trip and waits for none: it
-// takes about a microsecond.
-func (s *Store) Stats() leak.StoreStats {
+// Stats returns what the store has counted, for metrics. It makes no round trip and waits for none:
+// it takes about a microsecond.
+func (s *Store) Stats() store.StoreStats {
 	if s == nil || s.engine == nil {
-		return leak.StoreStats{}
+		return store.StoreStats{}
 	}
 	return s.engine.Stats()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // oneRow is a table of one row. Its calls of Swap take as long as before says.
@@ -55,16 +55,16 @@ func (o *oneRow) level(t *testing.T, calls int, before func(c *carrier, call int
 	c := newCarrier(o, &Config{})
 	c.slots = make(chan struct{}, calls)
 	e := engine.New(engine.Config{Carrier: c, Timeout: time.Second})
-	update := func(costs ...leak.Units) float64 {
-		r, err := e.Update(context.Background(), "key", &leak.Op{
-			Limits: []leak.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: leak.Book, Costs: costs,
+	update := func(costs ...store.Units) float64 {
+		r, err := e.Update(context.Background(), "key", &store.Op{
+			Limits: []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: store.Book, Costs: costs,
 		})
 		require.NoError(t, err)
-		return r.State.Level[0].Level
+		return r.State.Level[0]
 	}
-	update(leak.Units{1})
+	update(store.Units{1})
 	o.set(func() { o.calls, o.before = 0, func(call int) { before(c, call) } })
-	update(leak.Units{1})
+	update(store.Units{1})
 	o.set(func() { o.before = func(int) {} })
 	time.Sleep(time.Second) // whoever is under way arrives
 	return update()
@@ -130,7 +130,7 @@ func TestAnAttemptBesideOneWhoseTimeHasNotComeIsNotAnother(t *testing.T) {
 // A step that locks its row tries as often as its time allows. The reply is that of the try which was written.
 func TestTheReplyOfALockedStepIsThatOfTheTryThatWasWritten(t *testing.T) {
 	for _, lost := range []int{0, 1, 255, 256, 257, 600} {
-		op := leak.Op{Limits: []leak.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: leak.Book, Costs: []leak.Units{{1}}}
+		op := store.Op{Limits: []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: store.Book, Costs: []store.Units{{1}}}
 		s := &step{carrier: &carrier{worker: 1}, trip: &engine.Trip{Op: op, Seq: 7}}
 		row := Row{Token: 1, Bytes: (&row{}).append(nil)}
 		var last Swap

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // carrier is an [engine.Carrier]: a trip is a swap of a row.
@@ -19,16 +19,16 @@ type carrier struct {
 	config *Config
 	worker uint64        // this Store's, in the records of the rows
 	slots  chan struct{} // the calls of rows at a time
-	locks  chan struct{} // those that may wait for a lock
+	locks  chan struct{} // those of them that may wait for a lock
 }
 
-// The calls of rows at a time: a batch of each of the engine's pipelines, and two rows that are
-// awaited.
+// The calls of rows at a time: a batch of each of the engine's pipelines, and two that wait for a
+// lock.
 const maxCalls, maxLocks = 6, 2
 
-// maxRaces is how many races a key loses before its next step locks the row. After the first one
-// the worker knows the row as it is, and where others seldom write it the next swap is enough. That
-// takes two trips, and a lock three.
+// maxRaces is how many races a key loses before its next step locks the row. After the first one the
+// store knows the row as it is, and if others seldom write it the next swap is enough. That takes
+// two trips, and a lock three.
 const maxRaces = 2
 
 // How long a key waits after it has found its row locked, at first and at most.
@@ -61,7 +61,7 @@ func (c *carrier) Compose(t *engine.Trip) {
 }
 
 // Send implements [engine.Carrier].
-func (c *carrier) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt) {
+func (c *carrier) Send(ctx context.Context, todo []engine.Attempt) {
 	first := todo[0].State.(*step)
 	if first.lock {
 		c.lock(ctx, &todo[0])
@@ -73,7 +73,7 @@ func (c *carrier) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt
 		}
 		return
 	}
-	if n, _ := todo[0].Note.(*note); n != nil && n.busy && first.pause > 0 { // it goes apart, so nobody else waits
+	if n, _ := todo[0].Note.(*note); n != nil && n.busy && first.pause > 0 { // it goes apart, so no other key waits
 		timer := time.NewTimer(first.pause)
 		defer timer.Stop()
 		select {
@@ -155,16 +155,16 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 // fill writes what an attempt has found.
 func fill(a *engine.Attempt, n *note, clock time.Duration) {
 	a.Note, a.Now = n, clock
-	if n.made != nil {
-		a.Reply = n.made.reply
-		a.Reply.Charges = append(a.Into, n.made.reply.Charges...)
+	if m := n.made; m != nil {
+		a.Reply, a.Last, a.Keep = m.reply, m.was.trip(a.State.(*step).worker), m.keep
+		a.Reply.Charges = append(a.Into, m.reply.Charges...)
 	}
 }
 
 // Take implements [engine.Carrier].
 func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	if a.Err != nil {
-		if errors.Is(a.Err, leak.ErrAway) || errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
+		if errors.Is(a.Err, store.ErrUnavailable) || errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
 			return engine.Later
 		}
 		return engine.Denied
@@ -179,23 +179,18 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Later // the attempt before may be what has locked it
 	}
 	k.pause = 0
-	if m := n.made; m != nil {
-		if m.bytes != nil {
-			k.wrote(m, a.Now)
-		}
-		a.Loss = k.see(n.row, c.worker, a.Now)
+	if k.row = n.row; n.made != nil {
 		if a.Key.Apart = s.lock && n.race; !a.Key.Apart { // else others still write the row
 			k.races = 0
 		}
 		return engine.Done
 	}
 	if n.late {
-		if a.Err = errLate; !s.end() && a.Now < s.at { // the attempt beside it may come in time
+		if a.Err = errLate; !s.end() && a.Now < s.at { // the attempt next to it may come in time
 			a.Key.Apart = true
 			return engine.Later
 		}
 	}
-	a.Loss = k.see(n.row, c.worker, a.Now)
 	switch {
 	case n.lost:
 		a.Err = errUnknown
@@ -208,26 +203,28 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Anew
 }
 
-// Away implements [engine.Carrier].
-func (c *carrier) Away(cause error) error {
-	if errors.Is(cause, leak.ErrAway) || cause == errBusy || cause == errLate { // the database is there
+// Unavailable implements [engine.Carrier].
+func (c *carrier) Unavailable(cause error) error {
+	if errors.Is(cause, store.ErrUnavailable) || cause == errBusy || cause == errLate { // the database is there
 		return cause
 	}
-	return away(cause)
+	return unavailable(cause)
 }
 
-func away(cause error) error { return engine.Away("rowstore: the database is away", cause) }
+func unavailable(cause error) error {
+	return engine.Unavailable("rowstore: the database is unavailable", cause)
+}
 
 var (
-	errBusy    = errors.New("rowstore: somebody keeps the row locked")
-	errRace    = errors.New("rowstore: other workers write the row again and again")
+	errBusy    = errors.New("rowstore: another session keeps the row locked")
+	errRace    = errors.New("rowstore: other processes write the row again and again")
 	errLate    = errors.New("rowstore: the row's time had passed, or the clock was set, again and again")
-	errNoClock = errors.New("rowstore: the rows have told no time")
+	errNoClock = errors.New("rowstore: the rows have returned no time")
 	errNotDone = errors.New("rowstore: the row was locked, and not written")
-	errUnknown = errors.New("rowstore: nobody knows whether the step was carried out: its reply was lost, and too many other workers have written the row since")
+	errUnknown = errors.New("rowstore: the reply was lost and cannot be had again: the step may be charged")
 )
 
-// enterLocks is enter for those that lock a row, who wait for a quarter of the time: then other
+// enterLocks is enter for a step that locks a row. It waits for a quarter of the time: then other
 // keys take too long, and it is no outage.
 func (c *carrier) enterLocks(ctx context.Context) (leave func(), ok bool) {
 	until, _ := ctx.Deadline()
@@ -237,12 +234,12 @@ func (c *carrier) enterLocks(ctx context.Context) (leave func(), ok bool) {
 	return leave, err == nil
 }
 
-// enter waits for a place, and returns how to leave it.
-func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
+// enter waits for its turn, and returns how to end it.
+func enter(ctx context.Context, turns chan struct{}) (leave func(), err error) {
 	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
+	case turns <- struct{}{}:
+		return func() { <-turns }, nil
 	case <-ctx.Done():
-		return nil, away(fmt.Errorf("its calls hang: %w", ctx.Err()))
+		return nil, unavailable(fmt.Errorf("its calls hang: %w", ctx.Err()))
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // unheard are rows whose next reply is lost, whatever its swaps have done. Then somebody locks a row.
@@ -70,7 +70,7 @@ func TestAStepInDoubtWhoseRowIsLockedDelaysItsOwnKeyOnly(t *testing.T) {
 								require.Less(t, took, locked+200*time.Millisecond)
 							default:
 								require.ErrorContains(t, err, "keeps the row locked")
-								require.NotErrorIs(t, err, leak.ErrAway)
+								require.NotErrorIs(t, err, store.ErrUnavailable)
 								require.LessOrEqual(t, took, time.Second)
 							}
 							return
@@ -153,7 +153,7 @@ func TestAStepInDoubtFailsForTheSilenceThatCameAfterTheLock(t *testing.T) {
 		rows.set(func() { rows.by = 10 * time.Second })
 		time.AfterFunc(300*time.Millisecond, func() { rows.set(func() { rows.hang = true }) })
 		_, err = s.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.NotContains(t, err.Error(), "locked")
 		<-lock
 	})

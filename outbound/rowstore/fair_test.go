@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // jain returns Jain's index of fairness: 1 if all have the same.
@@ -43,7 +43,7 @@ func TestAFarWorkerHasItsShare(t *testing.T) {
 					}
 					s := rowstore.New(forms(line)[c.form], rowstore.Config{})
 					op := calls(1)
-					op.Limits = []leak.Limit{{Name: "calls", Capacity: 1e9, Rate: 1}}
+					op.Limits = []store.Limit{{Name: "calls", Capacity: 1e9, Rate: 1}}
 					var admitted atomic.Int64
 					until := time.Now().Add(time.Second)
 					each(8, func(int) {

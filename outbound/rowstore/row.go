@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// row is a row as the store reads it. Nobody changes one that others may have.
+// row is a row as the store reads it. It does not change once others may have it.
 type row struct {
 	token  uint64 // 0: there is no row
-	bucket leak.Stored
+	bucket store.Stored
 	last   []record // of the workers that wrote it last, the latest first
 }
 
@@ -38,8 +38,8 @@ func (r *row) append(b []byte) []byte {
 	return b
 }
 
-// read returns the row of these bytes. If they make no sense, the bucket is garbage, which Apply
-// takes for full to the brim.
+// read returns the row of these bytes. If they are corrupt, so is the bucket, which Apply takes for
+// full.
 func read(from Row) *row {
 	r := &row{token: from.Token}
 	if r.token == 0 {
@@ -47,7 +47,7 @@ func read(from Row) *row {
 	}
 	b := from.Bytes
 	if len(b) < 2 || b[0] != format || b[1] > maxRecords {
-		_ = r.bucket.UnmarshalBinary(nil) // which makes it garbage
+		_ = r.bucket.UnmarshalBinary(nil) // which makes it corrupt
 		return r
 	}
 	n := int(b[1])
@@ -69,9 +69,6 @@ func read(from Row) *row {
 	return r
 }
 
-// garbage reports whether the row's bytes make no sense.
-func (r *row) garbage() bool { return r.bucket.State.Speed < 0 }
-
 // number returns the number of a worker's last step, and whether the row has a record of it.
 func (r *row) number(worker uint64) (number uint64, ok bool) {
 	for _, l := range r.last {
@@ -85,9 +82,18 @@ func (r *row) number(worker uint64) (number uint64, ok bool) {
 // full reports whether the row may have dropped a record.
 func (r *row) full() bool { return len(r.last) >= maxRecords }
 
+// trip returns the number of a worker's last trip on record, as [engine.Attempt] has it in Last.
+func (r *row) trip(worker uint64) int64 {
+	number, ok := r.number(worker)
+	if !ok && r.full() {
+		return -1
+	}
+	return int64(number >> tryBits)
+}
+
 // next returns the row after a step of a worker. It drops the worker that has not written the
 // row for longest, if there are too many.
-func (r *row) next(bucket leak.Stored, by record, token uint64) *row {
+func (r *row) next(bucket store.Stored, by record, token uint64) *row {
 	n := &row{token: token, bucket: bucket, last: make([]record, 1, min(len(r.last)+1, maxRecords))}
 	n.last[0] = by
 	for _, l := range r.last {

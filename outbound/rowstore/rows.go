@@ -10,15 +10,15 @@ import (
 //
 // The store calls Swap in up to six goroutines at a time, those of Lock included.
 type Rows interface {
-	// Swap carries each of swaps out by itself, atomically, in one round trip if it can. It
-	// writes the fields Done, Busy, Row and Clock of each. The keys are in order and differ, so
-	// that whoever locks several rows locks them in that order. It does not wait for a row that
-	// somebody has locked for long, but leaves it Busy.
+	// Swap carries each of swaps out by itself, atomically, in one round trip if it can. It writes
+	// the fields Done, Busy, Row and Clock of each. The keys are in order and differ, so that Rows
+	// which lock several rows lock them in that order. Swap does not wait for a row that is locked
+	// for long, but leaves it Busy.
 	//
-	// It ends soon after ctx. ctx is never a caller's: it ends by Config.Timeout. After an
-	// error nobody need know which of the swaps were carried out. An error that matches
-	// [outbound.ErrAway] is one that a wait may cure: Swap is called again with the same swaps.
-	// Any other error is the operations' error, at once. What was answered is not carried out
+	// It ends soon after ctx. ctx is never a caller's: it ends by Config.Timeout. After an error it
+	// may be unknown which of the swaps were carried out. An error that matches
+	// [store.ErrUnavailable] is one that a wait may cure: Swap is called again with the same swaps.
+	// Any other error is the operations' error, immediately. What was answered is not carried out
 	// again later, as when a request is sent twice: a swap that was Busy would be charged twice.
 	Swap(ctx context.Context, swaps []Swap) error
 }
@@ -31,45 +31,45 @@ type Row struct {
 
 // Swap is what to do with one row, and what has become of that.
 //
-// The row is written if it has the token Old, and if the swap is [Swap.InTime]: then its token
-// and its bytes are Token and New.
+// The row is written if it has the token Old, and if the swap is [Swap.InTime]: then its token and
+// its bytes are Token and New.
 type Swap struct {
 	Key   []byte
 	Old   uint64        // 0: there must be no row
 	New   []byte        // nil: only look
 	Token uint64        // of New
 	Time  time.Duration // New is computed for this time, in whole microseconds
-	// Keep is how long the row must be kept from now on. Rows may keep it for longer, and it is
-	// best if most writes do not change when it may go.
+	// Keep is how long the row must be kept from now on. Rows may keep it for longer, and it is best
+	// if most writes do not change when it may go.
 	Keep time.Duration
 
 	Done bool // the row was written
-	Busy bool // somebody has locked the row, so that it was not written
-	// Row is the row as it is now. Its Bytes may be nil if it has the token Old, or if Done is
-	// set. Nobody may change the Bytes from then on.
+	Busy bool // the row is locked, so that it was not written
+	// Row is the row as it is now. Its Bytes may be nil if it has the token Old, or if Done is set.
+	// Its Bytes must not change from then on.
 	Row Row
-	// Clock is the Unix time of the rows, in nanoseconds, read after the row was, and once the
-	// row cannot be changed by others. If the table has no clock, it is time.Now.
+	// Clock is the Unix time of the rows, in nanoseconds. It is read after the row was, and once no
+	// other process can change the row. If the table has no clock, it is time.Now.
 	Clock time.Duration
 }
 
 // longest is how old the time of a swap may be.
 const longest = time.Second
 
-// InTime reports whether Time is not after the clock, nor more than a second before it. Clock
-// must have been read.
+// InTime reports whether Time is not after the clock, nor more than a second before it. Clock must
+// have been read.
 func (s *Swap) InTime() bool { return s.Time <= s.Clock && s.Clock-s.Time <= longest }
 
-// Locker is a Rows that can also keep a row to itself while the store computes. Without it a
-// worker that is further away than the others loses each race. The store calls Lock for up to
-// two rows at a time.
+// Locker is a Rows that can also keep a row to itself while the store computes. Without it a process
+// that is further away than the others loses each race. The store calls Lock for up to two rows at a
+// time.
 type Locker interface {
 	Rows
-	// Lock waits until it has the row of s.Key for itself. It reads the row, and then the clock,
-	// into s, and calls compute, which sets New, Token and Keep. It writes the row unless New is
-	// nil, and lets it go. It calls compute at most once, and not if there is no row. If it cannot
-	// have the row in half of the time until ctx ends, it leaves the row Busy; if it has not asked
-	// for the row, it fails as if ctx had ended. If somebody else could have written the row since
-	// Lock read it, Lock fails and does not write. Errors are those of Swap.
+	// Lock waits until it has the row of s.Key for itself. It reads the row, and then the clock, into
+	// s, and calls compute, which sets New, Token and Keep. It writes the row unless New is nil, and
+	// lets it go. It calls compute at most once, and not if there is no row. If it cannot have the
+	// row in half of the time until ctx ends, it leaves the row Busy; if it has not asked for the
+	// row, it fails as if ctx had ended. If another process could have written the row since Lock
+	// read it, Lock fails and does not write. Errors are those of Swap.
 	Lock(ctx context.Context, s *Swap, compute func()) error
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // step is a trip as it is carried out on its row.
@@ -31,43 +31,42 @@ type step struct {
 
 // made is what a step makes of a row.
 type made struct {
-	row    *row   // afterwards; if bytes is nil it is the row from before
-	bytes  []byte // nil: there is nothing to write
-	number uint64 // on record
-	keep   time.Duration
-	reply  leak.Reply
+	was   *row
+	row   *row   // afterwards; if bytes is nil it is the row from before
+	bytes []byte // nil: there is nothing to write
+	keep  time.Duration
+	reply store.Reply
 }
 
 // make computes what the step makes of a row at a time. try tells apart the results of one step.
 func (s *step) make(was *row, now time.Duration, try int) *made {
 	bucket := was.bucket.Clone()
-	m := &made{row: was, number: numberOf(s.trip, try), reply: s.trip.Op.Apply(&bucket, now)}
+	m := &made{was: was, row: was, reply: s.trip.Op.Apply(&bucket, now)}
 	if !m.reply.Changed && !s.trip.Fence {
 		return m
 	}
-	m.row = was.next(bucket, record{s.worker, m.number}, random())
+	m.row = was.next(bucket, record{s.worker, numberOf(s.trip, try)}, random())
 	m.bytes = m.row.append(nil)
 	m.keep = min(max(0, m.reply.Expire), forLong) + time.Minute
-	if m.reply.Stamp != 0 {
-		m.keep += 30 * 24 * time.Hour
-	}
 	return m
 }
 
-// forLong is the longest that a row has to be kept. A limit drains in less, but for what a call has
-// cost beyond its capacity.
+// forLong is the longest that a row has to be kept. A limit drains in less, except for what a call
+// has cost beyond its capacity.
 const forLong = 100 * 365 * 24 * time.Hour
 
 // numberOf returns the number of a step on record. Later steps of a worker have higher ones.
-func numberOf(t *engine.Trip, try int) uint64 { return uint64(t.Seq)<<8 | uint64(try&lastTry) }
+func numberOf(t *engine.Trip, try int) uint64 {
+	return uint64(t.Seq)<<tryBits | uint64(try&lastTry)
+}
 
 // lastTry is the last number of a try.
-const lastTry = 0xff
+const tryBits, lastTry = 8, 0xff
 
 // isOf reports whether a number on record is of this step.
-func (s *step) isOf(number uint64) bool { return number>>8 == uint64(s.trip.Seq) }
+func (s *step) isOf(number uint64) bool { return number>>tryBits == uint64(s.trip.Seq) }
 
-// random returns a number that is not 0, and that nobody guesses.
+// random returns a number that is not 0, and that cannot be guessed.
 func random() uint64 {
 	var b [8]byte
 	for {
@@ -78,8 +77,8 @@ func random() uint64 {
 	}
 }
 
-// send reports whether an attempt may still write the row. The engine begins an attempt beside the
-// first, which may wait for its turn until the first has ended the step.
+// send reports whether an attempt may still write the row. The engine begins a second attempt, which
+// may wait for its turn until the first has ended the step.
 func (s *step) send() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +90,7 @@ func (s *step) send() bool {
 }
 
 // end ends a step whose last attempt has written nothing, and reports whether it has: not if an
-// attempt before, or beside it, may be carried out.
+// attempt before, or next to it, may be carried out.
 func (s *step) end() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +110,7 @@ type note struct {
 	row  *row  // as it is now
 	made *made // what was made of it; nil: nothing was, of this attempt or of one before
 	busy bool
-	lost bool // nobody knows whether an attempt before was carried out
+	lost bool // it is unknown whether an attempt before was carried out
 	late bool // the time of the attempt was not the rows' time
 	race bool // another worker has written the row since it was last seen
 }
@@ -152,8 +151,8 @@ func (s *step) swapped(sw *Swap) *note {
 	return n
 }
 
-// locked computes the step on a row that the attempt has locked. After ctx has ended nobody
-// waits for it.
+// locked computes the step on a row that the attempt has locked. It does nothing after ctx has
+// ended.
 func (s *step) locked(ctx context.Context, sw *Swap) *note {
 	s.mu.Lock()
 	defer s.mu.Unlock()

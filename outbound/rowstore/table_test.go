@@ -5,16 +5,37 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
+
+// mapRows are the rows of a map: all that a store needs.
+type mapRows struct {
+	mu   sync.Mutex
+	rows map[string]rowstore.Row
+}
+
+// Swap implements [rowstore.Rows].
+func (m *mapRows) Swap(_ context.Context, swaps []rowstore.Swap) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range swaps {
+		s, key := &swaps[i], string(swaps[i].Key)
+		s.Clock = time.Duration(time.Now().UnixNano())
+		if s.New != nil && m.rows[key].Token == s.Old && s.InTime() {
+			m.rows[key], s.Done = rowstore.Row{Token: s.Token, Bytes: s.New}, true
+		}
+		s.Row = m.rows[key]
+	}
+	return nil
+}
 
 // table is a database of rows that can be locked. It has a clock of its own.
 type table struct {
@@ -126,7 +147,7 @@ type badRows struct {
 	wg       sync.WaitGroup // counts the repeated requests that are on their way
 }
 
-var errLost = errors.Join(leak.ErrAway, errors.New("lost on the way"))
+var errLost = errors.Join(store.ErrUnavailable, errors.New("lost on the way"))
 
 func (b *badRows) roll(share *float64) bool {
 	b.diceMu.Lock()
@@ -225,13 +246,13 @@ func each(n int, work func(i int)) {
 }
 
 // ages is a limit so slow that nothing leaks from it during a test.
-var ages = []leak.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
+var ages = []store.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
 
 // calls asks for n calls of one unit, now.
-func calls(n int) *leak.Op {
-	op := &leak.Op{Limits: ages, Action: leak.Book}
+func calls(n int) *store.Op {
+	op := &store.Op{Limits: ages, Action: store.Book}
 	for range n {
-		op.Costs = append(op.Costs, leak.Units{1})
+		op.Costs = append(op.Costs, store.Units{1})
 	}
 	return op
 }
@@ -239,27 +260,27 @@ func calls(n int) *leak.Op {
 // level returns the level of a key, as another worker sees it.
 func (t *table) level(test *testing.T, key string) float64 {
 	test.Helper()
-	r, err := t.store().Update(context.Background(), key, &leak.Op{Limits: ages})
+	r, err := t.store().Update(context.Background(), key, &store.Op{Limits: ages})
 	if err != nil {
 		test.Fatal(err)
 	}
-	return r.State.Level[0].Level
+	return r.State.Level[0]
 }
 
 // events are the events that stores have told.
 type events struct {
 	mu   sync.Mutex
-	told []leak.StoreEvent
+	told []store.StoreEvent
 }
 
-func (e *events) observe(ev leak.StoreEvent) {
+func (e *events) observe(ev store.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told = append(e.told, ev)
 }
 
 // kinds returns the kinds of the events so far, once all are told. It needs a bubble.
-func (e *events) kinds() (kinds []leak.StoreEventKind) {
+func (e *events) kinds() (kinds []store.StoreEventKind) {
 	synctest.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,7 +290,102 @@ func (e *events) kinds() (kinds []leak.StoreEventKind) {
 	return kinds
 }
 
-// shared returns a bucket of a worker of its own.
-func shared(s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
-	return outbound.Must(outbound.NewSharedBucket(s, key, limits...))
+// bucket is a user of a store, for a key with one leaky limit.
+type bucket struct {
+	store  store.Store
+	limits []store.Limit
+}
+
+func shared(s store.Store, capacity, rate float64) *bucket {
+	return &bucket{s, []store.Limit{{Name: "calls", Capacity: capacity, Rate: rate}}}
+}
+
+// do makes a step.
+func (b *bucket) do(t *testing.T, op store.Op) store.Reply {
+	t.Helper()
+	op.Limits, op.Base = b.limits, store.Hash(b.limits)
+	r, err := b.store.Update(context.Background(), "key", &op)
+	if err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
+// acquire reports whether a call may leave now. A reply that comes too late counts as none.
+func (b *bucket) acquire(t *testing.T) bool {
+	t.Helper()
+	r := b.do(t, store.Op{Action: store.Book, Costs: []store.Units{{1}}})
+	return len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace
+}
+
+// history is the times at which calls have left.
+type history struct {
+	mu    sync.Mutex
+	times []time.Time
+}
+
+func (h *history) add() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.times = append(h.times, time.Now())
+}
+
+// most returns the highest level of a bucket that leaks at this rate and that the calls have filled.
+func (h *history) most(rate float64) (most float64) {
+	slices.SortFunc(h.times, time.Time.Compare)
+	level := 0.
+	for i, t := range h.times {
+		if i > 0 {
+			level = max(0, level-rate*t.Sub(h.times[i-1]).Seconds())
+		}
+		level++
+		most = max(most, level)
+	}
+	return most
+}
+
+// hanging are rows that do not answer until the test lets them.
+type hanging struct {
+	rowstore.Locker
+	mu    sync.Mutex
+	until chan struct{} // nil: they answer
+	calls int           // that are under way now
+	most  int
+}
+
+func (h *hanging) hang() (free func()) {
+	until := make(chan struct{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = until
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.until = nil
+		close(until)
+	}
+}
+
+func (h *hanging) wait() {
+	h.mu.Lock()
+	until := h.until
+	h.calls++
+	h.most = max(h.most, h.calls)
+	h.mu.Unlock()
+	if until != nil {
+		<-until
+	}
+	h.mu.Lock()
+	h.calls--
+	h.mu.Unlock()
+}
+
+func (h *hanging) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	h.wait()
+	return h.Locker.Swap(ctx, swaps)
+}
+
+func (h *hanging) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
+	h.wait()
+	return h.Locker.Lock(ctx, s, compute)
 }

@@ -12,9 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
@@ -40,7 +39,7 @@ func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, leak.ErrAway)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 			require.Equal(t, time.Second, time.Since(start))
 		})
 		<-lock
@@ -109,7 +108,7 @@ func TestManyKeysThatOthersKeepWritingAreNotAway(t *testing.T) {
 		each(20, func(i int) {
 			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
 			require.Error(t, err)
-			require.NotErrorIs(t, err, leak.ErrAway)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 		})
 	})
 }
@@ -129,7 +128,7 @@ func TestALockedRowIsNotAskedForWithoutAPause(t *testing.T) {
 			rows.set(func() { before = rows.asked })
 			_, err = s.Update(context.Background(), "key", calls(1))
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, leak.ErrAway)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 			rows.set(func() { after = rows.asked })
 			require.Less(t, after-before, 30)
 			time.AfterFunc(300*time.Millisecond, func() { <-lock })
@@ -151,7 +150,7 @@ func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
 		each(100, func(i int) {
 			start := time.Now()
 			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
-			require.ErrorIs(t, err, outbound.ErrAway)
+			require.ErrorIs(t, err, store.ErrUnavailable)
 			require.LessOrEqual(t, time.Since(start), time.Second)
 		})
 		h.mu.Lock()
@@ -188,21 +187,21 @@ func TestErrorsOfTheRows(t *testing.T) {
 		for range 3 {
 			err := ask()
 			require.ErrorIs(t, err, errTable)
-			require.NotErrorIs(t, err, outbound.ErrAway)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 		}
 		require.Zero(t, time.Since(start), "no wait cures it")
-		require.Equal(t, []leak.StoreEventKind{leak.EventDenied}, told.kinds())
+		require.Equal(t, []store.StoreEventKind{store.EventDenied}, told.kinds())
 		f.err = nil
 		require.NoError(t, ask())
 		f.err = errLost
 		require.ErrorIs(t, ask(), errLost, "the cause")
 		f.err = context.DeadlineExceeded
 		time.Sleep(time.Second)
-		require.ErrorIs(t, ask(), outbound.ErrAway)
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
 		f.err = nil
 		time.Sleep(time.Second)
 		require.NoError(t, ask())
-		require.Equal(t, []leak.StoreEventKind{leak.EventDenied, leak.EventDown, leak.EventUp}, told.kinds())
+		require.Equal(t, []store.StoreEventKind{store.EventDenied, store.EventDown, store.EventUp}, told.kinds())
 		require.InDelta(t, 2, f.level(t, "key"), 0.1)
 	})
 }
@@ -212,9 +211,9 @@ func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &failing{table: newTable()}
 		s := rowstore.New(f, rowstore.Config{})
-		ask := func() (leak.Reply, error) {
+		ask := func() (store.Reply, error) {
 			op := calls(1)
-			op.Limits = []leak.Limit{{Kind: leak.Moving, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}}
+			op.Limits = []store.Limit{{Kind: store.Window, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}}
 			return s.Update(context.Background(), "key", op)
 		}
 		for range 2 {
@@ -224,20 +223,20 @@ func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
 		f.err = errLost
 		for range 3 {
 			_, err := ask()
-			require.ErrorIs(t, err, outbound.ErrAway)
+			require.ErrorIs(t, err, store.ErrUnavailable)
 			time.Sleep(time.Second)
 		}
 		f.err = nil
 		r, err := ask()
 		require.NoError(t, err)
-		require.Equal(t, 3., r.State.Level[0].Level)
+		require.Equal(t, 3., r.State.Level[0])
 	})
 }
 
 func TestNilRowsAreAnError(t *testing.T) {
 	s := rowstore.New(nil, rowstore.Config{})
 	_, err := s.Update(context.Background(), "key", calls(1))
-	require.ErrorIs(t, err, outbound.ErrNil)
+	require.ErrorContains(t, err, "Rows")
 	require.Zero(t, s.Stats())
 	s = nil
 	require.Zero(t, s.Stats())
@@ -277,40 +276,36 @@ func TestRowsThatDoNotKeepTheirPromiseAreAnError(t *testing.T) {
 			require.NoError(t, err)
 			_, err = s.Update(context.Background(), "key", calls(1))
 			require.ErrorContains(t, err, want)
-			require.NotErrorIs(t, err, leak.ErrAway)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 		}
 	})
 }
 
 func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
-	stored := leak.Stored{State: leak.New(1), Limits: []leak.Limit{{Capacity: 10, Rate: 1e-5}}}
+	stored := store.Stored{State: store.New(1, 1), Limits: []store.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, Number: 1}
 	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "infinite": math.Inf(1), "bytes": 0} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				rows := newTable()
 				var told events
 				s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
-				stored.State.Level[0].Level = level
+				stored.State.Level[0] = level
 				b := []byte{1, 0}
 				if b, _ = stored.AppendBinary(b); level == 0 {
 					b[0] = 99 // the format
 				}
 				rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 5, Bytes: b}
-				bucket := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1e-5})
-				_, err := bucket.Acquire(context.Background(), outbound.Cost{1})
-				require.ErrorIs(t, err, outbound.ErrThrottled)
-				state, err := bucket.State(context.Background())
-				require.NoError(t, err)
-				require.InDelta(t, 10, state.Level, 0.1)
-				require.Equal(t, []leak.StoreEventKind{leak.EventCorrupt}, told.kinds())
+				bucket := shared(s, 10, 1e-5)
+				require.False(t, bucket.acquire(t))
+				require.InDelta(t, 10, bucket.do(t, store.Op{}).State.Level[0], 0.1)
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt}, told.kinds())
 				rows.set(func() { rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 6, Bytes: b} })
-				_, err = bucket.State(context.Background())
-				require.NoError(t, err)
-				require.Equal(t, []leak.StoreEventKind{leak.EventCorrupt, leak.EventCorrupt}, told.kinds(), "and no loss: the bucket is full")
-				slow := shared(s, "key", outbound.Limit{Capacity: 10, LeakRate: 1})
-				time.Sleep(11 * time.Second)
-				_, err = slow.Acquire(context.Background(), outbound.Cost{1})
-				require.NoError(t, err, "it is not shut for ever")
+				bucket.do(t, store.Op{})
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt, store.EventCorrupt}, told.kinds(), "and no loss: the bucket is full")
+				bucket.do(t, store.Op{Action: store.Resume})
+				require.False(t, bucket.acquire(t), "what calls have taken is unknown")
+				time.Sleep(30 * time.Hour)
+				require.True(t, bucket.acquire(t), "it is not shut permanently")
 			})
 		})
 	}
@@ -330,13 +325,13 @@ func TestALossOfDataIsTold(t *testing.T) {
 		require.Empty(t, told.kinds())
 		rows.set(func() { rows.rows[name] = older })
 		ask()
-		require.Equal(t, []leak.StoreEventKind{leak.EventDataLoss}, told.kinds())
-		require.ErrorContains(t, told.told[0].Err, "latest calls")
+		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, told.kinds())
+		require.ErrorContains(t, told.told[0].Err, "the latest charges are gone")
 		time.Sleep(2 * time.Minute)
 		rows.set(func() { delete(rows.rows, name) })
 		ask()
 		require.Len(t, told.kinds(), 2)
-		require.ErrorContains(t, told.told[1].Err, "lost this bucket")
+		require.ErrorContains(t, told.told[1].Err, "the bucket is gone")
 		for range 40 { // others push this worker's record out: that is no loss
 			_, _ = rows.store().Update(context.Background(), "key", calls(1))
 		}
@@ -376,7 +371,7 @@ func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
 		const rounds = 120
 		each(16, func(i int) {
 			op := calls(1)
-			op.Into = make([]leak.Charge, 0, 1)
+			op.Into = make([]store.Charge, 0, 1)
 			for range rounds {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i)*time.Millisecond/4)
 				op.Costs[0][0] = 1

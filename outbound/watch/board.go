@@ -27,7 +27,7 @@ type Board struct {
 	mu     sync.Mutex // protects what follows
 	began  time.Time
 	shown  []*shown // in the order in which they were added
-	stores []*store
+	stores []*boardStore
 	states map[stateOf]*cached // of the limiters with shared buckets that are shown
 	events events
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// store is a store on the board.
-type store struct {
+// boardStore is a store on the board.
+type boardStore struct {
 	name  string
 	stats storeStats      // nil: it counts nothing
 	state *fallback.Store // nil: it is no fallback
@@ -24,7 +24,7 @@ type storeStats interface{ Stats() store.StoreStats }
 // do, or it is a [*fallback.Store], which is shown with the counts of the store in it. For any other AddStore returns
 // an error that is [outbound.ErrNil]. A name that was added before stands for the new store.
 func (b *Board) AddStore(name string, s any) error {
-	is := &store{name: name}
+	is := &boardStore{name: name}
 	if f, ok := s.(*fallback.Store); ok && f != nil {
 		is.state, s = f, f.Store
 	}
@@ -34,7 +34,7 @@ func (b *Board) AddStore(name string, s any) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.beginLocked()
-	if i := slices.IndexFunc(b.stores, func(x *store) bool { return x.name == name }); i >= 0 {
+	if i := slices.IndexFunc(b.stores, func(x *boardStore) bool { return x.name == name }); i >= 0 {
 		b.stores[i] = is
 	} else {
 		b.stores = append(b.stores, is)
@@ -53,7 +53,7 @@ func (b *Board) storesShown() (all []Store) {
 	return all
 }
 
-func (s *store) show() Store {
+func (s *boardStore) show() Store {
 	is := Store{Name: s.name}
 	fell := func(server string, since time.Time, err error) {
 		is.Away = true

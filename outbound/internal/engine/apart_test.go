@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // locking is a carrier to keys of which some are locked. A trip that meets a lock does nothing,
@@ -48,14 +48,14 @@ func (l *locking) lock(key string) (free func()) {
 
 func (l *locking) Compose(t *engine.Trip) { t.State = t.Key.Apart }
 
-func (l *locking) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (l *locking) Send(ctx context.Context, todo []engine.Attempt) {
 	for i := range todo {
 		l.mu.Lock()
 		until := l.locked[todo[i].Key.Bucket]
 		if down := l.down; down != nil || until == nil {
 			l.mu.Unlock()
 			if todo[i].Err = down; down == nil {
-				l.porter.Send(ctx, to, todo[i:i+1])
+				l.porter.Send(ctx, todo[i:i+1])
 			}
 			continue
 		}
@@ -73,7 +73,7 @@ func (l *locking) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 			todo[i].Err = l.down
 			l.mu.Unlock()
 			if todo[i].Err == nil {
-				l.porter.Send(ctx, to, todo[i:i+1])
+				l.porter.Send(ctx, todo[i:i+1])
 			}
 		case <-time.After(450 * time.Millisecond):
 			todo[i].Err = errRace
@@ -99,8 +99,8 @@ func TestALockedKeyDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		l := &locking{porter: &porter{s}, locked: make(map[string]chan struct{})}
-		var told []leak.StoreEventKind
-		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
+		var told []store.StoreEventKind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) }})
 		const stuck, late = 20, 5 // keys that are locked for too long, and of those the ones that are free in time
 		var wg sync.WaitGroup
 		var free []func()
@@ -121,7 +121,7 @@ func TestALockedKeyDelaysNoOther(t *testing.T) {
 					return
 				}
 				require.ErrorIs(t, err, errRace)
-				require.NotErrorIs(t, err, leak.ErrAway)
+				require.NotErrorIs(t, err, store.ErrUnavailable)
 				require.LessOrEqual(t, time.Since(start), time.Second)
 			})
 		}
@@ -157,7 +157,7 @@ func TestAKeyThatWasLockedIsAwayOnceTheServerIsSilent(t *testing.T) {
 		each(3, func(i int) {
 			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
 			_, err := e.Update(context.Background(), "key", calls(1))
-			require.ErrorIs(t, err, leak.ErrAway)
+			require.ErrorIs(t, err, store.ErrUnavailable)
 		})
 	})
 }
@@ -168,13 +168,13 @@ type silent struct {
 	asked atomic.Bool
 }
 
-func (s *silent) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (s *silent) Send(ctx context.Context, todo []engine.Attempt) {
 	if s.asked.Swap(true) {
 		<-ctx.Done()
 		todo[0].Err = ctx.Err()
 		return
 	}
-	s.locking.Send(ctx, to, todo)
+	s.locking.Send(ctx, todo)
 }
 
 func (s *silent) Take(a *engine.Attempt) engine.Verdict {
@@ -187,8 +187,8 @@ func (s *silent) Take(a *engine.Attempt) engine.Verdict {
 func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &locking{porter: &porter{newShelf()}, locked: make(map[string]chan struct{})}
-		var told []leak.StoreEventKind
-		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
+		var told []store.StoreEventKind
+		e := engine.New(engine.Config{Carrier: l, Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) }})
 		ask := func() error {
 			_, err := e.Update(context.Background(), "key", calls(1))
 			return err
@@ -199,16 +199,16 @@ func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T
 			unlock()
 		})
 		err := ask()
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.ErrorContains(t, err, errLost.Error())
 		require.Empty(t, told)
-		require.ErrorIs(t, ask(), leak.ErrAway)
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
 		synctest.Wait()
-		require.Equal(t, []leak.StoreEventKind{leak.EventDown}, told)
+		require.Equal(t, []store.StoreEventKind{store.EventDown}, told)
 		l.set(nil)
 		time.Sleep(time.Second)
 		require.NoError(t, ask())
 		synctest.Wait()
-		require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, told)
+		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, told)
 	})
 }

@@ -59,19 +59,19 @@ func (b *badLine) way() {
 // wait waits until no repeated request is on its way.
 func (b *badLine) wait() { b.wg.Wait() }
 
-func (b *badLine) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (b *badLine) Send(ctx context.Context, todo []engine.Attempt) {
 	b.way()
 	for i := range todo {
 		if b.roll(b.lost) {
 			todo[i].Err = errLost
 			continue
 		}
-		b.Carrier.Send(ctx, to, todo[i:i+1])
+		b.Carrier.Send(ctx, todo[i:i+1])
 		if b.roll(b.repeated) {
 			again := []engine.Attempt{{Trip: todo[i].Trip}}
 			b.wg.Go(func() {
 				b.way()
-				b.Carrier.Send(context.Background(), to, again)
+				b.Carrier.Send(context.Background(), again)
 			})
 		}
 		if b.roll(b.unheard) {

@@ -4,106 +4,78 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// batch is a set of trips that go together. The pipeline tries them until each has an answer
-// or the time is up. A trip without an answer goes once more with the same number, and the
-// store answers that number from its record. So the batch can give up an attempt and make
-// another one, whatever has become of the first.
+// batch is a set of trips that go together. The pipeline tries them until each has an answer or the
+// time is up. A trip without an answer goes again with the same number, and the store answers that
+// number from its record. So the batch can give up an attempt and make another one, whatever has
+// become of the first.
 type batch struct {
 	pipe     *pipeline
 	trips    []*Trip
-	began    time.Time
 	deadline time.Time
-	apart    bool // it goes beside the pipeline's other batches: see Key.Apart
-	parted   bool // it went with others before
+	began    time.Time
+	apart    bool // it goes next to the pipeline's other batches: see Key.Apart
 
 	// The shard's lock protects these fields.
 	timer *time.Timer
 	left  int       // trips without an answer
-	out   int       // attempts that the carrier is busy with; of a batch that goes apart
-	aside bool      // another node is asked as well
 	over  bool      // every trip has its answer, or the time is up
 	last  error     // why there was no answer
-	asked time.Time // when the latest attempt began, unless it has brought a reason since; of a batch that goes apart
+	asked time.Time // when the latest attempt began, unless it has brought a reason since
 }
 
 const (
-	attemptsAtOnce = 4 // attempts of one pipeline: a client that hangs does not hang with all its connections
+	// attemptsAtOnce is the largest number of attempts of a pipeline: a client that hangs does not
+	// hang with all its connections.
+	attemptsAtOnce = 4
 	retryPause     = 5 * time.Millisecond
 	maxRetryPause  = 100 * time.Millisecond
 )
 
-// batch returns a batch that begins now.
+// batch returns a batch that begins now. The shard's lock is held.
 func (p *pipeline) batch(trips []*Trip, apart bool) *batch {
 	now := time.Now()
-	return &batch{pipe: p, trips: trips, began: now, deadline: now.Add(p.shard.config.forTrips()), apart: apart, left: len(trips)}
+	b := &batch{pipe: p, trips: trips, began: now, deadline: now.Add(p.shard.config.forTrips()), apart: apart, left: len(trips)}
+	for _, t := range trips {
+		t.batch = b
+		if t.began.IsZero() {
+			t.began = now
+		}
+		if apart { // its callers wait since then
+			b.deadline = t.began.Add(p.shard.config.forTrips())
+		}
+	}
+	b.timer = time.AfterFunc(b.patience(), b.late)
+	return b
 }
 
-// patience is how long an attempt may take before the batch begins another one beside it.
+// patience is how long an attempt may take before the batch begins another one next to it.
 func (b *batch) patience() time.Duration {
 	if b.apart {
-		return b.pipe.shard.config.forTrips()
+		return time.Until(b.deadline)
 	}
 	return max(1, b.pipe.shard.config.Timeout/4)
 }
 
-// carryOut sends the batch. work wakes a caller that can wait for more work; it is nil if
-// the caller cannot wait.
-func (b *batch) carryOut(work chan struct{}) successor {
-	p := b.pipe
-	p.shard.mu.Lock() // it may be late at once
-	in := b.patience()
-	if p.cause != nil && !b.apart && p.other() != nil {
-		in = 0 // the node is known to hang, and another may have been promoted
-	}
-	b.timer = time.AfterFunc(in, b.late)
-	p.shard.mu.Unlock()
-	return b.attempt(work, false)
-}
-
-// part takes a trip out of the batch, which goes on apart from then on, because its key alone is not to be
-// had. Attempts that the batch has made at it may still be under way.
-func (b *batch) part(t *Trip) *batch {
-	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
-	b.left--
-	t.batch = &batch{pipe: b.pipe, trips: []*Trip{t}, began: b.began, deadline: b.deadline, apart: true, parted: true, left: 1}
-	return t.batch
-}
-
-// resume sends a batch that was parted. over is called with the shard's lock held once no attempt hangs; it may be nil.
-func (b *batch) resume(over func()) {
-	b.timer = time.AfterFunc(time.Until(b.deadline), b.late)
-	go func() {
-		time.Sleep(retryPause/2 + rand.N(retryPause))
-		b.attempt(nil, false)
-		if over != nil {
-			b.pipe.shard.mu.Lock()
-			defer b.pipe.shard.mu.Unlock()
-			over()
-		}
-	}()
-}
-
-// attempt sends the trips without an answer, again and again, until all have one. With aside
-// it asks another node, if there is one that may have the keys by now.
-func (b *batch) attempt(work chan struct{}, aside bool) successor {
+// attempt sends the trips without an answer, again and again, until all have one. work wakes a
+// caller that can wait for more work; it is nil if the caller cannot wait.
+func (b *batch) attempt(work chan struct{}) successor {
 	pause := retryPause
 	for {
-		todo, to := b.begin(aside)
+		todo := b.begin()
 		if todo == nil {
 			return handedOver
 		}
 		ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
 		sent := time.Now()
-		b.pipe.shard.config.Carrier.Send(ctx, to.node, todo)
+		b.pipe.shard.config.Carrier.Send(ctx, todo)
 		arrived := time.Now()
 		cancel()
-		next, calm := b.take(todo, to, work, sent, arrived)
+		next, calm := b.take(todo, work, sent, arrived)
 		if next != handedOver {
 			return next
 		}
@@ -114,54 +86,51 @@ func (b *batch) attempt(work chan struct{}, aside bool) successor {
 	}
 }
 
-// begin returns the attempts to send, if there are any, and the node to ask.
-func (b *batch) begin(aside bool) (todo []Attempt, to recipient) {
-	p := b.pipe
-	sh := p.shard
+// begin returns the attempts to send, if there are any.
+func (b *batch) begin() (todo []Attempt) {
+	sh := b.pipe.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if b.over {
-		return nil, to
+		return nil
 	}
-	if !b.apart { // else its key may have another node than the pipeline's others
-		to = p.recipient(aside)
-	}
-	if to.aside {
-		b.aside = true
-	} else if aside && p.out >= attemptsAtOnce {
-		return nil, to // enough attempts hang already
-	}
-	if b.asked = time.Now(); b.apart {
-		b.out++
-	} else {
-		p.count(to, 1)
-	}
+	b.count(1)
+	b.asked = time.Now()
 	todo = make([]Attempt, 0, b.left)
 	for _, t := range b.trips {
-		if !t.done {
-			if t.sent {
-				sh.counts.repeats++
-			}
-			t.sent = true
-			buffer := sh.buffer()
-			todo = append(todo, Attempt{Trip: t, Alone: t.alone, Aside: to.aside, Into: (*buffer)[:0], buffer: buffer})
+		if t.done {
+			continue
 		}
+		if t.sends++; t.sends > 1 {
+			sh.counts.repeats++
+		}
+		buffer := sh.buffer()
+		todo = append(todo, Attempt{Trip: t, Into: (*buffer)[:0], buffer: buffer})
 	}
-	return todo, to
+	return todo
+}
+
+// count notes that an attempt begins, by 1, or has ended, by -1.
+func (b *batch) count(by int) {
+	if b.apart {
+		return
+	}
+	if b.pipe.out += by; by > 0 {
+		b.pipe.began = time.Now()
+	}
 }
 
 // buffer returns memory for charges.
-func (e *Engine) buffer() *[]leak.Charge {
-	if b, _ := e.buffers.Get().(*[]leak.Charge); b != nil {
+func (e *Engine) buffer() *[]store.Charge {
+	if b, _ := e.buffers.Get().(*[]store.Charge); b != nil {
 		return b
 	}
-	return new([]leak.Charge)
+	return new([]store.Charge)
 }
 
-// take hands the answers to the callers. If these were the last ones, it reports which
-// goroutine sends the next batch. calm says that it is better to wait before asking for the
-// rest again.
-func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arrived time.Time) (next successor, calm bool) {
+// take hands the answers to the callers. If these were the last ones, it reports which goroutine
+// sends the next batch. calm says that it is better to wait before asking for the rest again.
+func (b *batch) take(todo []Attempt, work chan struct{}, sent, arrived time.Time) (next successor, calm bool) {
 	p := b.pipe
 	sh := p.shard
 	out := make([]outcome, 0, len(todo))
@@ -173,13 +142,8 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	}()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if b.apart {
-		b.out--
-	} else {
-		p.count(to, -1)
-	}
-	failed, answered, moved := false, false, false
-	var up *pipeline // of the node that the latest answer came from
+	b.count(-1)
+	failed, up := false, false
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
@@ -188,70 +152,51 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
 			*a.buffer = a.Reply.Charges
 		}
-		of := b
-		if a.batch != nil {
-			of = a.batch
-		}
 		v := sh.config.Carrier.Take(a)
 		if a.Arrived.IsZero() {
 			a.Arrived = arrived
 		}
-		switch {
-		case v == Done:
-			if to.aside && !answered {
-				sh.replace(p, to.node)
+		mine := a.batch == b // else the trip goes on in another batch, which repeats it
+		switch v {
+		case Done:
+			if !up && p.known(a.Key) { // else another node has answered
+				up = true
+				p.up(sent)
+				sh.inPlace(p, sent)
 			}
-			if up != p || sh.ill.Load() > 0 { // else no other node is away
-				if by := b.answerer(a, to); by != nil && by != up {
-					up = by
-					by.up(sent)
-					sh.inPlace(by, sent)
-				}
-			}
-			answered = true
-			if of.ended(a.Trip); a.alone || of.parted {
-				sh.find(a.queue)
-			}
-			sh.counts.trip(a.Arrived.Sub(b.began))
+			a.ended(b)
+			sh.counts.trip(a.Arrived.Sub(a.began))
 			out = append(out, sh.deliver(a, sent))
-		case v == Again:
-		case to.aside: // the node has not been promoted
-			p.seek(b)
-			failed, calm = true, true
-		case to.node != nil && (v == Elsewhere || v == Unasked): // the node is no longer a master
-			p.direct, p.after, failed, calm = nil, nil, true, true
-			b.failed(a)
-		case v == Elsewhere:
-			a.alone, failed, calm, moved = true, true, true, true
-			of.failed(a)
-		case v == Later && a.Key.Apart && !of.apart:
-			c := b.part(a.Trip)
-			c.failed(a)
-			c.resume(nil)
-		case v == Later:
-			failed, calm = true, true
-			of.failed(a)
+		case Again:
+		case Later, Elsewhere:
+			failed = true
+			if b.failed(a); !mine || b.over {
+				break
+			}
+			apart := a.Key.Apart && !b.apart
+			switch moved := v == Elsewhere || !p.known(a.Key); {
+			case !apart && !moved:
+				calm = true
+			case arrived.After(a.began.Add(sh.config.forTrips())):
+				out = append(out, b.expire(a.Trip))
+			case apart:
+				sh.requeue(a.Trip, 0)
+			default:
+				a.pauses = min(max(2*a.pauses, retryPause), maxRetryPause)
+				sh.requeue(a.Trip, a.pauses/2+rand.N(a.pauses))
+			}
 		default:
-			asked := v != Unasked && !a.Unasked
-			if of.ended(a.Trip); asked {
-				sh.counts.trip(a.Arrived.Sub(b.began))
-				if by := b.answerer(a, to); by != nil {
-					by.refused(a.Key, v, a.Err, sent)
+			if a.ended(b); v != Unasked && !a.Unasked {
+				sh.counts.trip(a.Arrived.Sub(a.began))
+				a.queue.cause = nil
+				if p.known(a.Key) {
+					p.refused(a.Key, v, a.Err, sent)
 				}
 			}
 			if a.Now != 0 {
 				a.queue.offset.lay(a.Now, a.Now, sent, arrived)
 			}
-			out = append(out, of.giveUp(v, a))
-		}
-	}
-	if failed && (answered || moved) && !b.over { // the node answers
-		if strays := b.strays(); answered || len(strays) == b.left {
-			for _, t := range b.partStrays(strays) {
-				if t.queue.astray.cause != nil { // else the batch would hang with it
-					out = append(out, b.part(t).giveUpApart(arrived))
-				}
-			}
+			out = append(out, sh.giveUp(v, a))
 		}
 	}
 	if failed {
@@ -260,32 +205,48 @@ func (b *batch) take(todo []Attempt, to recipient, work chan struct{}, sent, arr
 	if b.over || b.left > 0 {
 		return handedOver, calm && !b.over
 	}
+	return b.finish(work), false
+}
+
+// finish ends a batch of which each trip has its answer or goes on elsewhere. It returns which
+// goroutine sends the next batch.
+func (b *batch) finish(work chan struct{}) successor {
 	b.over = true
 	b.timer.Stop()
 	if b.apart {
-		return pause, false
+		return pause
 	}
-	return p.end(work), false
+	return b.pipe.end(work)
 }
 
-// ended notes that a trip of the batch has its answer. An attempt from before the batch went apart may have
-// brought it: then nobody else ends the batch.
-func (b *batch) ended(t *Trip) {
+// ended notes that a trip has its answer, which an attempt of the batch by has brought. The trip may
+// have gone on in another batch since.
+func (t *Trip) ended(by *batch) {
 	t.done = true
-	if b.left--; b.parted {
-		b.over = true
-		b.timer.Stop()
+	of := t.batch
+	if of == nil {
+		return
+	}
+	if of.left--; of != by && of.left == 0 && of.finish(nil) == goOn {
+		go of.pipe.run()
 	}
 }
 
-// giveUp ends a trip whose attempt was not Done, and need not be made again.
-func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
-	q, sh := a.queue, b.pipe.shard
-	hangs := b.out > 0 || (!b.apart || b.parted) && b.pipe.out+b.pipe.aside > 0 // and may still arrive
-	q.fence = q.fence || a.Fence || hangs
-	sh.tellOf(a)
-	if v != Unasked && !a.Unasked {
-		sh.heard(q)
+// expire ends a trip that has no answer although its time is up.
+func (b *batch) expire(t *Trip) outcome {
+	sh := b.pipe.shard
+	t.done, t.queue.fence, t.queue.Apart = true, true, false
+	b.left--
+	t.queue.pipe = sh.pipe("")
+	return sh.refuse(t, sh.config.Carrier.Unavailable(b.cause()))
+}
+
+// giveUp ends a trip whose attempt was not Done, and need not be made again. An attempt before, or
+// next to it, may still arrive.
+func (sh *shard) giveUp(v Verdict, a *Attempt) outcome {
+	a.queue.fence = a.queue.fence || a.Fence || a.sends > 1
+	if a.Reply.Corrupt {
+		sh.report(store.EventCorrupt, a.queue.Bucket, nil)
 	}
 	if v == Anew {
 		return sh.anew(a)
@@ -293,8 +254,7 @@ func (b *batch) giveUp(v Verdict, a *Attempt) outcome {
 	return sh.refuse(a.Trip, a.Err)
 }
 
-// late is called when an attempt takes too long. It begins another attempt, or gives the
-// batch up.
+// late is called when an attempt takes too long. It begins another attempt, or gives the batch up.
 func (b *batch) late() {
 	p := b.pipe
 	sh := p.shard
@@ -305,40 +265,37 @@ func (b *batch) late() {
 	}
 	now := time.Now()
 	if now.Before(b.deadline) {
-		p.chooseKey()
-		var out []outcome
-		for _, t := range b.partStrays(b.strays()) { // too many hang
-			out = append(out, b.part(t).giveUpApart(now))
+		for i := len(b.trips) - 1; i >= 0; i-- { // the others do not wait for the node that has it by now
+			if t := b.trips[i]; !t.done && !p.known(t.Key) {
+				sh.requeue(t, 0)
+			}
 		}
+		another := p.out < attemptsAtOnce
+		next := handedOver
 		if b.left == 0 {
-			b.over = true
-			sh.mu.Unlock()
-			sh.hand(out)
-			sh.refresh()
-			p.run()
-			return
+			next, another = b.finish(nil), false
+		} else {
+			b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		}
-		p.seek(b)
-		aside := !b.aside && p.other() != nil
-		another := aside || p.out < attemptsAtOnce
-		b.timer.Reset(min(b.patience(), b.deadline.Sub(now)))
 		sh.mu.Unlock()
-		sh.hand(out)
 		sh.refresh()
-		if another && b.attempt(nil, aside) != handedOver {
+		if another {
+			next = b.attempt(nil)
+		}
+		if next == goOn {
 			p.run()
 		}
 		return
 	}
 	b.over = true
-	if b.apart {
-		out := b.giveUpApart(now)
+	var out []outcome
+	if b.apart { // a key that is locked is no outage: if the server is down, the key's next trip finds that out
+		out = append(out, b.expire(b.trips[0]))
 		sh.mu.Unlock()
-		out.hand(sh)
+		sh.hand(out)
 		return
 	}
-	err := sh.config.Carrier.Away(b.cause())
-	var out []outcome
+	err := sh.config.Carrier.Unavailable(b.cause())
 	for _, t := range b.trips {
 		if !t.done {
 			t.done = true
@@ -348,49 +305,29 @@ func (b *batch) late() {
 		}
 	}
 	p.busy = false
-	p.down(err, b.began, now)
+	out = append(out, p.down(err, b.began, now)...)
 	sh.leave(p)
 	sh.mu.Unlock()
 	sh.hand(out)
 }
 
-// giveUpApart ends the trip of a batch that goes apart. A key that is locked is no outage. If the server is away,
-// the key's next trip finds that out: it goes with the others. Only where that would go to a node which sends it
-// elsewhere, the key has an outage of its own.
-func (b *batch) giveUpApart(now time.Time) outcome {
-	b.over = true
-	sh, t := b.pipe.shard, b.trips[0]
-	q := t.queue
-	if b.parted && !b.asked.IsZero() && now.Sub(b.asked) >= sh.config.Timeout/4 {
-		b.last = nil // the server has fallen silent since
-	}
-	early := now.Before(b.deadline) // too many other trips hang, and nobody has asked this one's node
-	err := sh.config.Carrier.Away(b.cause())
-	if own := sh.reason(q, now); own != nil && (b.last != nil || early) {
-		err = own
-	}
-	t.done, q.fence, q.Apart = true, true, false
-	if t.alone && b.pipe.known(&q.Key) && (!early || q.astray.cause != nil) {
-		sh.astray(q, err, now)
-	}
-	sh.find(q)
-	return sh.refuse(t, err)
-}
-
-// failed keeps the reason why an attempt has no answer, for the batch and for the key, whose callers' time may be
-// up before the batch's. An error that only says that the time is up does not replace a reason that came before.
+// failed keeps the reason why an attempt has no answer, for the batch and for the key, whose
+// callers' time may be up before the batch's. An error that only says that the time is up does not
+// replace a reason that came before.
 func (b *batch) failed(a *Attempt) {
 	if errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
 		return
 	}
 	b.last, b.asked = a.Err, time.Time{}
-	a.queue.cause, a.queue.caused = b.pipe.shard.config.Carrier.Away(a.Err), time.Now()
+	a.queue.cause, a.queue.caused = b.pipe.shard.config.Carrier.Unavailable(a.Err), time.Now()
 }
 
-// cause returns the reason why there was no answer.
+// cause returns the reason why there was no answer. A server that has fallen silent since an answer
+// is silent.
 func (b *batch) cause() error {
-	if b.last == nil {
-		return b.pipe.shard.config.silent()
+	sh := b.pipe.shard
+	if b.last == nil || !b.asked.IsZero() && time.Since(b.asked) >= sh.config.Timeout/4 {
+		return sh.config.silent()
 	}
 	return b.last
 }

@@ -8,37 +8,39 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Config configures an engine.
 type Config struct {
+	// Name begins the texts of the engine's own errors, such as "redisstore".
+	Name    string
 	Carrier Carrier
 	// Timeout is the longest time that an operation takes.
 	Timeout time.Duration
-	// Nodes finds the nodes of the store; nil: the store has one node.
+	// Nodes finds the nodes of the store. If it is nil, the store has one node.
 	Nodes *Nodes
-	// Observe is called with each event, in any goroutine, one call after the other. It
-	// must not block. nil: the engine tells no events.
-	Observe func(leak.StoreEvent)
+	// Observe is called with each event, in any goroutine, one call after the other. It must not
+	// block. If it is nil, the engine reports no events.
+	Observe func(store.StoreEvent)
 }
 
-// forTrips returns how long the engine makes attempts at a trip. It is a 20th less than
-// Timeout, so that the waiting callers hear why the trip failed.
+// forTrips returns how long the engine makes attempts at a trip. It is a 20th less than Timeout, so
+// that the waiting callers learn why the trip failed.
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
 
 // silent returns the cause of an outage in which the store has not answered.
 func (c *Config) silent() error { return fmt.Errorf("no answer within %v", c.Timeout) }
 
-// Engine is the part of a store above the wire. It is safe for concurrent use. It has no
-// goroutine while nobody asks it anything, forgets a key that nobody has used for 10
-// minutes, and needs no Close.
+// Engine is the part of a store above the wire. It is safe for concurrent use. It has no goroutine
+// while no operation is under way, forgets a key that was not used for 10 minutes, and needs no
+// Close.
 type Engine struct {
 	config  Config
 	seq     atomic.Int64
 	shards  [shardCount]shard
 	ops     sync.Pool
-	buffers sync.Pool // of *[]leak.Charge
+	buffers sync.Pool // of *[]store.Charge
 	events  events
 
 	serversMu sync.Mutex
@@ -46,24 +48,22 @@ type Engine struct {
 	ill       atomic.Int64       // number of ill servers
 }
 
-// shardCount is the number of pipelines to a node. Each has at most one batch under way, so
-// the keys of one pipeline do not wait for a batch of another.
+// shardCount is the number of pipelines to a node. Each has at most one batch under way, so the keys
+// of one pipeline do not wait for a batch of another.
 const shardCount = 4
 
 // shard is a part of the keys, with the trips that are under way for them.
 type shard struct {
 	*Engine
 
-	mu      sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
-	keys    map[string]*keyQueue
-	pipes   map[string]*pipeline // by the address of a node; "": for keys whose node is not known
-	first   *pendingOp           // list of the operations whose callers wait, in their order
-	last    *pendingOp
-	clock   *time.Timer // fires when the first of them has waited for too long; nil: nobody waits
-	broom   *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
-	strays  int         // trips that go on apart because another node has their keys
-	astrays int         // keys of which such a node does not answer
-	counts  counts
+	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
+	keys   map[string]*keyQueue
+	pipes  map[string]*pipeline // by the address of a node; "": for keys whose node is not known
+	first  *pendingOp           // list of the operations whose callers wait, in their order
+	last   *pendingOp
+	clock  *time.Timer // fires when the first of them has waited for too long; nil: no caller waits
+	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
+	counts counts
 }
 
 // New returns an engine. It does no I/O.
@@ -84,10 +84,10 @@ func (e *Engine) shard(key string) *shard {
 	return &e.shards[maphash.String(seed, key)%shardCount]
 }
 
-// Update implements [leak.Store]. It returns ctx's own errors, the errors that the carrier
-// has found to be Failed, and those that the carrier's Away makes. The reply to an operation that fails tells only
-// whether its reports were carried out.
-func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
+// Update implements [store.Store]. It returns ctx's own errors, the errors that the carrier has
+// found to be Failed, and those that the carrier's Unavailable makes. The reply to an operation that
+// fails says only whether its reports were carried out.
+func (e *Engine) Update(ctx context.Context, key string, op *store.Op) (r store.Reply, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -103,13 +103,13 @@ func (e *Engine) Update(ctx context.Context, key string, op *leak.Op) (r leak.Re
 		case <-w.ready:
 		case <-done:
 			if err := ctx.Err(); sh.abandon(w, err) {
-				return leak.Reply{Reported: w.reported}, err
+				return store.Reply{Reported: w.reported}, err
 			}
 			<-w.ready
 		}
 	}
 	if w.lapsed { // other goroutines may still use w
-		return leak.Reply{Reported: w.reported}, w.err
+		return store.Reply{Reported: w.reported}, w.err
 	}
 	if err = w.err; err == nil {
 		r = *w.reply

@@ -13,17 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // ages is a limit so slow that nothing leaks from it during a test.
-var ages = []leak.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
+var ages = []store.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
 
 // calls asks for n calls of one unit, now.
-func calls(n int) *leak.Op {
-	op := &leak.Op{Limits: ages, Action: leak.Book}
+func calls(n int) *store.Op {
+	op := &store.Op{Limits: ages, Action: store.Book}
 	for range n {
-		op.Costs = append(op.Costs, leak.Units{1})
+		op.Costs = append(op.Costs, store.Units{1})
 	}
 	return op
 }
@@ -56,7 +56,7 @@ var kinds = map[string]func() (worker func() engine.Carrier, level func() float6
 	"rows": func() (func() engine.Carrier, func() float64) {
 		rows := newTable()
 		return func() engine.Carrier { return rowCarrier{rows, crand.Text()} },
-			func() float64 { return rows.rows["key"].bucket().State.Level[0].Level }
+			func() float64 { return rows.rows["key"].bucket().State.Level[0] }
 	},
 }
 
@@ -136,7 +136,7 @@ func (h *hanging) hang() (free func()) {
 	}
 }
 
-func (h *hanging) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (h *hanging) Send(ctx context.Context, todo []engine.Attempt) {
 	h.mu.Lock()
 	h.sent++
 	until := h.until
@@ -144,34 +144,34 @@ func (h *hanging) Send(ctx context.Context, to engine.Node, todo []engine.Attemp
 	if until != nil {
 		<-until
 	}
-	h.Carrier.Send(ctx, to, todo)
+	h.Carrier.Send(ctx, todo)
 }
 
 func TestEveryOperationEndsInTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}
-		var kinds []leak.StoreEventKind
+		var kinds []store.StoreEventKind
 		e := engine.New(engine.Config{
-			Carrier: h, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { kinds = append(kinds, ev.Kind) },
+			Carrier: h, Timeout: time.Second, Observe: func(ev store.StoreEvent) { kinds = append(kinds, ev.Kind) },
 		})
 		free := h.hang()
 		start := time.Now()
 		each(100, func(int) {
 			_, err := e.Update(context.Background(), "key", calls(1))
-			require.ErrorIs(t, err, leak.ErrAway)
+			require.ErrorIs(t, err, store.ErrUnavailable)
 			require.LessOrEqual(t, time.Since(start), time.Second)
 		})
 		start = time.Now()
 		_, err := e.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.Zero(t, time.Since(start), "it is known to be away")
 		free()
 		time.Sleep(time.Minute)
 		_, err = e.Update(context.Background(), "key", calls(1))
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, kinds)
+		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, kinds)
 	})
 }
 
@@ -181,11 +181,11 @@ type first struct {
 	free chan struct{}
 }
 
-func (f *first) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (f *first) Send(ctx context.Context, todo []engine.Attempt) {
 	if todo[0].Seq == 1 {
 		<-f.free
 	}
-	f.Carrier.Send(ctx, to, todo)
+	f.Carrier.Send(ctx, todo)
 }
 
 func TestATripThatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
@@ -194,9 +194,9 @@ func TestATripThatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
 		f := &first{&porter{s}, make(chan struct{})}
 		e := engine.New(engine.Config{Carrier: f, Timeout: time.Second})
 		_, err := e.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		for _, key := range []string{"another", "key"} { // after the first the server is back
-			for err = leak.ErrAway; err != nil; time.Sleep(time.Second) {
+			for err = store.ErrUnavailable; err != nil; time.Sleep(time.Second) {
 				_, err = e.Update(context.Background(), key, calls(0))
 			}
 		}
@@ -237,8 +237,8 @@ func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
-		small := []leak.Limit{{Name: "calls", Capacity: 1, Rate: 1. / 60}}
-		ask := func() leak.Reply {
+		small := []store.Limit{{Name: "calls", Capacity: 1, Rate: 1. / 60}}
+		ask := func() store.Reply {
 			op := calls(1)
 			op.Limits = small
 			r, err := e.Update(context.Background(), "key", op)
@@ -262,8 +262,8 @@ func TestARefusalIsRepeatedWithoutATrip(t *testing.T) {
 }
 
 // settle returns a report that the call of a charge has cost used.
-func settle(c *leak.Charge, used float64) []leak.Report {
-	return []leak.Report{{Kind: leak.Settled, Charge: c, Used: leak.Units{used}}}
+func settle(c *store.Charge, used float64) []store.Report {
+	return []store.Report{{Kind: store.Settled, Charge: c, Used: store.Units{used}}}
 }
 
 func TestAReportGoesOnceThoughItsCallGoesWithTheNextTrip(t *testing.T) {
@@ -271,9 +271,9 @@ func TestAReportGoesOnceThoughItsCallGoesWithTheNextTrip(t *testing.T) {
 		s := newShelf()
 		h := &hanging{Carrier: &porter{s}}
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
-		ask := func(n float64, reports []leak.Report) leak.Reply {
+		ask := func(n float64, reports []store.Report) store.Reply {
 			op := calls(1)
-			op.Limits, op.Costs[0][0], op.Reports = []leak.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, n, reports
+			op.Limits, op.Costs[0][0], op.Reports = []store.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, n, reports
 			r, err := e.Update(context.Background(), "key", op)
 			require.NoError(t, err)
 			return r
@@ -303,7 +303,7 @@ func TestACallerWhoHasGoneMayUseItsMemoryAgain(t *testing.T) {
 		free := h.hang()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		op := &leak.Op{Limits: ages, Reports: settle(&r.Charges[0], 3)}
+		op := &store.Op{Limits: ages, Reports: settle(&r.Charges[0], 3)}
 		_, err = e.Update(ctx, "key", op)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		op.Reports[0].Used[0], r.Charges[0].N[0] = 1000, 500
@@ -313,28 +313,35 @@ func TestACallerWhoHasGoneMayUseItsMemoryAgain(t *testing.T) {
 	})
 }
 
-func TestALookIsNotToldTheLimitsThatAnotherCallerSets(t *testing.T) {
+func TestALookDoesNotGetTheLimitsThatAnotherCallerSets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := &hanging{Carrier: &porter{newShelf()}}
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
-		ask := func(op *leak.Op) leak.Reply {
+		ask := func(op *store.Op) store.Reply {
 			op.Limits = ages
 			r, err := e.Update(context.Background(), "key", op)
 			require.NoError(t, err)
 			return r
 		}
+		require.Equal(t, int64(1), ask(calls(1)).Number)
 		free := h.hang()
 		var wg sync.WaitGroup
 		wg.Go(func() { ask(calls(1)) })
 		synctest.Wait()
-		wg.Go(func() { require.Zero(t, ask(&leak.Op{}).Stamp) })
+		wg.Go(func() { require.Equal(t, int64(1), ask(&store.Op{Number: 1}).Number) })
 		synctest.Wait()
+		lower := []store.Limit{{Name: "calls", Capacity: 1, Rate: 1}}
 		wg.Go(func() {
-			lower := []leak.Limit{{Name: "calls", Capacity: 1, Rate: 1}}
-			require.NotZero(t, ask(&leak.Op{Action: leak.Replace, Replacement: lower}).Stamp)
+			require.Equal(t, int64(2), ask(&store.Op{Number: 1, Action: store.Replace, Replacement: lower}).Number)
 		})
 		synctest.Wait()
-		wg.Go(func() { require.True(t, ask(&leak.Op{}).Stale) })
+		wg.Go(func() {
+			r := ask(&store.Op{Number: 1})
+			require.Equal(t, int64(2), r.Number)
+			require.Equal(t, lower, r.Limits)
+		})
+		synctest.Wait()
+		wg.Go(func() { require.Equal(t, lower, ask(calls(1)).Limits, "it knows no number") })
 		synctest.Wait()
 		free()
 		wg.Wait()

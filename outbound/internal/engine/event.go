@@ -1,29 +1,31 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// events are the events that the engine still has to tell.
+// events are the events that the engine still has to report.
 type events struct {
 	mu    sync.Mutex
-	queue []leak.StoreEvent
-	busy  bool // a goroutine tells them
+	queue []store.StoreEvent
+	busy  bool // a goroutine reports them
 }
 
-// tell queues an event for Observe. Observe gets the events in their order. The caller
-// may hold any lock.
-func (e *Engine) tell(kind leak.StoreEventKind, key string, err error) {
+// report queues an event for Observe. Observe gets the events in their order. The caller may hold
+// any lock.
+func (e *Engine) report(kind store.StoreEventKind, key string, err error) {
 	if e.config.Observe == nil {
 		return
 	}
 	n := &e.events
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.queue = append(n.queue, leak.StoreEvent{Kind: kind, Key: key, Err: err})
+	n.queue = append(n.queue, store.StoreEvent{Kind: kind, Key: key, Err: err})
 	if !n.busy {
 		n.busy = true
 		go e.observe()
@@ -46,23 +48,45 @@ func (e *Engine) observe() {
 	}
 }
 
-// lose tells that the reports of an operation are lost.
-func (sh *shard) lose(q *keyQueue, err error) { sh.tell(leak.EventLost, q.Bucket, err) }
+// lose reports that the reports of an operation are lost.
+func (sh *shard) lose(q *keyQueue, err error) { sh.report(store.EventLost, q.Bucket, err) }
 
-// tellOf tells the events that an answer carries besides the reply. The shard's lock
-// is held.
-func (sh *shard) tellOf(a *Attempt) {
-	q := a.queue
-	if a.Reply.Garbage {
-		sh.tell(leak.EventCorrupt, q.Bucket, nil)
+// record is what a key's last trip on record has left, to notice that the store knows less.
+type record struct {
+	seq   int64         // 0: no trip is known to be on record
+	born  time.Duration // the life of the key
+	until time.Duration // before which the record does not go, by the store's clock
+	lost  time.Time     // when a loss was last reported
+}
+
+// What a store can have lost.
+var (
+	errGone  = errors.New("the bucket is gone and starts empty: the server was restarted, emptied, or evicts keys")
+	errOlder = errors.New("the latest charges are gone: the server crashed, failed over, or was restored")
+)
+
+// compare reports a loss of data once: the store has an older record of this worker than it has
+// answered before, or none although the key should be there. A key without a new life has only
+// dropped the record, because it has room for so many. A key that was not used for long has expired
+// with nothing in it.
+func (sh *shard) compare(a *Attempt, now time.Duration) {
+	r, born := &a.queue.record, a.Reply.State.Born
+	var loss error
+	switch {
+	case r.seq == 0 || a.Reply.Corrupt:
+	case a.Last > 0 && a.Last < r.seq:
+		loss = errOlder
+	case a.Last == 0 && born != r.born && now < r.until:
+		loss = errGone
 	}
-	now := time.Now()
-	if a.Loss != nil && (q.loss.IsZero() || now.Sub(q.loss) > time.Minute) {
-		q.loss = now
-		sh.tell(leak.EventDataLoss, q.Bucket, a.Loss)
+	if loss != nil {
+		r.seq = 0
+		if at := time.Now(); r.lost.IsZero() || at.Sub(r.lost) > time.Minute {
+			r.lost = at
+			sh.report(store.EventDataLoss, a.queue.Bucket, fmt.Errorf("%s: data loss: %w", sh.config.Name, loss))
+		}
 	}
-	if a.Reply.Differ && now.Sub(q.differ) > time.Minute {
-		q.differ = now
-		sh.tell(leak.EventDiffer, q.Bucket, nil)
+	if a.Keep > 0 {
+		r.seq, r.born, r.until = a.Seq, born, now+a.Keep
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // rowCarrier is a carrier on rows. It computes the step in this process, and swaps the row.
@@ -20,7 +20,7 @@ type rowCarrier struct {
 
 // newRowStore returns a store on the rows of a table. The store makes one trip for a step,
 // makes it exactly once, and ends within timeout.
-func newRowStore(t *table, timeout time.Duration) leak.Store {
+func newRowStore(t *table, timeout time.Duration) store.Store {
 	c := rowCarrier{table: t, worker: rand.Text()}
 	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
 }
@@ -31,7 +31,7 @@ type write struct {
 	old   uint64
 	new   row
 	at    time.Duration
-	reply leak.Reply
+	reply store.Reply
 }
 
 // Compose computes what the trip makes of the row as it was last seen. A refusal and a look
@@ -57,7 +57,7 @@ func (c rowCarrier) Compose(t *engine.Trip) {
 	}
 }
 
-func (c rowCarrier) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+func (c rowCarrier) Send(_ context.Context, todo []engine.Attempt) {
 	for i := range todo {
 		a := &todo[i]
 		w := a.State.(*write)
@@ -95,10 +95,12 @@ func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Later
 }
 
-func (c rowCarrier) Away(cause error) error { return fmt.Errorf("%w: %w", leak.ErrAway, cause) }
+func (c rowCarrier) Unavailable(cause error) error {
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
+}
 
 // bucket reads a row. What cannot be read is garbage: full to the brim.
-func (r row) bucket() (s leak.Stored) {
+func (r row) bucket() (s store.Stored) {
 	if r.token != 0 {
 		_ = s.UnmarshalBinary(r.state) // after an error Apply takes the bucket for full
 	}

@@ -11,13 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
-
-// place is a node by its address.
-type place string
-
-func (p place) Addr() string { return string(p) }
 
 var (
 	errMoved  = errors.New("another node has the key")
@@ -29,23 +24,16 @@ var (
 type spread struct {
 	*porter
 	mu      sync.Mutex
-	owner   place         // the node that has the keys
-	known   place         // the node that the client takes for the owner
+	owner   string        // the node that has the keys
+	known   string        // the node that the client takes for the owner
 	learns  bool          // a Refresh tells the client the owner
 	hung    chan struct{} // until it is closed, a does not answer
 	answers error         // instead of carrying anything out
-	alone   bool          // a trip has gone by itself
 }
 
-func (s *spread) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (s *spread) Send(ctx context.Context, todo []engine.Attempt) {
 	s.mu.Lock()
 	node, owner, hung, answers := s.known, s.owner, s.hung, s.answers
-	if to != nil {
-		node = to.(place)
-	}
-	for i := range todo {
-		s.alone = s.alone || todo[i].Alone
-	}
 	s.mu.Unlock()
 	if node == "a" && hung != nil {
 		<-hung
@@ -57,7 +45,7 @@ func (s *spread) Send(ctx context.Context, to engine.Node, todo []engine.Attempt
 		case node != owner:
 			todo[i].Err = errMoved
 		default:
-			s.porter.Send(ctx, to, todo[i:i+1])
+			s.porter.Send(ctx, todo[i:i+1])
 		}
 	}
 }
@@ -75,15 +63,14 @@ func (s *spread) Take(a *engine.Attempt) engine.Verdict {
 }
 
 func (s *spread) nodes() *engine.Nodes {
-	known := func() engine.Node {
+	known := func() string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.known
 	}
 	return &engine.Nodes{
-		Owner: func(context.Context, string) (engine.Node, engine.Verdict, error) { return known(), engine.Done, nil },
-		Known: func(string) engine.Node { return known() },
-		Heir:  func(string) engine.Node { return place("b") },
+		Owner: func(context.Context, string) (string, engine.Verdict, error) { return known(), engine.Done, nil },
+		Known: func(string) string { return known() },
 		Refresh: func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -102,11 +89,11 @@ func (s *spread) set(f func()) {
 }
 
 // onNodes runs a test of an engine on two nodes, and returns what it has told.
-func onNodes(t *testing.T, f func(s *spread, ask func() error)) (told []leak.StoreEventKind) {
+func onNodes(t *testing.T, f func(s *spread, ask func() error)) (told []store.StoreEventKind) {
 	bubble(t, func(t *testing.T) {
 		s := &spread{porter: &porter{newShelf()}, owner: "a", known: "a"}
 		e := engine.New(engine.Config{
-			Carrier: s, Nodes: s.nodes(), Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
+			Carrier: s, Nodes: s.nodes(), Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) },
 		})
 		ask := func() error {
 			_, err := e.Update(context.Background(), "", calls(1)) // a key like any other
@@ -125,18 +112,17 @@ func TestAKeyThatHasMovedIsAskedForWhereItIs(t *testing.T) {
 		start := time.Now()
 		require.NoError(t, ask())
 		require.Less(t, time.Since(start), 100*time.Millisecond)
-		require.True(t, s.alone, "what a node has sent elsewhere goes by itself")
 		require.InDelta(t, 2, s.level(""), 0.1)
 	})
 	require.Empty(t, told)
 }
 
-func TestTheHeirOfANodeThatHangsIsAskedOnceItIsPromoted(t *testing.T) {
+func TestTheKeysOfANodeThatHangsGoToTheNodeThatIsPromoted(t *testing.T) {
 	told := onNodes(t, func(s *spread, ask func() error) {
 		hung := make(chan struct{})
 		s.set(func() { s.hung = hung })
-		require.ErrorIs(t, ask(), leak.ErrAway)
-		s.set(func() { s.owner = "b" }) // the client does not hear of it
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
+		s.set(func() { s.owner, s.learns = "b", true })
 		for err, start := ask(), time.Now(); err != nil; err = ask() {
 			require.Less(t, time.Since(start), time.Second)
 			time.Sleep(10 * time.Millisecond)
@@ -151,18 +137,18 @@ func TestTheHeirOfANodeThatHangsIsAskedOnceItIsPromoted(t *testing.T) {
 		require.NoError(t, ask())
 		require.Less(t, time.Since(start), 100*time.Millisecond)
 	})
-	require.Equal(t, []leak.StoreEventKind{leak.EventDown, leak.EventUp}, told)
+	require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, told)
 }
 
 func TestErrorsThatNoWaitCuresComeAtOnce(t *testing.T) {
-	for err, want := range map[error][]leak.StoreEventKind{errDenied: {leak.EventDenied}, errBroken: nil} {
+	for err, want := range map[error][]store.StoreEventKind{errDenied: {store.EventDenied}, errBroken: nil} {
 		told := onNodes(t, func(s *spread, ask func() error) {
 			s.set(func() { s.answers = err })
 			start := time.Now()
 			for range 3 {
 				got := ask()
 				require.ErrorIs(t, got, err)
-				require.NotErrorIs(t, got, leak.ErrAway)
+				require.NotErrorIs(t, got, store.ErrUnavailable)
 			}
 			require.Zero(t, time.Since(start))
 			s.set(func() { s.answers = nil })

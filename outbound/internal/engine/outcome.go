@@ -5,45 +5,49 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // outcome is the result of a trip for its operations.
 type outcome struct {
 	*Trip
-	reply   *leak.Reply   // for the callers who got what they asked for
-	refusal *leak.Reply   // for the refused callers; nil: the store refused nobody
-	charges []leak.Charge // the charges of all gates, or of main
-	err     error         // the error of all operations
-	over    []*pendingOp  // the operations that this trip ends
+	reply   *store.Reply   // for the callers that got what they asked for
+	refusal *store.Reply   // for the refused callers; nil: the store refused none
+	charges []store.Charge // of all gates, or of main
+	err     error          // of all operations
+	over    []*pendingOp   // the operations that this trip ends
 }
 
-// errUntold is the reason why the report of a caller that has gone was lost.
-var errUntold = errors.New("the step was not made, and no caller was left to report again")
+// errUnsent is the reason why the report of a caller that has gone was lost.
+var errUnsent = errors.New("the step was not made, and no caller was left to report again")
 
-// deliver notes what a reply says, and lets the key's next trip go. The callers hear of it
-// by hand, without the shard's lock, which is held here.
+// deliver notes what a reply says, and lets the key's next trip go. The callers get it by hand,
+// without the shard's lock, which is held here.
 func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 	t, q, r := a.Trip, a.queue, &a.Reply
-	sh.heard(q)
-	if r.Stale {
-		return sh.stale(t, r)
-	}
-	charges := r.Charges[:min(len(r.Charges), len(t.Op.Costs))]
-	o := outcome{Trip: t, reply: r, charges: charges}
-	r.Charges = nil
+	q.cause = nil
 	now := a.Now
 	if now == 0 {
 		now = r.State.At
 	}
+	sh.compare(a, now)
+	if r.Corrupt || a.Doubt != nil {
+		sh.report(store.EventCorrupt, q.Bucket, a.Doubt)
+	}
 	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, a.Arrived)
+	if r.Stale || r.Untimely {
+		return sh.undone(t, r)
+	}
+	charges := r.Charges[:min(len(r.Charges), len(t.Op.Costs))]
+	o := outcome{Trip: t, reply: r, charges: charges}
+	r.Charges = nil
 	if t.acts || len(charges) > 0 {
 		q.refusal = refusal{}
 	}
 	if r.Refused {
 		o.refusal = r
 		if len(t.ops) > 1 { // perhaps the store did not refuse all of them
-			o.reply = new(leak.Reply)
+			o.reply = new(store.Reply)
 			*o.reply = *r
 			o.reply.Refused, o.reply.Limit, o.reply.Wait = false, -1, 0
 		}
@@ -52,14 +56,13 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 		}
 	}
 	o.divide(sh)
-	sh.tellOf(a)
 	sh.arrived(q)
 	return o
 }
 
-// divide chooses the operations that the reply answers. Each of the first gates has a
-// charge. If the store has refused the next one, divide refuses it, all that ask for as
-// much, and all others without room in the reply's state. The rest go with the next trip.
+// divide chooses the operations that the reply answers. Each of the first gates has a charge. If
+// the store has refused the next one, divide refuses it, all that ask for as much, and all others
+// without capacity in the reply's state. The rest go with the next trip.
 func (o *outcome) divide(sh *shard) {
 	booked := len(o.charges)
 	var again []*pendingOp
@@ -95,17 +98,23 @@ func (o *outcome) divide(sh *shard) {
 	}
 }
 
-// refuses returns the refusal of a call of this cost if it has no room in the reply's
-// state, and nil if it has room. A reply has no logs, so where a limit is not leaky it may have
-// room.
-func (o *outcome) refuses(cost *leak.Units) *leak.Reply {
-	if o.refusal == nil || slices.ContainsFunc(o.Op.Limits, func(l leak.Limit) bool { return l.Kind != leak.Leaky }) {
+// refuses returns the refusal of a call of this cost if it has no capacity in the reply's state,
+// and nil if it has. Only leaky limits tell that without Parts.
+func (o *outcome) refuses(cost *store.Units) *store.Reply {
+	if o.refusal == nil {
 		return nil
 	}
-	s := o.refusal.State
-	var c leak.Charge
-	wait, which, ok := s.Fill(o.Op.Limits, cost, 0, &c)
-	if ok {
+	limits, s := o.refusal.Limits, &o.refusal.State // if the Op did not know those in force
+	if limits == nil {
+		limits = o.Op.Limits
+	}
+	leaky := !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind != store.Leaky })
+	if !leaky && len(s.Parts) != len(limits) {
+		return nil
+	}
+	w, which, booked := s.Wait(limits, cost)
+	wait := s.Real(w)
+	if wait == 0 && booked {
 		return nil
 	}
 	r := *o.refusal
@@ -128,7 +137,7 @@ func (o *outcome) hand(sh *shard) {
 		}
 		return
 	}
-	var back []leak.Charge
+	var back []store.Charge
 	left := o.charges
 	for _, w := range o.over {
 		n, r := 0, o.reply
@@ -158,27 +167,28 @@ func (o *outcome) hand(sh *shard) {
 	}
 }
 
-// giveBack gives back the places of callers who have gone.
-func (sh *shard) giveBack(t *Trip, charges []leak.Charge) {
-	op := &leak.Op{Limits: t.Op.Limits, Periods: t.Op.Periods, Stamp: t.Op.Stamp, Action: leak.Book, Back: charges}
+// giveBack returns the bookings of callers that have gone.
+func (sh *shard) giveBack(t *Trip, charges []store.Charge) {
+	op := like(&t.Op)
+	op.Action, op.Back = store.Book, charges
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.pushOwn(t.queue, op)
+	sh.pushOwn(t.queue, &op)
 }
 
-// stale ends a trip by limits that are not in force. The store has done nothing, and the
-// callers who are still there ask again.
-func (sh *shard) stale(t *Trip, r *leak.Reply) outcome {
+// undone ends a trip whose reply is Stale or Untimely. The store has done nothing, and the callers
+// that are still there ask again.
+func (sh *shard) undone(t *Trip, r *store.Reply) outcome {
 	q := t.queue
 	q.fence = t.Fence
 	q.refusal = refusal{}
 	for _, w := range t.ops {
 		w.place = refused
-		if w.gone && w.tells && !w.reported {
-			sh.lose(q, errUntold)
+		if w.gone && w.reports && !w.reported {
+			sh.lose(q, errUnsent)
 		}
 		if w.reported {
-			w.reply = new(leak.Reply)
+			w.reply = new(store.Reply)
 			*w.reply = *r
 			w.reply.Reported = true
 		}
@@ -196,10 +206,10 @@ func (sh *shard) anew(a *Attempt) outcome {
 		q.cause, q.caused = a.Err, now
 	}
 	for _, w := range t.ops {
-		if w.gone && w.tells && !w.reported {
-			sh.lose(q, errUntold)
+		if w.gone && w.reports && !w.reported {
+			sh.lose(q, errUnsent)
 		}
-		if w.gone && now.After(w.until) { // nobody else ends the engine's own operations
+		if w.gone && now.After(w.until) { // nothing else ends the engine's own operations
 			w.op = nil
 		}
 		w.packed = w.reported
@@ -212,7 +222,7 @@ func (sh *shard) anew(a *Attempt) outcome {
 // refuse notes that a trip has failed. The shard's lock is held.
 func (sh *shard) refuse(t *Trip, err error) outcome {
 	for _, w := range t.ops {
-		if w.tells && !w.reported {
+		if w.reports && !w.reported {
 			sh.lose(t.queue, err)
 		}
 		sh.end(w, err)

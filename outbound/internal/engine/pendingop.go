@@ -3,16 +3,16 @@ package engine
 import (
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // pendingOp is an operation whose caller waits.
 type pendingOp struct {
-	op      *leak.Op // nil: the caller has gone
+	op      *store.Op // nil: the caller has gone
 	queue   *keyQueue
 	ready   chan struct{}
-	reply   *leak.Reply // without the charges; operations with the same answer share it
-	charges []leak.Charge
+	reply   *store.Reply // without the charges; operations with the same answer share it
+	charges []store.Charge
 	err     error
 
 	until  time.Time // time at which its caller has waited for too long, or the engine gives up an operation of its own
@@ -21,11 +21,11 @@ type pendingOp struct {
 
 	place    int  // as a gate: index of its charge among the trip's; below 0: it has none
 	gate     bool // it is one of its trip's gates
-	tells    bool // op has reports
+	reports  bool // op has reports
 	packed   bool // a trip has taken its reports along
 	reported bool // an earlier trip has delivered its reports
 	lapsed   bool // its caller has gone because the time was up
-	gone     bool // nobody wants the answer
+	gone     bool // no caller wants the answer
 	over     bool // it has its answer
 }
 
@@ -101,7 +101,7 @@ func (sh *shard) lapse() {
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
 		if w.err = sh.reason(w.queue, now); w.err == nil {
-			w.err = sh.config.Carrier.Away(sh.config.silent())
+			w.err = sh.config.Carrier.Unavailable(sh.config.silent())
 		}
 		sh.drop(w, w.err)
 		w.lapsed = true
@@ -116,7 +116,7 @@ func (sh *shard) lapse() {
 }
 
 // abandon gives up an operation. It reports whether the operation had no answer yet. If a
-// trip books for it all the same, hand gives the booking back.
+// trip books for it all the same, hand returns the booking.
 func (sh *shard) abandon(w *pendingOp, err error) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -132,7 +132,7 @@ func (sh *shard) abandon(w *pendingOp, err error) bool {
 func (sh *shard) drop(w *pendingOp, err error) {
 	sh.unlist(w)
 	w.gone, w.op = true, nil
-	if w.tells && !w.packed {
+	if w.reports && !w.packed {
 		sh.lose(w.queue, err)
 	}
 }

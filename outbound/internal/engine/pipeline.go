@@ -5,32 +5,25 @@ import (
 	"time"
 )
 
-// pipeline holds the keys of one shard on one node. At most one batch of their trips is under
-// way, and further operations gather for the next.
+// pipeline holds the keys of one shard on one node. At most one batch of their trips is under way,
+// and further operations gather for the next.
 type pipeline struct {
 	shard  *shard
 	node   string // the node's address; "" if the store has one node
 	key    *Key   // one of its keys; nil: it has had none yet
 	server *server
-	ready  []*keyQueue // keys with pending operations and no trip under way
+	ready  []*keyQueue // keys with pending operations, or with a trip to be sent again
 	busy   bool
 	finds  bool          // it has no node of its own, but finds the node of each key
 	worker chan struct{} // wakes the goroutine that waits for work; nil: no goroutine waits
 
 	out   int       // number of attempts that the carrier is busy with
 	began time.Time // when the last of them began
-	aside int       // number of attempts at other nodes that the carrier is busy with
-
-	direct  Node    // the node, if the carrier does not know yet that this node has the keys
-	after   *server // the server that had the keys before
-	seeking bool    // a goroutine asks for an heir of the node
-	heir    Node    // the heir that it has found; nil: none
 	outage
 }
 
-// outage is the time in which a server does not answer. One batch at a time tries again, and
-// all other operations fail at once: so a server that is away adds a timeout to few calls and
-// not to all.
+// outage is the time in which a server does not answer. One batch at a time tries again, and all
+// other operations fail immediately. So a server that is down adds a timeout to few calls.
 type outage struct {
 	cause error // nil: there is no outage
 	until time.Time
@@ -42,13 +35,13 @@ const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = 250 * time.Millisecond
 
-	// linger is how long a goroutine waits for more work when there is none. A new goroutine
-	// for each trip would grow its stack again each time.
+	// linger is how long a goroutine waits for more work when there is none. A new goroutine for
+	// each trip would grow its stack again each time.
 	linger = 100 * time.Millisecond
 )
 
-// pipe returns the pipeline to a node. If the store has several nodes, the pipeline of ""
-// finds the nodes of keys.
+// pipe returns the pipeline to a node. If the store has several nodes, the pipeline of "" finds the
+// nodes of keys.
 func (sh *shard) pipe(node string) *pipeline {
 	p := sh.pipes[node]
 	if p == nil {
@@ -60,15 +53,14 @@ func (sh *shard) pipe(node string) *pipeline {
 
 // refuses returns the reason why an operation fails without an attempt, or nil.
 func (p *pipeline) refuses(now time.Time) error {
-	if p.cause == nil || !p.busy && !now.Before(p.until) && (p.out < attemptsAtOnce || p.other() != nil) {
+	if p.cause == nil || !p.busy && !now.Before(p.until) && p.out < attemptsAtOnce {
 		return nil
 	}
 	return p.cause
 }
 
-// hangs reports whether the carrier hangs with as many attempts as the engine gives it, and
-// whether it is time for a probe: the outage may be over, and only the old attempts may still
-// hang.
+// hangs reports whether the carrier hangs with as many attempts as the engine gives it, and whether
+// it is time for a probe: the outage may be over, and only the old attempts may still hang.
 func (p *pipeline) hangs(now time.Time) bool {
 	return p.out >= attemptsAtOnce && !p.busy && now.Sub(p.began) >= p.shard.config.Timeout
 }
@@ -91,15 +83,15 @@ func (p *pipeline) push(q *keyQueue) {
 	}
 }
 
-// run sends batch after batch, and ends when there is no work for a while. In an outage it
-// tries once.
+// run sends batch after batch, and ends when there is no work for a while. In an outage it tries
+// once.
 func (p *pipeline) run() {
 	work := make(chan struct{}, 1)
 	idle := time.NewTimer(linger)
 	defer idle.Stop()
 	for {
 		if b := p.next(work); b != nil {
-			switch b.carryOut(work) {
+			switch b.attempt(work) {
 			case handedOver:
 				return
 			case goOn:
@@ -110,7 +102,7 @@ func (p *pipeline) run() {
 		select {
 		case <-work:
 		case <-idle.C:
-			if !p.leave(work) {
+			if !p.retire(work) {
 				return
 			}
 			<-work
@@ -118,8 +110,8 @@ func (p *pipeline) run() {
 	}
 }
 
-// next makes a batch of the keys that are ready. If there is none, it marks the pipeline as
-// free, and the caller waits for work.
+// next makes a batch of the keys that are ready. If there is none, it marks the pipeline as free,
+// and the caller waits for work.
 func (p *pipeline) next(work chan struct{}) *batch {
 	sh := p.shard
 	sh.mu.Lock()
@@ -128,13 +120,16 @@ func (p *pipeline) next(work chan struct{}) *batch {
 	trips := make([]*Trip, 0, n)
 	for _, q := range p.ready[:n] {
 		q.queued = false
-		t := sh.compose(q)
+		t := q.trip
+		if q.trip = nil; t == nil {
+			t = sh.compose(q)
+		}
 		if t == nil { // all callers have gone
 			continue
 		}
-		q.away = true
+		q.busy = true
 		if q.Apart {
-			go p.batch([]*Trip{t}, true).carryOut(nil)
+			go p.batch([]*Trip{t}, true).attempt(nil)
 			continue
 		}
 		trips = append(trips, t)
@@ -155,7 +150,7 @@ type successor uint8
 const (
 	handedOver successor = iota // another goroutine, which ends this batch
 	goOn                        // the calling goroutine
-	pause                       // the calling goroutine, once its channel tells it of work
+	pause                       // the calling goroutine, once its channel reports work
 )
 
 // end returns the successor when a batch has ended. The shard's lock is held.
@@ -167,9 +162,9 @@ func (p *pipeline) end(work chan struct{}) successor {
 	return pause
 }
 
-// leave takes away the waiting goroutine of this channel. It reports whether there is work
-// for that goroutine after all.
-func (p *pipeline) leave(work chan struct{}) bool {
+// retire takes away the waiting goroutine of this channel. It reports whether there is work for that
+// goroutine after all.
+func (p *pipeline) retire(work chan struct{}) bool {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	if p.worker != work {
@@ -179,32 +174,26 @@ func (p *pipeline) leave(work chan struct{}) bool {
 	return false
 }
 
-// down begins or prolongs an outage, which a batch that began at began has found. The shard's
-// lock is held.
-func (p *pipeline) down(err error, began, now time.Time) {
+// down begins or prolongs an outage, which a batch that began at began has found. It fails the
+// operations that are ready. The shard's lock is held.
+func (p *pipeline) down(err error, began, now time.Time) (out []outcome) {
 	p.server.down(p, err, began, now)
-	p.prolong(err, now)
-	p.direct, p.after = nil, nil
+	if p.pause == 0 {
+		p.pause = firstPause
+	} else {
+		p.pause = min(2*p.pause, lastPause)
+	}
+	p.cause, p.until = err, now.Add(p.pause/2+rand.N(p.pause/2))
 	for _, q := range p.ready {
 		q.queued = false
-		p.shard.fail(q, err)
+		out = append(out, p.shard.failAll(q, err)...)
 	}
 	p.ready = nil
-}
-
-// prolong begins or prolongs an outage.
-func (o *outage) prolong(err error, now time.Time) {
-	if o.pause == 0 {
-		o.pause = firstPause
-	} else {
-		o.pause = min(2*o.pause, lastPause)
-	}
-	o.cause, o.until = err, now.Add(o.pause/2+rand.N(o.pause/2))
+	return out
 }
 
 // up ends an outage: the server has answered a request sent at this time.
 func (p *pipeline) up(sent time.Time) {
 	p.outage = outage{}
-	p.heir = nil // the next outage may find another heir
 	p.server.up(p.shard.Engine, sent)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // brief is a carrier to a server that goes away after two trips.
@@ -19,10 +19,10 @@ type brief struct {
 	sends atomic.Int32
 }
 
-func (b *brief) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (b *brief) Send(ctx context.Context, todo []engine.Attempt) {
 	time.Sleep(time.Millisecond)
 	if b.sends.Add(1) <= 2 {
-		b.porter.Send(ctx, to, todo)
+		b.porter.Send(ctx, todo)
 		return
 	}
 	for i := range todo {
@@ -36,19 +36,19 @@ func TestReportsThatAnEarlierTripHasDeliveredAreNotLost(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"the trip fails": time.Minute, "its caller goes": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				var told []leak.StoreEventKind
+				var told []store.StoreEventKind
 				e := engine.New(engine.Config{
 					Carrier: &brief{porter: &porter{newShelf()}}, Timeout: time.Second,
-					Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) },
+					Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) },
 				})
-				limits := []leak.Limit{{Capacity: 10, Rate: 1e-6}}
+				limits := []store.Limit{{Capacity: 10, Rate: 1e-6}}
 				each(3, func(i int) {
 					time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the others gather during the first one's trip
 					ctx, cancel := context.WithTimeout(context.Background(), patience)
 					defer cancel()
-					op := &leak.Op{Limits: limits, Action: leak.Book, Costs: []leak.Units{{[]float64{8, 3, 1}[i]}}}
+					op := &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{[]float64{8, 3, 1}[i]}}}
 					if i == 2 {
-						op.Reports = settle(&leak.Charge{N: leak.Units{1}}, 1)
+						op.Reports = settle(&store.Charge{N: store.Units{1}}, 1)
 					}
 					r, err := e.Update(ctx, "key", op)
 					switch {
@@ -59,13 +59,13 @@ func TestReportsThatAnEarlierTripHasDeliveredAreNotLost(t *testing.T) {
 						require.ErrorIs(t, err, context.DeadlineExceeded)
 						require.True(t, r.Reported)
 					default:
-						require.ErrorIs(t, err, leak.ErrAway)
+						require.ErrorIs(t, err, store.ErrUnavailable)
 						require.True(t, r.Reported)
 					}
 				})
 				time.Sleep(time.Second)
 				synctest.Wait()
-				require.NotContains(t, told, leak.EventLost)
+				require.NotContains(t, told, store.EventLost)
 			})
 		})
 	}

@@ -5,22 +5,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// server is the state of one server, as all the pipelines to it have told it.
+// server is the state of one server, as all the pipelines to it have found it.
 type server struct {
-	ill atomic.Bool // the server is away or denies access
+	ill atomic.Bool // the server is down or denies access
 
-	mu     sync.Mutex // protects the fields below
-	fell   time.Time  // when it fell ill the last time
-	cause  error      // its latest error, while it is ill
-	away   bool
-	key    *Key // one of the keys that it had when it last fell ill; nil: unknown
-	since  time.Time
-	back   time.Time // when a Back event was last told
-	denies bool
-	told   time.Time // when a Denial event was last told
+	mu       sync.Mutex // protects the fields below
+	fell     time.Time  // when it fell ill the last time
+	cause    error      // its latest error, while it is ill
+	isDown   bool
+	key      *Key // one of the keys that it had when it last fell ill; nil: unknown
+	since    time.Time
+	rose     time.Time // when an EventUp was last reported
+	denies   bool
+	reported time.Time // when an EventDenied was last reported
 }
 
 // server returns the state of the server at an address.
@@ -35,19 +35,19 @@ func (e *Engine) server(addr string) *server {
 	return sv
 }
 
-// down notes that a pipeline's server is away, as a batch that began at began has found. If
-// another pipeline has found the server back since then, down does nothing.
+// down notes that a pipeline's server is down, as a batch that began at began has found. If another
+// pipeline has found the server up since then, down does nothing.
 func (sv *server) down(p *pipeline, err error, began, now time.Time) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if !sv.away && !began.After(sv.back) {
+	if !sv.isDown && !began.After(sv.rose) {
 		return
 	}
 	sv.since, sv.key, sv.cause = now, p.key, err
-	if !sv.away {
-		sv.away = true
+	if !sv.isDown {
+		sv.isDown = true
 		sv.count(p.shard.Engine)
-		p.shard.tell(leak.EventDown, "", err)
+		p.shard.report(store.EventDown, "", err)
 	}
 }
 
@@ -62,19 +62,19 @@ func (sv *server) up(e *Engine, sent time.Time) {
 	sv.answered(e, sent)
 }
 
-// answered takes it that the server has answered a request sent at this time. If the request
-// was sent before the server was found away, the answer does not bring it back. mu is held.
+// answered notes that the server has answered a request sent at this time. If the request was sent
+// before the server was found down, the answer does not end that. mu is held.
 func (sv *server) answered(e *Engine, sent time.Time) {
-	if sv.away && sent.After(sv.since) {
-		sv.away, sv.back = false, time.Now()
-		e.tell(leak.EventUp, "", nil)
+	if sv.isDown && sent.After(sv.since) {
+		sv.isDown, sv.rose = false, time.Now()
+		e.report(store.EventUp, "", nil)
 	}
 	sv.count(e)
 }
 
-// count counts the server as ill while it is away or denies access. mu is held.
+// count counts the server as ill while it is down or denies access. mu is held.
 func (sv *server) count(e *Engine) {
-	ill := sv.away || sv.denies
+	ill := sv.isDown || sv.denies
 	if sv.ill.Swap(ill) == ill {
 		return
 	}
@@ -101,22 +101,19 @@ func (p *pipeline) refused(k *Key, v Verdict, err error, sent time.Time) {
 	}
 	if now := time.Now(); v == Denied && !sv.denies {
 		sv.denies = true
-		if sv.told.IsZero() || now.Sub(sv.told) > time.Minute {
-			sv.told = now
-			p.shard.tell(leak.EventDenied, "", err)
+		if sv.reported.IsZero() || now.Sub(sv.reported) > time.Minute {
+			sv.reported = now
+			p.shard.report(store.EventDenied, "", err)
 		}
 	}
 	sv.answered(p.shard.Engine, sent)
 }
 
-// inPlace notes that a pipeline's server has carried out a request sent at this time. That
-// ends the outages of other servers if this one has their keys now.
+// inPlace notes that a pipeline's server has carried out a request sent at this time. That ends the
+// outages of other servers if this one has their keys now.
 func (e *Engine) inPlace(p *pipeline, sent time.Time) {
 	if e.config.Nodes == nil || e.ill.Load() == 0 {
 		return
-	}
-	if p.after != nil {
-		p.after.up(e, sent)
 	}
 	e.serversMu.Lock()
 	defer e.serversMu.Unlock()
@@ -127,7 +124,7 @@ func (e *Engine) inPlace(p *pipeline, sent time.Time) {
 		sv.mu.Lock()
 		key := sv.key
 		sv.mu.Unlock()
-		if key != nil && address(e.config.Nodes.Known(key.Bucket)) == p.node {
+		if key != nil && p.known(key) {
 			sv.up(e, sent)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // shelf is the state of a store: a map with a mutex.
@@ -18,13 +18,13 @@ type shelf struct {
 
 // kept is the state of one key: the bucket, and the last trip of each worker.
 type kept struct {
-	leak.Stored
+	store.Stored
 	last map[*porter]recorded
 }
 
 type recorded struct {
 	seq   int64
-	reply leak.Reply
+	reply store.Reply
 }
 
 // porter is the carrier of one worker to a shelf.
@@ -43,13 +43,13 @@ func (s *shelf) worker(c engine.Config) *engine.Engine {
 	return engine.New(c)
 }
 
-// errAway matches leak.ErrAway.
-type errAway struct{ error }
+// errDown matches store.ErrUnavailable.
+type errDown struct{ error }
 
-func (errAway) Is(target error) bool { return target == leak.ErrAway }
+func (errDown) Is(target error) bool { return target == store.ErrUnavailable }
 
-func (p *porter) Compose(*engine.Trip)   {}
-func (p *porter) Away(cause error) error { return errAway{cause} }
+func (p *porter) Compose(*engine.Trip)          {}
+func (p *porter) Unavailable(cause error) error { return errDown{cause} }
 func (p *porter) Take(a *engine.Attempt) engine.Verdict {
 	if a.Err != nil {
 		return engine.Later
@@ -57,42 +57,43 @@ func (p *porter) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Done
 }
 
-func (p *porter) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+func (p *porter) Send(_ context.Context, todo []engine.Attempt) {
 	for i := range todo {
 		a := &todo[i]
 		a.Now = time.Duration(time.Now().UnixNano())
-		a.Reply, a.Err = p.carryOut(a.Trip, a.Into, a.Now)
+		p.carryOut(a)
 	}
 }
 
 // carryOut carries a trip out, unless the shelf has carried it out before.
-func (p *porter) carryOut(t *engine.Trip, into []leak.Charge, now time.Duration) (leak.Reply, error) {
+func (p *porter) carryOut(a *engine.Attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := p.keys[t.Key.Bucket]
+	k := p.keys[a.Key.Bucket]
 	if k == nil {
 		k = &kept{last: make(map[*porter]recorded)}
-		p.keys[t.Key.Bucket] = k
+		p.keys[a.Key.Bucket] = k
 	}
-	switch last := k.last[p]; {
-	case t.Seq < last.seq:
-		return leak.Reply{}, errPassed
-	case t.Seq == last.seq:
-		r := last.reply
-		r.Charges = append(into, r.Charges...)
-		return r, nil
+	was := k.last[p]
+	a.Last = was.seq
+	if a.Seq < was.seq {
+		a.Err = errPassed
+		return
 	}
-	op := t.Op
-	op.Into = into
-	r := op.Apply(&k.Stored, now)
-	if op.Action == leak.Book && len(op.Reports)+len(op.Back)+len(r.Charges) == 0 && !t.Fence {
-		return r, nil // a look needs no record
+	if a.Seq > was.seq {
+		op := a.Op
+		op.Into = nil
+		r := op.Apply(&k.Stored, a.Now)
+		if !r.Changed && !a.Fence { // it needs no record
+			a.Reply = r
+			return
+		}
+		p.booked += len(r.Charges)
+		was = recorded{a.Seq, r}
+		k.last[p] = was
 	}
-	p.booked += len(r.Charges)
-	copied := r
-	copied.Charges = append([]leak.Charge(nil), r.Charges...)
-	k.last[p] = recorded{t.Seq, copied}
-	return r, nil
+	a.Reply, a.Keep = was.reply, time.Hour
+	a.Reply.Charges = append(a.Into, was.reply.Charges...)
 }
 
 // calls returns the number of booked calls.
@@ -106,5 +107,5 @@ func (s *shelf) calls() float64 {
 func (s *shelf) level(key string) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.keys[key].State.Level[0].Level
+	return s.keys[key].State.Level[0]
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // counts are what a shard has counted. Its lock protects them.
@@ -38,8 +38,8 @@ func (c *counts) trip(took time.Duration) {
 
 // Stats returns what the engine has counted. It makes no trip and waits for none: it takes
 // each lock for as long as it takes to read the counts.
-func (e *Engine) Stats() leak.StoreStats {
-	s := leak.StoreStats{Trips: leak.Trips{Within: make([]leak.TripsWithin, len(bounds))}}
+func (e *Engine) Stats() store.StoreStats {
+	s := store.StoreStats{Trips: store.Trips{Within: make([]store.TripsWithin, len(bounds))}}
 	for i := range e.shards {
 		sh := &e.shards[i]
 		sh.mu.Lock()
@@ -66,16 +66,16 @@ func (e *Engine) Stats() leak.StoreStats {
 }
 
 // outages returns the servers that are ill.
-func (e *Engine) outages() (all []leak.Outage) {
+func (e *Engine) outages() (all []store.Outage) {
 	e.serversMu.Lock()
 	defer e.serversMu.Unlock()
 	for addr, sv := range e.servers {
 		sv.mu.Lock()
 		if sv.ill.Load() {
-			all = append(all, leak.Outage{Server: addr, Since: sv.fell, Err: sv.cause})
+			all = append(all, store.Outage{Server: addr, Since: sv.fell, Err: sv.cause})
 		}
 		sv.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b leak.Outage) int { return cmp.Compare(a.Server, b.Server) })
+	slices.SortFunc(all, func(a, b store.Outage) int { return cmp.Compare(a.Server, b.Server) })
 	return all
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // requireGrown requires that no count of a later Stats is less than that of an earlier one.
-func requireGrown(t *testing.T, was, is leak.StoreStats) {
+func requireGrown(t *testing.T, was, is store.StoreStats) {
 	t.Helper()
-	flat := func(s *leak.StoreStats) []uint64 {
+	flat := func(s *store.StoreStats) []uint64 {
 		all := []uint64{s.Answered, s.Remembered, s.Failed, s.Cancelled, s.Repeats, s.Trips.Count, uint64(s.Trips.Time)}
 		for _, w := range s.Trips.Within {
 			all = append(all, w.Count)
@@ -44,7 +44,7 @@ func TestEachOperationIsCountedOnceAndNoCountGoesBack(t *testing.T) {
 		line := &badLine{Carrier: &porter{s}, dice: dice(t), lost: 0.1, unheard: 0.1, delay: 10 * time.Millisecond}
 		h := &hanging{Carrier: line}
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Second})
-		small := []leak.Limit{{Name: "calls", Capacity: 5, Rate: 10}}
+		small := []store.Limit{{Name: "calls", Capacity: 5, Rate: 10}}
 		done := make(chan struct{})
 		var watching sync.WaitGroup
 		watching.Go(func() {
@@ -105,9 +105,9 @@ type slow struct {
 	loses int // the replies that are lost first
 }
 
-func (s *slow) Send(ctx context.Context, to engine.Node, todo []engine.Attempt) {
+func (s *slow) Send(ctx context.Context, todo []engine.Attempt) {
 	time.Sleep(s.takes)
-	s.porter.Send(ctx, to, todo)
+	s.porter.Send(ctx, todo)
 	if s.loses--; s.loses >= 0 {
 		todo[0].Err = errLost
 	}
@@ -178,7 +178,7 @@ func TestAnswersFromMemoryAreCountedApart(t *testing.T) {
 		e := newShelf().worker(engine.Config{})
 		for range 20 { // five go, one is refused, and so are the others, from memory
 			op := calls(1)
-			op.Limits = []leak.Limit{{Name: "calls", Capacity: 5, Rate: 1e-5}}
+			op.Limits = []store.Limit{{Name: "calls", Capacity: 5, Rate: 1e-5}}
 			_, err := e.Update(context.Background(), "key", op)
 			require.NoError(t, err)
 		}
@@ -200,20 +200,20 @@ func TestStatsTellOfAnOutageSinceWhenAndWhy(t *testing.T) {
 		require.NoError(t, ask())
 		require.Nil(t, e.Stats().Outages)
 		h.set(errLost)
-		require.ErrorIs(t, ask(), leak.ErrAway)
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
 		synctest.Wait()
 		since := time.Now()
 		for _, why := range []error{errLost, errors.New("still starting")} {
 			h.set(why)
 			for range 5 {
 				time.Sleep(time.Minute)
-				require.ErrorIs(t, ask(), leak.ErrAway)
+				require.ErrorIs(t, ask(), store.ErrUnavailable)
 			}
 			all := e.Stats().Outages
 			require.Len(t, all, 1)
 			require.Empty(t, all[0].Server)
 			require.WithinDuration(t, since, all[0].Since, time.Second/10)
-			require.ErrorIs(t, all[0].Err, leak.ErrAway)
+			require.ErrorIs(t, all[0].Err, store.ErrUnavailable)
 			require.ErrorContains(t, all[0].Err, why.Error())
 		}
 		h.set(nil)
@@ -234,7 +234,7 @@ func TestStatsTellWhichServerIsAway(t *testing.T) {
 		require.NoError(t, ask())
 		hung := make(chan struct{})
 		s.set(func() { s.hung = hung })
-		require.ErrorIs(t, ask(), leak.ErrAway)
+		require.ErrorIs(t, ask(), store.ErrUnavailable)
 		all := e.Stats().Outages
 		require.Len(t, all, 1)
 		require.Equal(t, "a", all[0].Server)
@@ -253,7 +253,7 @@ func TestStatsTellWhichServerIsAway(t *testing.T) {
 		require.Equal(t, "b", all[0].Server)
 		require.Equal(t, time.Now(), all[0].Since)
 		require.ErrorIs(t, all[0].Err, errDenied)
-		require.NotErrorIs(t, all[0].Err, leak.ErrAway)
+		require.NotErrorIs(t, all[0].Err, store.ErrUnavailable)
 		s.set(func() { s.answers = nil })
 		require.NoError(t, ask())
 		require.Nil(t, e.Stats().Outages)

@@ -5,23 +5,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // MaxOps is the largest number of operations in one trip, and of costs that one trip books.
 const MaxOps = 4096
 
-// compose makes a trip of the first operations that have gathered for a key. It returns nil
-// if there are none. The shard's lock is held, so that no caller goes while compose reads
-// its operation.
+// compose makes a trip of the first operations that have gathered for a key. It returns nil if
+// there are none. The shard's lock is held, so that no caller goes while compose reads its
+// operation.
 //
-// Operations go together if they count by the same limits, and if one reply answers all of
-// them: any number of gates, or one other booking, and any number of looks. An operation
-// that meters, resumes or replaces goes by itself: a look that went with a Replace would
-// get the new limits' stamp.
+// Operations go together if they count by the same limits, and if one reply answers all of them:
+// any number of gates, or one other booking, and any number of looks. An operation that meters,
+// resumes or replaces goes by itself: a look that went with a Replace would get the new limits.
 func (sh *shard) compose(q *keyQueue) *Trip {
 	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps))}
-	taken, gates := 0, 0
+	taken, gates, slots := 0, 0, false
 	for _, w := range q.pending {
 		if w.op == nil { // its caller has gone
 			taken++
@@ -29,9 +28,9 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 		}
 		op := w.op
 		if len(t.ops) == 0 {
-			t.Op.Limits, t.Op.Stamp = op.Limits, op.Stamp
-		} else if !leak.Equal(t.Op.Limits, op.Limits) || t.Op.Stamp != op.Stamp || taken == MaxOps ||
-			op.Action > leak.Book || t.main != nil && t.main.op.Action > leak.Book {
+			t.Op = like(op)
+		} else if taken == MaxOps || !together(&t.Op, op) ||
+			op.Action > store.Book || t.main != nil && t.main.op.Action > store.Book {
 			break
 		}
 		if isGate(op) {
@@ -49,6 +48,7 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 		taken++
 		t.ops = append(t.ops, w)
 		t.Op.Periods = op.Periods // the latest are those of the latest time
+		slots = slots || op.Slots
 	}
 	rest := copy(q.pending, q.pending[taken:])
 	clear(q.pending[rest:])
@@ -65,19 +65,20 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 		}
 	}
 	t.join()
+	t.Op.Slots = slots
 	t.Seq = sh.seq.Add(1)
 	t.Clock = q.offset.least(time.Now())
-	t.Fence = q.fence || q.pipe.server.ill.Load() // so that it writes: a server that only reads is not back
+	t.Fence = q.fence || q.pipe.server.ill.Load() // so that it writes: a server that only reads is not up
 	q.fence = false
 	sh.config.Carrier.Compose(t)
 	return t
 }
 
-// join makes one operation of all operations of the trip. It copies everything that callers
-// may change once they have gone.
+// join makes one operation of all operations of the trip. It copies everything that callers may
+// change once they have gone.
 func (t *Trip) join() {
 	op := &t.Op
-	op.Action = leak.Book
+	op.Action = store.Book
 	if t.main != nil {
 		*op = *t.main.op
 		op.Costs = slices.Clone(op.Costs[:min(len(op.Costs), MaxOps)])
@@ -88,7 +89,7 @@ func (t *Trip) join() {
 			op.Move = &c
 		}
 	} else if len(t.gates) > 0 {
-		op.Costs = make([]leak.Units, 0, len(t.gates))
+		op.Costs = make([]store.Units, 0, len(t.gates))
 		for _, w := range t.gates {
 			op.Costs = append(op.Costs, w.op.Costs[0])
 		}
@@ -107,22 +108,32 @@ func (t *Trip) join() {
 		}
 		op.Back = append(op.Back, w.op.Back...)
 	}
-	slices.SortStableFunc(op.Back, func(a, b leak.Charge) int { return cmp.Compare(a.Place, b.Place) })
+	slices.SortStableFunc(op.Back, func(a, b store.Charge) int { return cmp.Compare(a.Place, b.Place) })
 	t.acts = t.main != nil || len(op.Reports)+len(op.Back) > 0
 }
 
+// like returns an operation that does nothing, of the process and by the limits of op.
+func like(op *store.Op) store.Op {
+	return store.Op{Limits: op.Limits, Periods: op.Periods, Number: op.Number, Base: op.Base, Age: op.Age}
+}
+
+// together reports whether two operations count by the same limits and bring the same.
+func together(a, b *store.Op) bool {
+	return a.Number == b.Number && a.Base == b.Base && store.Equal(a.Limits, b.Limits)
+}
+
 // isGate reports whether an operation asks for one call now, and nothing else.
-func isGate(op *leak.Op) bool {
-	return op.Action == leak.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
+func isGate(op *store.Op) bool {
+	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
 }
 
 // onlyLooks reports whether an operation does nothing but look and report.
-func onlyLooks(op *leak.Op) bool {
-	return op.Action == leak.Peek || op.Action == leak.Book && len(op.Costs) == 0 && op.Move == nil
+func onlyLooks(op *store.Op) bool {
+	return op.Action == store.Look || op.Action == store.Book && len(op.Costs) == 0 && op.Move == nil
 }
 
 // covers reports whether a call of cost c waits at least as long as one of d.
-func covers(c, d *leak.Units) bool {
+func covers(c, d *store.Units) bool {
 	for i := range c {
 		if !(c[i] >= d[i]) {
 			return false

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // idling is a carrier of a server that is silent. It asks nobody for the key "idle".
@@ -18,7 +18,7 @@ type idling struct{}
 
 func (idling) Compose(*engine.Trip) {}
 
-func (idling) Send(ctx context.Context, _ engine.Node, todo []engine.Attempt) {
+func (idling) Send(ctx context.Context, todo []engine.Attempt) {
 	for i := range todo {
 		if a := &todo[i]; a.Key.Bucket == "idle" {
 			time.Sleep(10 * time.Millisecond)
@@ -37,20 +37,20 @@ func (idling) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Later
 }
 
-func (idling) Away(cause error) error { return errors.Join(leak.ErrAway, cause) }
+func (idling) Unavailable(cause error) error { return errors.Join(store.ErrUnavailable, cause) }
 
 // An attempt that has asked nobody does not tell that a server which was away is back.
 func TestAnAttemptThatAsksNobodyEndsNoOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var told []leak.StoreEventKind
-		e := engine.New(engine.Config{Carrier: idling{}, Timeout: time.Second, Observe: func(ev leak.StoreEvent) { told = append(told, ev.Kind) }})
+		var told []store.StoreEventKind
+		e := engine.New(engine.Config{Carrier: idling{}, Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) }})
 		_, err := e.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		time.Sleep(time.Second)
 		_, err = e.Update(context.Background(), "idle", calls(1))
 		require.Error(t, err)
 		synctest.Wait()
-		require.Equal(t, []leak.StoreEventKind{leak.EventDown}, told)
+		require.Equal(t, []store.StoreEventKind{store.EventDown}, told)
 		require.Len(t, e.Stats().Outages, 1)
 		require.Zero(t, e.Stats().Trips.Count)
 	})
@@ -61,7 +61,7 @@ type ending struct{ since time.Time }
 
 func (*ending) Compose(*engine.Trip) {}
 
-func (c *ending) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+func (c *ending) Send(_ context.Context, todo []engine.Attempt) {
 	time.Sleep(10 * time.Millisecond)
 	for i := range todo {
 		switch a, since := &todo[i], time.Since(c.since); {
@@ -82,7 +82,7 @@ func (*ending) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Later
 }
 
-func (*ending) Away(cause error) error { return errors.Join(leak.ErrAway, cause) }
+func (*ending) Unavailable(cause error) error { return errors.Join(store.ErrUnavailable, cause) }
 
 // The trip that finds a server away goes on for longer than a caller waits who has had an answer before. That caller
 // hears that the server is away, and not what was so before.
@@ -90,7 +90,7 @@ func TestACallerHearsTheLatestReason(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e := engine.New(engine.Config{Carrier: &ending{time.Now()}, Timeout: time.Second})
 		_, err := e.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.ErrorIs(t, err, errLost)
 	})
 }
@@ -100,7 +100,7 @@ func TestAnAttemptThatAsksNobodyIsNoReason(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e := engine.New(engine.Config{Carrier: &ending{time.Now().Add(-300 * time.Millisecond)}, Timeout: time.Second})
 		_, err := e.Update(context.Background(), "key", calls(1))
-		require.ErrorIs(t, err, leak.ErrAway)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.ErrorIs(t, err, errLost)
 	})
 }
@@ -110,7 +110,7 @@ type barred struct{}
 
 func (barred) Compose(*engine.Trip) {}
 
-func (barred) Send(_ context.Context, _ engine.Node, todo []engine.Attempt) {
+func (barred) Send(_ context.Context, todo []engine.Attempt) {
 	time.Sleep(100 * time.Millisecond)
 	for i := range todo {
 		todo[i].Err = errRace
@@ -125,11 +125,11 @@ func (barred) Take(a *engine.Attempt) engine.Verdict {
 	return engine.Later
 }
 
-func (barred) Away(cause error) error {
+func (barred) Unavailable(cause error) error {
 	if cause == errRace {
 		return cause
 	}
-	return errors.Join(leak.ErrAway, cause)
+	return errors.Join(store.ErrUnavailable, cause)
 }
 
 // A caller may have waited for another batch, so that its time is up before its trip's. It hears that its row is locked,
@@ -145,7 +145,7 @@ func TestACallerHearsTheReasonOfATripThatGoesOn(t *testing.T) {
 			}
 			_, err := e.Update(context.Background(), key, calls(1))
 			require.ErrorIs(t, err, errRace)
-			require.NotErrorIs(t, err, leak.ErrAway, key)
+			require.NotErrorIs(t, err, store.ErrUnavailable, key)
 		})
 	})
 }

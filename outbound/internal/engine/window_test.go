@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A reply does not tell how a window is filled. So of callers who go together, each whose wait
@@ -19,9 +19,9 @@ func TestARefusalByAWindowTellsEachCallerItsOwnWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := &hanging{Carrier: &porter{newShelf()}}
 		e := engine.New(engine.Config{Carrier: h, Timeout: time.Minute})
-		ask := func(n float64) leak.Reply {
-			r, err := e.Update(context.Background(), "key", &leak.Op{
-				Limits: []leak.Limit{{Kind: leak.Moving, Capacity: 10, Rate: 1, Window: 10 * time.Second}}, Action: leak.Book, Costs: []leak.Units{{n}},
+		ask := func(n float64) store.Reply {
+			r, err := e.Update(context.Background(), "key", &store.Op{
+				Limits: []store.Limit{{Kind: store.Window, Capacity: 10, Rate: 1, Window: 10 * time.Second}}, Action: store.Book, Costs: []store.Units{{n}},
 			})
 			require.NoError(t, err)
 			return r

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -40,11 +40,11 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 		f.add(server.Client(t), role{bare: true, timeout: time.Minute})
 	}
 	f.goesOn(n / 4)
-	set(-leak.Slack) // from here on calls are of both hours
+	set(-store.Slack) // from here on calls are of both hours
 	full()
-	set(leak.Slack * 7 / 10)
+	set(store.Slack * 7 / 10)
 	full() // the next hour begins a second late
-	set(leak.Slack)
+	set(store.Slack)
 	full()
 	set(5*time.Hour + 30*time.Minute) // no worker expects that hour
 	full()
@@ -68,14 +68,14 @@ func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *tes
 			stepped.Add(at, 1)
 		}
 	}
-	require.NoError(t, others.CheckCalendar(n, outboundtest.Hour, time.UTC, leak.Slack))
+	require.NoError(t, others.CheckCalendar(n, outboundtest.Hour, time.UTC, store.Slack))
 	later := count(due, end.Add(5*time.Hour), end.Add(6*time.Hour))
 	require.LessOrEqual(t, stepped.Len(), n-later, "the step back has brought calls back")
 	for i, hour := range []time.Duration{-time.Hour, 0, 5 * time.Hour, time.Hour} {
 		from := end.Add(hour)
 		to := from.Add(time.Hour)
-		alone := count(due, from.Add(leak.Slack), to.Add(-leak.Slack))
-		both := count(due, to.Add(-leak.Slack), to.Add(leak.Slack))
+		alone := count(due, from.Add(store.Slack), to.Add(-store.Slack))
+		both := count(due, to.Add(-store.Slack), to.Add(store.Slack))
 		t.Logf("hour %d has %d calls of its own, and %d with the next", i, alone, both)
 		require.Positive(t, alone)
 		require.Equal(t, i == 0, both > 0)

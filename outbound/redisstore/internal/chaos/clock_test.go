@@ -165,7 +165,7 @@ func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "..")
 	files := 0
-	for _, dir := range []string{"outbound", "outbound/leak", "outbound/redisstore", "queue"} {
+	for _, dir := range []string{"outbound", "outbound/store", "outbound/redisstore", "queue"} {
 		all, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 		require.NoError(t, err)
 		for _, path := range all {

@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
 func TestTheExamOnACluster(t *testing.T) {
 	client := redistest.SharedCluster(t).Client(t)
-	outboundtest.TestStore(t, func(*testing.T) leak.Store {
+	outboundtest.TestStore(t, func(*testing.T) store.Store {
 		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }
 
 func TestTheExamBehindSentinels(t *testing.T) {
 	client := redistest.StartSentinel(t).Client(t)
-	outboundtest.TestStore(t, func(*testing.T) leak.Store {
+	outboundtest.TestStore(t, func(*testing.T) store.Store {
 		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -38,7 +38,7 @@ type fleet struct {
 
 	mu      sync.Mutex
 	members []*member
-	events  map[leak.StoreEventKind]int
+	events  map[store.StoreEventKind]int
 }
 
 // leaky and window are the limits of most fleets. Beside each other both bind: the window stops
@@ -58,7 +58,7 @@ type member struct {
 func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
 	f := &fleet{
 		record: &record{}, t: t, key: "chaos " + crand.Text(), limits: limits,
-		late: measure(t), events: map[leak.StoreEventKind]int{},
+		late: measure(t), events: map[store.StoreEventKind]int{},
 	}
 	f.tolerance = min(max(time.Duration(1e8/limits[0].LeakRate), 5*time.Millisecond), 50*time.Millisecond)
 	f.ctx, f.cancel = context.WithCancel(t.Context())
@@ -165,14 +165,14 @@ func (f *fleet) arrive() {
 	_ = resp.Body.Close() // the body is in memory
 }
 
-func (f *fleet) observe(e leak.StoreEvent) {
+func (f *fleet) observe(e store.StoreEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events[e.Kind]++
 }
 
 // heard returns how often the workers were told an event of this kind.
-func (f *fleet) heard(k leak.StoreEventKind) int {
+func (f *fleet) heard(k store.StoreEventKind) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.events[k]

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A cluster's master hangs, and its replica is promoted. Each worker goes on with
@@ -48,7 +48,7 @@ func TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp(t *testing.T) {
 		t.Logf("worker %d goes on %v after the promotion", i, time.Since(at).Round(time.Millisecond))
 	}
 	eventually(t, "whoever was told that a server is away is told that it is back", func() bool {
-		return f.heard(leak.EventDown) == f.heard(leak.EventUp)
+		return f.heard(store.EventDown) == f.heard(store.EventUp)
 	})
 	for i, m := range f.members {
 		eventually(t, "no server is away", func() bool { return m.store.Stats().Outages == nil })

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
@@ -143,7 +143,7 @@ func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
 			checkOwnWindows(t, f.members[:2], loose.kept(), f.due())
 			checkOwnWindows(t, f.members[2:], strict.kept(), f.due())
 		}
-		require.Positive(t, f.heard(leak.EventDiffer), "nobody was told")
+		require.Positive(t, f.heard(store.EventDiffer), "nobody was told")
 	}
 }
 
@@ -189,8 +189,8 @@ func TestAnotherFormatsKeysAreNotTouched(t *testing.T) {
 		return all
 	}
 	before := dump()
-	told := make(chan leak.StoreEvent, 100)
-	s := redisstore.New(client, redisstore.Config{Timeout: time.Minute, Observe: func(e leak.StoreEvent) { told <- e }})
+	told := make(chan store.StoreEvent, 100)
+	s := redisstore.New(client, redisstore.Config{Timeout: time.Minute, Observe: func(e store.StoreEvent) { told <- e }})
 	b, err := outbound.NewSharedBucket(s, "bucket", counter)
 	require.NoError(t, err)
 	for range 10 {

@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // blackHole is a network that accepts everything and delivers nothing.
@@ -67,7 +67,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	way := redistest.NewProxy(t, server.Addr())
 	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
 	var away atomic.Bool
-	alone := f.add(behind(t, server, way), role{timeout: busyTimeout, wrap: func(s leak.Store) leak.Store {
+	alone := f.add(behind(t, server, way), role{timeout: busyTimeout, wrap: func(s store.Store) store.Store {
 		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
 	}})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
@@ -93,7 +93,7 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
 	// After the switch the worker may use the store's tickets for a while.
 	f.checkCalls(f.api.Arrivals(), p, own+leaked(hearing)(p))
-	require.Positive(t, f.heard(leak.EventUp), "nobody was told that the store is back")
+	require.Positive(t, f.heard(store.EventUp), "nobody was told that the store is back")
 }
 
 // All four workers are cut off, and each has a share of a quarter: together they
@@ -107,7 +107,7 @@ func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
 	ways := make([]*redistest.Proxy, 4)
 	for i := range ways {
 		ways[i] = redistest.NewProxy(t, server.Addr())
-		f.add(behind(t, server, ways[i]), role{timeout: busyTimeout, wrap: func(s leak.Store) leak.Store {
+		f.add(behind(t, server, ways[i]), role{timeout: busyTimeout, wrap: func(s store.Store) store.Store {
 			return &fallback.Store{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
 				if yes {
 					away.Add(1)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
@@ -193,12 +193,12 @@ func (l ledgers) keep(s spot) {
 // witness is a store around another one. It records what that store grants under one
 // key, and what callers give back.
 type witness struct {
-	leak.Store
+	store.Store
 	key    string
 	ledger ledger
 }
 
-func (w witness) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if key != w.key {
 		return w.Store.Update(ctx, key, op)
 	}

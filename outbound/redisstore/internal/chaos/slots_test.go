@@ -14,7 +14,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
@@ -22,11 +22,11 @@ import (
 // On a busy machine any reply may be too late. The store takes back only as much of it
 // as is safe.
 type returns struct {
-	leak.Store
+	store.Store
 	n *atomic.Int64
 }
 
-func (r returns) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (r returns) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	reply, err := r.Store.Update(ctx, key, op)
 	if !reply.Stale || reply.Reported {
 		r.n.Add(int64(len(op.Back)))

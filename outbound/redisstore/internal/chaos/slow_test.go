@@ -156,7 +156,7 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	eventually(t, "a call is admitted", func() bool { return c.acquire() == nil })
 	const delay = 2 * time.Second
 	way.Set(redistest.Faults{DelayRequests: delay})
-	require.ErrorIs(t, c.acquire(), outbound.ErrAway)
+	require.ErrorIs(t, c.acquire(), outbound.ErrUnavailable)
 	sent := time.Now() // the last copy of the request left before this
 	way.Set(redistest.Faults{})
 	from := time.Now()
@@ -219,7 +219,7 @@ func TestADecisionTakesNoLongerThanItsTime(t *testing.T) {
 		way.Set(redistest.Faults{Delay: delay})
 		c.longest.Store(0)
 		for deadline := time.Now().Add(timeout + 100*time.Millisecond); time.Now().Before(deadline); {
-			require.ErrorIs(t, c.acquire(), outbound.ErrAway)
+			require.ErrorIs(t, c.acquire(), outbound.ErrUnavailable)
 		}
 		t.Logf("replies %v late: the longest decision took %v of %v", delay, time.Duration(c.longest.Load()), timeout)
 		require.Less(t, time.Duration(c.longest.Load()), timeout+5*time.Second)

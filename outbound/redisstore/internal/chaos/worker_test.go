@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -21,7 +21,7 @@ import (
 type role struct {
 	limits    []outbound.Limit // nil: the fleet's
 	callers   int              // goroutines that call as often as they can; 0: 3
-	wrap      func(leak.Store) leak.Store
+	wrap      func(store.Store) store.Store
 	timeout   time.Duration // timeout of the store
 	tolerance time.Duration // tolerance of the queue
 	bare      bool          // no queue: callers ask again and again
@@ -44,9 +44,9 @@ type worker struct {
 
 // newWorker makes a worker. l records its grants, and observe gets the events of its
 // store.
-func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(leak.StoreEvent)) (*worker, error) {
+func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(store.StoreEvent)) (*worker, error) {
 	w := &worker{bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
-	var s leak.Store = witness{w.store, key, l}
+	var s store.Store = witness{w.store, key, l}
 	if r.wrap != nil {
 		s = r.wrap(s)
 	}

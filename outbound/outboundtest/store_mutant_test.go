@@ -1,0 +1,420 @@
+package outboundtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// mutant is a store on a table, with what makes it wrong.
+type mutant struct {
+	*table
+	fails  string // the sentence that it fails begins so
+	id     int
+	stamp  func(id int, now time.Duration) time.Duration // its clock; nil: now
+	lag    func() time.Duration                          // between the stamp and the lock
+	naive  bool                                          // takes each stamp that goes back for a step of the clock
+	key    func(string) string
+	save   func(*store.Stored)
+	forget func(s *store.Stored, r *store.Reply) time.Duration
+	result func(*store.Reply)
+	asked  func(op *store.Op, row *store.Stored) *store.Op // the step that it carries out
+	unix   func(now time.Duration) time.Duration           // its time of day; nil: now
+	torn   bool                                            // reads and writes without a lock in between
+
+	// What it does while it is broken, and with requests that arrive late.
+	hangs, halfway, ghosts bool
+	cause                  error // nil: ErrUnavailable
+	open                   bool  // takes a corrupt key for one that does not exist
+}
+
+func (m *mutant) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Reply{}, err
+	}
+	now := time.Duration(time.Now().UnixNano())
+	if m.stamp != nil {
+		now = m.stamp(m.id, now)
+	}
+	if m.lag != nil {
+		time.Sleep(m.lag())
+	}
+	if m.key != nil {
+		key = m.key(key)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if broken, late := m.broken, m.late; broken != nil || late > 0 {
+		return store.Reply{}, m.fault(ctx, key, op.Clone(), broken, late)
+	}
+	return m.update(key, op, now), nil
+}
+
+// fault fails, and may carry op out all the same. The lock is held before and after.
+func (m *mutant) fault(ctx context.Context, key string, op *store.Op, broken chan struct{}, late time.Duration) error {
+	var timer <-chan time.Time
+	if late > 0 {
+		timer = time.After(late)
+	}
+	if m.halfway {
+		m.update(key, op, time.Duration(time.Now().UnixNano()))
+	}
+	if m.ghosts {
+		go func() {
+			select {
+			case <-broken:
+				time.Sleep(100 * time.Millisecond)
+			case <-timer:
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.update(key, op, time.Duration(time.Now().UnixNano()))
+		}()
+	}
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	if m.hangs {
+		<-broken
+	}
+	if late > 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if m.cause != nil {
+		return m.cause
+	}
+	return fmt.Errorf("%w: broken", store.ErrUnavailable)
+}
+
+func (m *mutant) update(key string, op *store.Op, now time.Duration) store.Reply {
+	if m.forget != nil && time.Now().After(m.until[key]) {
+		delete(m.rows, key)
+	}
+	var row store.Stored
+	if m.rows[key] != nil && row.UnmarshalBinary(m.rows[key]) != nil {
+		if m.open {
+			row = store.Stored{}
+		}
+	}
+	if m.torn {
+		m.mu.Unlock()
+		time.Sleep(10 * time.Microsecond)
+		m.mu.Lock()
+	}
+	if m.naive && row.State.Speed > 0 && now < row.State.At {
+		row.State.Skip -= row.State.At - now
+		row.State.At = now
+	}
+	if m.asked != nil {
+		op = m.asked(op, &row)
+	}
+	unix := now
+	if m.unix != nil {
+		unix = m.unix(now)
+	}
+	r := op.ApplyAt(&row, now, unix)
+	if m.forget != nil {
+		m.until[key] = time.Now().Add(m.forget(&row, &r))
+	}
+	if m.save != nil {
+		m.save(&row)
+	}
+	m.rows[key], _ = row.AppendBinary(nil)
+	if m.result != nil {
+		m.result(&r)
+	}
+	return r
+}
+
+// fail checks that the test finds the mutant's fault.
+func (m mutant) fail(t *testing.T, hooks func(*table) StoreHooks) {
+	t.Helper()
+	failed := examine(t, m.fails, func(id int, on *table) store.Store {
+		s := m
+		s.id, s.table = id, on
+		return &s
+	}, hooks)
+	if len(failed) == 0 {
+		t.Error("it has passed")
+	}
+	for i := range failed {
+		failed[i] = failed[i][:min(len(failed[i]), 400)]
+	}
+	t.Log(strings.Join(failed, "\n"))
+}
+
+// apart returns clocks of processes that are d apart.
+func apart(d time.Duration) func(int, time.Duration) time.Duration {
+	return func(id int, now time.Duration) time.Duration { return now + time.Duration(id)*d }
+}
+
+// part changes each part that a mutant saves.
+func part(change func(*store.Part)) func(*store.Stored) {
+	return func(s *store.Stored) {
+		for i := range s.State.Parts {
+			change(&s.State.Parts[i])
+		}
+	}
+}
+
+// step changes the step that a mutant carries out.
+func step(change func(op *store.Op, row *store.Stored)) func(*store.Op, *store.Stored) *store.Op {
+	return func(op *store.Op, row *store.Stored) *store.Op {
+		as := *op
+		change(&as, row)
+		return &as
+	}
+}
+
+// kinds has a mutant take limits of one kind for those of another.
+func kinds(is, taken store.Kind) func(*store.Op, *store.Stored) *store.Op {
+	return step(func(op *store.Op, _ *store.Stored) {
+		op.Limits = slices.Clone(op.Limits)
+		for i := range op.Limits {
+			if op.Limits[i].Kind == is {
+				op.Limits[i].Kind = taken
+			}
+		}
+	})
+}
+
+// periods has a mutant change the periods that it is told.
+func periods(change func([]store.Period) []store.Period) func(*store.Op, *store.Stored) *store.Op {
+	return step(func(op *store.Op, _ *store.Stored) { op.Periods = change(slices.Clone(op.Periods)) })
+}
+
+func TestMutants(t *testing.T) {
+	started := time.Now()
+	for name, m := range map[string]mutant{
+		// Clocks and locks.
+		"clock jitter":                          {naive: true, stamp: func(_ int, now time.Duration) time.Duration { return now + rand.N(2*time.Millisecond) }},
+		"the time at which a transaction began": {naive: true, lag: func() time.Duration { return 1 + rand.N(2*time.Millisecond) }},
+		"processes' clocks 1 ms apart":          {naive: true, stamp: apart(time.Millisecond)},
+		"processes' clocks 100 ms apart":        {naive: true, stamp: apart(100 * time.Millisecond)},
+		"processes' clocks an hour apart":       {stamp: apart(time.Hour)},
+		"no lock between read and write":        {torn: true},
+		"a time of day since its start":         {unix: func(now time.Duration) time.Duration { return now - time.Duration(started.UnixNano()) }},
+
+		// Keys.
+		"keys in one case":             {key: strings.ToLower},
+		"keys without trailing blanks": {key: func(k string) string { return strings.TrimRight(k, " ") }},
+		"keys without blanks":          {key: strings.TrimSpace},
+		"composed keys": {key: func(k string) string {
+			return strings.NewReplacer("e\u0301", "\u00e9", "E\u0301", "\u00c9").Replace(k)
+		}},
+		"decomposed keys": {key: func(k string) string { return strings.ReplaceAll(k, "\u00e9", "e\u0301") }},
+
+		// What is kept.
+		"no Number": {save: func(s *store.Stored) { s.Number = 1 }},
+		"no Base":   {save: func(s *store.Stored) { s.Base = 0 }},
+		"no Made":   {save: func(s *store.Stored) { s.Made = 0 }},
+		"no Limits": {save: func(s *store.Stored) { s.Limits = []store.Limit{slow(100)} }},
+		"no Set":    {save: func(s *store.Stored) { s.Set = false }, forget: func(_ *store.Stored, r *store.Reply) time.Duration { return min(r.Expire, time.Hour) }},
+		"no Lead":   {save: func(s *store.Stored) { s.Lead = 0 }},
+		"no Skip":   {save: func(s *store.Stored) { s.State.Skip = 0 }},
+		"no Speed":  {save: func(s *store.Stored) { s.State.Speed = 1 }},
+		"no Rem":    {save: func(s *store.Stored) { s.State.Rem = -store.HoldMemory }},
+		"no Last":   {save: func(s *store.Stored) { s.State.Last = -store.BookingGrace }},
+		"no Epoch":  {save: func(s *store.Stored) { s.State.Epoch = 0 }},
+		"no Fails":  {save: func(s *store.Stored) { s.State.Fails = store.NoRefusalYet }},
+		"no Why":    {save: func(s *store.Stored) { s.State.Why = 0 }},
+		"no Top":    {save: func(s *store.Stored) { s.State.Top = 0 }},
+		"no IDs":    {save: func(s *store.Stored) { s.State.IDs = s.State.Top }},
+		"Top is that of the last booking even if it may not be undone": {save: func(s *store.Stored) { s.State.Top = s.State.IDs }},
+		"no Leaked": {save: func(s *store.Stored) { s.State.Leaked = store.Units{} }},
+		"no Row":    {save: func(s *store.Stored) { s.State.Row = store.Row{} }},
+		"no Ret":    {save: part(func(p *store.Part) { p.Ret = 0 })},
+		"no Over":   {save: part(func(p *store.Part) { p.Over = 0 })},
+		"no Owed":   {save: part(func(p *store.Part) { p.Owed = 0 })},
+		"no Since":  {save: part(func(p *store.Part) { p.Since = 0 })},
+		"no Begin":  {save: part(func(p *store.Part) { p.Begin = 0 })},
+		"no End":    {save: part(func(p *store.Part) { p.End = 0 })},
+		"no Units":  {save: part(func(p *store.Part) { p.Units = 0 })},
+		"no Sure":   {save: part(func(p *store.Part) { p.Sure = false })},
+		"ever Sure": {save: part(func(p *store.Part) { p.Sure = true })},
+		"no Slots":  {save: part(func(p *store.Part) { p.Slots = nil })},
+		"one slot":  {save: part(func(p *store.Part) { p.Slots = p.Slots[:min(1, len(p.Slots))] })},
+		"no charge for what comes while another was read": {save: func(s *store.Stored) { s.State.Level[0] = min(s.State.Level[0], 20) }},
+
+		// How long.
+		"limits that were set are forgotten with the levels": {forget: func(s *store.Stored, r *store.Reply) time.Duration {
+			if s.Set {
+				return r.Expire - 30*24*time.Hour
+			}
+			return r.Expire
+		}},
+		"keys are forgotten at half of Expire": {forget: func(s *store.Stored, r *store.Reply) time.Duration { return r.Expire / 2 }},
+		"it forgets after a step that does nothing": {forget: func(_ *store.Stored, r *store.Reply) time.Duration {
+			if r.Stale {
+				return 0
+			}
+			return time.Hour
+		}},
+
+		// What is carried out.
+		"numbers are not looked at": {asked: step(func(op *store.Op, row *store.Stored) {
+			if row.Number > 0 {
+				op.Number = row.Number
+			}
+		})},
+		"any limits do": {asked: step(func(op *store.Op, row *store.Stored) {
+			if row.Number > 0 && op.Action != store.Replace {
+				op.Limits = row.Limits
+			}
+		})},
+		"a process's own limits count": {asked: step(func(op *store.Op, row *store.Stored) {
+			if row.Number > 0 && store.Same(op.Limits, row.Limits) && op.Action != store.Replace {
+				row.Limits = op.Limits
+			}
+		})},
+		"it reports before it asks": {asked: func(op *store.Op, row *store.Stored) *store.Op {
+			if row.Number > 0 && len(op.Reports) > 0 && op.Reports[0].Kind != store.Settled {
+				first := store.Op{Limits: row.Limits, Number: row.Number, Periods: op.Periods, Reports: op.Reports}
+				first.Apply(row, row.State.At)
+			}
+			return op
+		}},
+		"no Slots in the reply": {asked: step(func(op *store.Op, _ *store.Stored) { op.Slots = false })},
+		"no Weight":             {asked: step(func(op *store.Op, _ *store.Stored) { op.Weight = 1 })},
+		"no Claim":              {asked: step(func(op *store.Op, _ *store.Stored) { op.Claim = 0 })},
+		"no After":              {asked: step(func(op *store.Op, _ *store.Stored) { op.After = 0 })},
+		"no Horizon":            {asked: step(func(op *store.Op, _ *store.Stored) { op.Horizon = op.Wait })},
+		"no Own":                {asked: step(func(op *store.Op, _ *store.Stored) { op.Own = false })},
+		"no Age":                {asked: step(func(op *store.Op, _ *store.Stored) { op.Age = 1000 * time.Hour })},
+		"no MaxWait": {asked: step(func(op *store.Op, _ *store.Stored) {
+			op.Reports = slices.Clone(op.Reports)
+			for i := range op.Reports {
+				op.Reports[i].MaxWait = 0
+			}
+		})},
+		"a pause is a hold": {asked: step(func(op *store.Op, _ *store.Stored) {
+			op.Reports = slices.Clone(op.Reports)
+			for i := range op.Reports {
+				if op.Reports[i].Kind == store.Paused {
+					op.Reports[i].Kind = store.Held
+				}
+			}
+		})},
+		"a hold is a pause": {asked: step(func(op *store.Op, _ *store.Stored) {
+			op.Reports = slices.Clone(op.Reports)
+			for i := range op.Reports {
+				if op.Reports[i].Kind == store.Held {
+					op.Reports[i].Kind = store.Paused
+				}
+			}
+		})},
+		"only the first report":  {asked: step(func(op *store.Op, _ *store.Stored) { op.Reports = op.Reports[:min(1, len(op.Reports))] })},
+		"only the first of Back": {asked: step(func(op *store.Op, _ *store.Stored) { op.Back = op.Back[:min(1, len(op.Back))] })},
+		"Back is never undone": {asked: step(func(op *store.Op, _ *store.Stored) {
+			for i := range op.Back {
+				op.Reports = append(slices.Clone(op.Reports), store.Report{Kind: store.Settled, Charge: &op.Back[i]})
+			}
+			op.Back = nil
+		})},
+		"Back is any booking": {asked: step(func(op *store.Op, row *store.Stored) {
+			if len(op.Back) > 0 && row.State.Top > 0 {
+				op.Back = slices.Clone(op.Back)
+				op.Back[0].ID, op.Back[0].Place = row.State.Top, row.State.Dial()+row.State.Last
+			}
+		})},
+		"Move never moves": {asked: step(func(op *store.Op, _ *store.Stored) {
+			if op.Move != nil {
+				op.Move = &store.Charge{ID: -1}
+			}
+		})},
+		"Move books beside":        {asked: step(func(op *store.Op, _ *store.Stored) { op.Move = nil })},
+		"reservations are refused": {asked: step(func(op *store.Op, _ *store.Stored) { op.Wait = min(op.Wait, time.Minute) })},
+		"limits that are set begin empty": {asked: step(func(op *store.Op, row *store.Stored) {
+			if op.Action == store.Replace && op.Number == row.Number {
+				row.State.Level = store.Units{}
+			}
+		})},
+		"limits that are set move reservations": {asked: step(func(op *store.Op, row *store.Stored) {
+			if op.Action == store.Replace && op.Number == row.Number {
+				row.State.Skip += time.Millisecond
+			}
+		})},
+		"limits that are set void reservations": {asked: step(func(op *store.Op, row *store.Stored) {
+			if op.Action == store.Replace && op.Number == row.Number {
+				row.State.Last = min(row.State.Last, 0)
+			}
+		})},
+		"charges are changed": {asked: func(op *store.Op, _ *store.Stored) *store.Op {
+			for i := range op.Reports {
+				if c := op.Reports[i].Charge; c != nil {
+					c.Settled = true
+				}
+			}
+			return op
+		}},
+		"what is returned is marked": {asked: func(op *store.Op, _ *store.Stored) *store.Op {
+			for i := range op.Back {
+				op.Back[i].Settled = true
+			}
+			return op
+		}},
+		"windows are leaky":        {asked: kinds(store.Window, store.Leaky)},
+		"windows move":             {asked: kinds(store.Fixed, store.Window)},
+		"windows begin with calls": {asked: kinds(store.Window, store.Fixed)},
+		"no Periods":               {asked: periods(func([]store.Period) []store.Period { return nil })},
+		"any Periods do":           {asked: periods(func([]store.Period) []store.Period { return []store.Period{{Begin: 0, End: 4e9, Next: 4.5e9}} })},
+		"no Next": {asked: periods(func(all []store.Period) []store.Period {
+			for i := range all {
+				all[i].Next = all[i].End + 1
+			}
+			return all
+		})},
+
+		// Replies.
+		"it does not say its time": {result: func(r *store.Reply) {
+			if r.Untimely {
+				r.State.Unix = 0
+			}
+		}},
+		"When is 90 ms old":        {result: func(r *store.Reply) { r.When = time.Now().Add(-90 * time.Millisecond) }},
+		"When is to come":          {result: func(r *store.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},
+		"no Limits in the reply":   {result: func(r *store.Reply) { r.Limits = nil }},
+		"a stale step is Reported": {result: func(r *store.Reply) { r.Reported = r.Stale }},
+		"charges without numbers": {result: func(r *store.Reply) {
+			for i := range r.Charges {
+				r.Charges[i].ID, r.Charges[i].Prev = 0, 0
+			}
+		}},
+		"charges without the limits' number": {result: func(r *store.Reply) {
+			for i := range r.Charges {
+				r.Charges[i].Number = 0
+			}
+		}},
+		"charges that never end": {result: func(r *store.Reply) {
+			for i := range r.Charges {
+				r.Charges[i].Until = 0
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { m.fail(t, nil) })
+	}
+}
+
+// A store may carry out a step that it fails. It may not carry it out later.
+func TestMutantsOfFaults(t *testing.T) {
+	for name, m := range map[string]mutant{
+		"hangs forever":               {fails: "Update ends", hangs: true},
+		"fails with another error":    {fails: "Update ends", cause: errors.New("no")},
+		"carries out later":           {fails: "nothing of an Update", ghosts: true},
+		"opens corrupt keys":          {fails: "every limit of a corrupt", open: true},
+		"corrupt keys are not marked": {fails: "every limit of a corrupt", save: func(s *store.Stored) { s.State.Corrupt = false }},
+	} {
+		t.Run(name, func(t *testing.T) { m.fail(t, all) })
+	}
+	halfway := func(_ int, on *table) store.Store { return &mutant{table: on, halfway: true} }
+	for _, failed := range examine(t, "", halfway, all) {
+		t.Error(failed)
+	}
+}

@@ -1,0 +1,253 @@
+package outboundtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+func TestMemory(t *testing.T) {
+	TestStore(t, func(*testing.T) store.Store { return store.NewMemory() })
+}
+
+// small is a store that one writes in a quarter of an hour: the state of each key as JSON, and one
+// lock.
+type small struct {
+	mu   sync.Mutex
+	rows map[string][]byte
+}
+
+func (s *small) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var row store.Stored
+	if s.rows[key] != nil && json.Unmarshal(s.rows[key], &row) != nil {
+		row.State.Speed = -1 // corrupt
+	}
+	r := op.Apply(&row, time.Duration(time.Now().UnixNano()))
+	s.rows[key], _ = json.Marshal(row)
+	return r, nil
+}
+
+func TestStoreOfFifteenLines(t *testing.T) {
+	TestStore(t, func(*testing.T) store.Store { return &small{rows: make(map[string][]byte)} }, StoreHooks{
+		Corrupt: func(s store.Store, key string) {
+			s.(*small).mu.Lock()
+			defer s.(*small).mu.Unlock()
+			s.(*small).rows[key] = []byte("no JSON")
+		},
+	})
+}
+
+// distant is a store with a long way there and back.
+type distant struct {
+	store.Store
+	way time.Duration
+}
+
+func (d distant) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	select {
+	case <-ctx.Done():
+		return store.Reply{}, ctx.Err()
+	case <-time.After(d.way):
+	}
+	r, err := d.Store.Update(ctx, key, op)
+	time.Sleep(d.way)
+	return r, err
+}
+
+func TestStoreThatIsFarAway(t *testing.T) {
+	for sentence, check := range StoreCases() {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { check(t, distant{store.NewMemory(), 200 * time.Millisecond}) })
+		})
+	}
+}
+
+// thrifty is a store that writes a key only if it has changed, as bytes, and forgets it when the
+// Expire of that reply has passed.
+type thrifty struct {
+	mu   sync.Mutex
+	rows map[string]thriftyRow
+}
+
+type thriftyRow struct {
+	data  []byte
+	until time.Time
+}
+
+func (s *thrifty) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var row store.Stored
+	if old, ok := s.rows[key]; ok && time.Now().Before(old.until) {
+		_ = row.UnmarshalBinary(old.data)
+	}
+	r := op.Apply(&row, time.Duration(time.Now().UnixNano()))
+	if r.Changed {
+		data, _ := row.MarshalBinary()
+		s.rows[key] = thriftyRow{data, time.Now().Add(r.Expire)}
+	}
+	return r, nil
+}
+
+func TestStoreThatWritesOnlyWhatHasChanged(t *testing.T) {
+	TestStore(t, func(*testing.T) store.Store { return &thrifty{rows: make(map[string]thriftyRow)} })
+}
+
+// racer is a store that keeps each key as a value. Each step loses a race first: the racer drops
+// what it has computed, and computes it again from the key.
+type racer struct {
+	mu   sync.Mutex
+	rows map[string]store.Stored
+	take func(store.Stored) store.Stored // the copy of a key to compute with
+}
+
+func (s *racer) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Reply{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Duration(time.Now().UnixNano())
+	lost := s.take(s.rows[key])
+	op.Clone().Apply(&lost, now)
+	row := s.take(s.rows[key])
+	r := op.Apply(&row, now)
+	s.rows[key] = row
+	return r, nil
+}
+
+func TestStoreThatLosesRaces(t *testing.T) {
+	clone := func(s store.Stored) store.Stored { return s.Clone() }
+	for _, failed := range examine(t, "", func(int, *table) store.Store { return &racer{rows: make(map[string]store.Stored), take: clone} }, nil) {
+		if !strings.HasPrefix(failed, "in any interval") { // those take several stores on one state
+			t.Error(failed)
+		}
+	}
+	assign := func(s store.Stored) store.Stored { return s }
+	if failed := examine(t, "any n leave", func(int, *table) store.Store { return &racer{rows: make(map[string]store.Stored), take: assign} }, nil); len(failed) == 0 {
+		t.Error("a store whose lost races share the slots of a key has passed")
+	}
+}
+
+// recorder is a tester that remembers whether a case has failed.
+type recorder struct {
+	mu     sync.Mutex
+	failed []string
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = append(r.failed, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// examine returns which of the sentences that begin so the stores fail. Each case has a bubble of
+// its own.
+func examine(t *testing.T, sentence string, open func(id int, on *table) store.Store, hooks func(*table) StoreHooks) (failed []string) {
+	for _, c := range storeCases() {
+		if !strings.HasPrefix(c.sentence, sentence) {
+			continue
+		}
+		synctest.Test(t, func(*testing.T) {
+			var r recorder
+			on := newTable()
+			e := &exam{tester: &r, sentence: c.sentence}
+			if hooks != nil {
+				e.hooks = hooks(on)
+			}
+			if c.needs != nil && !c.needs(e.hooks) {
+				return
+			}
+			for id := range max(1, c.workers) {
+				e.stores = append(e.stores, open(id, on))
+			}
+			e.store = e.stores[0]
+			done := make(chan struct{})
+			go func() { defer close(done); c.check(e) }()
+			<-done
+			if len(r.failed) > 0 {
+				failed = append(failed, c.sentence+": "+r.failed[0])
+			}
+		})
+	}
+	return failed
+}
+
+// table is the state that several stores share.
+type table struct {
+	mu     sync.Mutex
+	rows   map[string][]byte
+	until  map[string]time.Time
+	broken chan struct{} // closed when it is mended; nil: it is not broken
+	late   time.Duration // by which requests arrive later
+}
+
+func newTable() *table {
+	return &table{rows: make(map[string][]byte), until: make(map[string]time.Time)}
+}
+
+// all returns every hook for stores on a table.
+func all(on *table) StoreHooks {
+	return StoreHooks{
+		Break: func(store.Store) func() {
+			on.mu.Lock()
+			defer on.mu.Unlock()
+			on.broken = make(chan struct{})
+			return func() {
+				on.mu.Lock()
+				defer on.mu.Unlock()
+				close(on.broken)
+				on.broken = nil
+			}
+		},
+		Delay: func(_ store.Store, d time.Duration) func() {
+			set := func(d time.Duration) {
+				on.mu.Lock()
+				defer on.mu.Unlock()
+				on.late = d
+			}
+			set(d)
+			return func() { set(0) }
+		},
+		Corrupt: func(_ store.Store, key string) {
+			on.mu.Lock()
+			defer on.mu.Unlock()
+			on.rows[key] = []byte{99}
+		},
+		Reopen: func(s store.Store) store.Store {
+			again := *s.(*mutant)
+			again.table = newTable()
+			maps.Copy(again.rows, s.(*mutant).rows)
+			return &again
+		},
+	}
+}
+
+// A store that is right passes all of it, with every hook.
+func TestStoreWithHooks(t *testing.T) {
+	for _, failed := range examine(t, "", func(_ int, on *table) store.Store { return &mutant{table: on} }, all) {
+		t.Error(failed)
+	}
+}
