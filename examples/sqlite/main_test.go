@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
@@ -25,7 +25,7 @@ func store(t *testing.T, file string) *rowstore.Store {
 
 func TestTheExam(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
-	outboundtest.TestStore(t, func(t *testing.T) leak.Store { return store(t, file) })
+	outboundtest.TestStore(t, func(t *testing.T) store.Store { return store(t, file) })
 }
 
 func TestABucketOutlivesItsProcess(t *testing.T) {

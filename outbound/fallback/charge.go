@@ -3,160 +3,182 @@ package fallback
 import (
 	"context"
 	"errors"
+	"maps"
+	"math"
+	"math/rand/v2"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 const (
-	// mostStale is how often the store may answer that other limits are in force before
-	// charge gives up.
-	mostStale = 8
-	// chargeAgain is how long the Store waits before it tries again to charge keys that the
-	// store has not taken, if no call of theirs comes.
-	chargeAgain = time.Minute
+	// again is how long the Store waits, at most, before it asks whether the store is back.
+	again = 500 * time.Millisecond
+	// rarely is the same if the store is back, and keys are left that it has not taken.
+	rarely = time.Minute
 )
 
-var errStale = errors.New("the limits change faster than they can be heard of")
+// perUnit has an amount for each unit that limits can count.
+type perUnit [store.MaxUnit + 1]float64
 
-// charging is a try to charge the store with the debts of a key.
-type charging struct {
-	done chan struct{}
-	// After done:
-	err error // why the store refused this key
-	// untimely are the debts by whose periods the store's time is in none, with its replies.
-	// They wait for a call that counts by their limits, and tells other periods.
-	untimely map[*debt]leak.Reply
-}
-
-// awaitCharge waits for the try that charges the store with the debts of a key, or until ctx
-// ends, and then returns nil. The first caller begins the try. If the store refuses this key,
-// or its time is in none of the periods of a debt, the key's next call tries again. Otherwise the
-// key is no longer degraded, or the store is away again, or a debt waits for a call that counts by
-// a bucket's own limits.
-func (s *Store) awaitCharge(ctx context.Context, key string, k *degradedKey) *charging {
-	s.mu.Lock()
-	if s.keys[key] != k || s.breaker.in(away) {
-		s.mu.Unlock()
-		return nil
-	}
-	c := k.charging
-	if c == nil {
-		c = &charging{done: make(chan struct{}), untimely: make(map[*debt]leak.Reply)}
-		k.charging = c
-		go s.charge(key, k) // not with the first caller's ctx: others wait for it too
-	}
-	s.mu.Unlock()
-	select {
-	case <-c.done:
-		return c
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-func (s *Store) charge(key string, k *degradedKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.chargeLocked(key, k, k.charging.untimely); !errors.Is(err, leak.ErrAway) {
-		k.charging.err = err
-	}
-	close(k.charging.done)
-	k.charging = nil
-	s.settleLocked()
-}
-
-// chargeLocked charges the store with the debts of a key, one trip each. If the store goes
-// away and comes back during a trip, calls may have spent more, and chargeLocked makes another
-// trip. Where limits that were set are set no longer, the debt waits for a call that counts by a
-// bucket's own.
-func (s *Store) chargeLocked(key string, k *degradedKey, untimely map[*debt]leak.Reply) error {
-	stale, told := 0, false
-	for !s.breaker.in(away) && s.keys[key] == k {
-		k.used = false
-		d, op, waits := k.next(now(), untimely, told)
-		if op == nil {
-			if !waits {
-				delete(s.keys, key)
+// add adds n, which may be negative. If several limits count one unit, the largest number counts.
+func (p *perUnit) add(limits []store.Limit, n *store.Units, sign float64) {
+	for u := range p {
+		most := math.Inf(-1)
+		for i := range limits {
+			if int(limits[i].Unit) == u {
+				most = max(most, sign*n[i])
 			}
-			return nil
 		}
-		spent, refused := d.spent, k.refused
-		r, err := s.tellLocked(key, op)
-		switch {
-		case err != nil:
-			return err
-		case r.Untimely:
-			untimely[d] = r
-		case r.Stale:
-			if stale++; stale > mostStale {
-				return errStale
-			}
-			d.stamp, d.periods, d.share, d.unset = r.Stamp, nil, nil, r.Limits == nil
-			if !d.unset {
-				d.limits = r.Limits
-			}
-		default:
-			d.spent.subtract(&spent)
-			k.reported, told = refused, !k.used
-		}
+		p[u] = max(0, p[u]+most)
 	}
-	return nil
 }
 
-// next returns the next debt to tell the store of, and the operation that does. If there is none,
-// waits reports whether others wait for a call.
-func (k *degradedKey) next(t time.Duration, untimely map[*debt]leak.Reply, told bool) (_ *debt, _ *leak.Op, waits bool) {
-	for _, d := range k.debts {
-		op := k.debtOp(d, t, told)
-		if op == nil {
+// spend counts what an operation has spent here, less what it has returned.
+func (k *away) spend(op *store.Op, r *store.Reply, t time.Duration) {
+	was, share := k.spent, k.stored.Limits
+	mine := func(c *store.Charge) bool { return c.Born == k.stored.State.Born && !c.Settled }
+	for i := range r.Charges {
+		k.spent.add(share, &r.Charges[i].N, 1)
+	}
+	if op.Action == store.Meter {
+		k.spent.add(share, &op.Costs[0], 1)
+	}
+	for i := range op.Reports {
+		c, used := op.Reports[i].Charge, op.Reports[i].Used
+		if op.Reports[i].Kind != store.Settled || c.Settled {
 			continue
 		}
-		if _, ok := untimely[d]; !ok && !d.unset {
-			return d, op, false
+		for j := range share {
+			if used[j] -= c.N[j]; !mine(c) {
+				used[j] = max(0, used[j])
+			}
 		}
-		waits = true
+		k.spent.add(share, &used, 1)
 	}
-	return nil, nil, waits
+	if r.Moved {
+		k.spent.add(share, &op.Move.N, -1)
+	}
+	for i := range op.Back {
+		if mine(&op.Back[i]) {
+			k.spent.add(share, &op.Back[i].N, -1)
+		}
+	}
+	if k.spent != was {
+		k.spentAt = t
+	}
 }
 
-// tellLocked makes a trip to the store, without the lock.
-func (s *Store) tellLocked(key string, op *leak.Op) (leak.Reply, error) {
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	r, err := s.Store.Update(context.Background(), key, op)
-	switch {
-	case err == nil:
-		s.remember(key, op, &r)
-	case errors.Is(err, leak.ErrAway):
-		s.leave(err)
+// bill returns the operation that tells the store what it has to know of a key: what was spent, and a
+// hold. If that is nothing, the operation is a look.
+func (k *away) bill() store.Op {
+	op := k.look
+	if k.stored.Limits == nil { // no call was served
+		return op
 	}
-	return r, err
+	t := now()
+	here := store.Op{Limits: k.stored.Limits, Periods: k.look.Periods}
+	is := here.ApplyAt(&k.stored, t, unix())
+	var n store.Units
+	for i := range k.look.Limits {
+		l := &k.look.Limits[i]
+		if drained := l.Rate*(t-k.spentAt).Seconds() >= l.Capacity; drained && !l.Kind.Calendar() {
+			continue
+		}
+		// The store's level has leaked meanwhile, so that what has leaked here is charged too. What
+		// has come back to a window or a day has come back there as well.
+		if n[i] = min(k.spent[l.Unit], l.Capacity); l.Kind != store.Leaky && k.open && !is.Untimely {
+			n[i] = min(n[i], is.State.Level[i])
+		}
+	}
+	if n != (store.Units{}) {
+		op.Action, op.Costs = store.Meter, []store.Units{n}
+	}
+	if is.State.Rem > 0 {
+		op.Reports = []store.Report{{Kind: store.Held, Wait: is.State.Rem, Reason: is.State.Why}}
+	}
+	return op
 }
 
-// chargeKeys charges the store with what every key has spent since the return at back. While
-// some keys are left it comes again: calls of theirs may never come.
-func (s *Store) chargeKeys(back time.Duration) {
-	s.mu.Lock()
-	keys := make([]string, 0, len(s.keys))
-	for key := range s.keys {
-		keys = append(keys, key)
-	}
-	s.mu.Unlock()
-	for _, key := range keys {
-		s.mu.Lock()
-		k, over := s.keys[key], !s.breaker.in(returning) || s.breaker.back != back
-		s.mu.Unlock()
-		if over {
-			return
-		}
-		if k != nil {
-			s.awaitCharge(context.Background(), key, k) // the key's next call gets the error
-		}
-	}
+// later asks whether the store is back after d, less a random part of at most half.
+func (s *Store) later(d time.Duration) { time.AfterFunc(d/2+rand.N(d/2), s.tick) }
+
+// tick looks at one key after the other, and charges the store with those that it answers for. It
+// goes on for half a second if it does not answer, because some servers of a Cluster may be back.
+func (s *Store) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.keys) > 0 && s.breaker.in(returning) && s.breaker.back == back {
-		time.AfterFunc(chargeAgain, func() { s.chargeKeys(back) })
+	begin, next := now(), rarely
+	for key, k := range maps.Clone(s.keys) {
+		if s.keys[key] != k {
+			continue
+		}
+		if !s.back {
+			_, err := s.askLocked(key, k.look)
+			s.back = !s.goneLocked(err)
+		}
+		if s.back && s.keys[key] == k {
+			charging := s.chargeLocked(key, k)
+			s.mu.Unlock()
+			<-charging
+			s.mu.Lock()
+		}
+		if !s.back {
+			if next = again; now()-begin > again {
+				break
+			}
+		}
 	}
+	if len(s.keys) > 0 {
+		s.later(next)
+	}
+}
+
+// askLocked asks the store without the lock.
+func (s *Store) askLocked(key string, op store.Op) (store.Reply, error) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return s.Store.Update(context.Background(), key, &op)
+}
+
+// goneLocked reports whether an error says that the store is unavailable.
+func (s *Store) goneLocked(err error) bool {
+	if !errors.Is(err, store.ErrUnavailable) {
+		return false
+	}
+	s.cause, s.back = err, false
+	return true
+}
+
+// chargeLocked charges the store with a key, which no call of the key does meanwhile, and returns a
+// channel that is closed when that has ended. If the store has taken it, calls use the store again.
+func (s *Store) chargeLocked(key string, k *away) <-chan struct{} {
+	if k.charging == nil {
+		k.charging = make(chan struct{})
+		go s.charge(key, k)
+	}
+	return k.charging
+}
+
+func (s *Store) charge(key string, k *away) {
+	defer s.announce()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 4 { // others may set limits meanwhile
+		r, err := s.askLocked(key, k.bill())
+		if k.stuck = !s.goneLocked(err); err != nil {
+			break
+		}
+		if r.Stale && r.Limits != nil {
+			k.look.Limits, k.look.Number, k.look.Base, k.look.Periods, k.open = r.Limits, r.Number, r.Base, nil, false
+			continue
+		}
+		idle := k.stored.Limits != nil && k.stored.State.Idle(k.stored.Limits)
+		if !r.Untimely && !r.Stale || idle { // an idle key whose periods are over owes nothing
+			s.comeBackLocked(key)
+		}
+		break
+	}
+	close(k.charging)
+	k.charging = nil
 }

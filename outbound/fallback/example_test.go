@@ -10,14 +10,14 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // redis stands for a store across a network, which is down. redisstore.New makes a real one.
 type redis struct{}
 
-func (redis) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{}, fmt.Errorf("connection refused: %w", outbound.ErrAway)
+func (redis) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{}, fmt.Errorf("connection refused: %w", outbound.ErrUnavailable)
 }
 
 // One of four workers goes on with a quarter of the limit while the store is away, and writes

@@ -3,72 +3,77 @@ package fallback
 import (
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// lastSeen is what the store's last reply said of a key: a hold, a slow-down, or limits set
-// for all. They stay in force when the store goes away. A key with none of them has no
-// lastSeen.
-type lastSeen struct {
-	limits    []leak.Limit // set for all workers; nil: none are
-	stamp     int64        // of limits
-	heldUntil time.Duration
-	speed     float64
-	at        time.Duration // as of when the speed is
-}
-
-// lastLevels is what the store's last reply said of a key that counts by the calendar. A key
-// that does not has none. Levels are apart from lastSeen, because every reply brings some:
-// however many keys there are, they make the Store forget no hold.
-type lastLevels struct {
-	limits []leak.Limit // those of levels
-	levels [leak.Max]leak.Level
-	at     time.Duration // as of when the levels are
+// seen is what the store's last reply said of a key that stays in force when the key is away: a
+// hold, a slow-down, or what was used of calendars. A key with none of them has no seen.
+type seen struct {
+	at     time.Duration // by this process's clock
+	rem    time.Duration // of a hold
+	speed  float64
+	limits []store.Limit // those of levels; nil: none counts by the calendar
+	levels store.Units
+	ends   [store.Max]time.Duration // Unix times of the ends of their periods
 }
 
 // remember keeps what a reply says of its key.
-func (s *Store) remember(key string, op *leak.Op, r *leak.Reply) {
-	if r.Stale {
-		return
+func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
+	worth := r.State.Rem > 0 || r.State.Speed < 1
+	if s.fails() || r.Stale || r.Untimely {
+		worth = false
+	} else if op.Periods != nil {
+		worth = true
 	}
-	set, counted := r.Stamp != 0, op.Limits
-	if op.Action == leak.Replace {
-		counted = op.Replacement
-	}
-	worth, counts := r.State.Rem > 0 || r.State.Speed < 1 || set, dated(counted)
-	if s.fails() || !worth && !counts && !s.anySeen.Load() {
+	if !worth && !s.any.Load() {
 		return
 	}
 	s.mu.Lock()
+	defer s.announce()
 	defer s.mu.Unlock()
-	t := now()
-	if worth {
-		seen := lastSeen{heldUntil: later(t, max(0, r.State.Rem)), speed: r.State.Speed, at: t}
-		if set {
-			seen.limits, seen.stamp = counted, r.Stamp
+	if k := s.keys[key]; k != nil && s.fails() {
+		s.comeBackLocked(key)
+	}
+	if !worth {
+		if !r.Stale && !r.Untimely {
+			delete(s.seen, key)
 		}
-		keep(&s.seen, key, seen)
-	} else {
-		delete(s.seen, key)
+		return
 	}
-	if counts {
-		keep(&s.levels, key, lastLevels{limits: counted, levels: r.State.Level, at: t})
-	} else {
-		delete(s.levels, key)
+	last := seen{at: now(), rem: r.State.Rem, speed: r.State.Speed}
+	if op.Periods != nil && op.Action != store.Replace {
+		last.limits, last.levels = op.Limits, r.State.Level
+		for i, p := range op.Periods {
+			if last.ends[i] = time.Duration(p.End) * time.Second; r.State.Unix >= last.ends[i] {
+				last.ends[i] = time.Duration(p.Next) * time.Second
+			}
+		}
 	}
-	s.anySeen.Store(len(s.seen)+len(s.levels) > 0)
-}
-
-// keep puts a value into a map of at most maxKeys keys. If there are so many, any other goes.
-func keep[V any](m *map[string]V, key string, v V) {
-	if *m == nil {
-		*m = make(map[string]V)
+	if s.seen == nil {
+		s.seen = make(map[string]seen)
 	}
-	if _, known := (*m)[key]; !known && len(*m) >= maxKeys {
-		for other := range *m {
-			delete(*m, other)
+	if _, known := s.seen[key]; !known && len(s.seen) >= maxKeys {
+		for other := range s.seen { // any other goes
+			delete(s.seen, other)
 			break
 		}
 	}
-	(*m)[key] = v
+	s.seen[key] = last
+	s.any.Store(true)
+}
+
+// used returns the part of a limit by the calendar that was used when the store last said so. If it
+// never has, that is all of it.
+func (was *seen) used(l *store.Limit, unix time.Duration) float64 {
+	for i := range was.limits {
+		m := &was.limits[i]
+		if m.Kind != l.Kind || m.Unit != l.Unit || m.Name != l.Name || m.Zone != l.Zone {
+			continue
+		}
+		if unix >= was.ends[i] {
+			return 0
+		}
+		return min(1, was.levels[i]/m.Capacity)
+	}
+	return 1
 }

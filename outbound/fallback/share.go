@@ -3,169 +3,177 @@ package fallback
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// century is as long as a limit may take to drain.
-const century = 876_600 * time.Hour
+const (
+	// most is the largest capacity, and the highest rate, that a limit may have.
+	most = 1e12
+	// century is as long as a limit may take to drain, in seconds.
+	century = 876_600 * 3600.
+)
 
-// dated reports whether one of the limits counts by the calendar.
-func dated(limits []leak.Limit) bool {
-	return slices.ContainsFunc(limits, func(l leak.Limit) bool { return l.Kind.Calendar() })
+// births tells the lives of shares apart. Each is born at a time of its own, so far back that no
+// store's clock shows it.
+var births atomic.Int64
+
+// away is a key that is away.
+type away struct {
+	// look asks for nothing. It has the limits in force, as far as this process has heard, and the
+	// periods of the latest call.
+	look     store.Op
+	open     bool          // stored is the share of limits
+	stored   store.Stored  // its Limits are what this process may use of limits
+	epoch    int64         // the newest epoch of the store of which a refusal was reported
+	spent    perUnit       // what the store is not charged with yet
+	spentAt  time.Duration // when spent last changed
+	charging chan struct{} // closed when the charge that is under way ends; nil: none is
+	stuck    bool          // the store has answered, and not taken the charge: the next call tries again
 }
 
-// shrink makes a limit this worker's share of it.
-func (s *Store) shrink(l *leak.Limit) {
-	if l.Kind == leak.Fixed { // the windows of workers begin at different times, and their sum is to fit into any
-		l.Kind = leak.Moving
+func newAway(op *store.Op) *away {
+	return &away{look: store.Op{Limits: op.Limits, Number: op.Number, Base: op.Base, Age: op.Age, Periods: op.Periods}}
+}
+
+// serveLocked is Update without the store.
+func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
+	k := s.keys[key]
+	if s.fails() || op.Action == store.Resume || op.Action == store.Replace || k == nil && !s.Unlimited {
+		return store.Reply{}, s.cause
+	}
+	if k == nil { // there are too many keys: one for this call
+		k = newAway(op)
+	}
+	if op.Number > k.look.Number { // others were set shortly before, and this bucket has heard of them
+		k.look, k.open = newAway(op).look, false
+	}
+	r := store.Reply{Stale: !store.Same(op.Limits, k.look.Limits), Limit: -1}
+	if !r.Stale {
+		t, date := now(), unix()
+		if k.look.Periods = op.Periods; !k.open {
+			r = s.open(key, k, t, date)
+		}
+		if k.open {
+			r = k.apply(op, t, date)
+		}
+		share := k.stored.Limits
+		if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > share[i].Capacity {
+			return store.Reply{}, s.cause // no wait makes it fit the share
+		}
+		if !s.Unlimited {
+			r.Share = share
+		}
+		// The bucket sees levels of the whole limit, in which the shares of others are full.
+		for i := range k.look.Limits {
+			r.State.Level[i] = max(0, r.State.Level[i]+k.look.Limits[i].Capacity-share[i].Capacity)
+		}
+	}
+	if r.Number, r.Limits, r.Base = k.look.Number, nil, 0; op.Number != k.look.Number || r.Stale {
+		r.Limits, r.Base, r.Made = k.look.Limits, k.look.Base, math.MaxInt64 // every process yields to them
+	}
+	return r, nil
+}
+
+// apply carries an operation out in the share. Of the refusals of calls that the store has admitted,
+// the first of each of the store's epochs begins an episode.
+func (k *away) apply(op *store.Op, t, date time.Duration) store.Reply {
+	here := *op
+	here.Limits, here.Reports = k.stored.Limits, slices.Clone(op.Reports)
+	for i := range here.Reports {
+		r := &here.Reports[i]
+		if r.Kind == store.Refused && r.Charge != nil && r.Charge.Born != k.stored.State.Born && (k.epoch == 0 || r.Epoch > k.epoch) {
+			k.epoch, r.Epoch = r.Epoch, k.stored.State.Epoch
+		}
+	}
+	r := here.ApplyAt(&k.stored, t, date)
+	if !r.Untimely {
+		k.spend(&here, &r, t)
+	}
+	return r
+}
+
+// open begins the share of a key. It is full, so that the switch causes no burst. Of a calendar it is
+// as full as the calendar was when the store last said so. A hold and a slow-down go on.
+func (s *Store) open(key string, k *away, t, date time.Duration) store.Reply {
+	share := make([]store.Limit, len(k.look.Limits))
+	was := s.seen[key]
+	fill := store.Op{Limits: share, Periods: k.look.Periods, Action: store.Meter, Costs: make([]store.Units, 1)}
+	for i := range share {
+		if share[i] = s.shrink(k.look.Limits[i]); s.Unlimited {
+			continue
+		}
+		if fill.Costs[0][i] = share[i].Capacity; share[i].Kind.Calendar() {
+			fill.Costs[0][i] *= was.used(&k.look.Limits[i], date)
+		}
+	}
+	state := store.New(t, len(share))
+	state.Born = -1<<62 + time.Duration(births.Add(1))
+	state.Epoch = int64(state.Born)
+	held := time.Duration(0)
+	if was.speed > 0 {
+		state.At, state.Speed = was.at, was.speed
+		held = was.rem - (t - was.at)
+	}
+	state.Skip = state.At - state.Born
+	if k.stored.Limits != nil { // by other limits
+		held = max(held, k.stored.State.Rem-(t-k.stored.State.At))
+	}
+	k.stored = store.Stored{State: state, Limits: share, Number: 1}
+	if held > 0 {
+		fill.Reports = []store.Report{{Kind: store.Held, Wait: held}}
+	}
+	r := fill.ApplyAt(&k.stored, t, date)
+	k.open = !r.Untimely
+	return r
+}
+
+// shrink returns this process's share of a limit.
+func (s *Store) shrink(l store.Limit) store.Limit {
+	if l.Kind == store.Fixed { // the windows of processes begin at different times, and their sum is to fit into any
+		l.Kind = store.Window
+	}
+	l.N = 0
+	if l.Kind == store.Leaky {
+		l.Window = 0
 	}
 	if s.Unlimited {
-		l.Capacity, l.Rate = unlimited, unlimited
-		if l.Kind == leak.Moving {
-			l.Capacity = unlimited * min(1, l.Window.Seconds())
+		l.Capacity, l.Rate = most, most
+		if l.Kind == store.Window {
+			l.Capacity = most * min(1, l.Window.Seconds())
 		}
 	} else {
-		s.divide(l)
+		s.divide(&l)
 	}
 	switch {
-	case l.Kind == leak.Moving:
+	case l.Kind == store.Window:
 		l.Rate = l.Capacity / l.Window.Seconds()
 	case l.Kind.Calendar():
 		l.Rate = 0
 	}
+	return l
 }
 
-// divide makes a limit the Share of it. If that is less than a unit, it is a whole unit that
-// comes back as seldom as the Share says. Of a calendar it stays less: a unit of each period
-// would be more often.
-func (s *Store) divide(l *leak.Limit) {
+// divide makes a limit the Share of it. If that is less than a unit, it is a whole unit that comes
+// back as seldom as the Share says. Of a calendar it stays less: a unit of each period would be more
+// often.
+func (s *Store) divide(l *store.Limit) {
 	least := min(1, l.Capacity)
 	l.Capacity *= s.Share
 	l.Rate *= s.Share
 	if whole := math.Round(l.Capacity); whole > l.Capacity && whole <= l.Capacity*(1+0.5e-9) {
-		l.Capacity = whole // a 49th of 49 is 1, but for rounding
+		l.Capacity = whole // a 49th of 49 is 1, except for rounding
 	}
 	switch {
 	case l.Kind.Calendar():
 		l.Capacity = max(l.Capacity, math.SmallestNonzeroFloat64) // no limit has a capacity of 0
 	case l.Capacity < least:
-		sec := min(least/l.Rate, century.Seconds())
+		sec := min(least/l.Rate, century)
 		l.Capacity, l.Rate = least, least/sec
-		if l.Kind == leak.Moving {
+		if l.Kind == store.Window {
 			l.Window = time.Duration(sec * 1e9)
 		}
-	}
-}
-
-// level returns what is in a worker's share of a limit when the outage begins: all of it,
-// so that the switch causes no burst. Of a calendar it is the part that was used when the
-// store last told, because all of it would come back only at the reset.
-func (s *Store) level(key string, l *leak.Limit) float64 {
-	if s.Unlimited {
-		return 0
-	}
-	if used, ok := s.used(key, l); ok {
-		return used * l.Capacity
-	}
-	return l.Capacity
-}
-
-// used returns the part of a calendar's period that was used when the store last told. It
-// reports false if the limit is no calendar, or the store has not told.
-func (s *Store) used(key string, l *leak.Limit) (part float64, ok bool) {
-	if !l.Kind.Calendar() {
-		return 0, false
-	}
-	last := s.levels[key]
-	i := leak.Find(last.limits, l)
-	if i < 0 || last.limits[i].Kind != l.Kind || last.limits[i].Zone != l.Zone {
-		return 0, false
-	}
-	if now() >= later(last.at, time.Duration(last.levels[i].Top)) { // the next period has begun
-		return 0, true
-	}
-	return min(1, last.levels[i].Level/last.limits[i].Capacity), true
-}
-
-// inPeriod returns the units of a calendar that this process's period has, and reports
-// whether the key knows the calendar.
-func (k *degradedKey) inPeriod(l *leak.Limit) (units float64, ok bool) {
-	if k.stored.State.Logs == nil {
-		return 0, false
-	}
-	for i := range *k.stored.State.Logs {
-		g := &(*k.stored.State.Logs)[i]
-		if g.Unit != l.Unit || g.Name != l.Name {
-			continue
-		}
-		switch c, t := &g.Calendar, unix(); {
-		case t < ends(c.End):
-			return c.This, true
-		case t < ends(c.Next):
-			return c.Coming, true
-		}
-		return 0, true
-	}
-	return 0, false
-}
-
-// ends returns the Unix time at which the law goes on to the period after an end.
-func ends(end int64) time.Duration { return time.Duration(end)*time.Second + leak.Slack }
-
-// begin gives a key the share i of a debt, which is new to it, with so many units in it.
-// Those of a window come back all at once, a window from now: a window lets all of its calls go
-// at once, and other workers may have had theirs just before the store went away.
-func (k *degradedKey) begin(d *debt, i int, units float64) {
-	l, state := &d.share[i], &k.stored.State
-	o := leak.Other{Limit: *l, Level: leak.Level{Level: units}, Dial: state.Dial()}
-	if l.Kind == leak.Leaky {
-		o.Dial = 0
-	} else {
-		g := leak.Log{Name: l.Name, Unit: l.Unit, Kind: l.Kind, Zone: l.Zone, Longest: l.Window, Total: units}
-		if l.Kind.Calendar() {
-			p := &d.periods[i]
-			g.Calendar = leak.Calendar{Begin: p.Begin, End: p.End, Next: p.Next, This: units}
-			if unix() >= ends(p.End) {
-				g.Calendar.Begin, g.Calendar.End, g.Calendar.Next = p.End, p.Next, p.After
-			}
-		} else if units > 0 {
-			g.Entries = []leak.Entry{{First: o.Dial, Last: o.Dial, Units: units}}
-			o.Level.Top, o.Level.Ret = float64(l.Window), float64(l.Window)
-		}
-		if state.Logs == nil {
-			state.Logs = new(leak.Logs)
-		}
-		*state.Logs = append(*state.Logs, g)
-	}
-	k.stored.Others = append(k.stored.Others, o)
-}
-
-// prolong has all that is in the windows of a debt's share come back a window from now: what an
-// outage from before has put in was no call, and other workers may have used its room since.
-func (k *degradedKey) prolong(d *debt) {
-	if k.stored.State.Logs == nil {
-		return
-	}
-	now := k.stored.State.Dial()
-	for i := range *k.stored.State.Logs {
-		g := &(*k.stored.State.Logs)[i]
-		shared := func(l leak.Limit) bool { return l.Kind == leak.Moving && l.Unit == g.Unit && l.Name == g.Name }
-		if g.Kind.Calendar() || !slices.ContainsFunc(d.share, shared) {
-			continue
-		}
-		n := 0 // entries but for those of booked calls
-		for n < len(g.Entries) && g.Entries[n].Last <= now {
-			n++
-		}
-		if n == 0 {
-			continue
-		}
-		all := leak.Entry{First: min(g.Entries[0].First, now), Last: now}
-		for _, e := range g.Entries[:n] {
-			all.Units += e.Units
-		}
-		g.Entries = append([]leak.Entry{all}, g.Entries[n:]...)
 	}
 }

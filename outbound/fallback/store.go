@@ -5,178 +5,172 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Store is a [leak.Store] around a store that may be away, such as one across a
-// network. It decides what calls do meanwhile, for every bucket that uses it. The package's
-// introduction says how an outage begins and ends.
+// Store is a [store.Store] around a store that may be unavailable, such as one across a network. It
+// decides what calls do meanwhile, for every bucket that uses it. The package's introduction says
+// how an outage begins and ends.
 //
 // A Store must not be copied or changed after its first use.
 type Store struct {
-	// Store is the store that may be away. It says so by [outbound.ErrAway]; a store
-	// that does not know this error is never marked away. If Store is nil, each Update
-	// fails with [outbound.ErrNil].
-	Store leak.Store
-	// Share is the part of every limit that this worker may use by itself while the
-	// store is away: 1 divided by the number of workers. 0 is none. If Share is not 0 to
-	// 1, each Update fails with an [*outbound.LimitError]. In an outage at most 10 000
-	// keys have a share; calls of others fail with the store's error, as calls do where the
-	// share of an hour, a day or a month is less than they cost.
+	// Store is the store that may be unavailable. It says so by [store.ErrUnavailable]. If Store is
+	// nil, each Update fails.
+	Store store.Store
+	// Share is the part of every limit that this process may use by itself while the store is
+	// unavailable: 1 divided by the number of processes. If it is zero, calls fail with the store's
+	// error. If it is not 0 to 1, each Update fails. In an outage at most 10_000 keys have a share;
+	// calls of others fail with the store's error.
 	Share float64
-	// Unlimited lets every call go while the store is away, except in a hold. Beyond
-	// 10 000 keys the Store heeds only holds from before the outage, and does not charge
-	// what goes. With a Share each Update fails with an [*outbound.LimitError].
+	// Unlimited admits every call while the store is unavailable, except in a hold. Beyond 10_000
+	// keys the Store honours only holds from before the outage, and does not charge what leaves.
+	// With a Share each Update fails.
 	Unlimited bool
-	// OnSwitch, if not nil, is called when the store is found away, with its error,
-	// and when it is used again. Calls come from any goroutine, one after the other. OnSwitch
+	// OnSwitch, if it is not nil, is called when the first key is away, with the store's error, and
+	// when no key is away any more. It does not hear of a switch that is over before it is told. Calls come from any goroutine, one after the other. OnSwitch
 	// must not block.
 	OnSwitch func(away bool, err error)
 
-	anySeen atomic.Bool // seen or levels is not empty
+	any atomic.Bool // keys or seen is not empty
 
 	mu         sync.Mutex // protects what follows
-	breaker    breaker
-	keys       map[string]*degradedKey
-	seen       map[string]lastSeen
-	levels     map[string]lastLevels
-	notices    []func() // the calls of OnSwitch that are still to make
-	announcing bool     // a goroutine makes them
+	keys       map[string]*away
+	seen       map[string]seen
+	since      time.Time // of the last switch
+	outages    uint64
+	cause      error // the store's latest error
+	back       bool  // the store has answered since, and keys are charged
+	told       bool  // what OnSwitch was told last
+	announcing bool  // a goroutine calls OnSwitch
 }
 
-const (
-	// returnWait is how long workers stay on their shares after the first of them has
-	// reached the store: long enough for a try of the last one that fails after 2 s, and
-	// for its next.
-	returnWait = maxRetry + 2*time.Second
-	// chargePause is how long no call goes at the return, so that every worker charges
-	// what it has spent before the first call goes.
-	chargePause = 100 * time.Millisecond
-	// maxKeys bounds the degraded keys, the keys in seen and those in levels.
-	maxKeys = 10_000
-	// meetingKey is the key under which workers agree on their return.
-	meetingKey = "\x00fallback"
-)
+// maxKeys bounds the keys that are away, and those in seen.
+const maxKeys = 10_000
 
-// storeKey returns the store's key for a bucket's key. It is never the meetingKey.
-func storeKey(key string) string {
-	if rest, ok := strings.CutPrefix(key, meetingKey); ok {
-		return meetingKey + "\x00" + rest
-	}
-	return key
-}
+// start is the zero of this process's clock, which does not step.
+var start = time.Now()
 
-// Update implements [leak.Store].
-func (s *Store) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
-	if err := s.check(key); err != nil {
-		return leak.Reply{}, err
+func now() time.Duration { return time.Since(start) }
+
+// unix returns the Unix time. It steps when somebody sets the clock.
+func unix() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// Update implements [store.Store].
+func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if err := s.check(); err != nil {
+		return store.Reply{}, err
 	}
-	key = storeKey(key)
-	for !s.breaker.in(there) {
+	for tried := false; !s.fails() && s.any.Load(); {
 		if err := ctx.Err(); err != nil {
-			return leak.Reply{}, err
+			return store.Reply{}, err
 		}
-		if r, done, err := s.detour(ctx, key, op); done {
+		s.mu.Lock()
+		k := s.keys[key]
+		if k == nil || tried && k.stuck { // if it is stuck the store says why
+			s.mu.Unlock()
+			break
+		}
+		if k.charging == nil && !s.back && !k.stuck {
+			r, err := s.serveLocked(key, op)
+			s.mu.Unlock()
 			return r, err
+		}
+		if store.Same(op.Limits, k.look.Limits) {
+			k.look.Periods = op.Periods
+		}
+		charging := s.chargeLocked(key, k)
+		s.mu.Unlock()
+		select {
+		case <-charging:
+			tried = true
+		case <-ctx.Done():
 		}
 	}
 	return s.ask(ctx, key, op)
 }
 
-func (s *Store) check(key string) error {
+func (s *Store) check() error {
 	switch {
 	case s == nil || s.Store == nil:
-		return fmt.Errorf("fallback: %w: Store", outbound.ErrNil)
+		return errors.New("fallback: the Store of a fallback.Store is nil")
 	case !(s.Share >= 0 && s.Share <= 1):
-		return &outbound.LimitError{Key: key, Reason: "the Share of a fallback.Store is 0 to 1, not " + strconv.FormatFloat(s.Share, 'g', 6, 64)}
+		return fmt.Errorf("fallback: the Share of a fallback.Store is 0 to 1, not %s", strconv.FormatFloat(s.Share, 'g', 6, 64))
 	case s.Share > 0 && s.Unlimited:
-		return &outbound.LimitError{Key: key, Reason: "a fallback.Store has a Share or is Unlimited, not both"}
+		return errors.New("fallback: a fallback.Store has a Share or is Unlimited, not both")
 	}
 	return nil
 }
 
-// fails reports whether calls fail while the store is away.
+// fails reports whether calls fail while the store is unavailable.
 func (s *Store) fails() bool { return s.Share == 0 && !s.Unlimited }
 
-// ask asks the store, and serves the call without it if it is away.
-func (s *Store) ask(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+// ask asks the store, and serves the call without it if it is unavailable.
+func (s *Store) ask(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := s.Store.Update(ctx, key, op)
-	if err == nil {
+	switch {
+	case err == nil:
 		s.remember(key, op, &r)
-		return r, nil
+	case ctx.Err() == nil && errors.Is(err, store.ErrUnavailable):
+		s.mu.Lock()
+		s.cause, s.back = err, false
+		s.goAwayLocked(key, op)
+		if k := s.keys[key]; k == nil || k.charging == nil { // else what it spends here would not be charged
+			r, err = s.serveLocked(key, op)
+		}
+		s.mu.Unlock()
+		s.announce()
 	}
-	if ctx.Err() != nil || !errors.Is(err, leak.ErrAway) {
-		return r, err
+	return r, err
+}
+
+// goAwayLocked marks a key away.
+func (s *Store) goAwayLocked(key string, op *store.Op) {
+	if k := s.keys[key]; k != nil || len(s.keys) >= maxKeys {
+		return
 	}
-	s.leave(err)
+	if s.keys == nil {
+		s.keys = make(map[string]*away)
+	}
+	if s.keys[key] = newAway(op); len(s.keys) > 1 {
+		return
+	}
+	s.any.Store(true)
+	s.since = time.Now()
+	s.outages++
+	s.later(again)
+}
+
+// comeBackLocked has calls of a key use the store again.
+func (s *Store) comeBackLocked(key string) {
+	delete(s.keys, key)
+	if len(s.keys) > 0 {
+		return
+	}
+	s.any.Store(len(s.seen) > 0)
+	s.since = time.Now()
+	s.cause, s.back = nil, false
+}
+
+// announce calls OnSwitch if that is due. If another goroutine calls it, that one does it again.
+func (s *Store) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.breaker.in(away) { // it has come back meanwhile
-		return r, err
+	for is := len(s.keys) > 0; s.OnSwitch != nil && !s.announcing && is != s.told; is = len(s.keys) > 0 {
+		s.told, s.announcing = is, true
+		s.switchLocked(is, s.cause)
 	}
-	return s.serveLocked(key, op, err)
 }
 
-// detour serves a call while the store is away, or has it wait during the return. If it
-// reports false, the caller looks at the state again.
-func (s *Store) detour(ctx context.Context, key string, op *leak.Op) (r leak.Reply, done bool, err error) {
-	s.mu.Lock()
-	if s.breaker.in(away) {
-		if s.fails() && now() >= s.breaker.nextTry {
-			s.breaker.nextTry = never
-			cause := s.breaker.cause
-			s.mu.Unlock()
-			r, err = s.tryWith(ctx, key, op, cause)
-			return r, true, err
-		}
-		r, err = s.serveLocked(key, op, s.breaker.cause)
-		s.mu.Unlock()
-		return r, true, err
-	}
-	k, pause := s.keys[key], s.breaker.opens-now()
-	var d *debt
-	if k != nil {
-		if d = k.hear(op); d == nil {
-			s.mu.Unlock()
-			return leak.Reply{Stale: true, Version: noVersion}, true, nil
-		}
-	}
-	s.settleLocked()
+// switchLocked calls OnSwitch without the lock.
+func (s *Store) switchLocked(away bool, cause error) {
 	s.mu.Unlock()
-	if k != nil {
-		c := s.awaitCharge(ctx, key, k)
-		if c == nil {
-			return r, false, nil
-		}
-		if c.err != nil {
-			return r, true, c.err
-		}
-		r, untimely := c.untimely[d]
-		if untimely || len(c.untimely) == 0 {
-			return r, untimely, nil
-		}
-		// Calls by other limits tell the periods of the debts that are left.
-	}
-	if pause > 0 {
-		sleep(ctx, pause)
-		return r, false, nil
-	}
-	r, err = s.ask(ctx, key, op)
-	return r, true, err
-}
-
-// sleep sleeps for d or until ctx is done.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	defer func() { // OnSwitch may panic
+		s.mu.Lock()
+		s.announcing = false
+	}()
+	s.OnSwitch(away, cause)
 }

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
 func TestLoadOfAFleetMakesEachCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := leak.NewMemory()
+		store := store.NewMemory()
 		var workers []outbound.Limiter
 		for range 3 {
 			bucket := outbound.Must(outbound.NewSharedBucket(store, "api", outbound.Window(10, time.Second)))

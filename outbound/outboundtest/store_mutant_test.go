@@ -186,7 +186,7 @@ func kinds(is, taken store.Kind) func(*store.Op, *store.Stored) *store.Op {
 }
 
 // periods has a mutant change the periods that it is told.
-func periods(change func([]store.Period) []store.Period) func(*store.Op, *store.Stored) *store.Op {
+func mutantPeriods(change func([]store.Period) []store.Period) func(*store.Op, *store.Stored) *store.Op {
 	return step(func(op *store.Op, _ *store.Stored) { op.Periods = change(slices.Clone(op.Periods)) })
 }
 
@@ -363,9 +363,9 @@ func TestMutants(t *testing.T) {
 		"windows are leaky":        {asked: kinds(store.Window, store.Leaky)},
 		"windows move":             {asked: kinds(store.Fixed, store.Window)},
 		"windows begin with calls": {asked: kinds(store.Window, store.Fixed)},
-		"no Periods":               {asked: periods(func([]store.Period) []store.Period { return nil })},
-		"any Periods do":           {asked: periods(func([]store.Period) []store.Period { return []store.Period{{Begin: 0, End: 4e9, Next: 4.5e9}} })},
-		"no Next": {asked: periods(func(all []store.Period) []store.Period {
+		"no Periods":               {asked: mutantPeriods(func([]store.Period) []store.Period { return nil })},
+		"any Periods do":           {asked: mutantPeriods(func([]store.Period) []store.Period { return []store.Period{{Begin: 0, End: 4e9, Next: 4.5e9}} })},
+		"no Next": {asked: mutantPeriods(func(all []store.Period) []store.Period {
 			for i := range all {
 				all[i].Next = all[i].End + 1
 			}

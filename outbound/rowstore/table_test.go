@@ -16,27 +16,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// mapRows are the rows of a map: all that a store needs.
-type mapRows struct {
-	mu   sync.Mutex
-	rows map[string]rowstore.Row
-}
-
-// Swap implements [rowstore.Rows].
-func (m *mapRows) Swap(_ context.Context, swaps []rowstore.Swap) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range swaps {
-		s, key := &swaps[i], string(swaps[i].Key)
-		s.Clock = time.Duration(time.Now().UnixNano())
-		if s.New != nil && m.rows[key].Token == s.Old && s.InTime() {
-			m.rows[key], s.Done = rowstore.Row{Token: s.Token, Bytes: s.New}, true
-		}
-		s.Row = m.rows[key]
-	}
-	return nil
-}
-
 // table is a database of rows that can be locked. It has a clock of its own.
 type table struct {
 	mapRows

@@ -261,7 +261,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		go1(t, l)
 		s := b.Snapshot(bg, Query{}).Stores[0]
-		if !s.Away || s.AwayFor < 30*time.Second || s.Shares != 1 || s.Switched != 1 || !strings.Contains(s.Err, "away") || len(s.Trouble) != 2 {
+		if !s.Away || s.AwayFor < 30*time.Second || s.Shares != 1 || s.Switched != 1 || !strings.Contains(s.Err, "unavailable") || len(s.Trouble) != 2 {
 			t.Errorf("%+v", s)
 		}
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
@@ -275,9 +275,6 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		for i := 0; i < 100 && f.State().Away; i++ {
 			_, _ = l.Acquire(bg, outbound.Cost{1})
 			time.Sleep(100 * time.Millisecond)
-			if s = b.Snapshot(bg, Query{}).Stores[0]; !f.State().Until.IsZero() && (len(s.Trouble) != 1 || !strings.HasPrefix(s.Trouble[0], "The store is back. ")) {
-				t.Fatalf("%+v", s)
-			}
 		}
 		if s = b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Err != "" || s.Trouble != nil || s.Switched != 1 {
 			t.Errorf("%+v", s)

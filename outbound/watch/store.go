@@ -85,9 +85,6 @@ func (s *boardStore) show() Store {
 		f := s.state.State()
 		is.Fallback, is.Shares, is.Switched = true, f.Keys, f.Outages
 		switch {
-		case f.Away && !f.Until.IsZero():
-			is.Away = true
-			is.Trouble = append(is.Trouble, fmt.Sprintf("The store is back. Calls go on with what this process may use alone for another %s.", brief(max(0, time.Until(f.Until)))))
 		case f.Away && !is.Away:
 			fell("", f.Since, f.Err)
 			fallthrough

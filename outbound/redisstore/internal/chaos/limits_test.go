@@ -4,7 +4,6 @@ package chaos
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +13,9 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // One of four workers changes the limits while all of them call. From then on the new
@@ -109,60 +108,6 @@ func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 	}
 	fs.goesOn(1)
 	fs.check(nothing)
-}
-
-// Two workers of an old release have other limits than two workers of a new one. All of
-// them go on, each within its own limit, and each is told of the difference.
-func TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	fs := newFleets(t, leaky, window)
-	stricter := []outbound.Limit{{Capacity: 4, LeakRate: 40}, outbound.Window(30, 500*time.Millisecond)}
-	for i, f := range fs {
-		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute})
-		f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{timeout: time.Minute, limits: stricter[i : i+1]})
-	}
-	eventually(t, "each worker calls", func() bool {
-		return !slices.ContainsFunc(slices.Concat(fs[0].members, fs[1].members), func(m *member) bool { return m.calls.Len() < 5 })
-	})
-	fs.run(time.Second)
-	for i, f := range fs {
-		f.stop()
-		var of [2]outboundtest.History
-		for i, m := range f.members {
-			for at := range m.calls.All() {
-				of[i/2].Add(at, 1)
-			}
-		}
-		loose, strict := promiseOf(t, f.limits[0]), promiseOf(t, stricter[i])
-		f.checkCalls(&of[0], loose, 0)
-		f.checkCalls(&of[1], strict, 0)
-		if loose.window == 0 {
-			f.checkCalls(f.api.Arrivals(), promise{units: loose.units + strict.units, rate: loose.rate + strict.rate}, 0)
-		} else {
-			checkOwnWindows(t, f.members[:2], loose.kept(), f.due())
-			checkOwnWindows(t, f.members[2:], strict.kept(), f.due())
-		}
-		require.Positive(t, f.heard(store.EventDiffer), "nobody was told")
-	}
-}
-
-// checkOwnWindows fails the test if a place of these workers has no room in their window for the
-// places of all workers that come before it.
-func checkOwnWindows(t *testing.T, members []*member, own promise, all *outboundtest.History) {
-	t.Helper()
-	for _, m := range members {
-		for place := range m.record.due().All() {
-			var h outboundtest.History
-			h.Add(place, 1)
-			for other := range all.All() {
-				if other.Before(place) && other.After(place.Add(-own.window)) {
-					h.Add(other, 1)
-				}
-			}
-			require.NoError(t, own.check(&h, 0))
-		}
-	}
 }
 
 // Keys of another version's format lie beside ours. The store neither reads nor changes
