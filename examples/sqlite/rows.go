@@ -26,7 +26,7 @@ func open(file string) (*rows, error) {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, err = db.Exec("PRAGMA journal_mode(WAL); CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
 		// Of processes that make the file at the same time, SQLite refuses all but one at once.
-		if !errors.Is(explain(err), outbound.ErrAway) || time.Now().After(end) {
+		if !errors.Is(explain(err), outbound.ErrUnavailable) || time.Now().After(end) {
 			break
 		}
 	}
@@ -78,7 +78,7 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 func explain(err error) error {
 	var failed *sqlite.Error
 	if errors.As(err, &failed) && failed.Code()&0xff == 5 { // SQLITE_BUSY
-		return fmt.Errorf("%w: %w", outbound.ErrAway, err)
+		return fmt.Errorf("%w: %w", outbound.ErrUnavailable, err)
 	}
 	return err
 }

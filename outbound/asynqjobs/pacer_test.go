@@ -62,7 +62,7 @@ func TestATaskOnItsLastTryWaitsInTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &script{answers: []error{
-		later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: outbound.ErrAway},
+		later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: outbound.ErrUnavailable},
 		&outbound.ThrottledError{RetryAfter: 10 * time.Millisecond},
 	}}
 	var runs atomic.Int64

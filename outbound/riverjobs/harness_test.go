@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
@@ -109,7 +109,7 @@ func (d *database) close() {
 }
 
 // store is the store of one process. Its Timeout is that of a busy machine.
-func (d *database) store() leak.Store {
+func (d *database) store() store.Store {
 	return pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
 }
 
@@ -119,7 +119,7 @@ func (d *database) scheduler(limits ...outbound.Limit) *jobs.Scheduler {
 	return schedulerOf(d.store(), limits...)
 }
 
-func schedulerOf(s leak.Store, limits ...outbound.Limit) *jobs.Scheduler {
+func schedulerOf(s store.Store, limits ...outbound.Limit) *jobs.Scheduler {
 	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{Poll: time.Minute})
 }
 

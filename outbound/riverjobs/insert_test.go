@@ -115,7 +115,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		"a limiter without places": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(outbound.Unlimited{})
 		},
-		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrAway },
+		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrUnavailable },
 		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
 		"a Scheduler that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one((*jobs.Scheduler)(nil))

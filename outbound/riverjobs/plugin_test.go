@@ -35,7 +35,7 @@ func TestWhatBecomesOfAJob(t *testing.T) {
 		snooze = func(d time.Duration) error { return river.JobSnooze(d) }
 		boom   = errors.New("boom")
 		full   = &outbound.ThrottledError{RetryAfter: 3 * time.Second}
-		away   = &outbound.StoreError{Op: "book", Err: outbound.ErrAway}
+		away   = &outbound.StoreError{Op: "book", Err: outbound.ErrUnavailable}
 		large  = &outbound.CostError{Err: outbound.ErrTooLarge}
 		bad    = &outbound.CostError{Err: outbound.ErrInvalidCost}
 	)

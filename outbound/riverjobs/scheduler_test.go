@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -218,13 +218,13 @@ func TestAHeldBucketKeepsNoWorker(t *testing.T) {
 
 // mortal is a store that may be away.
 type mortal struct {
-	leak.Store
+	store.Store
 	away atomic.Bool
 }
 
-func (s *mortal) Update(ctx context.Context, key string, op *leak.Op) (leak.Reply, error) {
+func (s *mortal) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if s.away.Load() {
-		return leak.Reply{}, fmt.Errorf("%w: by the test", leak.ErrAway)
+		return store.Reply{}, fmt.Errorf("%w: by the test", store.ErrUnavailable)
 	}
 	return s.Store.Update(ctx, key, op)
 }

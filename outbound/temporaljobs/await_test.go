@@ -72,7 +72,7 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, outbound.ErrAway }
+			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, outbound.ErrUnavailable }
 		},
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }

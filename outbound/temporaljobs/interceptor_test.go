@@ -27,7 +27,7 @@ func TestALaterIsPutBackAndComesWithItsTicket(t *testing.T) {
 			case 1:
 				return &jobs.Later{In: 20 * time.Millisecond, Ticket: "a place"}
 			case 2:
-				return &jobs.Later{Ticket: "a place", Err: outbound.ErrAway} // at once
+				return &jobs.Later{Ticket: "a place", Err: outbound.ErrUnavailable} // at once
 			case 3:
 				return &jobs.Later{In: 2 * time.Millisecond, Ticket: "another"}
 			}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
 
@@ -23,7 +23,7 @@ func dripfeedPostgres() contender {
 }
 
 // bucketsOf returns the decision per key of a worker of its own.
-func bucketsOf(store leak.Store, limits ...outbound.Limit) func(key string) bool {
+func bucketsOf(store store.Store, limits ...outbound.Limit) func(key string) bool {
 	k := &outbound.Keyed[string]{
 		New: func(key string) (outbound.Limiter, error) { return outbound.NewSharedBucket(store, key, limits...) },
 	}
@@ -51,10 +51,10 @@ func rowLock() contender {
 	}
 }
 
-// lockStore is a [leak.Store] of rows that it locks.
+// lockStore is a [store.Store] of rows that it locks.
 type lockStore struct{ db *sql.DB }
 
-func (s lockStore) Update(ctx context.Context, key string, op *leak.Op) (r leak.Reply, err error) {
+func (s lockStore) Update(ctx context.Context, key string, op *store.Op) (r store.Reply, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return r, err
@@ -62,7 +62,7 @@ func (s lockStore) Update(ctx context.Context, key string, op *leak.Op) (r leak.
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	var state []byte
 	var clock int64
-	var bucket leak.Stored
+	var bucket store.Stored
 	err = tx.QueryRow("SELECT state FROM buckets WHERE key = $1 FOR UPDATE", key).Scan(&state)
 	if err == nil {
 		err = bucket.UnmarshalBinary(state)

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -219,8 +219,8 @@ func TestTheEndOfAContextInAQueueIsItsStatus(t *testing.T) {
 // away is a store that cannot be reached.
 type away struct{}
 
-func (away) Update(context.Context, string, *leak.Op) (leak.Reply, error) {
-	return leak.Reply{}, outbound.ErrAway
+func (away) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{}, outbound.ErrUnavailable
 }
 
 func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {
@@ -228,7 +228,7 @@ func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	closed := queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{})
 	closed.Close()
-	for want, l := range map[error]outbound.Limiter{outbound.ErrAway: shared, queue.ErrClosed: closed} {
+	for want, l := range map[error]outbound.Limiter{outbound.ErrUnavailable: shared, queue.ErrClosed: closed} {
 		for name, call := range calls {
 			h := &health{}
 			err := call(t.Context(), dialed(t, h, l))

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
@@ -63,14 +63,14 @@ func TestACrashOfTheServer(t *testing.T) {
 		require.GreaterOrEqual(t, state.Level, 50-0.1)
 		require.LessOrEqual(t, state.Level, went[key]+0.1)
 		if state.Level < went[key]-0.5 {
-			told.await(t, leak.EventDataLoss)
+			told.await(t, store.EventDataLoss)
 		}
 	}
 	again := 0.
 	require.Eventually(t, func() bool { again += spend(forgetful, 40); return again > 0 }, patience, 100*time.Millisecond, "its refusal is remembered for a second")
 	require.Equal(t, small.Capacity, again)
 	require.Eventually(t, func() bool {
-		return slices.ContainsFunc(told.of(leak.EventDataLoss), func(e leak.StoreEvent) bool { return e.Key == "unlogged" })
+		return slices.ContainsFunc(told.of(store.EventDataLoss), func(e store.StoreEvent) bool { return e.Key == "unlogged" })
 	}, patience, time.Millisecond)
 }
 
@@ -111,7 +111,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := other.Update(bg, "busy", calls(1)); err != nil && !errors.Is(err, outbound.ErrAway) {
+					if _, err := other.Update(bg, "busy", calls(1)); err != nil && !errors.Is(err, outbound.ErrUnavailable) {
 						t.Errorf("a replica that is not promoted is away, and not: %v", err)
 						return
 					}
@@ -127,10 +127,10 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		p.mu.Unlock()
 	}
 	_, err := at.over(replica.open(t, "", nil), short).Update(bg, "key", calls(1))
-	require.ErrorIs(t, err, outbound.ErrAway, "a replica that is not promoted yet")
+	require.ErrorIs(t, err, outbound.ErrUnavailable, "a replica that is not promoted yet")
 	close(stop)
 	busy.Wait()
-	require.Empty(t, told.of(leak.EventDenied))
+	require.Empty(t, told.of(store.EventDenied))
 	replica.exec(t, "SELECT pg_promote()")
 	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
 	went += spend(b, 400)
@@ -138,7 +138,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	require.LessOrEqual(t, went, 2*limit.Capacity)
 	require.GreaterOrEqual(t, went, limit.Capacity)
 	require.Greater(t, went, limit.Capacity, "the replica has not heard of some")
-	told.await(t, leak.EventDataLoss)
+	told.await(t, store.EventDataLoss)
 	require.InDelta(t, limit.Capacity, at.levelOf(t, "key", limit), 0.1)
 }
 

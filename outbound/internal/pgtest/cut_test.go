@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A server that starts again has cut the connections that the DB has idle. The next call finds that out, and is no
@@ -39,7 +39,7 @@ func TestIdleConnectionsThatWereCut(t *testing.T) {
 				require.NoError(t, err)
 				t.Logf("the call took %v", time.Since(start))
 			}
-			require.Empty(t, told.of(leak.EventDown))
+			require.Empty(t, told.of(store.EventDown))
 			require.InDelta(t, 6, x.level(t, "key"), 0.1)
 		})
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
@@ -100,13 +100,13 @@ func (x *tables) as(who *url.Userinfo) *tables {
 }
 
 // ages is a limit so slow that nothing leaks from it during a test.
-var ages = []leak.Limit{{Name: "calls", Capacity: 1e5, Rate: 1e-4}}
+var ages = []store.Limit{{Name: "calls", Capacity: 1e5, Rate: 1e-4}}
 
 // calls asks for n calls of one unit, now.
-func calls(n int) *leak.Op {
-	op := &leak.Op{Limits: ages, Action: leak.Book}
+func calls(n int) *store.Op {
+	op := &store.Op{Limits: ages, Action: store.Book}
 	for range n {
-		op.Costs = append(op.Costs, leak.Units{1})
+		op.Costs = append(op.Costs, store.Units{1})
 	}
 	return op
 }
@@ -117,9 +117,9 @@ func (x *tables) level(t testing.TB, key string) float64 {
 	db, err := sql.Open("pgx", x.url(nil))
 	require.NoError(t, err)
 	defer db.Close()
-	r, err := x.over(db).Update(bg, key, &leak.Op{Limits: ages})
+	r, err := x.over(db).Update(bg, key, &store.Op{Limits: ages})
 	require.NoError(t, err)
-	return r.State.Level[0].Level
+	return r.State.Level[0]
 }
 
 // each runs work in n goroutines, and waits for them.
@@ -132,18 +132,18 @@ func each(n int, work func(i int)) {
 }
 
 // bucket returns a bucket of a store.
-func bucket(s leak.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+func bucket(s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
 	return outbound.Must(outbound.NewSharedBucket(s, key, limits...))
 }
 
 // events are the events that stores have told.
 type events struct {
 	mu   sync.Mutex
-	told []leak.StoreEvent
+	told []store.StoreEvent
 }
 
 func (e *events) observe(c *pgstore.Config) {
-	c.Observe = func(ev leak.StoreEvent) {
+	c.Observe = func(ev store.StoreEvent) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.told = append(e.told, ev)
@@ -151,7 +151,7 @@ func (e *events) observe(c *pgstore.Config) {
 }
 
 // of returns the events of a kind so far.
-func (e *events) of(kind leak.StoreEventKind) (of []leak.StoreEvent) {
+func (e *events) of(kind store.StoreEventKind) (of []store.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.told {
@@ -163,7 +163,7 @@ func (e *events) of(kind leak.StoreEventKind) (of []leak.StoreEvent) {
 }
 
 // await returns the first event of a kind.
-func (e *events) await(t testing.TB, kind leak.StoreEventKind) leak.StoreEvent {
+func (e *events) await(t testing.TB, kind store.StoreEventKind) store.StoreEvent {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, patience, time.Millisecond, "no event %v", kind)
 	return e.of(kind)[0]

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
@@ -28,7 +28,7 @@ func TestTheExam(t *testing.T) {
 			t.Parallel() // the cases are, and one exam need not wait for the other
 			x := newTables(t, server)
 			worker := x.as(x.role(t, c.settings...))
-			outboundtest.TestStore(t, func(t *testing.T) leak.Store { return x.over(worker.open(t, c.driver, nil)) })
+			outboundtest.TestStore(t, func(t *testing.T) store.Store { return x.over(worker.open(t, c.driver, nil)) })
 		})
 	}
 }
@@ -37,7 +37,7 @@ func TestTheExam(t *testing.T) {
 func TestTheExamThroughPgbouncer(t *testing.T) {
 	x := newTables(t, theServer(t))
 	b := pgbouncer(t, x.server)
-	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
+	outboundtest.TestStore(t, func(t *testing.T) store.Store {
 		return x.over(b.open(t, "", url.Values{"default_query_exec_mode": {"exec"}}))
 	})
 }
@@ -52,27 +52,27 @@ func TestTheExamWhereTheServerHangs(t *testing.T) {
 		db *sql.DB
 	}
 	var mu sync.Mutex
-	ways := make(map[leak.Store]way)
-	open := func(w way) leak.Store {
+	ways := make(map[store.Store]way)
+	open := func(w way) store.Store {
 		s := x.over(w.db, func(c *pgstore.Config) { c.Timeout = 1500 * time.Millisecond })
 		mu.Lock()
 		defer mu.Unlock()
 		ways[s] = w
 		return s
 	}
-	of := func(s leak.Store) way {
+	of := func(s store.Store) way {
 		mu.Lock()
 		defer mu.Unlock()
 		return ways[s]
 	}
-	outboundtest.TestStore(t, func(t *testing.T) leak.Store {
+	outboundtest.TestStore(t, func(t *testing.T) store.Store {
 		line := newProxy(t, x.server)
 		return open(way{line, line.in(worker.server).open(t, "", nil)})
 	}, outboundtest.StoreHooks{
-		Break: func(s leak.Store) (mend func()) {
+		Break: func(s store.Store) (mend func()) {
 			of(s).set(faults{hang: true})
 			return func() { of(s).set(faults{}) }
 		},
-		Reopen: func(s leak.Store) leak.Store { return open(of(s)) },
+		Reopen: func(s store.Store) store.Store { return open(of(s)) },
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
 
@@ -45,10 +45,10 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	require.Greater(t, rounds, 1)
 	err := <-stuck
 	require.ErrorContains(t, err, "keeps the row locked")
-	require.NotErrorIs(t, err, outbound.ErrAway)
+	require.NotErrorIs(t, err, outbound.ErrUnavailable)
 	require.NoError(t, tx.Rollback())
 	require.NoError(t, ask(0))
-	require.Empty(t, told.of(leak.EventDown))
+	require.Empty(t, told.of(store.EventDown))
 	require.InDelta(t, 2, x.level(t, "0"), 0.1)
 }
 
@@ -77,10 +77,10 @@ func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
 		case err := <-stuck:
 			require.Greater(t, rounds, 2, "the others wait for nobody")
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, outbound.ErrAway)
+			require.NotErrorIs(t, err, outbound.ErrUnavailable)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
-			require.Empty(t, told.of(leak.EventDown))
+			require.Empty(t, told.of(store.EventDown))
 			require.InDelta(t, 2, x.level(t, "0"), 0.1)
 			return
 		default:
@@ -128,10 +128,10 @@ func TestARowThatSomebodyMakesDelaysItsOwnKeyOnly(t *testing.T) {
 		case err = <-stuck:
 			require.Greater(t, rounds, 1)
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, outbound.ErrAway)
+			require.NotErrorIs(t, err, outbound.ErrUnavailable)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
-			require.Empty(t, told.of(leak.EventDown))
+			require.Empty(t, told.of(store.EventDown))
 			return
 		default:
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
 
@@ -30,9 +30,9 @@ func TestMigrate(t *testing.T) {
 			require.NoError(t, err, i)
 		}
 		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
-		r, err := pgstore.New(db, c).Update(bg, "key", &leak.Op{Limits: ages})
+		r, err := pgstore.New(db, c).Update(bg, "key", &store.Op{Limits: ages})
 		require.NoError(t, err)
-		require.InDelta(t, 2, r.State.Level[0].Level, 0.1)
+		require.InDelta(t, 2, r.State.Level[0], 0.1)
 		_, err = db.Exec(c.SQLDown())
 		require.NoError(t, err)
 		_, err = pgstore.New(db, c).Update(bg, "key", calls(1))

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 )
@@ -159,8 +159,8 @@ func TestRefusalsWriteNothing(t *testing.T) {
 	db := x.open(t, "", nil)
 	db.SetMaxOpenConns(1)
 	s := x.over(db)
-	small := []leak.Limit{{Name: "calls", Capacity: 3, Rate: 1e-5}}
-	ask := func(op *leak.Op) leak.Reply {
+	small := []store.Limit{{Name: "calls", Capacity: 3, Rate: 1e-5}}
+	ask := func(op *store.Op) store.Reply {
 		op.Limits = small
 		r, err := s.Update(bg, "key", op)
 		require.NoError(t, err)
@@ -176,8 +176,8 @@ func TestRefusalsWriteNothing(t *testing.T) {
 	before := version()
 	for range 50 {
 		require.True(t, ask(calls(1)).Refused)
-		ask(&leak.Op{})
-		ask(&leak.Op{Action: leak.Book, Costs: []leak.Units{{2}}, Wait: time.Second})
+		ask(&store.Op{})
+		ask(&store.Op{Action: store.Book, Costs: []store.Units{{2}}, Wait: time.Second})
 	}
 	require.Equal(t, before, version(), "the row is the same tuple")
 }
@@ -192,7 +192,7 @@ func TestUpdatesAreHot(t *testing.T) {
 		n = 1_000_000
 	}
 	op := calls(1)
-	op.Limits = []leak.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
+	op.Limits = []store.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
 	start := time.Now()
 	for range n {
 		r, err := s.Update(bg, "key", op)

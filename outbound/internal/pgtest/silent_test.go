@@ -57,7 +57,7 @@ func TestAStoreOnLibPQIsBackAfterASilenceIfReadsHaveADeadline(t *testing.T) {
 	for range 3 { // until all that the store may have out wait for answers that do not come
 		each(20, func(i int) {
 			_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-			require.ErrorIs(t, err, outbound.ErrAway)
+			require.ErrorIs(t, err, outbound.ErrUnavailable)
 		})
 		time.Sleep(time.Second / 2)
 	}

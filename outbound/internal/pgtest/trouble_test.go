@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/leak"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 )
 
@@ -53,13 +53,13 @@ func TestErrorsThatNoWaitCures(t *testing.T) {
 				_, err := s.Update(bg, "secret key", calls(1))
 				require.Less(t, time.Since(start), 10*time.Second)
 				require.ErrorContains(t, err, c.says)
-				require.NotErrorIs(t, err, outbound.ErrAway)
+				require.NotErrorIs(t, err, outbound.ErrUnavailable)
 				require.NotContains(t, err.Error(), "secret")
 				var state interface{ SQLState() string }
 				require.ErrorAs(t, err, &state)
 				require.Equal(t, c.state, state.SQLState())
-				require.ErrorIs(t, told.await(t, leak.EventDenied).Err, err)
-				require.Empty(t, told.of(leak.EventDown))
+				require.ErrorIs(t, told.await(t, store.EventDenied).Err, err)
+				require.Empty(t, told.of(store.EventDown))
 			})
 		}
 	}
@@ -112,18 +112,18 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 			for said := false; !said; { // a busy machine may hear nothing in time
 				start := time.Now()
 				_, err := s.Update(bg, "key", calls(1))
-				require.ErrorIs(t, err, outbound.ErrAway)
+				require.ErrorIs(t, err, outbound.ErrUnavailable)
 				require.Less(t, time.Since(start), 10*time.Second)
 				said = strings.Contains(err.Error(), c.says)
 			}
-			told.await(t, leak.EventDown)
+			told.await(t, store.EventDown)
 			cure()
 			require.Eventually(t, func() bool {
 				_, err := s.Update(bg, "key", calls(1))
 				return err == nil
 			}, patience, 10*time.Millisecond)
-			told.await(t, leak.EventUp)
-			require.Empty(t, told.of(leak.EventDenied))
+			told.await(t, store.EventUp)
+			require.Empty(t, told.of(store.EventDenied))
 		})
 	}
 }
@@ -135,7 +135,7 @@ func TestAServerThatIsNotThere(t *testing.T) {
 		store := x.over(s.open(t, driver, nil), short)
 		for said := false; !said; { // a busy machine may hear nothing in time
 			_, err := store.Update(bg, "key", calls(1))
-			require.ErrorIs(t, err, outbound.ErrAway)
+			require.ErrorIs(t, err, outbound.ErrUnavailable)
 			said = strings.Contains(err.Error(), "refused")
 		}
 	}
@@ -148,7 +148,7 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	require.NoError(t, db.Close())
 	_, err = pgstore.New(db, pgstore.Config{}).Update(bg, "key", calls(1))
 	require.ErrorContains(t, err, "closed")
-	require.NotErrorIs(t, err, outbound.ErrAway)
+	require.NotErrorIs(t, err, outbound.ErrUnavailable)
 }
 
 // The program's own transactions have all connections of the pool.
@@ -167,7 +167,7 @@ func TestAPoolThatIsUsedUp(t *testing.T) {
 	}
 	start := time.Now()
 	_, err = s.Update(bg, "key", calls(1))
-	require.ErrorIs(t, err, outbound.ErrAway)
+	require.ErrorIs(t, err, outbound.ErrUnavailable)
 	require.Less(t, time.Since(start), 10*time.Second)
 	for _, tx := range held {
 		require.NoError(t, tx.Rollback())
@@ -183,11 +183,11 @@ func TestGarbageInARow(t *testing.T) {
 	_, err := x.open(t, "", nil).Exec("INSERT INTO " + x.table() + " VALUES ('key', 0, 'x', now())")
 	require.ErrorContains(t, err, "token_check", "0 is the token of no row, and nobody could write over it")
 	ten := outbound.Limit{Capacity: 10, LeakRate: 1e-5}
-	stored := leak.Stored{State: leak.New(1), Limits: []leak.Limit{{Capacity: 10, Rate: 1e-5}}}
+	stored := store.Stored{State: store.New(1), Limits: []store.Limit{{Capacity: 10, Rate: 1e-5}}}
 	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "format": 0} {
 		var told events
 		s := x.store(t, told.observe)
-		stored.State.Level[0].Level = level
+		stored.State.Level[0] = level
 		b, _ := stored.AppendBinary([]byte{1, 0})
 		if level == 0 {
 			b[0] = 200
@@ -195,7 +195,7 @@ func TestGarbageInARow(t *testing.T) {
 		x.exec(t, "INSERT INTO "+x.table()+" VALUES ($1, 5, $2, now() + interval '1 hour')", s.Key(name), b)
 		_, err := bucket(s, name, ten).Acquire(bg, outbound.Cost{1})
 		require.ErrorIs(t, err, outbound.ErrThrottled, name)
-		told.await(t, leak.EventCorrupt)
+		told.await(t, store.EventCorrupt)
 		require.NoError(t, bucket(s, name, ten).Resume(bg))
 		state, err := bucket(s, name, ten).State(bg)
 		require.NoError(t, err)
@@ -244,9 +244,9 @@ func TestAServerThatHangs(t *testing.T) {
 	start := time.Now()
 	permit.Settle(outbound.Cost{5})
 	_, err = b.Acquire(bg, outbound.Cost{1})
-	require.ErrorIs(t, err, outbound.ErrAway)
+	require.ErrorIs(t, err, outbound.ErrUnavailable)
 	require.Less(t, time.Since(start), 10*time.Second)
-	told.await(t, leak.EventDown)
+	told.await(t, store.EventDown)
 	time.Sleep(time.Until(start.Add(5 * time.Second)))
 	before.Store(went.Load())
 	on := time.Now()
@@ -259,7 +259,7 @@ func TestAServerThatHangs(t *testing.T) {
 		}
 		return err == nil
 	}, patience, 10*time.Millisecond)
-	told.await(t, leak.EventUp)
+	told.await(t, store.EventUp)
 	require.Eventually(t, func() bool { return went.Load() > before.Load()+20 }, patience, time.Millisecond)
 	close(stop)
 	callers.Wait()

@@ -1,5 +1,0 @@
-//go:build race
-
-package leak
-
-const raced = true
