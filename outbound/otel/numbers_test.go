@@ -176,9 +176,9 @@ func TestNoCounterGoesBack(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			var b watch.Board
 			r := instrument(t, &b)
-			store := new(forgetful)
-			store.Store(store.NewMemory())
-			shared, err := outbound.NewSharedBucket(store, secret, outbound.PerSecond(5))
+			kept := new(forgetful)
+			kept.Store(store.NewMemory())
+			shared, err := outbound.NewSharedBucket(kept, secret, outbound.PerSecond(5))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +215,7 @@ func TestNoCounterGoesBack(t *testing.T) {
 				case 2:
 					_ = own.Resume(bg)
 				case 3:
-					store.Store(store.NewMemory())
+					kept.Store(store.NewMemory())
 				default:
 					ask([]outbound.Limiter{ofOwn, ofShared, of(random.IntN(10))}[random.IntN(3)])
 				}
