@@ -157,8 +157,9 @@ func (q *request) replay(a *answer, text string, wrote bool, into []store.Charge
 		for i := range before.State.Parts {
 			before.State.Parts[i] = store.Part{Since: before.State.Parts[i].Since}
 		}
-		if !overlay(&before, s, x) {
-			return errReply
+		if !overlay(&before, s, x) { // nor can the script go on with it
+			a.err = errRace
+			return nil
 		}
 		a.row = &row{token: s[:8], print: q.row.print, fixed: q.row.fixed, stored: before}
 	} else {

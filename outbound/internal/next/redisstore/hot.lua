@@ -35,7 +35,47 @@
 --   report: 0 settled: charge, Used of each limit. 1 refused, 2 held: epoch (two numbers), wait,
 --           longest wait, reason, charge and when it is free in µs and ns. 4 succeeded: epoch
 --   run: how many calls, and what each costs of each limit
-local floor, ceil, min, max, sub, call, pack, unp = math.floor, math.ceil, math.min, math.max, string.sub, redis.call, struct.pack, struct.unpack
+local floor, ceil, min, max, sub, call = math.floor, math.ceil, math.min, math.max, string.sub, redis.call
+local lib, pack, unp = rawget(_G, 'struct'), nil, nil
+if lib then
+  pack, unp = lib.pack, lib.unpack
+else -- the same for formats of nothing but d, where there is no such library
+  pack = function(_, ...)
+    local parts = {}
+    for i, v in ipairs({...}) do
+      local sign, low, power = 0, 0, 0
+      if v < 0 then sign, v = 128, -v end
+      if v ~= v or v == 1 / 0 then
+        low, power = v == v and 0 or 2 ^ 51, 2047
+      elseif v > 0 then
+        low, power = math.frexp(v)
+        low, power = (low * 2 - 1) * 2 ^ 52, power + 1022
+        if power < 1 then low, power = 0, 0 end
+      end
+      for j = 1, 6 do
+        parts[8 * i - 8 + j] = string.char(low % 256)
+        low = floor(low / 256)
+      end
+      parts[8 * i - 1] = string.char(power % 16 * 16 + low)
+      parts[8 * i] = string.char(sign + floor(power / 16))
+    end
+    return table.concat(parts)
+  end
+  unp = function(format, text, at)
+    local out = {}
+    at = at or 1
+    for i = 1, #format - 1 do
+      local b = {string.byte(text, at, at + 7)}
+      local low, power = b[7] % 16, b[8] % 128 * 16 + floor(b[7] / 16)
+      for j = 6, 1, -1 do low = low * 256 + b[j] end
+      local v = power == 0 and 0 or math.ldexp(1 + low / 2 ^ 52, power - 1023)
+      if power == 2047 then v = low == 0 and 1 / 0 or 0 / 0 end
+      out[i], at = b[8] >= 128 and -v or v, at + 8
+    end
+    out[#format] = at
+    return unpack(out)
+  end
+end
 local growth = 0.0015885029967387489 -- ln 1.1 / 60, per second: a slow clock speeds up by 10 % a minute
 local key, worker, req = KEYS[1], ARGV[1], ARGV[2]
 local seq, mode, fence, clock, keep, print, age, reserve, n = unp('<ddddddddd', req, 9)
@@ -43,6 +83,7 @@ local got, t = redis.pcall('HMGET', key, 's', 'x', worker), call('TIME')
 local now = t[1] * 1e6 + t[2]
 local s, x, r = got[1], got[2], got[3]
 if got.err then s, x, r = 'wrong type', false, false end
+if s == '' then s = 'nothing' end
 local word, value, extra, record, ttl, fixed = 'look', nil, nil, nil, nil, false
 local prior = 0 -- the process's last step on record
 
@@ -81,6 +122,8 @@ repeat
   if not s then
     if ARGV[3] == '' then return {'missing', now, prior} end
     fixed = ARGV[3]
+    if x then call('HDEL', key, 'x') end
+    x = false
     local high = floor(now / 1048576) -- epoch begins as born in ns, which no double holds
     count = (now - high * 1048576) * 1e3
     epoch, count = high * 1e3 + floor(count / 1048576), count % 1048576
@@ -95,7 +138,7 @@ repeat
   local big = 9e15
   if not (at > now - 8e12 and at < now + 8e12 and skip > -big and skip < big and rem >= -1e10 and rem < big and last >= -1e8 and last < big and
       speed >= 0.01 and speed <= 1 and fails >= -2 and fails < 1e9 and top >= 0 and top <= ids and ids < big and lead >= 0 and lead < 1e300 and
-      epoch > -big and epoch < big and count >= 0 and count < 1048576 and born > -8e15 and born < 8e15) then
+      why >= 0 and why < 256 and made > -big and made < big and epoch > -big and epoch < big and count >= 0 and count < 1048576 and born > -8e15 and born < 8e15) then
     word = 'cold'
     break
   end
