@@ -1,0 +1,75 @@
+// Package fallback decides what calls do while the store of their limits is unavailable.
+//
+//	store := &fallback.Store{Store: redis, Share: 0.25} // this is one of four processes
+//	bucket, err := outbound.NewSharedBucket(store, "weather", outbound.PerSecond(50))
+//
+// A [Store] passes every operation to the store that it is around. If that fails with an error that
+// matches ErrUnavailable, the key of the operation is away. Any other error goes to the caller and
+// changes nothing.
+//
+// # What it does not do
+//
+// Processes do not agree on the moment of their return. For at most a second after the store is
+// available again, some processes are on their shares while others use the store. All together may
+// then exceed a limit by its capacity and by what leaks in that second. A window may have up to
+// twice its units.
+//
+// A refusal of a call by the API holds this process during an outage, and the store learns how long
+// it is held still. The store does not learn of the refusal itself, so that other processes do not
+// slow down for it.
+//
+// A bucket that has not heard from the store yet counts by its own limits, even if others were set.
+//
+// The Store asks the store again for each operation on a key that is not away. A store whose
+// operations fail slowly makes the first call of each key slow. The stores of this module fail
+// immediately while they know that their server is down.
+//
+// # While a key is away
+//
+// Calls get what the fields of the Store choose: the store's error, which is the zero value, a share
+// of every limit ([Store.Share]), or anything ([Store.Unlimited]). SetLimits and Resume fail with
+// the store's error.
+//
+// With a Share each key has a bucket in this process. It begins full, so that the switch causes no
+// burst. Of a limit with a capacity of 40 and 20 units per second, each of four processes with a
+// Share of 0.25 has 10 and 5, and a call of 11 units fails with the store's error. Reservations that
+// were made in the store are void. A hold or a slow-down that was in force goes on. Units that a
+// call from before does not need are lost. Units that it needs beyond its cost are charged here.
+//
+// A share of a window is a window of the same length. It begins full as if its units had left at the
+// switch, because other processes may have used all of the window just before. So no call is
+// admitted until a window after the switch. In shorter outages calls wait for that, or are refused
+// with that time. Where calls are to go on meanwhile, use a leaky limit.
+//
+// A share of an hour, a day or a month is that of what was left of it when the store last told this
+// process. If it never has, the share is empty until the next one. It counts by this machine's time
+// of day. A process remembers this, holds and slow-downs of 10_000 keys.
+//
+// A share of less than a unit is a whole unit, which comes back as seldom as the Share says: of
+// Window with 5 calls an hour, each of ten processes has a call in two hours. A share of an hour, a
+// day or a month stays less, because a unit of each would be more than the Share says.
+//
+// # When the store is back
+//
+// Each half second, less a random part, the Store asks whether the store is back. Then it charges
+// the store with what each key has spent: one operation, of at most the capacity of each limit. As
+// with Fillup no level rises above its capacity, so a process that has spent more leaves a full
+// bucket and no debt. A limit that has had the time to drain since is not charged, nor is what has
+// come back to its window or its day meanwhile. A hold that is still in force is reported. While a
+// key is charged, its calls wait for that round trip. Then they use the store. Calls that were
+// admitted in the outage return nothing to the store.
+//
+// # Guarantees
+//
+// Processes whose Shares add up to at most 1 stay within the limit together, except for
+//
+//   - the second after a return, as above, and reservations that a queue may still use for 25 ms
+//     after the switch;
+//   - limits of which a Share is less than a unit: each process has a whole unit, so ten processes
+//     may use one all in the same moment, each as seldom as its Share says;
+//   - hours, days and months: what others have used since this process last heard from the store is
+//     unknown to it, and it takes its share of that as well;
+//   - processes that lose the store while others reach it: their Shares come on top of the others'
+//     use until they have charged them. While two of five processes with a Share of 0.2 are cut off,
+//     all together use 140 % of the limit.
+package fallback

@@ -1,0 +1,28 @@
+package fallback
+
+import "time"
+
+// State is what becomes of calls, as [Store.State] reports.
+type State struct {
+	// Away is true if keys do without the store: their calls fail, or are on shares or unlimited.
+	Away bool
+	// Since is when Away last changed. If it is zero, the store was never unavailable.
+	Since time.Time
+	// Err is the store's latest error while Away, with its cause.
+	Err error
+	// Keys is how many keys are away. The store is yet to be charged with what they have spent.
+	Keys int
+	// Outages counts how often Away became true. It only grows.
+	Outages uint64
+}
+
+// State reports what becomes of calls now. It makes no round trip and waits for none. It may be
+// called from OnSwitch.
+func (s *Store) State() State {
+	if s == nil {
+		return State{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return State{Away: len(s.keys) > 0, Since: s.since, Err: s.cause, Keys: len(s.keys), Outages: s.outages}
+}
