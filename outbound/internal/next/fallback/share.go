@@ -22,25 +22,20 @@ var births atomic.Int64
 
 // away is a key that is away.
 type away struct {
-	// What is in force, as far as this process has heard.
-	limits  []store.Limit
-	number  int64
-	base    uint64
-	age     time.Duration
-	periods []store.Period // of the latest call
-
+	// look asks for nothing. It has the limits in force, as far as this process has heard, and the
+	// periods of the latest call.
+	look     store.Op
 	open     bool          // stored is the share of limits
 	stored   store.Stored  // its Limits are what this process may use of limits
 	epoch    int64         // the newest epoch of the store of which a refusal was reported
 	spent    perUnit       // what the store is not charged with yet
 	spentAt  time.Duration // when spent last changed
 	charging chan struct{} // closed when the charge that is under way ends; nil: none is
-	waits    bool          // the store's time is in none of periods: the next call brings others
-	denied   bool          // the store refuses this key, so that its calls get its error
+	stuck    bool          // the store has answered, and not taken the charge: the next call tries again
 }
 
 func newAway(op *store.Op) *away {
-	return &away{limits: op.Limits, number: op.Number, base: op.Base, age: op.Age, periods: op.Periods}
+	return &away{look: store.Op{Limits: op.Limits, Number: op.Number, Base: op.Base, Age: op.Age, Periods: op.Periods}}
 }
 
 // serveLocked is Update without the store.
@@ -52,13 +47,13 @@ func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
 	if k == nil { // there are too many keys: one for this call
 		k = newAway(op)
 	}
-	if op.Number > k.number { // others were set shortly before, and this bucket has heard of them
-		k.limits, k.number, k.base, k.open = op.Limits, op.Number, op.Base, false
+	if op.Number > k.look.Number { // others were set shortly before, and this bucket has heard of them
+		k.look, k.open = newAway(op).look, false
 	}
-	r := store.Reply{Stale: !store.Same(op.Limits, k.limits), Limit: -1}
+	r := store.Reply{Stale: !store.Same(op.Limits, k.look.Limits), Limit: -1}
 	if !r.Stale {
 		t, date := now(), unix()
-		if k.periods = op.Periods; !k.open {
+		if k.look.Periods = op.Periods; !k.open {
 			r = s.open(key, k, t, date)
 		}
 		if k.open {
@@ -72,12 +67,12 @@ func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
 			r.Share = share
 		}
 		// The bucket sees levels of the whole limit, in which the shares of others are full.
-		for i := range k.limits {
-			r.State.Level[i] = max(0, r.State.Level[i]+k.limits[i].Capacity-share[i].Capacity)
+		for i := range k.look.Limits {
+			r.State.Level[i] = max(0, r.State.Level[i]+k.look.Limits[i].Capacity-share[i].Capacity)
 		}
 	}
-	if r.Number, r.Limits, r.Base = k.number, nil, 0; op.Number != k.number || r.Stale {
-		r.Limits, r.Base, r.Made = k.limits, k.base, math.MaxInt64 // every process yields to them
+	if r.Number, r.Limits, r.Base = k.look.Number, nil, 0; op.Number != k.look.Number || r.Stale {
+		r.Limits, r.Base, r.Made = k.look.Limits, k.look.Base, math.MaxInt64 // every process yields to them
 	}
 	return r, nil
 }
@@ -103,15 +98,15 @@ func (k *away) apply(op *store.Op, t, date time.Duration) store.Reply {
 // open begins the share of a key. It is full, so that the switch causes no burst. Of a calendar it is
 // as full as the calendar was when the store last said so. A hold and a slow-down go on.
 func (s *Store) open(key string, k *away, t, date time.Duration) store.Reply {
-	share := make([]store.Limit, len(k.limits))
+	share := make([]store.Limit, len(k.look.Limits))
 	was := s.seen[key]
-	fill := store.Op{Limits: share, Periods: k.periods, Action: store.Meter, Costs: make([]store.Units, 1)}
+	fill := store.Op{Limits: share, Periods: k.look.Periods, Action: store.Meter, Costs: make([]store.Units, 1)}
 	for i := range share {
-		if share[i] = s.shrink(k.limits[i]); s.Unlimited {
+		if share[i] = s.shrink(k.look.Limits[i]); s.Unlimited {
 			continue
 		}
 		if fill.Costs[0][i] = share[i].Capacity; share[i].Kind.Calendar() {
-			fill.Costs[0][i] *= was.used(&k.limits[i], date)
+			fill.Costs[0][i] *= was.used(&k.look.Limits[i], date)
 		}
 	}
 	state := store.New(t, len(share))

@@ -31,7 +31,7 @@ type Store struct {
 	// With a Share each Update fails.
 	Unlimited bool
 	// OnSwitch, if it is not nil, is called when the first key is away, with the store's error, and
-	// when no key is away any more. Calls come from any goroutine, one after the other. OnSwitch
+	// when no key is away any more. It does not hear of a switch that is over before it is told. Calls come from any goroutine, one after the other. OnSwitch
 	// must not block.
 	OnSwitch func(away bool, err error)
 
@@ -42,9 +42,10 @@ type Store struct {
 	seen       map[string]seen
 	since      time.Time // of the last switch
 	outages    uint64
-	cause      error    // the store's latest error
-	notices    []func() // the calls of OnSwitch that are still to make
-	announcing bool     // a goroutine makes them
+	cause      error // the store's latest error
+	back       bool  // the store has answered since, and keys are charged
+	told       bool  // what OnSwitch was told last
+	announcing bool  // a goroutine calls OnSwitch
 }
 
 // maxKeys bounds the keys that are away, and those in seen.
@@ -69,24 +70,23 @@ func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 		}
 		s.mu.Lock()
 		k := s.keys[key]
-		if k == nil || k.denied || tried && k.waits { // the store says what is wrong with it
+		if k == nil || tried && k.stuck { // if it is stuck the store says why
 			s.mu.Unlock()
 			break
 		}
-		charging := k.charging
-		if charging == nil && k.waits && store.Same(op.Limits, k.limits) {
-			k.periods, tried = op.Periods, true
-			charging = k.begin()
-			go s.charge(key, k, charging)
-		}
-		if charging == nil {
+		if k.charging == nil && !s.back && !k.stuck {
 			r, err := s.serveLocked(key, op)
 			s.mu.Unlock()
 			return r, err
 		}
+		if store.Same(op.Limits, k.look.Limits) {
+			k.look.Periods = op.Periods
+		}
+		charging := s.chargeLocked(key, k)
 		s.mu.Unlock()
 		select {
 		case <-charging:
+			tried = true
 		case <-ctx.Done():
 		}
 	}
@@ -116,9 +116,11 @@ func (s *Store) ask(ctx context.Context, key string, op *store.Op) (store.Reply,
 		s.remember(key, op, &r)
 	case ctx.Err() == nil && errors.Is(err, store.ErrUnavailable):
 		s.mu.Lock()
-		s.cause = err
+		s.cause, s.back = err, false
 		s.goAwayLocked(key, op)
-		r, err = s.serveLocked(key, op)
+		if k := s.keys[key]; k == nil || k.charging == nil { // else what it spends here would not be charged
+			r, err = s.serveLocked(key, op)
+		}
 		s.mu.Unlock()
 		s.announce()
 	}
@@ -127,11 +129,7 @@ func (s *Store) ask(ctx context.Context, key string, op *store.Op) (store.Reply,
 
 // goAwayLocked marks a key away.
 func (s *Store) goAwayLocked(key string, op *store.Op) {
-	if k := s.keys[key]; k != nil {
-		k.denied = false
-		return
-	}
-	if len(s.keys) >= maxKeys {
+	if k := s.keys[key]; k != nil || len(s.keys) >= maxKeys {
 		return
 	}
 	if s.keys == nil {
@@ -143,8 +141,6 @@ func (s *Store) goAwayLocked(key string, op *store.Op) {
 	s.any.Store(true)
 	s.since = time.Now()
 	s.outages++
-	cause := s.cause
-	s.notices = append(s.notices, func() { s.OnSwitch(true, cause) })
 	s.later(again)
 }
 
@@ -156,31 +152,25 @@ func (s *Store) comeBackLocked(key string) {
 	}
 	s.any.Store(len(s.seen) > 0)
 	s.since = time.Now()
-	s.cause = nil
-	s.notices = append(s.notices, func() { s.OnSwitch(false, nil) })
+	s.cause, s.back = nil, false
 }
 
-// announce makes the calls of OnSwitch in their order. If another goroutine is doing so, it makes
-// the new ones as well.
+// announce calls OnSwitch if that is due. If another goroutine calls it, that one does it again.
 func (s *Store) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.announcing && len(s.notices) > 0 {
-		notify := s.notices[0]
-		s.notices = s.notices[1:]
-		if s.OnSwitch != nil {
-			s.announcing = true
-			s.callLocked(notify)
-		}
+	for is := len(s.keys) > 0; s.OnSwitch != nil && !s.announcing && is != s.told; is = len(s.keys) > 0 {
+		s.told, s.announcing = is, true
+		s.switchLocked(is, s.cause)
 	}
 }
 
-// callLocked calls notify without the lock.
-func (s *Store) callLocked(notify func()) {
+// switchLocked calls OnSwitch without the lock.
+func (s *Store) switchLocked(away bool, cause error) {
 	s.mu.Unlock()
 	defer func() { // OnSwitch may panic
 		s.mu.Lock()
 		s.announcing = false
 	}()
-	notify()
+	s.OnSwitch(away, cause)
 }
