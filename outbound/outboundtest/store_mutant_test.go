@@ -30,9 +30,9 @@ type mutant struct {
 	torn   bool                                            // reads and writes without a lock in between
 
 	// What it does while it is broken, and with requests that arrive late.
-	hangs, halfway, ghosts bool
-	cause                  error // nil: ErrUnavailable
-	open                   bool  // takes a corrupt key for one that does not exist
+	hangs, halfway, ghosts, marks bool
+	cause                         error // nil: ErrUnavailable
+	open                          bool  // takes a corrupt key for one that does not exist
 }
 
 func (m *mutant) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
@@ -52,6 +52,9 @@ func (m *mutant) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if broken, late := m.broken, m.late; broken != nil || late > 0 {
+		if m.marks && op.Move != nil {
+			op.Move.Settled = true
+		}
 		return store.Reply{}, m.fault(ctx, key, op.Clone(), broken, late)
 	}
 	return m.update(key, op, now), nil
@@ -194,64 +197,64 @@ func TestMutants(t *testing.T) {
 	started := time.Now()
 	for name, m := range map[string]mutant{
 		// Clocks and locks.
-		"clock jitter":                          {naive: true, stamp: func(_ int, now time.Duration) time.Duration { return now + rand.N(2*time.Millisecond) }},
-		"the time at which a transaction began": {naive: true, lag: func() time.Duration { return 1 + rand.N(2*time.Millisecond) }},
-		"processes' clocks 1 ms apart":          {naive: true, stamp: apart(time.Millisecond)},
-		"processes' clocks 100 ms apart":        {naive: true, stamp: apart(100 * time.Millisecond)},
-		"processes' clocks an hour apart":       {stamp: apart(time.Hour)},
-		"no lock between read and write":        {torn: true},
-		"a time of day since its start":         {unix: func(now time.Duration) time.Duration { return now - time.Duration(started.UnixNano()) }},
+		"clock jitter":                          {fails: "in any interval at most the", naive: true, stamp: func(_ int, now time.Duration) time.Duration { return now + rand.N(2*time.Millisecond) }},
+		"the time at which a transaction began": {fails: "in any interval at most the", naive: true, lag: func() time.Duration { return 1 + rand.N(2*time.Millisecond) }},
+		"processes' clocks 1 ms apart":          {fails: "in any interval at most the", naive: true, stamp: apart(time.Millisecond)},
+		"processes' clocks 100 ms apart":        {fails: "in any interval at most the", naive: true, stamp: apart(100 * time.Millisecond)},
+		"processes' clocks an hour apart":       {fails: "in any interval at most the", stamp: apart(time.Hour)},
+		"no lock between read and write":        {fails: "at most", torn: true},
+		"a time of day since its start":         {fails: "for limits", unix: func(now time.Duration) time.Duration { return now - time.Duration(started.UnixNano()) }},
 
 		// Keys.
-		"keys in one case":             {key: strings.ToLower},
-		"keys without trailing blanks": {key: func(k string) string { return strings.TrimRight(k, " ") }},
-		"keys without blanks":          {key: strings.TrimSpace},
-		"composed keys": {key: func(k string) string {
+		"keys in one case":             {fails: "keys of", key: strings.ToLower},
+		"keys without trailing blanks": {fails: "keys of", key: func(k string) string { return strings.TrimRight(k, " ") }},
+		"keys without blanks":          {fails: "keys of", key: strings.TrimSpace},
+		"composed keys": {fails: "keys of", key: func(k string) string {
 			return strings.NewReplacer("e\u0301", "\u00e9", "E\u0301", "\u00c9").Replace(k)
 		}},
-		"decomposed keys": {key: func(k string) string { return strings.ReplaceAll(k, "\u00e9", "e\u0301") }},
+		"decomposed keys": {fails: "keys of", key: func(k string) string { return strings.ReplaceAll(k, "\u00e9", "e\u0301") }},
 
 		// What is kept.
-		"no Number": {save: func(s *store.Stored) { s.Number = 1 }},
-		"no Base":   {save: func(s *store.Stored) { s.Base = 0 }},
-		"no Made":   {save: func(s *store.Stored) { s.Made = 0 }},
-		"no Limits": {save: func(s *store.Stored) { s.Limits = []store.Limit{slow(100)} }},
-		"no Set":    {save: func(s *store.Stored) { s.Set = false }, forget: func(_ *store.Stored, r *store.Reply) time.Duration { return min(r.Expire, time.Hour) }},
-		"no Lead":   {save: func(s *store.Stored) { s.Lead = 0 }},
-		"no Skip":   {save: func(s *store.Stored) { s.State.Skip = 0 }},
-		"no Speed":  {save: func(s *store.Stored) { s.State.Speed = 1 }},
-		"no Rem":    {save: func(s *store.Stored) { s.State.Rem = -store.HoldMemory }},
-		"no Last":   {save: func(s *store.Stored) { s.State.Last = -store.BookingGrace }},
-		"no Epoch":  {save: func(s *store.Stored) { s.State.Epoch = 0 }},
-		"no Fails":  {save: func(s *store.Stored) { s.State.Fails = store.NoRefusalYet }},
-		"no Why":    {save: func(s *store.Stored) { s.State.Why = 0 }},
-		"no Top":    {save: func(s *store.Stored) { s.State.Top = 0 }},
-		"no IDs":    {save: func(s *store.Stored) { s.State.IDs = s.State.Top }},
-		"Top is that of the last booking even if it may not be undone": {save: func(s *store.Stored) { s.State.Top = s.State.IDs }},
-		"no Leaked": {save: func(s *store.Stored) { s.State.Leaked = store.Units{} }},
-		"no Row":    {save: func(s *store.Stored) { s.State.Row = store.Row{} }},
-		"no Ret":    {save: part(func(p *store.Part) { p.Ret = 0 })},
-		"no Over":   {save: part(func(p *store.Part) { p.Over = 0 })},
-		"no Owed":   {save: part(func(p *store.Part) { p.Owed = 0 })},
-		"no Since":  {save: part(func(p *store.Part) { p.Since = 0 })},
-		"no Begin":  {save: part(func(p *store.Part) { p.Begin = 0 })},
-		"no End":    {save: part(func(p *store.Part) { p.End = 0 })},
-		"no Units":  {save: part(func(p *store.Part) { p.Units = 0 })},
-		"no Sure":   {save: part(func(p *store.Part) { p.Sure = false })},
-		"ever Sure": {save: part(func(p *store.Part) { p.Sure = true })},
-		"no Slots":  {save: part(func(p *store.Part) { p.Slots = nil })},
-		"one slot":  {save: part(func(p *store.Part) { p.Slots = p.Slots[:min(1, len(p.Slots))] })},
-		"no charge for what comes while another was read": {save: func(s *store.Stored) { s.State.Level[0] = min(s.State.Level[0], 20) }},
+		"no Number": {fails: "limits that were set outlive", save: func(s *store.Stored) { s.Number = 1 }},
+		"no Base":   {fails: "the step is carried", save: func(s *store.Stored) { s.Base = 0 }},
+		"no Made":   {fails: "the step is carried", save: func(s *store.Stored) { s.Made = 0 }},
+		"no Limits": {fails: "the step is carried", save: func(s *store.Stored) { s.Limits = []store.Limit{slow(100)} }},
+		"no Set":    {fails: "limits that were set outlive", save: func(s *store.Stored) { s.Set = false }, forget: func(_ *store.Stored, r *store.Reply) time.Duration { return min(r.Expire, time.Hour) }},
+		"no Lead":   {fails: "a process has", save: func(s *store.Stored) { s.Lead = 0 }},
+		"no Skip":   {fails: "no call leaves while", save: func(s *store.Stored) { s.State.Skip = 0 }},
+		"no Speed":  {fails: "refusals of", save: func(s *store.Stored) { s.State.Speed = 1 }},
+		"no Rem":    {fails: "no call leaves while", save: func(s *store.Stored) { s.State.Rem = -store.HoldMemory }},
+		"no Last":   {fails: "order of booking", save: func(s *store.Stored) { s.State.Last = -store.BookingGrace }},
+		"no Epoch":  {fails: "refusals of", save: func(s *store.Stored) { s.State.Epoch = 0 }},
+		"no Fails":  {fails: "refusals of", save: func(s *store.Stored) { s.State.Fails = store.NoRefusalYet }},
+		"no Why":    {fails: "in a pause", save: func(s *store.Stored) { s.State.Why = 0 }},
+		"no Top":    {fails: "the last booking", save: func(s *store.Stored) { s.State.Top = 0 }},
+		"no IDs":    {fails: "the last booking", save: func(s *store.Stored) { s.State.IDs = s.State.Top }},
+		"Top is that of the last booking even if it may not be undone": {fails: "a cost above what", save: func(s *store.Stored) { s.State.Top = s.State.IDs }},
+		"no Leaked": {fails: "the store keeps all that the next step needs", save: func(s *store.Stored) { s.State.Leaked = store.Units{} }},
+		"no Row":    {fails: "a key remembers", save: func(s *store.Stored) { s.State.Row = store.Row{} }},
+		"no Ret":    {fails: "no call leaves while", save: part(func(p *store.Part) { p.Ret = 0 })},
+		"no Over":   {fails: "the store keeps all that the next step needs", save: part(func(p *store.Part) { p.Over = 0 })},
+		"no Owed":   {fails: "reservations of", save: part(func(p *store.Part) { p.Owed = 0 })},
+		"no Since":  {fails: "limits that were set are", save: part(func(p *store.Part) { p.Since = 0 })},
+		"no Begin":  {fails: "a calendar admits", save: part(func(p *store.Part) { p.Begin = 0 })},
+		"no End":    {fails: "a calendar admits", save: part(func(p *store.Part) { p.End = 0 })},
+		"no Units":  {fails: "Slots asks", save: part(func(p *store.Part) { p.Units = 0 })},
+		"no Sure":   {fails: "Slots asks", save: part(func(p *store.Part) { p.Sure = false })},
+		"ever Sure": {fails: "a fixed window begins", save: part(func(p *store.Part) { p.Sure = true })},
+		"no Slots":  {fails: "in any interval of", save: part(func(p *store.Part) { p.Slots = nil })},
+		"one slot":  {fails: "in any interval of", save: part(func(p *store.Part) { p.Slots = p.Slots[:min(1, len(p.Slots))] })},
+		"no charge for what comes while another was read": {fails: "at most", save: func(s *store.Stored) { s.State.Level[0] = min(s.State.Level[0], 20) }},
 
 		// How long.
-		"limits that were set are forgotten with the levels": {forget: func(s *store.Stored, r *store.Reply) time.Duration {
+		"limits that were set are forgotten with the levels": {fails: "limits that were set outlive", forget: func(s *store.Stored, r *store.Reply) time.Duration {
 			if s.Set {
 				return r.Expire - 30*24*time.Hour
 			}
 			return r.Expire
 		}},
-		"keys are forgotten at half of Expire": {forget: func(s *store.Stored, r *store.Reply) time.Duration { return r.Expire / 2 }},
-		"it forgets after a step that does nothing": {forget: func(_ *store.Stored, r *store.Reply) time.Duration {
+		"keys are forgotten at half of Expire": {fails: "a key is not forgotten before Expire", forget: func(s *store.Stored, r *store.Reply) time.Duration { return r.Expire / 2 }},
+		"it forgets after a step that does nothing": {fails: "a key is not forgotten before Expire of", forget: func(_ *store.Stored, r *store.Reply) time.Duration {
 			if r.Stale {
 				return 0
 			}
@@ -259,42 +262,42 @@ func TestMutants(t *testing.T) {
 		}},
 
 		// What is carried out.
-		"numbers are not looked at": {asked: step(func(op *store.Op, row *store.Stored) {
+		"numbers are not looked at": {fails: "Replace does", asked: step(func(op *store.Op, row *store.Stored) {
 			if row.Number > 0 {
 				op.Number = row.Number
 			}
 		})},
-		"any limits do": {asked: step(func(op *store.Op, row *store.Stored) {
+		"any limits do": {fails: "a step by limits", asked: step(func(op *store.Op, row *store.Stored) {
 			if row.Number > 0 && op.Action != store.Replace {
 				op.Limits = row.Limits
 			}
 		})},
-		"a process's own limits count": {asked: step(func(op *store.Op, row *store.Stored) {
+		"a process's own limits count": {fails: "limits that were set outlive", asked: step(func(op *store.Op, row *store.Stored) {
 			if row.Number > 0 && store.Same(op.Limits, row.Limits) && op.Action != store.Replace {
 				row.Limits = op.Limits
 			}
 		})},
-		"it reports before it asks": {asked: func(op *store.Op, row *store.Stored) *store.Op {
+		"it reports before it asks": {fails: "in a pause", asked: func(op *store.Op, row *store.Stored) *store.Op {
 			if row.Number > 0 && len(op.Reports) > 0 && op.Reports[0].Kind != store.Settled {
 				first := store.Op{Limits: row.Limits, Number: row.Number, Periods: op.Periods, Reports: op.Reports}
 				first.Apply(row, row.State.At)
 			}
 			return op
 		}},
-		"no Slots in the reply": {asked: step(func(op *store.Op, _ *store.Stored) { op.Slots = false })},
-		"no Weight":             {asked: step(func(op *store.Op, _ *store.Stored) { op.Weight = 1 })},
-		"no Claim":              {asked: step(func(op *store.Op, _ *store.Stored) { op.Claim = 0 })},
-		"no After":              {asked: step(func(op *store.Op, _ *store.Stored) { op.After = 0 })},
-		"no Horizon":            {asked: step(func(op *store.Op, _ *store.Stored) { op.Horizon = op.Wait })},
-		"no Own":                {asked: step(func(op *store.Op, _ *store.Stored) { op.Own = false })},
-		"no Age":                {asked: step(func(op *store.Op, _ *store.Stored) { op.Age = 1000 * time.Hour })},
-		"no MaxWait": {asked: step(func(op *store.Op, _ *store.Stored) {
+		"no Slots in the reply": {fails: "Slots asks", asked: step(func(op *store.Op, _ *store.Stored) { op.Slots = false })},
+		"no Weight":             {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Weight = 1 })},
+		"no Claim":              {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Claim = 0 })},
+		"no After":              {fails: "no reservation", asked: step(func(op *store.Op, _ *store.Stored) { op.After = 0 })},
+		"no Horizon":            {fails: "order of", asked: step(func(op *store.Op, _ *store.Stored) { op.Horizon = op.Wait })},
+		"no Own":                {fails: "the step", asked: step(func(op *store.Op, _ *store.Stored) { op.Own = false })},
+		"no Age":                {fails: "the step is carried", asked: step(func(op *store.Op, _ *store.Stored) { op.Age = 1000 * time.Hour })},
+		"no MaxWait": {fails: "a hold is", asked: step(func(op *store.Op, _ *store.Stored) {
 			op.Reports = slices.Clone(op.Reports)
 			for i := range op.Reports {
 				op.Reports[i].MaxWait = 0
 			}
 		})},
-		"a pause is a hold": {asked: step(func(op *store.Op, _ *store.Stored) {
+		"a pause is a hold": {fails: "in a pause", asked: step(func(op *store.Op, _ *store.Stored) {
 			op.Reports = slices.Clone(op.Reports)
 			for i := range op.Reports {
 				if op.Reports[i].Kind == store.Paused {
@@ -302,7 +305,7 @@ func TestMutants(t *testing.T) {
 				}
 			}
 		})},
-		"a hold is a pause": {asked: step(func(op *store.Op, _ *store.Stored) {
+		"a hold is a pause": {fails: "no call leaves while", asked: step(func(op *store.Op, _ *store.Stored) {
 			op.Reports = slices.Clone(op.Reports)
 			for i := range op.Reports {
 				if op.Reports[i].Kind == store.Held {
@@ -310,43 +313,43 @@ func TestMutants(t *testing.T) {
 				}
 			}
 		})},
-		"only the first report":  {asked: step(func(op *store.Op, _ *store.Stored) { op.Reports = op.Reports[:min(1, len(op.Reports))] })},
-		"only the first of Back": {asked: step(func(op *store.Op, _ *store.Stored) { op.Back = op.Back[:min(1, len(op.Back))] })},
-		"Back is never undone": {asked: step(func(op *store.Op, _ *store.Stored) {
+		"only the first report":  {fails: "the reports", asked: step(func(op *store.Op, _ *store.Stored) { op.Reports = op.Reports[:min(1, len(op.Reports))] })},
+		"only the first of Back": {fails: "the last", asked: step(func(op *store.Op, _ *store.Stored) { op.Back = op.Back[:min(1, len(op.Back))] })},
+		"Back is never undone": {fails: "the last", asked: step(func(op *store.Op, _ *store.Stored) {
 			for i := range op.Back {
 				op.Reports = append(slices.Clone(op.Reports), store.Report{Kind: store.Settled, Charge: &op.Back[i]})
 			}
 			op.Back = nil
 		})},
-		"Back is any booking": {asked: step(func(op *store.Op, row *store.Stored) {
+		"Back is any booking": {fails: "the last booking", asked: step(func(op *store.Op, row *store.Stored) {
 			if len(op.Back) > 0 && row.State.Top > 0 {
 				op.Back = slices.Clone(op.Back)
 				op.Back[0].ID, op.Back[0].Place = row.State.Top, row.State.Dial()+row.State.Last
 			}
 		})},
-		"Move never moves": {asked: step(func(op *store.Op, _ *store.Stored) {
+		"Move never moves": {fails: "Move undoes", asked: step(func(op *store.Op, _ *store.Stored) {
 			if op.Move != nil {
 				op.Move = &store.Charge{ID: -1}
 			}
 		})},
-		"Move books beside":        {asked: step(func(op *store.Op, _ *store.Stored) { op.Move = nil })},
-		"reservations are refused": {asked: step(func(op *store.Op, _ *store.Stored) { op.Wait = min(op.Wait, time.Minute) })},
-		"limits that are set begin empty": {asked: step(func(op *store.Op, row *store.Stored) {
+		"Move books beside":        {fails: "Move undoes", asked: step(func(op *store.Op, _ *store.Stored) { op.Move = nil })},
+		"reservations are refused": {fails: "the last booking", asked: step(func(op *store.Op, _ *store.Stored) { op.Wait = min(op.Wait, time.Minute) })},
+		"limits that are set begin empty": {fails: "limits that were set are", asked: step(func(op *store.Op, row *store.Stored) {
 			if op.Action == store.Replace && op.Number == row.Number {
 				row.State.Level = store.Units{}
 			}
 		})},
-		"limits that are set move reservations": {asked: step(func(op *store.Op, row *store.Stored) {
+		"limits that are set move reservations": {fails: "Replace does", asked: step(func(op *store.Op, row *store.Stored) {
 			if op.Action == store.Replace && op.Number == row.Number {
 				row.State.Skip += time.Millisecond
 			}
 		})},
-		"limits that are set void reservations": {asked: step(func(op *store.Op, row *store.Stored) {
+		"limits that are set void reservations": {fails: "reservations of", asked: step(func(op *store.Op, row *store.Stored) {
 			if op.Action == store.Replace && op.Number == row.Number {
 				row.State.Last = min(row.State.Last, 0)
 			}
 		})},
-		"charges are changed": {asked: func(op *store.Op, _ *store.Stored) *store.Op {
+		"charges are changed": {fails: "Update changes", asked: func(op *store.Op, _ *store.Stored) *store.Op {
 			for i := range op.Reports {
 				if c := op.Reports[i].Charge; c != nil {
 					c.Settled = true
@@ -354,18 +357,18 @@ func TestMutants(t *testing.T) {
 			}
 			return op
 		}},
-		"what is returned is marked": {asked: func(op *store.Op, _ *store.Stored) *store.Op {
+		"what is returned is marked": {fails: "Update changes", asked: func(op *store.Op, _ *store.Stored) *store.Op {
 			for i := range op.Back {
 				op.Back[i].Settled = true
 			}
 			return op
 		}},
-		"windows are leaky":        {asked: kinds(store.Window, store.Leaky)},
-		"windows move":             {asked: kinds(store.Fixed, store.Window)},
-		"windows begin with calls": {asked: kinds(store.Window, store.Fixed)},
-		"no Periods":               {asked: mutantPeriods(func([]store.Period) []store.Period { return nil })},
-		"any Periods do":           {asked: mutantPeriods(func([]store.Period) []store.Period { return []store.Period{{Begin: 0, End: 4e9, Next: 4.5e9}} })},
-		"no Next": {asked: mutantPeriods(func(all []store.Period) []store.Period {
+		"windows are leaky":        {fails: "in any interval of", asked: kinds(store.Window, store.Leaky)},
+		"windows move":             {fails: "Slots asks", asked: kinds(store.Fixed, store.Window)},
+		"windows begin with calls": {fails: "Slots asks", asked: kinds(store.Window, store.Fixed)},
+		"no Periods":               {fails: "for limits", asked: mutantPeriods(func([]store.Period) []store.Period { return nil })},
+		"any Periods do":           {fails: "a calendar admits", asked: mutantPeriods(func([]store.Period) []store.Period { return []store.Period{{Begin: 0, End: 4e9, Next: 4.5e9}} })},
+		"no Next": {fails: "if the", asked: mutantPeriods(func(all []store.Period) []store.Period {
 			for i := range all {
 				all[i].Next = all[i].End + 1
 			}
@@ -373,26 +376,26 @@ func TestMutants(t *testing.T) {
 		})},
 
 		// Replies.
-		"it does not say its time": {result: func(r *store.Reply) {
+		"it does not say its time": {fails: "if the", result: func(r *store.Reply) {
 			if r.Untimely {
 				r.State.Unix = 0
 			}
 		}},
-		"When is 90 ms old":        {result: func(r *store.Reply) { r.When = time.Now().Add(-90 * time.Millisecond) }},
-		"When is to come":          {result: func(r *store.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},
-		"no Limits in the reply":   {result: func(r *store.Reply) { r.Limits = nil }},
-		"a stale step is Reported": {result: func(r *store.Reply) { r.Reported = r.Stale }},
-		"charges without numbers": {result: func(r *store.Reply) {
+		"When is 90 ms old":        {fails: "When is", result: func(r *store.Reply) { r.When = time.Now().Add(-90 * time.Millisecond) }},
+		"When is to come":          {fails: "When is", result: func(r *store.Reply) { r.When = time.Now().Add(90 * time.Millisecond) }},
+		"no Limits in the reply":   {fails: "the step is carried", result: func(r *store.Reply) { r.Limits = nil }},
+		"a stale step is Reported": {fails: "a step by", result: func(r *store.Reply) { r.Reported = r.Stale }},
+		"charges without numbers": {fails: "the last booking", result: func(r *store.Reply) {
 			for i := range r.Charges {
 				r.Charges[i].ID, r.Charges[i].Prev = 0, 0
 			}
 		}},
-		"charges without the limits' number": {result: func(r *store.Reply) {
+		"charges without the limits' number": {fails: "to calls from before", result: func(r *store.Reply) {
 			for i := range r.Charges {
 				r.Charges[i].Number = 0
 			}
 		}},
-		"charges that never end": {result: func(r *store.Reply) {
+		"charges that never end": {fails: "a calendar admits", result: func(r *store.Reply) {
 			for i := range r.Charges {
 				r.Charges[i].Until = 0
 			}
@@ -405,11 +408,12 @@ func TestMutants(t *testing.T) {
 // A store may carry out a step that it fails. It may not carry it out later.
 func TestMutantsOfFaults(t *testing.T) {
 	for name, m := range map[string]mutant{
-		"hangs forever":               {fails: "Update ends", hangs: true},
-		"fails with another error":    {fails: "Update ends", cause: errors.New("no")},
-		"carries out later":           {fails: "nothing of an Update", ghosts: true},
-		"opens corrupt keys":          {fails: "every limit of a corrupt", open: true},
-		"corrupt keys are not marked": {fails: "every limit of a corrupt", save: func(s *store.Stored) { s.State.Corrupt = false }},
+		"hangs forever":                {fails: "Update ends", hangs: true},
+		"fails with another error":     {fails: "Update ends", cause: errors.New("no")},
+		"carries out later":            {fails: "nothing of an Update", ghosts: true},
+		"marks what it could not move": {fails: "a step that failed", marks: true},
+		"opens corrupt keys":           {fails: "every limit of a corrupt", open: true},
+		"corrupt keys are not marked":  {fails: "every limit of a corrupt", save: func(s *store.Stored) { s.State.Corrupt = false }},
 	} {
 		t.Run(name, func(t *testing.T) { m.fail(t, all) })
 	}

@@ -49,7 +49,7 @@ func (p *process) periods(unix time.Duration) []store.Period {
 	}
 	all := make([]store.Period, len(p.limits))
 	for j := range all {
-		if p.limits[j].Kind >= store.Hourly {
+		if p.limits[j].Kind.Calendar() {
 			all[j] = store.Period{Begin: p.ends[i], End: p.ends[i+1], Next: p.ends[i+2]}
 		}
 	}

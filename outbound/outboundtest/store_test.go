@@ -42,13 +42,10 @@ func (s *small) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 }
 
 func TestStoreOfFifteenLines(t *testing.T) {
-	TestStore(t, func(*testing.T) store.Store { return &small{rows: make(map[string][]byte)} }, StoreHooks{
-		Corrupt: func(s store.Store, key string) {
-			s.(*small).mu.Lock()
-			defer s.(*small).mu.Unlock()
-			s.(*small).rows[key] = []byte("no JSON")
-		},
-	})
+	hooks := StoreHooks{Corrupt: func(s store.Store, key string) { s.(*small).rows[key] = []byte("no JSON") }}
+	for _, failed := range examine(t, "", func(int, *table) store.Store { return &small{rows: make(map[string][]byte)} }, func(*table) StoreHooks { return hooks }) {
+		t.Error(failed)
+	}
 }
 
 // distant is a store with a long way there and back.
@@ -107,7 +104,9 @@ func (s *thrifty) Update(ctx context.Context, key string, op *store.Op) (store.R
 }
 
 func TestStoreThatWritesOnlyWhatHasChanged(t *testing.T) {
-	TestStore(t, func(*testing.T) store.Store { return &thrifty{rows: make(map[string]thriftyRow)} })
+	for _, failed := range examine(t, "", func(int, *table) store.Store { return &thrifty{rows: make(map[string]thriftyRow)} }, nil) {
+		t.Error(failed)
+	}
 }
 
 // racer is a store that keeps each key as a value. Each step loses a race first: the racer drops

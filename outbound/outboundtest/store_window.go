@@ -164,7 +164,7 @@ func (e *exam) fixedWindows() {
 // unsureWindows returns the first call of a window. At the API the window then begins with the
 // second, and a window after the first it is still the same.
 func (e *exam) unsureWindows() {
-	const w = 400 * time.Millisecond
+	const w = 280 * time.Millisecond
 	for _, undo := range []func(p *process){
 		func(p *process) { p.settle(0, 0) },
 		func(p *process) { p.back(0) },

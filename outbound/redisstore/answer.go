@@ -62,7 +62,7 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 	}
 	switch a.word {
 	case "look", "cold", "late":
-		a.row = readRow(text(3), text(4), text(5))
+		a.row = readRow(text(3), text(4), text(5), text(6))
 		if a.err = errRace; a.word == "late" {
 			a.err = errLate
 		}
@@ -117,7 +117,7 @@ func (q *request) lookAt(a *answer, into []store.Charge) {
 
 // readHot reads the answer to a hot step: the key from before, from which Go computes the reply.
 func (q *request) readHot(text string, into []store.Charge) (a answer, err error) {
-	if len(text) < 40 || q.mode != hot {
+	if len(text) < 48 || q.mode != hot {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
 	a.last = int64(number(text))
@@ -130,7 +130,7 @@ func (q *request) readRecord(a *answer, text string, into []store.Charge) error 
 	if len(text) < 24 {
 		return errReply
 	}
-	if m := number(text[16:]); m >= 0 && q.mode == hot && len(text) >= 32 {
+	if m := number(text[16:]); m >= 0 && q.mode == hot && len(text) >= 40 {
 		now := a.now
 		err := q.replay(a, text[8:], true, into)
 		a.now, a.row = now, nil // others may have written it since
@@ -143,22 +143,23 @@ func (q *request) readRecord(a *answer, text string, into []store.Charge) error 
 }
 
 // replay carries the step out once more, as the server has: text is its time, how many calls it has
-// booked, the length of s, s and x.
+// booked, the lengths of s and x, and s, x and g.
 func (q *request) replay(a *answer, text string, wrote bool, into []store.Charge) error {
 	r := reader{text: text}
-	at, booked, length := r.micros(), r.int(), r.int()
-	if r.bad || booked < 0 || booked > int64(len(q.op.Costs)) || length < 0 || length > int64(len(r.text)) {
+	at, booked, ofS, ofX := r.micros(), r.int(), r.int(), r.int()
+	if r.bad || booked < 0 || booked > int64(len(q.op.Costs)) || ofS < 0 || ofX < 0 || ofS+ofX > int64(len(r.text)) {
 		return errReply
 	}
 	before, op := store.Stored{}, *q.op
-	if s, x := r.text[:length], r.text[length:]; s != "" {
+	if s := r.text[:ofS]; s != "" {
 		before = q.row.stored.Clone()
 		before.State.Row, before.State.Leaked = store.Row{}, store.Units{}
 		for i := range before.State.Parts {
 			before.State.Parts[i] = store.Part{Since: before.State.Parts[i].Since}
 		}
-		if !overlay(&before, s, x) {
-			return errReply
+		if !overlay(&before, s, r.text[ofS:ofS+ofX], r.text[ofS+ofX:]) { // nor can the script go on with it
+			a.err = errRace
+			return nil
 		}
 		a.row = &row{token: s[:8], print: q.row.print, fixed: q.row.fixed, stored: before}
 	} else {

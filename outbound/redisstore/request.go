@@ -78,7 +78,7 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 		q.row = k.makes(op)
 	}
 	known := k.row != nil && clock != 0
-	var third, fourth, fifth, sixth any = "", "", "", ""
+	var third, fourth, fifth, sixth, seventh any = "", "", "", "", ""
 	keep := spare
 	switch {
 	case !k.cold && clock >= k.apart && hotable(op, q.row):
@@ -103,6 +103,9 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 			if x == nil {
 				fifth = ""
 			}
+			if q.made.print != 0 {
+				seventh = q.made.parts()
+			}
 			if sixth = q.made.fixed; k.row.fixed == q.made.fixed {
 				sixth = ""
 			}
@@ -120,10 +123,19 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 	b = numbers(b, float64(seq), float64(q.mode), fenced, micros(clock), micros(keep), q.row.print, micros(op.Age), micros(reserve), float64(len(limits)))
 	if q.mode == hot {
 		for i := range limits {
-			b = numbers(b, limits[i].Capacity, limits[i].Rate)
+			b = numbers(b, limits[i].Capacity, limits[i].Rate, float64(limits[i].Kind), float64(limits[i].Window))
+		}
+		for i := range limits {
+			if limits[i].Kind.Calendar() {
+				var p store.Period
+				if i < len(op.Periods) && op.Periods[i].Sound() {
+					p = op.Periods[i]
+				}
+				b = numbers(b, float64(p.Begin), float64(p.End), float64(p.Next))
+			}
 		}
 	}
-	q.args = []any{"EVALSHA", digest, 1, k.name, worker, b, third, fourth, fifth, sixth}
+	q.args = []any{"EVALSHA", digest, 1, k.name, worker, b, third, fourth, fifth, sixth, seventh}
 	return q
 }
 
@@ -251,6 +263,7 @@ func (w *writer) charge(c *store.Charge) {
 	w.add(id, float64(c.Prev), born)
 	w.dial(c.Place)
 	w.dial(c.Before)
+	w.add(float64(c.Until / 1000))
 	for i := range w.s.Limits {
 		y := c.Y[i]
 		if c.Number < w.s.State.Parts[i].Since {
@@ -278,7 +291,12 @@ func (w *writer) report(r *store.Report) {
 	w.charge(c)
 	free := c.Free
 	for i := range w.s.Limits {
-		free = min(free, c.Place+w.s.Limits[i].Above(c.N[i], 0))
+		switch l := &w.s.Limits[i]; {
+		case l.Kind == store.Leaky:
+			free = min(free, c.Place+l.Above(c.N[i], 0))
+		case !l.Kind.Calendar():
+			free = min(free, c.Place)
+		}
 	}
 	w.dial(free)
 }

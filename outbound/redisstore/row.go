@@ -34,9 +34,11 @@ func leaky(s *store.Stored) bool {
 		!within(st.Skip) || !within(st.Rem) || !within(st.Last) || st.IDs >= largest {
 		return false
 	}
-	for i := range s.Limits {
-		if s.Limits[i].Kind != store.Leaky {
-			return false
+	for i := range st.Parts {
+		for _, d := range [...]time.Duration{st.Parts[i].Begin, st.Parts[i].End} {
+			if s.Limits[i].Kind.Calendar() && d%1000 != 0 {
+				return false
+			}
 		}
 	}
 	return true
@@ -77,6 +79,67 @@ func newRow(s store.Stored, token string, known *row) *row {
 	return r
 }
 
+// parts returns g: what the limits that are not leaky keep.
+func (r *row) parts() (b []byte) {
+	st := &r.stored.State
+	for i := range r.stored.Limits {
+		l, p := &r.stored.Limits[i], &st.Parts[i]
+		if l.Kind == store.Leaky {
+			continue
+		}
+		if b == nil {
+			b = numbers(b, float64((st.At-st.Born)/1000), float64(st.Skip))
+		}
+		sure, dial := 0., st.Dial()
+		if p.Sure {
+			sure = 1
+		}
+		begin, end := float64(p.Begin-dial), float64(p.End-dial)
+		if l.Kind.Calendar() {
+			begin, end = float64(p.Begin/1000), float64(p.End/1000)
+		}
+		b = numbers(b, begin, end, p.Units, sure, float64(p.Skip), float64(len(p.Slots)))
+		for _, t := range p.Slots {
+			b = numbers(b, float64(t.End-dial), t.Units)
+		}
+	}
+	return b
+}
+
+// readParts reads g, and reports whether it can.
+func readParts(t *store.Stored, g string) bool {
+	st, f, dial := &t.State, reader{text: g}, time.Duration(0)
+	for i := range t.Limits {
+		l, p := &t.Limits[i], &st.Parts[i]
+		if l.Kind == store.Leaky {
+			continue
+		}
+		if f.text == g {
+			if len(g) < 16 {
+				return false
+			}
+			dial = f.micros() - time.Duration(f.int())
+		}
+		if len(f.text) < 48 {
+			return false
+		}
+		if l.Kind.Calendar() {
+			p.Begin, p.End = f.micros(), f.micros()
+		} else {
+			p.Begin, p.End = dial+time.Duration(f.int()), dial+time.Duration(f.int())
+		}
+		p.Units, p.Sure, p.Skip = f.float(), f.float() == 1, time.Duration(f.int())
+		n := f.int()
+		if n < 0 || n > int64(len(f.text)/16) {
+			return false
+		}
+		for range n {
+			p.Slots = append(p.Slots, store.Slot{End: dial + time.Duration(f.int()), Units: f.float()})
+		}
+	}
+	return !f.bad && f.text == ""
+}
+
 // fields returns s and x. keep is for how long the server keeps the key from At on.
 func (r *row) fields(keep time.Duration) (s, x []byte) {
 	t, st := &r.stored, &r.stored.State
@@ -105,7 +168,7 @@ func (r *row) fields(keep time.Duration) (s, x []byte) {
 
 // readRow reads what newRow or the server has written. What cannot be read is corrupt, as
 // [store.Op.Apply] takes it.
-func readRow(s, x, v string) *row {
+func readRow(s, x, v, g string) *row {
 	if s == "" {
 		return &row{}
 	}
@@ -119,7 +182,7 @@ func readRow(s, x, v string) *row {
 	if err := r.stored.UnmarshalBinary([]byte(v)); err != nil || print == 0 {
 		return r
 	}
-	if printOf(v) != print || !overlay(&r.stored, s, x) {
+	if printOf(v) != print || !overlay(&r.stored, s, x, g) {
 		r.stored.State.Speed = -1
 		return r
 	}
@@ -128,7 +191,7 @@ func readRow(s, x, v string) *row {
 }
 
 // overlay sets the numbers that hot steps change, and reports whether they can be read.
-func overlay(t *store.Stored, s, x string) bool {
+func overlay(t *store.Stored, s, x, g string) bool {
 	if len(s) != head+perLimit*len(t.Limits) || len(x) != 0 && len(x) != rest+24*len(t.Limits) {
 		return false
 	}
@@ -140,6 +203,9 @@ func overlay(t *store.Stored, s, x string) bool {
 	st.Top, st.IDs, t.Lead = f.int(), f.int(), f.float()
 	for i := range t.Limits {
 		st.Level[i], st.Parts[i].Ret = f.float(), f.float()
+	}
+	if !readParts(t, g) {
+		return false
 	}
 	if x == "" {
 		return !f.bad

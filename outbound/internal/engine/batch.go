@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -143,10 +144,15 @@ func (b *batch) take(todo []Attempt, work chan struct{}, sent, arrived time.Time
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	b.count(-1)
-	failed, up := false, false
+	failed := false
+	var up *pipeline // of the node that the latest answer came from
 	for i := range todo {
 		a := &todo[i]
 		if a.done {
+			// An attempt at a trip that left no record, or has failed, may be carried out later.
+			if late := a.Reply.Charges; a.Err == nil && len(late) > a.booked {
+				sh.pushBack(a.Trip, slices.Clone(late))
+			}
 			continue
 		}
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
@@ -159,10 +165,12 @@ func (b *batch) take(todo []Attempt, work chan struct{}, sent, arrived time.Time
 		mine := a.batch == b // else the trip goes on in another batch, which repeats it
 		switch v {
 		case Done:
-			if !up && p.known(a.Key) { // else another node has answered
-				up = true
-				p.up(sent)
-				sh.inPlace(p, sent)
+			if up == nil || sh.ill.Load() > 0 { // else no node is down
+				if by := sh.home(a.queue, p); by != up {
+					up = by
+					by.up(sent)
+					sh.inPlace(by, sent)
+				}
 			}
 			a.ended(b)
 			sh.counts.trip(a.Arrived.Sub(a.began))

@@ -85,6 +85,7 @@ type Trip struct {
 	began  time.Time    // when it was first sent
 	sends  int          // attempts so far; the shard's lock protects it and the fields below
 	done   bool         // it has its answer
+	booked int          // charges of the answer
 	batch  *batch       // in which it goes; nil: it waits to be sent again
 	pauses time.Duration
 }

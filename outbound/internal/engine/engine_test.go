@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	crand "crypto/rand"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -124,16 +125,19 @@ type hanging struct {
 }
 
 func (h *hanging) hang() (free func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	until := make(chan struct{})
-	h.until = until
+	h.set(until)
 	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.until = nil
+		h.set(nil)
 		close(until)
 	}
+}
+
+// set has what is sent from now on hang until until is closed.
+func (h *hanging) set(until chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = until
 }
 
 func (h *hanging) Send(ctx context.Context, todo []engine.Attempt) {
@@ -204,6 +208,65 @@ func TestATripThatWasGivenUpIsNotCarriedOutLater(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Zero(t, s.calls())
 		require.Zero(t, s.level("key"))
+	})
+}
+
+// The first attempt at a trip arrives after the second, which the store has refused. What it books
+// then comes back.
+func TestAnAttemptThatIsCarriedOutAfterARefusalIsReturned(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		s.bare = true
+		h := &hanging{Carrier: &porter{s}}
+		e := engine.New(engine.Config{Carrier: h, Timeout: 4 * time.Second})
+		ask := func() store.Reply {
+			op := calls(1)
+			op.Limits = []store.Limit{{Name: "calls", Capacity: 1, Rate: 0.2}}
+			r, err := e.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		require.Len(t, ask().Charges, 1)
+		free := h.hang()
+		time.AfterFunc(500*time.Millisecond, func() { h.set(nil) }) // for the second attempt
+		require.True(t, ask().Refused)
+		time.Sleep(5 * time.Second)
+		free()
+		time.Sleep(time.Second)
+		require.Equal(t, 2., s.calls())
+		require.Less(t, s.level("key"), 0.1)
+	})
+}
+
+// A store that has an older copy of a key, or none, has lost data. That is reported once.
+func TestALossOfDataIsReportedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newShelf()
+		var told []store.StoreEvent
+		e := s.worker(engine.Config{Name: "shelf", Observe: func(ev store.StoreEvent) { told = append(told, ev) }})
+		ask := func(n int) []store.StoreEvent {
+			for range n {
+				_, err := e.Update(context.Background(), "key", calls(1))
+				require.NoError(t, err)
+			}
+			synctest.Wait()
+			return told
+		}
+		require.Empty(t, ask(1))
+		older := *s.keys["key"]
+		older.Stored, older.last = older.Stored.Clone(), maps.Clone(older.last)
+		require.Empty(t, ask(2))
+		s.keys["key"] = &older
+		require.Len(t, ask(3), 1)
+		require.ErrorContains(t, told[0].Err, "shelf: data loss: the latest charges are gone")
+		time.Sleep(2 * time.Minute)
+		delete(s.keys, "key")
+		require.Len(t, ask(3), 2)
+		require.ErrorContains(t, told[1].Err, "the bucket is gone")
+		require.Equal(t, store.EventDataLoss, told[1].Kind)
+		time.Sleep(2 * time.Hour) // for longer than the shelf keeps its key
+		delete(s.keys, "key")
+		require.Len(t, ask(1), 2)
 	})
 }
 

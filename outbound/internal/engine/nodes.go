@@ -14,6 +14,16 @@ func (p *pipeline) known(k *Key) bool {
 	return nodes == nil || nodes.Known(k.Bucket) == p.node
 }
 
+// home returns the pipeline of the node that has answered a trip which went by p. If that is another
+// node, the key is its from now on.
+func (sh *shard) home(q *keyQueue, p *pipeline) *pipeline {
+	if !p.known(&q.Key) {
+		p = sh.pipe(sh.config.Nodes.Known(q.Bucket))
+		p.key, q.pipe = &q.Key, p
+	}
+	return p
+}
+
 // leave makes the keys of a pipeline look for their nodes anew, because other nodes may have them
 // by now.
 func (sh *shard) leave(p *pipeline) {

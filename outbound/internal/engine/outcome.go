@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -39,6 +38,8 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 		return sh.undone(t, r)
 	}
 	charges := r.Charges[:min(len(r.Charges), len(t.Op.Costs))]
+	t.booked = len(charges)
+	q.fence = q.fence || a.Keep == 0 && t.sends > 1
 	o := outcome{Trip: t, reply: r, charges: charges}
 	r.Charges = nil
 	if t.acts || len(charges) > 0 {
@@ -61,8 +62,8 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) outcome {
 }
 
 // divide chooses the operations that the reply answers. Each of the first gates has a charge. If
-// the store has refused the next one, divide refuses it, all that ask for as much, and all others
-// without capacity in the reply's state. The rest go with the next trip.
+// the store has refused the next one, divide refuses it, all that ask for as much or more, and all
+// others without capacity in the reply's state. The rest go with the next trip.
 func (o *outcome) divide(sh *shard) {
 	booked := len(o.charges)
 	var again []*pendingOp
@@ -72,12 +73,17 @@ func (o *outcome) divide(sh *shard) {
 			continue
 		}
 		next, cost := o.Op.Costs[booked], o.Op.Costs[i]
-		if o.refusal != nil && (cost == next || covers(&cost, &next)) {
-			w.place = refused
-		} else if w.reply = o.refuses(&cost); w.reply != nil {
-			w.place = refused
-		} else {
+		w.place = refused
+		switch {
+		case o.refusal == nil:
 			w.place = requeued
+		case cost == next:
+		default:
+			if w.reply = refuses(o.refusal, o.Op.Limits, &cost); w.reply == nil && !covers(&cost, &next) {
+				w.place = requeued
+			}
+		}
+		if w.place == requeued {
 			if !w.gone { // else its caller may be reading this
 				w.reported = true
 			}
@@ -96,30 +102,6 @@ func (o *outcome) divide(sh *shard) {
 	for _, w := range o.over {
 		sh.end(w, nil)
 	}
-}
-
-// refuses returns the refusal of a call of this cost if it has no capacity in the reply's state,
-// and nil if it has. Only leaky limits tell that without Parts.
-func (o *outcome) refuses(cost *store.Units) *store.Reply {
-	if o.refusal == nil {
-		return nil
-	}
-	limits, s := o.refusal.Limits, &o.refusal.State // if the Op did not know those in force
-	if limits == nil {
-		limits = o.Op.Limits
-	}
-	leaky := !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind != store.Leaky })
-	if !leaky && len(s.Parts) != len(limits) {
-		return nil
-	}
-	w, which, booked := s.Wait(limits, cost)
-	wait := s.Real(w)
-	if wait == 0 && booked {
-		return nil
-	}
-	r := *o.refusal
-	r.Limit, r.Wait = which, wait
-	return &r
 }
 
 // hand answers the callers of several trips.
@@ -163,16 +145,16 @@ func (o *outcome) hand(sh *shard) {
 		w.ready <- struct{}{}
 	}
 	if len(back) > 0 {
-		sh.giveBack(o.Trip, back)
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		sh.pushBack(o.Trip, back)
 	}
 }
 
-// giveBack returns the bookings of callers that have gone.
-func (sh *shard) giveBack(t *Trip, charges []store.Charge) {
+// pushBack returns bookings that no caller has. The shard's lock is held.
+func (sh *shard) pushBack(t *Trip, charges []store.Charge) {
 	op := like(&t.Op)
 	op.Action, op.Back = store.Book, charges
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
 	sh.pushOwn(t.queue, &op)
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -28,8 +29,9 @@ func (f *refusal) remember(c store.Units, of *Trip, r *store.Reply, now time.Tim
 	}
 }
 
-// answer writes the refusal of a call that costs as much as the remembered one, or more. It reports
-// whether it has done so.
+// answer writes the refusal of a call that costs as much as the remembered one. If the state of the
+// reply tells it, answer writes that of a call which costs more too. It reports whether it has done
+// so.
 func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Back) > 0 || f.number != op.Number ||
 		op.Slots && f.reply.State.Parts == nil || !store.Equal(f.limits, op.Limits) {
@@ -39,10 +41,33 @@ func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 		f.until = time.Time{}
 		return false
 	}
-	if !covers(&op.Costs[0], &f.cost) {
+	if cost := &op.Costs[0]; *cost == f.cost {
+		*r = f.reply
+	} else if other := refuses(&f.reply, f.limits, cost); other != nil && covers(cost, &f.cost) {
+		*r = *other
+	} else {
 		return false
 	}
-	*r = f.reply
-	r.Wait = f.until.Sub(now)
+	r.Wait = r.When.Add(r.Wait).Sub(now)
 	return true
+}
+
+// refuses returns the refusal of a call of this cost, by the state of another refusal. It returns nil
+// if the call has capacity, or if that is unknown: only leaky limits tell it without Parts.
+func refuses(r *store.Reply, limits []store.Limit, cost *store.Units) *store.Reply {
+	if r.Limits != nil { // the Op did not know those in force
+		limits = r.Limits
+	}
+	s := &r.State
+	if len(s.Parts) != len(limits) && slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind != store.Leaky }) {
+		return nil
+	}
+	w, which, booked := s.Wait(limits, cost)
+	wait := s.Real(w)
+	if wait == 0 && booked {
+		return nil
+	}
+	other := *r
+	other.Limit, other.Wait = which, wait
+	return &other
 }
