@@ -265,6 +265,15 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }
 
+// Limits returns the limits in force, as far as this process knows: those of the last reply. It
+// makes no round trip.
+func (b *Bucket) Limits() []Limit {
+	if b.unmade() {
+		return nil
+	}
+	return b.given()
+}
+
 // State returns the state of the limit nearest its brim, and changes nothing.
 func (b *Bucket) State(ctx context.Context) (State, error) {
 	all, err := b.States(ctx)

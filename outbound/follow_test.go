@@ -1,0 +1,167 @@
+package outbound_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// aged is a store of a process that was started at another time than this one, with a count of the
+// changes of limits.
+type aged struct {
+	store.Store
+	started time.Time
+	changes *atomic.Int64
+}
+
+func (s *aged) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	op.Age = time.Since(s.started) // as this process would say
+	r, err := s.Store.Update(ctx, key, op)
+	if op.Action == store.Replace && !r.Stale && err == nil {
+		s.changes.Add(1)
+	}
+	return r, err
+}
+
+func labels(b *outbound.Bucket) string {
+	s := ""
+	for _, l := range b.Limits() {
+		s += l.String() + ";"
+	}
+	return s
+}
+
+// The limits of the newest release count for all processes. Limits that an operator has set hold
+// through restarts of the program, and until its own limits change.
+func TestBucket_NewestReleaseCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, changes := store.NewMemory(), new(atomic.Int64)
+		start := func(l ...outbound.Limit) *outbound.Bucket {
+			time.Sleep(time.Minute)
+			return outbound.Must(outbound.NewSharedBucket(&aged{Store: kept, started: time.Now(), changes: changes}, "api", l...))
+		}
+		admit := func(b *outbound.Bucket, want string) {
+			t.Helper()
+			p, err := b.Acquire(background, outbound.Cost{1, 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+			time.Sleep(time.Second)
+			if got := labels(b); got != want {
+				t.Errorf("by %s, want %s", got, want)
+			}
+		}
+		ten, five, window := outbound.PerSecond(10), outbound.PerSecond(5), outbound.Window(100, time.Minute).Of(1, "")
+		old := start(ten)
+		admit(old, "10 per 1s;")
+		var heard []outbound.Event
+		defer old.Observe(func(e outbound.Event) { heard = append(heard, e) })()
+		admit(old, "10 per 1s;")
+		young := start(five, window)
+		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
+		admit(old, "5 per 1s;(unit 1): 100 in any 1m;")
+		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
+		synctest.Wait()
+		if len(heard) != 1 || heard[0].Kind != outbound.EventLimits || heard[0].Before != "10 per 1s" || heard[0].Limits == heard[0].Before {
+			t.Errorf("heard %+v", heard)
+		}
+		if n := changes.Load(); n != 1 {
+			t.Errorf("%d changes of two releases", n)
+		}
+		if err := young.SetLimits(background, outbound.PerSecond(7), window); err != nil {
+			t.Fatal(err)
+		}
+		again := start(five, window)
+		admit(again, "7 per 1s;(unit 1): 100 in any 1m;") // the same program, restarted
+		next := start(ten)
+		admit(next, "10 per 1s;")
+		admit(again, "10 per 1s;")
+		if err := next.SetLimits(background, five); err != nil {
+			t.Fatal(err)
+		}
+		admit(again, "5 per 1s;")
+		if err := next.SetLimits(background); err != nil {
+			t.Fatal(err)
+		}
+		admit(next, "10 per 1s;")
+		admit(again, "10 per 1s;")
+	})
+}
+
+// However often limits are set, no reservation of the next second moves.
+func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10)))
+			if shared {
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", outbound.PerSecond(10)))
+			}
+			q, begin := queue.New(b, queue.Config{}), time.Now()
+			var went []time.Duration
+			for range 301 {
+				go func() {
+					if _, err := q.Acquire(background, outbound.Cost{1}); err == nil {
+						went = append(went, time.Since(begin))
+					}
+				}()
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(background, 29*time.Second)
+			defer cancel()
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := b.SetLimits(ctx, outbound.PerSecond(10+float64(i%2)/10)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if n := len(went); n != 301 || went[n-1] > 31*time.Second {
+				t.Errorf("shared %v: %d calls in %v", shared, n, went[max(0, n-1)])
+			}
+		})
+	}
+}
+
+// A pause stops calls, and changes no limit: nothing is filled, and calls leave afterwards as if
+// none had come meanwhile.
+func TestBucket_PauseFillsNothing(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Minute) // no call leaves in the first second of a month
+			limits := []outbound.Limit{{Capacity: 1000, LeakRate: 1000}, outbound.Monthly(1000, time.UTC), outbound.PerHour(1000).Burst(500).Of(0, "hour")}
+			b := outbound.Must(outbound.NewBucket("api", limits...))
+			if shared {
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", limits...))
+			}
+			if err := b.Pause(background, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			var full *outbound.ThrottledError
+			if _, err := b.Acquire(background, outbound.Cost{1}); !errors.As(err, &full) || !full.Held || full.RetryAfter != time.Second {
+				t.Errorf("shared %v: paused: %v", shared, err)
+			}
+			time.Sleep(time.Second)
+			if _, err := b.Acquire(background, outbound.Cost{500}); err != nil {
+				t.Errorf("shared %v: after the pause: %v", shared, err)
+			}
+			if err := errors.Join(b.Pause(background, time.Hour), b.Resume(background)); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := b.State(background); err != nil || s.HeldFor != 0 || s.Level > 500 {
+				t.Errorf("shared %v: resumed: %+v, %v", shared, s, err)
+			}
+			if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalidDuration) {
+				t.Errorf("a pause of 0: %v", err)
+			}
+		})
+	}
+}
