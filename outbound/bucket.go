@@ -40,15 +40,20 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 	return b, nil
 }
 
-// NewSharedBucket returns a bucket whose state is in a store, under the key:
-// all buckets with the same key there are one. Buckets of one key that were made
-// with different limits are each held to their own; of limits with the same Unit
-// and Name they share the level. Where a new release adds a limit of a unit that has
-// one without a Name, give the new one a Name: without it both are named by what they
-// say, the old one is another limit than that of the old workers, and while the release
-// rolls out the fleet goes up to twice as fast. So it does where a limit is given
-// another Name, and where the numbers of one of several without a Name change, such as
-// Window(100, time.Hour) beside another limit to Window(50, time.Hour).
+// NewSharedBucket returns a bucket whose state is in a store, under the key. All buckets with the
+// same key there are one, and one set of limits is in force for all of them.
+//
+// If processes have different limits for a key, those of the newest process count, and the others
+// adopt them with the reply to their next call. So in a rollout the new release counts as soon as
+// its first process has called. A process that started within a second of another does not replace
+// its limits. Two programs with different limits for one key replace each other's whenever one of
+// them is restarted: give each a key of its own. [Bucket.SetLimits] sets limits for all processes,
+// which hold until the program's own change. [Bucket.Observe] reports each change as an
+// [EventLimits] with both.
+//
+// Limits are the same if Unit, Name and kind are the same: those keep their levels. Where a release
+// adds a limit of a unit that has one without a Name, give the new one a Name. Another Name or kind
+// is another limit, which begins empty.
 //
 // NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
 // would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
@@ -196,6 +201,10 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 // API that asks for a pause wants it. A hold that ends before one in force
 // changes nothing; Resume ends it early. A d that is not above 0 is
 // [ErrInvalidDuration].
+//
+// After a hold the API may count whatever it has counted before. So the limit that drains in the
+// shortest time is full except for one call, and calls leave at its rate from then on. If a long
+// limit stands alone, that takes long. An operator who only wants to stop calls uses [Bucket.Pause].
 func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Held, "hold", d)
 }
@@ -229,18 +238,20 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	return b.do(ctx, "resume", &step{action: store.Resume}, new(reply))
 }
 
-// SetLimits replaces the limits, for all workers that share the bucket. Limits are
-// matched by Unit and Name, and one without a Name first by what it says, such as "10
-// per 1s", or by all of that but its numbers if it is the only such one, with those that
-// this bucket knows to be in force: the level of one that
-// stays, stays, in units; a new one starts empty; nothing refills. Calls that are booked
-// for the next second go at their places, and nobody overtakes them; places further
-// away are void, and callers that wait book anew, by the new limits. A limit that becomes
-// one of another kind, such as a window, keeps its level, too. Limits that are in
-// force already change nothing: a program may set what it reads as often as it reads
-// it. In a shared store the limits that are set win over those that any bucket was made
-// with, until SetLimits with none, which makes the buckets' own count again; a bucket in
-// this process cannot have none.
+// SetLimits replaces the limits in force, for all processes that share the bucket. They hold through
+// restarts, until the program's own limits change: then those of the new release count. SetLimits
+// with no limits restores the bucket's own; a bucket in this process cannot have none. Limits that
+// are in force already change nothing, so a program may set what it reads as often as it reads it.
+//
+// A limit that stays keeps its level, in units; a new one begins empty; nothing refills. A limit
+// stays if Unit, Name and kind are the same. One without a Name stays if it says the same as one in
+// force, such as "10 per 1s", or if it is the only one that differs from it in its numbers alone.
+// Calls that are booked for the next second leave at their times, however often limits are set.
+// Later reservations are void, and their calls are booked again by the new limits.
+//
+// Other processes learn of the change with their next reply. A process that remembers a refusal
+// from a shared store learns of it within a second, so a caller that was told to wait for long
+// should look again now and then.
 func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err

@@ -44,9 +44,8 @@ type Explanation struct {
 
 // Explain says when a call of this cost would go if nobody came in between, and why not
 // before. It changes nothing. It is one operation: a trip, if the bucket is shared. It does not
-// know of calls that wait in a queue without a place yet: ask the queue. Of a window in a shared
-// store it tells a lower bound for calls of more than a unit. A cost that can never go is no
-// error: the Explanation says so. An invalid one is a [*CostError].
+// know of calls that wait in a queue without a place yet: ask the queue. A cost that can never go is
+// no error: the Explanation says so. An invalid one is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if err := b.ready(ctx); err != nil {
 		return Explanation{}, err

@@ -154,10 +154,8 @@ func InFlight(n int) Limit {
 // calls go in 30 s. [Per] spaces calls evenly, and is kinder to an API of unknown kind. The bucket
 // remembers a window in 64 parts, so a unit may come back up to a 64th of the window late.
 //
-// After a hold nobody knows what the API still counts. So of the bucket's limit with the shortest
-// window calls then go evenly until that has passed. A long window alone is that limit, and it
-// hurts: after a hold of a second, 300 calls of Window(5_000, time.Hour) take 3m46s, and 31 s
-// beside PerSecond(10). Give a long window a short limit for company.
+// After a hold as many leave as the window has capacity for. To space them, put a limit of [Per]
+// beside the window. What left just before a hold counts longer by the hold.
 //
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
 func Window(n float64, window time.Duration) Limit {
@@ -175,12 +173,11 @@ func Window(n float64, window time.Duration) Limit {
 // Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
 // that is open.
 //
-// RetryAfter, NextIn and EmptyIn tell when the window is over, and who comes back then goes; so do
-// the calls of a queue, if the bucket is in this process. Places that are booked ahead, as those of
-// a queue in a shared bucket, are as of a Window, a window after the calls that have gone, because
-// the window's first call may still be given back. So may Book refuse a call for less time than its
-// Wait: see [Booking.Returns]. After a hold, a slow-down, a Resume, or a returned first call,
-// nobody knows when that is, and the limit is a Window until one has passed without a call.
+// RetryAfter, NextIn and EmptyIn are the time until the window is over, and a call that comes back
+// then leaves. No call is admitted in the window's last 20 ms, and none is booked beyond its end: a
+// call that needs the next window is refused until then, and a queue asks again then. After a hold,
+// a slow-down, a Resume, or a returned first call, it is unknown when the API's window began. The
+// bucket's then counts until a window after its last call.
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
@@ -214,9 +211,9 @@ func Hourly(n float64) Limit { return calendarOf(store.Hourly, "Hourly", n, time
 // room for. Days have 23 or 25 hours where clocks change. With [Bucket.Fillup] it is a
 // meter: what was spent today, and with [State.EmptyIn] when the next day begins.
 //
-// Clocks differ, and calls travel: what goes within a second of midnight counts in both
-// days, and the new day begins a second late. A shared bucket counts by its store's clock.
-// A bucket in this process goes by the time of day of its machine.
+// Clocks differ, and calls travel: no call leaves within a second of midnight. No call is booked for
+// the next day: it is refused until then, and a queue asks again then. A shared bucket counts by its
+// store's clock. A bucket in this process counts by the time of day of its machine.
 //
 // The zone's name has to load with [time.LoadLocation], because a limit in JSON or in a
 // shared store has nothing else of it: a zone of [time.FixedZone] that has another name,

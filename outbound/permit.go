@@ -149,8 +149,7 @@ func (b both) Answered(a Answer) {
 // Refused says that the API has refused the call, as with 429, and has asked to wait d; 0: it did
 // not say. A negative d counts as 0. All callers of the bucket wait: d, or 1 s if d is 0. From the
 // second refusal in a row on the wait is at least 2 s and doubles each time, up to an hour or
-// [Answer.MaxWait]. Where nobody shares the bucket it is by chance up to a quarter longer, so that
-// workers come back one after the other. If calls had succeeded since the last such pause, the
+// [Answer.MaxWait]. If calls had succeeded since the last such pause, the
 // bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and
 // speeds up by 10 % a minute. It counts after Done as well, for an answer that is understood late.
 //

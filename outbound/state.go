@@ -20,15 +20,13 @@ type State struct {
 	Full bool
 	// Remaining is how many units there is room for now; 0 at the brim and above.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added. While a store is away, and a
-	// fallback has a share of the limit, it is until that is empty, and NextIn goes by it too. Of a
-	// calendar it is how long until the next period begins, which is the reset, be anything used or
-	// not. The level is then what is booked for that period, and what went in the last second of
-	// this one.
+	// EmptyIn is how long until the level is 0, if nothing is added. While a store is unavailable, and
+	// a fallback has a share of the limit, it is until that is empty, and NextIn counts by it too. For
+	// a calendar it is how long until calls can leave in the next period, used or not.
 	EmptyIn time.Duration
-	// NextIn is how long until there is room for one more unit; 0: now. For a
-	// limit of a capacity below one unit, until it is empty. For a window without room,
-	// until the first of its units come back.
+	// NextIn is how long until there is capacity for one more unit. If it is zero, there is now. For a
+	// limit of a capacity below one unit, it is until that is empty. In the State of a Permit both are
+	// at most so long if the limit is a window.
 	NextIn time.Duration
 	// HeldFor is how long a hold still lasts; 0: none does.
 	HeldFor time.Duration

@@ -47,7 +47,7 @@ func Example() {
 		fmt.Println("of 4 per hour we have a quarter: come back in", full.RetryAfter.Round(time.Minute))
 	}
 	// Output:
-	// level=WARN msg="the store is away, we go on with our share" error="connection refused: outbound: the store is away"
+	// level=WARN msg="the store is away, we go on with our share" error="connection refused: outbound: the store is unavailable"
 	// of 4 per hour we have a quarter: come back in 1h0m0s
 }
 

@@ -47,7 +47,7 @@
 // [Load] is the other end: callers that make a list of calls as fast as a limiter, or a fleet
 // of them, lets them. It tells how long that takes, and how long each call waits.
 //
-// [TestStore] is the exam of a [leak.Store]: each case quotes the sentence of the contract
+// [TestStore] is the exam of a [store.Store]: each case quotes the sentence of the contract
 // that it checks. [StoreHooks] let it break and reopen the store.
 //
 // This package panics where a number means nothing, such as NaN, an infinity or a

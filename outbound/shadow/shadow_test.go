@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/shadow"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var (

@@ -1,8 +1,6 @@
 // Package store is the contract of the stores that keep buckets, and the arithmetic of their
 // limits.
 //
-// Buckets and stores still use package leak, which this package is to replace.
-//
 // To use buckets, only [NewMemory] of this package is needed. To write a store, read [Store], [Op]
 // and [Op.Apply]; [Memory] is an example. Package outbound is for callers: it knows costs, units
 // and permits. A store knows none of these. It keeps limits, and charges each of them one number

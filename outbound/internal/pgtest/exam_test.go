@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // The exam, by each driver, as a role that may do no more than it needs. Roles may have settings that

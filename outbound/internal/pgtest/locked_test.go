@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // lock locks a row as somebody does by hand, until the transaction ends.

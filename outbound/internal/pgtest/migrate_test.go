@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestMigrate(t *testing.T) {
@@ -24,9 +24,9 @@ func TestMigrate(t *testing.T) {
 			require.NoError(t, pgstore.Migrate(bg, s.open(t, []string{"pgx", "postgres"}[i%2], nil), c))
 		})
 		c.Timeout = patience
-		store := pgstore.New(db, c)
+		kept := pgstore.New(db, c)
 		for range 2 {
-			_, err := store.Update(bg, "key", calls(1))
+			_, err := kept.Update(bg, "key", calls(1))
 			require.NoError(t, err, i)
 		}
 		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
