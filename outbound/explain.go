@@ -67,8 +67,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	longest := e.explainLimits(&r, &k)
 	e.Wait, _ = k.wait(&c, new(Cost))
-	if units := r.force.units(&c); s.Parts != nil {
-		w, _, _ := s.Wait(r.force.law, &units)
+	if units := k.limits.units(&c); s.Parts != nil {
+		w, _, _ := s.Wait(k.limits.law, &units)
 		e.Wait = s.Real(w)
 	}
 	if c.charged() == (Cost{}) && r.inFlight == nil {

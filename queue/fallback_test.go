@@ -66,7 +66,8 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 				// The law allows some slack: places of the store for 25 ms after the switch,
 				// calls that are late by 5 ms, and a unit for each worker whose share of the
 				// capacity is less.
-				slack := limit.LeakRate*0.05 + max(0, 4-limit.Capacity)
+				// For up to a second after the return some workers are on shares while others are back.
+				slack := limit.LeakRate*1.05 + max(0, 4-limit.Capacity)
 				if err := all.Check(limit.Capacity, limit.LeakRate, slack); err != nil {
 					t.Error(err)
 				}

@@ -139,7 +139,15 @@ func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 				} else if e.wait > 0 {
 					waited++
 				}
-				if off := e.wait - s.wait; off.Abs() > time.Microsecond || e.err != s.err {
+				// A window has 64 parts, and which calls are in one depends on when they were booked.
+				near := time.Microsecond
+				for _, l := range c.limits {
+					_, window := l.Each()
+					if l.LeakRate > 0 && l == outbound.Window(l.Capacity, window) {
+						near = max(near, window/64)
+					}
+				}
+				if off := e.wait - s.wait; off.Abs() > near || e.err != s.err {
 					differ++
 					if differ > c.differ {
 						t.Errorf("%v, shared %v, MaxWait %v, call %d: told %v, and the queue: %v", c.limits, shared, c.wait, i, s, e)

@@ -276,6 +276,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			_, _ = l.Acquire(bg, outbound.Cost{1})
 			time.Sleep(100 * time.Millisecond)
 		}
+		time.Sleep(time.Minute) // each limiter is looked at again
 		if s = b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Err != "" || s.Trouble != nil || s.Switched != 1 {
 			t.Errorf("%+v", s)
 		}
