@@ -107,40 +107,6 @@ func TestTheDeskFollowsNoAtOnce(t *testing.T) {
 	})
 }
 
-// Workers of two releases have limits of their own. Neither sets them for the other, also not once
-// an operator has taken limits back that were set for all.
-func TestLinesOfDifferentReleasesSetNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := store.NewMemory()
-		old := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 1, Name: "calls"}), Config{})
-		next := New(shared(t, store, "api", outbound.Limit{Capacity: 1, LeakRate: 4, Name: "calls"}), Config{})
-		for range 3 {
-			for _, l := range []*Scheduler{old, next} {
-				admitted(t, l, "", one)
-				time.Sleep(time.Second)
-			}
-		}
-		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 2, Name: "calls"}}, nil} {
-			if err := next.bucket.SetLimits(bg, limits...); err != nil {
-				t.Fatal(err)
-			}
-			for range 3 {
-				for _, l := range []*Scheduler{old, next} {
-					admitted(t, l, "", one)
-					time.Sleep(time.Second)
-				}
-			}
-		}
-		for l, rate := range map[*Scheduler]float64{old: 1, next: 4} {
-			for _, b := range []*outbound.Bucket{l.bucket, l.bucket.Reservations()} {
-				if s, err := b.State(bg); err != nil || s.Limit.LeakRate != rate {
-					t.Errorf("%v, %v, want a rate of %v", s.Limit, err, rate)
-				}
-			}
-		}
-	})
-}
-
 // The API asks for a long pause, and an operator's program ends it. Lines that were made since hear
 // of that, too.
 func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
