@@ -190,9 +190,9 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	r.retryAfter()
 	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	r.limitHeaders(hLimit, hRemaining, hReset)
+	r.limitHeaders(hLimit, hRemaining, hReset, hResetTime)
 	custom := r.profile(p)
-	r.limitHeaders(hXLimit, hXRemaining, hXReset)
+	r.limitHeaders(hXLimit, hXRemaining, hXResetAfter, hXReset)
 	r.limitHeaders(hYLimit, hYRemaining, hYReset)
 	r.mergePolicies()
 

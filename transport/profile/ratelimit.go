@@ -1,6 +1,8 @@
 package profile
 
 import (
+	"cmp"
+	"iter"
 	"strings"
 	"time"
 )
@@ -11,12 +13,12 @@ func (r *reader) structured(limits, policies []string) {
 		return
 	}
 	from := r.s.n
-	for _, v := range r.whole(policies, false) {
+	for v := range bounded(r.whole(policies, false)) {
 		r.policies(v, from)
 	}
 	dict := isDictionary(limits)
 	one, good := NewPolicy(""), true
-	for _, v := range r.whole(limits, dict) {
+	for v := range bounded(r.whole(limits, dict)) {
 		if dict {
 			good = dictionary(v, &one) && good
 		} else {
@@ -41,6 +43,17 @@ func (r *reader) whole(lines []string, dict bool) []string {
 		}
 	}
 	return lines
+}
+
+// bounded returns those lines that are not too long, without the blanks around them.
+func bounded(lines []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, v := range lines {
+			if len(v) <= maxValue && !yield(strings.Trim(v, " \t")) {
+				return
+			}
+		}
+	}
 }
 
 // wellFormed reports whether a line is a list or a dictionary.
@@ -68,26 +81,23 @@ func isDictionary(lines []string) bool {
 // more. Of a key that comes twice, RFC 9651 takes the last value; here the one counts by which
 // fewer calls go, as with all other headers, because each line may come from another server.
 func dictionary(v string, p *Policy) bool {
-	if len(v) > maxValue {
-		return true
-	}
 	var it item
-	for f := (fields{s: strings.Trim(v, " \t"), dict: true}); f.item(&it); {
-		switch it.key {
-		case "limit", "remaining", "reset":
-			if it.value.kind != integer || it.value.n < 0 {
-				return false
-			}
-		}
+	for f := (fields{s: v, dict: true}); f.item(&it); {
+		d, ok := seconds(it.value)
 		switch it.key {
 		case "limit":
 			p.least(&p.Limit, float64(it.value.n))
 		case "remaining":
 			p.least(&p.Remaining, float64(it.value.n))
 		case "reset":
-			if d, _ := seconds(it.value); d <= maxReset {
+			if d <= maxReset {
 				p.Reset = max(p.Reset, d)
 			}
+		default:
+			ok = true
+		}
+		if !ok {
+			return false
 		}
 	}
 	return true
@@ -96,11 +106,8 @@ func dictionary(v string, p *Policy) bool {
 // policies reads a line of RateLimit-Policy: quotas up to draft 07, and later policies with
 // names.
 func (r *reader) policies(v string, from int) {
-	if len(v) > maxValue {
-		return
-	}
 	var it item
-	for f := (fields{s: strings.Trim(v, " \t")}); f.item(&it); {
+	for f := (fields{s: v}); f.item(&it); {
 		if it.value.kind == integer {
 			r.quota(it.value.n, it.w)
 			continue
@@ -132,22 +139,13 @@ func (r *reader) policies(v string, from int) {
 // limits reads a line of RateLimit since draft 08. The working group has considered the names
 // a for r, and w for t.
 func (r *reader) limits(v string, from int) {
-	if len(v) > maxValue {
-		return
-	}
 	var it item
-	for f := (fields{s: strings.Trim(v, " \t")}); f.item(&it); {
+	for f := (fields{s: v}); f.item(&it); {
 		name, ok := it.value.name()
 		if !ok || it.pk.kind != none && it.pk.kind != octets {
 			continue
 		}
-		remaining, reset := it.r, it.t
-		if remaining.kind == none {
-			remaining = it.a
-		}
-		if reset.kind == none {
-			reset = it.w
-		}
+		remaining, reset := cmp.Or(it.r, it.a), cmp.Or(it.t, it.w)
 		if remaining.kind != none && (remaining.kind != integer || remaining.n < 0) {
 			continue
 		}

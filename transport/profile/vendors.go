@@ -82,6 +82,20 @@ func (s *Signal) refuse(why Reason) {
 	s.Throttled, s.Reason = true, why
 }
 
+// spent returns the policy that binds most, and whether nothing of it remains.
+func (s *Signal) spent() (*Policy, bool) {
+	p := s.Binding()
+	return p, p != nil && p.Remaining == 0
+}
+
+// policy returns the policy of a name; nil: there is none.
+func (s *Signal) policy(name string) *Policy {
+	if i := slices.IndexFunc(s.Policies(), func(p Policy) bool { return p.Name == name }); i >= 0 {
+		return &s.Policies()[i]
+	}
+	return nil
+}
+
 // ask takes a wait that the API asks for elsewhere than in its headers. Headers take
 // precedence.
 func (s *Signal) ask(d time.Duration, ok bool) {

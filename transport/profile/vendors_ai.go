@@ -80,11 +80,9 @@ var anthropic = &Profile{
 		if !s.Throttled && strings.HasPrefix(r.Get("Anthropic-Ratelimit-Unified-Overage-Status"), "allowed") {
 			return
 		}
-		for i := range s.Policies() {
-			if p := &s.Policies()[i]; p.Name == "unified" {
-				p.Remaining = 0
-				return
-			}
+		if p := s.policy("unified"); p != nil {
+			p.Remaining = 0
+			return
 		}
 		p := NewPolicy("unified")
 		p.Remaining = 0

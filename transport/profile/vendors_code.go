@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -45,8 +46,7 @@ var gitHub = &Profile{
 				primary = primary || contains(v.value, "rate_limit")
 			}
 		}
-		p := s.Binding()
-		spent := p != nil && p.Remaining == 0
+		_, spent := s.spent()
 		switch {
 		case r.Status >= 500: // the API has troubles of its own
 			return
@@ -91,20 +91,13 @@ var linear = &Profile{
 		if !told {
 			cost = 10_000 // the complexity of the largest query that Linear allows
 		}
-		wait, endpoint := time.Duration(0), (*Policy)(nil)
-		for i := range s.Policies() {
-			switch p := &s.Policies()[i]; {
-			case p.Name == "requests":
-				wait = max(wait, p.refills(1, time.Hour))
-			case p.Name == "complexity" && (told || p.Remaining == 0):
-				wait = max(wait, p.refills(cost, time.Hour))
-			case p.Name == "endpoint-requests" && p.Remaining == 0:
-				endpoint = p
-			}
+		wait := s.policy("requests").refills(1, time.Hour)
+		if p := s.policy("complexity"); p != nil && (told || p.Remaining == 0) {
+			wait = max(wait, p.refills(cost, time.Hour))
 		}
 		if wait > 0 {
 			s.ask(max(wait, 10*time.Second), true)
-		} else if endpoint != nil {
+		} else if endpoint := s.policy("endpoint-requests"); endpoint != nil && endpoint.Remaining == 0 {
 			s.Reason, s.Scope, s.Detail = Lock, "endpoint", r.Get("X-Ratelimit-Endpoint-Name")
 			s.Wait = endpoint.Wait()
 		}
@@ -114,11 +107,10 @@ var linear = &Profile{
 // refills returns how long it takes until n units, or the limit if that is less, are there,
 // if the limit comes back evenly within a period; 0: they are there, or nobody knows.
 func (p *Policy) refills(n float64, period time.Duration) time.Duration {
-	missing := min(n, p.Limit) - p.Remaining
-	if p.Limit <= 0 || p.Remaining < 0 || missing <= 0 {
+	if p == nil || p.Limit <= 0 || p.Remaining < 0 {
 		return 0
 	}
-	return duration(missing/p.Limit, period)
+	return duration((min(n, p.Limit)-p.Remaining)/p.Limit, period)
 }
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which sends
@@ -179,6 +171,7 @@ var monday = &Profile{
 			switch v.path {
 			case "errors/extensions/code", "error_code":
 				codes++
+				other = cmp.Or(other, v.value)
 				why := Unknown
 				switch {
 				case contains(v.value, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
@@ -192,9 +185,6 @@ var monday = &Profile{
 				}
 				if why != Unknown && reason == Unknown {
 					reason, counted = why, v.value
-				}
-				if other == "" {
-					other = v.value
 				}
 			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
 				seconds = v.value
@@ -302,12 +292,9 @@ var jira = &Profile{
 			s.Reason = Lock // one issue gets too many writes
 		case contains(s.Detail, "burst"):
 			// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
-			for _, p := range s.Policies() {
-				if p.Name != "" && p.exhausted() {
-					return
-				}
+			if !slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.exhausted() }) {
+				s.Reason, s.Scope = Lock, "endpoint"
 			}
-			s.Reason, s.Scope = Lock, "endpoint"
 		}
 	},
 }
@@ -330,15 +317,12 @@ var confluence = &Profile{
 var Kong *Profile = kong
 
 var kong = &Profile{
-	Name: "kong",
-	Fields: func() (all []Field) {
-		for _, w := range []struct {
-			name   string
-			window time.Duration
-		}{{"Second", time.Second}, {"Minute", time.Minute}, {"Hour", time.Hour}, {"Day", day}, {"Month", 30 * day}, {"Year", 365 * day}} {
-			all = append(all, headers(Field{Policy: strings.ToLower(w.name), Window: w.window},
-				strings.ReplaceAll("limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*", "*", w.name))...)
-		}
-		return all
-	}(),
+	Name: "kong", Fields: slices.Concat(
+		kongFields("Second", time.Second), kongFields("Minute", time.Minute), kongFields("Hour", time.Hour),
+		kongFields("Day", day), kongFields("Month", 30*day), kongFields("Year", 365*day)),
+}
+
+func kongFields(name string, window time.Duration) []Field {
+	const list = "limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*"
+	return headers(Field{Policy: strings.ToLower(name), Window: window}, strings.ReplaceAll(list, "*", name))
 }

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"time"
@@ -160,10 +161,7 @@ var hubSpot = &Profile{
 	Refusals: []int{423, 477}, // 477: HubSpot is moving the account
 	Judge: func(r *Response, s *Signal) {
 		s.Detail = r.JSON("policyName")
-		limit := s.Detail
-		if limit == "" {
-			limit = r.JSON("message") // "You have reached your daily limit."
-		}
+		limit := cmp.Or(s.Detail, r.JSON("message")) // "You have reached your daily limit."
 		window := time.Duration(0)
 		switch {
 		case contains(limit, "ten_secondly"):
@@ -171,8 +169,7 @@ var hubSpot = &Profile{
 		case contains(limit, "secondly"):
 			window = time.Second
 		}
-		p := s.Binding()
-		spent := p != nil && p.Remaining == 0
+		p, spent := s.spent()
 		switch {
 		case r.Status == 423:
 			s.Reason, s.Wait = Lock, 2*time.Second
@@ -183,10 +180,8 @@ var hubSpot = &Profile{
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || window > 0 || spent:
 			s.Scope, s.Wait = "interval", window
-			for _, p := range s.Policies() {
-				if p.Name == "interval" {
-					s.Wait = max(s.Wait, p.Window)
-				}
+			if p := s.policy("interval"); p != nil {
+				s.Wait = max(window, p.Window)
 			}
 		}
 	},
@@ -218,13 +213,11 @@ var salesforce = &Profile{
 			limited = limited || v.path == "errorCode" && v.value == code
 			concurrent = concurrent || v.path == "message" && contains(v.value, "concurrent")
 		}
-		switch {
-		case limited && concurrent:
-			s.refuse(Concurrency)
-			s.Detail = code
-		case limited:
+		if limited {
 			s.refuse(Quota)
-			s.Detail = code
+			if s.Detail = code; concurrent {
+				s.Reason = Concurrency
+			}
 		}
 	},
 }
@@ -253,8 +246,7 @@ var zendesk = &Profile{
 	Fields: headers(Field{}, `limit X-Rate-Limit remaining X-Rate-Limit-Remaining
 		reset X-Rate-Limit-Reset custom Zendesk-Ratelimit-*`),
 	Judge: func(r *Response, s *Signal) {
-		account := s.Binding()
-		spent := account != nil && account.Remaining == 0
+		_, spent := s.spent()
 		endpoint := NewPolicy("")
 		for header := range r.Header {
 			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
