@@ -23,7 +23,7 @@ var openAI = &Profile{
 			return
 		}
 		for v := find(r.Body, "error/code", "error/type", "error/message"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "error/code", "error/type":
 				if contains(v.value, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
 					s.Reason, s.Detail = Quota, v.value

@@ -17,7 +17,7 @@ var aws = &Profile{
 	Judge: func(r *Response, s *Signal) {
 		code, inFlight := r.Get("X-Amzn-Errortype"), false
 		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
-			if v.path == "Reason" { // Lambda has it
+			if v.path() == "Reason" { // Lambda has it
 				inFlight = contains(v.value, "concurrent")
 			} else if code == "" {
 				code = v.value
@@ -131,7 +131,7 @@ var google = &Profile{
 		for v := find(r.Body, "error/status", "error/errors/reason", "error/details/reason",
 			"error/details/violations/quotaId", "error/details/metadata/quota_limit",
 			"error/details/metadata/quota_unit", "error/details/retryDelay"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "error/status":
 				exhausted = v.value == "RESOURCE_EXHAUSTED"
 			case "error/errors/reason", "error/details/reason":

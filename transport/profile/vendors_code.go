@@ -35,7 +35,7 @@ var gitHub = &Profile{
 		}
 		for v := find(r.Body, "message", "errors/message", "documentation_url",
 			"errors/type", "errors/code", "errors/extensions/code"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "message", "errors/message":
 				primary = primary || contains(v.value, "rate limit exceeded", "rate limit already exceeded")
 				secondary = secondary || contains(v.value, "secondary rate limit", "abuse detection")
@@ -127,7 +127,7 @@ var notion = &Profile{
 	Name: "notion", Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
-			if v.path != "code" {
+			if v.path() != "code" {
 				s.Detail = v.value
 			} else if v.value == "service_overload" {
 				s.Reason = Overload
@@ -168,7 +168,7 @@ var monday = &Profile{
 		for v := find(r.Body, "errors/extensions/code", "error_code",
 			"errors/extensions/retry_in_seconds", "retry_in_seconds",
 			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "errors/extensions/code", "error_code":
 				codes++
 				other = cmp.Or(other, v.value)
@@ -241,7 +241,7 @@ var basecamp = &Profile{
 		for line := range r.Lines("X-Ratelimit") {
 			p := NewPolicy("")
 			for v := find([]byte(line), "name", "limit", "remaining", "period", "until"); v.next(); {
-				switch v.path {
+				switch v.path() {
 				case "name":
 					p.Name = v.value
 				case "limit":

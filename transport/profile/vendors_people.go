@@ -27,7 +27,7 @@ var discord = &Profile{
 			s.Scope = "global"
 		}
 		for v := find(r.Body, "global", "retry_after"); v.next(); {
-			if v.path == "retry_after" {
+			if v.path() == "retry_after" {
 				s.askText(v.value)
 			} else if v.value == "true" {
 				s.Scope = "global"
@@ -130,16 +130,16 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 		"call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct"); v.next(); {
 		n, numeric := number(v.value)
 		switch {
-		case v.path == "type":
+		case v.path() == "type":
 			if p.Name == "" {
 				p.Name = v.value
 			}
 		case !numeric:
-		case v.path == "estimated_time_to_regain_access":
+		case v.path() == "estimated_time_to_regain_access":
 			if n > 0 {
 				p.Reset, refused = duration(n, time.Minute), true
 			}
-		case v.path == "reset_time_duration":
+		case v.path() == "reset_time_duration":
 			if n > 0 {
 				p.Reset = duration(n, time.Second)
 			}
@@ -225,7 +225,7 @@ var dropbox = &Profile{
 	Name: "dropbox", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
-			if v.path == "error/retry_after" {
+			if v.path() == "error/retry_after" {
 				s.askText(v.value)
 			} else if s.Detail = v.value; v.value == "too_many_write_operations" {
 				s.Reason = Lock

@@ -32,7 +32,7 @@ var shopifyGraphQL = &Profile{
 		for v := find(r.Body, "errors/extensions/code", "errors/message",
 			"extensions/cost/requestedQueryCost", "extensions/cost/throttleStatus/maximumAvailable",
 			"extensions/cost/throttleStatus/currentlyAvailable", "extensions/cost/throttleStatus/restoreRate"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "extensions/cost/requestedQueryCost":
 				asked, _ = number(v.value)
 			case "extensions/cost/throttleStatus/maximumAvailable":
@@ -210,8 +210,8 @@ var salesforce = &Profile{
 		limited := inner(r.Body, "<errorCode>", "</errorCode>") == code
 		concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
 		for v := find(r.Body, "errorCode", "message"); v.next(); {
-			limited = limited || v.path == "errorCode" && v.value == code
-			concurrent = concurrent || v.path == "message" && contains(v.value, "concurrent")
+			limited = limited || v.path() == "errorCode" && v.value == code
+			concurrent = concurrent || v.path() == "message" && contains(v.value, "concurrent")
 		}
 		if limited {
 			s.refuse(Quota)
