@@ -128,12 +128,9 @@ func contains(text string, parts ...string) bool {
 // Signal keeps policies.
 func items(list, separators string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for n := 0; n < maxPolicies && list != ""; n++ {
-			one, rest := list, ""
-			if i := strings.IndexAny(list, separators); i >= 0 {
-				one, rest = list[:i], list[i+1:]
-			}
-			if list = rest; !yield(strings.Trim(one, " \t")) {
+		n := 0
+		for one := range strings.FieldsFuncSeq(list, func(c rune) bool { return strings.ContainsRune(separators, c) }) {
+			if n++; n > maxPolicies || !yield(strings.Trim(one, " \t")) {
 				return
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // REST API", 2026). The resource names the policy, such as "core" or "search". A 403 is a
 // refusal if the headers or the text say so, and so is a GraphQL response 200 with the error
 // RATE_LIMITED. Scope is "primary" for the hourly limit, and "secondary" for the limits on
-// bursts. Those leave the hourly one untouched, and only the text of the body tells of them,
+// bursts. Those leave the hourly one untouched, and only the text of the body mentions them,
 // JSON or a page of HTML; without Retry-After they ask for a minute.
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that leaves
@@ -273,7 +273,7 @@ func count(v string) (float64, bool) {
 }
 
 // Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting", 2026).
-// Beta-RateLimit tells the hourly quota of points, and X-RateLimit at the same time the limit
+// Beta-RateLimit reports the hourly quota of points, and X-RateLimit at the same time the limit
 // on requests per second. Detail is the header RateLimit-Reason. A refusal by the limit on
 // bursts is about one method of one endpoint ("Build an app that respects rate limits"): a
 // Lock with the Scope "endpoint", unless a quota is used up, too. A transport for such an
@@ -301,7 +301,7 @@ var jira = &Profile{
 
 // Confluence is Confluence Data Center
 // (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket
-// that an administrator has set, told as a capacity, a fill rate and its interval. The Window
+// that an administrator has set, reported as a capacity, a fill rate and its interval. The Window
 // of its policy is that interval, in which as much as the fill rate comes back, and not all of
 // the Limit. It sends Retry-After: 0 with every success.
 var Confluence *Profile = confluence
@@ -312,8 +312,7 @@ var confluence = &Profile{
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
 }
 
-// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which tells of
-// several windows, each in headers with its name.
+// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which reports several windows, each in headers with its name.
 var Kong *Profile = kong
 
 var kong = &Profile{

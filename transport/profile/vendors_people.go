@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -131,9 +132,7 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 		n, numeric := number(v.value)
 		switch {
 		case v.path() == "type":
-			if p.Name == "" {
-				p.Name = v.value
-			}
+			p.Name = cmp.Or(p.Name, v.value)
 		case !numeric:
 		case v.path() == "estimated_time_to_regain_access":
 			if n > 0 {
@@ -164,11 +163,10 @@ var strava = &Profile{
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
 			quarter, daily, ok := strings.Cut(r.list(f.prefix+"Limit"), ",")
 			usedQuarter, usedDaily, used := strings.Cut(r.list(f.prefix+"Usage"), ",")
-			if !ok || !used {
-				continue
+			if ok && used {
+				s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
+				s.Add(usage(f.name+"day", usedDaily, daily, day))
 			}
-			s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
-			s.Add(usage(f.name+"day", usedDaily, daily, day))
 		}
 	},
 }
@@ -234,7 +232,7 @@ var dropbox = &Profile{
 	},
 }
 
-// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which tells
+// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which reports
 // what is used, not what is allowed. 418 bans the address for as long as Retry-After says.
 var Binance *Profile = binance
 

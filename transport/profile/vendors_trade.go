@@ -8,7 +8,7 @@ import (
 )
 
 // Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate limits", 2026):
-// a leaky bucket. It tells the level and the size, not the leak, and sends a Retry-After with
+// a leaky bucket. It reports the level and the size, not the leak, and sends a Retry-After with
 // decimals.
 var Shopify *Profile = shopify
 
@@ -18,7 +18,7 @@ var shopify = &Profile{
 }
 
 // ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
-// limits", 2026): a leaky bucket of points, told in the body. A refusal has the status 200,
+// limits", 2026): a leaky bucket of points, reported in the body. A refusal has the status 200,
 // and the query waits until the points that it asks for are there.
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
@@ -57,7 +57,7 @@ var shopifyGraphQL = &Profile{
 	},
 }
 
-// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never tells how
+// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never says how
 // long to wait. Detail is why, such as "endpoint-rate". A 429 without that is about an object
 // that another call has locked.
 var Stripe *Profile = stripe
@@ -82,7 +82,7 @@ var stripe = &Profile{
 }
 
 // SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com, "Usage plans and
-// rate limits", 2026), which tells the rate, in requests per second, and not the burst.
+// rate limits", 2026), which reports the rate, in requests per second, and not the burst.
 var SPAPI *Profile = spapi
 
 var spapi = &Profile{
@@ -147,7 +147,7 @@ var etsy = &Profile{
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
 // limits of ten seconds and a day, without resets. A refusal by the limit of ten seconds
-// waits for as long as its window. The policyName of the body, or else its message, tells
+// waits for as long as its window. The policyName of the body, or else its message, says
 // which limit it was. 423 is a Lock of an object that gets too many writes at once, and ends
 // after 2 s ("Error handling").
 var HubSpot *Profile = hubSpot
@@ -235,7 +235,7 @@ var pipedrive = &Profile{
 
 // Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
 // limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have limits of their
-// own, told in Zendesk-RateLimit and a name: policies by that name, in the unit "endpoint". A
+// own, reported in Zendesk-RateLimit and a name: policies by that name, in the unit "endpoint". A
 // refusal by one of them alone is a Lock with the Scope "endpoint", whose Detail is the name.
 // A transport for such an endpoint alone has the name among its Units, and an OnSignal that
 // turns the Lock into Rate.
@@ -278,7 +278,7 @@ var zendesk = &Profile{
 }
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026),
-// which allows ten connections at once and tells nothing.
+// which allows ten connections at once and reports nothing.
 var Mailchimp *Profile = mailchimp
 
 var mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
@@ -308,7 +308,7 @@ var xero = &Profile{
 }
 
 // QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com, "Limits and
-// throttles", 2026), which asks for a minute and tells nothing.
+// throttles", 2026), which asks for a minute and reports nothing.
 var QuickBooks *Profile = quickBooks
 
 var quickBooks = &Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute}
