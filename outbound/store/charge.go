@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -176,27 +177,15 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 	}
 	if epoch == s.Epoch {
 		s.Epoch++
-		switch s.Fails {
-		case NoRefusalYet:
-			s.Fails = 0
-		case HasSucceeded:
-			s.Fails = 0
+		succeeded := s.Fails == HasSucceeded
+		if s.Fails = max(0, s.Fails+1); succeeded {
 			s.Speed = s.Row.steer(s.Speed, s.Rem > -HoldMemory)
 			if s.Row.Trust > 0 && d == 0 {
 				return
 			}
-		default:
-			s.Fails++
-		}
-		back := MaxBack
-		if most > 0 {
-			back = min(back, most)
-		}
-		if s.Fails < 12 {
-			back = min(back, time.Second<<s.Fails)
 		}
 		if s.Fails > 0 || d == 0 {
-			d = max(d, back)
+			d = max(d, min(MaxBack, cmp.Or(most, MaxBack), time.Second<<min(s.Fails, 12)))
 		}
 	}
 	s.Hold(limits, d, c, true)

@@ -93,10 +93,8 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 	if r.Top == 0 {
 		return b // there is no row
 	}
-	b = binary.AppendVarint(b, r.Calls)
-	b = binary.AppendVarint(b, r.Refused)
-	b = appendFloat(b, r.Per)
-	b = appendFloat(b, r.Fast)
+	b = binary.AppendVarint(binary.AppendVarint(b, r.Calls), r.Refused)
+	b = appendFloat(appendFloat(b, r.Per), r.Fast)
 	b = binary.AppendVarint(b, r.Trust)
 	return binary.AppendVarint(b, int64(r.Until-at))
 }
@@ -104,15 +102,9 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 func (l *Limit) appendBinary(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(l.Name)))
 	b = append(b, l.Name...)
-	kind := int64(l.Kind)*(MaxUnit+1) + int64(l.Unit)
-	if l.Unnamed {
-		kind += kinds
-	}
-	b = binary.AppendVarint(b, kind)
-	b = appendFloat(b, l.Capacity)
-	b = appendFloat(b, l.Rate)
-	b = binary.AppendVarint(b, int64(l.Window))
-	b = appendFloat(b, l.N)
+	b = append(b, byte(l.Kind), byte(l.Unit), flag(l.Unnamed))
+	b = appendFloat(appendFloat(b, l.Capacity), l.Rate)
+	b = appendFloat(binary.AppendVarint(b, int64(l.Window)), l.N)
 	b = binary.AppendUvarint(b, uint64(len(l.Zone)))
 	return append(b, l.Zone...)
 }
@@ -234,22 +226,7 @@ func (r *reader) text() string {
 
 func (r *reader) limit() (l Limit) {
 	l.Name = r.text()
-	n := r.int()
-	if l.Unnamed = n >= kinds; l.Unnamed {
-		n -= kinds
-	}
-	l.Kind, l.Unit = r.kind(n)
+	l.Kind, l.Unit, l.Unnamed = Kind(r.byte()), int32(r.byte()), r.flag()
 	l.Capacity, l.Rate, l.Window, l.N, l.Zone = r.float(), r.float(), r.time(), r.float(), r.text()
 	return l
-}
-
-// kinds is above each number that stands for a kind and a unit.
-const kinds = (MaxUnit + 1) * int64(Monthly+1)
-
-// kind returns the kind and the unit that a number stands for.
-func (r *reader) kind(n int64) (Kind, int32) {
-	if n < 0 || n >= kinds {
-		n = int64(r.fail())
-	}
-	return Kind(n / (MaxUnit + 1)), int32(n % (MaxUnit + 1))
 }

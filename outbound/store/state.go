@@ -175,13 +175,6 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 		s.Skip += e - x
 		s.leak(limits, x)
 	}
-	for i := range s.Parts {
-		if p := &s.Parts[i]; (p.Owed != 0 || p.Over != 0) && s.Last <= 0 && s.Rem <= 0 { // no level counts on anything
-			if p.Owed = 0; s.Level[i] <= limits[i].Capacity {
-				p.Over = 0
-			}
-		}
-	}
 	s.look(limits, true)
 	return ahead
 }
