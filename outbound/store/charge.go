@@ -90,9 +90,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	if d <= max(0, s.Rem) {
 		return
 	}
-	ext := d - max(0, s.Rem)
-	dial := s.Dial()
-	last := s.Last
+	ext, dial, last := d-max(0, s.Rem), s.Dial(), s.Last
 	if c != nil && s.latest(c) {
 		last = max(-BookingGrace, c.Before-dial)
 	}
@@ -101,8 +99,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	if out {
 		x = min(max(0, sub(s.free(limits, c), dial)), x)
 	}
-	s.Rem = d
-	s.Skip = sub(s.Skip, x)
+	s.Rem, s.Skip = d, sub(s.Skip, x)
 	levels := s.Level
 	s.leak(limits, x)
 	for i := range limits {

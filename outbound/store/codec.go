@@ -30,7 +30,8 @@ func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
 	for _, x := range [...]int64{int64(st.At), int64(st.At - st.Born), int64(st.Skip), int64(st.Rem), int64(st.Last), st.Epoch - int64(st.Born), int64(st.Fails), st.Top, st.IDs, s.Number, int64(st.At - s.Made)} {
 		b = binary.AppendVarint(b, x)
 	}
-	b = binary.AppendUvarint(append(b, st.Why, flag(st.Corrupt), flag(s.Set)), s.Base)
+	b = append(binary.AppendUvarint(b, uint64(st.Why)), flag(st.Corrupt), flag(s.Set))
+	b = binary.AppendUvarint(b, s.Base)
 	b = appendFloat(appendFloat(b, st.Speed), s.Lead)
 	b = st.Row.append(b, st.At)
 	b = binary.AppendUvarint(b, uint64(len(s.Limits)))
@@ -172,13 +173,8 @@ func (r *reader) fail() uint64 {
 
 // uint reads a varint, of which each number has one.
 func (r *reader) uint() uint64 {
-	if len(r.rest) > 0 && r.rest[0] < 0x80 {
-		x := r.rest[0]
-		r.rest = r.rest[1:]
-		return uint64(x)
-	}
 	x, n := binary.Uvarint(r.rest)
-	if n <= 0 || r.rest[n-1] == 0 {
+	if n <= 0 || n > 1 && r.rest[n-1] == 0 {
 		return r.fail()
 	}
 	r.rest = r.rest[n:]
@@ -196,14 +192,7 @@ func (r *reader) time() time.Duration { return time.Duration(r.int()) }
 
 func (r *reader) float() float64 { return math.Float64frombits(bits.ReverseBytes64(r.uint())) }
 
-func (r *reader) byte() byte {
-	if len(r.rest) == 0 {
-		return byte(r.fail())
-	}
-	x := r.rest[0]
-	r.rest = r.rest[1:]
-	return x
-}
+func (r *reader) byte() byte { return byte(r.count(math.MaxUint8)) }
 
 // count reads a number that is at most so large.
 func (r *reader) count(most uint64) uint64 {
@@ -215,10 +204,7 @@ func (r *reader) count(most uint64) uint64 {
 
 // text reads a string after its length.
 func (r *reader) text() string {
-	n := r.uint()
-	if n > uint64(len(r.rest)) {
-		n = r.fail()
-	}
+	n := r.count(uint64(len(r.rest)))
 	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
 	return s

@@ -65,8 +65,7 @@ func (law leaky) since(s *State, l *Limit, i int, c *Charge) float64 {
 	if c.Y[i]-s.Parts[i].Ret < -1e-8*l.Capacity { // a hold has written off what was there
 		return 0
 	}
-	const least = 1e-6
-	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + least
+	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + 1e-6
 }
 
 func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) }

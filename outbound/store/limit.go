@@ -62,15 +62,10 @@ type Limit struct {
 // capacity. A call of more than the capacity by at most half of that billionth, which is
 // rounding, takes all of it.
 func (l *Limit) Takes(n float64) float64 {
-	switch {
-	case n <= 0:
+	if n <= 0 || !l.fits(n) {
 		return n
-	case n <= l.Capacity:
-		return max(n, l.Capacity*1e-9)
-	case l.fits(n):
-		return l.Capacity
 	}
-	return n
+	return min(max(n, l.Capacity*1e-9), l.Capacity)
 }
 
 // fits reports whether so many units are within the capacity, except for the rounding of sums.
