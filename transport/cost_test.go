@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
 // do makes a round trip under a context and reads the body, as a library does that hides
@@ -119,18 +118,6 @@ func TestDoneOfWithCostLeavesTheCallInProgress(t *testing.T) {
 	if err := resp.Body.Close(); err != nil || full(t, b) {
 		t.Errorf("Close: %v, full %v", err, full(t, b))
 	}
-}
-
-func TestTheTransportGivesBackTheCostOfARequestThatNeverLeft(t *testing.T) {
-	r := new(recorder)
-	ctx, permit := WithCost(t.Context(), outbound.Cost{3})
-	if err := do(t, ctx, &Transport{Base: base(func(*http.Request) (*http.Response, error) { return nil, early.Err }), Limiter: r}); err != early.Err {
-		t.Error(err)
-	}
-	if got := r.heard(); got != "acquire 3, settle 0, none, done" {
-		t.Errorf("heard %q", got)
-	}
-	permit.Done()
 }
 
 func TestInnermostWithCostCounts(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/transport/internal/early"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -126,13 +125,6 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	}
 	ctx := req.Context()
 	if resp, err = t.send(req, passes, &ctx, &sent); err != nil {
-		switch {
-		case !errors.Is(err, early.Err):
-		case a != nil:
-			a.Settle(outbound.Cost{})
-		default:
-			permit.Settle(outbound.Cost{})
-		}
 		return nil, err
 	}
 	switch {

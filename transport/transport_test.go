@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/transport/internal/early"
 )
 
 func TestRequestsAreAdmittedByTheLimiter(t *testing.T) {
@@ -156,46 +155,37 @@ func TestRequestReachesBaseUnchanged(t *testing.T) {
 	}
 }
 
-// A dial is a call to the host, too. Only a request that package retry stops before Base was
-// not tried at all.
+// A dial is a call to the host, too.
 func TestARequestThatWasTriedStaysCharged(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	for name, c := range map[string]struct {
-		err  error
-		back bool
-	}{
-		"refused":           {dial, false},
-		"wrapped":           {fmt.Errorf("oauth: %w", dial), false},
-		"no such host":      {&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, false},
-		"proxy":             {&net.OpError{Op: "proxyconnect", Err: dial}, false},
-		"proxy said no":     {&net.OpError{Op: "proxyconnect", Err: io.EOF}, false},
-		"reset":             {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
-		"write":             {&net.OpError{Op: "write", Err: syscall.EPIPE}, false},
-		"EOF":               {io.ErrUnexpectedEOF, false},
-		"bare DNS error":    {&net.DNSError{}, false},
-		"ctx":               {context.DeadlineExceeded, false},
-		"throttled further": {&outbound.ThrottledError{}, false},
-		"too early":         {fmt.Errorf("gate: %w", early.Err), true},
+	for name, failed := range map[string]error{
+		"refused":           dial,
+		"wrapped":           fmt.Errorf("oauth: %w", dial),
+		"no such host":      &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}},
+		"proxy":             &net.OpError{Op: "proxyconnect", Err: dial},
+		"proxy said no":     &net.OpError{Op: "proxyconnect", Err: io.EOF},
+		"reset":             &net.OpError{Op: "read", Err: syscall.ECONNRESET},
+		"write":             &net.OpError{Op: "write", Err: syscall.EPIPE},
+		"EOF":               io.ErrUnexpectedEOF,
+		"bare DNS error":    &net.DNSError{},
+		"ctx":               context.DeadlineExceeded,
+		"throttled further": &outbound.ThrottledError{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := outbound.Must(outbound.NewBucket("api", outbound.PerHour(1)))
 				r := new(recorder)
 				for _, l := range []outbound.Limiter{b, r} {
-					rt := &Transport{Limiter: l, Base: base(func(*http.Request) (*http.Response, error) { return nil, c.err })}
-					if resp, err := rt.RoundTrip(newRequest(t, nil)); err != c.err || resp != nil {
+					rt := &Transport{Limiter: l, Base: base(func(*http.Request) (*http.Response, error) { return nil, failed })}
+					if resp, err := rt.RoundTrip(newRequest(t, nil)); err != failed || resp != nil {
 						t.Errorf("%v, %v; want Base's error", resp, err)
 					}
 				}
-				if _, err := b.Acquire(t.Context(), outbound.Cost{1}); (err == nil) != c.back {
+				if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err == nil {
 					t.Errorf("after it the bucket says %v", err)
 				}
-				want := "acquire 1, none, done"
-				if c.back {
-					want = "acquire 1, settle 0, none, done"
-				}
-				if got := r.heard(); got != want {
-					t.Errorf("heard %q, want %q", got, want)
+				if got := r.heard(); got != "acquire 1, none, done" {
+					t.Errorf("heard %q", got)
 				}
 			})
 		})

@@ -106,7 +106,7 @@ func paced(base http.RoundTripper, rate float64, p *profile.Profile) *http.Clien
 		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
 		Profile: p, // how the API says no; nil: as most do
 	}
-	return &http.Client{Transport: &retry.RoundTripper{Client: retry.NewClient(t)}}
+	return retry.NewClient(t).StandardClient()
 }
 
 // local lets both clients call an API of their own, without a network.

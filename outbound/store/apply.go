@@ -42,15 +42,6 @@ func (s *Stored) Clone() Stored {
 	return c
 }
 
-// expire returns the real time until a store may forget the key.
-func (s *Stored) expire() time.Duration {
-	t := s.State.Expire(s.Limits)
-	if s.Set {
-		t = add(t, keepSet)
-	}
-	return t
-}
-
 // Apply carries op out on a key: it changes s to what it is at the store's time now, and returns
 // the reply. now is in nanoseconds since any fixed moment. Apply is a pure function, with no clock
 // and no lock. It changes nothing of op, so that a store which has lost a race can call it again
@@ -83,7 +74,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		s.own(op.Limits, op, now)
 	case !s.trusted && !s.sound(now):
 		r.Corrupt = true
-		if !allSound(s.Limits) || len(s.Limits) == 0 {
+		if !allSound(s.Limits) {
 			s.own(op.Limits, op, now)
 		}
 		if s.Lead = 0; s.Number < 1 || s.Number > mostKept {
@@ -97,12 +88,13 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	at := s.State.At
 	ahead := s.State.Advance(s.Limits, now)
 	s.State.Unix = add(unix, ahead)
-	timely, begun := true, false
-	if r.Stale = !Same(op.Limits, s.Limits) && op.Action != Replace || op.Action == Replace && op.Number != s.Number; !r.Stale && op.Action != Replace {
+	acted, timely, begun := false, true, false
+	if op.Action == Replace {
+		r.Stale = op.Number != s.Number
+	} else if r.Stale = !Same(op.Limits, s.Limits); !r.Stale {
 		timely, begun = s.roll(op.Periods)
 		r.Untimely = !timely
 	}
-	acted := false
 	if !r.Stale && timely {
 		acted = op.act(s, &r, now)
 	}
@@ -114,7 +106,9 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	if r.State.Parts = nil; op.Slots {
 		r.State.Parts = s.State.Clone().Parts
 	}
-	r.Expire = add(ahead, s.expire())
+	if r.Expire = add(ahead, s.State.Expire(s.Limits)); s.Set {
+		r.Expire = add(r.Expire, keepSet)
+	}
 	if r.Refused {
 		r.Wait = add(ahead, r.Wait)
 	}
@@ -174,7 +168,7 @@ func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
 
 // sound reports whether Apply can have left s so.
 func (s *Stored) sound(now time.Duration) bool {
-	return len(s.Limits) > 0 && allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
+	return allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
 }
 
 // roll brings the limits by the calendar to the periods that the State's Unix time is in. It
@@ -201,11 +195,9 @@ func (s *Stored) roll(periods []Period) (timely, begun bool) {
 // act carries out the reports and the action, and reports whether they have changed anything.
 func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 	before := s.State
-	lifted := false
 	if op.Move != nil && op.Action == Book && op.movable(s) { // before the reports: what they return is then not promised to it
 		c := *op.Move
-		lifted = s.State.Undo(s.Limits, &c)
-		r.Moved = lifted
+		r.Moved = s.State.Undo(s.Limits, &c)
 	}
 	for i := range op.Reports {
 		acted = s.report(&op.Reports[i]) || acted
@@ -218,21 +210,19 @@ func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 				s.State.Settle(s.Limits, &c, &Units{})
 			}
 		}
-		if op.Move == nil || lifted {
-			op.book(s, lifted, r)
+		if op.Move == nil || r.Moved {
+			op.book(s, r)
 		}
-		acted = acted || lifted || len(op.Back) > 0 || len(r.Charges) > 0
+		acted = acted || r.Moved || len(op.Back) > 0 || len(r.Charges) > 0
 	case Meter:
 		r.Full = s.State.Meter(s.Limits, &op.Costs[0])
-		acted = true
 	case Resume:
 		s.State.Resume(s.Limits)
 		s.Lead = 0
-		acted = true
 	case Replace:
 		acted = s.replace(op, now) || acted
 	}
-	return acted || !before.equal(&s.State)
+	return acted || op.Action == Meter || op.Action == Resume || !before.equal(&s.State)
 }
 
 // equal reports whether two states of one time have the same clock.
@@ -260,10 +250,10 @@ func (op *Op) movable(s *Stored) bool {
 	return true
 }
 
-func (op *Op) book(s *Stored, lifted bool, r *Reply) {
+func (op *Op) book(s *Stored, r *Reply) {
 	r.Charges = op.Into
 	most := op.Wait
-	if lifted {
+	if r.Moved {
 		most = farthest // nothing has filled the limits since it was booked
 	}
 	weight := op.Weight
@@ -279,7 +269,8 @@ func (op *Op) book(s *Stored, lifted bool, r *Reply) {
 		n := &op.Costs[i]
 		last := s.State.Last
 		if i == 0 && op.After > 0 {
-			s.State.Last = max(last, s.State.passes(op.After))
+			passes, _ := dialOf(s.State.Speed, max(0, op.After-max(0, s.State.Rem)))
+			s.State.Last = max(last, passes)
 		}
 		var c Charge
 		moved := s.State.Last - last
@@ -309,24 +300,14 @@ func (op *Op) book(s *Stored, lifted bool, r *Reply) {
 	}
 }
 
-// passes returns how far the dial advances in real time x.
-func (s *State) passes(x time.Duration) time.Duration {
-	d, _ := dialOf(s.Speed, max(0, x-max(0, s.Rem)))
-	return d
-}
-
 // report carries out what an earlier call says, and reports whether that changes a level.
 func (s *Stored) report(r *Report) (changed bool) {
-	var c *Charge
-	if r.Charge != nil {
-		k := *r.Charge
-		c = &k
-	}
-	before := max(0, s.State.Rem)
+	c, before := r.Charge, max(0, s.State.Rem)
 	switch r.Kind {
 	case Settled:
 		if changed = !c.Settled && r.Used != c.N; changed {
-			s.State.Settle(s.Limits, c, &r.Used)
+			k := *c
+			s.State.Settle(s.Limits, &k, &r.Used)
 		}
 	case Refused:
 		s.State.Refused(s.Limits, r.Epoch, r.Wait, r.MaxWait, c)

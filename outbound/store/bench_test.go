@@ -143,10 +143,10 @@ func BenchmarkTake(b *testing.B) {
 		})
 	}
 	b.Run("Update", func(b *testing.B) {
-		var k Key
+		m := NewMemory()
 		op := Op{Limits: three, Action: Book, Costs: []Units{{1, 1, 1}}, Into: make([]Charge, 0, 1)}
 		for b.Loop() {
-			k.Update(&op)
+			_, _ = m.Update(b.Context(), "", &op)
 		}
 	})
 }

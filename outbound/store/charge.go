@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -89,9 +90,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	if d <= max(0, s.Rem) {
 		return
 	}
-	ext := d - max(0, s.Rem)
-	dial := s.Dial()
-	last := s.Last
+	ext, dial, last := d-max(0, s.Rem), s.Dial(), s.Last
 	if c != nil && s.latest(c) {
 		last = max(-BookingGrace, c.Before-dial)
 	}
@@ -100,8 +99,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	if out {
 		x = min(max(0, sub(s.free(limits, c), dial)), x)
 	}
-	s.Rem = d
-	s.Skip = sub(s.Skip, x)
+	s.Rem, s.Skip = d, sub(s.Skip, x)
 	levels := s.Level
 	s.leak(limits, x)
 	for i := range limits {
@@ -176,27 +174,15 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 	}
 	if epoch == s.Epoch {
 		s.Epoch++
-		switch s.Fails {
-		case NoRefusalYet:
-			s.Fails = 0
-		case HasSucceeded:
-			s.Fails = 0
+		succeeded := s.Fails == HasSucceeded
+		if s.Fails = max(0, s.Fails+1); succeeded {
 			s.Speed = s.Row.steer(s.Speed, s.Rem > -HoldMemory)
 			if s.Row.Trust > 0 && d == 0 {
 				return
 			}
-		default:
-			s.Fails++
-		}
-		back := MaxBack
-		if most > 0 {
-			back = min(back, most)
-		}
-		if s.Fails < 12 {
-			back = min(back, time.Second<<s.Fails)
 		}
 		if s.Fails > 0 || d == 0 {
-			d = max(d, back)
+			d = max(d, min(MaxBack, cmp.Or(most, MaxBack), time.Second<<min(s.Fails, 12)))
 		}
 	}
 	s.Hold(limits, d, c, true)

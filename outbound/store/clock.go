@@ -38,10 +38,7 @@ func realOf(v float64, y time.Duration) time.Duration {
 
 // recovery returns the real time in which a clock of speed v speeds up to 1.
 func recovery(v float64) time.Duration {
-	if v >= 1 {
-		return 0
-	}
-	return ceil(math.Log(1/v) / growth)
+	return max(0, ceil(math.Log(1/v)/growth))
 }
 
 // lasts returns how long n units take to run out at this rate, rounded up. Less than a
@@ -54,16 +51,13 @@ func lasts(n, rate float64) time.Duration {
 	return ceil(sec)
 }
 
-// ceil and floor make a duration of seconds. They saturate instead of overflowing.
-func ceil(sec float64) time.Duration {
-	if ns := math.Ceil(sec * 1e9); ns < math.MaxInt64 {
-		return time.Duration(ns)
-	}
-	return math.MaxInt64
-}
+// ceil and floor make a duration of seconds.
+func ceil(sec float64) time.Duration  { return whole(math.Ceil(sec * 1e9)) }
+func floor(sec float64) time.Duration { return whole(math.Floor(sec * 1e9)) }
 
-func floor(sec float64) time.Duration {
-	if ns := math.Floor(sec * 1e9); ns < math.MaxInt64 {
+// whole makes a duration of nanoseconds. It saturates instead of overflowing.
+func whole(ns float64) time.Duration {
+	if ns < math.MaxInt64 {
 		return time.Duration(ns)
 	}
 	return math.MaxInt64

@@ -100,13 +100,13 @@ func TestACloneOfLittleIsLittle(t *testing.T) {
 	}
 }
 
-func TestACloneIsFourAllocationsAtMost(t *testing.T) {
+func TestACloneIsFiveAllocationsAtMost(t *testing.T) {
 	var clone *Op
 	for _, c := range []struct {
 		op   *Op
 		most float64
 	}{
-		{filled(t), 4},
+		{filled(t), 5},
 		{&Op{Limits: []Limit{{}}, Action: Book, Costs: []Units{{1}}}, 2},
 		{&Op{Limits: []Limit{{}}}, 1},
 	} {

@@ -30,7 +30,8 @@ func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
 	for _, x := range [...]int64{int64(st.At), int64(st.At - st.Born), int64(st.Skip), int64(st.Rem), int64(st.Last), st.Epoch - int64(st.Born), int64(st.Fails), st.Top, st.IDs, s.Number, int64(st.At - s.Made)} {
 		b = binary.AppendVarint(b, x)
 	}
-	b = binary.AppendUvarint(append(b, st.Why, flag(st.Corrupt), flag(s.Set)), s.Base)
+	b = append(binary.AppendUvarint(b, uint64(st.Why)), flag(st.Corrupt), flag(s.Set))
+	b = binary.AppendUvarint(b, s.Base)
 	b = appendFloat(appendFloat(b, st.Speed), s.Lead)
 	b = st.Row.append(b, st.At)
 	b = binary.AppendUvarint(b, uint64(len(s.Limits)))
@@ -93,10 +94,8 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 	if r.Top == 0 {
 		return b // there is no row
 	}
-	b = binary.AppendVarint(b, r.Calls)
-	b = binary.AppendVarint(b, r.Refused)
-	b = appendFloat(b, r.Per)
-	b = appendFloat(b, r.Fast)
+	b = binary.AppendVarint(binary.AppendVarint(b, r.Calls), r.Refused)
+	b = appendFloat(appendFloat(b, r.Per), r.Fast)
 	b = binary.AppendVarint(b, r.Trust)
 	return binary.AppendVarint(b, int64(r.Until-at))
 }
@@ -104,15 +103,9 @@ func (r *Row) append(b []byte, at time.Duration) []byte {
 func (l *Limit) appendBinary(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(l.Name)))
 	b = append(b, l.Name...)
-	kind := int64(l.Kind)*(MaxUnit+1) + int64(l.Unit)
-	if l.Unnamed {
-		kind += kinds
-	}
-	b = binary.AppendVarint(b, kind)
-	b = appendFloat(b, l.Capacity)
-	b = appendFloat(b, l.Rate)
-	b = binary.AppendVarint(b, int64(l.Window))
-	b = appendFloat(b, l.N)
+	b = append(b, byte(l.Kind), byte(l.Unit), flag(l.Unnamed))
+	b = appendFloat(appendFloat(b, l.Capacity), l.Rate)
+	b = appendFloat(binary.AppendVarint(b, int64(l.Window)), l.N)
 	b = binary.AppendUvarint(b, uint64(len(l.Zone)))
 	return append(b, l.Zone...)
 }
@@ -180,13 +173,8 @@ func (r *reader) fail() uint64 {
 
 // uint reads a varint, of which each number has one.
 func (r *reader) uint() uint64 {
-	if len(r.rest) > 0 && r.rest[0] < 0x80 {
-		x := r.rest[0]
-		r.rest = r.rest[1:]
-		return uint64(x)
-	}
 	x, n := binary.Uvarint(r.rest)
-	if n <= 0 || r.rest[n-1] == 0 {
+	if n <= 0 || n > 1 && r.rest[n-1] == 0 {
 		return r.fail()
 	}
 	r.rest = r.rest[n:]
@@ -204,14 +192,7 @@ func (r *reader) time() time.Duration { return time.Duration(r.int()) }
 
 func (r *reader) float() float64 { return math.Float64frombits(bits.ReverseBytes64(r.uint())) }
 
-func (r *reader) byte() byte {
-	if len(r.rest) == 0 {
-		return byte(r.fail())
-	}
-	x := r.rest[0]
-	r.rest = r.rest[1:]
-	return x
-}
+func (r *reader) byte() byte { return byte(r.count(math.MaxUint8)) }
 
 // count reads a number that is at most so large.
 func (r *reader) count(most uint64) uint64 {
@@ -223,10 +204,7 @@ func (r *reader) count(most uint64) uint64 {
 
 // text reads a string after its length.
 func (r *reader) text() string {
-	n := r.uint()
-	if n > uint64(len(r.rest)) {
-		n = r.fail()
-	}
+	n := r.count(uint64(len(r.rest)))
 	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
 	return s
@@ -234,22 +212,7 @@ func (r *reader) text() string {
 
 func (r *reader) limit() (l Limit) {
 	l.Name = r.text()
-	n := r.int()
-	if l.Unnamed = n >= kinds; l.Unnamed {
-		n -= kinds
-	}
-	l.Kind, l.Unit = r.kind(n)
+	l.Kind, l.Unit, l.Unnamed = Kind(r.byte()), int32(r.byte()), r.flag()
 	l.Capacity, l.Rate, l.Window, l.N, l.Zone = r.float(), r.float(), r.time(), r.float(), r.text()
 	return l
-}
-
-// kinds is above each number that stands for a kind and a unit.
-const kinds = (MaxUnit + 1) * int64(Monthly+1)
-
-// kind returns the kind and the unit that a number stands for.
-func (r *reader) kind(n int64) (Kind, int32) {
-	if n < 0 || n >= kinds {
-		n = int64(r.fail())
-	}
-	return Kind(n / (MaxUnit + 1)), int32(n % (MaxUnit + 1))
 }

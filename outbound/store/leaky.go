@@ -10,7 +10,14 @@ func (leaky) shaped(l *Limit) bool {
 	return l.Zone == "" && l.Rate > 0 && l.Rate <= maxRate && drain < 1.01*maxDrain && drain > 0.99e-9
 }
 
-func (leaky) look(*State, *Limit, int, bool) {}
+// look ends Owed and Over once the level counts on no reservation and no hold.
+func (leaky) look(s *State, l *Limit, i int, _ bool) {
+	if p := &s.Parts[i]; (p.Owed != 0 || p.Over != 0) && s.Last <= 0 && s.Rem <= 0 {
+		if p.Owed = 0; s.Level[i] <= l.Capacity {
+			p.Over = 0
+		}
+	}
+}
 
 func (leaky) leak(s *State, l *Limit, i int, sec float64) {
 	s.Level[i] = max(0, s.Level[i]-l.Rate*sec)
@@ -58,8 +65,7 @@ func (law leaky) since(s *State, l *Limit, i int, c *Charge) float64 {
 	if c.Y[i]-s.Parts[i].Ret < -1e-8*l.Capacity { // a hold has written off what was there
 		return 0
 	}
-	const least = 1e-6
-	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + least
+	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + 1e-6
 }
 
 func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -61,15 +62,10 @@ type Limit struct {
 // capacity. A call of more than the capacity by at most half of that billionth, which is
 // rounding, takes all of it.
 func (l *Limit) Takes(n float64) float64 {
-	switch {
-	case n <= 0:
+	if n <= 0 || !l.fits(n) {
 		return n
-	case n <= l.Capacity:
-		return max(n, l.Capacity*1e-9)
-	case l.fits(n):
-		return l.Capacity
 	}
-	return n
+	return min(max(n, l.Capacity*1e-9), l.Capacity)
 }
 
 // fits reports whether so many units are within the capacity, except for the rounding of sums.
@@ -95,57 +91,34 @@ func (l *Limit) equal(m *Limit) bool {
 
 // Same reports whether both are the same limits in the same order, perhaps with other numbers.
 // Costs and charges that count by one of them count by the other.
-func Same(a, b []Limit) bool { return all(a, b, (*Limit).same) }
+func Same(a, b []Limit) bool {
+	one := len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
+	return one || slices.EqualFunc(a, b, func(l, m Limit) bool { return l.same(&m) })
+}
 
 // Equal reports whether both are the same limits in the same order with the same numbers.
-func Equal(a, b []Limit) bool { return all(a, b, (*Limit).equal) }
-
-func all(a, b []Limit, are func(l, m *Limit) bool) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	if len(a) == 0 || &a[0] == &b[0] {
-		return true
-	}
-	for i := range a {
-		if !are(&a[i], &b[i]) {
-			return false
-		}
-	}
-	return true
+func Equal(a, b []Limit) bool {
+	return slices.EqualFunc(a, b, func(l, m Limit) bool { return l.equal(&m) })
 }
 
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.
 func (l *Limit) Sound() bool {
-	if !(l.Capacity > 0 && l.Capacity <= maxCapacity) || l.Unit < 0 || l.Unit > MaxUnit || l.Window < 0 || l.Kind > Monthly {
-		return false
-	}
-	if !(l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64) {
-		return false
-	}
-	return l.law().shaped(l)
+	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0 && l.Kind <= Monthly &&
+		(l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64) && l.law().shaped(l)
 }
 
-// allSound reports whether all are sound and no two have one level.
+// allSound reports whether there are limits, all are sound, and no two have one level.
 func allSound(limits []Limit) bool {
-	if len(limits) > Max {
-		return false
-	}
 	for i := range limits {
 		if !limits[i].Sound() || find(limits[:i], &limits[i]) >= 0 {
 			return false
 		}
 	}
-	return true
+	return len(limits) > 0 && len(limits) <= Max
 }
 
 // find returns the index of the limit that is the same as l, or -1.
 func find(limits []Limit, l *Limit) int {
-	for i := range limits {
-		if limits[i].same(l) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(limits, func(m Limit) bool { return m.same(l) })
 }

@@ -9,33 +9,21 @@ import (
 // start is the zero of this process's clock. The clock is monotonic: it does not step.
 var start = time.Now()
 
-// Key is one key in memory. The zero value is ready to use.
-type Key struct {
-	mu     sync.Mutex // protects what follows
-	stored Stored
-	until  time.Duration // when it may be dropped
-}
-
-// Update carries op out by the process's clock.
-func (k *Key) Update(op *Op) Reply {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	clock := time.Now()
-	t := clock.Sub(start)
-	r := op.ApplyAt(&k.stored, t, time.Duration(clock.UnixNano()))
-	k.until = add(t, r.Expire)
-	return r
+// kept is one key.
+type kept struct {
+	Stored
+	until time.Duration // when it may be dropped
 }
 
 // Memory is a [Store] in this process, for several buckets that share keys. Memory drops a key some
 // time after it has become idle, which loses nothing. It has no goroutine and needs no Close.
 type Memory struct {
 	mu   sync.Mutex // protects keys
-	keys map[string]*Key
+	keys map[string]*kept
 }
 
 // NewMemory returns an empty store.
-func NewMemory() *Memory { return &Memory{keys: map[string]*Key{}} }
+func NewMemory() *Memory { return &Memory{keys: map[string]*kept{}} }
 
 // Update implements [Store]. It fails only with the error of ctx.
 func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) {
@@ -44,13 +32,16 @@ func (m *Memory) Update(ctx context.Context, key string, op *Op) (Reply, error) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.keys[key]
+	clock := time.Now()
+	now, k := clock.Sub(start), m.keys[key]
 	if k == nil {
-		m.sweep(time.Since(start))
-		k = new(Key)
+		m.sweep(now)
+		k = new(kept)
 		m.keys[key] = k
 	}
-	return k.Update(op), nil
+	r := op.ApplyAt(&k.Stored, now, time.Duration(clock.UnixNano()))
+	k.until = add(now, r.Expire)
+	return r, nil
 }
 
 // sweep looks at a few keys and drops the idle ones: looking at four for each new one is enough to

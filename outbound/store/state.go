@@ -175,13 +175,6 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 		s.Skip += e - x
 		s.leak(limits, x)
 	}
-	for i := range s.Parts {
-		if p := &s.Parts[i]; (p.Owed != 0 || p.Over != 0) && s.Last <= 0 && s.Rem <= 0 { // no level counts on anything
-			if p.Owed = 0; s.Level[i] <= limits[i].Capacity {
-				p.Over = 0
-			}
-		}
-	}
 	s.look(limits, true)
 	return ahead
 }
@@ -194,9 +187,6 @@ func (s *State) look(limits []Limit, onward bool) {
 
 // leak lets dial time x pass, which the dial shows already.
 func (s *State) leak(limits []Limit, x time.Duration) {
-	if x <= 0 {
-		return
-	}
 	sec := x.Seconds()
 	for i := range limits {
 		limits[i].law().leak(s, &limits[i], i, sec)
@@ -213,10 +203,7 @@ func (s *State) Keep(ahead time.Duration) {
 
 // Real returns the real time in which the dial advances by w from now on.
 func (s *State) Real(w time.Duration) time.Duration {
-	if s.Speed < 1 {
-		w = realOf(s.Speed, w)
-	}
-	return add(max(0, s.Rem), w)
+	return add(max(0, s.Rem), realOf(s.Speed, w))
 }
 
 // reach returns the dial time after which a real time has passed.

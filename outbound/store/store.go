@@ -125,34 +125,23 @@ func Hash(limits []Limit) uint64 {
 // Clone returns a copy of op for a store that goes on with it after Update has returned. It copies
 // Costs, Reports, Back, Move and the charges to which the reports point. It shares Limits, Periods
 // and Replacement, whose elements no one changes. The copy has no Into, because its memory belongs
-// to the caller. Clone makes at most four allocations.
+// to the caller. Clone makes at most five allocations.
 func (op *Op) Clone() *Op {
 	c := *op
-	c.Into, c.Back = nil, nil
-	c.Costs, c.Reports = slices.Clone(op.Costs), slices.Clone(op.Reports)
-	n := len(op.Back)
-	if op.Move != nil {
-		n++
-	}
-	for i := range op.Reports {
-		if op.Reports[i].Charge != nil {
-			n++
+	c.Into, c.Costs, c.Reports, c.Back = nil, slices.Clone(op.Costs), slices.Clone(op.Reports), slices.Clone(op.Back)
+	var all []Charge
+	own := func(p **Charge) {
+		if *p != nil {
+			if all == nil { // one allocation for all
+				all = make([]Charge, 0, 1+len(op.Reports))
+			}
+			all = append(all, **p)
+			*p = &all[len(all)-1]
 		}
 	}
-	all := make([]Charge, 0, n) // for all charges one allocation
-	if all = append(all, op.Back...); len(all) > 0 {
-		c.Back = all[:len(all):len(all)]
-	}
-	keep := func(charge *Charge) *Charge {
-		if charge == nil {
-			return nil
-		}
-		all = append(all, *charge)
-		return &all[len(all)-1]
-	}
-	c.Move = keep(op.Move)
+	own(&c.Move)
 	for i := range c.Reports {
-		c.Reports[i].Charge = keep(c.Reports[i].Charge)
+		own(&c.Reports[i].Charge)
 	}
 	return &c
 }

@@ -100,8 +100,8 @@ func TestTake_AllocatesNothing(t *testing.T) {
 }
 
 // bytesOf returns the memory of a key in this process and of its limits, in bytes.
-func bytesOf(k *Key) int {
-	s := &k.stored
+func bytesOf(k *kept) int {
+	s := &k.Stored
 	n := int(unsafe.Sizeof(*k)) + cap(s.Limits)*int(unsafe.Sizeof(Limit{})) + cap(s.State.Parts)*int(unsafe.Sizeof(Part{}))
 	for i := range s.State.Parts {
 		n += cap(s.State.Parts[i].Slots) * int(unsafe.Sizeof(Slot{}))
@@ -111,21 +111,21 @@ func bytesOf(k *Key) int {
 
 // A key of three leaky limits takes at most 920 bytes, and one of a full window at most 2,600.
 func TestKey_Bytes(t *testing.T) {
-	three := Key{}
-	three.Update(&Op{Limits: numbered(make([]Limit, 3))})
+	var three kept
+	(&Op{Limits: numbered(make([]Limit, 3))}).Apply(&three.Stored, 0)
 	if n := bytesOf(&three); n > 920 {
 		t.Errorf("three limits take %d bytes", n)
 	}
 	for _, every := range []time.Duration{64 * time.Millisecond / 1000, 600 * time.Microsecond} {
-		var k Key
+		var k kept
 		op := Op{Limits: []Limit{windowOf(1000, 64*time.Millisecond)}, Action: Book, Costs: []Units{{1}}}
 		for i := range 5000 {
-			op.Apply(&k.stored, time.Duration(i)*every)
+			op.Apply(&k.Stored, time.Duration(i)*every)
 		}
 		if n := bytesOf(&k); n > 2600 {
 			t.Errorf("a call each %v: %d bytes", every, n)
 		} else {
-			t.Logf("a call each %v: %d bytes, %d slots", every, n, len(k.stored.State.Parts[0].Slots))
+			t.Logf("a call each %v: %d bytes, %d slots", every, n, len(k.State.Parts[0].Slots))
 		}
 	}
 }

@@ -65,50 +65,39 @@ func (law window) fill(s *State, l *Limit, i int, n float64, w time.Duration, c 
 		return
 	}
 	p.Ret += n
-	law.forget(p, s.Dial()-max(0, s.Rem)) // a Resume sets the dial back to when the hold began
+	for len(p.Slots) > 0 && p.Slots[0].End <= s.Dial()-max(0, s.Rem) { // a Resume sets the dial back to when the hold began
+		p.Slots = slices.Delete(p.Slots, 0, 1)
+	}
 	end := s.Dial() + w + l.Window
 	k := len(p.Slots) - 1
 	if k >= 0 && end <= p.Slots[k].End || k >= 1 && end-p.Slots[k-1].End < l.Window/parts {
 		p.Slots[k].End = max(p.Slots[k].End, end)
 		p.Slots[k].Units += n
+		s.Level[i] += n
 	} else {
-		if k++; k == cap(p.Slots) { // append would double them: most windows fill 65
-			p.Slots = append(make([]Slot, 0, k+max(4, k/4)), p.Slots...)
-		}
-		p.Slots = append(p.Slots, Slot{end, n})
-		if k >= maxSlots {
-			p.merge()
-			law.look(s, l, i, false)
-			return
-		}
-	}
-	s.Level[i] += n
-}
-
-// forget drops the slots that had ended at a time of the dial.
-func (window) forget(p *Part, dial time.Duration) {
-	gone := 0
-	for gone < len(p.Slots) && p.Slots[gone].End <= dial {
-		gone++
-	}
-	if gone > 0 {
-		p.Slots = append(p.Slots[:0], p.Slots[gone:]...)
+		p.insert(Slot{end, n})
+		law.look(s, l, i, false)
 	}
 }
 
-// merge makes one slot of the two neighbours that are closest together, while there are too many.
-// It ends as the later of them.
-func (p *Part) merge() {
-	for len(p.Slots) > maxSlots {
-		least := 0
-		for k := range len(p.Slots) - 1 {
-			if p.Slots[k+1].End-p.Slots[k].End < p.Slots[least+1].End-p.Slots[least].End {
-				least = k
-			}
-		}
-		p.Slots[least+1].Units += p.Slots[least].Units
-		p.Slots = slices.Delete(p.Slots, least, least+1)
+// insert adds a slot at the end. If there are too many then, the two neighbours that are closest together
+// become one, which ends as the later of them.
+func (p *Part) insert(t Slot) {
+	n := len(p.Slots)
+	if n == cap(p.Slots) { // most windows fill 65, and append alone would make room for 128
+		p.Slots = append(make([]Slot, 0, n+max(4, n/4)), p.Slots...)
 	}
+	if p.Slots = append(p.Slots, t); n < maxSlots {
+		return
+	}
+	least := 0
+	for k := range n {
+		if p.Slots[k+1].End-p.Slots[k].End < p.Slots[least+1].End-p.Slots[least].End {
+			least = k
+		}
+	}
+	p.Slots[least+1].Units += p.Slots[least].Units
+	p.Slots = slices.Delete(p.Slots, least, least+1)
 }
 
 // take takes units out of a slot, and the slot if it is empty then.
@@ -116,12 +105,6 @@ func (p *Part) take(l *Limit, k int, units float64) {
 	if p.Slots[k].Units -= units; p.Slots[k].Units <= l.Capacity*0.5e-9 {
 		p.Slots = slices.Delete(p.Slots, k, k+1)
 	}
-}
-
-// of returns the index of the slot of a call. It is the first that ends a window after the call or
-// later.
-func (p *Part) of(l *Limit, place time.Duration) int {
-	return slices.IndexFunc(p.Slots, func(t Slot) bool { return t.End >= place+l.Window })
 }
 
 // undo leaves the end of the slot as it is: after a Resume it is unknown when the other calls left.
@@ -143,13 +126,12 @@ func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, kno
 	if !known {
 		place = s.Dial()
 	}
-	k := p.of(l, place)
+	k := slices.IndexFunc(p.Slots, func(t Slot) bool { return t.End >= place+l.Window }) // the call is in this slot
 	switch {
 	case more > 0 && k >= 0:
 		p.Slots[k].Units += more
 	case more > 0 && place+l.Window > s.Dial():
-		p.Slots = append(p.Slots, Slot{place + l.Window, more})
-		p.merge()
+		p.insert(Slot{place + l.Window, more})
 	case more < 0 && known && k >= 0 && place >= p.Begin && place+l.Window > s.Dial()-max(0, s.Rem): // else its slot may be forgotten
 		p.take(l, k, min(-more, p.Slots[k].Units))
 	}

@@ -26,7 +26,7 @@ func TestGitHubsRateLimitErrorIsFound(t *testing.T) {
 	require.ErrorAs(t, err, &limit)
 	require.Equal(t, "API rate limit exceeded", limit.Message)
 	require.Equal(t, reset, limit.Rate.Reset.Unix())
-	require.Equal(t, 11, s.made())
+	require.Equal(t, 5, s.made())
 
 	_, _, err = gitHub(t, s, http.DefaultClient).Users.Get(t.Context(), "gopher")
 	require.ErrorAs(t, err, &limit)

@@ -31,9 +31,9 @@ func TestOpenAIsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 		want    int
 	}{
 		"alone":                  {http.DefaultClient, nil, 3},
-		"above":                  {paced(t), nil, 11},
-		"above, with more":       {paced(t), []option.RequestOption{option.WithMaxRetries(20)}, 11},
-		"above, without retries": {paced(t), []option.RequestOption{option.WithMaxRetries(0)}, 11},
+		"above":                  {paced(t), nil, 5},
+		"above, with more":       {paced(t), []option.RequestOption{option.WithMaxRetries(20)}, 5},
+		"above, without retries": {paced(t), []option.RequestOption{option.WithMaxRetries(0)}, 5},
 	} {
 		err := chat(t, s, c.client, c.options...)
 		var refused *openai.Error

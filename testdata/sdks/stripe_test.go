@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/stripe/stripe-go/v84"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
@@ -22,8 +21,7 @@ func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
 	return err
 }
 
-// stripe-go tries again only after locks and errors, and then sends the same
-// request.
+// stripe-go tries again only after locks and errors, and then sends the same Idempotency-Key.
 func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 	for _, c := range []struct {
 		code    stripe.ErrorCode
@@ -32,9 +30,9 @@ func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 		want    int
 	}{
 		{stripe.ErrorCodeRateLimit, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 1},
-		{stripe.ErrorCodeRateLimit, paced(t), stripe.DefaultMaxNetworkRetries, 11},
+		{stripe.ErrorCodeRateLimit, paced(t), stripe.DefaultMaxNetworkRetries, 5},
 		{stripe.ErrorCodeLockTimeout, http.DefaultClient, stripe.DefaultMaxNetworkRetries, 3},
-		{stripe.ErrorCodeLockTimeout, paced(t), 0, 11},
+		{stripe.ErrorCodeLockTimeout, paced(t), 0, 5},
 	} {
 		s := answer(t, 429, fmt.Sprintf(`{"error": {"type": "invalid_request_error", "code": %q, "message": "no"}}`, c.code), "Retry-After", "0.01")
 		var refused *stripe.Error
@@ -51,9 +49,8 @@ func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 		err := charge(t, s, client, stripe.DefaultMaxNetworkRetries)
 		var over *retry.Error
 		require.ErrorAs(t, err, &over)
-		require.ErrorIs(t, err, outbound.ErrThrottled)
-		require.Equal(t, 429, over.StatusCode)
-		require.Equal(t, 11, s.made())
+		require.ErrorContains(t, err, "status 429")
+		require.Equal(t, 5, s.made())
 	}
 }
 

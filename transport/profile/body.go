@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -65,12 +66,8 @@ const (
 	bodyTimeout = 2 * time.Second
 )
 
-// peek begins to look at the response's body, which reads as before; nil: the profile does
-// not look at it.
-func (p *Profile) peek(resp *http.Response) *body {
-	if !p.readable(resp) {
-		return nil
-	}
+// peek begins to look at the response's body, which reads as before.
+func peek(resp *http.Response) *body {
 	size := int64(4 << 10)
 	if resp.ContentLength > 0 { // one byte more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
@@ -89,12 +86,13 @@ type body struct {
 	gzip bool
 	done chan struct{} // closed when the goroutine has ended
 
-	mu      sync.Mutex // protects what follows
-	seen    []byte     // what was read ahead
-	off     int        // how much of it the program has read
-	err     error      // how the reading ahead ended, if it did
-	broken  any        // what the reader panicked with
-	stopped bool       // nobody waits for more
+	stopped atomic.Bool // the reading ahead ends with the next bytes
+
+	mu     sync.Mutex // protects what follows
+	seen   []byte     // what was read ahead
+	off    int        // how much of it the program has read
+	err    error      // how the reading ahead ended, if it did
+	broken any        // what the reader panicked with
 }
 
 // readAhead reads until there is enough.
@@ -127,7 +125,7 @@ func (b *body) buffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.seen)
-	if b.stopped || b.err != nil || n >= maxPeek {
+	if b.stopped.Load() || b.err != nil || n >= maxPeek {
 		return nil
 	}
 	if n == cap(b.seen) {
@@ -168,22 +166,16 @@ func (b *body) look() []byte {
 	return bytes.TrimPrefix(text, []byte("\ufeff")) // Azure begins with a byte order mark
 }
 
-// stop ends the reading ahead with the next bytes.
-func (b *body) stop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stopped = true
-}
-
 func (b *body) Read(p []byte) (int, error) {
-	if n, err := b.replay(p); n > 0 || err != nil {
-		return n, err
+	n, err := b.replay(p)
+	if n == 0 && err == nil {
+		<-b.done // the bytes that the goroutine is reading come first
+		n, err = b.replay(p)
 	}
-	<-b.done // the bytes that the goroutine is reading come first
-	if n, err := b.replay(p); n > 0 || err != nil {
-		return n, err
+	if n == 0 && err == nil {
+		return b.old.Read(p)
 	}
-	return b.old.Read(p)
+	return n, err
 }
 
 // replay reads what was read ahead, and then how that ended.

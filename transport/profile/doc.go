@@ -1,119 +1,81 @@
-// Package profile reads what the responses of an API say of its limits:
+// Package profile reads the rate limits of an API from its responses:
 //
 //	signal := profile.GitHub.Read(resp, time.Now())
 //	if signal.Throttled {
 //		fmt.Println(signal.Reason, signal.Wait)
 //	}
 //
-// A [Signal] tells whether the API refused the call, why, for how long no further call
-// should go, and which limits the API has told of: a set of [Policy]. It is evidence from
-// outside, which may slow a program down and never speeds it up. The package keeps nothing
-// between two responses and sends nothing. It waits only for a body that a profile asks to
-// look at, for at most 2 s; what the body has said until then counts. [Profile.ReadEarly]
-// tells of a refusal before that.
+// A [Signal] reports whether the API refused the call, why, how long to hold further calls, and
+// the limits that the response names, each as a [Policy]. A Signal may slow a program down. It
+// never speeds a program up. The package keeps no state between responses and sends nothing.
+// [ByName] finds a profile by the name of an API. To write a profile, see the example and
+// [Profile].
 //
-// # What is read from every response
+// # What every profile reads
 //
-// [Generic], and a nil *Profile, know
+//   - Retry-After (RFC 9110 §10.2.3) in seconds, with decimals, as a date of HTTP or ISO 8601, and
+//     as a time since 1970 if that is within 40 days of the API's clock; X-RateLimit-Retry-After
+//     likewise; Retry-After-Ms, X-Ms-Retry-After-Ms and X-Amz-Retry-After in milliseconds;
+//   - RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-00 to -11, by the
+//     rules of RFC 9651: one wrong character voids a field;
+//   - X-RateLimit-Limit, -Remaining and -Reset, X-Rate-Limit-*, and GitLab's RateLimit-Name and
+//     RateLimit-ResetTime.
 //
-//   - Retry-After (RFC 9110 §10.2.3) in seconds, with decimals, as a date in the three forms
-//     of HTTP, as ISO 8601, and as a time since 1970 if that is within 40 days of the API's
-//     own clock; X-RateLimit-Retry-After likewise; Retry-After-Ms, X-Ms-Retry-After-Ms and
-//     X-Amz-Retry-After, which are in milliseconds;
-//   - RateLimit and RateLimit-Policy as the IETF's drafts
-//     draft-ietf-httpapi-ratelimit-headers-00 to -11 have them: three headers, a dictionary,
-//     or lists by the name of the policy, with units and partitions. The package reads them
-//     by the rules of RFC 9651: it ignores the whole of a field with one wrong character;
-//   - X-RateLimit-Limit, -Remaining and -Reset, and X-Rate-Limit-*, which have no standard,
-//     and GitLab's RateLimit-Name and RateLimit-ResetTime.
-//
-// A reset may be a number of seconds, the time since 1970 in seconds or milliseconds, a
-// duration as Go writes it, a date of HTTP, ISO 8601 or JavaScript. A number of 1e9 and more
-// is a time since 1970, of 1e11 and more one in milliseconds, and of 1e14 and more nothing. A
-// lesser number is a time, too, if it is within 40 days of the API's own clock: the clocks of
-// simulations show times before 2001. Nothing tells milliseconds from now from seconds,
-// unless Retry-After says the same in seconds. Otherwise the longer reading counts, and a
-// profile corrects it.
+// A reset is a number of seconds, a time since 1970, a duration as Go writes it, or a date of HTTP,
+// ISO 8601 or JavaScript. A number from 1e9 on is a time since 1970 in seconds, and from 1e11 on
+// in milliseconds. The package ignores numbers from 1e14 on. A smaller number is a time too if it
+// is within 40 days of the API's clock, because simulated clocks show times before 2001. A number
+// of milliseconds from now counts as seconds, unless Retry-After says the same in seconds or a
+// profile gives the unit.
 //
 // # Refusals
 //
-// 429 is a refusal, and 529; 503 only with a Retry-After that the package understands,
-// because otherwise the API has troubles of its own. A profile knows which other statuses
-// are, such as GitHub's 403 or the 200 of a GraphQL API. The [Reason] of a 429 is [Rate]
-// unless the profile or an exhausted policy of a day or longer tells otherwise, that of a
-// 503 is [Unknown], and that of a 529 [Overload].
+// The statuses 429 and 529 are refusals. 503 is one if the package understands its Retry-After.
+// A profile adds other statuses, such as GitHub's 403 or the 200 of a GraphQL API. The [Reason] of
+// a 429 is [Rate], unless the profile or an exhausted policy of a day or longer says otherwise.
+// The Reason of a 503 is [Unknown], and that of a 529 is [Overload].
 //
 // # Wait
 //
-// How long no further call should go is, in this order:
+// The first rule that applies gives [Signal.Wait]:
 //
-//  1. A response out of a cache, with an Age above 0 or X-From-Cache, says nothing.
-//  2. On a refusal, Retry-After, also if it is shorter than a reset. On any other response it
-//     is a hint for polling, and does not count. Of several lines, or several values that a
-//     proxy has joined with a comma and a blank, the longest counts. A value in milliseconds
-//     counts instead of the seconds if it is longer, or if it is less by no more than a
-//     second: then the API rounded it to those seconds.
-//  3. On a refusal without that, the longest reset of a policy of which nothing remains, or
-//     what the function of the profile says if that is longer; else the reset of the only
-//     policy. A [Lock] or an [Overload] has nothing to do with resets, a [Concurrency] only
-//     with those of exhausted policies, and a 503 for the reason [Unknown] with none of a
-//     policy that has something left.
-//  4. The profile's Penalty, for [Rate].
-//  5. On a response that is no refusal, the longest reset of a policy of the kind [Window] of
-//     which nothing remains.
+//  1. A response from a cache, with an Age above 0 or X-From-Cache, says nothing.
+//  2. A refusal waits for its Retry-After, even if a reset is longer. The longest of several
+//     values counts. Milliseconds replace seconds if they are longer, or at most a second shorter.
+//     On other responses Retry-After does not count.
+//  3. A refusal waits for the longest reset of an exhausted policy, or for what the profile's
+//     Judge asks if that is longer. If no policy is exhausted, the reset of the only policy counts.
+//     Resets do not count for a [Lock] or an [Overload], and only those of exhausted policies for
+//     [Concurrency]. For [Unknown] and [Quota], a policy with units left does not count.
+//  4. A refusal for [Rate] waits for the profile's Penalty.
+//  5. A success waits for the longest reset of an exhausted policy of the kind [Window].
 //
-// A Retry-After or a reset of 0, or one that is over, counts as if the API had not said it.
-// The package measures points in time by the Date of the same response, so that a wrong
-// clock here does no harm, and adds a second, because APIs cut them to whole seconds. Two
-// families of headers that tell of the same limit, with resets within two seconds, are one
-// policy; others are two.
+// A wait of 0 or in the past counts as absent. Points in time are measured by the response's own
+// Date, so a wrong local clock does no harm. A second is added to them, because APIs cut them to
+// whole seconds. Two policies from different families of headers are one if their limits are equal
+// and their resets differ by at most 2 s.
 //
 // # Limits to configure
 //
-// A quota of an hour or a day is best left to the headers, where they tell what remains of it
-// and when it resets: all calls go as fast as the bucket's other limits allow, and hold until
-// the reset where nothing remains. outbound.PerHour in the bucket would space them evenly
-// over the hour instead, GitHub's 5 000 by 0.72 s, so that 300 calls take 215 s and no faster
-// limit beside it ever binds. Limits that no header tells, such as those on bursts, belong
-// into the bucket. Until the first answer nobody knows what remains: the API may refuse
-// several calls that leave together then.
+// Leave a quota of an hour or a day to the headers if they report what remains and when it resets:
+// calls go as fast as the bucket's other limits allow, and are held once the quota is exhausted.
+// outbound.PerHour would space GitHub's 5,000 calls by 0.72 s each. Configure the limits that no
+// header reports, such as those on bursts. Until the first response the API's state is unknown,
+// and several calls that leave together may be refused.
 //
 // # What is not trusted
 //
-// A number is at most 20 digits, with or without decimals: no sign, no exponent, no NaN. The
-// package rounds times up, cuts them at 2^31 seconds, and ignores a reset of more than 40
-// days. What remains is at most the limit, and less than nothing is nothing; but -1 of an
-// unknown limit is unknown. Of a header that comes twice, the least limit and remaining and
-// the latest reset count. Names are at most 128 bytes of valid UTF-8 without control
-// characters.
+// A number has at most 20 digits, with or without decimals, and no sign or exponent. Times are
+// rounded up and at most 2^31 s. Resets of more than 40 days are ignored. Remaining is at most the
+// limit. If a header comes twice, the least limit, the least remaining and the latest reset count.
+// Names are valid UTF-8 of at most 128 bytes without control characters.
 //
-// The package ignores lines above 1 KiB, those after the 16th of a name, policies after the
-// 32nd, and what comes when it has read 4 KiB; of more than 128 different headers, those
-// with a name inside. Of X-Business-Use-Case-Usage, in which Meta tells of many objects, it
-// reads lines of 8 KiB, which takes some 50 µs. Of a body it looks at 8 KiB at most, which is more than refusals have;
-// what a success says at the end of a longer one holds nobody. A search in a body ends after
-// 1024 values. That bounds the time for a response to some 20 µs for its headers, whatever
-// they contain, and some 30 µs more for a body, or a millisecond if that is gzipped so as to
-// be slow to unpack. In a function Judge each call of [Response.JSON] is a search of its own.
-// Wait has no other cap: its user says how long a response may hold all calls.
+// Of one header the package reads 16 lines of at most 1 KiB, and of all together 4 KiB and 32
+// policies. Meta's X-Business-Use-Case-Usage may have lines of 8 KiB, which take 50 µs. Headers
+// with a name inside are ignored in a response with more than 128 headers. Of a body, the package
+// reads 8 KiB and 1,024 values. Reading takes at most 20 µs for headers and 30 µs more for a body,
+// or 1 ms if gzip is made to be slow. Each call of [Response.JSON] is a search of its own.
 //
-// # Vendors
-//
-// Each of the package's profiles says what it knows and where that is written. [ByName] finds
-// them by their names. To write one, see the example and [Profile].
-//
-// # The files
-//
-//	profile.go         Profile, Field, Peek; the order in which a response is read
-//	signal.go          Signal and Policy: bounds, and how long to wait
-//	response.go        Response, as a function Judge sees it
-//	header.go          the headers that are generally known
-//	limitheaders.go    a limit, what remains and the reset, in three headers
-//	retryafter.go      Retry-After and its relatives
-//	ratelimit.go       the IETF's RateLimit and RateLimit-Policy
-//	structured.go      structured fields, RFC 9651
-//	field.go           the headers that a profile lists
-//	number.go, timestamp.go   numbers, durations and points in time
-//	body.go, json.go   a body that is read ahead, and values in it
-//	vendors*.go        the profiles, and ByName
+// Read waits for a body only if the profile looks at it, and for at most 2 s. [Profile.ReadEarly]
+// reports a refusal before that.
 package profile

@@ -43,27 +43,15 @@ const (
 )
 
 var known = [hNone]string{
-	hRetryAfter:     "Retry-After",
-	hRetryAfterMs:   "Retry-After-Ms",
-	hMsRetryAfterMs: "X-Ms-Retry-After-Ms",
-	hAmzRetryAfter:  "X-Amz-Retry-After",
-	hXRetryAfter:    "X-Ratelimit-Retry-After",
-	hAge:            "Age",
-	hFromCache:      "X-From-Cache",
-	hRateLimit:      "Ratelimit",
-	hPolicy:         "Ratelimit-Policy",
-	hLimit:          "Ratelimit-Limit",
-	hRemaining:      "Ratelimit-Remaining",
-	hReset:          "Ratelimit-Reset",
-	hResetTime:      "Ratelimit-Resettime",
-	hName:           "Ratelimit-Name",
-	hXLimit:         "X-Ratelimit-Limit",
-	hXRemaining:     "X-Ratelimit-Remaining",
-	hXReset:         "X-Ratelimit-Reset",
-	hXResetAfter:    "X-Ratelimit-Reset-After",
-	hYLimit:         "X-Rate-Limit-Limit",
-	hYRemaining:     "X-Rate-Limit-Remaining",
-	hYReset:         "X-Rate-Limit-Reset",
+	hAge: "Age", hFromCache: "X-From-Cache",
+	hRetryAfter: "Retry-After", hRetryAfterMs: "Retry-After-Ms", hMsRetryAfterMs: "X-Ms-Retry-After-Ms",
+	hAmzRetryAfter: "X-Amz-Retry-After", hXRetryAfter: "X-Ratelimit-Retry-After",
+	hRateLimit: "Ratelimit", hPolicy: "Ratelimit-Policy", hName: "Ratelimit-Name",
+	hLimit: "Ratelimit-Limit", hRemaining: "Ratelimit-Remaining",
+	hReset: "Ratelimit-Reset", hResetTime: "Ratelimit-Resettime",
+	hXLimit: "X-Ratelimit-Limit", hXRemaining: "X-Ratelimit-Remaining",
+	hXReset: "X-Ratelimit-Reset", hXResetAfter: "X-Ratelimit-Reset-After",
+	hYLimit: "X-Rate-Limit-Limit", hYRemaining: "X-Rate-Limit-Remaining", hYReset: "X-Rate-Limit-Reset",
 }
 
 // byLength are the known headers by the length of their names.

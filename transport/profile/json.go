@@ -18,7 +18,7 @@ const (
 // A finder finds the strings, numbers and other plain values at some paths of a JSON text:
 //
 //	for v := find(body, "error/code", "error/type"); v.next(); {
-//		fmt.Println(v.path, v.value)
+//		fmt.Println(v.path(), v.value)
 //	}
 //
 // A path has the names of the members, with slashes between them. The elements of an array have
@@ -31,7 +31,7 @@ type finder struct {
 	i     int
 	left  int      // steps
 	paths []string // at most 64
-	path  string   // of the value that next has found
+	at    int      // which of the paths the value that next has found is at
 	value string   // the value; "": it is null, malformed or above 1 KiB
 
 	open  [maxDepth + 1]container // those around the next value
@@ -74,10 +74,16 @@ func (f *finder) peek() byte {
 
 // next finds the next value, and reports whether there is one.
 func (f *finder) next() bool {
+	f.at, f.value = f.step()
+	return f.at >= 0
+}
+
+// step returns the next value and which path it is at; -1: there is none.
+func (f *finder) step() (at int, value string) {
 	for f.depth > 0 {
 		switch f.peek() {
 		case 0:
-			return false
+			return -1, ""
 		case '}', ']':
 			f.i++
 			f.depth--
@@ -87,7 +93,7 @@ func (f *finder) next() bool {
 			continue
 		}
 		if f.left--; f.left < 0 {
-			return false
+			return -1, ""
 		}
 		in := &f.open[f.depth-1]
 		set, n := in.set, in.n
@@ -103,13 +109,16 @@ func (f *finder) next() bool {
 		}
 		for k, path := range f.paths {
 			if set&(1<<k) != 0 && len(path) == n-1 {
-				f.path, f.value = path, f.text(f.b[from:f.i])
-				return true
+				return k, f.text(f.b[from:f.i])
 			}
 		}
 	}
-	return false
+	return -1, ""
 }
+
+// path returns the path of the value that next has found. A field of the string itself would move
+// the finder's paths to the heap.
+func (f *finder) path() string { return f.paths[f.at] }
 
 // key reads the name of a member. It returns which paths of a set go on with it, and for how many
 // bytes.

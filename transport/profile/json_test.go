@@ -12,7 +12,7 @@ import (
 // told returns what a finder finds, after its path.
 func told(body string, paths ...string) (all []string) {
 	for v := find([]byte(body), paths...); v.next(); {
-		all = append(all, v.path+"="+v.value)
+		all = append(all, v.path()+"="+v.value)
 	}
 	return all
 }

@@ -6,31 +6,25 @@ import (
 	"time"
 )
 
-// limitHeaders reads a limit, what remains of it and its reset, as they stand in three
-// headers.
-func (r *reader) limitHeaders(limit, remaining, reset int) {
-	if r.seen&(1<<limit|1<<remaining|1<<reset|1<<hResetTime|1<<hXResetAfter) == 0 {
-		return
-	}
+// limitHeaders reads a limit, what remains of it and its reset, as they stand in three headers. Of
+// several resets the first that is told counts.
+func (r *reader) limitHeaders(limit, remaining int, resets ...int) {
 	p := NewPolicy("")
 	r.limit(&p, r.known(limit))
 	r.remaining(&p, r.known(remaining))
-	switch limit {
-	case hLimit:
-		r.reset(&p, r.known(reset), 0)
-		if p.Reset < 0 {
-			r.reset(&p, r.known(hResetTime), 0)
+	for _, n := range resets {
+		unit := time.Duration(0)
+		if n == hXResetAfter { // a time from now needs no clock
+			unit = time.Second
 		}
+		if p.Reset < 0 {
+			r.reset(&p, r.known(n), unit)
+		}
+	}
+	if limit == hLimit {
 		for v := range r.each(r.known(hName)) {
 			p.Name = cmp.Or(p.Name, clean(v))
 		}
-	case hXLimit: // a time from now needs no clock
-		r.reset(&p, r.known(hXResetAfter), time.Second)
-		if p.Reset < 0 {
-			r.reset(&p, r.known(reset), 0)
-		}
-	default:
-		r.reset(&p, r.known(reset), 0)
 	}
 	if p.normalize() {
 		r.s.push(p)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Profile is how one API tells of its limits, beside what the package reads from every
+// A Profile describes how one API reports its limits, in addition to what the package reads from every
 // response. It is data and at most one small function. A nil *Profile is [Generic]. Profiles
 // are safe for concurrent use. Do not change one once it is in use.
 type Profile struct {
@@ -19,7 +19,7 @@ type Profile struct {
 	// Refusals are the statuses that are refusals because of a limit, beside 429, 529, and
 	// 503 with a Retry-After.
 	Refusals []int
-	// Reason is why this API refuses with 429 and Refusals, unless the response tells
+	// Reason is why this API refuses with 429 and Refusals, unless the response says
 	// otherwise. Unknown: [Rate]. It does not apply to a 503 or 529, which is about the API's
 	// own troubles.
 	Reason Reason
@@ -34,7 +34,7 @@ type Profile struct {
 	// Types are media types beside JSON whose bodies are looked at, in lower case, such as
 	// "text/xml".
 	Types []string
-	// Judge looks at what the data above cannot tell. It is called for refusals, for
+	// Judge looks at what the data above cannot express. It is called for refusals, for
 	// responses that Peeks lists, and for those with a header that Fields lists as
 	// [IsCustom], when everything else has been read and before Wait is computed. It may
 	// change the Signal, and must not keep it or the Response. Of a status of 500 and more it
@@ -60,7 +60,7 @@ type Field struct {
 	Is Meaning
 	// Policy is the Name of the policy that the value belongs to.
 	Policy string
-	// Unit, Kind and Window are the policy's, where the response does not tell them.
+	// Unit, Kind and Window are the policy's, where the response does not report them.
 	Unit   string
 	Kind   Kind
 	Window time.Duration
@@ -82,7 +82,7 @@ const (
 	IsLimit
 	// IsRemaining: how many units remain.
 	IsRemaining
-	// IsUsed: how many units are used. It counts where the API does not tell what remains.
+	// IsUsed: how many units are used. It counts where the API does not report what remains.
 	IsUsed
 	// IsUsedOfLimit: both, as "32/40".
 	IsUsedOfLimit
@@ -190,9 +190,9 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	r.retryAfter()
 	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	r.limitHeaders(hLimit, hRemaining, hReset)
+	r.limitHeaders(hLimit, hRemaining, hReset, hResetTime)
 	custom := r.profile(p)
-	r.limitHeaders(hXLimit, hXRemaining, hXReset)
+	r.limitHeaders(hXLimit, hXRemaining, hXResetAfter, hXReset)
 	r.limitHeaders(hYLimit, hYRemaining, hYReset)
 	r.mergePolicies()
 
@@ -207,13 +207,10 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	listed := p.peeks(resp)
 	if p.Judge != nil && (custom || listed || s.Throttled) {
-		var b *body
-		if listed {
-			b = p.peek(resp)
-		}
-		if b == nil {
+		if !listed || !p.readable(resp) {
 			r.judge(p, status, nil)
 		} else {
+			b := peek(resp)
 			if !b.wait(promptTimeout) {
 				if early != nil {
 					first := r
@@ -224,7 +221,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 				}
 				b.wait(bodyTimeout - promptTimeout)
 			}
-			b.stop()
+			b.stopped.Store(true)
 			r.judge(p, status, b.look())
 		}
 	}

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -11,16 +12,17 @@ func (r *reader) structured(limits, policies []string) {
 		return
 	}
 	from := r.s.n
-	for _, v := range r.whole(policies, false) {
-		r.policies(v, from)
+	var it item
+	for m := r.members(policies, false); m.next(&it); {
+		r.policy(&it, from)
 	}
 	dict := isDictionary(limits)
 	one, good := NewPolicy(""), true
-	for _, v := range r.whole(limits, dict) {
+	for m := r.members(limits, dict); m.next(&it); {
 		if dict {
-			good = dictionary(v, &one) && good
+			good = one.member(&it) && good
 		} else {
-			r.limits(v, from)
+			r.remainder(&it, from)
 		}
 	}
 	if dict && good && one.normalize() {
@@ -28,19 +30,36 @@ func (r *reader) structured(limits, policies []string) {
 	}
 }
 
-// whole returns the lines of a field that count: none if one of them is malformed. They are
-// one field, which is then void as a whole.
-func (r *reader) whole(lines []string, dict bool) []string {
+// members are the items of the lines of one field.
+type members struct {
+	lines  []string
+	fields fields
+}
+
+// members returns the items of a field: none if a line is malformed, because that voids the field.
+func (r *reader) members(lines []string, dict bool) members {
+	m := members{fields: fields{dict: dict}}
 	for i, v := range lines {
-		v, ok := r.take(v)
-		switch {
-		case ok && !wellFormed(v, dict):
-			return nil
-		case !ok && r.left <= 0:
-			return lines[:i]
+		if v, ok := r.take(v); ok && !wellFormed(v, dict) {
+			return members{}
+		} else if ok || r.left > 0 {
+			m.lines = lines[:i+1]
 		}
 	}
-	return lines
+	return m
+}
+
+func (m *members) next(it *item) bool {
+	for !m.fields.item(it) {
+		if len(m.lines) == 0 {
+			return false
+		}
+		if v := m.lines[0]; len(v) <= maxValue {
+			m.fields = fields{s: strings.Trim(v, " \t"), dict: m.fields.dict}
+		}
+		m.lines = m.lines[1:]
+	}
+	return true
 }
 
 // wellFormed reports whether a line is a list or a dictionary.
@@ -64,63 +83,38 @@ func isDictionary(lines []string) bool {
 	return false
 }
 
-// dictionary reads a line of draft 07. It reports whether all its values are integers of 0 or
-// more. Of a key that comes twice, RFC 9651 takes the last value; here the one counts by which
+// member reads a member of draft 07's dictionary. It reports whether the value is an integer of 0 or
+// more. Of a key that comes twice, RFC 9651 takes the last value. Here the one counts by which
 // fewer calls go, as with all other headers, because each line may come from another server.
-func dictionary(v string, p *Policy) bool {
-	if len(v) > maxValue {
+func (p *Policy) member(it *item) bool {
+	d, ok := seconds(it.value)
+	switch it.key {
+	case "limit":
+		p.least(&p.Limit, float64(it.value.n))
+	case "remaining":
+		p.least(&p.Remaining, float64(it.value.n))
+	case "reset":
+		if d <= maxReset {
+			p.Reset = max(p.Reset, d)
+		}
+	default:
 		return true
 	}
-	var it item
-	for f := (fields{s: strings.Trim(v, " \t"), dict: true}); f.item(&it); {
-		switch it.key {
-		case "limit", "remaining", "reset":
-			if it.value.kind != integer || it.value.n < 0 {
-				return false
-			}
-		}
-		switch it.key {
-		case "limit":
-			p.least(&p.Limit, float64(it.value.n))
-		case "remaining":
-			p.least(&p.Remaining, float64(it.value.n))
-		case "reset":
-			if d, _ := seconds(it.value); d <= maxReset {
-				p.Reset = max(p.Reset, d)
-			}
-		}
-	}
-	return true
+	return ok
 }
 
-// policies reads a line of RateLimit-Policy: quotas up to draft 07, and later policies with
-// names.
-func (r *reader) policies(v string, from int) {
-	if len(v) > maxValue {
+// policy reads an item of RateLimit-Policy: a quota up to draft 07, and later a policy with a name.
+func (r *reader) policy(it *item, from int) {
+	if it.value.kind == integer {
+		r.quota(it.value.n, it.w)
 		return
 	}
-	var it item
-	for f := (fields{s: strings.Trim(v, " \t")}); f.item(&it); {
-		if it.value.kind == integer {
-			r.quota(it.value.n, it.w)
-			continue
-		}
-		name, ok := it.value.name()
-		if !ok || it.q.kind != integer || it.q.n < 0 {
-			continue
-		}
-		window, ok := seconds(it.w)
-		if it.w.kind != none && (!ok || window == 0) {
-			continue
-		}
-		unit, ok := it.qu.name()
-		if it.qu.kind != none && !ok || it.pk.kind != none && it.pk.kind != octets {
-			continue
-		}
-		p := r.named(clean(name), it.pk.bytes(), from)
-		if p == nil {
-			return
-		}
+	window, timed := seconds(it.w)
+	unit, named := it.qu.name()
+	if it.q.kind != integer || it.q.n < 0 || it.w.kind != none && (!timed || window == 0) || it.qu.kind != none && !named {
+		return
+	}
+	if p := r.named(it, from); p != nil {
 		p.least(&p.Limit, float64(it.q.n))
 		p.Window = max(p.Window, window)
 		if p.Unit = clean(unit); unit == "concurrent-requests" {
@@ -129,52 +123,39 @@ func (r *reader) policies(v string, from int) {
 	}
 }
 
-// limits reads a line of RateLimit since draft 08. The working group has considered the names
-// a for r, and w for t.
-func (r *reader) limits(v string, from int) {
-	if len(v) > maxValue {
+// remainder reads an item of RateLimit since draft 08. The working group has considered the names a
+// for r, and w for t.
+func (r *reader) remainder(it *item, from int) {
+	remaining, reset := cmp.Or(it.r, it.a), cmp.Or(it.t, it.w)
+	d, ok := seconds(reset)
+	if remaining.kind != none && (remaining.kind != integer || remaining.n < 0) || reset.kind != none && !ok {
 		return
 	}
-	var it item
-	for f := (fields{s: strings.Trim(v, " \t")}); f.item(&it); {
-		name, ok := it.value.name()
-		if !ok || it.pk.kind != none && it.pk.kind != octets {
-			continue
-		}
-		remaining, reset := it.r, it.t
-		if remaining.kind == none {
-			remaining = it.a
-		}
-		if reset.kind == none {
-			reset = it.w
-		}
-		if remaining.kind != none && (remaining.kind != integer || remaining.n < 0) {
-			continue
-		}
-		d, ok := seconds(reset)
-		if reset.kind != none && !ok {
-			continue
-		}
-		if ok = ok && d <= maxReset; remaining.kind == none && !ok {
-			continue
-		}
-		p := r.named(clean(name), it.pk.bytes(), from)
-		if p == nil {
-			return
-		}
-		if remaining.kind == integer {
-			p.least(&p.Remaining, float64(remaining.n))
-		}
-		if ok {
-			p.Reset = max(p.Reset, d)
-		}
-		p.normalize()
+	if ok = ok && d <= maxReset; remaining.kind == none && !ok {
+		return
 	}
+	p := r.named(it, from)
+	if p == nil {
+		return
+	}
+	if remaining.kind == integer {
+		p.least(&p.Remaining, float64(remaining.n))
+	}
+	if ok {
+		p.Reset = max(p.Reset, d)
+	}
+	p.normalize()
 }
 
-// named returns the policy of a name and partition among those since from. If one of the
-// fields does not tell a partition, that of the other counts.
-func (r *reader) named(name string, partition []byte, from int) *Policy {
+// named returns the policy of an item's name and partition among those since from; nil: it has no
+// name, or there are too many. If one of the fields has no partition, that of the other counts.
+func (r *reader) named(it *item, from int) *Policy {
+	name, ok := it.value.name()
+	if !ok || it.pk.kind != none && it.pk.kind != octets {
+		return nil
+	}
+	name = clean(name)
+	partition := it.pk.bytes()
 	all := r.s.Policies()
 	for i := from; i < len(all); i++ {
 		p := &all[i]

@@ -58,9 +58,9 @@ func (r *Response) list(name string) string {
 // them: "error/code". Of an array, the first element counts that has the rest of the path. The
 // search ends after 1,024 values.
 func (r *Response) JSON(path string) string {
-	v := find(r.Body, path)
-	v.next()
-	return v.value
+	f := find(r.Body, path)
+	_, value := f.step() // as a field of f it would move f's paths to the heap
+	return value
 }
 
 // Number reads digits with or without decimals, and nothing else: no sign, no exponent, no

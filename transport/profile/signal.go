@@ -12,7 +12,7 @@ type Reason uint8
 
 // The reasons. They differ in what helps.
 const (
-	// Unknown: the API has not refused, or has not said why, as with a plain 503 that tells
+	// Unknown: the API has not refused, or has not said why, as with a plain 503 that says
 	// when to come back.
 	Unknown Reason = iota
 	// Rate: too many calls, tokens or points in a time of less than a day. Going slower
@@ -56,10 +56,10 @@ const (
 	PerSecond
 )
 
-// None stands for a Limit, a Remaining or a Reset that the API has not told.
+// None stands for a Limit, a Remaining or a Reset that the API has not reported.
 const None = -1
 
-// A Policy is one limit of the API, as far as the response tells of it.
+// A Policy is one limit of the API, as far as the response reports it.
 type Policy struct {
 	// Name is what the API calls it: the name of a policy, a resource, a bucket or a unit;
 	// "": it has no name. At most 128 bytes, without control characters.
@@ -81,7 +81,7 @@ type Policy struct {
 
 	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
 
-	// Window is the time in which Limit is allowed; 0: the API has not told.
+	// Window is the time in which Limit is allowed; 0: it is unknown.
 	Window time.Duration
 	// Partition is the pk parameter of the field RateLimit: whose quota it is.
 	Partition []byte
@@ -96,7 +96,7 @@ func NewPolicy(name string) Policy {
 
 // Wait returns how long it is until the reset. It adds a second where the reset came as a
 // point in time: API and header round, and the API refuses a call that comes a second early.
-// 0: the API has not told, or the reset is over.
+// 0: it is unknown, or the reset is over.
 func (p *Policy) Wait() time.Duration {
 	switch {
 	case p.Absolute && p.Reset >= 0:
@@ -140,7 +140,7 @@ const (
 type Signal struct {
 	// Throttled says that the API has refused the call because of its limits or its load.
 	Throttled bool
-	// Cached says that the response came out of a cache. It tells nothing about the API now,
+	// Cached says that the response came out of a cache. It says nothing about the API now,
 	// and all else is zero.
 	Cached bool
 	// Reason is why the API refused the call.
@@ -155,19 +155,19 @@ type Signal struct {
 	// the body, or in its documentation if the profile has a Penalty. It is between 0 and
 	// 2^31 s. On a response that is no refusal it is a hint for polling, and does not count.
 	RetryAfter time.Duration
-	// HasRetryAfter tells a RetryAfter of 0 from none.
+	// HasRetryAfter distinguishes a RetryAfter of 0 from none.
 	HasRetryAfter bool
 	// Absolute says that RetryAfter came as a point in time.
 	Absolute bool
 	// Wait is for how long no further call should go, by the order that the package's
 	// documentation gives; 0: the API did not say. It is at most 2^31 s, and its user may cap
 	// it lower. A function Judge may set it for refusals of which neither RetryAfter nor a
-	// reset tells the end.
+	// reset gives the end.
 	Wait time.Duration
 	// Date is the API's clock at the response, from the header Date; zero: there is none, or
 	// the response has nothing to say.
 	Date time.Time
-	// Skew is by how much the API's clock is ahead of the local one, as far as Date tells,
+	// Skew is by how much the API's clock is ahead of the local one, as far as Date shows,
 	// which has whole seconds; 0 without Date.
 	Skew time.Duration
 

@@ -82,6 +82,20 @@ func (s *Signal) refuse(why Reason) {
 	s.Throttled, s.Reason = true, why
 }
 
+// spent returns the policy that binds most, and whether nothing of it remains.
+func (s *Signal) spent() (*Policy, bool) {
+	p := s.Binding()
+	return p, p != nil && p.Remaining == 0
+}
+
+// policy returns the policy of a name; nil: there is none.
+func (s *Signal) policy(name string) *Policy {
+	if i := slices.IndexFunc(s.Policies(), func(p Policy) bool { return p.Name == name }); i >= 0 {
+		return &s.Policies()[i]
+	}
+	return nil
+}
+
 // ask takes a wait that the API asks for elsewhere than in its headers. Headers take
 // precedence.
 func (s *Signal) ask(d time.Duration, ok bool) {
@@ -114,12 +128,9 @@ func contains(text string, parts ...string) bool {
 // Signal keeps policies.
 func items(list, separators string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for n := 0; n < maxPolicies && list != ""; n++ {
-			one, rest := list, ""
-			if i := strings.IndexAny(list, separators); i >= 0 {
-				one, rest = list[:i], list[i+1:]
-			}
-			if list = rest; !yield(strings.Trim(one, " \t")) {
+		n := 0
+		for one := range strings.FieldsFuncSeq(list, func(c rune) bool { return strings.ContainsRune(separators, c) }) {
+			if n++; n > maxPolicies || !yield(strings.Trim(one, " \t")) {
 				return
 			}
 		}

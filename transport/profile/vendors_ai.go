@@ -23,7 +23,7 @@ var openAI = &Profile{
 			return
 		}
 		for v := find(r.Body, "error/code", "error/type", "error/message"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "error/code", "error/type":
 				if contains(v.value, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
 					s.Reason, s.Detail = Quota, v.value
@@ -80,11 +80,9 @@ var anthropic = &Profile{
 		if !s.Throttled && strings.HasPrefix(r.Get("Anthropic-Ratelimit-Unified-Overage-Status"), "allowed") {
 			return
 		}
-		for i := range s.Policies() {
-			if p := &s.Policies()[i]; p.Name == "unified" {
-				p.Remaining = 0
-				return
-			}
+		if p := s.policy("unified"); p != nil {
+			p.Remaining = 0
+			return
 		}
 		p := NewPolicy("unified")
 		p.Remaining = 0

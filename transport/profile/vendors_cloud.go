@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"strings"
 	"time"
 )
@@ -17,17 +18,14 @@ var aws = &Profile{
 	Judge: func(r *Response, s *Signal) {
 		code, inFlight := r.Get("X-Amzn-Errortype"), false
 		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
-			if v.path == "Reason" { // Lambda has it
+			if v.path() == "Reason" { // Lambda has it
 				inFlight = contains(v.value, "concurrent")
-			} else if code == "" {
-				code = v.value
+			} else {
+				code = cmp.Or(code, v.value)
 			}
 		}
-		if code == "" {
-			code = inner(r.Body, "<Code>", "</Code>")
-		}
 		// com.amazonaws.dynamodb.v20120810#ThrottlingException:http://…
-		code, _, _ = strings.Cut(code, ":")
+		code, _, _ = strings.Cut(cmp.Or(code, inner(r.Body, "<Code>", "</Code>")), ":")
 		code = code[strings.LastIndexByte(code, '#')+1:]
 		switch code {
 		case "ProvisionedThroughputExceededException", "Throttling", "ThrottlingException", "ThrottledException",
@@ -60,7 +58,7 @@ func inner(b []byte, from, to string) string {
 
 // AzureARM is Azure Resource Manager and the resource providers behind it
 // (learn.microsoft.com, "Understand how Azure Resource Manager throttles requests", 2026).
-// They tell what remains, without a limit or a reset, and the compute provider names the
+// They report what remains, without a limit or a reset, and the compute provider names the
 // window at the end of the policy: Get3Min. The providers of costs and consumption have waits
 // of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
 var AzureARM *Profile = azureARM
@@ -72,11 +70,8 @@ var azureARM = &Profile{
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "code", "error/code", "error/details/code", "error/innererror/code"); v.next(); {
-			code := v.value
-			if contains(code, "anotheroperation") {
-				s.Reason, s.Detail = Lock, code
-			} else if s.Detail == "" {
-				s.Detail = code
+			if s.Detail = cmp.Or(s.Detail, v.value); contains(v.value, "anotheroperation") {
+				s.Reason, s.Detail = Lock, v.value
 			}
 		}
 		for line := range r.Lines("X-Ms-Ratelimit-Remaining-Resource") {
@@ -93,16 +88,10 @@ var azureARM = &Profile{
 
 // windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is none.
 func windowOf(name string) time.Duration {
-	for _, w := range [...]struct {
-		suffix string
-		unit   time.Duration
-	}{{"Sec", time.Second}, {"Min", time.Minute}, {"Hour", time.Hour}, {"Day", day}} {
-		if rest, ok := strings.CutSuffix(name, w.suffix); ok {
-			n, _ := number(rest[len(strings.TrimRight(rest, "0123456789")):])
-			return duration(n, w.unit)
-		}
-	}
-	return 0
+	units := map[string]time.Duration{"Sec": time.Second, "Min": time.Minute, "Hour": time.Hour, "Day": day}
+	digits := strings.TrimRight(name, "SecMinHourDay")
+	n, _ := number(digits[len(strings.TrimRight(digits, "0123456789")):])
+	return duration(n, units[name[len(digits):]])
 }
 
 // Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft Graph throttling
@@ -117,7 +106,7 @@ var graph = &Profile{
 
 // Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc error
 // details, and the guides to errors of Calendar and Drive, 2026). They send no headers. The
-// reason in the body decides what a 403 or 429 is, and RetryInfo tells how long to wait. That
+// reason in the body decides what a 403 or 429 is, and RetryInfo says how long to wait. That
 // is about a minute even where a day's quota is used up, which is a Quota with the Detail
 // "daily-quota".
 var Google *Profile = google
@@ -131,7 +120,7 @@ var google = &Profile{
 		for v := find(r.Body, "error/status", "error/errors/reason", "error/details/reason",
 			"error/details/violations/quotaId", "error/details/metadata/quota_limit",
 			"error/details/metadata/quota_unit", "error/details/retryDelay"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "error/status":
 				exhausted = v.value == "RESOURCE_EXHAUSTED"
 			case "error/errors/reason", "error/details/reason":
@@ -171,8 +160,8 @@ var google = &Profile{
 	},
 }
 
-// Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 tells of
-// too many calls at once; its reset is a suggestion only.
+// Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 means too
+// many calls in flight; its reset is a suggestion only.
 var Okta *Profile = okta
 
 var okta = &Profile{
@@ -187,7 +176,7 @@ var okta = &Profile{
 // RapidAPI is the gateway of RapidAPI (docs.rapidapi.com/docs/response-headers, 2026): a
 // policy for each object that is billed, with resets in seconds from now, up to a month away.
 // Beyond such a quota calls cost extra, so a success that leaves nothing of it holds nobody.
-// X-RateLimit-Limit, -Remaining and -Reset tell of the limit on the pace. If that refuses,
+// X-RateLimit-Limit, -Remaining and -Reset report the limit on the pace. If that refuses,
 // its reset counts, and not that of a quota.
 var RapidAPI *Profile = rapidAPI
 
@@ -204,7 +193,7 @@ var rapidAPI = &Profile{
 	},
 }
 
-// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which tell when
+// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which report when
 // the next call may go.
 var Akamai *Profile = akamai
 
@@ -230,7 +219,7 @@ var oracleAccessGovernance = &Profile{
 }
 
 // Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls at
-// once, and it does not tell how many.
+// once, and it does not report how many.
 var Twilio *Profile = twilio
 
 var twilio = &Profile{

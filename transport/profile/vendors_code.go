@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 // REST API", 2026). The resource names the policy, such as "core" or "search". A 403 is a
 // refusal if the headers or the text say so, and so is a GraphQL response 200 with the error
 // RATE_LIMITED. Scope is "primary" for the hourly limit, and "secondary" for the limits on
-// bursts. Those leave the hourly one untouched, and only the text of the body tells of them,
+// bursts. Those leave the hourly one untouched, and only the text of the body mentions them,
 // JSON or a page of HTML; without Retry-After they ask for a minute.
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that leaves
@@ -34,7 +35,7 @@ var gitHub = &Profile{
 		}
 		for v := find(r.Body, "message", "errors/message", "documentation_url",
 			"errors/type", "errors/code", "errors/extensions/code"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "message", "errors/message":
 				primary = primary || contains(v.value, "rate limit exceeded", "rate limit already exceeded")
 				secondary = secondary || contains(v.value, "secondary rate limit", "abuse detection")
@@ -45,8 +46,7 @@ var gitHub = &Profile{
 				primary = primary || contains(v.value, "rate_limit")
 			}
 		}
-		p := s.Binding()
-		spent := p != nil && p.Remaining == 0
+		_, spent := s.spent()
 		switch {
 		case r.Status >= 500: // the API has troubles of its own
 			return
@@ -91,20 +91,13 @@ var linear = &Profile{
 		if !told {
 			cost = 10_000 // the complexity of the largest query that Linear allows
 		}
-		wait, endpoint := time.Duration(0), (*Policy)(nil)
-		for i := range s.Policies() {
-			switch p := &s.Policies()[i]; {
-			case p.Name == "requests":
-				wait = max(wait, p.refills(1, time.Hour))
-			case p.Name == "complexity" && (told || p.Remaining == 0):
-				wait = max(wait, p.refills(cost, time.Hour))
-			case p.Name == "endpoint-requests" && p.Remaining == 0:
-				endpoint = p
-			}
+		wait := s.policy("requests").refills(1, time.Hour)
+		if p := s.policy("complexity"); p != nil && (told || p.Remaining == 0) {
+			wait = max(wait, p.refills(cost, time.Hour))
 		}
 		if wait > 0 {
 			s.ask(max(wait, 10*time.Second), true)
-		} else if endpoint != nil {
+		} else if endpoint := s.policy("endpoint-requests"); endpoint != nil && endpoint.Remaining == 0 {
 			s.Reason, s.Scope, s.Detail = Lock, "endpoint", r.Get("X-Ratelimit-Endpoint-Name")
 			s.Wait = endpoint.Wait()
 		}
@@ -114,11 +107,10 @@ var linear = &Profile{
 // refills returns how long it takes until n units, or the limit if that is less, are there,
 // if the limit comes back evenly within a period; 0: they are there, or nobody knows.
 func (p *Policy) refills(n float64, period time.Duration) time.Duration {
-	missing := min(n, p.Limit) - p.Remaining
-	if p.Limit <= 0 || p.Remaining < 0 || missing <= 0 {
+	if p == nil || p.Limit <= 0 || p.Remaining < 0 {
 		return 0
 	}
-	return duration(missing/p.Limit, period)
+	return duration((min(n, p.Limit)-p.Remaining)/p.Limit, period)
 }
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which sends
@@ -135,7 +127,7 @@ var notion = &Profile{
 	Name: "notion", Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
-			if v.path != "code" {
+			if v.path() != "code" {
 				s.Detail = v.value
 			} else if v.value == "service_overload" {
 				s.Reason = Overload
@@ -176,9 +168,10 @@ var monday = &Profile{
 		for v := find(r.Body, "errors/extensions/code", "error_code",
 			"errors/extensions/retry_in_seconds", "retry_in_seconds",
 			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "errors/extensions/code", "error_code":
 				codes++
+				other = cmp.Or(other, v.value)
 				why := Unknown
 				switch {
 				case contains(v.value, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
@@ -192,9 +185,6 @@ var monday = &Profile{
 				}
 				if why != Unknown && reason == Unknown {
 					reason, counted = why, v.value
-				}
-				if other == "" {
-					other = v.value
 				}
 			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
 				seconds = v.value
@@ -251,7 +241,7 @@ var basecamp = &Profile{
 		for line := range r.Lines("X-Ratelimit") {
 			p := NewPolicy("")
 			for v := find([]byte(line), "name", "limit", "remaining", "period", "until"); v.next(); {
-				switch v.path {
+				switch v.path() {
 				case "name":
 					p.Name = v.value
 				case "limit":
@@ -283,7 +273,7 @@ func count(v string) (float64, bool) {
 }
 
 // Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting", 2026).
-// Beta-RateLimit tells the hourly quota of points, and X-RateLimit at the same time the limit
+// Beta-RateLimit reports the hourly quota of points, and X-RateLimit at the same time the limit
 // on requests per second. Detail is the header RateLimit-Reason. A refusal by the limit on
 // bursts is about one method of one endpoint ("Build an app that respects rate limits"): a
 // Lock with the Scope "endpoint", unless a quota is used up, too. A transport for such an
@@ -302,19 +292,16 @@ var jira = &Profile{
 			s.Reason = Lock // one issue gets too many writes
 		case contains(s.Detail, "burst"):
 			// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
-			for _, p := range s.Policies() {
-				if p.Name != "" && p.exhausted() {
-					return
-				}
+			if !slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.exhausted() }) {
+				s.Reason, s.Scope = Lock, "endpoint"
 			}
-			s.Reason, s.Scope = Lock, "endpoint"
 		}
 	},
 }
 
 // Confluence is Confluence Data Center
 // (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket
-// that an administrator has set, told as a capacity, a fill rate and its interval. The Window
+// that an administrator has set, reported as a capacity, a fill rate and its interval. The Window
 // of its policy is that interval, in which as much as the fill rate comes back, and not all of
 // the Limit. It sends Retry-After: 0 with every success.
 var Confluence *Profile = confluence
@@ -325,20 +312,16 @@ var confluence = &Profile{
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
 }
 
-// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which tells of
-// several windows, each in headers with its name.
+// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which reports several windows, each in headers with its name.
 var Kong *Profile = kong
 
 var kong = &Profile{
-	Name: "kong",
-	Fields: func() (all []Field) {
-		for _, w := range []struct {
-			name   string
-			window time.Duration
-		}{{"Second", time.Second}, {"Minute", time.Minute}, {"Hour", time.Hour}, {"Day", day}, {"Month", 30 * day}, {"Year", 365 * day}} {
-			all = append(all, headers(Field{Policy: strings.ToLower(w.name), Window: w.window},
-				strings.ReplaceAll("limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*", "*", w.name))...)
-		}
-		return all
-	}(),
+	Name: "kong", Fields: slices.Concat(
+		kongFields("Second", time.Second), kongFields("Minute", time.Minute), kongFields("Hour", time.Hour),
+		kongFields("Day", day), kongFields("Month", 30*day), kongFields("Year", 365*day)),
+}
+
+func kongFields(name string, window time.Duration) []Field {
+	const list = "limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*"
+	return headers(Field{Policy: strings.ToLower(name), Window: window}, strings.ReplaceAll(list, "*", name))
 }

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +28,7 @@ var discord = &Profile{
 			s.Scope = "global"
 		}
 		for v := find(r.Body, "global", "retry_after"); v.next(); {
-			if v.path == "retry_after" {
+			if v.path() == "retry_after" {
 				s.askText(v.value)
 			} else if v.value == "true" {
 				s.Scope = "global"
@@ -130,16 +131,14 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 		"call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct"); v.next(); {
 		n, numeric := number(v.value)
 		switch {
-		case v.path == "type":
-			if p.Name == "" {
-				p.Name = v.value
-			}
+		case v.path() == "type":
+			p.Name = cmp.Or(p.Name, v.value)
 		case !numeric:
-		case v.path == "estimated_time_to_regain_access":
+		case v.path() == "estimated_time_to_regain_access":
 			if n > 0 {
 				p.Reset, refused = duration(n, time.Minute), true
 			}
-		case v.path == "reset_time_duration":
+		case v.path() == "reset_time_duration":
 			if n > 0 {
 				p.Reset = duration(n, time.Second)
 			}
@@ -164,11 +163,10 @@ var strava = &Profile{
 		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
 			quarter, daily, ok := strings.Cut(r.list(f.prefix+"Limit"), ",")
 			usedQuarter, usedDaily, used := strings.Cut(r.list(f.prefix+"Usage"), ",")
-			if !ok || !used {
-				continue
+			if ok && used {
+				s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
+				s.Add(usage(f.name+"day", usedDaily, daily, day))
 			}
-			s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
-			s.Add(usage(f.name+"day", usedDaily, daily, day))
 		}
 	},
 }
@@ -225,7 +223,7 @@ var dropbox = &Profile{
 	Name: "dropbox", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
-			if v.path == "error/retry_after" {
+			if v.path() == "error/retry_after" {
 				s.askText(v.value)
 			} else if s.Detail = v.value; v.value == "too_many_write_operations" {
 				s.Reason = Lock
@@ -234,7 +232,7 @@ var dropbox = &Profile{
 	},
 }
 
-// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which tells
+// Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which reports
 // what is used, not what is allowed. 418 bans the address for as long as Retry-After says.
 var Binance *Profile = binance
 

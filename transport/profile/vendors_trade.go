@@ -1,13 +1,14 @@
 package profile
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"time"
 )
 
 // Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate limits", 2026):
-// a leaky bucket. It tells the level and the size, not the leak, and sends a Retry-After with
+// a leaky bucket. It reports the level and the size, not the leak, and sends a Retry-After with
 // decimals.
 var Shopify *Profile = shopify
 
@@ -17,7 +18,7 @@ var shopify = &Profile{
 }
 
 // ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
-// limits", 2026): a leaky bucket of points, told in the body. A refusal has the status 200,
+// limits", 2026): a leaky bucket of points, reported in the body. A refusal has the status 200,
 // and the query waits until the points that it asks for are there.
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
@@ -31,7 +32,7 @@ var shopifyGraphQL = &Profile{
 		for v := find(r.Body, "errors/extensions/code", "errors/message",
 			"extensions/cost/requestedQueryCost", "extensions/cost/throttleStatus/maximumAvailable",
 			"extensions/cost/throttleStatus/currentlyAvailable", "extensions/cost/throttleStatus/restoreRate"); v.next(); {
-			switch v.path {
+			switch v.path() {
 			case "extensions/cost/requestedQueryCost":
 				asked, _ = number(v.value)
 			case "extensions/cost/throttleStatus/maximumAvailable":
@@ -56,7 +57,7 @@ var shopifyGraphQL = &Profile{
 	},
 }
 
-// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never tells how
+// Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never says how
 // long to wait. Detail is why, such as "endpoint-rate". A 429 without that is about an object
 // that another call has locked.
 var Stripe *Profile = stripe
@@ -81,7 +82,7 @@ var stripe = &Profile{
 }
 
 // SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com, "Usage plans and
-// rate limits", 2026), which tells the rate, in requests per second, and not the burst.
+// rate limits", 2026), which reports the rate, in requests per second, and not the burst.
 var SPAPI *Profile = spapi
 
 var spapi = &Profile{
@@ -146,7 +147,7 @@ var etsy = &Profile{
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
 // limits of ten seconds and a day, without resets. A refusal by the limit of ten seconds
-// waits for as long as its window. The policyName of the body, or else its message, tells
+// waits for as long as its window. The policyName of the body, or else its message, says
 // which limit it was. 423 is a Lock of an object that gets too many writes at once, and ends
 // after 2 s ("Error handling").
 var HubSpot *Profile = hubSpot
@@ -160,10 +161,7 @@ var hubSpot = &Profile{
 	Refusals: []int{423, 477}, // 477: HubSpot is moving the account
 	Judge: func(r *Response, s *Signal) {
 		s.Detail = r.JSON("policyName")
-		limit := s.Detail
-		if limit == "" {
-			limit = r.JSON("message") // "You have reached your daily limit."
-		}
+		limit := cmp.Or(s.Detail, r.JSON("message")) // "You have reached your daily limit."
 		window := time.Duration(0)
 		switch {
 		case contains(limit, "ten_secondly"):
@@ -171,8 +169,7 @@ var hubSpot = &Profile{
 		case contains(limit, "secondly"):
 			window = time.Second
 		}
-		p := s.Binding()
-		spent := p != nil && p.Remaining == 0
+		p, spent := s.spent()
 		switch {
 		case r.Status == 423:
 			s.Reason, s.Wait = Lock, 2*time.Second
@@ -183,10 +180,8 @@ var hubSpot = &Profile{
 			s.Reason, s.Scope = Quota, "daily"
 		case s.Detail != "" || window > 0 || spent:
 			s.Scope, s.Wait = "interval", window
-			for _, p := range s.Policies() {
-				if p.Name == "interval" {
-					s.Wait = max(s.Wait, p.Window)
-				}
+			if p := s.policy("interval"); p != nil {
+				s.Wait = max(window, p.Window)
 			}
 		}
 	},
@@ -215,16 +210,14 @@ var salesforce = &Profile{
 		limited := inner(r.Body, "<errorCode>", "</errorCode>") == code
 		concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
 		for v := find(r.Body, "errorCode", "message"); v.next(); {
-			limited = limited || v.path == "errorCode" && v.value == code
-			concurrent = concurrent || v.path == "message" && contains(v.value, "concurrent")
+			limited = limited || v.path() == "errorCode" && v.value == code
+			concurrent = concurrent || v.path() == "message" && contains(v.value, "concurrent")
 		}
-		switch {
-		case limited && concurrent:
-			s.refuse(Concurrency)
-			s.Detail = code
-		case limited:
+		if limited {
 			s.refuse(Quota)
-			s.Detail = code
+			if s.Detail = code; concurrent {
+				s.Reason = Concurrency
+			}
 		}
 	},
 }
@@ -242,7 +235,7 @@ var pipedrive = &Profile{
 
 // Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
 // limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have limits of their
-// own, told in Zendesk-RateLimit and a name: policies by that name, in the unit "endpoint". A
+// own, reported in Zendesk-RateLimit and a name: policies by that name, in the unit "endpoint". A
 // refusal by one of them alone is a Lock with the Scope "endpoint", whose Detail is the name.
 // A transport for such an endpoint alone has the name among its Units, and an OnSignal that
 // turns the Lock into Rate.
@@ -253,8 +246,7 @@ var zendesk = &Profile{
 	Fields: headers(Field{}, `limit X-Rate-Limit remaining X-Rate-Limit-Remaining
 		reset X-Rate-Limit-Reset custom Zendesk-Ratelimit-*`),
 	Judge: func(r *Response, s *Signal) {
-		account := s.Binding()
-		spent := account != nil && account.Remaining == 0
+		_, spent := s.spent()
 		endpoint := NewPolicy("")
 		for header := range r.Header {
 			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
@@ -286,7 +278,7 @@ var zendesk = &Profile{
 }
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026),
-// which allows ten connections at once and tells nothing.
+// which allows ten connections at once and reports nothing.
 var Mailchimp *Profile = mailchimp
 
 var mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
@@ -316,7 +308,7 @@ var xero = &Profile{
 }
 
 // QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com, "Limits and
-// throttles", 2026), which asks for a minute and tells nothing.
+// throttles", 2026), which asks for a minute and reports nothing.
 var QuickBooks *Profile = quickBooks
 
 var quickBooks = &Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute}

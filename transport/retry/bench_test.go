@@ -62,9 +62,9 @@ func BenchmarkBareRetryablehttp(b *testing.B) {
 	})
 }
 
-func BenchmarkRoundTripper(b *testing.B) {
+func BenchmarkStandardClient(b *testing.B) {
 	benchmark(b, func(t *transport.Transport) func(*http.Request) (*http.Response, error) {
-		return (&RoundTripper{Client: NewClient(t)}).RoundTrip
+		return NewClient(t).StandardClient().Transport.RoundTrip
 	})
 }
 

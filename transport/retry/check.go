@@ -1,14 +1,15 @@
 package retry
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -18,264 +19,131 @@ type outcome uint8
 
 const (
 	final   outcome = iota // no further attempt can change it
-	limited                // the limiter has not admitted it, or the API's pause is not over
-	refused                // the API has refused it because of its limits
-	failed                 // it has failed, and the next one may not
+	refused                // by the API, because of its limits
+	failed                 // the next attempt may not
 )
 
-// check is the CheckRetry: it decides, and notes when the next attempt may go. An error that
-// comes with true is the one to end with if RetryMax allows no further attempt.
+// outcome returns how an attempt has ended, with a response or an Error.
+func (a *attempt) outcome(resp *http.Response, e *Error) outcome {
+	switch {
+	case a.refused != nil: // it was waited for
+		if _, ok := errors.AsType[*outbound.StoreError](a.refused); ok && e != nil {
+			return failed
+		}
+	case e != nil:
+		again, _ := retryablehttp.DefaultRetryPolicy(context.Background(), nil, &url.Error{Err: e.Err})
+		if again && !errors.Is(e, outbound.ErrThrottled) { // a limiter that is not waited for
+			return failed
+		}
+	case a.signal.permanent:
+	case a.signal.throttled:
+		return refused
+	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented &&
+		resp.StatusCode != http.StatusHTTPVersionNotSupported:
+		return failed
+	}
+	return final
+}
+
+// check is the CheckRetry.
 func (p *policy) check(ctx context.Context, resp *http.Response, err error) (bool, error) {
-	r := requestOf(ctx)
-	if r == nil || !r.begun() {
-		return false, err
+	a, e := result(resp, err)
+	if a == nil {
+		return false, nil // http.Client's own error, or a response handler's
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, ok := err.(*url.Error); ok && resp != nil {
-		resp.Body = http.NoBody // the http.Client has closed the body
-	}
-	if r.judged && err == nil {
-		return false, r.end // retryablehttp asks again when a response handler accepts the response
-	}
-	again, end := p.judge(ctx, r, resp, err)
-	r.judged, r.end = true, end
-	if again && resp != nil && p.returnsResponse(r) {
+	what := a.outcome(resp, e)
+	switch {
+	case e != nil && ctx.Err() != nil && (what != final || ctx.Err() == context.Canceled):
+		return false, ctx.Err()
+	case what == final:
+		if resp != nil && a.refused != nil {
+			p.forbid(resp) // OnRefusal's
+		}
+	case !a.again(err, p.Safe), resp != nil && announced(a.req):
+	case p.plan(ctx, a, what):
+		if resp != nil {
+			resp.Body = &rest{resp.Body, a.cancel}
+		}
 		return true, nil
+	case resp != nil:
+		p.forbid(resp)
 	}
-	return again, end
+	return false, nil
 }
 
-// judge is check for an attempt that has no verdict yet. The caller holds r.mu.
-func (p *policy) judge(ctx context.Context, r *request, resp *http.Response, err error) (bool, error) {
-	what, wait := r.outcome(resp, err)
+// plan chooses the pause before the next attempt, and reports whether that may begin.
+func (p *policy) plan(ctx context.Context, a *attempt, what outcome) bool {
+	most, _ := longest(ctx, p.MaxWait, a.waited)
+	if what == failed { // this is no wait for the limits
+		most, _ = longest(ctx, 0, 0)
+	}
+	if wait := a.signal.wait; wait > 0 {
+		a.pause = asked(wait, most)
+		return wait <= most
+	}
+	pause := unasked(p.client.RetryWaitMin, p.client.RetryWaitMax, retriesOf(ctx))
+	return pause <= most-pause/2
+}
+
+// asked returns the pause if the API has asked for one.
+func asked(wait, most time.Duration) time.Duration {
+	return jitter(wait, min(wait/10, time.Second), most)
+}
+
+// unasked returns the pause if nobody has asked for one, after so many retries.
+func unasked(first, most time.Duration, retries int) time.Duration {
+	first = max(0, first)
+	return doubled(first, max(first, most), retries+1)
+}
+
+// backoff is the Backoff. It is never 0: under the race detector, timers of no time at all in
+// several goroutines of a testing/synctest bubble crash the program, up to Go 1.26 at least.
+func backoff(first, most time.Duration, retries int, resp *http.Response) time.Duration {
+	a, _ := result(resp, nil)
 	switch {
-	case what == final || !r.again(p.Safe):
-		if err == nil {
-			return false, nil // the response goes to the caller
-		}
-		return false, r.report(resp, err)
-	case what == limited && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return false, r.report(resp, deadline(r.why(what, wait, resp, err)))
-	case ctx.Err() != nil:
-		return false, r.report(resp, ctx.Err())
-	case resp != nil && r.oneHop && r.limited == nil && announcesRetries(r.req):
-		return false, nil // its sender tries again itself
+	case a != nil && a.pause > 0:
+		return a.pause
+	case a != nil && a.signal.wait > 0: // CheckRetry is the program's own
+		return asked(a.signal.wait, farthest)
 	}
-	why := r.why(what, wait, resp, err)
-	r.endError = r.report(resp, why)
-	ok, pastDeadline := p.plan(ctx, r, what, wait)
-	if ok {
-		if resp != nil && !r.last {
-			resp.Body = &rest{ReadCloser: resp.Body, cancel: r.cancel}
-		}
-		return true, r.report(resp, why)
-	}
-	if resp != nil && p.returnsResponse(r) {
-		if what == limited || what == refused && p.MaxThrottled > 0 || what == failed && p.MaxFailures > 0 {
-			forbidRetry(resp)
-		}
-		return false, nil
-	}
-	if resp != nil && r.limited != nil {
-		return false, nil // OnRefusal has chosen this response
-	}
-	if pastDeadline {
-		why = deadline(why)
-	}
-	return false, r.report(resp, why)
+	pause := unasked(first, most, retries)
+	return max(1, jitter(pause, pause/2, farthest))
 }
 
-// outcome returns how the attempt has ended, and how long to wait; 0: nobody knows.
-func (r *request) outcome(resp *http.Response, err error) (outcome, time.Duration) {
-	var full *outbound.ThrottledError
-	var store *outbound.StoreError
-	switch {
-	case r.early > 0:
-		return limited, r.early
-	case r.limited != nil:
-		switch {
-		case resp != nil && resp.StatusCode != http.StatusTooManyRequests:
-			return final, 0 // OnRefusal has answered
-		case errors.As(r.limited, &full):
-			return limited, full.RetryAfter
-		case errors.As(r.limited, &store):
-			return failed, 0
-		}
-		return final, 0
-	case err != nil:
-		switch {
-		case r.failed == nil: // the http.Client's own error, or a response handler's
-			return final, 0
-		case errors.As(r.failed, &full): // of a transport below
-			return limited, full.RetryAfter
-		case permanent(r.failed):
-			return final, 0
-		}
-		return failed, 0
-	case r.signal.permanent:
-		return final, 0
-	case r.signal.throttled:
-		if r.asked == 0 && !r.signal.limiterHolds {
-			r.asked = r.unheldPause()
-		}
-		return refused, r.asked
-	case resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != http.StatusHTTPVersionNotSupported:
-		return failed, 0
-	}
-	return final, 0
+// retried is the context of a request's further attempts. It has their number for CheckRetry.
+type retried struct {
+	context.Context
+	retries int
 }
 
-// plan counts the attempt, and notes when the next one may begin. It reports whether there is
-// to be one, and if not, whether that is only because the context ends before.
-func (p *policy) plan(ctx context.Context, r *request, what outcome, wait time.Duration) (ok, pastDeadline bool) {
-	now := time.Now()
-	left := forever
-	end, bounded := ctx.Deadline()
-	if bounded {
-		left = end.Sub(now)
+func retriesOf(ctx context.Context) int {
+	if c, ok := ctx.(*retried); ok {
+		return c.retries
 	}
-	pause := wait
-	if what == failed {
-		r.failures++
-		first := max(0, p.client.RetryWaitMin)
-		most := max(first, p.client.RetryWaitMax)
-		pause = doubled(first, most, r.failures)
-		r.until = now.Add(most)
-		if r.failures > p.MaxFailures {
-			return false, false
-		}
-		if r.sent {
-			r.since, r.waited = time.Time{}, 0 // it had room
-		}
-		if pause > left {
-			return false, true
-		}
-		r.next = now.Add(jitter(pause, pause/2, left))
-		return true, false
-	}
-	if what == refused {
-		r.throttled++
-	}
-	if r.since.IsZero() {
-		r.since = now
-	}
-	whole := farthest
-	if p.MaxWait > 0 {
-		whole = p.MaxWait
-	} else if bounded {
-		whole = end.Sub(r.since)
-	}
-	// An SDK that heeds what the API has asked for comes when that is over, or later.
-	r.until = now.Add(min(wait, whole) + defaultWaitMax)
-	if what == refused && r.throttled > p.MaxThrottled {
-		return false, false
-	}
-	room := whole - r.waited
-	if what == limited && wait <= 0 {
-		r.unknownWaits++
-		pause = doubled(minPause, time.Second, r.unknownWaits)
-	}
-	if pause > min(room, left) {
-		return false, left <= room
-	}
-	switch {
-	case what == refused && r.signal.limiterHolds:
-		r.next = now // the limiter knows how long, and so does the departGate
-	case wait <= 0, what == refused && r.signal.wait <= 0: // the pause is the client's own
-		r.next = now.Add(jitter(pause, pause/2, min(room, left)))
-	default:
-		r.next = now.Add(jitter(pause, min(pause/10, time.Second), min(room, left)))
-	}
-	r.waited += r.next.Sub(now)
-	return true, false
+	return 0
 }
 
-// why returns the error for an attempt. It keeps the error for an attempt that the limiter
-// admits too early, which has none of its own.
-func (r *request) why(what outcome, wait time.Duration, resp *http.Response, err error) error {
-	switch {
-	case what == failed:
-		return err // nil: the status says it
-	case what == refused:
-		r.cause = r.refusedByAPI(resp, wait)
-	case r.early > 0:
-		r.cause = r.refusedByAPI(nil, r.early)
-	case err != nil:
-		r.cause = err
-	default: // OnRefusal has made a response of it
-		r.cause = r.limited
+// prepare is the PrepareRetry.
+func prepare(req *http.Request) error {
+	ctx, n := req.Context(), 1
+	if c, ok := ctx.(*retried); ok {
+		ctx, n = c.Context, c.retries+1
 	}
-	return r.cause
+	*req = *req.WithContext(&retried{ctx, n})
+	return nil
 }
 
-// refusedByAPI returns the error for a refusal by the API, with the key that the limiter's own
-// refusals have. A limiter that leads to no bucket has none: then the key is the host. The caller
-// holds r.mu.
-func (r *request) refusedByAPI(resp *http.Response, wait time.Duration) *outbound.ThrottledError {
-	req := r.req
-	if resp != nil && resp.Request != nil && resp.Request.URL != nil {
-		req = resp.Request
-	}
-	e := &outbound.ThrottledError{Key: req.URL.Host, RetryAfter: wait, Held: true}
-	if t := r.transport; t != nil {
-		l := t.Limiter
-		if t.For != nil {
-			l = cmp.Or(t.For(req), l)
+// announced reports whether the request says that its sender, an SDK of AWS, sends it several times
+// by itself, as "attempt=1; max=3". A sender that knows no bound says no max.
+func announced(req *http.Request) bool {
+	attempt := false
+	for part := range strings.SplitSeq(req.Header.Get("Amz-Sdk-Request"), ";") {
+		part = strings.TrimSpace(part)
+		if most, ok := strings.CutPrefix(part, "max="); ok {
+			n, err := strconv.Atoi(most)
+			return err == nil && n > 1
 		}
-		addKey(l, e)
+		attempt = attempt || strings.HasPrefix(part, "attempt=")
 	}
-	return e
+	return attempt
 }
-
-// addKey sets the error's key to that of the limiter's bucket, or its label.
-func addKey(l outbound.Limiter, e *outbound.ThrottledError) {
-	if b, ok := outbound.As[*outbound.Bucket](l); ok {
-		e.Key = b.Key()
-	} else if q, ok := outbound.As[interface{ Bucket() *outbound.Bucket }](l); ok {
-		e.Key = q.Bucket().Key()
-	} else if k, ok := outbound.As[interface {
-		Use(func(outbound.Limiter) error) error
-	}](l); ok {
-		own := *e
-		used := false
-		err := k.Use(func(l outbound.Limiter) error {
-			used = true
-			addKey(l, &own)
-			return &own
-		})
-		if full := (*outbound.ThrottledError)(nil); used && errors.As(err, &full) {
-			e.Key = full.Key
-		}
-	}
-}
-
-// deadline adds to an error that the context's deadline is why the client does not wait,
-// unless the error tells a reason already.
-func deadline(err error) error {
-	var full *outbound.ThrottledError
-	if !errors.As(err, &full) || full.Err != nil {
-		return err
-	}
-	e := *full
-	e.Err = context.DeadlineExceeded
-	return &e
-}
-
-// permanent reports whether the next attempt would fail in the same way.
-func permanent(err error) bool {
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) {
-		return true
-	}
-	text := err.Error()
-	for _, mistake := range mistakes {
-		if strings.Contains(text, mistake) {
-			return true
-		}
-	}
-	return false
-}
-
-// mistakes are errors of net/http that have no type.
-var mistakes = []string{"unsupported protocol scheme", "no Host in request URL", "invalid header field", "invalid method"}

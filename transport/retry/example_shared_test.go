@@ -41,7 +41,7 @@ func ExampleConfig_NewClient_sharedBucket() {
 	fmt.Println(network.sent, "calls have reached the API")
 	// Output:
 	// worker 1 has 200
-	// worker 2 comes back in 1h0m0s
+	// worker 2 has 429
 	// worker 3 comes back in 1h0m0s
 	// 2 calls have reached the API
 }

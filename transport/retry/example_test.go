@@ -61,11 +61,9 @@ func Example() {
 }
 
 // For a program or an SDK that wants an http.Client.
-func ExampleRoundTripper() {
+func ExampleNewClient_standardClient() {
 	network := &api{statuses: []int{429, 200}, retryAfter: "0.01"}
-	client := &http.Client{Transport: &retry.RoundTripper{
-		Client: retry.NewClient(&transport.Transport{Base: network}),
-	}}
+	client := retry.NewClient(&transport.Transport{Base: network}).StandardClient()
 
 	resp, err := client.Post("https://api.example.com/orders", "text/plain", strings.NewReader("an order"))
 	if err != nil {
@@ -77,34 +75,45 @@ func ExampleRoundTripper() {
 	// Output: 200 after 2 attempts
 }
 
-// The client does not begin a wait that is too long. The error says when to come back.
+// The client does not begin a wait that is too long. The API's answer comes back as it is, and the
+// limiter's refusal of the next request is an error that says when to come back.
 func ExampleConfig_MaxWait() {
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100)))
 	network := &api{statuses: []int{429}, retryAfter: "3600"}
-	client := retry.Config{MaxWait: time.Minute}.NewClient(&transport.Transport{Base: network})
+	client := retry.Config{MaxWait: time.Minute}.NewClient(&transport.Transport{Base: network, Limiter: bucket})
 
-	_, err := client.Get("https://api.example.com/items?token=secret")
-	var full *outbound.ThrottledError
-	if errors.As(err, &full) {
-		fmt.Println("again in", full.RetryAfter)
+	resp, err := client.Get("https://api.example.com/items?token=secret")
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	fmt.Println(err)
+	resp.Body.Close()
+	fmt.Println(resp.StatusCode, "again in", resp.Header.Get("Retry-After"), "seconds")
+
+	_, err = client.Get("https://api.example.com/items?token=secret")
+	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
+		fmt.Println("again in", full.RetryAfter.Round(time.Minute))
+	}
 	// Output:
+	// 429 again in 3600 seconds
 	// again in 1h0m0s
-	// retry: GET https://api.example.com/items: outbound: "api.example.com" is held, retry after 1h0m0s (status 429); attempts 1, throttled 1, failed 0
 }
 
-// Refusals and failures have a bound each.
-func ExampleError() {
+// RetryMax bounds refusals and failures together.
+func ExampleNewClient() {
 	network := &api{statuses: []int{500, 429, 500}, retryAfter: "0.01"}
-	client := retry.Config{MaxFailures: 1}.NewClient(&transport.Transport{Base: network})
+	client := retry.NewClient(&transport.Transport{Base: network})
+	client.RetryMax = 2
 	client.RetryWaitMin = time.Millisecond // the first pause after a failure; 1 s is kinder to the API
 
-	_, err := client.Get("https://api.example.com/items")
-	var failed *retry.Error
-	if errors.As(err, &failed) {
-		fmt.Println(failed.StatusCode, failed.Attempts, failed.Throttled, failed.Failures)
+	resp, err := client.Get("https://api.example.com/items")
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	// Output: 500 3 1 2
+	resp.Body.Close()
+	fmt.Println(resp.StatusCode, "after", network.sent, "attempts")
+	// Output: 500 after 3 attempts
 }
 
 // The client may send a POST again after a failure if that is safe: the POST has an

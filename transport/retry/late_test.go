@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"testing"
@@ -38,6 +39,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllBeforeItIsTriedAgain(t *testing.T) {
 						return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
 					}
 					r, w := io.Pipe()
+					context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
 					time.AfterFunc(c.after, func() {
 						_, _ = io.WriteString(w, c.text)
 						w.Close()
@@ -65,7 +67,7 @@ func TestARefusalWhoseBodyIsLateHoldsAllBeforeItIsTriedAgain(t *testing.T) {
 				require.NoError(t, resp.Body.Close())
 				require.Len(t, at, 2)
 				require.GreaterOrEqual(t, at[1].Sub(start), c.wait, name)
-				require.Less(t, at[1].Sub(start), c.wait+time.Second*3/2, name)
+				require.Less(t, at[1].Sub(start), c.wait+3*time.Second, name)
 			})
 		}
 	}

@@ -1,15 +1,15 @@
 package retry
 
 import (
-	"context"
+	"math"
 	"math/rand/v2"
-	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+const forever = time.Duration(math.MaxInt64)
 
 func TestJitterOnlyLengthensAndNeverOverflows(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
@@ -59,26 +59,4 @@ func TestPausesDoubleUpToTheMost(t *testing.T) {
 	} {
 		require.Equal(t, c.want, doubled(c.first, c.most, min(c.n, 1000)), "%+v", c)
 	}
-}
-
-func TestBackoffTellsTheRestOfThePause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &request{next: time.Now().Add(3 * time.Second)}
-		r.ctx = context.WithValue(t.Context(), requestKey{}, r)
-		req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, address, nil)
-		require.NoError(t, err)
-		r.req, r.judged = req, true
-		resp := &http.Response{StatusCode: 429, Request: req}
-		require.Equal(t, 3*time.Second, backoff(0, 0, 5, resp))
-		time.Sleep(time.Second)
-		require.Equal(t, 2*time.Second, backoff(0, 0, 5, resp))
-		require.NoError(t, new(policy).prepare(req))
-		require.Equal(t, r.next, time.Now())
-		require.EqualValues(t, 1, backoff(0, 0, 5, resp))
-
-		require.EqualValues(t, 1, backoff(1, 1, 5, nil), "it is not told which request it is about")
-		require.EqualValues(t, 1, backoff(1, 1, 5, &http.Response{}))
-		require.EqualValues(t, 1, backoff(1, 1, 5, &http.Response{Request: requestWith(t, "GET", "none")}))
-		require.ErrorIs(t, new(policy).prepare(requestWith(t, "GET", "none")), errHook)
-	})
 }

@@ -16,19 +16,19 @@ import (
 )
 
 // An SDK makes its own errors of responses, such as *github.RateLimitError.
-func TestTheLastResponseComesBackFromARoundTripper(t *testing.T) {
+func TestTheLastResponseComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			what     step
 			attempts int
 		}{
-			{status(429, "Retry-After", "1"), 11},
+			{status(429, "Retry-After", "1"), 5},
 			{status(429, "Retry-After", "3600", "X-Should-Retry", "true"), 1},
 			{status(503), 5},
 			{step{status: 503}, 5},
 		} {
 			api := play(c.what)
-			resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(over(api))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+			resp, err := Config{MaxWait: 30 * time.Second}.NewClient(over(api)).StandardClient().Do(requestWith(t, http.MethodGet, "none"))
 			require.NoError(t, err)
 			require.Len(t, api.went(), c.attempts)
 			require.Equal(t, c.what.status, resp.StatusCode)
@@ -69,7 +69,7 @@ func TestTheLastResponseTellsAnSDKThatTryingAgainIsOver(t *testing.T) {
 			"what nobody tries again":   {over(play(status(501))), 501, false},
 			"nothing by this transport": {nil, 0, false},
 		} {
-			resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(c.rt)}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+			resp, err := Config{MaxWait: 30 * time.Second}.NewClient(c.rt).StandardClient().Do(requestWith(t, http.MethodGet, "none"))
 			if c.status == 0 {
 				require.ErrorIs(t, err, outbound.ErrNil)
 				continue
@@ -84,7 +84,7 @@ func TestTheLastResponseTellsAnSDKThatTryingAgainIsOver(t *testing.T) {
 
 func TestTheHeaderOfTheLastResponseIsACopy(t *testing.T) {
 	what := status(429, "Retry-After", "3600")
-	resp, err := (&RoundTripper{Client: Config{MaxWait: 30 * time.Second}.NewClient(over(play(what)))}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+	resp, err := Config{MaxWait: 30 * time.Second}.NewClient(over(play(what))).StandardClient().Do(requestWith(t, http.MethodGet, "none"))
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Len(t, what.header, 1, "which may be a cache's")
@@ -118,8 +118,8 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 				req.Header.Set("Amz-Sdk-Request", header)
 				api := play(what)
 				limiter := &refusing{errs: []error{&outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}}}
-				client := Config{MaxThrottled: 4}.NewClient(&transport.Transport{Base: api, Limiter: limiter})
-				resp, err := (&RoundTripper{Client: client}).RoundTrip(req)
+				client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+				resp, err := client.StandardClient().Do(req)
 				require.NoError(t, err)
 				require.Equal(t, left, resp.Header.Get("X-Should-Retry") == "", header)
 				whole(t, resp, http.StatusText(what.status))
@@ -131,7 +131,7 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 			req := requestWith(t, http.MethodGet, "none")
 			req.Header.Set("Amz-Sdk-Request", header)
 			api := play(reset)
-			_, err := (&RoundTripper{Client: NewClient(over(api))}).RoundTrip(req)
+			_, err := NewClient(over(api)).StandardClient().Do(req)
 			require.False(t, ended(t, err).RetryableError())
 			require.Len(t, api.went(), 5)
 		}
@@ -142,32 +142,13 @@ func TestRequestsThatTheirSenderSendsAgainAreLeftToIt(t *testing.T) {
 func TestAnSDKThatDoesAllRetriesIsNotStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
-			client := Config{MaxThrottled: -1, MaxFailures: -1}.NewClient(over(play(what)))
-			resp, err := (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
-			require.NoError(t, err)
-			require.Empty(t, resp.Header.Get("X-Should-Retry"))
-			require.NoError(t, resp.Body.Close())
-
-			client = NewClient(over(play(what)))
+			client := NewClient(over(play(what)))
 			client.RetryMax = 0
-			resp, err = (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
+			resp, err := client.StandardClient().Do(requestWith(t, http.MethodGet, "none"))
 			require.NoError(t, err)
 			require.Empty(t, resp.Header.Get("X-Should-Retry"))
 			require.NoError(t, resp.Body.Close())
 		}
-	})
-}
-
-// The client's own caller is no SDK.
-func TestAClientsOwnRequestsAreTriedAgainWhateverTheySay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-		require.NoError(t, err)
-		req.Header.Set("Amz-Sdk-Request", "attempt=1; max=3")
-		api := play(status(500))
-		_, err = do(NewClient(over(api)), req)
-		require.Error(t, err)
-		require.Len(t, api.went(), 5)
 	})
 }
 
@@ -176,50 +157,25 @@ func queued(t *testing.T, b http.RoundTripper) *transport.Transport {
 	return &transport.Transport{Base: b, Limiter: queue.New(bucket(t, wide), queue.Config{})}
 }
 
-func TestAPassthroughErrorHandlerReturnsTheLastResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, what := range []step{status(429, "Retry-After", "1"), status(429, "Retry-After", "3600"), status(503)} {
-			for _, retryMax := range []int{0, 3, 99} {
-				api := play(what)
-				client := NewClient(queued(t, api))
-				client.ErrorHandler, client.RetryMax = retryablehttp.PassthroughErrorHandler, retryMax
-				resp, err := client.Get(address)
-				require.NoError(t, err)
-				require.Equal(t, what.status, resp.StatusCode)
-				whole(t, resp, http.StatusText(what.status))
-
-				resp, err = client.StandardClient().Get(address)
-				require.NoError(t, err)
-				whole(t, resp, http.StatusText(what.status))
-				for _, body := range api.bodies {
-					require.EqualValues(t, 1, body.closed.Load())
-				}
-			}
-		}
-		client := NewClient(over(play(reset)))
-		client.ErrorHandler = retryablehttp.PassthroughErrorHandler
-		_, err := get(t, client)
-		require.Equal(t, 5, ended(t, err).Attempts)
-	})
-}
-
-func TestARetryMaxReturnsTheLastResponseOfARoundTripperToo(t *testing.T) {
+func TestARetryMaxReturnsTheLastResponseUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, policy := range []retryablehttp.CheckRetry{nil, retryablehttp.DefaultRetryPolicy} {
 			for _, what := range []step{status(429, "Retry-After", "1"), status(503)} {
-				api := play(what)
-				client := NewClient(queued(t, api))
-				client.RetryMax = 2
-				if policy != nil {
-					client.CheckRetry = policy
+				for name, send := range ways {
+					api := play(what)
+					client := NewClient(queued(t, api))
+					client.RetryMax = 2
+					if policy != nil {
+						client.CheckRetry = policy
+					}
+					resp, err := send(client, requestWith(t, http.MethodGet, "none"))
+					require.NoError(t, err)
+					require.Len(t, api.went(), 3, name)
+					require.Equal(t, policy == nil, resp.Header.Get("X-Should-Retry") == "false")
+					require.Zero(t, api.bodies[2].closed.Load())
+					whole(t, resp, http.StatusText(what.status))
+					require.EqualValues(t, 1, api.bodies[2].closed.Load())
 				}
-				resp, err := (&RoundTripper{Client: client}).RoundTrip(requestWith(t, http.MethodGet, "none"))
-				require.NoError(t, err)
-				require.Len(t, api.went(), 3)
-				require.Equal(t, "false", resp.Header.Get("X-Should-Retry"))
-				require.Zero(t, api.bodies[2].closed.Load())
-				whole(t, resp, http.StatusText(what.status))
-				require.EqualValues(t, 1, api.bodies[2].closed.Load())
 			}
 		}
 	})

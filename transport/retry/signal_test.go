@@ -53,23 +53,9 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 		} {
 			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
 			got := classify(c.profile, resp)
-			got.limiterHolds = false // this has a test of its own
 			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
 		}
 	})
-}
-
-func TestTheLimiterHearsOfRefusalsThatAreItsOwn(t *testing.T) {
-	for reason, told := range map[profile.Reason]bool{
-		profile.Unknown: false, profile.Rate: true, profile.Quota: true, profile.Concurrency: true, profile.Overload: false, profile.Lock: false,
-	} {
-		says := func(wait time.Duration) *profile.Profile {
-			return &profile.Profile{Judge: func(_ *profile.Response, s *profile.Signal) { s.Reason, s.RetryAfter = reason, wait }}
-		}
-		resp := &http.Response{StatusCode: 429, Header: http.Header{}}
-		require.Equal(t, told, classify(says(0), resp).limiterHolds, reason)
-		require.Equal(t, told || reason == profile.Unknown, classify(says(time.Second), resp).limiterHolds, reason)
-	}
 }
 
 // No wait brings an account credit, whatever else the response tells.
@@ -85,4 +71,10 @@ func TestAnAccountWithoutCreditIsARefusalForGood(t *testing.T) {
 			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", code, header)
 		}
 	}
+}
+
+// classify reads a response as the transport does.
+func classify(p *profile.Profile, resp *http.Response) signal {
+	s := p.Read(resp, time.Now())
+	return signalOf(resp.StatusCode, &s)
 }

@@ -92,9 +92,9 @@ func TestARefusalWithStatus200IsTriedAgain(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"done":true}`)
 		})
-		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{
+		client := NewClient(&transport.Transport{
 			Base: api, Limiter: bucket(t, wide), Profile: profile.ShopifyGraphQL,
-		})}}
+		}).StandardClient()
 		for range 3 {
 			resp, err := client.Post("https://shop.example.com/graphql.json", "application/json", strings.NewReader(`{"query":"mutation"}`))
 			require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestALockDelaysOnlyItsOwnRequest(t *testing.T) {
 		api := outboundtest.Stripe(outboundtest.InFlight(1).Of("lock", nil).By(object))
 		api.Latency = 300 * time.Millisecond
 		b := bucket(t, outbound.PerSecond(100))
-		client := &http.Client{Transport: &RoundTripper{Client: NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{}), Profile: profile.Stripe})}}
+		client := NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{}), Profile: profile.Stripe}).StandardClient()
 		var late atomic.Int32
 		start := time.Now()
 		all(t, 3, func(i int) {

@@ -1,0 +1,130 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+const (
+	farthest = 24 * time.Hour // the longest pause without any bound, as in package queue
+	// grace is what the limiter has at least, so that capacity that is free when MaxWait ends is
+	// used.
+	grace = 5 * time.Millisecond
+)
+
+// waiting returns a transport whose limiter waits, and those of the transports that are its Base.
+func (p *policy) waiting(t *transport.Transport) *transport.Transport {
+	own := *t
+	own.Limiter = p.limiter(t.Limiter)
+	if t.For != nil {
+		own.For = func(req *http.Request) outbound.Limiter { return p.limiter(t.For(req)) }
+	}
+	if below, ok := t.Base.(*transport.Transport); ok && below != nil {
+		own.Base = p.waiting(below)
+	}
+	return &own
+}
+
+func (p *policy) limiter(l outbound.Limiter) outbound.Limiter {
+	if l == nil {
+		return nil
+	}
+	return &limiter{l, p}
+}
+
+// limiter waits for another one: it asks again when a refusal says so.
+type limiter struct {
+	outbound.Limiter
+	policy *policy
+}
+
+// Unwrap returns the other limiter.
+func (l *limiter) Unwrap() outbound.Limiter { return l.Limiter }
+
+func (l *limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	a := attemptOf(ctx)
+	if a == nil {
+		return l.Limiter.Acquire(ctx, c)
+	}
+	began := time.Now()
+	permit, err := l.wait(ctx, a, c)
+	a.refused = err
+	a.waited += time.Since(began)
+	return permit, err
+}
+
+// wait asks until the limiter admits the call, or would do so only when MaxWait or ctx is over.
+func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbound.Permit, error) {
+	most, byCtx := longest(ctx, l.policy.MaxWait, a.waited)
+	end := time.Now().Add(most)
+	for n := 1; ; n++ {
+		within, cancel := context.WithTimeout(ctx, max(grace, time.Until(end)))
+		permit, err := l.Limiter.Acquire(within, c)
+		over := within.Err()
+		cancel()
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		if !ok {
+			if err != nil && err == over && ctx.Err() == nil { // of a limiter that just waits
+				err = &outbound.ThrottledError{}
+			}
+			return permit, err
+		}
+		pause, more := full.RetryAfter, min(full.RetryAfter/10, time.Second)
+		if pause <= 0 { // it is unknown
+			pause = doubled(10*time.Millisecond, time.Second, n)
+			more = pause / 2
+		}
+		left := time.Until(end)
+		if pause > left || ctx.Err() != nil {
+			return permit, bounded(err, full, byCtx)
+		}
+		timer := time.NewTimer(jitter(pause, more, left))
+		select {
+		case <-timer.C:
+		case <-ctx.Done(): // the limiter says what that means
+			timer.Stop()
+		}
+	}
+}
+
+// bounded returns the limiter's error, which is [context.DeadlineExceeded] if and only if the
+// request's own deadline bounds the wait.
+func bounded(err error, full *outbound.ThrottledError, byCtx bool) error {
+	own := *full
+	switch {
+	case byCtx && full.Err == nil:
+		own.Err = context.DeadlineExceeded
+	case !byCtx && full.Err == context.DeadlineExceeded:
+		own.Err = nil
+	default:
+		return err
+	}
+	return &own
+}
+
+// doubled returns the n-th pause, from 1, of a row that begins with first and doubles up to most.
+func doubled(first, most time.Duration, n int) time.Duration {
+	for range n - 1 {
+		if first > most/2 {
+			return most
+		}
+		first *= 2
+	}
+	return min(first, most)
+}
+
+// jitter returns d and up to more on top, so that requests with the same time do not come together.
+// It exceeds most only if d does.
+func jitter(d, more, most time.Duration) time.Duration {
+	more = min(more, most-d)
+	if more <= 0 {
+		return d
+	}
+	return d + rand.N(more)
+}
