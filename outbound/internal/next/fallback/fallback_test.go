@@ -235,6 +235,10 @@ func TestStore_ChargesWhatWasSpent(t *testing.T) {
 		time.Sleep(1000 * time.Second) // five units
 		first := p.must(cost(2)).Charges[0]
 		last := p.must(cost(1)).Charges
+		moved := p.must(store.Op{Action: store.Book, Move: &last[0], Costs: []store.Units{{0.5}}})
+		if last = moved.Charges; !moved.Moved || len(last) != 1 {
+			t.Fatalf("moved %v", moved.Moved)
+		}
 		p.must(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &first, Used: store.Units{3}}, {Kind: store.Settled, Charge: &before, Used: store.Units{5}}}})
 		p.must(store.Op{Action: store.Book, Back: last})
 		// Those return nothing: one is from before the outage, the other was returned.
@@ -319,6 +323,9 @@ func TestStore_ShareOfWindow(t *testing.T) {
 		for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
 			p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, l)
 			p.cutOff()
+			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
+				t.Errorf("the share is %v", share)
+			}
 			time.Sleep(59 * time.Second)
 			if n := p.take(); n != 0 {
 				t.Errorf("%d calls are admitted within a window of the switch", n)
@@ -405,6 +412,16 @@ func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
 		r, err := p.f.Update(t.Context(), p.key, &op)
 		if err != nil || !r.Stale || !store.Equal(r.Limits, p.limits) || !op.Yields(&r) {
 			t.Errorf("limits of another shape: stale %v, %v, brought %v, yields %v", r.Stale, err, r.Limits, op.Yields(&r))
+		}
+		p.mend()
+		// The bucket that has heard comes later.
+		fresh.limits, fresh.number = []store.Limit{leaky(40, 20)}, 0
+		fresh.key, p.key = "another", "another"
+		fresh.link.Store = store.NewMemory() // it serves this key to no one
+		fresh.cutOff()
+		p.number++
+		if r := p.must(cost(1)); r.Share[0].Capacity != 10 || r.Limits != nil {
+			t.Errorf("half of %v is %v, and the reply brings %v", p.limits, r.Share, r.Limits)
 		}
 		p.mend()
 	})
