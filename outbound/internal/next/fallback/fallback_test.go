@@ -20,7 +20,7 @@ type link struct {
 	mu    sync.Mutex // protects what follows
 	err   error      // nil: it is not cut
 	hangs time.Duration
-	trips int
+	slow  time.Duration // how long each trip takes that is not cut
 }
 
 var errCut = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
@@ -33,10 +33,10 @@ func (l *link) set(err error) {
 
 func (l *link) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	l.mu.Lock()
-	l.trips++
-	err, hangs := l.err, l.hangs
+	err, hangs, slow := l.err, l.hangs, l.slow
 	l.mu.Unlock()
 	if err == nil {
+		time.Sleep(slow)
 		return l.Store.Update(ctx, key, op)
 	}
 	if hangs > 0 {
@@ -374,6 +374,53 @@ func TestStore_ShareOfPeriod(t *testing.T) {
 		p.must(cost(1))
 		p.level(1)
 		p.mend()
+	})
+}
+
+// A key of which the store knows the time of no period waits for a call, and then it is charged with
+// all that it has spent.
+func TestStore_ChargesWithTheNextCallWhereAPeriodIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.0001), store.Limit{Unit: 1, Kind: store.Hourly, Capacity: 40})
+		p.must(store.Op{})
+		p.cutOff()
+		time.Sleep(14*time.Hour + time.Minute) // two units
+		if n := p.take(); n != 2 {
+			t.Errorf("%d calls are admitted, want 2", n)
+		}
+		time.Sleep(3 * time.Hour)
+		p.set(nil)
+		time.Sleep(2 * time.Minute)
+		if is := p.f.State(); is.Keys != 1 {
+			t.Errorf("%d keys are away, want one that waits for a call", is.Keys)
+		}
+		p.must(store.Op{})
+		p.between(1.9, 2)
+		if is := p.f.State(); is.Away {
+			t.Errorf("%+v", is)
+		}
+	})
+}
+
+// What calls spend until the store is charged is charged too, however long its trips take.
+func TestStore_ChargesAllThatWasSpent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(4e6, 1))
+		p.cutOff()
+		time.Sleep(1000 * time.Second)
+		p.mu.Lock()
+		p.slow = 2 * time.Second
+		p.mu.Unlock()
+		p.set(nil)
+		spent, begin := 0, time.Now()
+		for time.Since(begin) < 8*time.Second {
+			spent += len(p.must(cost(1)).Charges)
+			time.Sleep(20 * time.Millisecond)
+		}
+		if is := p.f.State(); is.Away || spent < 100 {
+			t.Errorf("%d calls are admitted, %+v", spent, is)
+		}
+		p.between(float64(spent)-8, float64(spent))
 	})
 }
 
