@@ -324,9 +324,6 @@ func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
 				w.worst = max(w.worst, d)
 				same = same && d <= 1e-12
 			}
-			if want.Limits[i].Kind == store.Leaky { // it has no use for these
-				p.Begin, p.End = k.Begin, k.End
-			}
 			same = same && p.Since == k.Since && len(p.Slots) == len(k.Slots) && near(p.Begin, k.Begin) && near(p.End, k.End) && near(p.Skip, k.Skip) &&
 				p.Sure == k.Sure && math.Abs(p.Units-k.Units) <= 1e-9*want.Limits[i].Capacity
 			for j := range min(len(p.Slots), len(k.Slots)) {
