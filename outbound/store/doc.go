@@ -95,11 +95,12 @@
 // # To add a kind of limit
 //
 // Each kind is a file: leaky.go, window.go, fixed.go, period.go. A new one needs a [Kind], a type
-// with the methods of the interface law in state.go, and a line in laws. Nothing else asks which
-// kind a limit is. wait and fill are one call of it: fill may rely on wait having answered w. What
-// it keeps is its level, which is what counts now, and the fields of [Part], which the codec writes
-// for every kind. Then it needs a world in window_search_test.go, an ideal limit in law_test.go,
-// the shortest lawful wait in prompt_test.go, and a limit in someWorkers of trace_test.go.
+// with the methods of the interface law in state.go, and a line in laws. Outside of these files
+// only Stored.roll asks which kind a limit is, for calendars, and [Limit.Sound]. What a kind keeps
+// is its level, which is what counts now, and fields of [Part], which the codec writes for all.
+// Then it needs a world in window_search_test.go, an ideal limit in law_test.go, the shortest
+// lawful wait in prompt_test.go, and a limit in someWorkers of trace_test.go. A store that does
+// not call [Op.ApplyAt] needs it too.
 // ALGORITHM.md has rules that look simpler and are wrong.
 //
 // # What was searched
