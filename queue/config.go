@@ -19,10 +19,10 @@ type Config struct {
 	// their goroutines.
 	MaxLen int
 	// MaxWait is the longest that a call waits. The queue refuses a call that would have to wait
-	// longer: with one limit immediately, else after MaxWait at the latest. A MaxWait that is
-	// shorter than a trip to a store that is far away and a reply's way back counts as that. If
-	// MaxWait is zero, only the deadline of the call's ctx bounds the wait, and a call without one
-	// waits for a day at most: see [ErrFar].
+	// longer: with one limit immediately, else after MaxWait at the latest. With a store that is
+	// far away a shorter MaxWait counts as two trips and a reply's way back. If MaxWait is zero,
+	// only the deadline of the call's ctx bounds the wait, and a call without one waits for a day
+	// at most: see [ErrFar].
 	MaxWait time.Duration
 	// Tolerance is how late a call may leave after its place. A later one gives the place
 	// back and books anew, so that a process that was paused does not let all calls go

@@ -69,7 +69,7 @@
 //
 // Where a reply takes longer to come back than half the tolerance, the queue books no place that is
 // due before the reply arrives. What leaks until then is lost if nobody else has booked it; while
-// calls wait, that happens only to the first. A MaxWait that is shorter than a trip and a reply's
+// calls wait, that happens only to the first. A MaxWait that is shorter than two trips and a reply's
 // way back counts as that. Package redisstore says what a distance costs.
 //
 // A store that tells too short a way back costs a call that comes alone up to two trips more. If

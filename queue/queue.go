@@ -26,7 +26,6 @@ type Queue struct {
 	called  bool             // a goroutine that runs pump has been started
 	timer   *time.Timer      // of the next thing to do; nil: there was none yet
 	ignore  func()           // tells the bucket that nobody waits any more; nil: nobody does
-	run     func()           // pump; nil: nobody waits
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
@@ -180,7 +179,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 		q.mu.Unlock()
 		return nil, w.refusedBy(err)
 	}
-	q.line.add(w)
+	q.line.add(w, false)
 	q.mu.Unlock()
 	q.pump() // book a place, so that the queue can tell the next call when it could go
 	return w, nil
@@ -208,14 +207,13 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if w.told = q.surely(w); !w.told {
-		if err := q.admit(w, now); err != nil {
-			q.stats.Refused++
-			q.mu.Unlock()
-			return nil, err
-		}
+	judged, err := q.admit(w, now)
+	if err != nil {
+		q.stats.Refused++
+		q.mu.Unlock()
+		return nil, err
 	}
-	q.line.add(w)
+	q.line.add(w, judged)
 	if q.line.unplaced == w && !q.pumping {
 		q.setTimerLocked()
 	}
