@@ -47,10 +47,10 @@ func (q *Queue) stepLocked() bool {
 		return false
 	}
 	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
+	err := q.tripLocked()
 	if first != nil {
 		q.head.soonest, q.head.full = time.Time{}, nil
 	}
-	err := q.tripLocked()
 	switch {
 	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
 		q.line.tickets[0], q.line.moved = q.booking.Tickets[0], true

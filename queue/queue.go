@@ -145,6 +145,9 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	case q.err != nil:
 		return nil, q.err
 	case ctx.Err() == context.DeadlineExceeded:
+		q.mu.Lock()
+		q.stats.Refused++
+		q.mu.Unlock()
 		return nil, &outbound.ThrottledError{Key: q.key, Err: ctx.Err()}
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -256,15 +259,7 @@ func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
 }
 
 // Len returns the number of calls that wait.
-func (q *Queue) Len() int {
-	q.mu.Lock()
-	n, inJobs := q.line.n, q.inJobs
-	q.mu.Unlock()
-	if inJobs != nil { // with no lock held: its changes come here
-		n += inJobs.Len()
-	}
-	return n
-}
+func (q *Queue) Len() int { return q.Stats().Waiting }
 
 // Stats returns what has become of calls so far, and who waits. It makes no trip, and takes as
 // long however many calls wait.
@@ -277,7 +272,7 @@ func (q *Queue) Stats() Stats {
 		s.NextIn = q.firstIn(time.Now())
 	}
 	q.mu.Unlock()
-	if inJobs != nil {
+	if inJobs != nil { // with no lock held: its changes come here
 		s.add(inJobs.Stats())
 	}
 	return s
@@ -321,22 +316,19 @@ func (q *Queue) Idle() bool {
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
-	if inJobs := q.inJobs; inJobs != nil {
-		q.mu.Unlock()
+	if q.empty == nil && (q.line.n > 0 || q.pumping) {
+		q.empty = make(chan struct{})
+	}
+	empty, inJobs := q.empty, q.inJobs
+	q.mu.Unlock()
+	if inJobs != nil {
 		if err := inJobs.Shutdown(ctx); err != nil {
 			return err
 		}
-		q.mu.Lock()
 	}
-	if q.line.n == 0 && !q.pumping {
-		q.mu.Unlock()
+	if empty == nil {
 		return nil
 	}
-	if q.empty == nil {
-		q.empty = make(chan struct{})
-	}
-	empty := q.empty
-	q.mu.Unlock()
 	select {
 	case <-empty:
 		return nil
