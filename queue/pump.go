@@ -226,10 +226,10 @@ func (q *Queue) refuseExpiredLocked(now time.Time) {
 	}
 }
 
-// refuseTooLateLocked refuses the calls that miss their deadlines at their places. A booking has the
-// deadline of its first call, and books places far behind that where the queue catches up with other
-// workers. And where a place was lost, each call has that of the next. It is not for a trip that is
-// under way.
+// refuseTooLateLocked refuses the calls that miss their deadlines at their places. A booking has
+// the deadline of its first call, and books places far behind that where the queue catches up with
+// other workers. And where a place was lost, each call has that of the next. It is not for a trip
+// that is under way.
 func (q *Queue) refuseTooLateLocked(now time.Time) {
 	l := &q.line
 	i := 0

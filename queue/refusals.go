@@ -68,8 +68,8 @@ func (s *state) earliest(w *waiter) (time.Time, error) {
 }
 
 // expires is when a call gives up that has no place, or a later one. A MaxWait bounds the wait for
-// room and not the store's distance: it counts as two trips and a reply's way back if it is shorter,
-// because the first trip may only tell the distance.
+// room and not the store's distance: it counts as two trips and a reply's way back if it is
+// shorter, because the first trip may only tell the distance.
 func (s *state) expires(w *waiter) time.Time {
 	if s.trips.wayBack == 0 || w.byCtx {
 		return w.deadline
