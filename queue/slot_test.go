@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,7 +99,7 @@ func TestQueue_RefusalDuringATripSaysWhatIsInFlight(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Done()
-		begin, refused := time.Now(), 0
+		begin, refused := time.Now(), atomic.Int32{}
 		for range 30 { // the queue asks each second, and hears 100 ms later
 			ctx, cancel := context.WithTimeout(bg, 3050*ms)
 			go func() {
@@ -108,13 +109,13 @@ func TestQueue_RefusalDuringATripSaysWhatIsInFlight(t *testing.T) {
 				if !errors.As(err, &full) || full.InProgress != 1 {
 					t.Errorf("after %v: %v", time.Since(begin), err)
 				}
-				refused++
+				refused.Add(1)
 			}()
 			pass(50 * ms)
 		}
 		pass(time.Minute)
-		if refused != 30 {
-			t.Errorf("%d were refused", refused)
+		if refused.Load() != 30 {
+			t.Errorf("%d were refused", refused.Load())
 		}
 	})
 }
