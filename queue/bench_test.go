@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -62,7 +63,7 @@ func BenchmarkAtOnce(b *testing.B) {
 func BenchmarkWaiters(b *testing.B) {
 	var bytes, cancelled float64
 	for b.Loop() {
-		q := New(bucket(b, outbound.Limit{Capacity: 1, LeakRate: 0.001}), Config{MaxLen: crowd})
+		q := New(bucket(b, outbound.Limit{Capacity: 1, LeakRate: 0.001}), Config{MaxLen: crowd, MaxWait: math.MaxInt64})
 		q.Acquire(context.Background(), outbound.Cost{1})
 		ctx, cancel := context.WithCancel(context.Background())
 		var before, after runtime.MemStats

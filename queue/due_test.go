@@ -47,7 +47,7 @@ func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
 		{moment{name: "a place far away in a store", store: true, calls: []float64{1}, places: 1, edit: hold}, newsCheck},
 		{moment{name: "a place far away in this process", calls: []float64{1}, places: 1, edit: hold}, 20*time.Second + 100*ms},
 	} {
-		c.run(t, func(s *state, _ []*waiter, now time.Time) {
+		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
 			if in := s.nextIn(now); in != c.in && !(in <= 0 && c.in == 0) {
 				t.Errorf("%s: in %v, want %v", c.name, in, c.in)
 			}
@@ -75,7 +75,7 @@ func TestNeedsTripTellsWhenATripIsNeeded(t *testing.T) {
 			s.trips.ended = time.Now().Add(1 - newsCheck)
 		}}, false, false},
 	} {
-		c.run(t, func(s *state, _ []*waiter, now time.Time) {
+		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
 			needed, onlyNews := s.needsTrip(s.toBook(now, new(outbound.Booking)), now)
 			if needed != c.needed || onlyNews != c.onlyNews {
 				t.Errorf("%s: needed %v, only for news %v, want %v, %v", c.name, needed, onlyNews, c.needed, c.onlyNews)
@@ -84,43 +84,53 @@ func TestNeedsTripTellsWhenATripIsNeeded(t *testing.T) {
 	}
 }
 
-// fate decides what becomes of the first place, and nextOnTrip when a call may use it during
-// a trip.
-func TestTheFateOfAPlace(t *testing.T) {
+// letGoLocked decides what becomes of the first place, and nextOnTrip when a call may use it
+// during a trip.
+func TestQueue_PlaceIsUsedGoesBackOrStays(t *testing.T) {
 	for _, c := range []struct {
 		moment
-		fate fate
+		fate string
 		late time.Duration
 		in   time.Duration // until a call may use it during a trip; below 0: not at all
 	}{
-		{moment{name: "it is not due", calls: []float64{1}, places: 1, at: 99 * ms}, placeStays, 0, ms},
-		{moment{name: "it is due", calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, placeUsed, 0, 0},
-		{moment{name: "it is due, and the bucket was not asked", calls: []float64{1}, places: 1, at: 100 * ms}, placeStays, 0, -1},
-		{moment{name: "it is late by the tolerance", calls: []float64{1}, places: 1, at: 110 * ms, edit: hear}, placeUsed, 10 * ms, 0},
-		{moment{name: "it is later", calls: []float64{1}, places: 1, at: 111 * ms, edit: hear}, placeLate, 11 * ms, 0},
+		{moment{name: "it is not due", calls: []float64{1}, places: 1, at: 99 * ms}, "stays", 0, ms},
+		{moment{name: "it is due", calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, "used", 0, 0},
+		{moment{name: "it is due, and the bucket was not asked", calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0, -1},
+		{moment{name: "it is late by the tolerance", calls: []float64{1}, places: 1, at: 110 * ms, edit: hear}, "used", 10 * ms, 0},
+		{moment{name: "it is later", calls: []float64{1}, places: 1, at: 111 * ms, edit: hear}, "late", 11 * ms, 0},
 		{moment{name: "a tolerance was set", calls: []float64{1}, places: 1, at: 111 * ms, edit: func(s *state, b *outbound.Bucket) {
 			hear(s, b)
 			s.config.Tolerance = 11 * ms
-		}}, placeUsed, 11 * ms, 0},
-		{moment{name: "nobody waits", places: 1, at: 120 * ms, edit: hear}, placeUnwanted, 0, 0},
-		{moment{name: "it was booked for another cost", calls: []float64{0.5}, places: 1, costs: []float64{1}, at: 100 * ms, edit: hear}, placeStays, 0, -1},
+		}}, "used", 11 * ms, 0},
+		{moment{name: "nobody waits", places: 1, at: 120 * ms, edit: hear}, "unwanted", 0, 0},
+		{moment{name: "it was booked for another cost", calls: []float64{0.5}, places: 1, costs: []float64{1}, at: 100 * ms, edit: hear}, "stays", 0, -1},
 		{moment{name: "a trip moves it", calls: []float64{1}, places: 1, at: 100 * ms, edit: func(s *state, b *outbound.Bucket) {
 			hear(s, b)
 			s.moving = s.line.tickets[0]
-		}}, placeStays, 0, -1},
+		}}, "stays", 0, -1},
 		{moment{name: "the store's clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: func(s *state, b *outbound.Bucket) {
 			hear(s, b)
 			time.Sleep(21 * ms)
-		}}, placeUsed, ms, 0},
-		{moment{name: "the store's clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, placeStays, 0, -1},
+		}}, "used", ms, 0},
+		{moment{name: "the store's clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0, -1},
 	} {
-		c.run(t, func(s *state, _ []*waiter, now time.Time) {
-			if fate, late := s.fate(s.line.tickets[0], now); fate != c.fate || late != c.late {
-				t.Errorf("%s: fate %v, late by %v, want %v, %v", c.name, fate, late, c.fate, c.late)
-			}
+		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
 			in, ok := s.nextOnTrip(now)
 			if ok != (c.in >= 0) || ok && max(0, in) != c.in {
 				t.Errorf("%s: on a trip %v in %v, want it in %v", c.name, ok, in, c.in)
+			}
+			s.letGoLocked(now)
+			fate := "stays"
+			switch {
+			case s.stats.Admitted > 0:
+				fate = "used"
+			case s.stats.Late > 0:
+				fate = "late"
+			case len(s.line.unused) > 0:
+				fate = "unwanted"
+			}
+			if late := s.line.latest; fate != c.fate || fate == "late" && late != c.late {
+				t.Errorf("%s: %v, late by %v, want %v, %v", c.name, fate, late, c.fate, c.late)
 			}
 		})
 	}
@@ -145,7 +155,7 @@ func TestOnlyCallsThatNeedAnotherTripFailWithTheStore(t *testing.T) {
 		}}, false},
 		{moment{name: "it is due and did not go", store: true, places: 1, at: 100 * ms, edit: hear}, true},
 	} {
-		c.run(t, func(s *state, _ []*waiter, now time.Time) {
+		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
 			if fails := s.failsWith(s.line.tickets[0], now); fails != c.fails {
 				t.Errorf("%s: fails %v", c.name, fails)
 			}

@@ -8,11 +8,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Explain says when a call of this cost would go that came to the queue now, and why not before, as
-// [outbound.Bucket.Explain] does: it would go after the calls that wait, which are Ahead of it.
-// Wait is as exact as the refusals are that the package describes, and else a lower bound, by what
-// the queue has heard last. It changes nothing, and costs one operation on the bucket, which is a
-// trip if that is shared, however many calls wait.
+// Explain returns when a call of this cost would leave that came to the queue now, and why not
+// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which are
+// Ahead of it. Wait is as exact as the early refusals that the package describes, and else a lower
+// bound, by the last reply of the bucket. Explain changes nothing. It costs one operation on the
+// bucket, however many calls wait. It does not count the further requests of jobs, which wait in a
+// line of their own.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if q == nil {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)

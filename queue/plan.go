@@ -86,11 +86,10 @@ func (s *state) dueIn(t outbound.Ticket, now time.Time) time.Duration { return s
 
 // firstIn is how long until the first call goes, as [Stats.NextIn] has it.
 func (s *state) firstIn(now time.Time) time.Duration {
-	if len(s.line.tickets) > 0 {
-		if t := s.line.tickets[0]; t != s.moving && !s.line.misfits(t) {
-			return max(0, s.dueIn(t, now))
-		}
-	} else if s.head.soonest.After(now) {
+	if t, ok := s.place(); ok {
+		return max(0, s.dueIn(t, now))
+	}
+	if len(s.line.tickets) == 0 && s.head.soonest.After(now) {
 		return s.head.soonest.Sub(now)
 	}
 	return -1
@@ -127,7 +126,7 @@ func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
 			k.Costs = append(k.Costs, w.cost)
 		}
 	}
-	k.Wait, k.Horizon, k.After = within(s.givesUp(first, now), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
+	k.Wait, k.Horizon, k.After = within(s.expires(first), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
 	if s.head.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, s.trips.mean)
 	}
@@ -209,11 +208,8 @@ func (s *state) nextIn(now time.Time) time.Duration {
 // nextOnTrip is how long until the first call may go during a trip. ok is false if the call
 // needs what the trip brings.
 func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
-	if len(s.line.tickets) == 0 {
-		return 0, false
-	}
-	t := s.line.tickets[0]
-	if t == s.moving || s.line.misfits(t) {
+	t, ok := s.place()
+	if !ok {
 		return 0, false
 	}
 	in = s.dueIn(t, now)
@@ -221,33 +217,15 @@ func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
 	return in, ready || in > 0
 }
 
-// fate is what becomes of the first place.
-type fate uint8
-
-const (
-	placeStays    fate = iota // it is not due, or needs a trip
-	placeUsed                 // it lets the first call go
-	placeLate                 // it goes back, and the first call books anew
-	placeUnwanted             // it goes back, because nobody waits
-)
-
-// fate decides what becomes of t, the first place, and returns how late it is.
-func (s *state) fate(t outbound.Ticket, now time.Time) (fate, time.Duration) {
-	// If t was booked for another cost, its call has cancelled during a trip. When that is
-	// over, t goes back with all places behind it.
-	if t == s.moving || s.line.misfits(t) {
-		return placeStays, 0
+// place returns the first place. ok is false if there is none, if the trip under way books it anew,
+// or if its call has cancelled and the next costs something else: then it goes back after the trip
+// with all places behind it.
+func (s *state) place() (t outbound.Ticket, ok bool) {
+	l := &s.line
+	if len(l.tickets) == 0 || l.tickets[0] == s.moving || l.first != nil && l.first.cost != l.tickets[0].Cost() {
+		return t, false
 	}
-	ready, by := s.clock.Ready(t, now)
-	switch {
-	case !ready:
-		return placeStays, 0
-	case s.line.first == nil:
-		return placeUnwanted, 0
-	case by > s.tolerance():
-		return placeLate, by // others have booked the places since, and would go together with this call
-	}
-	return placeUsed, by
+	return l.tickets[0], true
 }
 
 // failsWith reports whether a call with the place t fails when a trip fails, because it
@@ -255,33 +233,6 @@ func (s *state) fate(t outbound.Ticket, now time.Time) (fate, time.Duration) {
 func (s *state) failsWith(t outbound.Ticket, now time.Time) bool {
 	in := s.dueIn(t, now)
 	return in <= s.trips.lowMark() && (in <= 0 || s.clock.Stale(t))
-}
-
-// givesUp is when a call gives up. A MaxWait bounds the wait for room and not the store's
-// distance: it counts as a trip and a reply's way back if it is shorter.
-func (s *state) givesUp(w *waiter, now time.Time) time.Time {
-	soonest := now.Add(s.trips.lowMark() + s.trips.wayBack)
-	if s.trips.wayBack > 0 && !w.byCtx && w.deadline.Before(soonest) {
-		return soonest
-	}
-	return w.deadline
-}
-
-// expires is when the queue refuses a call that has no place yet, as givesUp has it for one that
-// came now.
-func (s *state) expires(w *waiter) time.Time {
-	if s.trips.wayBack == 0 || w.byCtx {
-		return w.deadline
-	}
-	return latest(w.deadline, start.Add(w.came+s.trips.lowMark()+s.trips.wayBack))
-}
-
-// pauseAfter is how long the queue books nothing after so many wasted trips.
-func pauseAfter(wasted int) time.Duration {
-	if wasted <= mostWasted {
-		return 0
-	}
-	return span << min(wasted-mostWasted, 6)
 }
 
 // bookableAt is when the queue tries again to book a place for w, which can go after so long: a

@@ -24,7 +24,7 @@ type moment struct {
 }
 
 // run calls f with the moment's state. Times count from when the places were booked.
-func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Time)) {
+func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Time)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10})
@@ -35,14 +35,14 @@ func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Tim
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		s := &state{key: b.Key(), shared: b.Shared(), config: Config{MaxLen: 5}, trips: trips{ended: begin}}
+		s := &Queue{bucket: b, state: state{key: b.Key(), shared: b.Shared(), config: Config{MaxLen: 5}, trips: trips{ended: begin}}}
 		var calls []*waiter
 		for i, n := range m.calls {
-			w := &waiter{cost: outbound.Cost{n}, deadline: begin.Add(farthest), far: true}
+			w := &waiter{cost: outbound.Cost{n}, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), far: true}
 			if i < len(m.within) && m.within[i] > 0 {
 				w.deadline, w.far = begin.Add(m.within[i]), false
 			}
-			s.line.add(w)
+			s.line.add(w, false)
 			calls = append(calls, w)
 		}
 		if m.costs == nil {
@@ -66,7 +66,7 @@ func (m moment) run(t *testing.T, f func(s *state, calls []*waiter, now time.Tim
 		s.clock = k.Clock
 		time.Sleep(m.at)
 		if m.edit != nil {
-			m.edit(s, b)
+			m.edit(&s.state, b)
 		}
 		f(s, calls, time.Now())
 	})
@@ -133,13 +133,13 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 		{moment{name: "a deadline", calls: []float64{1}, at: ms, within: []time.Duration{300 * ms}}, 0, 1, false, 299*ms + rounding, 15 * ms, 0, 0},
 		{moment{name: "a deadline that has passed", calls: []float64{1}, at: ms, within: []time.Duration{1}}, 0, 1, false, rounding, 15 * ms, 0, 0},
 		{moment{name: "a MaxWait that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) { s.trips = trips{mean: 40 * ms, wayBack: 20 * ms} }},
-			0, 1, false, 65*ms + rounding, 75 * ms, 20 * ms, 0},
+			0, 1, false, 110*ms + rounding, 75 * ms, 20 * ms, 0},
 		{moment{name: "a ctx that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) {
 			s.trips = trips{mean: 40 * ms, wayBack: 20 * ms}
 			s.line.first.byCtx = true
 		}}, 0, 1, false, ms + rounding, 75 * ms, 20 * ms, 0},
 	} {
-		c.run(t, func(s *state, calls []*waiter, now time.Time) {
+		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
 			k := outbound.Booking{Costs: []outbound.Cost{{9}}, Move: outbound.Ticket{}}
 			first := s.toBook(now, &k)
 			if c.first < 0 {

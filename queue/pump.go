@@ -21,7 +21,7 @@ func (q *Queue) pump() {
 		q.setTimerOnTripLocked()
 		return
 	}
-	q.refuseAllLocked(q.expired(time.Now()))
+	q.refuseExpiredLocked(time.Now())
 	q.pumping = true
 	for q.stepLocked() {
 	}
@@ -36,7 +36,7 @@ func (q *Queue) stepLocked() bool {
 	q.line.fit()
 	q.letGoLocked(now)
 	if q.line.late > 0 { // the calls have later places now
-		q.refuseTooLateLocked(len(q.line.tickets), now)
+		q.refuseTooLateLocked(now)
 	}
 	if q.news > 0 {
 		q.head.free() // a call may have ended during the trip that found no slot, or there may be other limits
@@ -47,10 +47,10 @@ func (q *Queue) stepLocked() bool {
 		return false
 	}
 	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
+	err := q.tripLocked()
 	if first != nil {
 		q.head.soonest, q.head.full = time.Time{}, nil
 	}
-	err := q.tripLocked()
 	switch {
 	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
 		q.line.tickets[0], q.line.moved = q.booking.Tickets[0], true
@@ -74,18 +74,15 @@ func (q *Queue) stepLocked() bool {
 	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	if !q.clock.Same(&before) {
 		q.line.void(&q.clock)
-		q.line.untell()
-		n = len(q.line.tickets)
+		q.line.uncount()
 	}
-	if n > 1 || !q.clock.Same(&before) {
-		q.refuseTooLateLocked(n, time.Now())
-	}
+	q.refuseTooLateLocked(time.Now())
 	// As calls get places it becomes known which of the others go in time.
-	if q.credit = min(q.credit, q.line.n) + looks; q.line.unsure > 0 && q.credit > q.line.n {
+	if q.credit += looks; q.line.all != q.line.sure && q.credit > q.line.n {
 		q.credit = 0
-		q.line.untell()
+		q.line.uncount()
 	}
-	q.tellLocked()
+	q.countLocked()
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)
@@ -93,28 +90,27 @@ func (q *Queue) stepLocked() bool {
 		first.onlyTrip = false
 	}
 	if q.stats.Admitted == admitted && (nothing || q.stats.Late > late) {
-		q.head.wasted++
-		if d := pauseAfter(q.head.wasted); d > 0 {
-			q.head.until = now.Add(d)
+		if q.head.wasted++; q.head.wasted > mostWasted {
+			q.head.until = now.Add(span << min(q.head.wasted-mostWasted, 6))
 		}
 	}
 	return true
 }
 
-// tellLocked looks at the calls that the sums leave out, and refuses those that miss their
-// deadlines. It unlocks mu after each piece of a long line.
-func (q *Queue) tellLocked() {
-	for l := &q.line; q.foretells(); q.line.fit() {
+// countLocked judges the calls that the sums leave out, refuses those that miss their deadlines and
+// counts the others. It unlocks mu after each piece of a long line.
+func (q *Queue) countLocked() {
+	for l := &q.line; q.current(); q.line.fit() {
 		now := time.Now()
-		for n := 0; n < piece && l.untold != nil; n++ {
-			w := l.untold
-			if err := q.judge(w, now, q.givesUp(w, now)); err != nil {
+		for n := 0; n < piece && l.uncounted != nil; n++ {
+			w := l.uncounted
+			if err := q.judge(w, now); err != nil {
 				q.refuseLocked(w, err)
 			} else {
-				l.tell()
+				l.countNext()
 			}
 		}
-		if l.untold == nil {
+		if l.uncounted == nil {
 			return
 		}
 		q.letGoLocked(now)
@@ -136,11 +132,11 @@ func (q *Queue) tripLocked() error {
 	k.Back, q.line.unused = q.line.unused, k.Back[:0]
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
-	told := q.news > 0
+	heard := q.news > 0
 	if q.moving = k.Move; len(k.Back) > 0 {
 		q.news++
 	}
-	heard := q.news
+	news := q.news
 	q.setTimerOnTripLocked()
 	q.mu.Unlock()
 	sent := time.Now()
@@ -150,11 +146,11 @@ func (q *Queue) tripLocked() error {
 	clear(k.Back)
 	k.Move = outbound.Ticket{}
 	q.mu.Lock()
-	q.clock, q.moving, q.news, q.trips.ended = k.Clock, outbound.Ticket{}, q.news-heard, ended
+	q.clock, q.moving, q.news, q.trips.ended = k.Clock, outbound.Ticket{}, q.news-news, ended
 	if err == nil { // after an error there may have been no trip
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
-	if told && q.clock.Known() && !q.clock.Changed() {
+	if heard && q.clock.Known() && !q.clock.Changed() {
 		q.news = 0 // only the trip itself has changed something, and its reply counts that
 	}
 	return err
@@ -185,7 +181,7 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 		// over, and in a fixed window when all of it comes back.
 		now := time.Now()
 		q.head.soonest, q.head.until = now.Add(full.RetryAfter), q.bookableAt(first, full.RetryAfter, now)
-		q.line.untell()
+		q.line.uncount()
 	default:
 		q.refuseLocked(first, first.refusedBy(err))
 	}
@@ -193,45 +189,60 @@ func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
 
 // letGoLocked lets the calls go whose places are due.
 func (q *Queue) letGoLocked(now time.Time) {
-	l := &q.line
-	n := 0
-	for _, t := range l.tickets {
-		fate, late := q.fate(t, now)
-		if fate == placeStays {
-			break
+	l, tolerance := &q.line, q.tolerance()
+	for t, ok := q.place(); ok; t, ok = q.place() {
+		ready, late := q.clock.Ready(t, now)
+		if !ready {
+			return // it is not due, or needs a trip
 		}
-		n++
-		switch fate {
-		case placeUsed:
-			w := l.first
-			q.stats.Admitted++
-			if !w.onlyTrip {
-				q.stats.Waited++
-			}
-			if q.head.wasted = 0; q.head.full == nil && q.head.soonest.IsZero() {
-				q.head = head{}
-			}
-			w.ticket = t
-			l.unlink(w)
-			close(w.ready)
-		case placeLate:
-			q.stats.Late++
-			l.late, l.latest = l.late+1, max(l.latest, late)
-			l.onePlaceLess()
-			fallthrough
-		default:
+		l.tickets[0], l.tickets = outbound.Ticket{}, l.tickets[1:] // to move the rest up would take longer than all else
+		w := l.first
+		if w == nil || late > tolerance {
 			l.unused = append(l.unused, t)
+			if w != nil { // others have booked the places since, and would go together with this call
+				q.stats.Late++
+				l.late, l.latest = l.late+1, max(l.latest, late)
+				l.onePlaceLess()
+			}
+			continue
 		}
+		q.stats.Admitted++
+		if !w.onlyTrip {
+			q.stats.Waited++
+		}
+		if q.head.wasted = 0; q.head.full == nil && q.head.soonest.IsZero() {
+			q.head = head{}
+		}
+		w.ticket = t
+		l.unlink(w)
+		close(w.ready)
 	}
-	clear(l.tickets[:n])
-	l.tickets = l.tickets[n:] // to move the rest up each time would take longer than all else
 }
 
-// refuseTooLateLocked refuses the calls that miss their deadlines at the last n places. It is not
-// for a trip that is under way.
-func (q *Queue) refuseTooLateLocked(n int, now time.Time) {
-	q.refuseAllLocked(q.tooLate(n, now))
-	q.line.fit()
+// refuseExpiredLocked refuses the calls whose deadlines have passed while they had no place.
+func (q *Queue) refuseExpiredLocked(now time.Time) {
+	for w := q.line.unplaced; w != nil && !q.expires(w).After(now); w = q.line.unplaced {
+		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
+	}
+}
+
+// refuseTooLateLocked refuses the calls that miss their deadlines at their places. A booking has
+// the deadline of its first call, and books places far behind that where the queue catches up with
+// other workers. And where a place was lost, each call has that of the next. It is not for a trip
+// that is under way.
+func (q *Queue) refuseTooLateLocked(now time.Time) {
+	l := &q.line
+	i := 0
+	for w := l.first; w != nil && i < len(l.tickets) && l.tickets[i].Cost() == w.cost; {
+		next := w.next
+		if at := q.clock.Due(l.tickets[i]); at.After(q.expires(w).Add(rounding)) {
+			q.refuseLocked(w, q.throttled(w, at, now)) // the next call gets its place
+		} else {
+			i++
+		}
+		w = next
+	}
+	l.fit()
 }
 
 // failLocked refuses the calls without a place, and those that need another trip before they
@@ -265,12 +276,6 @@ func (q *Queue) refuseLocked(w *waiter, err error) {
 	close(w.ready)
 }
 
-func (q *Queue) refuseAllLocked(all []refusal) {
-	for _, r := range all {
-		q.refuseLocked(r.w, r.err)
-	}
-}
-
 // setTimerLocked sets the timer for the next thing to do, while nobody is pumping.
 func (q *Queue) setTimerLocked() {
 	if q.line.n == 0 && len(q.line.tickets)+len(q.line.unused) == 0 {
@@ -278,7 +283,7 @@ func (q *Queue) setTimerLocked() {
 		return
 	}
 	if q.ignore == nil {
-		q.ignore, q.run = q.bucket.Waiting(q.onChange), q.pump
+		q.ignore = q.bucket.Waiting(q.onChange)
 		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
 			q.news++
 			q.head.free()
@@ -302,7 +307,7 @@ func (q *Queue) setTimerOnTripLocked() {
 func (q *Queue) pumpInLocked(d time.Duration) {
 	switch {
 	case d > 0 && q.timer == nil:
-		q.timer = time.AfterFunc(d, q.run)
+		q.timer = time.AfterFunc(d, q.pump)
 		return
 	case d > 0:
 		q.timer.Reset(d)
@@ -312,7 +317,7 @@ func (q *Queue) pumpInLocked(d time.Duration) {
 	}
 	if !q.called {
 		q.called = true
-		go q.run()
+		go q.pump()
 	}
 }
 
@@ -325,7 +330,7 @@ func (q *Queue) restLocked() {
 	if q.ignore != nil {
 		q.ignore()
 	}
-	q.timer, q.run, q.ignore = nil, nil, nil
+	q.timer, q.ignore = nil, nil
 	q.news, q.head, q.clock, q.booked = 0, head{}, outbound.Clock{}, 0
 	if q.empty != nil {
 		close(q.empty)

@@ -11,9 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Queue is an [outbound.Limiter] that lets calls wait for a bucket, first in,
-// first out. It is safe for concurrent use. It has no goroutine, and needs no
-// Close to be collected.
+// Queue is an [outbound.Limiter] that lets calls wait for a bucket, first in, first out. It is safe
+// for concurrent use. It has no goroutine, and needs no Close to be collected.
 type Queue struct {
 	bucket *outbound.Bucket
 	err    error // what is wrong with the bucket or the Config
@@ -26,36 +25,34 @@ type Queue struct {
 	called  bool             // a goroutine that runs pump has been started
 	timer   *time.Timer      // of the next thing to do; nil: there was none yet
 	ignore  func()           // tells the bucket that nobody waits any more; nil: nobody does
-	run     func()           // pump; nil: nobody waits
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
 }
 
-// Stats counts what has become of calls, and tells of those who wait.
+// Stats counts calls by their outcome, and describes the waiting calls.
 type Stats struct {
 	Waiting int // now
-	// Oldest is how long the first of those who wait has waited; 0: nobody waits.
+	// Oldest is how long the first waiting call has waited.
 	Oldest time.Duration
-	// NextIn is how long until the first of those who wait goes, as far as the queue knows:
-	// another worker may have caused a hold since its last trip. 0: the call is due, or nobody
-	// waits. Below 0 nobody knows: a call in progress has to end, or no trip has brought a place
-	// yet.
+	// NextIn is how long until the first waiting call leaves, by the last reply of the bucket: another
+	// process may have caused a hold since. It is 0 if the call is due or no call waits. It is below 0
+	// while the time is unknown: a call in flight has to end, or the first reply is not here yet.
 	NextIn    time.Duration
-	Admitted  uint64 // at once or after a wait
-	Waited    uint64 // of the admitted, those that had to wait
-	Refused   uint64 // because of MaxLen, MaxWait, a deadline, a bad cost or an error of the store
+	Admitted  uint64 // immediately or after a wait
+	Waited    uint64 // of the admitted calls, those that had to wait
+	Refused   uint64 // because of MaxLen, MaxWait, a deadline, an invalid cost or an error of the store
 	Cancelled uint64 // by their callers, while they waited
-	// Late counts places that went back because the process came to use them, or the
-	// store's reply told of them, later than the tolerance allows. Each costs up to a
-	// unit's time of throughput. If it keeps growing, the process is short of CPU and
-	// wants a larger Tolerance, or the store's replies are often much later than usual.
-	// [outbound.Bucket.Observe] tells how late each was, as outbound.EventLate.
+	// Late counts reservations that went back because the process used them, or the store's reply
+	// arrived, later than Config.Tolerance. Each costs up to a unit's time of throughput. If Late
+	// keeps growing, the process is short of CPU and needs a larger Tolerance, or replies of the store
+	// are often much later than usual. [outbound.Bucket.Observe] reports how late each was, as
+	// outbound.EventLate.
 	Late uint64
 }
 
-// New returns a queue around a bucket. Several queues may share one; each is like a
-// worker of its own. If b or c is invalid, each Acquire returns an error that is
+// New returns a queue around a bucket. Several queues may share a bucket, as those of several
+// processes do. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrNil] or [outbound.ErrInvalidLimit].
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
@@ -68,14 +65,14 @@ func New(b *outbound.Bucket, c Config) *Queue {
 	return q
 }
 
-// Acquire admits the call when its turn comes and the bucket has room. If the call would have to
-// wait longer than MaxWait or ctx's deadline, or MaxLen others wait, Acquire returns at once: an
-// [*outbound.ThrottledError] with the time until the call could go. For a cost that can never go it
-// returns an [*outbound.CostError], and if the store fails an [*outbound.StoreError]. If ctx is
-// cancelled during the wait it returns ctx.Err() itself. If ctx's deadline passes during the wait,
-// the error is an [*outbound.ThrottledError] too, with a RetryAfter of 0, and it is
-// [context.DeadlineExceeded]. The next call gets the reservation. No error leaves a charge behind,
-// except a StoreError whose reply was lost.
+// Acquire admits the call when the bucket has capacity for it and for all calls ahead. If the call
+// would have to wait longer than MaxWait or ctx's deadline, or if MaxLen calls wait, Acquire
+// returns immediately: an [*outbound.ThrottledError] with the time until the call could go. For a
+// cost that can never go it returns an [*outbound.CostError], and if the store fails an
+// [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err() itself. If ctx's
+// deadline passes during the wait, the error is an [*outbound.ThrottledError] too, with a
+// RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the reservation. No
+// error leaves a charge behind, except a StoreError whose reply was lost.
 //
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
 // the name "dripfeed: wait for a turn".
@@ -146,6 +143,9 @@ func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit)
 	case q.err != nil:
 		return nil, q.err
 	case ctx.Err() == context.DeadlineExceeded:
+		q.mu.Lock()
+		q.stats.Refused++
+		q.mu.Unlock()
 		return nil, &outbound.ThrottledError{Key: q.key, Err: ctx.Err()}
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -180,7 +180,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 		q.mu.Unlock()
 		return nil, w.refusedBy(err)
 	}
-	q.line.add(w)
+	q.line.add(w, false)
 	q.mu.Unlock()
 	q.pump() // book a place, so that the queue can tell the next call when it could go
 	return w, nil
@@ -208,14 +208,13 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if w.told = q.surely(w); !w.told {
-		if err := q.admit(w, now); err != nil {
-			q.stats.Refused++
-			q.mu.Unlock()
-			return nil, err
-		}
+	judged, err := q.admit(w, now)
+	if err != nil {
+		q.stats.Refused++
+		q.mu.Unlock()
+		return nil, err
 	}
-	q.line.add(w)
+	q.line.add(w, judged)
 	if q.line.unplaced == w && !q.pumping {
 		q.setTimerLocked()
 	}
@@ -258,18 +257,10 @@ func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
 }
 
 // Len returns the number of calls that wait.
-func (q *Queue) Len() int {
-	q.mu.Lock()
-	n, inJobs := q.line.n, q.inJobs
-	q.mu.Unlock()
-	if inJobs != nil { // with no lock held: its changes come here
-		n += inJobs.Len()
-	}
-	return n
-}
+func (q *Queue) Len() int { return q.Stats().Waiting }
 
-// Stats returns what has become of calls so far, and who waits. It makes no trip, and takes as
-// long however many calls wait.
+// Stats returns the outcomes of calls so far, and the waiting calls. It makes no request to a
+// store, and takes the same time however many calls wait.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	s, inJobs := q.stats, q.inJobs
@@ -279,7 +270,7 @@ func (q *Queue) Stats() Stats {
 		s.NextIn = q.firstIn(time.Now())
 	}
 	q.mu.Unlock()
-	if inJobs != nil {
+	if inJobs != nil { // with no lock held: its changes come here
 		s.add(inJobs.Stats())
 	}
 	return s
@@ -306,10 +297,9 @@ func (q *Queue) Bucket() *outbound.Bucket {
 	return q.bucket
 }
 
-// Idle reports whether no call waits and the bucket is idle. An [outbound.Keyed] asks it before
-// it drops a queue. Where the Keyed has queues of several keys around one bucket, it drops those
-// in which no call waits, however busy the bucket is. The next call of such a key gets a new
-// queue, which shares the bucket like any new one.
+// Idle reports whether no call waits and the bucket is idle. An [outbound.Keyed] calls it before it
+// drops a queue. If a Keyed has queues of several keys around one bucket, it drops those in which
+// no call waits, however busy the bucket is. The next call of such a key gets a new queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
@@ -318,27 +308,24 @@ func (q *Queue) Idle() bool {
 	return !busy && (q.bucket == nil || q.bucket.Idle()) && (inJobs == nil || inJobs.Idle())
 }
 
-// Shutdown refuses new calls with [ErrClosed] and returns when all calls that wait have
-// gone. If ctx ends first it returns ctx's error, and the calls still go.
+// Shutdown refuses new calls with [ErrClosed] and returns when all waiting calls have left. If ctx
+// ends first it returns ctx's error, and the calls still leave.
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
-	if inJobs := q.inJobs; inJobs != nil {
-		q.mu.Unlock()
+	if q.empty == nil && (q.line.n > 0 || q.pumping) {
+		q.empty = make(chan struct{})
+	}
+	empty, inJobs := q.empty, q.inJobs
+	q.mu.Unlock()
+	if inJobs != nil {
 		if err := inJobs.Shutdown(ctx); err != nil {
 			return err
 		}
-		q.mu.Lock()
 	}
-	if q.line.n == 0 && !q.pumping {
-		q.mu.Unlock()
+	if empty == nil {
 		return nil
 	}
-	if q.empty == nil {
-		q.empty = make(chan struct{})
-	}
-	empty := q.empty
-	q.mu.Unlock()
 	select {
 	case <-empty:
 		return nil
@@ -347,8 +334,8 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close refuses new calls and all calls that wait with [ErrClosed]. It does not touch calls
-// that were admitted. It always returns nil, and can be called again.
+// Close refuses new calls and all waiting calls with [ErrClosed]. It does not change admitted
+// calls. It always returns nil, and can be called again.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	q.closed = true

@@ -9,105 +9,72 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// refusal is a call to refuse, and why.
-type refusal struct {
-	w   *waiter
-	err error
-}
-
-// known reports whether the clock tells of those in line and of nobody else.
+// known reports whether the clock counts those in line and nobody else.
 func (s *state) known() bool { return s.clock.Known() && len(s.line.unused) == 0 }
 
-// foretells reports whether a call may be refused by what the clock tells. Until a trip has ended
-// it still counts the places that go back with it, and what else has come back.
-func (s *state) foretells() bool { return s.known() && s.news == 0 }
+// current reports whether a call may be refused by the clock. Until a trip has ended the clock
+// still counts the places that go back with it, and what else has come back.
+func (s *state) current() bool { return s.known() && s.news == 0 }
 
-// admit returns why a new call must not wait, or nil. Then it is the next in line.
-func (s *state) admit(w *waiter, now time.Time) error {
+// admit returns why a new call must not wait, or nil. counted says whether the call is judged.
+func (s *state) admit(w *waiter, now time.Time) (counted bool, err error) {
 	for _, n := range w.cost {
 		if !(n >= 0 && n <= math.MaxFloat64) && n != outbound.Free {
-			return &outbound.CostError{Key: s.key, Cost: w.cost, Err: outbound.ErrInvalidCost}
+			return false, &outbound.CostError{Key: s.key, Cost: w.cost, Err: outbound.ErrInvalidCost}
 		}
 	}
-	foretold := s.foretells() && s.line.untold == nil
-	if foretold {
-		if err := s.judge(w, now, w.deadline); err != nil {
-			return err
+	if counted = s.current() && s.line.uncounted == nil; counted {
+		err = s.judge(w, now)
+	}
+	if err != nil || s.line.n < s.config.MaxLen {
+		return counted, err
+	}
+	var at time.Time
+	if s.current() {
+		if at, err = s.earliest(w); err != nil {
+			return false, err
 		}
 	}
-	if s.line.n < s.config.MaxLen {
-		w.told = foretold
-		return nil
-	}
-	var earliest time.Time
-	if s.foretells() {
-		at, _, err := s.clock.Earliest(&w.cost, &s.line.sure)
-		if err != nil {
-			return err
-		}
-		earliest = latest(at, s.head.soonest)
-	}
-	e := s.throttled(w, earliest, now)
+	e := s.throttled(w, at, now)
 	e.Err = ErrFull
-	return e
+	return false, e
 }
 
-// judge returns why a call that goes behind all that the sums count must not wait until a time.
-// Else it finds out whether the call is sure to go: only such calls count
-// against others.
-func (s *state) judge(w *waiter, now, until time.Time) error {
-	l := &s.line
-	at, _, err := s.clock.Earliest(&w.cost, &l.sure)
-	if err != nil {
-		return err
-	}
-	if at = latest(at, s.head.soonest); at.After(until.Add(rounding)) {
-		return s.throttled(w, at, now)
-	}
-	s.find(w)
-	return nil
-}
-
-// surely reports whether a call that comes now is surely in time: most are, and need no more of
-// their small stacks.
-func (s *state) surely(w *waiter) bool {
-	return s.line.n < s.config.MaxLen && s.line.untold == nil && s.foretells() && s.find(w)
-}
-
-// find finds out whether a call that goes behind all that the sums count is sure to go, and not too
-// late.
-func (s *state) find(w *waiter) bool {
+// judge returns why a call that goes behind all that the sums count must not wait, and finds out
+// whether it surely goes in time: only such calls count against others.
+func (s *state) judge(w *waiter, now time.Time) error {
 	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not
 	// w itself.
-	l := &s.line
+	l, by := &s.line, s.expires(w).Add(rounding)
 	ahead, alike := &l.all, !l.mixed && (l.unplaced == nil || l.unplaced.cost == w.cost)
 	if alike {
 		ahead = &l.sure
 	}
-	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, w.deadline.Add(rounding))
-	return w.sure
+	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, by)
+	if w.sure {
+		return nil // most are, and need no more of their small stacks
+	}
+	at, err := s.earliest(w)
+	if err == nil && at.After(by) {
+		err = s.throttled(w, at, now)
+	}
+	return err
 }
 
-// tooLate returns the calls that miss their deadlines at the last n places. A booking has the
-// deadline of its first call, and books places far behind that where the queue catches up with
-// other workers. And where a place was lost, each call has that of the next.
-func (s *state) tooLate(n int, now time.Time) (all []refusal) {
-	l := &s.line
-	i, w := max(0, len(l.tickets)-1), l.last
-	if l.unplaced != nil {
-		w = l.unplaced.prev
+// earliest returns a lower bound of the time at which a call goes behind all that the sums count.
+func (s *state) earliest(w *waiter) (time.Time, error) {
+	at, _, err := s.clock.Earliest(&w.cost, &s.line.sure)
+	return latest(at, s.head.soonest), err
+}
+
+// expires is when a call gives up that has no place, or a later one. A MaxWait bounds the wait for
+// room and not the store's distance: it counts as two trips and a reply's way back if it is
+// shorter, because the first trip may only tell the distance.
+func (s *state) expires(w *waiter) time.Time {
+	if s.trips.wayBack == 0 || w.byCtx {
+		return w.deadline
 	}
-	for ; n > 1 && i > 0; n-- { // to the first of them
-		i, w = i-1, w.prev
-	}
-	for ; w != nil && i < len(l.tickets) && l.tickets[i].Cost() == w.cost; w = w.next {
-		if at := s.clock.Due(l.tickets[i]); at.After(w.deadline.Add(rounding)) && at.After(s.givesUp(w, now)) { // the next call gets its place
-			all = append(all, refusal{w, s.throttled(w, at, now)})
-		} else {
-			i++
-		}
-	}
-	return all
+	return latest(w.deadline, start.Add(w.came+2*s.trips.lowMark()+s.trips.wayBack))
 }
 
 // latest returns the later of two times.
@@ -116,14 +83,6 @@ func latest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// expired returns the calls whose deadlines have passed while they had no place.
-func (s *state) expired(now time.Time) (all []refusal) {
-	for w := s.line.unplaced; w != nil && !s.expires(w).After(now); w = w.next {
-		all = append(all, refusal{w, s.throttled(w, time.Time{}, now)})
-	}
-	return all
 }
 
 // throttled returns the error of a call that could go at earliest; zero: at no known time.

@@ -10,6 +10,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
+// refusal is a call that was refused.
+type refusal struct {
+	w   *waiter
+	err error
+}
+
 // refused is a refusal that a test expects.
 type refused struct {
 	call  int // its index
@@ -70,14 +76,14 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 		}}, 0, nil, true},
 		{moment{name: "the first, while nothing goes back", calls: []float64{1}, within: []time.Duration{ms}}, 100 * ms, nil, false},
 	} {
-		c.run(t, func(s *state, calls []*waiter, now time.Time) {
+		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
 			last := len(calls) - 1
 			s.line.remove(calls[last])
-			for s.line.untold != nil {
-				s.line.untold.sure = true
-				s.line.tell()
+			for s.line.uncounted != nil {
+				s.line.uncounted.sure = true
+				s.line.countNext()
 			}
-			err := s.admit(calls[last], now)
+			_, err := s.admit(calls[last], now)
 			if c.waits {
 				if err != nil {
 					t.Errorf("%s: %v", c.name, err)
@@ -89,19 +95,11 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 	}
 }
 
-// look returns the calls that a queue refuses after a change.
-func (s *state) look(now time.Time) []refusal {
-	all := s.tooLate(len(s.line.tickets), now)
-	for _, r := range all {
-		s.line.remove(r.w)
-	}
-	for s.line.untell(); s.line.untold != nil; {
-		w := s.line.untold
-		if err := s.judge(w, now, s.givesUp(w, now)); err != nil {
-			all = append(all, refusal{w, err})
-			s.line.remove(w)
-		} else {
-			s.line.tell()
+// allRefused returns the calls that were refused, in order.
+func allRefused(calls []*waiter) (all []refusal) {
+	for _, w := range calls {
+		if w.err != nil {
+			all = append(all, refusal{w, w.err})
 		}
 	}
 	return all
@@ -141,8 +139,11 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 		}}, nil},
 		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
 	} {
-		c.run(t, func(s *state, calls []*waiter, now time.Time) {
-			c.expect(t, calls, s.look(now), c.want...)
+		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
+			s.refuseTooLateLocked(now)
+			s.line.uncount()
+			s.countLocked()
+			c.expect(t, calls, allRefused(calls), c.want...)
 		})
 	}
 }
@@ -165,8 +166,9 @@ func TestExpiredCalls(t *testing.T) {
 			s.line.first.byCtx = true
 		}}, []refused{{0, 0, context.DeadlineExceeded}, {1, 0, nil}}},
 	} {
-		c.run(t, func(s *state, calls []*waiter, now time.Time) {
-			all := s.expired(now)
+		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
+			s.refuseExpiredLocked(now)
+			all := allRefused(calls)
 			c.expect(t, calls, all, c.want...)
 			for _, r := range all {
 				e := r.err.(*outbound.ThrottledError)

@@ -1,12 +1,15 @@
 package queue
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
@@ -82,6 +85,37 @@ func TestTheSlotOfATicketThatNoCallUsesComesBack(t *testing.T) {
 		pass(time.Second)
 		if s, _ := b.States(bg); s[0].Level != 0 {
 			t.Errorf("%v slots taken, want 0", s[0].Level)
+		}
+	})
+}
+
+// A call that its deadline ends during the trip that asks for a slot learns which limit is full.
+func TestQueue_RefusalDuringATripSaysWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := shared(t, &far{Store: store.NewMemory(), way: 50 * ms}, outbound.InFlight(1).Of(0, "sockets"), outbound.PerSecond(10))
+		q := New(b, Config{})
+		p, err := q.Acquire(bg, outbound.Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Done()
+		begin, refused := time.Now(), atomic.Int32{}
+		for range 30 { // the queue asks each second, and hears 100 ms later
+			ctx, cancel := context.WithTimeout(bg, 3050*ms)
+			go func() {
+				defer cancel()
+				_, err := q.Acquire(ctx, outbound.Cost{1})
+				var full *outbound.ThrottledError
+				if !errors.As(err, &full) || full.InProgress != 1 {
+					t.Errorf("after %v: %v", time.Since(begin), err)
+				}
+				refused.Add(1)
+			}()
+			pass(50 * ms)
+		}
+		pass(time.Minute)
+		if refused.Load() != 30 {
+			t.Errorf("%d were refused", refused.Load())
 		}
 	})
 }

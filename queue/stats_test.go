@@ -115,3 +115,21 @@ func TestStatsSayWhenNobodyKnowsWhoGoesNext(t *testing.T) {
 		})
 	})
 }
+
+// A call whose deadline has passed before it comes counts as refused, and one that was cancelled
+// does not: it has never waited.
+func TestQueue_StatsCountACallThatComesAfterItsDeadline(t *testing.T) {
+	q := New(bucket(t, outbound.PerSecond(1)), Config{})
+	ctx, cancel := context.WithDeadline(bg, time.Now().Add(-1))
+	defer cancel()
+	cancelled, stop := context.WithCancel(bg)
+	stop()
+	for _, ctx := range []context.Context{ctx, cancelled} {
+		if _, err := q.Acquire(ctx, outbound.Cost{1}); err == nil {
+			t.Error("admitted")
+		}
+	}
+	if s := q.Stats(); s != (Stats{Refused: 1}) {
+		t.Errorf("%+v", s)
+	}
+}

@@ -71,7 +71,7 @@ func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 				t.Error("the call still waits")
 			}
 			q.mu.Lock()
-			n, untold := q.line.n, q.line.untold
+			n, untold := q.line.n, q.line.uncounted
 			q.mu.Unlock()
 			if n != told || untold != nil {
 				t.Errorf("%d wait, and %v is untold, want %d", n, untold, told)
@@ -95,7 +95,7 @@ func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
 		pass(200 * ms)
 		go p.Settle(outbound.Cost{9.9})
 		synctest.Wait()
-		if !q.pumping || q.foretells() {
+		if !q.pumping || q.current() {
 			t.Fatal("there is no trip")
 		}
 		cancel()
@@ -124,7 +124,7 @@ func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
 		pass(in - 75*ms)
 		go used[0].Settle(outbound.Cost{4.999})
 		synctest.Wait()
-		if !q.pumping || q.foretells() {
+		if !q.pumping || q.current() {
 			t.Fatal("there is no trip")
 		}
 		go func() {

@@ -18,7 +18,6 @@ type waiter struct {
 	byCtx      bool      // the deadline is that of the call's ctx
 	far        bool      // the deadline is farthest away, because neither ctx nor MaxWait has one
 	gone       bool      // admitted, refused or cancelled
-	told       bool      // a newcomer: the queue has found out whether it is sure
 	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
@@ -43,12 +42,11 @@ func (w *waiter) result(p *outbound.Permit) error {
 type waiters struct {
 	first, last *waiter
 	unplaced    *waiter // the first call without a place; nil: there is none
-	untold      *waiter // the first of those that the sums leave out, up to the last; nil: there is none
+	uncounted   *waiter // the first of those that the sums leave out, up to the last; nil: there is none
 	n           int
 	seq         uint64
 	all         outbound.Cost // the sum of the calls without a place
 	sure        outbound.Cost // what of that surely goes
-	unsure      int           // how many of them may not go in time
 	mixed       bool          // they may cost differently
 
 	tickets []outbound.Ticket // the places
@@ -58,8 +56,8 @@ type waiters struct {
 	latest  time.Duration     // and by how much at most
 }
 
-// add puts w at the end of the line.
-func (l *waiters) add(w *waiter) {
+// add puts w at the end of the line. The sums count it if all are counted, and w is judged.
+func (l *waiters) add(w *waiter, judged bool) {
 	l.seq++
 	w.seq = l.seq
 	if w.prev = l.last; w.prev != nil {
@@ -72,9 +70,9 @@ func (l *waiters) add(w *waiter) {
 	if l.unplaced == nil {
 		l.unplaced = w
 	}
-	if l.untold == nil {
-		if l.untold = w; w.told {
-			l.tell()
+	if l.uncounted == nil {
+		if l.uncounted = w; judged {
+			l.countNext()
 		}
 	}
 }
@@ -112,28 +110,28 @@ func (l *waiters) unlink(w *waiter) {
 // went, sure or not.
 func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
-	case l.untold == nil || w.seq < l.untold.seq:
+	case l.uncounted == nil || w.seq < l.uncounted.seq:
 		l.count(w, -1, sure)
-	case l.untold == w:
-		l.untold = w.next
+	case l.uncounted == w:
+		l.uncounted = w.next
 	}
 	if l.unplaced == w {
 		l.unplaced = w.next
 	}
-	if l.unplaced == nil || l.unplaced == l.untold {
-		l.untell() // no rounding error is left behind
+	if l.unplaced == nil || l.unplaced == l.uncounted {
+		l.uncount() // no rounding error is left behind
 	}
 }
 
-// untell leaves all calls out of the sums.
-func (l *waiters) untell() {
-	l.untold, l.all, l.sure, l.unsure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, 0, false
+// uncount leaves all calls out of the sums.
+func (l *waiters) uncount() {
+	l.uncounted, l.all, l.sure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, false
 }
 
-// tell takes the first call that was left out of the sums into them.
-func (l *waiters) tell() {
-	w := l.untold
-	l.untold = w.next
+// countNext takes the first call that was left out of the sums into them.
+func (l *waiters) countNext() {
+	w := l.uncounted
+	l.uncounted = w.next
 	l.mixed = l.mixed || w.cost != l.unplaced.cost
 	l.count(w, 1, w.sure)
 }
@@ -164,9 +162,6 @@ func (l *waiters) onePlaceLess() {
 
 // count adds the cost of w, times sign, to the sums.
 func (l *waiters) count(w *waiter, sign float64, sure bool) {
-	if !w.sure {
-		l.unsure += int(sign)
-	}
 	for i, c := range w.cost {
 		l.all[i] = max(0, l.all[i]+sign*c)
 		if sure {
@@ -192,25 +187,17 @@ func (l *waiters) forget() {
 	l.tickets = l.tickets[:0]
 }
 
-// misfits reports whether the first call has another cost than t, the first place.
-func (l *waiters) misfits(t outbound.Ticket) bool { return l.first != nil && l.first.cost != t.Cost() }
-
-// fitting returns how many places, from the first on, have a call of their cost. A place
-// behind one that does not fit goes back as well, and its call books anew: what comes back
-// of the misfit would come too late for it.
-func (l *waiters) fitting() (n int) {
-	for w := l.first; w != nil && n < len(l.tickets) && l.tickets[n].Cost() == w.cost; w = w.next {
-		n++
-	}
-	return n
-}
-
-// fit makes all places unused that do not fit. It looks only when something has moved.
+// fit makes all places unused that do not fit: those behind the last call, and the first that has
+// another cost than its call with all behind it. The calls of those book anew: what comes back of a
+// misfit would come too late for them. It looks only when something has moved.
 func (l *waiters) fit() {
 	if !l.moved && len(l.tickets) <= l.n {
 		return
 	}
-	fitting := l.fitting()
+	fitting := 0
+	for w := l.first; w != nil && fitting < len(l.tickets) && l.tickets[fitting].Cost() == w.cost; w = w.next {
+		fitting++
+	}
 	for n := min(len(l.tickets), l.n); n > fitting; n-- {
 		l.onePlaceLess()
 	}

@@ -12,8 +12,8 @@ import (
 // are as wanted, and the sum of their costs is right.
 func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	t.Helper()
-	for l.untold != nil {
-		l.tell()
+	for l.uncounted != nil {
+		l.countNext()
 	}
 	all, without, sum := 0, 0, outbound.Cost{}
 	for w := l.first; w != nil; w = w.next {
@@ -34,7 +34,7 @@ func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 	for i, unplaced := range []int{1, 1, 1, 1} {
 		m := moment{name: "four calls, two places", calls: []float64{1, 1, 1, 1}, places: 2}
-		m.run(t, func(s *state, calls []*waiter, _ time.Time) {
+		m.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
 			if had := s.line.remove(calls[i]); had != (i < 2) || !calls[i].gone {
 				t.Errorf("call %d had a place: %v", i, had)
 			}
@@ -42,13 +42,13 @@ func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 		})
 	}
 	m := moment{name: "all leave", calls: []float64{0.1, 0.2, 0.3}, places: 1}
-	m.run(t, func(s *state, calls []*waiter, _ time.Time) {
+	m.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
 		for _, i := range []int{1, 2, 0} {
 			s.line.remove(calls[i])
 		}
 		s.line.fit()
 		m.check(t, &s.line, 0, 0, 1)
-		s.line.add(&waiter{cost: outbound.Cost{1}})
+		s.line.add(&waiter{cost: outbound.Cost{1}}, false)
 		m.check(t, &s.line, 1, 1, 1)
 		s.line.onePlaceMore()
 		m.check(t, &s.line, 1, 0, 1)
@@ -81,7 +81,7 @@ func TestPlacesThatDoNotFitGoBack(t *testing.T) {
 			hear(s, b)
 		}}, 1, 0},
 	} {
-		c.run(t, func(s *state, calls []*waiter, _ time.Time) {
+		c.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
 			booked := slices.Clone(s.line.tickets)
 			s.line.void(&s.clock)
 			s.line.fit()
@@ -117,14 +117,6 @@ func TestTripsAreMeasured(t *testing.T) {
 	}
 	if got := (&trips{mean: 8 * ms, deviation: 2 * ms}).lowMark(); got != 21*ms {
 		t.Errorf("low mark %v", got)
-	}
-}
-
-func TestPausesGrowWithWastedTrips(t *testing.T) {
-	for wasted, want := range map[int]time.Duration{0: 0, 3: 0, 4: 20 * ms, 5: 40 * ms, 9: 640 * ms, 1000: 640 * ms} {
-		if got := pauseAfter(wasted); got != want {
-			t.Errorf("after %d: %v, want %v", wasted, got, want)
-		}
 	}
 }
 

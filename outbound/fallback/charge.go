@@ -87,7 +87,7 @@ func (k *away) bill() store.Op {
 		}
 		// The store's level has leaked meanwhile, so that what has leaked here is charged too. What
 		// has come back to a window or a day has come back there as well.
-		if n[i] = min(k.spent[l.Unit], l.Capacity); l.Kind != store.Leaky && k.open && !is.Untimely {
+		if n[i] = k.spent[l.Unit]; l.Kind != store.Leaky && k.open && !is.Untimely {
 			n[i] = min(n[i], is.State.Level[i])
 		}
 	}

@@ -10,9 +10,9 @@
 // # What it does not do
 //
 // Processes do not agree on the moment of their return. For at most a second after the store is
-// available again, some processes are on their shares while others use the store. All together may
-// then exceed a limit by its capacity and by what leaks in that second. A window may have up to
-// twice its units.
+// available again, some processes are on their shares while others use the store, which is not
+// charged with those shares yet. All together may exceed a limit at each return by its capacity and
+// by what leaks in that second. A window may have up to twice its units.
 //
 // A refusal of a call by the API holds this process during an outage, and the store learns how long
 // it is held still. The store does not learn of the refusal itself, so that other processes do not

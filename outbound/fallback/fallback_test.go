@@ -20,7 +20,7 @@ type link struct {
 	mu    sync.Mutex // protects what follows
 	err   error      // nil: it is not cut
 	hangs time.Duration
-	trips int
+	slow  time.Duration // how long each trip takes that is not cut
 }
 
 var errCut = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
@@ -33,10 +33,10 @@ func (l *link) set(err error) {
 
 func (l *link) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	l.mu.Lock()
-	l.trips++
-	err, hangs := l.err, l.hangs
+	err, hangs, slow := l.err, l.hangs, l.slow
 	l.mu.Unlock()
 	if err == nil {
+		time.Sleep(slow)
 		return l.Store.Update(ctx, key, op)
 	}
 	if hangs > 0 {
@@ -235,6 +235,10 @@ func TestStore_ChargesWhatWasSpent(t *testing.T) {
 		time.Sleep(1000 * time.Second) // five units
 		first := p.must(cost(2)).Charges[0]
 		last := p.must(cost(1)).Charges
+		moved := p.must(store.Op{Action: store.Book, Move: &last[0], Costs: []store.Units{{0.5}}})
+		if last = moved.Charges; !moved.Moved || len(last) != 1 {
+			t.Fatalf("moved %v", moved.Moved)
+		}
 		p.must(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &first, Used: store.Units{3}}, {Kind: store.Settled, Charge: &before, Used: store.Units{5}}}})
 		p.must(store.Op{Action: store.Book, Back: last})
 		// Those return nothing: one is from before the outage, the other was returned.
@@ -319,6 +323,9 @@ func TestStore_ShareOfWindow(t *testing.T) {
 		for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
 			p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, l)
 			p.cutOff()
+			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
+				t.Errorf("the share is %v", share)
+			}
 			time.Sleep(59 * time.Second)
 			if n := p.take(); n != 0 {
 				t.Errorf("%d calls are admitted within a window of the switch", n)
@@ -370,6 +377,53 @@ func TestStore_ShareOfPeriod(t *testing.T) {
 	})
 }
 
+// A key of which the store knows the time of no period waits for a call, and then it is charged with
+// all that it has spent.
+func TestStore_ChargesWithTheNextCallWhereAPeriodIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.0001), store.Limit{Unit: 1, Kind: store.Hourly, Capacity: 40})
+		p.must(store.Op{})
+		p.cutOff()
+		time.Sleep(14*time.Hour + time.Minute) // two units
+		if n := p.take(); n != 2 {
+			t.Errorf("%d calls are admitted, want 2", n)
+		}
+		time.Sleep(3 * time.Hour)
+		p.set(nil)
+		time.Sleep(2 * time.Minute)
+		if is := p.f.State(); is.Keys != 1 {
+			t.Errorf("%d keys are away, want one that waits for a call", is.Keys)
+		}
+		p.must(store.Op{})
+		p.between(1.9, 2)
+		if is := p.f.State(); is.Away {
+			t.Errorf("%+v", is)
+		}
+	})
+}
+
+// What calls spend until the store is charged is charged too, however long its trips take.
+func TestStore_ChargesAllThatWasSpent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(4e6, 1))
+		p.cutOff()
+		time.Sleep(1000 * time.Second)
+		p.mu.Lock()
+		p.slow = 2 * time.Second
+		p.mu.Unlock()
+		p.set(nil)
+		spent, begin := 0, time.Now()
+		for time.Since(begin) < 8*time.Second {
+			spent += len(p.must(cost(1)).Charges)
+			time.Sleep(20 * time.Millisecond)
+		}
+		if is := p.f.State(); is.Away || spent < 100 {
+			t.Errorf("%d calls are admitted, %+v", spent, is)
+		}
+		p.between(float64(spent)-8, float64(spent))
+	})
+}
+
 func TestStore_ChargesByLimitsThatWereSetMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := store.NewMemory()
@@ -405,6 +459,16 @@ func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
 		r, err := p.f.Update(t.Context(), p.key, &op)
 		if err != nil || !r.Stale || !store.Equal(r.Limits, p.limits) || !op.Yields(&r) {
 			t.Errorf("limits of another shape: stale %v, %v, brought %v, yields %v", r.Stale, err, r.Limits, op.Yields(&r))
+		}
+		p.mend()
+		// The bucket that has heard comes later.
+		fresh.limits, fresh.number = []store.Limit{leaky(40, 20)}, 0
+		fresh.key, p.key = "another", "another"
+		fresh.link.Store = store.NewMemory() // it serves this key to no one
+		fresh.cutOff()
+		p.number++
+		if r := p.must(cost(1)); r.Share[0].Capacity != 10 || r.Limits != nil {
+			t.Errorf("half of %v is %v, and the reply brings %v", p.limits, r.Share, r.Limits)
 		}
 		p.mend()
 	})

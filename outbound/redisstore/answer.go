@@ -105,7 +105,7 @@ func (a *answer) answer(r store.Reply, into []store.Charge) {
 
 // lookAt answers a step that changes nothing of the key that was read.
 func (q *request) lookAt(a *answer, into []store.Charge) {
-	if q.fence || a.row.token == "" {
+	if q.fence {
 		return
 	}
 	op, s := *q.op, a.row.stored.Clone()
@@ -155,7 +155,8 @@ func (q *request) replay(a *answer, text string, wrote bool, into []store.Charge
 		before = q.row.stored.Clone()
 		before.State.Row, before.State.Leaked = store.Row{}, store.Units{}
 		for i := range before.State.Parts {
-			before.State.Parts[i] = store.Part{Since: before.State.Parts[i].Since}
+			p := &before.State.Parts[i]
+			*p = store.Part{Since: p.Since, End: p.End}
 		}
 		if !overlay(&before, s, r.text[ofS:ofS+ofX], r.text[ofS+ofX:]) { // nor can the script go on with it
 			a.err = errRace

@@ -17,15 +17,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-var scriptTime = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+var (
+	scripts = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
+	spent   = regexp.MustCompile(`used_cpu_(?:user|sys)_main_thread:([0-9.]+)`)
+)
 
-// serverTime returns how many scripts a server has run, and for how long.
+// serverTime returns how many scripts a server has run, and the time of its processor in µs.
 func serverTime(b testing.TB, rdb redis.Cmdable) (calls, usec float64) {
-	stats, err := rdb.Info(context.Background(), "commandstats").Result()
+	stats, err := rdb.Info(context.Background(), "commandstats", "cpu").Result()
 	require.NoError(b, err)
-	if m := scriptTime.FindStringSubmatch(stats); m != nil {
+	if m := scripts.FindStringSubmatch(stats); m != nil {
 		calls, _ = strconv.ParseFloat(m[1], 64)
-		usec, _ = strconv.ParseFloat(m[2], 64)
+	}
+	for _, m := range spent.FindAllStringSubmatch(stats, -1) {
+		sec, _ := strconv.ParseFloat(m[1], 64)
+		usec += sec * 1e6
 	}
 	return calls, usec
 }
@@ -35,7 +41,7 @@ func serverTime(b testing.TB, rdb redis.Cmdable) (calls, usec float64) {
 func BenchmarkUpdate(b *testing.B) {
 	leaky := store.Limit{Name: "a", Capacity: 1e11, Rate: 1e9}
 	three := []store.Limit{leaky, {Name: "b", Unit: 1, Capacity: 1e11, Rate: 1e9}, {Name: "c", Unit: 2, Capacity: 1e11, Rate: 1e9}}
-	window := store.Limit{Name: "a", Kind: store.Window, Capacity: 5000, Rate: 5000. / 3600, Window: time.Hour}
+	window := store.Limit{Name: "a", Kind: store.Window, Capacity: 5000, Rate: 5000. / 6.4, Window: 6400 * time.Millisecond}
 	for _, c := range []struct {
 		name   string
 		limits []store.Limit
@@ -47,8 +53,9 @@ func BenchmarkUpdate(b *testing.B) {
 				rdb := server.Client(b)
 				s := open(b, server.Addr(), Config{Timeout: time.Minute})
 				ctx := context.Background()
-				for range c.fill / 50 {
-					op := &store.Op{Limits: c.limits, Action: store.Book, Costs: []store.Units{{50, 50, 50}}}
+				for range c.fill / 79 {
+					time.Sleep(100 * time.Millisecond)
+					op := &store.Op{Limits: c.limits, Action: store.Book, Costs: []store.Units{{80, 80, 80}}}
 					_, err := s.Update(ctx, "k", op)
 					require.NoError(b, err)
 				}

@@ -150,8 +150,8 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		c.rename()
 		a.Reply.Corrupt = true
 		return engine.Failed
-	case r.word == "cold" || q.mode == hot && r.row == nil:
-		k.cold = true
+	case r.word == "cold" || q.mode == hot && (r.row == nil || r.row.token == "" || r.row.print == q.row.print):
+		k.cold = r.word != "missing" && r.word != "late"
 	}
 	return engine.Anew
 }

@@ -1,7 +1,74 @@
-// Package redisstore keeps keys of package store in Redis.
+// Package redisstore keeps buckets in Redis, so that all processes of a fleet share one quota:
 //
-// A script carries out the steps that each call needs, on leaky limits: hot.lua. It changes the
-// state, and returns the numbers from before, the server's time and how many calls it has booked.
-// Go computes the reply from these with [store.Op.ApplyAt]. For every other step Go reads the key,
-// carries the step out, and writes the key if no other process has written it since: a swap.
+//	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+//	store := redisstore.New(rdb, redisstore.Config{})
+//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
+//
+// Everything else stays as it is in one process: queues, transports, settling, holds. The package
+// works with any client of github.com/redis/go-redis/v9, of 9.19.0 or newer: one server, Sentinel
+// or Cluster, with Redis 6.2 or newer.
+//
+// # What it guarantees
+//
+// A bucket is one key, and each step changes it atomically, by the server's clock. The clocks of
+// the processes do not matter. What package store promises holds for all processes together,
+// through lost replies, crashes of processes, and flushed scripts. The server charges a step
+// exactly once, however often its reply is lost: a record in the key answers a step that comes
+// again. This does not cover a process whose record is gone, because 768 other processes have used
+// the key since: there a lost reply is charged twice.
+//
+// When Redis loses data, as in a failover before the last writes were replicated, or when it evicts
+// keys, the bucket loses what was charged: at most one more Capacity is admitted for each loss, and
+// [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: without
+// memory it is unavailable, and loses nothing.
+//
+// While two servers take themselves for the master, both admit calls, and no event reports it. Let
+// each master need half of the other servers, rounded up, to write: with two replicas,
+// min-replicas-to-write 1. A master that is cut off from its Cluster stops by itself after
+// cluster-node-timeout.
+//
+// If the server's clock steps forward, up to LeakRate times the step more is admitted, at most a
+// Capacity. If it steps back, the bucket loses the step and nothing else.
+//
+// # What it costs
+//
+// A decision takes one round trip. Concurrent decisions of one key go together in the next trip, and
+// those of many keys in pipelines. The store remembers a refusal, for a second at most, and repeats
+// it without a trip.
+//
+// The server carries out by itself what each call needs: booking, returning, settling, successes,
+// refusals, holds and looks. For the rest the process reads the key, computes, and writes the key if
+// no other process has written it since: Resume, Pause, limits that are set, fill-ups, and what an
+// API says remains. That takes two round trips or more. A process that loses such a race reserves
+// the key for two of its own round trips, at most half a second, and the others wait.
+//
+// A key expires a minute after all of it has leaked, or after 30 days more if its limits were set.
+//
+// # When the server is unavailable
+//
+// No operation takes longer than Config.Timeout, whatever the client's own timeouts are. Until then
+// the store repeats it under the same number, and makes a Cluster's client look for its nodes again.
+// Then all callers that wait get an error that matches [store.ErrUnavailable]. For a moment, 20 ms
+// to 250 ms, the store answers every call so immediately, while one request finds out whether the
+// server is up again.
+//
+// A server is unavailable if a wait can cure its state: it is down, hangs, loads its data, has no
+// memory left, only reads, cannot save, or misses its replicas or its cluster, or it or the client
+// has no connection left. [store.EventDown] reports it, and [store.EventUp] its end. No wait cures a
+// wrong password or a missing permission: operations fail with the server's words, and
+// [store.EventDenied] reports it once.
+//
+// # What the server sees
+//
+// The store hashes keys unless Config.PlainKeys is set, so that a token in a bucket's key shows in
+// no slow log. Limit names are readable in the key. The store does not trust what it reads: a key
+// that holds anything else than this package writes, or is of another type, begins again, full to
+// the capacity, and [store.EventCorrupt] reports it. If the server has booked another number of
+// calls than package store would have, an EventCorrupt with an Err reports that, and the key goes by
+// swap for a minute.
+//
+// A user that may do no more than it needs is made so; the last two are for a Cluster's client:
+//
+//	ACL SETUSER dripfeed on >password ~dripfeed:* -@all +evalsha +eval +time
+//	    +hmget +hget +hset +hdel +hlen +hgetall +del +pexpire +cluster|slots +command
 package redisstore

@@ -220,9 +220,7 @@ repeat
     skip = skip + (e - d)
     if d > 0 then
       local sec = seconds(d)
-      for i = 1, n do
-        if kind[i] == 0 then level[i] = max(0, level[i] - rate[i] * sec) end
-      end
+      for i = 1, n do if kind[i] == 0 then level[i] = max(0, level[i] - rate[i] * sec) end end
       last = max(-1e8, last - d)
     end
   end
@@ -261,9 +259,7 @@ repeat
       p[#p + 1], p[#p + 2] = ends, u
       if #p > 256 then
         local least = 1
-        for j = 1, #p - 3, 2 do
-          if p[j + 2] - p[j] < p[least + 2] - p[least] then least = j end
-        end
+        for j = 1, #p - 3, 2 do if p[j + 2] - p[j] < p[least + 2] - p[least] then least = j end end
         p[least + 3] = p[least + 3] + p[least + 1]
         table.remove(p, least)
         table.remove(p, least)
@@ -398,9 +394,7 @@ repeat
       mine = life == born
       for i = 1, n do N[i], Y[i], U[i], pos = unp('<ddd', steps, pos) end
     end
-    local function latest()
-      return id == top and mine and due - last <= 2 and last - due <= 2
-    end
+    local function latest() return id == top and mine and due - last <= 2 and last - due <= 2 end
     local function undo()
       if not latest() then return false end
       for i = 1, n do

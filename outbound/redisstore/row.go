@@ -44,13 +44,15 @@ func leaky(s *store.Stored) bool {
 	return true
 }
 
-// fixedOf returns what hot steps do not change: limits, numbers, and from which number on a limit
-// returns units.
+// fixedOf returns what hot steps do not change: limits and numbers.
 func fixedOf(s *store.Stored) string {
 	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set}
 	f.State.Corrupt = s.State.Corrupt
 	for i := range f.State.Parts {
-		f.State.Parts[i].Since = s.State.Parts[i].Since
+		p := &f.State.Parts[i]
+		if p.Since = s.State.Parts[i].Since; s.Limits[i].Kind == store.Leaky {
+			p.End = s.State.Parts[i].End
+		}
 	}
 	b, _ := f.AppendBinary(nil)
 	return string(b)

@@ -27,10 +27,10 @@ type Stored struct {
 	// time when its process was started.
 	Base uint64
 	Made time.Duration
-	// Set is true if Limits are others than those of the program.
-	Set bool
 	// Lead is the largest claim of any process in this life of the key.
 	Lead float64
+	// Set is true if Limits are others than those of the program.
+	Set bool
 
 	trusted bool // Apply has left it so
 }

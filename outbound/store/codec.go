@@ -204,7 +204,10 @@ func (r *reader) count(most uint64) uint64 {
 
 // text reads a string after its length.
 func (r *reader) text() string {
-	n := r.count(uint64(len(r.rest)))
+	n := r.uint()
+	if n > uint64(len(r.rest)) {
+		n = r.fail()
+	}
 	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
 	return s

@@ -40,20 +40,20 @@ type Limit struct {
 	// Name, Unit and Kind identify the limit. When the limits of a key change, a limit keeps its
 	// level if these three stay.
 	Name string
-	// Unit is what the limit counts: a number from 0 to MaxUnit that only the user understands.
-	Unit     int32
-	Kind     Kind    `json:",omitzero"`
+	// Zone is the name of a calendar's time zone. Only the user understands it.
+	Zone     string  `json:",omitzero"`
 	Capacity float64 // units
 	// Rate is in units per second. The rate of a window is Capacity / Window. The rate of a
 	// calendar is 0.
 	Rate float64
 	// Window is the length of a window. A leaky limit keeps here the window that N counts.
 	Window time.Duration `json:",omitzero"`
-	// Zone is the name of a calendar's time zone. Only the user understands it.
-	Zone string `json:",omitzero"`
 	// N is the number of units in Window that a leaky limit was made for. If N is zero, it was
 	// made for none. Only the user understands it.
 	N float64 `json:",omitzero"`
+	// Unit is what the limit counts: a number from 0 to MaxUnit that only the user understands.
+	Unit int32
+	Kind Kind `json:",omitzero"`
 	// Unnamed is true if the user gave no name and Name was made up. Only the user understands it.
 	Unnamed bool `json:",omitzero"`
 }

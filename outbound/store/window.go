@@ -197,11 +197,8 @@ func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
 	}
 	dial := s.Dial()
 	law.cut(s, l, i, dial)
-	s.Level[i] = 0
 	for k := range p.Slots {
-		if p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window); p.Slots[k].End > dial-back {
-			s.Level[i] += p.Slots[k].Units
-		}
+		p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window)
 	}
 	p.Begin = 0
 }

@@ -32,7 +32,7 @@ func (p *Profile) readable(resp *http.Response) bool {
 		return false
 	}
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	if kind = strings.Trim(kind, " \t"); len(kind) > maxName {
+	if kind = trim(kind); len(kind) > maxName {
 		return false
 	}
 	kind = strings.ToLower(kind)

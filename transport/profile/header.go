@@ -130,7 +130,18 @@ func (r *reader) take(v string) (string, bool) {
 		return "", false
 	}
 	r.left -= len(v) + perValue
-	return strings.Trim(v, " \t"), true
+	return trim(v), true
+}
+
+// trim is strings.Trim for blanks and tabs, but quicker where there are none.
+func trim(v string) string {
+	for v != "" && (v[0] == ' ' || v[0] == '\t') {
+		v = v[1:]
+	}
+	for v != "" && (v[len(v)-1] == ' ' || v[len(v)-1] == '\t') {
+		v = v[:len(v)-1]
+	}
+	return v
 }
 
 // each returns those lines that take returns.
@@ -156,7 +167,7 @@ func (r *reader) cached() bool {
 		if len(v) > perValue {
 			continue
 		}
-		if v = strings.Trim(v, " \t"); allDigits(v) && strings.Trim(v, "0") != "" {
+		if v = trim(v); allDigits(v) && strings.Trim(v, "0") != "" {
 			return true
 		}
 	}
@@ -169,7 +180,7 @@ func (r *reader) clock() time.Time {
 		r.dateRead = true
 		// Another Date would be a proxy's.
 		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
-			r.date, r.dated = timestamp(strings.Trim(v[0], " \t"))
+			r.date, r.dated = timestamp(trim(v[0]))
 		}
 	}
 	if r.dated {

@@ -134,7 +134,10 @@ func (f *finder) key(set uint64, n int) (inner uint64, end int) {
 	f.i++
 	end = n + len(key)
 	for k, path := range f.paths {
-		if set&(1<<k) != 0 && (len(path) == end || len(path) > end && path[end] == '/') && path[n:end] == string(key) {
+		if len(path) < end || end > n && path[n] != key[0] || set&(1<<k) == 0 {
+			continue
+		}
+		if (len(path) == end || path[end] == '/') && path[n:end] == string(key) {
 			inner |= 1 << k
 		}
 	}

@@ -137,7 +137,7 @@ func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
 			r.resetAt(p, strings.TrimRight(v[:i], " \t"), unit)
 		} else if isDigit(v[0]) && !thousands(v) {
 			for one := range strings.SplitSeq(v, ",") {
-				r.resetAt(p, strings.Trim(one, " \t"), unit)
+				r.resetAt(p, trim(one), unit)
 			}
 		}
 	}

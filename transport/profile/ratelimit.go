@@ -1,8 +1,6 @@
 package profile
 
 import (
-	"cmp"
-	"strings"
 	"time"
 )
 
@@ -55,7 +53,7 @@ func (m *members) next(it *item) bool {
 			return false
 		}
 		if v := m.lines[0]; len(v) <= maxValue {
-			m.fields = fields{s: strings.Trim(v, " \t"), dict: m.fields.dict}
+			m.fields = fields{s: trim(v), dict: m.fields.dict}
 		}
 		m.lines = m.lines[1:]
 	}
@@ -126,7 +124,7 @@ func (r *reader) policy(it *item, from int) {
 // remainder reads an item of RateLimit since draft 08. The working group has considered the names a
 // for r, and w for t.
 func (r *reader) remainder(it *item, from int) {
-	remaining, reset := cmp.Or(it.r, it.a), cmp.Or(it.t, it.w)
+	remaining, reset := it.r.or(it.a), it.t.or(it.w)
 	d, ok := seconds(reset)
 	if remaining.kind != none && (remaining.kind != integer || remaining.n < 0) || reset.kind != none && !ok {
 		return

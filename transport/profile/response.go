@@ -41,7 +41,7 @@ func (r *Response) linesUpTo(name string, most int) iter.Seq[string] {
 			if len(v) > most || r.left <= 0 {
 				continue
 			}
-			if r.left -= len(v) + perValue; !yield(strings.Trim(v, " \t")) {
+			if r.left -= len(v) + perValue; !yield(trim(v)) {
 				return
 			}
 		}

@@ -3,7 +3,6 @@ package profile
 import (
 	"encoding/base64"
 	"net/url"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -12,7 +11,7 @@ import (
 type bare struct {
 	kind byte   // none, or one of those below
 	n    int64  // of an integer
-	text string // of a string, token, decimal or byte sequence, as it stands in the field
+	text string // of a string, token or byte sequence, as it stands in the field
 }
 
 const (
@@ -34,6 +33,14 @@ func (b bare) name() (string, bool) {
 		return escapes.Replace(b.text), true
 	}
 	return b.text, b.kind == token || b.kind == quoted
+}
+
+// or returns b, or other if there is no b.
+func (b bare) or(other bare) bare {
+	if b.kind == none {
+		return other
+	}
+	return b
 }
 
 // bytes returns a byte sequence; nil: it is none.
@@ -248,22 +255,20 @@ func (f *fields) bare(b *bare) bool {
 
 // number reads an integer of up to 15 digits, or a decimal of up to 12 and 3.
 func (f *fields) number(b *bare) bool {
-	from, part := f.i, ""
-	f.take('-')
-	whole := len(f.run(isNumeral))
-	point := f.take('.')
-	if point {
-		part = f.run(isNumeral)
+	negative := f.take('-')
+	whole := f.run(isNumeral)
+	if f.take('.') {
+		b.kind = decimal
+		part := f.run(isNumeral)
+		return whole != "" && len(whole) <= 12 && part != "" && len(part) <= 3 || f.fail()
 	}
-	b.kind, b.text = decimal, f.s[from:f.i]
-	switch {
-	case whole == 0, whole > 15, point && (whole > 12 || part == "" || len(part) > 3):
-		return f.fail()
-	case !point:
-		b.kind = integer
-		b.n, _ = strconv.ParseInt(b.text, 10, 64)
+	for i := range len(whole) {
+		b.n = 10*b.n + int64(whole[i]-'0')
 	}
-	return true
+	if b.kind = integer; negative {
+		b.n = -b.n
+	}
+	return whole != "" && len(whole) <= 15 || f.fail()
 }
 
 func (f *fields) quoted(b *bare) bool {

@@ -130,7 +130,7 @@ func items(list, separators string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		n := 0
 		for one := range strings.FieldsFuncSeq(list, func(c rune) bool { return strings.ContainsRune(separators, c) }) {
-			if n++; n > maxPolicies || !yield(strings.Trim(one, " \t")) {
+			if n++; n > maxPolicies || !yield(trim(one)) {
 				return
 			}
 		}

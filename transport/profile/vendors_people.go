@@ -174,8 +174,8 @@ var strava = &Profile{
 // usage returns a policy that tells its use and its limit.
 func usage(name, used, limit string, window time.Duration) Policy {
 	p := NewPolicy(name)
-	p.used, _ = count(strings.Trim(used, " \t"))
-	p.Limit, _ = count(strings.Trim(limit, " \t"))
+	p.used, _ = count(trim(used))
+	p.Limit, _ = count(trim(limit))
 	p.Window = window
 	return p
 }

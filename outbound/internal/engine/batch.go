@@ -186,7 +186,7 @@ func (b *batch) take(todo []Attempt, work chan struct{}, sent, arrived time.Time
 			case !apart && !moved:
 				calm = true
 			case arrived.After(a.began.Add(sh.config.forTrips())):
-				out = append(out, b.expire(a.Trip))
+				out = append(out, b.expire(a.Trip, sh.config.Carrier.Unavailable(b.cause())))
 			case apart:
 				sh.requeue(a.Trip, 0)
 			default:
@@ -241,12 +241,11 @@ func (t *Trip) ended(by *batch) {
 }
 
 // expire ends a trip that has no answer although its time is up.
-func (b *batch) expire(t *Trip) outcome {
-	sh := b.pipe.shard
+func (b *batch) expire(t *Trip, err error) outcome {
 	t.done, t.queue.fence, t.queue.Apart = true, true, false
 	b.left--
-	t.queue.pipe = sh.pipe("")
-	return sh.refuse(t, sh.config.Carrier.Unavailable(b.cause()))
+	t.queue.pipe = b.pipe.shard.pipe("")
+	return b.pipe.shard.refuse(t, err)
 }
 
 // giveUp ends a trip whose attempt was not Done, and need not be made again. An attempt before, or
@@ -296,25 +295,22 @@ func (b *batch) late() {
 		return
 	}
 	b.over = true
-	var out []outcome
-	if b.apart { // a key that is locked is no outage: if the server is down, the key's next trip finds that out
-		out = append(out, b.expire(b.trips[0]))
-		sh.mu.Unlock()
-		sh.hand(out)
-		return
-	}
 	err := sh.config.Carrier.Unavailable(b.cause())
+	var out []outcome
 	for _, t := range b.trips {
-		if !t.done {
-			t.done = true
-			t.queue.fence = true
-			out = append(out, sh.refuse(t, err))
+		if t.done {
+			continue
+		}
+		if !b.apart {
 			sh.fail(t.queue, err)
 		}
+		out = append(out, b.expire(t, err))
 	}
-	p.busy = false
-	out = append(out, p.down(err, b.began, now)...)
-	sh.leave(p)
+	if !b.apart { // else a key was locked: if the server is down, its next trip finds that out
+		p.busy = false
+		out = append(out, p.down(err, b.began, now)...)
+		sh.leave(p)
+	}
 	sh.mu.Unlock()
 	sh.hand(out)
 }

@@ -31,20 +31,3 @@ func (e *Engine) Keys() (n int) {
 	}
 	return n
 }
-
-// Locked reports whether any lock of the keys is held, for tests.
-func (e *Engine) Locked() bool {
-	for i := range e.shards {
-		if !e.shards[i].mu.TryLock() {
-			return true
-		}
-		e.shards[i].mu.Unlock()
-	}
-	return false
-}
-
-// HoldServers takes the lock of the map of servers, for tests. free releases it.
-func (e *Engine) HoldServers() (free func()) {
-	e.serversMu.Lock()
-	return e.serversMu.Unlock
-}

@@ -27,7 +27,7 @@ func (sh *shard) home(q *keyQueue, p *pipeline) *pipeline {
 // leave makes the keys of a pipeline look for their nodes anew, because other nodes may have them
 // by now.
 func (sh *shard) leave(p *pipeline) {
-	if sh.config.Nodes == nil || p.finds {
+	if p.node == "" {
 		return
 	}
 	for _, q := range sh.keys {
@@ -44,10 +44,7 @@ func (sh *shard) requeue(t *Trip, pause time.Duration) {
 	b, q := t.batch, t.queue
 	b.trips = slices.DeleteFunc(b.trips, func(u *Trip) bool { return u == t })
 	b.left--
-	t.batch, q.trip = nil, t
-	if sh.config.Nodes != nil {
-		q.pipe = sh.pipe("")
-	}
+	t.batch, q.trip, q.pipe = nil, t, sh.pipe("")
 	if pause == 0 {
 		q.pipe.push(q)
 		return

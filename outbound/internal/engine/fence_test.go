@@ -1,0 +1,99 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// ghostly is a carrier whose first attempt at the second trip arrives only once free is closed,
+// whatever its context says. What other attempts at this trip come to is chosen by the test.
+type ghostly struct {
+	*porter
+	free   chan struct{}
+	apart  bool
+	others error // nil: they are carried out
+	sent   bool
+}
+
+func (g *ghostly) Send(ctx context.Context, todo []engine.Attempt) {
+	a := &todo[0]
+	switch {
+	case a.Seq != 2:
+	case !g.sent:
+		g.sent = true
+		<-g.free
+	case g.others != nil:
+		a.Err = g.others
+		return
+	}
+	g.porter.Send(ctx, todo)
+}
+
+func (g *ghostly) Take(a *engine.Attempt) engine.Verdict {
+	a.Key.Apart = g.apart
+	if errors.Is(a.Err, errBroken) {
+		return engine.Failed
+	}
+	return g.porter.Take(a)
+}
+
+// Nothing of an Update that has failed, or was answered otherwise, is carried out after a later one
+// of its key has returned, although the server was up all the time.
+func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
+	for name, g := range map[string]*ghostly{
+		"the server has refused another attempt": {others: errBroken},
+		"the time of a trip apart is up":         {apart: true},
+		"the bucket has refused another attempt": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g.porter, g.free = &porter{newShelf()}, make(chan struct{})
+				g.bare = true
+				var told []store.StoreEvent
+				e := engine.New(engine.Config{Carrier: g, Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev) }})
+				ask := func(n int) error {
+					op := calls(n)
+					op.Limits = []store.Limit{{Name: "calls", Capacity: 1, Rate: 0.5}}
+					_, err := e.Update(context.Background(), "key", op)
+					return err
+				}
+				require.NoError(t, ask(1))
+				err := ask(1)
+				require.Equal(t, g.others != nil || g.apart, err != nil)
+				require.NoError(t, ask(0))
+				time.Sleep(10 * time.Second)
+				close(g.free)
+				time.Sleep(time.Second)
+				require.Equal(t, 1., g.calls())
+				require.Empty(t, told)
+			})
+		})
+	}
+}
+
+// A refusal from memory is that of the call's own cost.
+func TestARefusalFromMemoryIsThatOfItsCost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := newShelf().worker(engine.Config{})
+		ask := func(cost float64) store.Reply {
+			op := &store.Op{Limits: []store.Limit{{Name: "calls", Capacity: 10, Rate: 1}}, Action: store.Book, Costs: []store.Units{{cost}}}
+			r, err := e.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		require.False(t, ask(8).Refused)
+		require.Equal(t, time.Second, ask(3).Wait)
+		trips := e.Stats().Trips.Count
+		time.Sleep(time.Second / 4)
+		require.Equal(t, 3*time.Second-time.Second/4, ask(5).Wait)
+		require.Equal(t, time.Second-time.Second/4, ask(3).Wait)
+		require.Equal(t, trips, e.Stats().Trips.Count)
+	})
+}

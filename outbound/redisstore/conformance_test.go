@@ -1,0 +1,64 @@
+package redisstore
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// The store passes the conformance test, also on a server that hangs, on requests that come late
+// and on keys that hold what it cannot read.
+func TestStore_PassesTheConformanceTest(t *testing.T) {
+	t.Run("miniredis or redis", func(t *testing.T) {
+		redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+			outboundtest.TestStore(t, func(*testing.T) store.Store {
+				return New(rdb, Config{Timeout: time.Minute}) // the machine may be busy
+			})
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		rdb := redistest.SharedCluster(t).Client(t)
+		outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rdb, Config{Timeout: time.Minute}) })
+	})
+	t.Run("bad line", func(t *testing.T) {
+		server := redistest.Start(t)
+		var mu sync.Mutex
+		lines := make(map[store.Store]*redistest.Proxy)
+		line := func(s store.Store) *redistest.Proxy {
+			mu.Lock()
+			defer mu.Unlock()
+			return lines[s]
+		}
+		outboundtest.TestStore(t, func(t *testing.T) store.Store {
+			way := redistest.NewProxy(t, server.Addr())
+			s := open(t, way.Addr(), Config{Timeout: 4 * time.Second})
+			mu.Lock()
+			defer mu.Unlock()
+			lines[s] = way
+			return s
+		}, outboundtest.StoreHooks{
+			Break: func(s store.Store) (mend func()) {
+				way := line(s)
+				way.Set(redistest.Faults{SwallowRequests: 1, Handshakes: true})
+				return func() { way.Set(redistest.Faults{}) }
+			},
+			Delay: func(s store.Store, d time.Duration) (stop func()) {
+				way := line(s)
+				way.Set(redistest.Faults{DelayRequests: d, Handshakes: true})
+				return func() { way.Set(redistest.Faults{}) }
+			},
+			Corrupt: func(s store.Store, key string) {
+				rdb := server.Client(t)
+				name := s.(*Store).Key(key)
+				rdb.HSet(context.Background(), name, "s", "corrupt", "v", "corrupt", "x", "", "g", "")
+			},
+		})
+	})
+}
