@@ -17,6 +17,11 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		return b.acquireNothing(ctx)
 	}
 	k := &call{core: b, cost: [1]Cost{c}}
+	if done, err := b.takeHere(k); err != nil {
+		return nil, err
+	} else if done {
+		return k, nil
+	}
 	end := time.Now().Add(patience)
 	for again := false; ; again = true {
 		asked := time.Now()
@@ -56,6 +61,45 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			return nil, late
 		}
 	}
+}
+
+// takeHere charges the call to the key in this process in place, if nothing else is to be done with
+// it. It reports whether it has decided.
+func (b *core) takeHere(k *call) (done bool, err error) {
+	p := b.slow.Load()
+	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
+		return false, nil
+	}
+	f := p.force.Load()
+	if _, bad := f.bad(&k.cost[0]); bad != nil {
+		return false, nil
+	}
+	n, unix := f.units(&k.cost[0]), time.Duration(0)
+	var periods []store.Period
+	if f.calendar != nil {
+		unix = unixOf(time.Now())
+		periods = f.calendar.at(unix - store.Slack)
+	}
+	l := &p.local
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k.admitted = now()
+	t := l.stored.Take(f.number, &n, periods, 0, k.admitted, unix, &k.charge[0])
+	switch {
+	case !t.Done:
+		return false, nil
+	case t.Booked:
+		k.noteState(f, &l.stored.State, nil, 0, &f.limitSet, &l.stored.State)
+		return true, nil
+	}
+	refused := &ThrottledError{Key: b.key, RetryAfter: t.Wait, Held: t.Rem > 0}
+	if refused.Held {
+		refused.Reason = Reason(l.stored.State.Why)
+	}
+	if t.Limit >= 0 {
+		refused.Limit = f.label(t.Limit)
+	}
+	return true, refused
 }
 
 // withinKey is the key of a context with which a job's further requests are acquired. Its value is

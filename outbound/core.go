@@ -239,7 +239,9 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 		r.Reply = store.Reply{}
 	} else {
 		r.extended = p.hold.extends(&r.State)
-		p.waiting.confirm(&r.State)
+		if p.shared != nil {
+			p.waiting.confirm(&r.State)
+		}
 	}
 	if p.slots.seat(s, asked, r) {
 		p.waiting.changed()

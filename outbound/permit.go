@@ -309,22 +309,28 @@ type call struct {
 
 // note keeps what the reply that admits the call says of the limit nearest its capacity.
 func (k *call) note(r *reply) {
-	k.force, k.nearest, k.level = r.force, -1, float64(r.used)
+	set, s := r.decided()
+	k.noteState(r.force, &r.State, r.inFlight, r.used, set, s)
+}
+
+// noteState is note by a state, and by the limits that have decided with their state.
+func (k *call) noteState(f *inForce, whole *store.State, a *inFlight, used int, set *limitSet, s *store.State) {
+	k.force, k.nearest, k.level = f, -1, float64(used)
 	share := math.Inf(-1)
-	if f := r.inFlight; f != nil {
-		share = k.level / f.Capacity
+	if a != nil {
+		share = k.level / a.Capacity
 	}
-	for i := range r.force.law {
-		if level := r.State.Level[i]; level/r.force.law[i].Capacity > share {
-			k.nearest, k.level, share = int8(i), level, level/r.force.law[i].Capacity
+	for i := range f.law {
+		if level := whole.Level[i]; level/f.law[i].Capacity > share {
+			k.nearest, k.level, share = int8(i), level, level/f.law[i].Capacity
 		}
 	}
 	if k.nearest >= 0 {
-		k.emptyIn, k.nextIn = r.comeBack(int(k.nearest))
+		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest), true)
 	}
-	k.speed = int32(math.Round(r.State.Speed * 1e9))
-	if k.heldFor = max(0, r.State.Rem); k.heldFor > 0 {
-		k.reason = Reason(r.State.Why)
+	k.speed = int32(math.Round(whole.Speed * 1e9))
+	if k.heldFor = max(0, whole.Rem); k.heldFor > 0 {
+		k.reason = Reason(whole.Why)
 	}
 }
 

@@ -56,11 +56,12 @@ func (l *State) holds(of *store.State) {
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
+	set, s := r.decided()
 	for i := range r.force.law {
 		l := &r.force.law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
-		one.EmptyIn, one.NextIn = r.comeBack(i)
+		one.EmptyIn, one.NextIn = comeBack(set, s, i, false)
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
@@ -73,9 +74,9 @@ func (r *reply) states() []State {
 	return all
 }
 
-// comeBack returns State.EmptyIn and State.NextIn of the limit i.
-func (r *reply) comeBack(i int) (all, next time.Duration) {
-	set, s := r.decided()
+// comeBack returns State.EmptyIn and State.NextIn of the limit i. admitted says that a call was just
+// admitted, so that no calendar is shut.
+func comeBack(set *limitSet, s *store.State, i int, admitted bool) (all, next time.Duration) {
 	l := &set.law[i]
 	switch {
 	case set.calendar != nil && l.Kind.Calendar():
@@ -87,7 +88,7 @@ func (r *reply) comeBack(i int) (all, next time.Duration) {
 	}
 	one := min(1, l.Capacity)
 	switch {
-	case fits(l, s.Level[i]+one) && (s.Parts == nil || !l.Kind.Calendar()):
+	case fits(l, s.Level[i]+one) && (admitted || s.Parts == nil || !l.Kind.Calendar()):
 		return all, s.Real(0)
 	case s.Parts == nil && l.Kind != store.Leaky:
 		return all, all

@@ -133,6 +133,11 @@ func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 	return reports, reported
 }
 
+// quiet reports whether nothing is to ride on the next operation.
+func (w *waiting) quiet() bool {
+	return !w.hasPostponed.Load() && w.lastSuccess.Load() == w.reported.Load()
+}
+
 // requeue keeps, of the reports of a trip that has failed, those to send again: a success,
 // and what calls have cost beyond their cost. Nobody knows whether the store has carried
 // the trip out. What it has added may be added twice, which costs room; what it may have

@@ -183,7 +183,7 @@ func TestGarbageInARow(t *testing.T) {
 	_, err := x.open(t, "", nil).Exec("INSERT INTO " + x.table() + " VALUES ('key', 0, 'x', now())")
 	require.ErrorContains(t, err, "token_check", "0 is the token of no row, and nobody could write over it")
 	ten := outbound.Limit{Capacity: 10, LeakRate: 1e-5}
-	stored := store.Stored{State: store.New(1), Limits: []store.Limit{{Capacity: 10, Rate: 1e-5}}}
+	stored := store.Stored{State: store.New(1, 1), Limits: []store.Limit{{Capacity: 10, Rate: 1e-5}}}
 	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "format": 0} {
 		var told events
 		s := x.store(t, told.observe)
