@@ -667,6 +667,10 @@ repeat
         m, left, top, changed = m + more, left - more, ids, true
       end
     end
+    if moved and m == 0 then -- the move is not made
+      word = 'cold'
+      break
+    end
     if high > 0 then calls = min(calls + m, 4294967295) end
   end
 
