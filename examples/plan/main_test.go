@@ -21,16 +21,16 @@ func TestPlanTellsWhatBoundsTheCalls(t *testing.T) {
 250 calls, made by 3 workers with 2 callers each.
 Once it goes, a call takes 100ms.
 
-duration   2m7s, 1.97 calls a second
+duration   2m7s, 1.973 calls a second
 waits      …
 refusals   0
 
 limit                     used       most at a time   binds
-10/s                      20 %             10 of 10    20 %
-100/m:window              80 %           100 of 100    80 %
+10/s                      20 %             10 of 10    21 %
+100/m:window              80 %           100 of 100    79 %
 the callers                                             0 %
 
-What bounds it: 100/m:window, 80 % of the time.
+What bounds it: 100/m:window, 79 % of the time.
 Without that it takes 25.15s or more: 10/s.
 `},
 		{"-limit 100/s -calls 100 -workers 2 -callers 1 -latency 100ms", `
