@@ -15,8 +15,10 @@
 // a row waits behind the reports. Calls that are not to wait for each other need two buckets.
 //
 // Two calls that leave at the same instant may be seen swapped after Acquire has returned. A bucket
-// serves several queues, in one process or in many, in the order in which they reserve. For the end
-// of an [outbound.FixedWindow] in memory a queue reserves only then, and other queues may be first.
+// serves several queues, in one process or in many, in the order in which they reserve. Nothing can
+// be reserved beyond the end of an [outbound.FixedWindow] or of a calendar period. A queue whose
+// first call needs the next one waits until it begins. Other queues, and calls without a queue, may
+// then be first.
 //
 // # Refused early
 //

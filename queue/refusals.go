@@ -50,7 +50,7 @@ func (s *state) judge(w *waiter, now time.Time) error {
 	if alike {
 		ahead = &l.sure
 	}
-	w.sure = s.head.soonest.IsZero() && s.clock.Surely(&w.cost, ahead, l.n, alike, by)
+	w.sure = !s.head.soonest.After(by) && s.clock.Surely(&w.cost, ahead, l.n, alike, by)
 	if w.sure {
 		return nil // most are, and need no more of their small stacks
 	}
