@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// store returns a store of its own on a file, as another process has it.
-func store(t *testing.T, file string) *rowstore.Store {
+// rowsOf returns a store of its own on a file, as another process has it.
+func rowsOf(t *testing.T, file string) *rowstore.Store {
 	t.Helper()
 	rows, err := open(file)
 	if err != nil {
@@ -25,7 +25,7 @@ func store(t *testing.T, file string) *rowstore.Store {
 
 func TestTheExam(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
-	outboundtest.TestStore(t, func(t *testing.T) store.Store { return store(t, file) })
+	outboundtest.TestStore(t, func(t *testing.T) store.Store { return rowsOf(t, file) })
 }
 
 func TestABucketOutlivesItsProcess(t *testing.T) {
@@ -36,7 +36,7 @@ func TestABucketOutlivesItsProcess(t *testing.T) {
 	for range 2 { // two runs, one after the other, of two processes each
 		var all sync.WaitGroup
 		for range 2 {
-			bucket := outbound.Must(outbound.NewSharedBucket(store(t, file), "key", limit))
+			bucket := outbound.Must(outbound.NewSharedBucket(rowsOf(t, file), "key", limit))
 			all.Go(func() {
 				for range 20 {
 					if _, err := bucket.Acquire(t.Context(), outbound.Cost{1}); err == nil {

@@ -104,7 +104,7 @@ var ages = []store.Limit{{Name: "calls", Capacity: 1e5, Rate: 1e-4}}
 
 // calls asks for n calls of one unit, now.
 func calls(n int) *store.Op {
-	op := &store.Op{Limits: ages, Action: store.Book}
+	op := &store.Op{Limits: ages, Base: store.Hash(ages), Action: store.Book}
 	for range n {
 		op.Costs = append(op.Costs, store.Units{1})
 	}
@@ -117,7 +117,7 @@ func (x *tables) level(t testing.TB, key string) float64 {
 	db, err := sql.Open("pgx", x.url(nil))
 	require.NoError(t, err)
 	defer db.Close()
-	r, err := x.over(db).Update(bg, key, &store.Op{Limits: ages})
+	r, err := x.over(db).Update(bg, key, &store.Op{Limits: ages, Base: store.Hash(ages)})
 	require.NoError(t, err)
 	return r.State.Level[0]
 }

@@ -30,7 +30,7 @@ func TestMigrate(t *testing.T) {
 			require.NoError(t, err, i)
 		}
 		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
-		r, err := pgstore.New(db, c).Update(bg, "key", &store.Op{Limits: ages})
+		r, err := pgstore.New(db, c).Update(bg, "key", &store.Op{Limits: ages, Base: store.Hash(ages)})
 		require.NoError(t, err)
 		require.InDelta(t, 2, r.State.Level[0], 0.1)
 		_, err = db.Exec(c.SQLDown())

@@ -161,7 +161,7 @@ func TestRefusalsWriteNothing(t *testing.T) {
 	s := x.over(db)
 	small := []store.Limit{{Name: "calls", Capacity: 3, Rate: 1e-5}}
 	ask := func(op *store.Op) store.Reply {
-		op.Limits = small
+		op.Limits, op.Base = small, store.Hash(small)
 		r, err := s.Update(bg, "key", op)
 		require.NoError(t, err)
 		return r
@@ -193,6 +193,7 @@ func TestUpdatesAreHot(t *testing.T) {
 	}
 	op := calls(1)
 	op.Limits = []store.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
+	op.Base = store.Hash(op.Limits)
 	start := time.Now()
 	for range n {
 		r, err := s.Update(bg, "key", op)
