@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"debug/buildinfo"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -127,6 +128,34 @@ func TestAProgramIsBuiltWithTheTreeThatItIsToldAbout(t *testing.T) {
 	empty := t.TempDir()
 	if err := build(t.Context(), empty, program); err == nil || !strings.Contains(err.Error(), empty) {
 		t.Errorf("of no tree: error %v", err)
+	}
+}
+
+// TestATreeWithPackageLeak: a source that imports package store imports package leak instead.
+func TestATreeWithPackageLeak(t *testing.T) {
+	tree, program := t.TempDir(), filepath.Join(t.TempDir(), "program")
+	if err := os.MkdirAll(filepath.Join(tree, "outbound", "leak"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]int{thisTree: 0, tree: 1} {
+		overlay, err := overlayOf(at, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(overlay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Replace map[string]string }
+		if err := json.Unmarshal(text, &got); err != nil || len(got.Replace) != want {
+			t.Fatalf("%s replaces %v, error %v, want %d sources", at, got.Replace, err, want)
+		}
+		for source, by := range got.Replace {
+			text, err := os.ReadFile(by)
+			if filepath.Base(source) != "dripfeedpostgres.go" || !strings.Contains(string(text), "\tstore \""+module+"/outbound/leak\"\n") {
+				t.Errorf("%s, error %v, becomes\n%s", source, err, text)
+			}
+		}
 	}
 }
 
