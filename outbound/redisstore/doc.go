@@ -22,6 +22,9 @@
 // [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: without
 // memory it is unavailable, and loses nothing.
 //
+// After a failover in a Cluster calls go on once the client has learned of the new master. If the
+// old one hangs, the client gives it up after its ReadTimeout: keep that at a second or less.
+//
 // While two servers take themselves for the master, both admit calls, and no event reports it. Let
 // each master need half of the other servers, rounded up, to write: with two replicas,
 // min-replicas-to-write 1. A master that is cut off from its Cluster stops by itself after

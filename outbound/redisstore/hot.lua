@@ -391,7 +391,7 @@ repeat
       local p, pns, q, qns
       id, prev, life, p, pns, q, qns, of_until, pos = unp('<dddddddd', steps, pos)
       due, before = (p - (now - born)) * 1e3 + pns + skip, (q - (now - born)) * 1e3 + qns + skip
-      mine = life == born
+      mine = life == born and id <= ids -- else the server has lost it
       for i = 1, n do N[i], Y[i], U[i], pos = unp('<ddd', steps, pos) end
     end
     local function latest() return id == top and mine and due - last <= 2 and last - due <= 2 end

@@ -67,10 +67,10 @@ func (q *request) command() []any {
 func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, reserve time.Duration) *request {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	clock = clock.Truncate(time.Microsecond)
+	clock -= clock % time.Microsecond
 	q := &request{op: op, seq: seq, fence: fence, token: string(id[:])}
 	if op.Age %= time.Duration(1 << 62); op.Age > 0 {
-		op.Age = op.Age.Truncate(time.Microsecond)
+		op.Age -= op.Age % time.Microsecond
 	}
 	q.row = k.row
 	absent := k.row == nil || k.row.token == ""

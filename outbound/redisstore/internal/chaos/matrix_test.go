@@ -37,7 +37,7 @@ var matrix = []struct {
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W", []string{
 		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
-		"TestARecordPerWorkerChargesOnceInAnyOrderOfMessages",
+		"TestStore_ChargesOnceOnABadLine",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
@@ -60,7 +60,7 @@ var matrix = []struct {
 		"TestEveryDecisionIsChargedOnceDespiteLosses",
 		"TestAHungServerKeepsNobodyWaiting",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
-		"TestWorkersDoNotWaitForTheirClientsToGiveAMasterUp",
+		"TestCluster_MasterHangsAndReplicaIsPromoted",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
 		"TestAWorkerThatIsPausedDoesNotCatchUp",
