@@ -41,7 +41,12 @@
 //	the queue is closed                  reschedules for a head start, ticket kept   a run
 //	too many calls are in flight         reschedules for a poll interval, ticket kept runs
 //	a reservation is beyond Config.Ahead reschedules without a ticket                runs
+//	it needs the next period             reschedules until then, without a ticket    a run for each period
 //	its cost is above a capacity         returns an error that is no Later
+//
+// A Scheduler books nothing beyond the end of a calendar period or an [outbound.FixedWindow]. Jobs
+// that need the next one come when it begins, spread over a poll interval in the order in which
+// each process has told them. A job that comes then for the first time may be before them.
 //
 // None of these is a failure of the job or an attempt: an adapter has to keep the job system from
 // counting it as one. A Later whose Err is not nil is worth a log line. If thousands of jobs with

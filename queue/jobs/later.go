@@ -76,10 +76,11 @@ func WithTicket(ctx context.Context, ticket string) context.Context {
 func (s *Scheduler) later(err error, v *visit) error {
 	var full *outbound.ThrottledError
 	switch {
-	case errors.As(err, &full) && full.RetryAfter > 0: // beyond Config.Ahead
-		// When half of what is reserved now has passed, so that as many find a reservation then.
+	case errors.As(err, &full) && full.RetryAfter > s.config.Ahead:
 		full.Err = tooFar{}
-		return &Later{In: max(full.RetryAfter/2, full.RetryAfter-s.config.Ahead/2, s.config.Lead), Err: full}
+		return &Later{In: s.again(full.RetryAfter), Err: full}
+	case full != nil && full.RetryAfter > 0: // no reservation is made in the next period
+		return &Later{In: s.again(full.RetryAfter), full: full}
 	case full != nil: // a limit on calls in flight
 		return &Later{In: s.config.Poll, Ticket: v.ticket, full: full}
 	case errors.As(err, new(*outbound.StoreError)):
@@ -92,6 +93,26 @@ func (s *Scheduler) later(err error, v *visit) error {
 	}
 	return err
 }
+
+// again returns when a job without a reservation comes again, of which the first can be admitted
+// after wait. If that is further away than Config.Ahead, it is when half of what is reserved now has
+// passed, so that as many find a reservation then. Else a period ends after wait. Then the jobs come
+// in the order in which they were told, spread over a poll interval.
+func (s *Scheduler) again(wait time.Duration) time.Duration {
+	if wait > s.config.Ahead {
+		return max(wait/2, wait-s.config.Ahead/2, s.config.Lead)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end := time.Now().Add(wait); end.Sub(s.end).Abs() > s.config.Lead {
+		s.end, s.told = end, 0
+	}
+	s.told++
+	return time.Until(s.end) + time.Duration(float64(s.config.Poll)*s.told/(s.told+manyTold))
+}
+
+// manyTold is how many jobs of one period come again in the first half of a poll interval.
+const manyTold = 100
 
 // Do is [outbound.Do] for adapters of job systems. It also reports whether the job has run, and for
 // how long the API has asked to wait, if the job has reported that to its permit: a job that has

@@ -171,3 +171,26 @@ func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// Nothing is booked in the next period. Jobs that need it come when it begins, in the order in
+// which they were told, spread over a poll interval, and so do those that are booked before.
+func TestJobsThatNeedTheNextPeriodComeWhenItBegins(t *testing.T) {
+	bothWays(t, Config{}, []outbound.Limit{outbound.Hourly(10)}, func(t *testing.T, line func() *Scheduler) {
+		l, last := line(), time.Hour // it is midnight
+		book(t, l, 10)
+		ended := func(in time.Duration, ticket string) {
+			t.Helper()
+			if in <= last || in > time.Hour+time.Second+l.config.Poll || ticket != "" {
+				t.Errorf("a job comes after %v with %q, the one before after %v", in, ticket, last)
+			}
+			last = in
+		}
+		for range 50 {
+			later := sentBack(t, l, "", one)
+			ended(later.In, later.Ticket)
+		}
+		for _, r := range book(t, l, 50) {
+			ended(time.Until(r.At), r.Ticket)
+		}
+	})
+}

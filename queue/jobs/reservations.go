@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -16,7 +15,8 @@ type Reservation struct {
 	// At is when the job is to run: a head start before the time at which the limits admit it.
 	At time.Time
 	// Ticket names the reservation: see [WithTicket]. It is empty if the time would be further away
-	// than Config.Ahead. Then the job books a reservation when it runs.
+	// than Config.Ahead, or in the next period of a calendar or an [outbound.FixedWindow]. Then the
+	// job books a reservation when it runs.
 	Ticket string
 }
 
@@ -116,9 +116,11 @@ func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Reserva
 		left := costs[len(all):]
 		k.Costs = left[:min(len(left), mostBooked)]
 		err := s.book(ctx, &k)
-		if errors.Is(err, outbound.ErrThrottled) {
-			at := time.Now().Add(s.later(err, new(visit)).(*Later).In)
-			return append(all, slices.Repeat([]Reservation{{At: at}}, len(left))...), nil
+		if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) {
+			for range left {
+				all = append(all, Reservation{At: time.Now().Add(s.again(full.RetryAfter))})
+			}
+			return all, nil
 		}
 		if err != nil {
 			s.giveBack(ctx, booked)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,10 @@ type Scheduler struct {
 	err    error // what is wrong with the bucket or the Config
 	made   time.Time
 	asked  atomic.Int64 // how long after that the bucket was asked last; 0: never
+
+	mu   sync.Mutex
+	end  time.Time // of the period in which no job can reserve any more
+	told float64   // how many jobs are to come then
 }
 
 // Config configures a [Scheduler]. The zero value fits a job system that looks for due jobs every 5
