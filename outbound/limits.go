@@ -250,7 +250,7 @@ func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charg
 func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, error) {
 	next := &inForce{number: r.Number, born: r.State.Born}
 	switch {
-	case r.Number == f.number && (!shared || f.born == r.State.Born), r.Number == 0, shared && r.Number != f.number && len(r.Limits) == 0:
+	case !f.unsure && r.Number == f.number && (!shared || f.born == r.State.Born), r.Number == 0, shared && r.Number != f.number && len(r.Limits) == 0:
 		return f, nil
 	case r.Number == f.number && len(r.Limits) == 0:
 		next.limitSet, next.unsure = f.limitSet, true

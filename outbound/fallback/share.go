@@ -35,7 +35,7 @@ type away struct {
 }
 
 func newAway(op *store.Op) *away {
-	return &away{look: store.Op{Limits: op.Limits, Number: op.Number, Base: op.Base, Age: op.Age, Periods: op.Periods}}
+	return &away{look: store.Op{Limits: op.Limits, Number: max(1, op.Number), Base: op.Base, Age: op.Age, Periods: op.Periods}}
 }
 
 // serveLocked is Update without the store.
