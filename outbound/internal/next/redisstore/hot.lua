@@ -605,7 +605,7 @@ repeat
           again = false
           for i = 1, n do
             local total, fit, at_w = level[i] + u[i], cap[i] * (1 + 0.5e-9), w
-            if u[i] == 0 then -- it fills it not
+            if u[i] == 0 then -- the call does not fill it
             elseif kind[i] == 1 and total > fit then
               local p = slots[i]
               for j = 1, #p, 2 do
