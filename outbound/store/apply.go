@@ -192,13 +192,24 @@ func (s *Stored) roll(periods []Period) (timely, begun bool) {
 	return true, begun
 }
 
-// act carries out the reports and the action, and reports whether they have changed anything.
+// act carries out the reports and the action, and reports whether they have changed anything. A
+// move after which the call cannot be booked, as at the end of a period, is not made.
 func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
-	before := s.State
-	if op.Move != nil && op.Action == Book && op.movable(s) { // before the reports: what they return is then not promised to it
-		c := *op.Move
-		r.Moved = s.State.Undo(s.Limits, &c)
+	if op.Move == nil || op.Action != Book || !op.movable(s) {
+		return op.do(s, r, now)
 	}
+	was, c := s.State.Clone(), *op.Move
+	r.Moved = s.State.Undo(s.Limits, &c) // before the reports: what they return is then not promised to it
+	if acted = op.do(s, r, now); r.Moved && len(r.Charges) == 0 {
+		s.State = was
+		r.Moved, r.Refused, r.Wait, r.Limit = false, false, 0, -1
+		acted = op.do(s, r, now)
+	}
+	return acted
+}
+
+func (op *Op) do(s *Stored, r *Reply, now time.Duration) (acted bool) {
+	before := s.State
 	for i := range op.Reports {
 		acted = s.report(&op.Reports[i]) || acted
 	}

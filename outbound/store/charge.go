@@ -68,8 +68,12 @@ func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	}
 }
 
+// has reports whether a charge was booked in this life of the key. A key whose store has lost its
+// latest bookings has not given their numbers yet.
+func (s *State) has(c *Charge) bool { return c.Born == s.Born && c.ID <= s.IDs }
+
 // knows reports whether limit i can prove what is left of a charge.
-func (s *State) knows(c *Charge, i int) bool { return c.Born == s.Born && c.Number >= s.Parts[i].Since }
+func (s *State) knows(c *Charge, i int) bool { return s.has(c) && c.Number >= s.Parts[i].Since }
 
 // Since returns how many units of limit i calls have taken since c and have left; units that are
 // reserved for later do not count. What an empty limit has leaked counts as well, so the true
@@ -134,7 +138,7 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 // lowered, today's time is later. In a hold the dial would run up to it, past the reservations
 // behind c, and those calls would leave together.
 func (s *State) free(limits []Limit, c *Charge) time.Duration {
-	if c == nil || c.Born != s.Born {
+	if c == nil || !s.has(c) {
 		return s.Dial()
 	}
 	return min(c.Free, c.freed(limits))

@@ -100,8 +100,8 @@ type Op struct {
 	// latest, and settles others to nothing, which returns what is safe.
 	Back []Charge
 	// Move is a booking to undo, so that Costs are booked instead. It is undone if it is the last
-	// of all bookings, no settle of the step adds units, and the first of Costs is within the
-	// limits. Else the step books nothing.
+	// of all bookings, no settle of the step adds units, and the first of Costs can be booked
+	// then. Else the step books nothing.
 	Move *Charge
 	// Replacement are the limits that Replace puts in force. Own says that they are those that the
 	// program was made with.
@@ -221,7 +221,7 @@ type Reply struct {
 	Refused bool
 	Wait    time.Duration
 	Limit   int
-	// Moved is true if Op.Move was undone.
+	// Moved is true if Op.Move was undone, and the first of Costs was booked.
 	Moved bool
 	// Claim is the Op.Claim of the process's next booking; 0 if this one booked nothing or claimed
 	// nothing.

@@ -152,6 +152,7 @@ func (b *batch) take(todo []Attempt, work chan struct{}, sent, arrived time.Time
 			// An attempt at a trip that left no record, or has failed, may be carried out later.
 			if late := a.Reply.Charges; a.Err == nil && len(late) > a.booked {
 				sh.pushBack(a.Trip, slices.Clone(late))
+				a.booked = len(late) // another attempt may bring the same
 			}
 			continue
 		}

@@ -391,7 +391,7 @@ repeat
       local p, pns, q, qns
       id, prev, life, p, pns, q, qns, of_until, pos = unp('<dddddddd', steps, pos)
       due, before = (p - (now - born)) * 1e3 + pns + skip, (q - (now - born)) * 1e3 + qns + skip
-      mine = life == born
+      mine = life == born and id <= ids -- else the server has lost it
       for i = 1, n do N[i], Y[i], U[i], pos = unp('<ddd', steps, pos) end
     end
     local function latest() return id == top and mine and due - last <= 2 and last - due <= 2 end
@@ -605,7 +605,7 @@ repeat
           again = false
           for i = 1, n do
             local total, fit, at_w = level[i] + u[i], cap[i] * (1 + 0.5e-9), w
-            if u[i] == 0 then -- the call does not fill it
+            if u[i] == 0 then -- it fills it not
             elseif kind[i] == 1 and total > fit then
               local p = slots[i]
               for j = 1, #p, 2 do
@@ -666,6 +666,10 @@ repeat
         end
         m, left, top, changed = m + more, left - more, ids, true
       end
+    end
+    if moved and m == 0 then -- the move is not made
+      word = 'cold'
+      break
     end
     if high > 0 then calls = min(calls + m, 4294967295) end
   end
