@@ -98,9 +98,9 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 }
 
 // answer gives an answer the reply that Go has made before.
-func (a *answer) answer(r store.Reply, into []store.Charge) {
-	a.reply = r
-	a.reply.Charges = append(into, r.Charges...)
+func (r *answer) answer(reply store.Reply, into []store.Charge) {
+	r.reply = reply
+	r.reply.Charges = append(into, reply.Charges...)
 }
 
 // lookAt answers a step that changes nothing of the key that was read.

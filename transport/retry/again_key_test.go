@@ -88,7 +88,7 @@ func TestARequestThatComesAgainTooSoonIsNotSent(t *testing.T) {
 			require.Equal(t, 5, admitted, "it has taken a place")
 			_ = send("other")
 			require.Len(t, api.went(), 10, "another key")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			require.NotErrorIs(t, send("key"), errAgain)
 			require.Len(t, api.went(), 15)
 		}

@@ -20,9 +20,3 @@ func TestConformance_OverABadLine(t *testing.T) {
 		return s.worker(engine.Config{Carrier: line})
 	})
 }
-
-func TestConformance_OfAStoreOnRows(t *testing.T) {
-	t.Parallel() // it waits most of the time
-	s := newTable()
-	outboundtest.TestStore(t, func(*testing.T) store.Store { return newRowStore(s, time.Minute) })
-}

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
@@ -16,13 +15,6 @@ import (
 type rowCarrier struct {
 	table  *table
 	worker string
-}
-
-// newRowStore returns a store on the rows of a table. The store makes one trip for a step,
-// makes it exactly once, and ends within timeout.
-func newRowStore(t *table, timeout time.Duration) store.Store {
-	c := rowCarrier{table: t, worker: rand.Text()}
-	return engine.New(engine.Config{Carrier: c, Timeout: timeout})
 }
 
 // write is what a trip writes. All of its attempts send the same, so that at most one of them

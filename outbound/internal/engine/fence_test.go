@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,15 +20,14 @@ type ghostly struct {
 	free   chan struct{}
 	apart  bool
 	others error // nil: they are carried out
-	sent   bool
+	sent   atomic.Bool
 }
 
 func (g *ghostly) Send(ctx context.Context, todo []engine.Attempt) {
 	a := &todo[0]
 	switch {
 	case a.Seq != 2:
-	case !g.sent:
-		g.sent = true
+	case !g.sent.Swap(true):
 		<-g.free
 	case g.others != nil:
 		a.Err = g.others
