@@ -78,6 +78,42 @@ func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
 	}
 }
 
+// stuck is a carrier whose attempts at the second trip all arrive only once free is closed.
+type stuck struct {
+	*porter
+	free chan struct{}
+}
+
+func (c *stuck) Send(ctx context.Context, todo []engine.Attempt) {
+	if todo[0].Seq == 2 {
+		<-c.free
+	}
+	c.porter.Send(ctx, todo)
+}
+
+// A call that has failed is returned once, even if several attempts bring its booking afterwards.
+// Else the second return frees the units of other calls.
+func TestFence_LateAttemptsReturnABookingOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &stuck{&porter{newShelf()}, make(chan struct{})}
+		e := engine.New(engine.Config{Carrier: s, Timeout: time.Second})
+		ask := func(n int) error {
+			op := calls(n)
+			op.Limits = []store.Limit{{Name: "calls", Capacity: 10, Rate: 1e-6}}
+			_, err := e.Update(context.Background(), "key", op)
+			return err
+		}
+		require.NoError(t, ask(3))
+		require.ErrorIs(t, ask(1), store.ErrUnavailable)
+		repeats := e.Stats().Repeats
+		require.Positive(t, repeats)
+		close(s.free)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 4., s.calls())
+		require.InDelta(t, 3, s.level("key"), 0.01)
+	})
+}
+
 // A refusal from memory is that of the call's own cost.
 func TestARefusalFromMemoryIsThatOfItsCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
