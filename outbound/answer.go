@@ -21,9 +21,9 @@ type Answer struct {
 	// wait carries it. Of an AnswerRemaining it is always ReasonExhausted.
 	Reason Reason
 	// Remaining is what the API says remains of its quota, with AnswerRemaining. A number below 0
-	// says that it did not tell of that unit.
+	// stands for a unit that the API did not mention.
 	Remaining Cost
-	// Budget is what the API tells of one of its quotas, with AnswerQuota.
+	// Budget is one of the API's quotas, with AnswerQuota.
 	Budget Budget
 }
 
@@ -32,20 +32,19 @@ type AnswerKind uint8
 
 // The kinds of answers.
 const (
-	// AnswerNone tells nothing about the pace: there was no answer, as after an error of
-	// the network, or one that does not count, out of a cache or of a server that is
-	// down. The call counts neither as a success nor as a refusal.
+	// AnswerNone changes no pace. The network failed, the answer came out of a cache, or the
+	// server is down. The call counts neither as a success nor as a refusal.
 	AnswerNone AnswerKind = iota
 	// AnswerRefused is a refusal, as with 429: see [Permit.Refused].
 	AnswerRefused
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
 	AnswerHold
-	// AnswerRemaining tells what remains of a quota until its reset, in Wait. If the calls that
+	// AnswerRemaining is what remains of a quota until its reset, in Wait. If the calls that
 	// have left since this one will use that up, all callers of the bucket wait until the reset. It
 	// never makes anybody faster.
 	//
-	// A reset in 2 s or less holds nobody: most of those come just before it anyway, and to wait
-	// for whole seconds would leave up to two thirds of a short window unused.
+	// A reset in 2 s or less holds no call. Most calls use a quota up just before its reset anyway.
+	// To wait for whole seconds would leave up to two thirds of a short window unused.
 	//
 	// It is for quotas that come back all at once. One that leaks has room again long before its
 	// reset. Most calls cost little: the bucket hears only of what is so little that the calls
@@ -53,21 +52,20 @@ const (
 	// a shared bucket with no other limit of that unit hears of each such answer, in a trip of its
 	// own. A short limit for company, as PerSecond(10), spares those trips.
 	AnswerRemaining
-	// AnswerQuota tells what a quota of the API looks like, in Budget, to those who listen:
-	// see [Permit.Listen]. It changes nothing.
+	// AnswerQuota is a quota of the API, in Budget, for [Permit.Listen]. It changes nothing.
 	AnswerQuota
 )
 
-// soon is a reset that is not worth a hold. A program that keeps a short window's limit
-// sees nothing remain at the window's very end. An API rounds the reset to whole seconds,
-// so a hold would take up to two seconds of the next window.
+// soon is a reset that is not worth a hold. A program that keeps a short window's limit sees
+// nothing remain at the window's very end. An API rounds the reset to whole seconds, so a hold
+// would take up to two seconds of the next window.
 const soon = 2 * time.Second
 
 // fails reports whether a call with this answer has not succeeded.
 func (a *Answer) fails() bool { return a.Kind == AnswerNone || a.Kind == AnswerRefused }
 
-// concerns reports whether the bucket is to hear of the answer to a call that left so long
-// ago. Of what is left of a quota it is to hear if the calls since could have used that up.
+// concerns reports whether the bucket is to hear of the answer to a call that left so long ago. Of
+// what is left of a quota it is to hear if the calls since could have used that up.
 func (a *Answer) concerns(b *core, since time.Duration) bool {
 	switch a.Kind {
 	case AnswerRefused:
@@ -107,8 +105,8 @@ func (a *Answer) report(c *leak.Charge) report {
 	return r
 }
 
-// told reports whether the API has told of any unit, and makes -1 of the numbers that
-// tell nothing: below 0, NaN, infinite.
+// told reports whether the API has told of any unit, and makes -1 of the numbers that tell nothing:
+// below 0, NaN, infinite.
 func (c *Cost) told() bool {
 	any := false
 	for i := range c {

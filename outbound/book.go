@@ -9,10 +9,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/leak"
 )
 
-// Booking is a step for packages that wait for their callers, such as a queue
-// or a scheduler: it gives tickets back, books places ahead, and hears the
-// bucket's clock, in one trip to wherever the bucket lives. A Booking can be
-// used again, which saves allocations.
+// Booking is a step for packages that wait for their callers, such as a queue or a scheduler. It
+// returns tickets, books reservations, and reads the bucket's clock, in one request to the bucket's
+// store. A Booking can be used again, which saves allocations.
 type Booking struct {
 	// Back are tickets that no call will use, in any order: Book sorts them. It undoes
 	// the latest bookings, and gives back of others what is safe.

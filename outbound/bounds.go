@@ -95,9 +95,9 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // Surely reports whether a call of this cost goes by a time, after those that have places and n
 // calls that have none, go before it, and cost ahead in all, whatever becomes of those. alike says
 // that each of them costs as much as this one. If the answer is false, the call may still be in
-// time: with leaky limits of which several count, and calls of several costs, Surely adds up the
-// waits for each limit. For a window it counts on no more than half of it at a time, unless that is
-// the only limit and all calls cost the same. It knows no limit on calls in flight.
+// time. With several leaky limits and calls of several costs, Surely adds up the waits for each
+// limit. Surely counts on half of a window at a time. If the window is the only limit and all calls
+// cost the same, it counts on all of it. It knows no limit on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != leak.Leaky) {

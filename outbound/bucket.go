@@ -275,10 +275,9 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 }
 
 // Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it
-// drops a bucket, or a queue around one. That is so when the bucket is empty, no call is booked
-// or in progress, nothing holds or slows it, its limits are those that it was made with, and its
-// [Bucket.Reservations] are idle. A
-// bucket in a shared store is always idle: its state is in the store. So is a bucket around
+// drops a bucket, or a queue around one. A bucket is idle if it is empty and at full speed, all its
+// calls have ended, its limits are those that it was made with, and its [Bucket.Reservations] are
+// idle. A bucket in a shared store is always idle: its state is in the store. So is a bucket around
 // which Keyeds have limiters of several keys: the Keyed keeps one of them until the bucket is
 // idle by itself.
 func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }

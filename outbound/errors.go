@@ -36,8 +36,8 @@ const (
 )
 
 // ThrottledError says that there is no room for a call now, or that its deadline has passed.
-// Nothing was charged, unless the deadline has ended a round trip to a store: what that may have
-// charged leaks. It is [ErrThrottled], and whatever Err is.
+// Nothing was charged. This does not cover a deadline that has ended a request to a store: what
+// that may have charged leaks. It is [ErrThrottled], and whatever Err is.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
@@ -118,8 +118,8 @@ func (e *ThrottledError) Timeout() bool {
 // RetryableError is false: come back after RetryAfter, not at once.
 func (e *ThrottledError) RetryableError() bool { return false }
 
-// CostError says that a cost can never go, so that no retry helps. It is
-// [ErrTooLarge] or [ErrInvalidCost]. Nothing was charged.
+// CostError says that a cost can never go, so that no retry helps. It is [ErrTooLarge] or
+// [ErrInvalidCost]. Nothing was charged.
 type CostError struct {
 	// Key is the key of the bucket.
 	Key string
@@ -183,8 +183,8 @@ func (e *LimitError) Unwrap() error { return ErrInvalidLimit }
 // RetryableError is false: the limit stays invalid.
 func (e *LimitError) RetryableError() bool { return false }
 
-// StoreError says that a store could not do its work. Whether the operation
-// took effect is not known; if it did, room was lost, and none was gained.
+// StoreError says that a store could not do its work. Whether the operation took effect is not
+// known; if it did, room was lost, and none was gained.
 type StoreError struct {
 	// Op is what was asked of the store: "book", "fillup", "hold", …
 	Op string

@@ -78,10 +78,9 @@ func costOf[T any, C Cost | func(T) Cost](c C) func(T) Cost {
 	return func(T) Cost { return fixed }
 }
 
-// PermitFrom returns the permit of the job that was given ctx, or a ctx made
-// from it: to Settle what it really cost, or to report what the API said. It
-// is never nil; outside of a job it is a permit with nothing to do. Do, Wrap
-// and Each call its Done.
+// PermitFrom returns the permit of the job that was given ctx, or a ctx made from it: to Settle
+// what it really cost, or to report what the API said. It is never nil; outside of a job it is a
+// permit with nothing to do. Do, Wrap and Each call its Done.
 func PermitFrom(ctx context.Context) *Permit {
 	if j, ok := ctx.Value(permitKey{}).(*jobContext); ok {
 		return j.job.handle()
@@ -91,15 +90,15 @@ func PermitFrom(ctx context.Context) *Permit {
 
 // AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for
 // each request. In a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the
-// job's permit admits the first request: nothing waits and nothing is charged again, also if a hold
-// has begun since. If the request costs more than the job, l.Acquire admits the difference, which
-// may wait or be refused. Further requests, and all requests of other limiters, after the job,
-// after the job has settled, or outside of one, are admitted by l.Acquire.
+// job's permit admits the first request immediately and pays for it, even in a hold. If the request
+// costs more than the job, l.Acquire admits the difference, which may wait or be refused. Further
+// requests, and all requests of other limiters, after the job, after the job has settled, or
+// outside of one, are admitted by l.Acquire.
 //
-// If the bucket has a limit [InFlight], the job holds one place from its beginning to its end. Its
-// further requests need none, however many of them are in progress, so that no request waits for a
-// place that its own job holds. A job that ends before its requests gives the place back before
-// they end. This does not cover a Do within a job, which takes a place of its own.
+// If the bucket has a limit [InFlight], the job is one call in flight from its beginning to its
+// end. Its further requests belong to that call, so a request never waits for its own job. If the
+// job ends before its requests, its call in flight ends before they do. This does not cover a Do
+// within a job, which is a call in flight of its own.
 //
 // The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A
 // limiter of your own that leads to none is the job's if both are equal. What observes l alone is
@@ -290,7 +289,6 @@ func (k *shared) State() State {
 	return k.permit.State()
 }
 
-// Hears is that of the permit.
 func (k *shared) Hears() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

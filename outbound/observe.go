@@ -169,7 +169,6 @@ func (o *observed) State() State {
 	return o.permit.State()
 }
 
-// Hears is that of the permit.
 func (o *observed) Hears() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -244,8 +244,7 @@ func (k *call) Settle(used outbound.Cost) {
 
 func (k *call) Answered(outbound.Answer) {}
 
-// Hears is false: a transport inside of the one that has the shadow judges the response.
-func (k *call) Hears() bool { return false }
+func (k *call) Hears() bool { return false } // a transport inside judges the response
 
 func (k *call) Done() {
 	if k.begin(func() { k.ended = true }) {

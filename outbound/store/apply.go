@@ -125,8 +125,9 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 
 // Taken is the answer of [Stored.Take].
 type Taken struct {
-	// Done is false if Take has done nothing, because the key is new or corrupt, the limits in
-	// force have another Number, or the periods are not those of the time. An Op answers why.
+	// Done is true if Take has booked or refused the call. If it is false, the key is new or
+	// corrupt, the limits in force have another Number, or the periods are those of another time.
+	// An Op answers why.
 	Done bool
 	// Booked is true if the call is booked. If not, Wait and Limit are those of a Reply.
 	Booked bool
@@ -138,8 +139,8 @@ type Taken struct {
 
 // Take books one call in place, and writes what it has charged to c: it does what [Op.ApplyAt] does
 // for an Op with this Number, these Periods, the Wait most, and the only cost n. It allocates
-// nothing, except for slots of a window. A refusal changes nothing, as long as the store's clock
-// does not step back and no period begins.
+// memory only for slots of a window. A refusal changes the key only if the store's clock steps back
+// or a period begins.
 func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, c *Charge) (t Taken) {
 	if !s.trusted || number != s.Number {
 		return t

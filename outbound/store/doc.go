@@ -85,12 +85,12 @@
 //
 // # The numbers of a key
 //
-// Born names a life of the key. A Resume begins another, and so does a corrupt key: a charge of an
-// earlier life returns nothing. State.IDs is the number of the last booking ever, and Charge.ID
-// that of the call. State.Top is the number of the last booking while it can be undone. A settle
-// that adds units, a meter, a hold and a change of limits set it to 0. Undoing a booking sets it
-// to the one before, [Charge.Prev]. Number goes on with each change of the limits. Part.Since is the
-// first Number whose charges a limit can return. Epoch goes on with each episode of refusals.
+// Born names a life of the key. A Resume and a corrupt key begin another: a charge of an earlier
+// life returns nothing. State.IDs is the number of the last booking ever, and Charge.ID that of the
+// call. State.Top is the number of the last booking while it can be undone. A settle that adds
+// units, a meter, a hold and a change of limits set it to 0. Undoing a booking sets it to the one
+// before, [Charge.Prev]. Number goes on with each change of the limits. Part.Since is the first
+// Number whose charges a limit can return. Epoch goes on with each episode of refusals.
 //
 // # To add a kind of limit
 //
@@ -99,9 +99,8 @@
 // only Stored.roll asks which kind a limit is, for calendars, and [Limit.Sound]. What a kind keeps
 // is its level, which is what counts now, and fields of [Part], which the codec writes for all.
 // Then it needs a world in window_search_test.go, an ideal limit in law_test.go, the shortest
-// lawful wait in prompt_test.go, and a limit in someWorkers of trace_test.go. A store that does
-// not call [Op.ApplyAt] needs it too.
-// ALGORITHM.md has rules that look simpler and are wrong.
+// lawful wait in prompt_test.go, and a limit in someWorkers of trace_test.go. A store that does not
+// call [Op.ApplyAt] needs it too. ALGORITHM.md has rules that look simpler and are wrong.
 //
 // # What was searched
 //

@@ -17,11 +17,11 @@ type StoreEventKind uint8
 
 // The kinds of a store's events.
 const (
-	// EventDown is a server that does not answer, or that refuses every request for now, as one
-	// without memory does. Operations fail immediately until it is up. There is one for each
+	// EventDown is a server that hangs, or that refuses every request for now, for instance because
+	// its memory is full. Operations fail immediately until it is up. There is one for each
 	// outage, and for each server of a Cluster.
 	EventDown StoreEventKind = iota + 1
-	// EventUp is a server that answers again, or another in its place. It follows each EventDown
+	// EventUp is a server that answers again, or its successor. It follows each EventDown
 	// as soon as the program asks something again.
 	EventUp
 	// EventCorrupt is a key that held what the store has not written, or was of another type. It
@@ -29,8 +29,7 @@ const (
 	// package store, and the key stays as it is.
 	EventCorrupt
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server.
-	// Other processes do not honour such a hold, and a cost that was lower than booked returns
-	// nothing. The bucket reports a cost that was higher once more.
+	// Other processes ignore such a hold. A cost that was lower than booked returns nothing. The bucket reports a cost that was higher once more.
 	EventLost
 	// EventDenied is a server that refuses an operation for a reason that no wait cures: a password
 	// or a permission is missing or wrong, or a table is missing. Each operation fails with the
@@ -41,7 +40,7 @@ const (
 	// flushed, restarted without its data, evicts keys, has crashed, or a replica was promoted that
 	// was behind; Err says which. Each loss may let up to one Capacity more out than the limits
 	// allow. Each process that remembers the bucket reports it, at most once a minute for each key.
-	// A key that has expired, with nothing in it, is no loss.
+	// An empty key that has expired is no loss.
 	EventDataLoss
 )
 

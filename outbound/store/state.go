@@ -291,7 +291,7 @@ func (s *State) Meter(limits []Limit, n *Units) (full [Max]bool) {
 	return full
 }
 
-// Empty returns the real time until nothing counts of the limit i, if no call comes. It needs Parts.
+// Empty returns the real time until limit i is empty, if no call comes. It needs Parts.
 func (s *State) Empty(limits []Limit, i int) time.Duration {
 	dial, real := limits[i].law().empty(s, &limits[i], i)
 	return max(real, s.Real(max(0, dial)))

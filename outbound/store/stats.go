@@ -6,10 +6,10 @@ import "time"
 // returns it. The counts only grow, even when a server has lost its data. Each operation that has
 // ended is in one of Answered, Remembered, Failed and Cancelled.
 type StoreStats struct {
-	// Answered counts the operations that a round trip has answered. On average Answered /
-	// Trips.Count of them shared a trip.
+	// Answered counts the operations that a request to a server has answered. On average Answered
+	// / Trips.Count of them shared a request.
 	Answered uint64
-	// Remembered counts the operations that the store has answered without a trip, because it
+	// Remembered counts the operations that the store has answered by itself, because it
 	// remembered a refusal.
 	Remembered uint64
 	// Failed counts the operations that have ended with an error of the store. It includes those
@@ -17,10 +17,10 @@ type StoreStats struct {
 	Failed uint64
 	// Cancelled counts the operations whose ctx ended before their answer came.
 	Cancelled uint64
-	// Trips are the trips that a server has answered, with an error or without. A trip without an
-	// answer in time is not among them: its operations have Failed.
+	// Trips are the requests that a server has answered in time, also with an error. The
+	// operations of all other requests have Failed.
 	Trips Trips
-	// Repeats counts how often the store has sent a trip again: its answer was late or lost,
+	// Repeats counts how often the store has sent a request again: its answer was late or lost,
 	// another node had the key, or the server did not know the script. If it keeps growing, the
 	// network loses packets, or the server is slower than a quarter of the store's timeout.
 	Repeats uint64
@@ -30,17 +30,17 @@ type StoreStats struct {
 	Outages []Outage
 }
 
-// Trips are the number of round trips, and the time that they took. A trip takes from when it was
+// Trips are the number of requests, and the time that they took. A request takes from when it was
 // first sent until its answer arrived, however often it was sent.
 type Trips struct {
 	Count uint64
 	Time  time.Duration // of all together
-	// Within is a histogram: how many trips took at most so long, with bounds from a
-	// millisecond to an hour in ascending order. A trip that took longer is in Count only.
+	// Within is a histogram: how many requests took at most so long, with bounds from a
+	// millisecond to an hour in ascending order. A request that took longer is in Count only.
 	Within []TripsWithin
 }
 
-// TripsWithin is how many trips took at most as long as Bound. It includes those of lower bounds.
+// TripsWithin is how many requests took at most as long as Bound. It includes those of lower bounds.
 type TripsWithin struct {
 	Bound time.Duration
 	Count uint64

@@ -63,9 +63,9 @@
 //     client has given up a request that it has sent more than once, a request with the same
 //     method, URL and key returns an [*Error] and is not sent.
 //
-// The attempts of other SDKs multiply, and so do those after errors without a response. For these,
-// turn the SDK's retries off, or set the client's RetryMax to 0: then the client only waits for the
-// limiter. SDKS.md, beside this file, says how for each of eleven SDKs.
+// The attempts of other SDKs multiply. Attempts after an error without a response multiply, too.
+// For these, turn the SDK's retries off, or set the client's RetryMax to 0: then the client only
+// waits for the limiter. SDKS.md, beside this file, says how for each of eleven SDKs.
 //
 // # What this does not cover
 //

@@ -23,8 +23,7 @@ func stateOf(err error) string {
 	return ""
 }
 
-// explain returns an error as a Rows returns it: it matches ErrUnavailable if a wait may cure
-// it.
+// explain returns an error as a Rows returns it: it matches ErrUnavailable if a wait may cure it.
 func (r *rows) explain(err error) error {
 	if err == nil {
 		return nil

@@ -6,15 +6,15 @@
 //	store := pgstore.New(db, pgstore.Config{})
 //	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
 //
-// It imports the standard library only. Any driver of database/sql for PostgreSQL works: pgx with its
-// package stdlib, and lib/pq. Prefer pgx: lib/pq ignores the context while it waits for a server that
-// has fallen silent, until TCP gives up. A store whose six calls all wait so is unavailable until
-// then, even if another server has taken over. No Config of a store cures that. A Dialer of
-// pq.Connector does, whose connections set a deadline of a second before each Read:
+// It imports the standard library only. Any driver of database/sql for PostgreSQL works: pgx with
+// its package stdlib, and lib/pq. Prefer pgx: lib/pq ignores the context while it waits for a
+// server that has fallen silent, until TCP gives up. A store whose six calls all wait so is
+// unavailable until then, even if another server has taken over. No Config of a store cures that. A
+// Dialer of pq.Connector does, whose connections set a deadline of a second before each Read:
 // outbound/internal/pgtest/silent_test.go has one of fifteen lines, for programs that do not LISTEN
-// with it. The connections may go through pgbouncer in transaction mode, because nothing is left in a
-// session. With pgbouncer, pgx needs the mode QueryExecModeExec or QueryExecModeCacheDescribe, as in
-// any program.
+// with it. The connections may go through pgbouncer in transaction mode, because nothing is left in
+// a session. With pgbouncer, pgx needs the mode QueryExecModeExec or QueryExecModeCacheDescribe, as
+// in any program.
 //
 // # Which store to take
 //
@@ -27,53 +27,54 @@
 //
 // # What it guarantees
 //
-// A bucket is one row, and every decision is one compare-and-swap of it by the server's own clock, as
-// package rowstore explains. In any interval of length W at most Capacity + LeakRate*W units leave
-// from all processes together. The server charges a decision exactly once, however often its reply is
-// lost.
+// A bucket is one row, and every decision is one compare-and-swap of it by the server's own clock,
+// as package rowstore explains. In any interval of length W at most Capacity + LeakRate*W units
+// leave from all processes together. The server charges a decision exactly once, however often its
+// reply is lost.
 //
 // By default a decision does not wait for the disk. A crash of the server loses what was charged in
-// the last moments before it: three times wal_writer_delay, which is 0.6 s by default. A failover to
-// a replica loses what the replica had not received. For each such loss at most one more Capacity is
-// admitted, and store.EventDataLoss reports it. With Config.Durable a crash loses nothing.
+// the last moments before it: three times wal_writer_delay, which is 0.6 s by default. A failover
+// to a replica loses what the replica had not received. For each such loss at most one more
+// Capacity is admitted, and store.EventDataLoss reports it. With Config.Durable a crash loses
+// nothing.
 //
 // # What it costs
 //
-// A decision takes one round trip. Callers of a key that come meanwhile go together in the next one.
-// A refusal and a look write nothing. If several processes write the same row in turn, a decision
-// takes two: one finds the row written, and one writes it. If they all write it at the same time,
-// each locks it, which takes three. All writes of a row but one a minute are HOT, so that a busy
-// bucket needs no vacuum. Those of a row of more than 4 kB, as of four to six full windows, are not:
-// a page has no room for two versions of it.
+// A decision takes one round trip. Callers of a key that come meanwhile go together in the next
+// one. A refusal and a look write nothing. If several processes write the same row in turn, a
+// decision takes two: one finds the row written, and one writes it. If they all write it at the
+// same time, each locks it, which takes three. All writes of a row but one a minute are HOT, so
+// that a busy bucket needs no vacuum. Those of a row of more than 4 kB, as of four to six full
+// windows, are not: a page has no room for two versions of it.
 //
-// With one process on the server's machine a decision took two to three times as long as an upsert of
-// one number, which is the least that it can be. With 64 callers of a key, and more, there were 4 to
-// 30 times as many decisions as such upserts, and with 256 callers of 1000 keys as many:
+// With one process on the server's machine a decision took two to three times as long as an upsert
+// of one number, which is the least that it can be. With 64 callers of a key, and more, there were
+// 4 to 30 times as many decisions as such upserts, and with 256 callers of 1000 keys as many:
 // testdata/peers measures it.
 //
 // A transaction that stays open for long in the same database, as of pg_dump or of a report, stops
-// that: PostgreSQL keeps all versions of the row until the transaction ends, and each decision reads
-// them, 40 µs more for each thousand. Batching bounds it to some hundred versions a second. Give the
-// table a database of its own, on the same server, if you have such transactions: those of other
-// databases cost nothing.
+// that: PostgreSQL keeps all versions of the row until the transaction ends, and each decision
+// reads them, 40 µs more for each thousand. Batching bounds it to some hundred versions a second.
+// Give the table a database of its own, on the same server, if you have such transactions: those of
+// other databases cost nothing.
 //
 // # How many connections
 //
 // The store uses at most six connections at a time, and none while calls wait for their turn. So a
 // fleet of n processes may need 6n of the server's max_connections, or a pgbouncer. Let the DB have
 // six, with SetMaxOpenConns, and keep them, with SetMaxIdleConns: by default a DB keeps two, and
-// opens and closes the others all the time. Let nothing else use them: a store whose connections are
-// all in the program's own transactions is unavailable, and a transaction that waits for a call of a
-// store without a connection never ends. There is no store in your transaction: a charge would be
-// returned by its rollback, and hold the fleet until its commit.
+// opens and closes the others all the time. Let nothing else use them: a store whose connections
+// are all in the program's own transactions is unavailable, and a transaction that waits for a call
+// of a store without a connection never ends. There is no store in your transaction: a charge would
+// be returned by its rollback, and hold the fleet until its commit.
 //
 // # When the server is unavailable
 //
-// Operations fail within Config.Timeout, and then immediately, with [store.ErrUnavailable], as package
-// rowstore explains. A server is unavailable if a wait may cure its state: it does not answer, starts
-// or shuts down, only reads, has no connection left or no disk. A missing table or permission and a
-// wrong password are not: each operation fails immediately with the server's words. A fallback.Store,
-// of package outbound/fallback, decides what calls do meanwhile.
+// Operations fail within Config.Timeout, and then immediately, with [store.ErrUnavailable], as
+// package rowstore explains. A server is unavailable if a wait may cure its state: it does not
+// answer, starts or shuts down, only reads, has no connection left or no disk. A missing table or
+// permission and a wrong password are not: each operation fails immediately with the server's
+// words. A fallback.Store, of package outbound/fallback, decides what calls do meanwhile.
 //
 // # What the server sees
 //
@@ -83,8 +84,8 @@
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON dripfeed_buckets TO worker;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may by default
 //
-// A row takes less than 200 bytes for one leaky limit and a few processes, and 0.8 to 1.3 kB more for
-// each window that is full. Rows that have expired are deleted as new ones come, two for each.
+// A row takes less than 200 bytes for one leaky limit and a few processes, and 0.8 to 1.3 kB more
+// for each window that is full. Rows that have expired are deleted as new ones come, two for each.
 //
 // # The files
 //

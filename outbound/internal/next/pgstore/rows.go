@@ -35,8 +35,9 @@ func newRows(db *sql.DB, c *Config) *rows {
 	}
 }
 
-// Swap implements [rowstore.Rows] with one call of the function. It uses a Conn because a DB sends a
-// query again by itself if the connection was cut, and the store has to know that it was sent again.
+// Swap implements [rowstore.Rows] with one call of the function. It uses a Conn because a DB sends
+// a query again by itself if the connection was cut, and the store has to know that it was sent
+// again.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	var keys, olds, tokens, times, states, keeps array
 	for i := range swaps {
@@ -81,9 +82,9 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	return r.explain(found.Close())
 }
 
-// Lock implements [rowstore.Locker] with a transaction of three round trips: to begin it, to lock the
-// row, and to write it and commit. Whatever the role's default is, the transaction sees what the one
-// before it has written.
+// Lock implements [rowstore.Locker] with a transaction of three round trips: to begin it, to lock
+// the row, and to write it and commit. Whatever the role's default is, the transaction sees what
+// the one before it has written.
 func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
 	patience := time.Second / 2
 	if until, ok := ctx.Deadline(); ok {

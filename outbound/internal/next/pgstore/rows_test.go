@@ -13,7 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// cut is a driver of a server that cuts each connection instead of a reply. It counts what was asked.
+// cut is a driver of a server that cuts each connection instead of a reply. It counts what was
+// asked.
 type cut struct {
 	driver.Conn
 	asked, open int

@@ -42,9 +42,9 @@ func quote(name string) string {
 // literal returns a text as SQL writes it.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It may
-// run again. Then it changes nothing, and does not wait for sessions that use the table. Run it in one
-// transaction.
+// SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It
+// may run again. Then it changes nothing, and does not wait for sessions that use the table. Run it
+// in one transaction.
 func (c Config) SQL() string {
 	n := c.names()
 	body := "$$" // encloses the functions, and is in no name
@@ -66,9 +66,9 @@ func (c Config) SQLDown() string {
 }
 
 // Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
-// start. It waits for its turn until ctx ends. If a process stops for 5 s during Migrate, its Migrate
-// fails, so that the others continue. The role needs the right to create in the schema, and has to
-// own what is there already. If there is no such schema, it needs the right to create one.
+// start. It waits for its turn until ctx ends. If a process stops for 5 s during Migrate, its
+// Migrate fails, so that the others continue. The role needs the right to create in the schema, and
+// has to own what is there already. If there is no such schema, it needs the right to create one.
 func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 	if db == nil {
 		return errNoDB
@@ -110,14 +110,14 @@ END $$;
 
 `
 
-// schemaSQL makes the table and the functions. CREATE INDEX IF NOT EXISTS locks the table even if the
-// index is there, and all processes would wait. Times are microseconds of the Unix time.
+// schemaSQL makes the table and the functions. CREATE INDEX IF NOT EXISTS locks the table even if
+// the index is there, and all processes would wait. Times are microseconds of the Unix time.
 //
 // The clock is clock_timestamp(), read once the row is locked: now() is older than that. Only the
-// sweep of expired rows compares with now(), which an index can be read by. expires is indexed, so it
-// changes only once in the time for which a row is kept: all other updates are HOT, if a page has room
-// for two versions of the row. Rows of up to 8160 bytes are never compressed or stored elsewhere, so
-// that an update writes one tuple.
+// sweep of expired rows compares with now(), which an index can be read by. expires is indexed, so
+// it changes only once in the time for which a row is kept: all other updates are HOT, if a page
+// has room for two versions of the row. Rows of up to 8160 bytes are never compressed or stored
+// elsewhere, so that an update writes one tuple.
 const schemaSQL = `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	key     bytea PRIMARY KEY,
 	token   bigint NOT NULL CHECK (token <> 0),

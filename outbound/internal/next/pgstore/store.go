@@ -9,9 +9,10 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Config is how a store uses its database. The zero value works. Two programs share buckets if their
-// Schema, Table and PlainKeys are the same. If Schema is empty, the search_path of their roles has to
-// begin with the same schema too: by default a role whose own schema exists has that first.
+// Config is how a store uses its database. The zero value works. Two programs share buckets if
+// their Schema, Table and PlainKeys are the same. If Schema is empty, the search_path of their
+// roles has to begin with the same schema too: by default a role whose own schema exists has that
+// first.
 type Config struct {
 	// Schema is the schema of the table, and Migrate makes it. If it is empty, it is the first of
 	// the role's search_path that exists.
@@ -37,9 +38,9 @@ type Config struct {
 // errNoDB is the error of a store without a DB.
 var errNoDB = errors.New("pgstore: nil argument: DB")
 
-// New returns a store in a database whose table Migrate or Config.SQL has made. It does no I/O.
-// The DB stays yours, to configure and to close. The store has at most six of its connections at
-// a time. If db is nil, each use of the store fails.
+// New returns a store in a database whose table Migrate or Config.SQL has made. It does no I/O. The
+// DB stays yours, to configure and to close. The store has at most six of its connections at a
+// time. If db is nil, each use of the store fails.
 func New(db *sql.DB, c Config) *rowstore.Store {
 	rc := rowstore.Config{PlainKeys: c.PlainKeys, Timeout: c.Timeout, Observe: c.Observe}
 	if db == nil {
