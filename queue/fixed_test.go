@@ -133,6 +133,7 @@ func TestTheLineTakesWhatOthersLeaveOfEachFixedWindow(t *testing.T) {
 			}
 			time.Sleep(10 * window)
 			cancel()
+			time.Sleep(window) // call ends
 			synctest.Wait()
 			slices.SortFunc(sent.at, time.Time.Compare)
 			for i, at := range sent.at {

@@ -69,7 +69,7 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 	_, _ = rand.Read(id[:]) // never fails
 	clock -= clock % time.Microsecond
 	q := &request{op: op, seq: seq, fence: fence, token: string(id[:])}
-	op.Age = op.Age.Truncate(time.Microsecond)
+	op.Age -= op.Age % time.Microsecond
 	q.row = k.row
 	absent := k.row == nil || k.row.token == ""
 	if absent {

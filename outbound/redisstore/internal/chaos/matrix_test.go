@@ -43,7 +43,7 @@ var matrix = []struct {
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
 		"TestAWorkerThatIsCutOffGoesOnWithItsShare",
 		"TestWorkersWhoAreAllCutOffKeepTheLimitTogether",
-		"TestTheSharesOfAllWorkersStayWithinTheLimit",
+		"TestStore_SharesStayWithinTheLimit",
 		"TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack",
 	}},
 	{5, "of a cluster there is only a minority", "0", []string{
