@@ -48,7 +48,9 @@ func transient(err error) bool {
 
 // denied reports whether an error says that this program may not do what it asks.
 func denied(err error) bool {
-	return hasPrefix(err, "NOAUTH", "WRONGPASS", "NOPERM", "AUTH ") || strings.Contains(err.Error(), "The user executing the script can't run")
+	// A client without a password may send few and short words: a step fails with "unauthenticated
+	// multibulk length".
+	return hasPrefix(err, "NOAUTH", "WRONGPASS", "NOPERM", "AUTH ", "Protocol error: unauthenticated") || strings.Contains(err.Error(), "The user executing the script can't run")
 }
 
 func hasPrefix(err error, prefixes ...string) bool {

@@ -1,0 +1,469 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// events are the events that a store has reported.
+type events struct {
+	mu  sync.Mutex
+	all []store.StoreEvent
+}
+
+func (e *events) observe(one store.StoreEvent) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, one)
+}
+
+// of returns the events of a kind.
+func (e *events) of(kind store.StoreEventKind) (found []store.StoreEvent) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, one := range e.all {
+		if one.Kind == kind {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// await returns the first event of a kind, and checks that there is one only.
+func (e *events) await(t testing.TB, kind store.StoreEventKind) store.StoreEvent {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(e.of(kind)) > 0 }, time.Minute, time.Millisecond, "no event %v", kind)
+	require.Len(t, e.of(kind), 1)
+	return e.of(kind)[0]
+}
+
+// still is a limit that leaks nothing while a test runs.
+var still = outbound.Limit{Capacity: 100, LeakRate: 1e-6}
+
+func bucketOf(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+	b, err := outbound.NewSharedBucket(s, key, limits...)
+	require.NoError(t, err)
+	return b
+}
+
+// trouble is a way in which a server does not do what it is asked.
+type trouble struct {
+	why    string
+	says   string // a part of the error's text
+	denied bool   // no wait cures it
+	empty  bool   // the cure loses the stored data
+	args   []string
+	// cause makes the trouble, and returns a function that ends it. It may change how the client is
+	// made.
+	cause func(t *testing.T, s *redistest.Server, o *redis.Options) (cure func())
+}
+
+// config returns a cause that sets a parameter, and sets it back.
+func config(name, bad, good string) func(*testing.T, *redistest.Server, *redis.Options) func() {
+	return func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		s.Config(t, name, bad)
+		return func() { s.Config(t, name, good) }
+	}
+}
+
+// replica makes a replica of a server, of a master that is not there.
+func replica(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+	s.Do(t, "REPLICAOF", "127.0.0.1", "1")
+	return func() { s.Do(t, "REPLICAOF", "NO", "ONE") }
+}
+
+// user makes the client use a user of its own.
+func user(password, keys, cure string) func(*testing.T, *redistest.Server, *redis.Options) func() {
+	return func(t *testing.T, s *redistest.Server, o *redis.Options) func() {
+		s.Do(t, "ACL", "SETUSER", "process", "on", ">right", "+@all", keys)
+		o.Username, o.Password = "process", password
+		return func() { s.Do(t, "ACL", "SETUSER", "process", cure) }
+	}
+}
+
+var troubles = []trouble{
+	{why: "refused connection", says: "connection refused", empty: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		s.Kill(t)
+		return func() { s.Restart(t) }
+	}},
+	{why: "no password", says: "unauthenticated", denied: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		s.Do(t, "ACL", "SETUSER", "default", "resetpass", ">secret")
+		return func() {
+			admin := s.Client(t, func(o *redis.Options) { o.Password = "secret" })
+			require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "nopass").Err())
+		}
+	}},
+	{why: "wrong password", says: "WRONGPASS", denied: true, cause: user("wrong", "~*", ">wrong")},
+	{why: "no permission", says: "NOPERM", denied: true, cause: user("right", "~others:*", "~dripfeed:*")},
+	{why: "read-only replica", says: "READONLY", cause: replica},
+	{why: "replica without its master", says: "MASTERDOWN", args: []string{"--replica-serve-stale-data", "no"}, cause: replica},
+	{why: "out of memory", says: "OOM", args: []string{"--maxmemory-policy", "noeviction"}, cause: config("maxmemory", "1", "0")},
+	{why: "too few replicas", says: "NOREPLICAS", cause: config("min-replicas-to-write", "1", "0")},
+	{why: "failed save", says: "MISCONF", cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		dir := s.Do(t, "CONFIG", "GET", "dir").(map[any]any)["dir"].(string)
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "dump.rdb", "in the way"), 0o700))
+		s.Config(t, "save", "3600 1")
+		s.Do(t, "BGSAVE")
+		require.Eventually(t, func() bool {
+			return strings.Contains(fmt.Sprint(s.Do(t, "INFO", "persistence")), "rdb_last_bgsave_status:err")
+		}, time.Minute, 5*time.Millisecond)
+		return func() { s.Config(t, "stop-writes-on-bgsave-error", "no") }
+	}},
+	{why: "another client's script", says: "BUSY", cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		s.Config(t, "busy-reply-threshold", "1")
+		other := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.ReadTimeout = time.Minute })
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = other.Eval(context.Background(), "while true do end", nil).Err() // until the test kills it
+		}()
+		require.Eventually(t, func() bool {
+			err := s.Client(t).Ping(t.Context()).Err()
+			return err != nil && redis.HasErrorPrefix(err, "BUSY")
+		}, time.Minute, 5*time.Millisecond)
+		return func() {
+			s.Do(t, "SCRIPT", "KILL")
+			<-ended
+		}
+	}},
+	{why: "hung server", says: "no answer within", cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+		s.Stop(t)
+		return func() { s.Cont(t) }
+	}},
+}
+
+// Trouble of a server is a StoreError. It charges nothing, is reported once, and ends by itself once
+// the server is well again.
+func TestStore_TroubleIsAnErrorAndChargesNothing(t *testing.T) {
+	for _, c := range troubles {
+		t.Run(c.why, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, append([]string{"--maxclients", "500"}, c.args...)...)
+			key := fmt.Sprint("key ", rand.Uint32())
+			_, err := bucketOf(t, New(server.Client(t), Config{Timeout: time.Minute}), key, still).Acquire(t.Context(), outbound.Cost{10})
+			require.NoError(t, err)
+
+			o := &redis.Options{Addr: server.Addr(), DialerRetries: 1, ReadTimeout: time.Minute}
+			cure := c.cause(t, server, o)
+			rdb := redis.NewClient(o)
+			t.Cleanup(func() { _ = rdb.Close() })
+			var seen events
+			timeout := time.Second
+			if c.denied {
+				timeout = time.Minute // the error comes immediately, as soon as the machine allows
+			}
+			s := New(rdb, Config{Timeout: timeout, Observe: seen.observe})
+			b := bucketOf(t, s, key, still)
+			unknown := 0. // calls whose reply was late on a busy machine: they may be charged
+			for says := 0; says < 3; {
+				began := time.Now()
+				_, err = b.Acquire(t.Context(), outbound.Cost{1})
+				require.Less(t, time.Since(began), timeout+20*time.Second) // the client's own timeout is a minute
+				var failed *outbound.StoreError
+				require.ErrorAs(t, err, &failed)
+				require.Equal(t, key, failed.Key)
+				require.Equal(t, "book", failed.Op)
+				require.NotContains(t, err.Error(), "secret")
+				if strings.Contains(err.Error(), c.says) {
+					says++
+				}
+				if strings.Contains(err.Error(), "no answer within") {
+					unknown++
+				} else {
+					require.ErrorContains(t, err, c.says)
+				}
+				require.Equal(t, !c.denied, errors.Is(err, outbound.ErrUnavailable), "%v", err)
+			}
+			kind, other := store.EventDown, store.EventDenied
+			if c.denied {
+				kind, other = other, kind
+			}
+			require.ErrorContains(t, seen.await(t, kind).Err, c.says)
+			require.Empty(t, seen.of(other))
+			outages := s.Stats().Outages
+			require.Len(t, outages, 1)
+			require.ErrorContains(t, outages[0].Err, c.says)
+			for i := range 3 { // a look at another key fails in the same way, and ends no outage
+				_, err := bucketOf(t, s, fmt.Sprint(key, i), still).State(t.Context())
+				require.Equal(t, !c.denied, errors.Is(err, outbound.ErrUnavailable), "%v", err)
+			}
+			require.Empty(t, seen.of(store.EventUp))
+			require.Len(t, seen.of(kind), 1)
+
+			cure()
+			admitted := 0.
+			require.Eventually(t, func() bool {
+				_, err := b.Acquire(t.Context(), outbound.Cost{1})
+				if err == nil {
+					admitted++
+				} else {
+					unknown++
+				}
+				return err == nil
+			}, time.Minute, 10*time.Millisecond)
+			require.Empty(t, s.Stats().Outages)
+			if !c.denied {
+				seen.await(t, store.EventUp)
+			}
+			if !c.empty {
+				admitted += 10
+			}
+			state, err := b.State(t.Context())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, state.Level, admitted-0.1)
+			require.LessOrEqual(t, state.Level, admitted+unknown+0.1)
+		})
+	}
+}
+
+// A client that cannot reach a server, has no connection left or is closed gives its own error.
+func TestStore_ClientThatReachesNoServer(t *testing.T) {
+	t.Parallel()
+	fails := func(rdb redis.UniversalClient, timeout time.Duration) error {
+		_, err := bucketOf(t, New(rdb, Config{Timeout: timeout}), "key", still).Acquire(t.Context(), outbound.Cost{1})
+		var failed *outbound.StoreError
+		require.ErrorAs(t, err, &failed)
+		return err
+	}
+	for _, addr := range []string{"127.0.0.1:1", "nowhere.invalid:6379", "not an address"} {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		require.ErrorIs(t, fails(rdb, 200*time.Millisecond), outbound.ErrUnavailable)
+	}
+	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 10*time.Millisecond })
+	held := rdb.Conn() // held for long, as by a blocking command
+	require.NoError(t, held.Ping(t.Context()).Err())
+	require.Eventually(t, func() bool {
+		err := fails(rdb, 300*time.Millisecond)
+		require.ErrorIs(t, err, outbound.ErrUnavailable)
+		return errors.Is(err, redis.ErrPoolTimeout) && strings.Contains(err.Error(), "no connection left")
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, held.Close())
+	require.NoError(t, rdb.Close())
+	err := fails(rdb, time.Second)
+	require.ErrorIs(t, err, redis.ErrClosed)
+	require.NotErrorIs(t, err, outbound.ErrUnavailable)
+	var none *redis.Client
+	for _, rdb := range []redis.UniversalClient{nil, none} {
+		require.ErrorIs(t, fails(rdb, time.Second), errNoClient)
+		require.Zero(t, New(rdb, Config{}).Stats())
+	}
+	var s *Store
+	require.Zero(t, s.Stats())
+}
+
+// A Cluster whose nodes accept connections and answer nothing keeps no call waiting.
+func TestStore_SilentClusterKeepsNoCallWaiting(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var accepts sync.WaitGroup
+	accepts.Go(func() {
+		for {
+			c, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	})
+	t.Cleanup(func() { _ = silent.Close(); accepts.Wait() })
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String()}, ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := New(rdb, Config{Timeout: 100 * time.Millisecond})
+	began := time.Now()
+	for i := range 10 {
+		_, err := bucketOf(t, s, fmt.Sprint(i), still).Acquire(t.Context(), outbound.Cost{1})
+		require.ErrorIs(t, err, outbound.ErrUnavailable)
+	}
+	require.Less(t, time.Since(began), 30*time.Second) // the client itself waits for a minute
+}
+
+// instead stands in the place of a server: it answers scripts by itself.
+type instead func(cmd *redis.Cmd) error
+
+func (f instead) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f instead) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		err := f(cmd.(once).Cmd)
+		if err != nil {
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (f instead) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) (err error) {
+		err = f(nil)
+		for _, cmd := range cmds {
+			if cmd.SetErr(err); err == nil {
+				grant(cmd.(once).Cmd)
+			}
+		}
+		return err
+	}
+}
+
+// grant answers a hot step on a key of one limit as if it had booked all calls on an unused key.
+func grant(cmd *redis.Cmd) {
+	numbersOf, steps := string(cmd.Args()[5].([]byte)), string(cmd.Args()[7].([]byte))
+	backs, runs, booked := int(number(steps[16:])), int(number(steps[24:])), 0.
+	for at := 32 + 88*backs + 40; runs > 0; runs-- {
+		booked += number(steps[at:])
+		at += 16
+	}
+	cmd.SetVal(string(numbers(nil, number(numbersOf[8:]), 1, float64(time.Now().UnixMicro()), booked, 0, 0)))
+}
+
+// played returns a store whose server is f.
+func played(t *testing.T, c Config, f func() error) *Store {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	rdb.AddHook(instead(func(cmd *redis.Cmd) error {
+		err := f()
+		if err == nil && cmd != nil {
+			grant(cmd)
+		}
+		return err
+	}))
+	return New(rdb, c)
+}
+
+// An operation ends at its Timeout, on the dot, although the client hangs for an hour, and the
+// server is found again although requests to it hang still.
+func TestStore_OperationEndsAtItsTimeout(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Millisecond, time.Second, time.Hour / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var seen events
+			s := played(t, Config{Timeout: timeout, Observe: seen.observe}, func() error {
+				if time.Since(began) < 2*timeout {
+					time.Sleep(time.Hour)
+				}
+				return nil
+			})
+			var calls sync.WaitGroup
+			for i := range 50 {
+				b := bucketOf(t, s, fmt.Sprint("key", i%5), still)
+				calls.Go(func() {
+					time.Sleep(time.Duration(i) * timeout / 40)
+					at := time.Now()
+					_, err := b.Acquire(context.Background(), outbound.Cost{1})
+					require.ErrorIs(t, err, outbound.ErrUnavailable)
+					require.LessOrEqual(t, time.Since(at), timeout)
+				})
+			}
+			calls.Wait()
+			synctest.Wait()
+			seen.await(t, store.EventDown)
+			time.Sleep(time.Until(began.Add(2 * timeout)))
+			var err error
+			b := bucketOf(t, s, "key0", still)
+			for fails := true; fails; fails = err != nil {
+				_, err = b.Acquire(context.Background(), outbound.Cost{1})
+				require.Less(t, time.Since(began), 4*timeout+2*time.Second)
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+			seen.await(t, store.EventUp)
+			time.Sleep(2 * time.Hour) // until the requests that hang have ended
+		})
+	}
+}
+
+// answered is an error with which a server answers.
+type answered string
+
+func (a answered) Error() string { return string(a) }
+func (answered) RedisError()     {}
+
+// A server that fails for three seconds with an error that a wait may cure is down once and up once.
+// One that refuses the program is denied once. The first is asked rarely meanwhile, however many
+// calls come.
+func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
+	script := "ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -" // as Redis 6.2 says it
+	for _, err := range []error{
+		answered("LOADING Redis is loading the dataset in memory"), answered("READONLY You can't write against a read only replica."),
+		answered("MASTERDOWN Link with MASTER is down"), answered("CLUSTERDOWN The cluster is down"), answered("BUSY Redis is busy"),
+		answered("NOREPLICAS Not enough good replicas to write."), answered("OOM command not allowed when used memory > 'maxmemory'."),
+		answered("MISCONF Redis is configured to save RDB snapshots"), answered("ERR max number of clients reached"),
+		answered(script + "OOM command not allowed"), answered(script + "READONLY You can't write"),
+		redis.ErrPoolTimeout, io.EOF, errors.New("dial tcp: connection refused"),
+		answered("NOAUTH Authentication required."), answered("WRONGPASS invalid username-password pair or user is disabled."),
+		answered("NOPERM this user has no permissions to run the 'evalsha' command"), answered("ERR The user executing the script can't run this command or subcommand script: 1"),
+		answered("ERR Protocol error: unauthenticated multibulk length"), answered("ERR AUTH <password> called without any password configured for the default user."),
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var seen events
+				var mu sync.Mutex
+				requests, failed := 0, []error(nil)
+				s := played(t, Config{Observe: seen.observe}, func() error {
+					mu.Lock()
+					requests++
+					mu.Unlock()
+					if time.Sleep(time.Millisecond); time.Since(began) < 3*time.Second {
+						return err
+					}
+					return nil
+				})
+				var all sync.WaitGroup
+				for i := range 600 {
+					b := bucketOf(t, s, fmt.Sprint("key", i%10), still)
+					all.Go(func() {
+						at := time.Now()
+						_, err := b.Acquire(context.Background(), outbound.Cost{1})
+						mu.Lock()
+						defer mu.Unlock()
+						require.LessOrEqual(t, time.Since(at), time.Second)
+						if err != nil {
+							failed = append(failed, err)
+						}
+					})
+					time.Sleep(10 * time.Millisecond)
+				}
+				all.Wait()
+				time.Sleep(time.Minute) // until the pipelines have ended
+				synctest.Wait()
+				kinds := []store.StoreEventKind{}
+				for _, e := range seen.all {
+					kinds = append(kinds, e.Kind)
+				}
+				if len(failed) > 250 && !errors.Is(failed[0], outbound.ErrUnavailable) {
+					require.True(t, denied(err))
+					require.Equal(t, []store.StoreEventKind{store.EventDenied}, kinds)
+				} else {
+					require.False(t, denied(err))
+					require.NotEmpty(t, failed)
+					require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, kinds)
+					require.Less(t, requests, 300+4*3*60)
+				}
+				for _, got := range failed {
+					require.ErrorIs(t, got, err)
+					require.Equal(t, !denied(err), errors.Is(got, outbound.ErrUnavailable))
+				}
+			})
+		})
+	}
+}
