@@ -56,7 +56,7 @@ func (q *Queue) stepLocked() bool {
 		q.line.tickets[0], q.line.moved = q.booking.Tickets[0], true
 	case err == nil:
 		for _, t := range q.booking.Tickets {
-			q.line.book(t)
+			q.bookLocked(t)
 		}
 	default:
 		q.refusedLocked(first, onlyNews, moving, err)
@@ -75,8 +75,8 @@ func (q *Queue) stepLocked() bool {
 	if !q.clock.Same(&before) {
 		q.line.void(&q.clock)
 		q.line.uncount()
+		q.refuseTooLateLocked(time.Now())
 	}
-	q.refuseTooLateLocked(time.Now())
 	// As calls get places it becomes known which of the others go in time.
 	if q.credit += looks; q.line.all != q.line.sure && q.credit > q.line.n {
 		q.credit = 0
@@ -224,6 +224,16 @@ func (q *Queue) refuseExpiredLocked(now time.Time) {
 	for w := q.line.unplaced; w != nil && !q.expires(w).After(now); w = q.line.unplaced {
 		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
 	}
+}
+
+// bookLocked gives a place to the first call without one that it is not too late for, and refuses
+// those before.
+func (q *Queue) bookLocked(t outbound.Ticket) {
+	l, at := &q.line, q.clock.Due(t)
+	for w := l.unplaced; w != nil && w.cost == t.Cost() && at.After(q.expires(w).Add(rounding)); w = l.unplaced {
+		q.refuseLocked(w, q.throttled(w, at, time.Now()))
+	}
+	l.book(t)
 }
 
 // refuseTooLateLocked refuses the calls that miss their deadlines at their places. A booking has
