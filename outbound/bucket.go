@@ -20,7 +20,7 @@ import (
 //
 // A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates nothing
 // while no call is booked; testdata/peers/README.md has the times of all kinds of decisions. A
-// bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrNil].
+// bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrInvalid].
 type Bucket struct{ core }
 
 // NewBucket returns a bucket that lives in this process, or a [*LimitError].
@@ -55,13 +55,13 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // adds a limit of a unit that has one without a Name, give the new one a Name. Another Name or kind
 // is another limit, which begins empty.
 //
-// NewSharedBucket does no I/O. A nil store is [ErrNil], because a bucket in memory
+// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory
 // would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
 // it bounds the calls in progress that this bucket has admitted, and N workers have N
 // times as many.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
-		return nil, fmt.Errorf("%w: Store of %s", ErrNil, quote(key))
+		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
 	}
 	own, err := checkLimits(key, limits)
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 		return State{}, err
 	}
 	if !c.valid() {
-		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
 	}
 	costs := [1]Cost{c}
 	var r reply
@@ -177,7 +177,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 		return false, err
 	}
 	if !c.valid() {
-		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
 	}
 	var r reply
 	if err := b.peek(ctx, "look", &step{parts: true}, &r); err != nil {
@@ -200,7 +200,7 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 // Hold lets no call go for d from now on, however many limits have room, as an
 // API that asks for a pause wants it. A hold that ends before one in force
 // changes nothing; Resume ends it early. A d that is not above 0 is
-// [ErrInvalidDuration].
+// [ErrInvalid].
 //
 // After a hold the API may count whatever it has counted before. So the limit that drains in the
 // shortest time is full except for one call, and calls leave at its rate from then on. If a long
@@ -212,7 +212,7 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 // Pause lets no call leave for d from now on, as an operator wants it. Unlike in a [Bucket.Hold] the
 // limits leak on, so that after the pause calls leave as if none had come meanwhile. A pause that
 // ends before a hold in force changes nothing. Resume ends it early. A d that is not above 0 is
-// [ErrInvalidDuration].
+// [ErrInvalid].
 func (b *Bucket) Pause(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Paused, "pause", d)
 }
@@ -223,7 +223,7 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 		return err
 	}
 	if d <= 0 {
-		return fmt.Errorf("%w: %s of %v for %s", ErrInvalidDuration, name, d, quote(b.key))
+		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, quote(b.key))
 	}
 	reports := [1]report{{Report: store.Report{Kind: kind, Wait: d}}}
 	return b.do(ctx, name, &step{reports: reports[:]}, new(reply))
@@ -374,4 +374,4 @@ func (b *Bucket) ready(ctx context.Context) error {
 // unmade reports whether b is nil, or zero: no limit has a capacity of 0.
 func (b *Bucket) unmade() bool { return b == nil || b.capacity == 0 }
 
-var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrNil)
+var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrInvalid)

@@ -226,7 +226,7 @@ func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
 			"SetLimits":    func() error { return b.SetLimits(ctx, PerSecond(1)) },
 			"Do":           func() error { return Do(ctx, b, Cost{1}, func(context.Context) error { return nil }) },
 		} {
-			if err := do(); !errors.Is(err, ErrNil) {
+			if err := do(); !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s of %p: %v", name, b, err)
 			}
 		}

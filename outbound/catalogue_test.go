@@ -116,7 +116,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			for unit := range units {
 				c := Cost{1}
 				c[unit] = n
-				refuses(t, fmt.Sprintf("%s(%v)", e.name, c), ErrInvalidCost, func(b *Bucket) error { return e.do(b, c) })
+				refuses(t, fmt.Sprintf("%s(%v)", e.name, c), ErrInvalid, func(b *Bucket) error { return e.do(b, c) })
 			}
 		}
 		if e.meter {
@@ -135,7 +135,7 @@ func TestACostThatNoLimitCountsIsInvalid(t *testing.T) {
 			if name == "several" && err == nil { // it counts calls at once
 				continue
 			}
-			if !errors.Is(err, ErrInvalidCost) {
+			if !errors.Is(err, ErrInvalid) {
 				t.Errorf("Acquire of the bucket %s: %v", name, err)
 			}
 		}
@@ -172,17 +172,17 @@ func TestAMeterTakesAnyFiniteCostUpToTheBrim(t *testing.T) {
 
 func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 	for _, d := range append([]time.Duration{0}, noSpans...) {
-		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalidDuration, func(b *Bucket) error { return b.Hold(ctx, d) })
+		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, d) })
 		if d == 0 {
 			continue
 		}
-		refuses(t, fmt.Sprintf("Book, Wait %d", d), ErrInvalidDuration, func(b *Bucket) error {
+		refuses(t, fmt.Sprintf("Book, Wait %d", d), ErrInvalid, func(b *Bucket) error {
 			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: d})
 		})
-		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalidDuration, func(b *Bucket) error {
+		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalid, func(b *Bucket) error {
 			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Horizon: d})
 		})
-		refuses(t, fmt.Sprintf("Book, After %d", d), ErrInvalidDuration, func(b *Bucket) error {
+		refuses(t, fmt.Sprintf("Book, After %d", d), ErrInvalid, func(b *Bucket) error {
 			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, After: d})
 		})
 	}
@@ -281,27 +281,27 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 		bad[fmt.Sprint("per minute ", n)] = PerMinute(n)
 	}
 	for name, l := range bad {
-		if _, err := NewBucket("key", l); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewBucket("key", l); !errors.Is(err, ErrInvalid) {
 			t.Errorf("NewBucket with %s, %v: %v", name, l, err)
 		}
-		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalid) {
 			t.Errorf("NewBucket with %s beside a good one: %v", name, err)
 		}
-		if _, err := NewSharedBucket(store.NewMemory(), "key", l); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewSharedBucket(store.NewMemory(), "key", l); !errors.Is(err, ErrInvalid) {
 			t.Errorf("NewSharedBucket with %s: %v", name, err)
 		}
-		refuses(t, "SetLimits with "+name, ErrInvalidLimit, func(b *Bucket) error { return b.SetLimits(ctx, l) })
+		refuses(t, "SetLimits with "+name, ErrInvalid, func(b *Bucket) error { return b.SetLimits(ctx, l) })
 	}
 	nine := make([]Limit, maxLimits+1)
 	for i := range nine {
 		nine[i] = good.Of(0, fmt.Sprint(i))
 	}
 	for _, some := range [][]Limit{{}, nine, {good, good}, {InFlight(1), InFlight(2)}} {
-		if _, err := NewBucket("key", some...); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewBucket("key", some...); !errors.Is(err, ErrInvalid) {
 			t.Errorf("NewBucket with %v: %v", some, err)
 		}
 	}
-	if _, err := NewSharedBucket(nil, "key", good); !errors.Is(err, ErrNil) {
+	if _, err := NewSharedBucket(nil, "key", good); !errors.Is(err, ErrInvalid) {
 		t.Errorf("NewSharedBucket without a store: %v", err)
 	}
 }

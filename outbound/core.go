@@ -353,7 +353,7 @@ func (b *core) idle() bool {
 // book carries a step out and says why the first of its costs was refused.
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if len(s.costs) > 0 && !s.costs[0].valid() {
-		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalidCost}
+		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalid}
 	}
 	for i := range s.costs { // what comes after an invalid one is not booked, and takes no slot
 		if !s.costs[i].valid() {

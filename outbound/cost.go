@@ -20,7 +20,7 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 //
 // and a [Limit] says which of the numbers it counts. Every number is finite and not negative, or
 // [Free]. The number of the lowest unit that the bucket's limits count, by convention the calls, is
-// above 0 or Free: anything else is [ErrInvalidCost], so a cost that forgets it is not admitted
+// above 0 or Free: anything else is [ErrInvalid], so a cost that forgets it is not admitted
 // unpaced. The other numbers may be 0, as for costs that are known afterwards. A bucket with only
 // an [InFlight] counts no unit.
 //

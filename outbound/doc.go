@@ -71,7 +71,7 @@
 //
 // A [Bucket] has one to eight limits, each on one of up to four units: calls, tokens, money. A
 // [Cost] has a number for each unit. The number of the first unit, the calls, is above 0 or [Free]:
-// a cost that forgets it is [ErrInvalidCost]. A call is charged to all limits or to none, and one
+// a cost that forgets it is [ErrInvalid]. A call is charged to all limits or to none, and one
 // that waits for one limit fills the others when it goes. [InFlight] limits calls in progress. In a
 // queue of its own it is the outer limiter, and the one that counts calls per time is the inner
 // one: see package queue.
@@ -103,8 +103,7 @@
 //     its RetryAfter; 0 means that nobody knows the time.
 //   - [ErrTooLarge]: the cost is above a limit's capacity. Never retry it. Its text says which
 //     Burst, or which n, the cost needs.
-//   - [ErrInvalidCost], [ErrInvalidLimit], [ErrInvalidDuration], [ErrInvalidKey], [ErrNil]: a
-//     mistake in the program.
+//   - [ErrInvalid]: a mistake in the program, such as a limit that is none.
 //   - The ctx's own error: the context ended while the call waited. The call was charged
 //     nothing, and holds nobody up.
 //   - queue.ErrClosed: the program closed the queue, because it is shutting down.

@@ -17,7 +17,7 @@ import (
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //
 // The cost c is a [Cost] that each job takes, or a function that returns the cost of an item. There
-// is no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
+// is no default: Cost{} is [ErrInvalid], and Cost{Free} costs nothing.
 //
 //	tokens := func(d Document) outbound.Cost { return outbound.Cost{1, d.Tokens} }
 //	for d, err := range outbound.Each(ctx, queue, tokens, 8, documents, index) {
@@ -37,22 +37,22 @@ import (
 // it goes on, with the same value, in the goroutine that ranges.
 //
 // If l, c, items or job is nil, or workers below 1, the loop gets one zero item with an error:
-// [ErrNil] or [ErrInvalidLimit].
+// [ErrInvalid].
 func Each[T any, C Cost | func(T) Cost](ctx context.Context, l Limiter, c C, workers int, items iter.Seq[T], job func(context.Context, T) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		cost := costOf[T](c)
 		var bad error
 		switch {
 		case l == nil:
-			bad = fmt.Errorf("%w: Limiter of Each", ErrNil)
+			bad = fmt.Errorf("%w: nil Limiter of Each", ErrInvalid)
 		case cost == nil:
-			bad = fmt.Errorf("%w: cost of Each", ErrNil)
+			bad = fmt.Errorf("%w: nil cost of Each", ErrInvalid)
 		case items == nil:
-			bad = fmt.Errorf("%w: items of Each", ErrNil)
+			bad = fmt.Errorf("%w: nil items of Each", ErrInvalid)
 		case job == nil:
-			bad = fmt.Errorf("%w: job of Each", ErrNil)
+			bad = fmt.Errorf("%w: nil job of Each", ErrInvalid)
 		case workers < 1:
-			bad = fmt.Errorf("%w: Each with %d workers", ErrInvalidLimit, workers)
+			bad = fmt.Errorf("%w: Each with %d workers", ErrInvalid, workers)
 		}
 		if bad != nil {
 			var none T

@@ -343,12 +343,12 @@ func TestEachOfBadArgumentsYieldsOneError(t *testing.T) {
 		each iter.Seq2[int, error]
 		want error
 	}{
-		"nil Limiter": {Each(ctx, nil, Cost{1}, 1, none, fine), ErrNil},
-		"nil items":   {Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine), ErrNil},
-		"nil job":     {Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil), ErrNil},
-		"nil cost":    {Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine), ErrNil},
-		"no workers":  {Each(ctx, Unlimited{}, Cost{1}, 0, none, fine), ErrInvalidLimit},
-		"less":        {Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine), ErrInvalidLimit},
+		"nil Limiter": {Each(ctx, nil, Cost{1}, 1, none, fine), ErrInvalid},
+		"nil items":   {Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine), ErrInvalid},
+		"nil job":     {Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil), ErrInvalid},
+		"nil cost":    {Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine), ErrInvalid},
+		"no workers":  {Each(ctx, Unlimited{}, Cost{1}, 0, none, fine), ErrInvalid},
+		"less":        {Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine), ErrInvalid},
 	} {
 		n := 0
 		for i, err := range c.each {
@@ -394,7 +394,7 @@ func TestEach_CostByItem(t *testing.T) {
 	for n, err := range Each(ctx, b, tokens, 1, slices.Values([]int{60, -1, 30, 20}), func(context.Context, int) error { return nil }) {
 		results[n] = err
 	}
-	if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalidCost) || !errors.Is(results[20], ErrThrottled) {
+	if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalid) || !errors.Is(results[20], ErrThrottled) {
 		t.Errorf("results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
 	}
 	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {

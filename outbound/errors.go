@@ -17,17 +17,10 @@ const (
 	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
 	// See [*CostError].
 	ErrTooLarge = store.Sentinel("outbound: cost too large")
-	// ErrInvalidCost is a cost with a number that is NaN, infinite or negative, or
-	// whose number for the bucket's first unit is missing: see [Cost] and [*CostError].
-	ErrInvalidCost = store.Sentinel("outbound: invalid cost")
-	// ErrInvalidLimit is a bad limit or a bad configuration. See [*LimitError].
-	ErrInvalidLimit = store.Sentinel("outbound: invalid limit")
-	// ErrInvalidDuration is a duration that is negative or 0 where it must not be.
-	ErrInvalidDuration = store.Sentinel("outbound: invalid duration")
-	// ErrNil is a required argument that is nil.
-	ErrNil = store.Sentinel("outbound: nil argument")
-	// ErrInvalidKey is a key of a [Keyed] that does not equal itself.
-	ErrInvalidKey = store.Sentinel("outbound: invalid key")
+	// ErrInvalid is a mistake in the program: a cost with a number that is NaN, infinite, negative or
+	// missing, as a [*CostError]; a limit, as a [*LimitError]; a duration, a key or another argument
+	// that is nil or out of range.
+	ErrInvalid = store.Sentinel("outbound: invalid argument")
 	// ErrUnavailable is what a [store.Store] answers, among other errors, while it can serve no
 	// key at all and a wait may cure that. Package fallback goes by it.
 	ErrUnavailable = store.ErrUnavailable
@@ -119,7 +112,7 @@ func (e *ThrottledError) Timeout() bool {
 func (e *ThrottledError) RetryableError() bool { return false }
 
 // CostError says that a cost can never go, so that no retry helps. It is [ErrTooLarge] or
-// [ErrInvalidCost]. Nothing was charged.
+// [ErrInvalid]. Nothing was charged.
 type CostError struct {
 	// Key is the key of the bucket.
 	Key string
@@ -128,7 +121,7 @@ type CostError struct {
 	Limit Limit
 	// Cost is what the call would take.
 	Cost Cost
-	// Err is ErrTooLarge or ErrInvalidCost.
+	// Err is ErrTooLarge or ErrInvalid.
 	Err error
 }
 
@@ -160,7 +153,7 @@ func (e *CostError) Unwrap() error { return e.Err }
 // RetryableError is false: the cost can never go.
 func (e *CostError) RetryableError() bool { return false }
 
-// LimitError says what is wrong with a limit. It is [ErrInvalidLimit].
+// LimitError says what is wrong with a limit. It is [ErrInvalid].
 type LimitError struct {
 	// Key is the key of the bucket. It is empty if the limit was read from text.
 	Key string
@@ -177,8 +170,8 @@ func (e *LimitError) Error() string {
 	return "outbound: invalid limit for " + quote(e.Key) + ": " + e.Reason
 }
 
-// Unwrap returns [ErrInvalidLimit].
-func (e *LimitError) Unwrap() error { return ErrInvalidLimit }
+// Unwrap returns [ErrInvalid].
+func (e *LimitError) Unwrap() error { return ErrInvalid }
 
 // RetryableError is false: the limit stays invalid.
 func (e *LimitError) RetryableError() bool { return false }

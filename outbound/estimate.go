@@ -25,7 +25,7 @@ type Estimate struct {
 	// estimate, and once the average is above a capacity every call is [ErrTooLarge].
 	Bucket *Bucket
 	// First is what the calls before the first Learn cost beyond their known part. Without it, a
-	// known part of 0 in the bucket's first unit is [ErrInvalidCost] until the first Learn; if it
+	// known part of 0 in the bucket's first unit is [ErrInvalid] until the first Learn; if it
 	// is [Free], all calls until then go immediately, unpaced. Numbers that are no cost count as
 	// nothing.
 	First Cost

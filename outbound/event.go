@@ -84,11 +84,11 @@ const (
 	EventFailed
 	// EventSettled is a call whose real cost is known: the first Settle. One
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
-	// [ErrInvalidCost].
+	// [ErrInvalid].
 	EventSettled
 	// EventHeld is an API that asks to wait, or that has so little left, by an
 	// [AnswerRemaining], that the bucket is held. One with a duration that has no effect has
-	// Err [ErrInvalidDuration]. [Bucket.Observe] reports holds as they are in force,
+	// Err [ErrInvalid]. [Bucket.Observe] reports holds as they are in force,
 	// of whatever cause, and their end.
 	EventHeld
 	// EventEnded is the end of a call.

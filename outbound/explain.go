@@ -51,7 +51,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 		return Explanation{}, err
 	}
 	if !c.valid() {
-		return Explanation{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalidCost}
+		return Explanation{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
 	}
 	var r reply
 	sent := time.Now()

@@ -281,11 +281,11 @@ func TestAnExplanationIsAValue(t *testing.T) {
 	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || strings.Contains(line, "limit=") {
 		t.Error(line)
 	}
-	if _, err := b.Explain(t.Context(), Cost{-1}); !errors.Is(err, ErrInvalidCost) {
+	if _, err := b.Explain(t.Context(), Cost{-1}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 	var none *Bucket
-	if _, err := none.Explain(t.Context(), Cost{1}); !errors.Is(err, ErrNil) {
+	if _, err := none.Explain(t.Context(), Cost{1}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 }

@@ -159,7 +159,7 @@ func TestBucket_PauseFillsNothing(t *testing.T) {
 			if s, err := b.State(background); err != nil || s.HeldFor != 0 || s.Level > 500 {
 				t.Errorf("shared %v: resumed: %+v, %v", shared, s, err)
 			}
-			if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalidDuration) {
+			if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalid) {
 				t.Errorf("a pause of 0: %v", err)
 			}
 		})

@@ -36,7 +36,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 			t.Errorf("%v in progress, want 2", n)
 		}
 		// The limits for all leave it alone.
-		if err := b.SetLimits(ctx, InFlight(3)); !errors.Is(err, ErrInvalidLimit) {
+		if err := b.SetLimits(ctx, InFlight(3)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("SetLimits: %v", err)
 		}
 		if err := b.SetLimits(ctx, Limit{Capacity: 5, LeakRate: 1}); err != nil {
@@ -49,7 +49,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		admit(t, b, 1)
 		second.Done()
 		last.Done()
-		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
+		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a cost that only InFlight would count: %v", err)
 		}
 		// A call that is refused for want of a unit keeps no place.
@@ -59,7 +59,7 @@ func TestAtOnceOfASharedBucketIsItsOwn(t *testing.T) {
 		if n := inProgress(t, b); n != 1 {
 			t.Errorf("%v in progress, want 1", n)
 		}
-		if _, err := NewSharedBucket(store, "k", InFlight(2)); !errors.Is(err, ErrInvalidLimit) {
+		if _, err := NewSharedBucket(store, "k", InFlight(2)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("alone: %v", err)
 		}
 	})

@@ -365,7 +365,7 @@ func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 			p.Done()
 		}
 		p := admit(t, shared, 1)
-		if _, err := shared.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalidCost) {
+		if _, err := shared.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("one that only InFlight would count: %v", err)
 		}
 		p.Done()

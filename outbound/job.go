@@ -20,13 +20,13 @@ import (
 // does other work before. If both have the same limiter, the job's permit pays for its first
 // request: see [Permit.AcquireIn].
 //
-// A nil l and a nil job are [ErrNil], and nothing is charged.
+// A nil l and a nil job are [ErrInvalid], and nothing is charged.
 func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error) error {
 	switch {
 	case l == nil:
-		return fmt.Errorf("%w: Limiter of Do", ErrNil)
+		return fmt.Errorf("%w: nil Limiter of Do", ErrInvalid)
 	case job == nil:
-		return fmt.Errorf("%w: job of Do", ErrNil)
+		return fmt.Errorf("%w: nil job of Do", ErrInvalid)
 	}
 	permit, err := l.Acquire(ctx, c)
 	if err != nil {
@@ -39,10 +39,10 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 
 // Wrap returns a job that runs as by [Do]: paced, or refused with the error of Acquire and not run.
 // It fits where a job system wants a function of a payload. A nil l, job or cost function makes a
-// function that returns [ErrNil].
+// function that returns [ErrInvalid].
 //
 // The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
-// There is no default: Cost{} is [ErrInvalidCost], and Cost{Free} costs nothing.
+// There is no default: Cost{} is [ErrInvalid], and Cost{Free} costs nothing.
 //
 // When a job is refused, hand it back to the job system. With a Scheduler of package queue/jobs as
 // l, that is until a head start before its reservation:
@@ -63,7 +63,7 @@ func Wrap[T any, C Cost | func(T) Cost](l Limiter, c C, job func(context.Context
 	cost := costOf[T](c)
 	return func(ctx context.Context, payload T) error {
 		if job == nil || cost == nil {
-			return fmt.Errorf("%w: job or cost of Wrap", ErrNil)
+			return fmt.Errorf("%w: nil job or cost of Wrap", ErrInvalid)
 		}
 		return Do(ctx, l, cost(payload), func(ctx context.Context) error { return job(ctx, payload) })
 	}

@@ -155,15 +155,15 @@ func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
 		"Wrap, nil cost":    Wrap(counted, (func(int) Cost)(nil), jobOf)(ctx, 1),
 		"Wrap, nil job":     Wrap[int](counted, Cost{1}, nil)(ctx, 1),
 	} {
-		if !errors.Is(err, ErrNil) {
-			t.Errorf("%s: %v, want ErrNil", what, err)
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
 }
 
 func TestJobWithAnInvalidCostDoesNotRun(t *testing.T) {
 	b := Must(NewBucket("costs", PerSecond(1)))
-	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalidCost, {0, 1}: ErrInvalidCost} {
+	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalid, {0, 1}: ErrInvalid} {
 		if err := Do(ctx, b, cost, func(context.Context) error { t.Error("ran"); return nil }); !errors.Is(err, want) {
 			t.Errorf("cost %v: %v, want %v", cost, err, want)
 		}

@@ -60,12 +60,12 @@ var seed = maphash.MakeSeed()
 type Keyed[K comparable] struct {
 	// New makes the limiter of a key. It may be called several times at once
 	// for one key, and all results but one are then dropped before use. Its
-	// error is that of Acquire, a nil Limiter is [ErrNil], and a panic goes on
+	// error is that of Acquire, a nil Limiter is [ErrInvalid], and a panic goes on
 	// to the caller of Acquire; nothing is kept of any of these. The limiter's
 	// method Idle must be quick and must not use the Keyed.
 	New func(K) (Limiter, error)
 	// Max is the largest number of limiters; 0: 10 000; a negative one is
-	// [ErrInvalidLimit] at Acquire.
+	// [ErrInvalid] at Acquire.
 	Max int
 	// Label names a key in errors, and so in events and logs: their Key is the label
 	// in the place of the bucket's own. nil: that stays. Where New, or a limiter of your
@@ -91,7 +91,7 @@ type Keyed[K comparable] struct {
 // there is no room for the key and no Overflow, it is a [*ThrottledError] with
 // [ErrFull], because room comes back with time, though nobody knows when: its
 // RetryAfter is 0. A key that does not equal itself, as NaN does not, is
-// [ErrInvalidKey]; one of an interface type that holds something that cannot be
+// [ErrInvalid]; one of an interface type that holds something that cannot be
 // compared panics, as it does in a map.
 func (k *Keyed[K]) For(key K) Limiter { return handle[K]{k, key} }
 
@@ -149,7 +149,7 @@ func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, 
 // the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
-		return fmt.Errorf("%w: Keyed, or what is to use its limiter", ErrNil)
+		return fmt.Errorf("%w: nil Keyed, or what is to use its limiter", ErrInvalid)
 	}
 	e, err := k.entry(context.Background(), key)
 	if err != nil {
@@ -167,7 +167,7 @@ func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 // a bucket of one limit.
 func (k *Keyed[K]) Acquire(ctx context.Context, key K, c Cost) (Permit, error) {
 	if k == nil {
-		return Permit{}, fmt.Errorf("%w: Keyed", ErrNil)
+		return Permit{}, fmt.Errorf("%w: nil Keyed", ErrInvalid)
 	}
 	e, err := k.entry(ctx, key)
 	if err != nil {
@@ -219,11 +219,11 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case key != key: // as NaN is: it would never be found again
-		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
+		return nil, fmt.Errorf("%w: a %T that does not equal itself", ErrInvalid, key)
 	case k.New == nil:
-		return nil, fmt.Errorf("%w: New of Keyed", ErrNil)
+		return nil, fmt.Errorf("%w: nil New of Keyed", ErrInvalid)
 	case k.Max < 0:
-		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalidLimit, k.Max)
+		return nil, fmt.Errorf("%w: Max of Keyed is %d", ErrInvalid, k.Max)
 	}
 	for own := (*entry)(nil); k.count.Load() < most || k.makeRoom(); {
 		if own == nil { // with no lock held
@@ -232,7 +232,7 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 				return nil, k.labelled(key, err)
 			}
 			if b, bucket := made.(*Bucket); made == nil || bucket && b == nil {
-				return nil, fmt.Errorf("%w: Limiter from New of Keyed", ErrNil)
+				return nil, fmt.Errorf("%w: nil Limiter from New of Keyed", ErrInvalid)
 			}
 			own = &entry{Limiter: made}
 			own.seen.Store(never)

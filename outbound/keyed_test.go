@@ -142,7 +142,7 @@ func TestKeyThatDoesNotEqualItselfIsRefused(t *testing.T) {
 	}
 	pairs := &Keyed[pair]{New: unlimited[pair]}
 	for _, l := range []Limiter{floats.For(math.NaN()), pairs.For(pair{"secret", math.NaN()})} {
-		if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrThrottled) {
+		if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalid) || errors.Is(err, ErrThrottled) {
 			t.Errorf("NaN: %v", err)
 		}
 	}
@@ -161,13 +161,13 @@ func TestNothingIsKeptOfANewThatFails(t *testing.T) {
 		keyed *Keyed[string]
 		want  error
 	}{
-		"nil Keyed":    {nil, ErrNil},
-		"nil New":      {&Keyed[string]{}, ErrNil},
+		"nil Keyed":    {nil, ErrInvalid},
+		"nil New":      {&Keyed[string]{}, ErrInvalid},
 		"error":        {&Keyed[string]{New: func(string) (Limiter, error) { return Unlimited{}, failed }}, failed},
-		"nil Limiter":  {&Keyed[string]{New: func(string) (Limiter, error) { return nil, nil }}, ErrNil},
-		"nil Bucket":   {&Keyed[string]{New: func(string) (Limiter, error) { return none, nil }}, ErrNil},
-		"negative Max": {&Keyed[string]{New: perTenant, Max: -1, Overflow: Unlimited{}}, ErrInvalidLimit},
-		"bad limit":    {&Keyed[string]{New: func(k string) (Limiter, error) { return NewBucket(k, PerSecond(-1)) }}, ErrInvalidLimit},
+		"nil Limiter":  {&Keyed[string]{New: func(string) (Limiter, error) { return nil, nil }}, ErrInvalid},
+		"nil Bucket":   {&Keyed[string]{New: func(string) (Limiter, error) { return none, nil }}, ErrInvalid},
+		"negative Max": {&Keyed[string]{New: perTenant, Max: -1, Overflow: Unlimited{}}, ErrInvalid},
+		"bad limit":    {&Keyed[string]{New: func(k string) (Limiter, error) { return NewBucket(k, PerSecond(-1)) }}, ErrInvalid},
 	} {
 		for range 2 {
 			if _, err := c.keyed.For("key").Acquire(ctx, Cost{1}); !errors.Is(err, c.want) || errors.Is(err, ErrThrottled) {
@@ -273,7 +273,7 @@ func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
 		made := 0
 		k := &Keyed[string]{Max: 2, Overflow: Unlimited{}, New: func(key string) (Limiter, error) {
 			if made++; key == "bad" {
-				return nil, ErrInvalidLimit
+				return nil, ErrInvalid
 			}
 			if key == "yours" {
 				return Unlimited{}, nil
@@ -309,7 +309,7 @@ func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
 			t.Errorf("no room: %v", err)
 		}
 		time.Sleep(time.Hour)
-		if err := k.Use("bad", none); !errors.Is(err, ErrInvalidLimit) {
+		if err := k.Use("bad", none); !errors.Is(err, ErrInvalid) {
 			t.Errorf("bad: %v", err)
 		}
 		mine := errors.New("mine")
@@ -322,7 +322,7 @@ func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		for _, err := range []error{k.Use("acme", nil), (*Keyed[string])(nil).Use("acme", none), new(Keyed[string]).Use("acme", none)} {
-			if !errors.Is(err, ErrNil) {
+			if !errors.Is(err, ErrInvalid) {
 				t.Errorf("%v", err)
 			}
 		}

@@ -28,7 +28,7 @@ const (
 // [PerMinute] or [PerHour]: a literal of capacity n that leaks n per window lets almost 2n out
 // inside one window, and such APIs refuse them.
 //
-// A limit is invalid, and [NewBucket] answers [ErrInvalidLimit], unless Capacity is above 0 and at
+// A limit is invalid, and [NewBucket] answers [ErrInvalid], unless Capacity is above 0 and at
 // most 1e12, LeakRate is above 0 and at most 1e12, the bucket drains in no less than a nanosecond
 // and within 100 years, Unit is 0 to 3, and Name is valid UTF-8. So is a limit of [Per] or of any
 // other function whose Capacity or LeakRate was changed after it was made.

@@ -167,12 +167,12 @@ func TestABurstAboveThePerWindowOffersTheBucketThatIsMeant(t *testing.T) {
 		PerSecond(10).Burst(20): "write Limit{Capacity: 20, LeakRate: 10}",
 		PerMinute(30).Burst(60): "write Limit{Capacity: 60, LeakRate: 0.5}",
 	} {
-		if _, err := NewBucket("k", l); !errors.Is(err, ErrInvalidLimit) || !strings.HasSuffix(err.Error(), want) {
+		if _, err := NewBucket("k", l); !errors.Is(err, ErrInvalid) || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	for _, b := range []float64{0.5, 1e13, inf, nan} {
-		if _, err := NewBucket("k", PerSecond(10).Burst(b)); !errors.Is(err, ErrInvalidLimit) || strings.Contains(err.Error(), "Limit{") {
+		if _, err := NewBucket("k", PerSecond(10).Burst(b)); !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), "Limit{") {
 			t.Errorf("%v: %v", b, err)
 		}
 	}

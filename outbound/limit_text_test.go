@@ -180,7 +180,7 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		strings.Repeat("9", 1e5) + " per 1s": "number", "10 per day " + strings.Repeat("x", 1e5): "time zone", strings.Repeat("x", 1e5): "number", "1 per " + strings.Repeat("1d", 1e5): "duration",
 	} {
 		l, err := ParseLimit(text)
-		if !errors.Is(err, ErrInvalidLimit) || l != (Limit{}) || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 || strings.Contains(err.Error(), `for ""`) {
+		if !errors.Is(err, ErrInvalid) || l != (Limit{}) || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 || strings.Contains(err.Error(), `for ""`) {
 			t.Errorf("%.99q: %v, %v, want %q", text, l, err, want)
 		}
 	}
@@ -191,14 +191,14 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		`{"n":10,"window":"1s 2s"}`, `{"n":10,"window":"1us"}`, `{"n":10,"fixed_window":"x"}`, `{"n":10,"window":"1s","burst":2}`, `{"n":1,"per":"1s","name":5}`} {
 		l := someLimits[0]
 		err := l.UnmarshalJSON([]byte(data))
-		if !errors.Is(err, ErrInvalidLimit) || l != someLimits[0] || strings.Contains(err.Error(), `for ""`) {
+		if !errors.Is(err, ErrInvalid) || l != someLimits[0] || strings.Contains(err.Error(), `for ""`) {
 			t.Errorf("%s: %v, %v", data, l, err)
 		}
 	}
 	changed := PerSecond(10)
 	changed.LeakRate++
 	for _, l := range []Limit{PerSecond(0), {Capacity: -1}, {LeakRate: 1}, {Capacity: 1e13, LeakRate: 1}, PerSecond(1).Of(4, ""), InFlight(0), Limit{Capacity: 1, LeakRate: 1}.Burst(2), changed} {
-		if data, err := json.Marshal(l); !errors.Is(err, ErrInvalidLimit) {
+		if data, err := json.Marshal(l); !errors.Is(err, ErrInvalid) {
 			t.Errorf("an invalid limit is written as %s, %v", data, err)
 		}
 	}

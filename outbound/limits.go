@@ -166,7 +166,7 @@ func badCost(l *store.Limit, c *Cost, err error) *CostError { // apart, so that 
 // bad is check without the error's details.
 func (s *limitSet) bad(c *Cost) (*store.Limit, error) {
 	if !c.valid() {
-		return nil, ErrInvalidCost
+		return nil, ErrInvalid
 	}
 	var first, small *store.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {
@@ -180,7 +180,7 @@ func (s *limitSet) bad(c *Cost) (*store.Limit, error) {
 	}
 	switch {
 	case first != nil && c[first.Unit] == 0:
-		return first, ErrInvalidCost
+		return first, ErrInvalid
 	case small != nil:
 		return small, ErrTooLarge
 	}

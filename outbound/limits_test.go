@@ -259,7 +259,7 @@ func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
 	refused := func(name string, l liar) {
 		b := Must(NewSharedBucket(l, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var failed *StoreError
-		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, ErrInvalidLimit) {
+		if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) || !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // f is called where the event happens, by many goroutines at the same time,
 // and must not block. Its ctx is that of Acquire; for what happens after the
 // call's admission, the same without its end. If f panics, the panic goes on; a
-// call that was just admitted is given back first. A nil l is [ErrNil] at
+// call that was just admitted is given back first. A nil l is [ErrInvalid] at
 // Acquire.
 //
 // [Bucket.Observe] reports what happens to a bucket.
@@ -56,7 +56,7 @@ func (o *observer) Idle() bool {
 func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	e := Event{Name: o.name, Cost: c}
 	if o.limiter == nil {
-		e.Kind, e.Err = EventFailed, fmt.Errorf("%w: Limiter of Observe", ErrNil)
+		e.Kind, e.Err = EventFailed, fmt.Errorf("%w: nil Limiter of Observe", ErrInvalid)
 		o.tell(ctx, e)
 		return Permit{}, e.Err
 	}
@@ -148,7 +148,7 @@ func (o *observed) tell(e Event) {
 
 func (o *observed) Settle(used Cost) {
 	if !used.real() {
-		o.tell(Event{Kind: EventSettled, Used: used, Err: ErrInvalidCost})
+		o.tell(Event{Kind: EventSettled, Used: used, Err: ErrInvalid})
 		return
 	}
 	set := flagSettled
@@ -188,11 +188,11 @@ func (o *observed) hear(a Answer) (held bool) {
 	case AnswerRefused:
 		e.Rejected = true
 		if a.Wait < 0 {
-			e.Err = ErrInvalidDuration // of the duration; the refusal counts
+			e.Err = ErrInvalid // of the duration; the refusal counts
 		}
 	case AnswerHold:
 		if a.Wait <= 0 {
-			e.Err = ErrInvalidDuration
+			e.Err = ErrInvalid
 		}
 	case AnswerRemaining:
 		tell, e.Reason = held, ReasonExhausted

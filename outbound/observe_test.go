@@ -101,10 +101,10 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 
 		for _, bad := range []float64{math.Inf(1), -1} {
 			p.Settle(Cost{bad})
-			expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{bad}, Err: ErrInvalidCost})
+			expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{bad}, Err: ErrInvalid})
 		}
 		p.Settle(Cost{math.NaN()})
-		if len(h.events) != 1 || h.events[0].Err != ErrInvalidCost {
+		if len(h.events) != 1 || h.events[0].Err != ErrInvalid {
 			t.Errorf("settled to NaN: %+v", h.events)
 		}
 		h.events = nil
@@ -117,7 +117,7 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 
 		p.Hold(-1)
 		p.Hold(time.Second)
-		expect(t, &h, Event{Kind: EventHeld, Cost: c, Err: ErrInvalidDuration}, Event{Kind: EventHeld, Cost: c, Hold: time.Second})
+		expect(t, &h, Event{Kind: EventHeld, Cost: c, Err: ErrInvalid}, Event{Kind: EventHeld, Cost: c, Hold: time.Second})
 		time.Sleep(3 * time.Second)
 		p.Done()
 		p.Done()
@@ -131,7 +131,7 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 		p.Done()
 		p.Refused(time.Minute) // an answer that is understood late
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}},
-			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Err: ErrInvalidDuration},
+			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Err: ErrInvalid},
 			Event{Kind: EventEnded, Cost: Cost{1}},
 			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Hold: time.Minute})
 		if s, _ := b.State(ctx); s.HeldFor != time.Minute {
@@ -350,10 +350,10 @@ func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
 func TestObservedNilLimiterIsAnError(t *testing.T) {
 	var h heard
 	_, err := Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})
-	if !errors.Is(err, ErrNil) {
+	if !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrNil})
+	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrInvalid})
 }
 
 func TestEventKindsHaveNames(t *testing.T) {

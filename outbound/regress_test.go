@@ -36,7 +36,7 @@ func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := b.Book(ctx, &Booking{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
-	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalidCost) || s.Level != 0 {
+	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
 		t.Errorf("%v, level %v", err, s.Level)
 	}
 }
@@ -55,7 +55,7 @@ func TestASettleBeyondReasonIsReportedAndDoesNotCount(t *testing.T) {
 	}
 	p.Settle(Cost{1e13})
 	p.Settle(Cost{1})
-	if s, _ := b.State(ctx); len(errs) != 2 || !errors.Is(errs[0], ErrInvalidCost) || errs[1] != nil || math.Abs(s.Level-1) > 0.01 {
+	if s, _ := b.State(ctx); len(errs) != 2 || !errors.Is(errs[0], ErrInvalid) || errs[1] != nil || math.Abs(s.Level-1) > 0.01 {
 		t.Errorf("%v, level %v", errs, s.Level)
 	}
 }

@@ -86,15 +86,15 @@ func TestOneMoreThanMaxLenIsRefusedWithTheTime(t *testing.T) {
 func TestBadConfigurationIsAnErrorOfEveryCall(t *testing.T) {
 	b := bucket(t, outbound.PerSecond(1))
 	for _, c := range []Config{{MaxLen: -1}, {MaxWait: -1}, {Tolerance: -1}, {Tolerance: time.Second}} {
-		if _, err := New(b, c).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalidLimit) {
+		if _, err := New(b, c).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if _, err := New(nil, Config{}).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := New(nil, Config{}).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Errorf("nil bucket: %v", err)
 	}
 	var q *Queue
-	if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Errorf("nil queue: %v", err)
 	}
 	if s, _ := b.State(bg); s.Level != 0 {

@@ -16,7 +16,7 @@ import (
 // line of their own.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if q == nil {
-		return outbound.Explanation{}, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+		return outbound.Explanation{}, fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
 	}
 	if q.err != nil {
 		return outbound.Explanation{}, q.err

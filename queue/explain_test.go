@@ -92,10 +92,10 @@ func TestExplainCountsThousandsWhoWait(t *testing.T) {
 
 func TestExplainOfAQueueThatCannotBe(t *testing.T) {
 	var none *queue.Queue
-	if _, err := none.Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := none.Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}
-	if _, err := queue.New(nil, queue.Config{}).Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := queue.New(nil, queue.Config{}).Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}
 }

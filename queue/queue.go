@@ -53,11 +53,11 @@ type Stats struct {
 
 // New returns a queue around a bucket. Several queues may share a bucket, as those of several
 // processes do. If b or c is invalid, each Acquire returns an error that is
-// [outbound.ErrNil] or [outbound.ErrInvalidLimit].
+// [outbound.ErrInvalid].
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
 	if b == nil {
-		q.err = fmt.Errorf("queue: %w: Bucket", outbound.ErrNil)
+		q.err = fmt.Errorf("queue: %w: nil Bucket", outbound.ErrInvalid)
 	}
 	if c.MaxLen == 0 {
 		q.config.MaxLen = defaultLen
@@ -139,7 +139,7 @@ var others = new(waiter)
 func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
 	switch {
 	case q == nil:
-		return nil, fmt.Errorf("queue: %w: Queue", outbound.ErrNil)
+		return nil, fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
 	case q.err != nil:
 		return nil, q.err
 	case ctx.Err() == context.DeadlineExceeded:

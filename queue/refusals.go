@@ -20,7 +20,7 @@ func (s *state) current() bool { return s.known() && s.news == 0 }
 func (s *state) admit(w *waiter, now time.Time) (counted bool, err error) {
 	for _, n := range w.cost {
 		if !(n >= 0 && n <= math.MaxFloat64) && n != outbound.Free {
-			return false, &outbound.CostError{Key: s.key, Cost: w.cost, Err: outbound.ErrInvalidCost}
+			return false, &outbound.CostError{Key: s.key, Cost: w.cost, Err: outbound.ErrInvalid}
 		}
 	}
 	if counted = s.current() && s.line.uncounted == nil; counted {

@@ -128,7 +128,7 @@ func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
 			t.Fatal("there is no trip")
 		}
 		go func() {
-			if _, err := q.Acquire(bg, outbound.Cost{-1}); !errors.Is(err, outbound.ErrInvalidCost) {
+			if _, err := q.Acquire(bg, outbound.Cost{-1}); !errors.Is(err, outbound.ErrInvalid) {
 				t.Error(err)
 			}
 		}()

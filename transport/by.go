@@ -28,7 +28,7 @@ import (
 // port follows. All spellings of one host have one name. Each hop of a redirect is a request
 // to its own host.
 //
-// If limiter is nil, all requests fail with [outbound.ErrNil].
+// If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outbound.Limiter {
 	if limiter == nil {
 		return refuseAll("ByHost")
@@ -52,7 +52,7 @@ func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outb
 // A request without the header, or with nothing in it, has the empty key. ByHeader does not
 // see what a Base adds: an OAuth transport belongs around this one.
 //
-// If limiter is nil, all requests fail with [outbound.ErrNil].
+// If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHeader(name string, limiter func(key string) outbound.Limiter) func(*http.Request) outbound.Limiter {
 	if limiter == nil {
 		return refuseAll("ByHeader")
@@ -85,7 +85,7 @@ func hashed(parts ...string) string {
 // refuseAll reports a mistake with the first request. Without any limiter all requests
 // would go unpaced.
 func refuseAll(name string) func(*http.Request) outbound.Limiter {
-	l := broken{fmt.Errorf("transport: %s has no function: %w", name, outbound.ErrNil)}
+	l := broken{fmt.Errorf("transport: %s has no function: %w", name, outbound.ErrInvalid)}
 	return func(*http.Request) outbound.Limiter { return l }
 }
 

@@ -131,8 +131,8 @@ func TestByHeaderWithoutTheHeaderHasTheEmptyKey(t *testing.T) {
 func TestByWithoutAFunctionRefusesAll(t *testing.T) {
 	for name, f := range map[string]func(*http.Request) outbound.Limiter{"ByHost": ByHost(nil), "ByHeader": ByHeader("X", nil)} {
 		rt := &Transport{Base: answer(200, nil), For: f}
-		if _, err := rt.RoundTrip(newRequest(t, nil)); !errors.Is(err, outbound.ErrNil) {
-			t.Errorf("%s: %v, want ErrNil", name, err)
+		if _, err := rt.RoundTrip(newRequest(t, nil)); !errors.Is(err, outbound.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
 }

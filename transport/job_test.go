@@ -396,14 +396,14 @@ func TestJobsPermit_NilQueue(t *testing.T) {
 	var none *queue.Queue
 	client := &http.Client{Transport: &transport.Transport{Limiter: none}}
 	err := outbound.Do(context.Background(), outbound.Unlimited{}, outbound.Cost{1}, func(ctx context.Context) error { return get(ctx, client) })
-	if !errors.Is(err, outbound.ErrNil) {
-		t.Errorf("%v, want ErrNil", err)
+	if !errors.Is(err, outbound.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
 	}
 }
 
 // A request that can never go is refused, and charges nothing beyond the job.
 func TestJobsPermit_RefusesWhatCanNeverGo(t *testing.T) {
-	for cost, want := range map[outbound.Cost]error{{2000}: outbound.ErrTooLarge, {}: outbound.ErrInvalidCost, {-1}: outbound.ErrInvalidCost, {outbound.Free}: nil} {
+	for cost, want := range map[outbound.Cost]error{{2000}: outbound.ErrTooLarge, {}: outbound.ErrInvalid, {-1}: outbound.ErrInvalid, {outbound.Free}: nil} {
 		b := outbound.Must(outbound.NewBucket("b", slow))
 		rt := &transport.Transport{
 			Limiter: b,

@@ -29,7 +29,7 @@ import (
 // and for a request that no pattern matches, the Transport's Limiter admits.
 //
 // For a pattern that is not valid, has a port or conflicts with another, ByRoute returns an
-// error that is [outbound.ErrInvalidLimit].
+// error that is [outbound.ErrInvalid].
 func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.Limiter, error) {
 	mux := http.NewServeMux()
 	limiters := make(map[string]outbound.Limiter, len(routes))
@@ -39,7 +39,7 @@ func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.L
 			err = register(mux, pattern)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("transport: route %q: %w: %w", given, outbound.ErrInvalidLimit, err)
+			return nil, fmt.Errorf("transport: route %q: %w: %w", given, outbound.ErrInvalid, err)
 		}
 		limiters[pattern] = routes[given]
 	}

@@ -174,7 +174,7 @@ func TestRouteThatIsNotValidIsAnError(t *testing.T) {
 			m[p] = nil
 		}
 		f, err := ByRoute(m)
-		if !errors.Is(err, outbound.ErrInvalidLimit) || f != nil {
+		if !errors.Is(err, outbound.ErrInvalid) || f != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

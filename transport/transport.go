@@ -30,7 +30,7 @@ type Transport struct {
 	For func(*http.Request) outbound.Limiter
 	// Cost returns what a request takes, unless [WithCost] has said so. It must not change the
 	// request or read its body. If it is nil, each request takes outbound.Cost{1}. A result without
-	// the bucket's first number is [outbound.ErrInvalidCost], and [outbound.Free] takes nothing.
+	// the bucket's first number is [outbound.ErrInvalid], and [outbound.Free] takes nothing.
 	Cost func(*http.Request) outbound.Cost
 	// Profile reads from a response what the API says of its limits: see package profile,
 	// which knows some vendors. nil: [profile.Generic].

@@ -74,8 +74,8 @@ func TestNilBucketIsAnErrorAndNotUnpaced(t *testing.T) {
 	} {
 		rt.Base = base(func(*http.Request) (*http.Response, error) { t.Errorf("%s: sent", name); return nil, io.EOF })
 		body := newBody("x")
-		if _, err := rt.RoundTrip(newRequest(t, body)); !errors.Is(err, outbound.ErrNil) {
-			t.Errorf("%s: %v, want ErrNil", name, err)
+		if _, err := rt.RoundTrip(newRequest(t, body)); !errors.Is(err, outbound.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 		if body.closed.Load() == 0 {
 			t.Errorf("%s: body not closed", name)

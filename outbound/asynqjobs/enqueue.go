@@ -38,7 +38,7 @@ import (
 // will fail there.
 func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o ...asynq.Option) (*asynq.TaskInfo, error) {
 	if c == nil || t == nil {
-		return nil, fmt.Errorf("%w: client or task of Enqueue", outbound.ErrNil)
+		return nil, fmt.Errorf("%w: nil client or task of Enqueue", outbound.ErrInvalid)
 	}
 	l, cost := p.limiter(t)
 	b, ok := jobs.Of(l)
@@ -47,7 +47,7 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	}
 	places, err := b.Book(ctx, cost)
 	switch {
-	case errors.Is(err, outbound.ErrTooLarge), errors.Is(err, outbound.ErrInvalidCost):
+	case errors.As(err, new(*outbound.CostError)):
 		return nil, err
 	case err != nil || len(places) == 0:
 		return c.EnqueueContext(ctx, t, o...)

@@ -129,7 +129,7 @@ func TestATaskWhosePlaceIsThereIsPending(t *testing.T) {
 func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, err := range []error{outbound.ErrTooLarge, outbound.ErrInvalidCost} {
+	for _, err := range []error{&outbound.CostError{Err: outbound.ErrTooLarge}, &outbound.CostError{Err: outbound.ErrInvalid}} {
 		if info, got := New(w.rdb, only(&desk{err: err})).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); info != nil || !errors.Is(got, err) {
 			t.Errorf("%v, %v", info, got)
 		}
@@ -147,7 +147,7 @@ func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
 		client *asynq.Client
 		task   *asynq.Task
 	}{{nil, asynq.NewTask("mail", nil)}, {w.client, nil}} {
-		if _, err := New(w.rdb, only(nil)).Enqueue(t.Context(), c.client, c.task); !errors.Is(err, outbound.ErrNil) {
+		if _, err := New(w.rdb, only(nil)).Enqueue(t.Context(), c.client, c.task); !errors.Is(err, outbound.ErrInvalid) {
 			t.Error(err)
 		}
 	}

@@ -62,7 +62,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 				ticket = "" // its reservation is used: the next run is charged anew, and books again
 				_ = p.keep(ctx, name, "", 0)
 			}
-			if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
+			if errors.As(err, new(*outbound.CostError)) {
 				return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 			}
 			if !ok {

@@ -282,7 +282,7 @@ func TestTheLifeOfATicketDoesNotOverflow(t *testing.T) {
 
 func TestAPacerWithoutALimiterSaysSo(t *testing.T) {
 	err := new(Pacer).Middleware(asynq.HandlerFunc(fails)).ProcessTask(t.Context(), asynq.NewTask("mail", nil))
-	if !errors.Is(err, outbound.ErrNil) {
+	if !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}
 }

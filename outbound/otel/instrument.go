@@ -25,7 +25,7 @@ type Config struct {
 // MeterProvider. If Instrument fails, nothing has begun.
 func Instrument(b *watch.Board, c Config) (stop func() error, err error) {
 	if b == nil {
-		return nil, fmt.Errorf("%w: Board of Instrument", outbound.ErrNil)
+		return nil, fmt.Errorf("%w: nil Board of Instrument", outbound.ErrInvalid)
 	}
 	if c.MeterProvider == nil {
 		c.MeterProvider = api.GetMeterProvider()

@@ -104,7 +104,7 @@ func TestAFailingProviderIsAnError(t *testing.T) {
 		}
 	}
 	acquire(t, bg, l, 0)
-	if _, err := Instrument(nil, Config{}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := Instrument(nil, Config{}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}
 }

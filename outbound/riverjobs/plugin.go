@@ -40,11 +40,11 @@ type Plugin struct {
 // that job then starts again. Work passes on an error that is a [river.JobCancel] or a
 // [river.JobSnooze].
 //
-// Work cancels a job with [outbound.ErrTooLarge] or [outbound.ErrInvalidCost], because its cost can
+// Work cancels a job with an [*outbound.CostError], because its cost can
 // never be admitted. Any other error is a failure of the job to River.
 func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 	if p.Limiter == nil {
-		return fmt.Errorf("riverjobs: %w: Limiter of the Plugin", outbound.ErrNil)
+		return fmt.Errorf("riverjobs: %w: nil Limiter of the Plugin", outbound.ErrInvalid)
 	}
 	ticket := kept(job.Metadata).Ticket
 	run := func(ctx context.Context) error {
@@ -69,7 +69,7 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 			setTicket(ctx, later.Ticket)
 		}
 		return river.JobSnooze(max(0, later.In))
-	case errors.Is(err, outbound.ErrTooLarge), errors.Is(err, outbound.ErrInvalidCost):
+	case errors.As(err, new(*outbound.CostError)):
 		return river.JobCancel(err)
 	case ran:
 		if pause > 0 && err != nil {

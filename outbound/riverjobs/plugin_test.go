@@ -37,7 +37,7 @@ func TestWhatBecomesOfAJob(t *testing.T) {
 		full   = &outbound.ThrottledError{RetryAfter: 3 * time.Second}
 		away   = &outbound.StoreError{Op: "book", Err: outbound.ErrUnavailable}
 		large  = &outbound.CostError{Err: outbound.ErrTooLarge}
-		bad    = &outbound.CostError{Err: outbound.ErrInvalidCost}
+		bad    = &outbound.CostError{Err: outbound.ErrInvalid}
 	)
 	for name, c := range map[string]struct {
 		acquire, job, want error
@@ -52,7 +52,7 @@ func TestWhatBecomesOfAJob(t *testing.T) {
 		"refused by a bucket":             {acquire: full, want: snooze(3 * time.Second)},
 		"too large":                       {acquire: large, want: river.JobCancel(large)},
 		"an invalid cost":                 {acquire: bad, want: river.JobCancel(bad)},
-		"a mistake":                       {acquire: outbound.ErrInvalidLimit, want: outbound.ErrInvalidLimit},
+		"a mistake":                       {acquire: outbound.ErrInvalid, want: outbound.ErrInvalid},
 		"the job fails":                   {job: boom, want: boom, runs: true},
 		"the job is refused inside":       {job: fmt.Errorf("get: %w", full), want: snooze(3 * time.Second), runs: true},
 		"the job's own call is too large": {job: large, want: river.JobCancel(large), runs: true},
@@ -104,7 +104,7 @@ func TestAJobThatIsNotPacedRunsAsItIs(t *testing.T) {
 
 func TestAPluginWithoutALimiterSaysSo(t *testing.T) {
 	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { t.Error("the job runs"); return nil })
-	require.ErrorIs(t, err, outbound.ErrNil)
+	require.ErrorIs(t, err, outbound.ErrInvalid)
 }
 
 func TestTheEndOfAWaitIsNoFailure(t *testing.T) {

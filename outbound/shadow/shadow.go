@@ -55,7 +55,7 @@ func (v Verdict) String() string {
 //
 // maxWait is the MaxWait of the queue that the shadow stands for. If maxWait is zero, a call may
 // wait for a day. For a bucket without a queue maxWait is a nanosecond. An error of Acquire, such
-// as [outbound.ErrNil] for a nil b, is in the verdict.
+// as [outbound.ErrInvalid] for a nil b, is in the verdict.
 //
 // The waits and refusals are those of a queue with this MaxWait. This does not cover:
 //   - the MaxLen of the queue, calls whose ctx is cancelled, and round trips to a store
@@ -106,9 +106,9 @@ func (s *shadow) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	var err error
 	switch {
 	case s.bucket == nil:
-		err = fmt.Errorf("%w: shadow: no bucket", outbound.ErrNil)
+		err = fmt.Errorf("%w: shadow: no bucket", outbound.ErrInvalid)
 	case s.maxWait < 0:
-		err = fmt.Errorf("%w: shadow: maxWait %v", outbound.ErrInvalidDuration, s.maxWait)
+		err = fmt.Errorf("%w: shadow: maxWait %v", outbound.ErrInvalid, s.maxWait)
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case s.run(k.book):

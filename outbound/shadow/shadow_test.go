@@ -267,13 +267,13 @@ func TestShadow_InvalidCallsAreAdmitted(t *testing.T) {
 		cost    outbound.Cost
 		want    error
 	}{
-		"no bucket":        {nil, 0, ctx, outbound.Cost{1}, outbound.ErrNil},
-		"zero bucket":      {new(outbound.Bucket), 0, ctx, outbound.Cost{1}, outbound.ErrNil},
-		"negative maxWait": {perSecond(1), -1, ctx, outbound.Cost{1}, outbound.ErrInvalidDuration},
+		"no bucket":        {nil, 0, ctx, outbound.Cost{1}, outbound.ErrInvalid},
+		"zero bucket":      {new(outbound.Bucket), 0, ctx, outbound.Cost{1}, outbound.ErrInvalid},
+		"negative maxWait": {perSecond(1), -1, ctx, outbound.Cost{1}, outbound.ErrInvalid},
 		"ended ctx":        {perSecond(1), 0, ended, outbound.Cost{1}, context.Canceled},
-		"NaN":              {perSecond(1), 0, ctx, outbound.Cost{nan}, outbound.ErrInvalidCost},
-		"infinite":         {perSecond(1), 0, ctx, outbound.Cost{inf}, outbound.ErrInvalidCost},
-		"negative":         {perSecond(1), 0, ctx, outbound.Cost{-1}, outbound.ErrInvalidCost},
+		"NaN":              {perSecond(1), 0, ctx, outbound.Cost{nan}, outbound.ErrInvalid},
+		"infinite":         {perSecond(1), 0, ctx, outbound.Cost{inf}, outbound.ErrInvalid},
+		"negative":         {perSecond(1), 0, ctx, outbound.Cost{-1}, outbound.ErrInvalid},
 		"too large":        {perSecond(1), 0, ctx, outbound.Cost{2}, outbound.ErrTooLarge},
 	} {
 		var told verdicts

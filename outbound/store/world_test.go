@@ -211,7 +211,7 @@ func (w *world) fits(cost int) (n Units, ok bool) {
 			return n, false // ErrTooLarge
 		}
 	}
-	return n, n != (Units{}) // else ErrInvalidCost
+	return n, n != (Units{}) // else ErrInvalid
 }
 
 func (w *world) fill(cost int, fate int8) {

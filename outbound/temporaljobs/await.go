@@ -92,7 +92,7 @@ func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place,
 	if err := permanent(err); err != nil {
 		return place{}, err
 	}
-	if errors.Is(err, outbound.ErrInvalidLimit) { // the key of a Keyed that has no Scheduler
+	if errors.Is(err, outbound.ErrInvalid) { // the key of a Keyed that has no Scheduler
 		return place{}, nil
 	}
 	if err != nil || len(places) != 1 {

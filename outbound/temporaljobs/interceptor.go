@@ -46,7 +46,7 @@ func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost
 type noLimiter struct{}
 
 func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	return outbound.Permit{}, fmt.Errorf("temporaljobs: %w: limiter of NewInterceptor", outbound.ErrNil)
+	return outbound.Permit{}, fmt.Errorf("temporaljobs: %w: nil limiter of NewInterceptor", outbound.ErrInvalid)
 }
 
 // Tickets keeps the ticket of each activity that was rescheduled, for whichever worker gets its
@@ -155,7 +155,7 @@ func (p *pacer) keep(ctx context.Context, t *turn, ticket string, in time.Durati
 
 // permanent returns the error of a cost that can never go. It is nil if err is none.
 func permanent(err error) error {
-	if errors.Is(err, outbound.ErrTooLarge) || errors.Is(err, outbound.ErrInvalidCost) {
+	if errors.As(err, new(*outbound.CostError)) {
 		return temporal.NewNonRetryableApplicationError("never", TypeCost, err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package temporaljobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -126,7 +127,7 @@ func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
 }
 
 func TestACostThatCanNeverGoIsNotRetried(t *testing.T) {
-	for _, never := range []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}, outbound.ErrInvalidCost} { // the other one is of a Limiter of one's own
+	for _, never := range []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}, fmt.Errorf("own: %w", &outbound.CostError{Err: outbound.ErrInvalid})} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 			s := &script{answer: func(context.Context, int) error { return never }}
 			var c counter

@@ -85,7 +85,7 @@ func TestAnActivitysOwnErrorsStay(t *testing.T) {
 		"plain":          {err: errOwn, attempts: 2, cause: errOwn.Error()},
 		"its own":        {err: temporal.NewNonRetryableApplicationError("no", "Own", full), attempts: 1, typ: "Own"},
 		"in it":          {err: full, attempts: 3, typ: "Error"}, // the last attempt fails with what the activity said
-		"never":          {err: &outbound.CostError{Err: outbound.ErrInvalidCost}, attempts: 1, typ: TypeCost},
+		"never":          {err: &outbound.CostError{Err: outbound.ErrInvalid}, attempts: 1, typ: TypeCost},
 		"never, wrapped": {err: fmt.Errorf("order: %w", &outbound.CostError{Err: outbound.ErrTooLarge}), attempts: 1, typ: TypeCost},
 	} {
 		for _, limiter := range []string{"paced", "unpaced"} {

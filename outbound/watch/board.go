@@ -91,7 +91,7 @@ func (b *Board) Add(name string, l outbound.Limiter) outbound.Limiter {
 type noLimiter struct{}
 
 func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	return outbound.Permit{}, fmt.Errorf("%w: Limiter of a Board", outbound.ErrNil)
+	return outbound.Permit{}, fmt.Errorf("%w: nil Limiter of a Board", outbound.ErrInvalid)
 }
 
 // show has a name stand for a limiter, or for a Keyed, from now on, and returns how often it was added.

@@ -73,7 +73,7 @@ func failureOf(err error) failure {
 		return failedStore
 	case errors.Is(err, queue.ErrClosed):
 		return failedClosed
-	case errors.Is(err, outbound.ErrNil):
+	case errors.Is(err, outbound.ErrInvalid):
 		return failedNil
 	}
 	return failedOther

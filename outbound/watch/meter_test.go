@@ -252,7 +252,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 
 func TestAddingANilLimiterIsAnError(t *testing.T) {
 	var b Board
-	if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrNil) {
+	if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}
 	if s := only(t, &b); s.Calls.ByError["nil"] != 1 || s.Explain != nil {

@@ -198,7 +198,7 @@ func TestALimiterWithoutAStoreBlamesNone(t *testing.T) {
 	var b Board
 	b.Add("api", queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{MaxLen: -1}))
 	l := only(t, &b)
-	if text := strings.Join(l.Trouble, " "); l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid limit") {
+	if text := strings.Join(l.Trouble, " "); l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid argument") {
 		t.Errorf("%+v", l)
 	}
 	var none *queue.Queue

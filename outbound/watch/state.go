@@ -182,6 +182,7 @@ func named(err error, key, name string) string {
 // secret. Of other errors it is the type.
 func withoutKey(err error) string {
 	var store *outbound.StoreError
+	var limit *outbound.LimitError
 	switch {
 	case errors.As(err, &store):
 		return store.Op + ": " + store.Err.Error()
@@ -189,10 +190,10 @@ func withoutKey(err error) string {
 		return err.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return errSlow.Error()
-	case errors.Is(err, outbound.ErrInvalidLimit):
-		return outbound.ErrInvalidLimit.Error()
-	case errors.Is(err, outbound.ErrNil):
-		return outbound.ErrNil.Error()
+	case errors.As(err, &limit):
+		return "invalid limit: " + limit.Reason
+	case errors.Is(err, outbound.ErrInvalid):
+		return outbound.ErrInvalid.Error()
 	}
 	return fmt.Sprintf("%T", err)
 }

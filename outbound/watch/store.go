@@ -22,14 +22,14 @@ type storeStats interface{ Stats() store.StoreStats }
 
 // AddStore shows a store under a name. The store counts its trips, as those of packages redisstore, pgstore and rowstore
 // do, or it is a [*fallback.Store], which is shown with the counts of the store in it. For any other AddStore returns
-// an error that is [outbound.ErrNil]. A name that was added before stands for the new store.
+// an error that is [outbound.ErrInvalid]. A name that was added before stands for the new store.
 func (b *Board) AddStore(name string, s any) error {
 	is := &boardStore{name: name}
 	if f, ok := s.(*fallback.Store); ok && f != nil {
 		is.state, s = f, f.Store
 	}
 	if is.stats, _ = s.(storeStats); is.stats == nil && is.state == nil {
-		return fmt.Errorf("%w: a store that a Board can show, not a %T", outbound.ErrNil, s)
+		return fmt.Errorf("%w: a store that a Board can show, not a %T", outbound.ErrInvalid, s)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,7 +29,7 @@ func TestABoardShowsStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, bad := range []any{nil, 5, store.NewMemory(), (*fallback.Store)(nil)} {
-			if err := b.AddStore("bad", bad); !errors.Is(err, outbound.ErrNil) {
+			if err := b.AddStore("bad", bad); !errors.Is(err, outbound.ErrInvalid) {
 				t.Errorf("%T: %v", bad, err)
 			}
 		}

@@ -16,7 +16,7 @@ const maxWait = time.Duration(math.MaxInt64)
 // own, is safe for concurrent use, and its fields are not to be changed once it
 // is in use; the rate and the burst of Rate may be.
 type Limiter struct {
-	// Rate admits the calls. nil: Acquire returns [outbound.ErrNil].
+	// Rate admits the calls. nil: Acquire returns [outbound.ErrInvalid].
 	Rate *rate.Limiter
 	// Unit is the index of the number in a cost that Rate counts, 0 to 3.
 	Unit int
@@ -34,20 +34,20 @@ type Limiter struct {
 //     time until they are, rounded up to the nanosecond and at most 292 years;
 //   - an [*outbound.CostError], [outbound.ErrTooLarge], if the cost is above the
 //     burst, unless the rate is [rate.Inf], which ignores the burst;
-//   - an [*outbound.CostError], [outbound.ErrInvalidCost], if a number of the
+//   - an [*outbound.CostError], [outbound.ErrInvalid], if a number of the
 //     cost is NaN, infinite or negative, or the one that Rate counts is 0 and not
 //     [outbound.Free];
 //   - an [*outbound.LimitError], if the rate is 0 or below and too few tokens
 //     are left, because coming back is no use; if the rate is, or has been, NaN
 //     or math.Inf(1), with which x/time admits everything; or if Unit is not 0
 //     to 3;
-//   - [outbound.ErrNil], if Rate is nil.
+//   - [outbound.ErrInvalid], if Rate is nil.
 func (l *Limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	if l == nil {
-		return outbound.Permit{}, fmt.Errorf("%w: xrate.Limiter", outbound.ErrNil)
+		return outbound.Permit{}, fmt.Errorf("%w: nil xrate.Limiter", outbound.ErrInvalid)
 	}
 	if l.Rate == nil {
-		return outbound.Permit{}, fmt.Errorf("%w: rate.Limiter of %.80q", outbound.ErrNil, l.Key)
+		return outbound.Permit{}, fmt.Errorf("%w: nil rate.Limiter of %.80q", outbound.ErrInvalid, l.Key)
 	}
 	if err := ctx.Err(); err != nil {
 		return outbound.Permit{}, err
@@ -87,11 +87,11 @@ func (l *Limiter) check(c *outbound.Cost) error {
 	}
 	for _, n := range c {
 		if n != outbound.Free && !(n >= 0 && n <= math.MaxFloat64) {
-			return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalidCost}
+			return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalid}
 		}
 	}
 	if c[l.Unit] == 0 {
-		return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalidCost}
+		return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalid}
 	}
 	// At a time before all others nothing has run in yet: 0 seconds at a finite
 	// rate. What makes this NaN, makes every comparison of x/time false.

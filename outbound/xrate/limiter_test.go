@@ -166,14 +166,14 @@ func TestUnitSaysWhichNumberOfTheCostCounts(t *testing.T) {
 		_, err = l.Acquire(ctx, outbound.Cost{0, 0, 3})
 		require.Equal(t, 3*time.Second, wait(t, err))
 		_, err = l.Acquire(ctx, outbound.Cost{1, 1, 0, 1})
-		require.ErrorIs(t, err, outbound.ErrInvalidCost)
+		require.ErrorIs(t, err, outbound.ErrInvalid)
 	})
 }
 
 func TestUnitThatDoesNotExistIsAnInvalidLimit(t *testing.T) {
 	for _, unit := range []int{-1, len(outbound.Cost{}), math.MaxInt, math.MinInt} {
 		err := acquire(&xrate.Limiter{Rate: rate.NewLimiter(1, 1), Unit: unit}, 1)
-		require.ErrorIs(t, err, outbound.ErrInvalidLimit)
+		require.ErrorIs(t, err, outbound.ErrInvalid)
 		var bad *outbound.LimitError
 		require.ErrorAs(t, err, &bad)
 		require.Equal(t, unit, bad.Limit.Unit)
@@ -186,7 +186,7 @@ func TestInvalidCostsAreRefusedAndChargeNothing(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(r, 3), Key: "k"}
 		for _, c := range []outbound.Cost{{}, {nan}, {inf}, {-inf}, {-1}, {0, 1}, {1, nan}, {1, 0, -1}, {1, 0, 0, inf}} {
 			_, err := l.Acquire(ctx, c)
-			require.ErrorIs(t, err, outbound.ErrInvalidCost, "%v", c)
+			require.ErrorIs(t, err, outbound.ErrInvalid, "%v", c)
 			var bad *outbound.CostError
 			require.ErrorAs(t, err, &bad)
 			require.Equal(t, "k", bad.Key)
@@ -237,13 +237,13 @@ func TestRateOfZeroNeverRefills(t *testing.T) {
 			require.NoError(t, acquire(l, 1))
 			for range 2 {
 				err := acquire(l, 3)
-				require.ErrorIs(t, err, outbound.ErrInvalidLimit)
+				require.ErrorIs(t, err, outbound.ErrInvalid)
 				require.NotErrorIs(t, err, outbound.ErrThrottled)
 				require.ErrorContains(t, err, "of 2 tokens 3 are asked for")
 				time.Sleep(1000 * time.Hour)
 			}
 			require.NoError(t, acquire(l, 2))
-			require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalidLimit)
+			require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalid)
 			l.Rate.SetLimit(1)
 			require.Equal(t, time.Second, wait(t, acquire(l, 1)))
 		})
@@ -256,14 +256,14 @@ func TestRateThatIsNotANumberIsInvalid(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := &xrate.Limiter{Rate: rate.NewLimiter(rate.Limit(r), 3)}
 			for range 5 {
-				require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalidLimit)
+				require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalid)
 				time.Sleep(time.Second)
 			}
 			l.Rate.Allow()
 			l.Rate.Allow() // both at one instant: this spoils the tokens
 			l.Rate.SetLimit(1)
 			for range 5 {
-				require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalidLimit)
+				require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalid)
 				time.Sleep(time.Second)
 			}
 		})
@@ -280,7 +280,7 @@ func TestWaitsBeyondDurationSaturate(t *testing.T) {
 
 func TestNilLimiterIsAnError(t *testing.T) {
 	for _, l := range []*xrate.Limiter{nil, {}, {Key: "k", Unit: 99}} {
-		require.ErrorIs(t, acquire(l, 1), outbound.ErrNil)
+		require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalid)
 		require.True(t, l.Idle())
 	}
 }

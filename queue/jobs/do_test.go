@@ -32,7 +32,7 @@ func TestDoTellsWhetherAJobRanAndForHowLongItsAPIAskedToWait(t *testing.T) {
 	admitted(t, full, "", one)
 	for _, l := range []outbound.Limiter{full, nil} {
 		ran, pause, err := Do(bg, l, one, func(context.Context) error { return nil })
-		if ran || pause != 0 || err == nil || errors.Is(err, outbound.ErrNil) != (l == nil) {
+		if ran || pause != 0 || err == nil || errors.Is(err, outbound.ErrInvalid) != (l == nil) {
 			t.Errorf("%v, %v, %v", ran, pause, err)
 		}
 	}

@@ -254,7 +254,7 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 		if in := time.Until(places[8].At); !near(in, time.Second) {
 			t.Errorf("the ninth place is in %v", in)
 		}
-		if err := l.SetLimits(bg, outbound.InFlight(3)); !errors.Is(err, outbound.ErrInvalidLimit) {
+		if err := l.SetLimits(bg, outbound.InFlight(3)); !errors.Is(err, outbound.ErrInvalid) {
 			t.Errorf("only an InFlight: %v", err)
 		}
 		if states, err := l.bucket.States(bg); err != nil || states[0].Limit.LeakRate != 4 {

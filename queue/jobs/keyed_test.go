@@ -175,10 +175,10 @@ func TestALineOfAKeyBooks(t *testing.T) {
 					t.Errorf("without room: %v, %v", places, err)
 				}
 				time.Sleep(time.Hour) // whoever is observed is dropped, too
-				if places, err := booker(t, tenants.For("bucket")).Book(bg, one); places != nil || !errors.Is(err, outbound.ErrInvalidLimit) {
+				if places, err := booker(t, tenants.For("bucket")).Book(bg, one); places != nil || !errors.Is(err, outbound.ErrInvalid) {
 					t.Errorf("a bucket: %v, %v", places, err)
 				}
-				if _, err := booker(t, (*outbound.Keyed[string])(nil).For("acme")).Book(bg, one); !errors.Is(err, outbound.ErrNil) {
+				if _, err := booker(t, (*outbound.Keyed[string])(nil).For("acme")).Book(bg, one); !errors.Is(err, outbound.ErrInvalid) {
 					t.Errorf("no Keyed: %v", err)
 				}
 			})

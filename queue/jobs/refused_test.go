@@ -162,7 +162,7 @@ func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
 		_, err := l.Acquire(bg, one)
 		_, booking := l.Book(bg, one)
 		for _, err := range []error{err, booking, l.SetLimits(bg, perSecond...), l.Resume(bg)} {
-			if _, ok := After(err); ok || !errors.Is(err, outbound.ErrNil) && !errors.Is(err, outbound.ErrInvalidLimit) {
+			if _, ok := After(err); ok || !errors.Is(err, outbound.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

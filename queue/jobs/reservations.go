@@ -35,7 +35,7 @@ type visit struct {
 func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) {
 	switch {
 	case s == nil:
-		return nil, fmt.Errorf("jobs: %w: Scheduler", outbound.ErrNil)
+		return nil, fmt.Errorf("jobs: %w: nil Scheduler", outbound.ErrInvalid)
 	case s.err != nil:
 		return nil, s.err
 	}
@@ -204,7 +204,7 @@ type Booker interface {
 //
 // In what [outbound.Keyed.For] returns it finds the Scheduler that the key has when Book is called,
 // and Book makes it if there is none. Its error is [outbound.ErrFull] if there is no room for the
-// key, also with an Overflow, and [outbound.ErrInvalidLimit] if the key has no Scheduler. Then jobs
+// key, also with an Overflow, and [outbound.ErrInvalid] if the key has no Scheduler. Then jobs
 // can be enqueued without a reservation. The Bookers of one key are equal.
 func Of(l outbound.Limiter) (b Booker, ok bool) {
 	if b, ok = outbound.As[Booker](l); ok {
@@ -229,7 +229,7 @@ func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (all []Reservat
 	err = k.Use(func(l outbound.Limiter) error {
 		own, ok := Of(l)
 		if !ok {
-			return fmt.Errorf("jobs: a %T books no reservations: %w", l, outbound.ErrInvalidLimit)
+			return fmt.Errorf("jobs: a %T books no reservations: %w", l, outbound.ErrInvalid)
 		}
 		all, err = own.Book(ctx, costs...)
 		return err

@@ -53,7 +53,7 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	for i, d := range [...]time.Duration{c.Poll, c.Lead, c.Early, c.Ahead} {
 		if d < 0 || d > mostConfig {
-			return c, fmt.Errorf("jobs: %s %v is not between 0 and %v: %w", [...]string{"Poll", "Lead", "Early", "Ahead"}[i], d, mostConfig, outbound.ErrInvalidLimit)
+			return c, fmt.Errorf("jobs: %s %v is not between 0 and %v: %w", [...]string{"Poll", "Lead", "Early", "Ahead"}[i], d, mostConfig, outbound.ErrInvalid)
 		}
 	}
 	c.Poll, c.Lead = cmp.Or(c.Poll, defaultPoll), cmp.Or(c.Lead, time.Second)
@@ -70,7 +70,7 @@ const defaultPoll, mostConfig = 5 * time.Second, 10 * 365 * 24 * time.Hour
 
 // New returns a Scheduler for a bucket. Several Schedulers may share one bucket, as those of
 // several kinds of jobs: they share its reservations. Give them one MaxWait. If b or c is invalid,
-// each Acquire returns an error that is [outbound.ErrNil] or [outbound.ErrInvalidLimit]. A bucket
+// each Acquire returns an error that is [outbound.ErrInvalid]. A bucket
 // whose only limit is an [outbound.InFlight] is invalid: no reservation can be made under it.
 func New(b *outbound.Bucket, c Config) *Scheduler {
 	s := &Scheduler{bucket: b, made: time.Now()}
@@ -78,7 +78,7 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 	s.queue = queue.New(b, s.config.Queue)
 	switch {
 	case b == nil:
-		s.err = fmt.Errorf("jobs: %w: Bucket", outbound.ErrNil)
+		s.err = fmt.Errorf("jobs: %w: nil Bucket", outbound.ErrInvalid)
 	case s.err != nil:
 	case b.Reservations() == nil:
 		s.err = errOnlyInFlight
@@ -93,7 +93,7 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 	return s
 }
 
-var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalidLimit)
+var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalid)
 
 // Acquire admits the job, perhaps after a short wait, or returns a [*Later]: the job has not run,
 // and is to be rescheduled. Pass the ticket of that Later to its next run by [WithTicket]. A job

@@ -34,7 +34,7 @@ func NewClient(t *transport.Transport) *retryablehttp.Client { return Config{}.N
 // nothing. NewClient copies the transport and sets CheckRetry, Backoff, PrepareRetry, ErrorHandler
 // and HTTPClient. RetryMax, RetryWaitMin, RetryWaitMax, Logger and the hooks are the program's to
 // change. HTTPClient must not follow redirects: an attempt would be all hops of one. If t is nil,
-// all requests fail with [outbound.ErrNil].
+// all requests fail with [outbound.ErrInvalid].
 func (c Config) NewClient(t *transport.Transport) *retryablehttp.Client {
 	if t == nil {
 		t = &transport.Transport{Limiter: broken{}}
@@ -81,5 +81,5 @@ func longest(ctx context.Context, maxWait, waited time.Duration) (most time.Dura
 type broken struct{}
 
 func (broken) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	return outbound.Permit{}, fmt.Errorf("retry: %w: Transport", outbound.ErrNil)
+	return outbound.Permit{}, fmt.Errorf("retry: %w: nil Transport", outbound.ErrInvalid)
 }

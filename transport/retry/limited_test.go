@@ -201,9 +201,9 @@ func TestRequestsThatCanNeverGoAreNotTriedAgain(t *testing.T) {
 		own := errors.New("own")
 		for _, reason := range []error{
 			&outbound.CostError{Key: "api", Err: outbound.ErrTooLarge},
-			&outbound.CostError{Key: "api", Err: outbound.ErrInvalidCost},
+			&outbound.CostError{Key: "api", Err: outbound.ErrInvalid},
 			&outbound.LimitError{Key: "api"},
-			outbound.ErrNil,
+			outbound.ErrInvalid,
 			queue.ErrClosed,
 			context.Canceled,
 			context.DeadlineExceeded,
@@ -221,7 +221,7 @@ func TestRequestsThatCanNeverGoAreNotTriedAgain(t *testing.T) {
 
 func TestANilTransportRefusesAll(t *testing.T) {
 	_, err := get(t, NewClient(nil))
-	require.ErrorIs(t, err, outbound.ErrNil)
+	require.ErrorIs(t, err, outbound.ErrInvalid)
 }
 
 func TestAFailingStoreCountsAsAFailure(t *testing.T) {

@@ -52,7 +52,7 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 		"it refuses what the API has refused": {rt: &transport.Transport{Base: play(status(429)), Limiter: &heldAfter{hour, 1}}, is: outbound.ErrThrottled},
 		"a cost that can never go":            {rt: &transport.Transport{Limiter: always(outbound.ErrTooLarge)}, is: outbound.ErrTooLarge},
 		"a store that fails":                  {rt: &transport.Transport{Limiter: always(down)}, is: down},
-		"no transport":                        {is: outbound.ErrNil},
+		"no transport":                        {is: outbound.ErrInvalid},
 		"a broken connection":                 {rt: over(play(reset)), is: reset.err},
 		"no connection":                       {rt: over(play(dial)), is: dial.err},
 		"cancelled in the limiter":            {rt: &transport.Transport{Limiter: waits}, cancel: time.Second, is: context.Canceled, bare: true},

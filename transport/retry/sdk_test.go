@@ -71,7 +71,7 @@ func TestTheLastResponseTellsAnSDKThatTryingAgainIsOver(t *testing.T) {
 		} {
 			resp, err := Config{MaxWait: 30 * time.Second}.NewClient(c.rt).StandardClient().Do(requestWith(t, http.MethodGet, "none"))
 			if c.status == 0 {
-				require.ErrorIs(t, err, outbound.ErrNil)
+				require.ErrorIs(t, err, outbound.ErrInvalid)
 				continue
 			}
 			require.NoError(t, err, name)

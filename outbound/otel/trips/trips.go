@@ -47,7 +47,7 @@ type begin struct {
 // Produce implements [metric.Producer].
 func (p *producer) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	if p.board == nil {
-		return nil, fmt.Errorf("%w: Board of a Producer", outbound.ErrNil)
+		return nil, fmt.Errorf("%w: nil Board of a Producer", outbound.ErrInvalid)
 	}
 	s := p.board.Snapshot(ctx, watch.Query{Rows: 1, Names: true}) // the stores are there in any case
 	h := metricdata.Histogram[float64]{Temporality: metricdata.CumulativeTemporality}

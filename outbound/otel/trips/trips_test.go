@@ -83,7 +83,7 @@ func TestTripsAreAHistogram(t *testing.T) {
 				t.Errorf("%v: from %v to %v, want %v", c.trips, d.StartTime, d.Time, began)
 			}
 		}
-		if _, err := NewProducer(nil).Produce(context.Background()); !errors.Is(err, outbound.ErrNil) {
+		if _, err := NewProducer(nil).Produce(context.Background()); !errors.Is(err, outbound.ErrInvalid) {
 			t.Error(err)
 		}
 	})
