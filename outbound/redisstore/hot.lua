@@ -165,7 +165,7 @@ repeat
     if s then level[i], ret[i] = unp('<dd', s, 129 + 16 * i) end
     sound = sound and level[i] >= 0 and level[i] < 1e15 and ret[i] < 1e25 and ret[i] > -1e25
   end
-  if not sound then
+  if not sound or s and plain and g then
     word = 'cold'
     break
   end
@@ -344,14 +344,20 @@ repeat
           if not g or #g < pos + 47 then sound = false break end
           begin[i], fin[i], units[i], sure[i], gap[i], some, pos = unp('<dddddd', g, pos)
           if not (some >= 0 and some <= 128 and #g >= pos + 16 * some - 1) then sound = false break end
+          local p, was, far = slots[i], -9.2e18, 9.2e18
           if some > 0 then
-            slots[i] = {unp('<' .. string.rep('d', 2 * some), g, pos)}
-            pos = table.remove(slots[i])
+            p = {unp('<' .. string.rep('d', 2 * some), g, pos)}
+            slots[i], pos = p, table.remove(p)
           end
-          if kind[i] < 3 then
-            begin[i], fin[i] = begin[i] - shift, fin[i] - shift
-            for j = 1, 2 * some - 1, 2 do slots[i][j] = slots[i][j] - shift end
+          sound = sound and begin[i] > -far and begin[i] < far and fin[i] > -far and fin[i] < far and gap[i] > -far and gap[i] < far and
+            units[i] >= 0 and units[i] < 1e15 and shift > -far and shift < far
+          for j = 1, 2 * some - 1, 2 do
+            local ends, u = p[j], p[j + 1]
+            sound = sound and ends >= was and ends < far and u >= 0 and u < 1e15
+            was, p[j] = ends, ends - shift
           end
+          if not sound then break end
+          if kind[i] < 3 then begin[i], fin[i] = begin[i] - shift, fin[i] - shift end
         end
         if kind[i] > 2 then
           local b, f, next = unp('<ddd', req, calendar)
@@ -376,6 +382,7 @@ repeat
         look(i)
       end
     end
+    if s and sound == true and #g ~= pos - 1 then sound = false end
     if sound ~= true then
       word, slotted = sound or 'cold', nil
       break

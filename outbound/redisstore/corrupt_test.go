@@ -1,0 +1,233 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// spoiled is a wrong value of a key's field, and what is wrong with it. It is sure if nobody can
+// take it for a value that the script has written.
+type spoiled struct {
+	why, value string
+	sure       bool
+}
+
+// spoil returns wrong values instead of was: of other lengths, with other text, with other numbers.
+func spoil(was string) (all []spoiled) {
+	all = append(all, spoiled{"text", strings.Repeat("x", len(was)), true})
+	for n := range len(was) + 20 {
+		if n > 3 && n%8 > 1 {
+			continue
+		}
+		if n != len(was) {
+			all = append(all, spoiled{fmt.Sprint("cut or filled to ", n), (was + strings.Repeat("x", 20))[:n], true})
+		}
+		all = append(all, spoiled{fmt.Sprint(n, " bytes of text"), strings.Repeat("x", n), true})
+	}
+	for at := 0; at+8 <= len(was); at += 8 {
+		for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 0.5, 1e18, 1e300, -1e300} {
+			all = append(all, spoiled{fmt.Sprint(f, " at ", at), was[:at] + string(numbers(nil, f)) + was[at+8:], false})
+		}
+	}
+	return all
+}
+
+// Whatever a key holds, no more than the capacity is admitted, every operation has an answer, and a
+// Resume opens the key. What no process can have written is full, and is reported once.
+func TestStore_CorruptDataNeitherOpensNorShutsAKey(t *testing.T) {
+	rdb := redistest.Shared(t).Client(t)
+	ctx := context.Background()
+	long := store.Period{Begin: 3_600, End: 4e9, Next: 4.5e9}
+	for kind, limit := range map[string]store.Limit{
+		"leaky":    {Name: "a", Capacity: 10, Rate: 1e-6},
+		"window":   {Name: "a", Capacity: 10, Rate: 10. / 3600, Window: time.Hour, Kind: store.Window},
+		"fixed":    {Name: "a", Capacity: 10, Rate: 10. / 3600, Window: time.Hour, Kind: store.Fixed},
+		"calendar": {Name: "a", Capacity: 10, Kind: store.Monthly, Zone: "UTC"},
+	} {
+		limits := []store.Limit{limit}
+		step := func(s *Store, name string, op store.Op) (store.Reply, error) {
+			op.Limits, op.Number, op.Periods = limits, 1, []store.Period{long}
+			s.engine.Forget(name)
+			return s.Update(ctx, name, &op)
+		}
+		book := store.Op{Action: store.Book, Costs: []store.Units{{1}}}
+		maker := New(rdb, Config{Timeout: time.Minute})
+		name := fmt.Sprint("corrupt ", rand.Uint64())
+		key := maker.Key(name)
+		r, err := step(maker, name, book)
+		require.NoError(t, err)
+		for range 2 { // a row of refusals
+			r, err = step(maker, name, store.Op{Reports: []store.Report{{Kind: store.Succeeded, Epoch: r.State.Epoch}, {Kind: store.Refused, Epoch: r.State.Epoch, MaxWait: 1}}})
+			require.NoError(t, err)
+		}
+		fields := rdb.HGetAll(ctx, key).Val()
+		require.Contains(t, fields, "x")
+		require.Equal(t, kind != "leaky", fields["g"] != "")
+		worker := maker.carrier.worker.Load().(string)
+		if kind == "leaky" {
+			fields["g"] = "" // has no such field
+		}
+		cases, reported := 0, 0
+		for field, was := range fields {
+			if kind != "leaky" && field != "g" {
+				continue
+			}
+			all := spoil(was)
+			if field == worker { // the script takes the next step for one that it has carried out
+				for _, c := range spoil(string(numbers(nil, number(was)+1)) + was[8:]) {
+					all = append(all, spoiled{"again: " + c.why, c.value, false})
+				}
+			}
+			for _, c := range all {
+				cases++
+				why := fmt.Sprintf("%s: %q: %s", kind, field, c.why)
+				values := []any{field, c.value}
+				for f, v := range fields {
+					if f != field && v != "" {
+						values = append(values, f, v)
+					}
+				}
+				require.NoError(t, rdb.Del(ctx, key).Err())
+				require.NoError(t, rdb.HSet(ctx, key, values...).Err())
+				var seen events
+				s, admitted := maker, 0
+				if field != worker {
+					s = New(rdb, Config{Timeout: time.Minute, Observe: seen.observe})
+				}
+				for range 12 {
+					r, err := step(s, name, book)
+					if field == worker && err != nil { // its record says that it has done what it has not
+						require.NotContains(t, err.Error(), "script:", why)
+						continue
+					}
+					require.NoError(t, err, why)
+					admitted += len(r.Charges)
+				}
+				require.LessOrEqual(t, admitted, 10, why)
+				optional := c.value == "" && (field == "x" || kind == "leaky" && field == "g")
+				sure := c.sure && field != worker && !optional
+				if sure && field != "v" { // hot steps do not read v
+					require.Zero(t, admitted, why)
+				}
+				if field == "v" { // a process that knows its limits does not read it
+					s = New(rdb, Config{Timeout: time.Minute, Observe: seen.observe})
+				}
+				_, err := step(s, name, store.Op{Action: store.Resume})
+				require.NoError(t, err, why)
+				r, err := step(s, name, store.Op{Action: store.Book})
+				require.NoError(t, err, why)
+				require.LessOrEqual(t, r.State.Rem, time.Duration(0), why)
+				require.LessOrEqual(t, r.State.Level[0], 10., why)
+				if sure {
+					seen.await(t, store.EventCorrupt)
+				}
+				n := len(seen.of(store.EventCorrupt))
+				require.LessOrEqual(t, n, 1, why)
+				reported += n
+			}
+		}
+		t.Logf("%s: %d cases, %d reported", kind, cases, reported)
+	}
+}
+
+// otherTypes are commands that make a key of another type.
+var otherTypes = map[string][]any{
+	"string": {"SET", "", "hello"},
+	"list":   {"RPUSH", "", "hello"},
+	"set":    {"SADD", "", "hello"},
+	"zset":   {"ZADD", "", 1, "hello"},
+	"stream": {"XADD", "", "*", "a", "b"},
+}
+
+// A key of another type is corrupt, whatever comes first: it begins again, full, and is reported
+// once. What was charged before is not returned.
+func TestStore_KeyOfAnotherTypeBeginsFull(t *testing.T) {
+	ten := outbound.Limit{Capacity: 10, LeakRate: 1e-6}
+	firsts := map[string]func(ctx context.Context, b *outbound.Bucket) error{
+		"Acquire": func(ctx context.Context, b *outbound.Bucket) error {
+			_, err := b.Acquire(ctx, outbound.Cost{1})
+			return err
+		},
+		"State": func(ctx context.Context, b *outbound.Bucket) error { _, err := b.State(ctx); return err },
+		"Fillup": func(ctx context.Context, b *outbound.Bucket) error {
+			_, err := b.Fillup(ctx, outbound.Cost{1})
+			return err
+		},
+		"Hold":      func(ctx context.Context, b *outbound.Bucket) error { return b.Hold(ctx, time.Second) },
+		"Pause":     func(ctx context.Context, b *outbound.Bucket) error { return b.Pause(ctx, time.Second) },
+		"Resume":    func(ctx context.Context, b *outbound.Bucket) error { return b.Resume(ctx) },
+		"SetLimits": func(ctx context.Context, b *outbound.Bucket) error { return b.SetLimits(ctx, ten) },
+	}
+	try := func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		for kind, command := range otherTypes {
+			for name, first := range firsts {
+				p := newProcess(t, rdb, fmt.Sprint("type ", rand.Uint64()), ten)
+				key, why := p.store.Key(p.Key()), kind+" and "+name
+				used, err := p.Acquire(ctx, outbound.Cost{3})
+				require.NoError(t, err, why)
+				command := append([]any(nil), command...)
+				command[1] = key
+				require.NoError(t, rdb.Del(ctx, key).Err())
+				require.NoError(t, rdb.Do(ctx, command...).Err())
+				if err = first(ctx, p.Bucket); name == "Acquire" {
+					require.ErrorIs(t, err, outbound.ErrThrottled, why)
+				} else {
+					require.NoError(t, err, why)
+				}
+				require.Equal(t, p.Key(), p.seen.await(t, store.EventCorrupt).Key)
+				used.Settle(outbound.Cost{})
+				if p.store.engine.Forget(p.Key()); name != "Resume" {
+					_, err = p.Acquire(ctx, outbound.Cost{1})
+					require.ErrorIs(t, err, outbound.ErrThrottled, why)
+				}
+				require.NoError(t, p.SetLimits(ctx, outbound.Limit{Capacity: 20, LeakRate: 1e-6}))
+				require.NoError(t, p.Resume(ctx))
+				_, err = p.Acquire(ctx, outbound.Cost{10})
+				require.NoError(t, err, why)
+				require.Len(t, p.seen.of(store.EventCorrupt), 1, why)
+			}
+		}
+	}
+	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) { try(t, rdb) })
+	t.Run("cluster", func(t *testing.T) { try(t, redistest.SharedCluster(t).Client(t)) })
+}
+
+// Corrupt keys do not disturb the other keys of a pipeline.
+func TestStore_CorruptKeysDisturbNoOtherKey(t *testing.T) {
+	rdb := redistest.Shared(t).Client(t)
+	var seen events
+	s := New(rdb, Config{Timeout: time.Minute, Observe: seen.observe})
+	const keys = 40
+	var errs [keys]error
+	var all sync.WaitGroup
+	for i := range keys {
+		b := bucketOf(t, s, fmt.Sprint("type ", rand.Uint64()), still)
+		if i%2 == 0 {
+			require.NoError(t, rdb.Set(t.Context(), s.Key(b.Key()), "hello", 0).Err())
+		}
+		all.Go(func() { _, errs[i] = b.Acquire(context.Background(), outbound.Cost{1}) })
+	}
+	all.Wait()
+	for i, err := range errs {
+		if i%2 == 0 {
+			require.ErrorIs(t, err, outbound.ErrThrottled)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	require.Eventually(t, func() bool { return len(seen.of(store.EventCorrupt)) == keys/2 }, time.Minute, time.Millisecond)
+}

@@ -1,0 +1,222 @@
+package redisstore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// process is a process that uses a bucket, with what it has reported.
+type process struct {
+	*outbound.Bucket
+	store *Store
+	seen  *events
+}
+
+func newProcess(t testing.TB, rdb redis.UniversalClient, key string, limit outbound.Limit) *process {
+	p := &process{seen: new(events)}
+	p.store = New(rdb, Config{Timeout: time.Minute, Observe: p.seen.observe})
+	p.Bucket = bucketOf(t, p.store, key, limit)
+	return p
+}
+
+func (p *process) acquire(t testing.TB) outbound.Permit {
+	t.Helper()
+	p.store.engine.Forget(p.Key()) // a refusal: it counts by this process's clock
+	permit, err := p.Acquire(t.Context(), outbound.Cost{1})
+	require.NoError(t, err)
+	return permit
+}
+
+// quiet checks that no loss is reported. It causes another event, which comes after all earlier
+// ones.
+func (p *process) quiet(t testing.TB, rdb redis.UniversalClient) {
+	t.Helper()
+	require.NoError(t, rdb.Set(t.Context(), p.store.Key(p.Key()), "no bucket", 0).Err())
+	p.store.engine.Forget(p.Key())
+	_, err := p.State(t.Context())
+	require.NoError(t, err)
+	p.seen.await(t, store.EventCorrupt)
+	require.Empty(t, p.seen.of(store.EventDataLoss))
+}
+
+// Each process reports a loss of data once, whatever it does first afterwards. A key that has
+// expired, or that has forgotten the process's record only, is no loss.
+func TestStore_DataLossIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	rdb := server.Client(t, func(o *redis.Options) { o.ReadTimeout = time.Minute })
+	var offset time.Duration
+	forward := func(d time.Duration) {
+		offset += d
+		server.SetClock(t, offset)
+	}
+	const gone, older, none = "the bucket is gone", "the latest charges are gone", ""
+	tenth := outbound.Limit{Capacity: 100, LeakRate: 10}
+	var name string
+	lose := func() {
+		forward(time.Millisecond) // no two lives begin at the same time
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+	}
+	restore := func(fields map[string]string) {
+		lose()
+		require.NoError(t, rdb.HSet(t.Context(), name, fields).Err())
+	}
+	for _, c := range []struct {
+		why, says string
+		do        func(t *testing.T, p *process)
+	}{
+		{"the key is gone", gone, func(t *testing.T, p *process) { lose(); p.acquire(t) }},
+		{"the key is gone, and looks come first", gone, func(t *testing.T, p *process) {
+			lose()
+			for range 3 {
+				_, err := p.State(t.Context())
+				require.NoError(t, err)
+			}
+			p.acquire(t)
+		}},
+		{"the key is gone, and another process comes first", gone, func(t *testing.T, p *process) {
+			lose()
+			newProcess(t, rdb, p.Key(), tenth).acquire(t)
+			p.acquire(t)
+		}},
+		{"the key is gone before it expires", gone, func(t *testing.T, p *process) { forward(25 * time.Second); lose(); p.acquire(t) }},
+		{"the key is older", older, func(t *testing.T, p *process) {
+			fields := rdb.HGetAll(t.Context(), name).Val()
+			p.acquire(t)
+			restore(fields)
+			p.acquire(t)
+		}},
+		{"limits that were set are gone", gone, func(t *testing.T, p *process) {
+			require.NoError(t, p.SetLimits(t.Context(), outbound.Limit{Capacity: 3, LeakRate: 1}))
+			forward(24 * time.Hour)
+			lose()
+			p.acquire(t)
+		}},
+		{"nothing", none, func(t *testing.T, p *process) { p.acquire(t); forward(time.Minute); p.acquire(t) }},
+		{"the key has expired", none, func(t *testing.T, p *process) { forward(time.Hour); p.acquire(t) }},
+		{"the key has expired, and another process comes first", none, func(t *testing.T, p *process) {
+			forward(time.Hour)
+			newProcess(t, rdb, p.Key(), tenth).acquire(t)
+			p.acquire(t)
+		}},
+		{"the bucket is resumed", none, func(t *testing.T, p *process) {
+			require.NoError(t, newProcess(t, rdb, p.Key(), tenth).Resume(t.Context()))
+			forward(time.Minute)
+			p.acquire(t)
+		}},
+		{"the record is forgotten", none, func(t *testing.T, p *process) {
+			require.NoError(t, rdb.HDel(t.Context(), name, p.store.carrier.worker.Load().(string)).Err())
+			p.acquire(t)
+		}},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			p := newProcess(t, rdb, fmt.Sprint("loss ", rand.Uint64()), tenth)
+			name = p.store.Key(p.Key())
+			p.acquire(t)
+			p.acquire(t)
+			c.do(t, p)
+			if c.says == none {
+				p.quiet(t, rdb)
+				return
+			}
+			e := p.seen.await(t, store.EventDataLoss)
+			require.Equal(t, p.Key(), e.Key)
+			require.ErrorContains(t, e.Err, c.says)
+			for range 3 { // within a minute of the first
+				lose()
+				p.acquire(t)
+			}
+			require.Len(t, p.seen.of(store.EventDataLoss), 1)
+		})
+	}
+}
+
+// A server that is killed and starts again serves the same processes. With its data nothing is lost,
+// with older data the charges since, and without data one capacity; each process reports a loss once.
+func TestStore_ServerRestarts(t *testing.T) {
+	for _, c := range []struct {
+		why, says string
+		before    func(t *testing.T, s *redistest.Server)
+		after     func(t *testing.T, s *redistest.Server)
+		level     float64
+	}{
+		{"with its data", "", nil, func(t *testing.T, s *redistest.Server) { s.Save(t) }, 6},
+		{"with older data", "the latest charges are gone", func(t *testing.T, s *redistest.Server) { s.Save(t) }, nil, 3},
+		{"without data", "the bucket is gone", nil, nil, 0},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			var all [3]*process
+			for i := range all {
+				all[i] = newProcess(t, server.Client(t), "key", still)
+				all[i].acquire(t)
+			}
+			if c.before != nil {
+				c.before(t, server)
+			}
+			for _, p := range all {
+				p.acquire(t)
+			}
+			if c.after != nil {
+				c.after(t, server)
+			}
+			server.Restart(t)
+			var wg sync.WaitGroup
+			for _, p := range all {
+				for range 5 {
+					wg.Go(func() { p.acquire(t) })
+				}
+			}
+			wg.Wait()
+			for _, p := range all {
+				s, err := p.State(t.Context())
+				require.NoError(t, err)
+				require.InDelta(t, c.level+15, s.Level, 0.1)
+				if c.says != "" {
+					require.ErrorContains(t, p.seen.await(t, store.EventDataLoss).Err, c.says)
+				}
+			}
+			for _, p := range all {
+				if c.says == "" {
+					p.quiet(t, server.Client(t))
+				}
+			}
+		})
+	}
+}
+
+// A script that the server forgets before each call is sent again, and each call is charged once.
+func TestStore_FlushedScriptChargesOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+		p := newProcess(t, rdb, fmt.Sprint("flush ", rand.Uint64()), still)
+		for i := range 20 {
+			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+			permit := p.acquire(t)
+			if i%4 == 0 {
+				require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+				permit.Settle(outbound.Cost{2})
+			}
+			if i%5 == 0 { // a swap
+				require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+				_, err := p.Fillup(t.Context(), outbound.Cost{1})
+				require.NoError(t, err)
+			}
+		}
+		s, err := p.State(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, 20+5+4, s.Level, 0.1)
+		p.quiet(t, rdb)
+	})
+}
