@@ -1,4 +1,3 @@
-// Package storetest is the conformance test of a [store.Store].
 package outboundtest
 
 import (
