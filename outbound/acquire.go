@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -77,8 +78,8 @@ func (b *core) takeHere(k *call) (done bool, err error) {
 	n, unix := f.units(&k.cost[0]), time.Duration(0)
 	var periods []store.Period
 	if f.calendar != nil {
-		unix = unixOf(time.Now())
-		periods = f.calendar.at(unix - store.Slack)
+		unix = calendar.Stamp(time.Now())
+		periods = f.calendar.At(unix - store.Slack)
 	}
 	l := &p.local
 	l.mu.Lock()
@@ -94,7 +95,7 @@ func (b *core) takeHere(k *call) (done bool, err error) {
 	}
 	refused := &ThrottledError{Key: b.key, RetryAfter: t.Wait, Held: t.Rem > 0}
 	if refused.Held {
-		refused.Reason = Reason(l.stored.State.Why)
+		refused.Reason = reasonOf(l.stored.State.Why)
 	}
 	if t.Limit >= 0 {
 		refused.Limit = f.label(t.Limit)
@@ -139,7 +140,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
-		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: Reason(r.State.Why)}
+		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: reasonOf(r.State.Why)}
 	}
 	k.note(&r)
 	// No life knows of this charge: nothing of it comes back.

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -9,7 +10,10 @@ import (
 
 // Answer is what the API said to a call. The zero Answer says that it said nothing.
 type Answer struct {
-	Kind AnswerKind
+	// Kind is what the API said. If it is empty, no answer came, or the answer came out of a cache, or
+	// the server is down: that changes no pace, and the call counts neither as a success nor as a
+	// refusal.
+	Kind string
 	// Wait is how long the API asks to wait, with AnswerRefused and AnswerHold, and the
 	// time until the reset, with AnswerRemaining.
 	Wait time.Duration
@@ -17,9 +21,15 @@ type Answer struct {
 	// AnswerRefused. 0 or less, or more than an hour: an hour. It does not bound Wait:
 	// how long a pause the API may ask for, its caller decides.
 	MaxWait time.Duration
-	// Reason is why the API asks for a pause. The [ThrottledError] of calls that have to
-	// wait carries it. Of an AnswerRemaining it is always ReasonExhausted.
-	Reason Reason
+	// Reason is why the API asks for a pause, in one of these words. The [ThrottledError] of calls
+	// that have to wait carries it. Another word counts as unknown.
+	//
+	//	""             it is unknown, or an operator has asked for the pause
+	//	"rate"         too many calls in a short time
+	//	"quota"        the budget of a day or longer is used up
+	//	"concurrency"  too many calls in flight
+	//	"exhausted"    nothing remained until the reset that the API had told: each AnswerRemaining
+	Reason string
 	// Remaining is what the API says remains of its quota, with AnswerRemaining. A number below 0
 	// stands for a unit that the API did not mention.
 	Remaining Cost
@@ -27,18 +37,12 @@ type Answer struct {
 	Budget Budget
 }
 
-// AnswerKind is the kind of an [Answer].
-type AnswerKind uint8
-
 // The kinds of answers.
 const (
-	// AnswerNone changes no pace. The network failed, the answer came out of a cache, or the
-	// server is down. The call counts neither as a success nor as a refusal.
-	AnswerNone AnswerKind = iota
 	// AnswerRefused is a refusal, as with 429: see [Permit.Refused].
-	AnswerRefused
+	AnswerRefused = "refused"
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
-	AnswerHold
+	AnswerHold = "hold"
 	// AnswerRemaining is what remains of a quota until its reset, in Wait. If the calls that
 	// have left since this one will use that up, all callers of the bucket wait until the reset. It
 	// never makes anybody faster.
@@ -51,10 +55,22 @@ const (
 	// since could have used it up. Through a Window all of it may have gone since, whoever called:
 	// a shared bucket with no other limit of that unit hears of each such answer, in a trip of its
 	// own. A short limit for company, as PerSecond(10), spares those trips.
-	AnswerRemaining
+	AnswerRemaining = "remaining"
 	// AnswerQuota is a quota of the API, in Budget, for [Permit.Listen]. It changes nothing.
-	AnswerQuota
+	AnswerQuota = "quota"
 )
+
+// reasons are the words of [Answer.Reason], by the number that a store keeps.
+var reasons = [...]string{"", "rate", "quota", "concurrency", "exhausted"}
+
+func whyOf(reason string) uint8 { return uint8(max(0, slices.Index(reasons[:], reason))) }
+
+func reasonOf(why uint8) string {
+	if int(why) >= len(reasons) {
+		return ""
+	}
+	return reasons[why]
+}
 
 // soon is a reset that is not worth a hold. A program that keeps a short window's limit sees
 // nothing remain at the window's very end. An API rounds the reset to whole seconds, so a hold
@@ -62,7 +78,7 @@ const (
 const soon = 2 * time.Second
 
 // fails reports whether a call with this answer has not succeeded.
-func (a *Answer) fails() bool { return a.Kind == AnswerNone || a.Kind == AnswerRefused }
+func (a *Answer) fails() bool { return a.Kind == "" || a.Kind == AnswerRefused }
 
 // concerns reports whether the bucket is to hear of the answer to a call that left so long ago. Of
 // what is left of a quota it is to hear if the calls since could have used that up.
@@ -95,12 +111,12 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 
 // report returns what the bucket hears of an answer to the call of this charge.
 func (a *Answer) report(c *store.Charge, by *limitSet) report {
-	r := report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: uint8(a.Reason)}, by: by}
+	r := report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, by: by}
 	switch a.Kind {
 	case AnswerRefused:
 		r.Kind, r.MaxWait, r.Epoch = store.Refused, max(0, a.MaxWait), c.Epoch
 	case AnswerRemaining:
-		r.Kind, r.used, r.Reason = store.Remaining, a.Remaining, uint8(ReasonExhausted)
+		r.Kind, r.used, r.Reason = store.Remaining, a.Remaining, whyOf("exhausted")
 	}
 	return r
 }

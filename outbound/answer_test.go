@@ -104,11 +104,11 @@ func TestAnAnswerArrivesWhole(t *testing.T) {
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&a), nil }), "n", func(context.Context, Event) {})
 		p := mustAcquire(t, l)
 		for _, answer := range []Answer{
-			{Kind: AnswerRefused, Wait: -1, MaxWait: time.Second, Reason: ReasonQuota},
-			{Kind: AnswerHold, Wait: time.Second, Reason: ReasonRate},
+			{Kind: AnswerRefused, Wait: -1, MaxWait: time.Second, Reason: "quota"},
+			{Kind: AnswerHold, Wait: time.Second, Reason: "rate"},
 			{Kind: AnswerRemaining, Wait: 3 * time.Second, Remaining: Cost{1, -1, 2, -1}},
 			{},
-			{Kind: 200, Wait: time.Hour, Remaining: Cost{1}},
+			{Kind: "whim", Wait: time.Hour, Remaining: Cost{1}},
 		} {
 			if p.Answered(answer); a.last != answer {
 				t.Errorf("%+v came as %+v", answer, a.last)

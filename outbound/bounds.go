@@ -61,7 +61,7 @@ func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9
 // period returns the real time until the next period of the limit i begins, or, if not next, the
 // one after it.
 func (k *Clock) period(i int, next bool) time.Duration {
-	p := k.limits.calendar.at(k.state.Unix)[i]
+	p := k.limits.calendar.At(k.state.Unix)[i]
 	if !next {
 		p.End = p.Next
 	}

@@ -150,9 +150,9 @@ func (w *watch) lookLocked(r *reply) {
 	}
 	if is.held && !was.held {
 		w.begun = s.At
-		w.addLocked(Event{Kind: EventHeld, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Event{Kind: EventHeld, Hold: s.Rem, Reason: reasonOf(s.Why)})
 	} else if is.held && is.until > later(was.until, moved) {
-		w.addLocked(Event{Kind: EventExtended, Hold: s.Rem, Reason: Reason(s.Why)})
+		w.addLocked(Event{Kind: EventExtended, Hold: s.Rem, Reason: reasonOf(s.Why)})
 	} else if is.held {
 		is.until = was.until
 	}

@@ -112,9 +112,9 @@ func TestChangesTellOfRefusals(t *testing.T) {
 		p := mustAcquire(t, other)
 		p.Done()
 		p = mustAcquire(t, other)
-		p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: ReasonRate})
+		p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: "rate"})
 		p.Done()
-		c.expect(t, mine, "refused", Event{Kind: EventHeld, Hold: 5 * time.Second, Reason: ReasonRate}, Event{Kind: EventSlowed, Speed: 0.9})
+		c.expect(t, mine, "refused", Event{Kind: EventHeld, Hold: 5 * time.Second, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 		p.Refused(2 * time.Second)
 		c.expect(t, mine, "refused with less")
 		time.Sleep(5 * time.Hour) // all of it is forgotten, and a new life begins
@@ -137,7 +137,7 @@ func TestChangesTellOfWhatRemains(t *testing.T) {
 			mustAcquire(t, other)
 		}
 		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
-		c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: ReasonExhausted})
+		c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: "exhausted"})
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -269,11 +270,11 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 		t.op.Number = 0
 	}
 	if f.calendar != nil {
-		unix := unixOf(time.Now())
+		unix := calendar.Stamp(time.Now())
 		if p.shared != nil {
 			unix += time.Duration(p.shared.ahead.Load())
 		}
-		t.op.Periods = f.calendar.at(unix - store.Slack) // so that a key may be behind
+		t.op.Periods = f.calendar.At(unix - store.Slack) // so that a key may be behind
 	}
 	if s.action != store.Replace {
 		return
@@ -378,7 +379,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	}
 	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
 	if refused.Held {
-		refused.Reason = Reason(r.State.Why)
+		refused.Reason = reasonOf(r.State.Why)
 	}
 	if r.noSlot {
 		b.slots().crowded(refused)

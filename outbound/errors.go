@@ -45,8 +45,8 @@ type ThrottledError struct {
 	// Held is true while a hold lasts: the API has asked for a pause, or an operator
 	// has, by [Bucket.Hold].
 	Held bool
-	// Reason is why, while Held; [ReasonUnknown] if nobody has said so.
-	Reason Reason
+	// Reason is why, while Held, as [Answer.Reason] has it.
+	Reason string
 	// InProgress is how many calls are in progress, where the limit is one on calls at
 	// once, and Oldest how long ago the first of them took its place. If that is longer
 	// than any call takes, the program forgot to end it, as when it does not close the
@@ -66,8 +66,8 @@ func (e *ThrottledError) Error() string {
 		return "outbound: " + quote(e.Key) + " was asked too late: " + e.Err.Error()
 	case e.Held:
 		s = "outbound: " + quote(e.Key) + " is held" // by whom, no bucket knows: an operator holds as the API does
-		if why := e.Reason.String(); why != "" {
-			s += " (" + why + ")"
+		if e.Reason != "" {
+			s += " (" + e.Reason + ")"
 		}
 	case e.Key == "" && e.Limit == "": // no bucket's refusal, but a Keyed's
 		s = "outbound: no room"

@@ -6,7 +6,7 @@ import "time"
 // [Bucket.Observe] does, for metrics and logs. A field that its kind does not mention is zero. It
 // carries no key and no credential, except that Err's text has the bucket's own key.
 type Event struct {
-	Kind EventKind
+	Kind string
 	// Name is the name that was given to Observe. A bucket's event has none.
 	Name string
 	// Cost is what the call was to take.
@@ -24,8 +24,8 @@ type Event struct {
 	// Rejected is set with a call's EventHeld if the API has refused the call, and not
 	// if it has taken it and asked to wait before the next.
 	Rejected bool
-	// Reason is why, with EventHeld and EventExtended, as far as it was said.
-	Reason Reason
+	// Reason is why, with EventHeld and EventExtended, as [Answer.Reason] has it.
+	Reason string
 	// Budget is what the API has told of one of its quotas, with EventQuota, and nil otherwise.
 	Budget *Budget
 	// Limit is that of the [*ThrottledError], with EventRefused.
@@ -69,33 +69,30 @@ type Budget struct {
 	Number int
 }
 
-// EventKind is the kind of an [Event].
-type EventKind uint8
-
 // The kinds of a call's events. Each call that asks for room has exactly one of the
 // first three, and each that is admitted and ended one EventEnded.
 const (
 	// EventAdmitted is a call that may go.
-	EventAdmitted EventKind = iota + 1
+	EventAdmitted = "admitted"
 	// EventRefused is a call without room.
-	EventRefused
+	EventRefused = "refused"
 	// EventFailed is a call that was not admitted for another reason: its ctx
 	// had ended, its cost can never go, or a store failed.
-	EventFailed
+	EventFailed = "failed"
 	// EventSettled is a call whose real cost is known: the first Settle. One
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalid].
-	EventSettled
+	EventSettled = "settled"
 	// EventHeld is an API that asks to wait, or that has so little left, by an
 	// [AnswerRemaining], that the bucket is held. One with a duration that has no effect has
 	// Err [ErrInvalid]. [Bucket.Observe] reports holds as they are in force,
 	// of whatever cause, and their end.
-	EventHeld
+	EventHeld = "held"
 	// EventEnded is the end of a call.
-	EventEnded
+	EventEnded = "ended"
 	// EventQuota is an API that tells what is left of one of its quotas, be it much or
 	// little: an [AnswerQuota], as package transport reports it of each response.
-	EventQuota
+	EventQuota = "quota"
 )
 
 // The kinds of a bucket's events, which [Bucket.Observe] reports. A call, an operator, or another
@@ -104,32 +101,21 @@ const (
 // was called.
 const (
 	// EventExtended is a hold that is to last longer than was reported before.
-	EventExtended EventKind = iota + EventQuota + 1
+	EventExtended = "extended"
 	// EventReleased is the end of a hold whose time has passed.
-	EventReleased
+	EventReleased = "released"
 	// EventResumed is a [Bucket.Resume]. It ends a hold, without an EventReleased, and a slow-down.
-	EventResumed
+	EventResumed = "resumed"
 	// EventSlowed is a clock that was slowed down, because the API has refused calls.
-	EventSlowed
+	EventSlowed = "slowed"
 	// EventLimits is a change of the limits.
-	EventLimits
+	EventLimits = "limits"
 	// EventForgotten is calls in flight whose permits the program has dropped without Done, as when
 	// it does not close the body of a response. The garbage collector has freed their places long
 	// after they had ended.
-	EventForgotten
+	EventForgotten = "forgotten"
 	// EventLate is places of calls in a queue that were lost. They had passed by more than the
 	// queue's tolerance when this process came to use them: its timers are late, as on a busy host,
 	// or it was paused, or a store's reply was late. Each costs throughput, up to a unit's time.
-	EventLate
+	EventLate = "late"
 )
-
-var eventKinds = [...]string{"unknown", "admitted", "refused", "failed", "settled", "held", "ended", "quota",
-	"extended", "released", "resumed", "slowed", "limits", "forgotten", "late"}
-
-// String returns the kind in one word: "admitted".
-func (k EventKind) String() string {
-	if int(k) >= len(eventKinds) {
-		k = 0
-	}
-	return eventKinds[k]
-}

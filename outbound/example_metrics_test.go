@@ -17,7 +17,7 @@ func ExampleObserve_metrics() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	calls := new(expvar.Map) // expvar.NewMap("outbound_calls") publishes it
 	observe := func(ctx context.Context, e outbound.Event) {
-		calls.Add(e.Name+" "+e.Kind.String(), 1)
+		calls.Add(e.Name+" "+e.Kind, 1)
 		calls.AddFloat(e.Name+" waited seconds", e.Wait.Seconds())
 		switch e.Kind {
 		case outbound.EventHeld:
@@ -35,11 +35,11 @@ func ExampleObserve_metrics() {
 			continue
 		}
 		// Package transport does it when the API answers 429.
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: outbound.ReasonRate})
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		permit.Done()
 	}
-	for _, kind := range []outbound.EventKind{outbound.EventAdmitted, outbound.EventRefused, outbound.EventHeld} {
-		fmt.Println("weather", kind, calls.Get("weather "+kind.String()))
+	for _, kind := range []string{outbound.EventAdmitted, outbound.EventRefused, outbound.EventHeld} {
+		fmt.Println("weather", kind, calls.Get("weather "+kind))
 	}
 	// Output:
 	// level=WARN msg="the API asks to wait" api=weather hold=1m0s reason=rate

@@ -146,8 +146,8 @@ func (e Explanation) String() string {
 	clock := e.clock()
 	if clock.HeldFor > 0 {
 		s.WriteString("\n  held for " + span(clock.HeldFor))
-		if why := clock.Reason.String(); why != "" {
-			s.WriteString(" (" + why + ")")
+		if clock.Reason != "" {
+			s.WriteString(" (" + clock.Reason + ")")
 		}
 	}
 	switch {
@@ -267,7 +267,7 @@ func (e Explanation) LogValue() slog.Value {
 		all = append(all, slog.String("limit", e.Limit))
 	}
 	if clock.HeldFor > 0 {
-		all = append(all, slog.Duration("held_for", clock.HeldFor), slog.String("reason", clock.Reason.String()))
+		all = append(all, slog.Duration("held_for", clock.HeldFor), slog.String("reason", clock.Reason))
 	}
 	if e.Refusals > 0 {
 		all = append(all, slog.Int("refusals", e.Refusals))

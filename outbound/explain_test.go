@@ -175,7 +175,7 @@ func TestExplainInWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Answered(Answer{Kind: AnswerRefused, Wait: 90 * time.Second, Reason: ReasonRate})
+		p.Answered(Answer{Kind: AnswerRefused, Wait: 90 * time.Second, Reason: "rate"})
 		says(b, Cost{1}, `"github": would wait 1m30s for the hold to end
   held for 1m30s (rate)
   the API has refused the latest call
@@ -243,7 +243,7 @@ func TestExplainSaysHowFarApartASlowedLimitKeepsCalls(t *testing.T) {
 		mustAcquire(t, b).Done() // a success before
 		time.Sleep(time.Second)
 		p := mustAcquire(t, b)
-		p.Answered(Answer{Kind: AnswerRefused, Wait: time.Second, Reason: ReasonRate})
+		p.Answered(Answer{Kind: AnswerRefused, Wait: time.Second, Reason: "rate"})
 		p.Done()
 		time.Sleep(time.Second)
 		mustAcquire(t, b).Done()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -75,7 +76,7 @@ func (s *awry) Update(_ context.Context, _ string, op *store.Op) (store.Reply, e
 	if s.steps++; s.wild {
 		s.ahead += 72 * time.Hour
 	}
-	return op.ApplyAt(&s.kept, now(), unixOf(time.Now())+s.ahead), nil
+	return op.ApplyAt(&s.kept, now(), calendar.Stamp(time.Now())+s.ahead), nil
 }
 
 // A store's time of day counts, and not the worker's: it is learned in one more trip.
@@ -130,7 +131,7 @@ func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 				t.Errorf("%v left: %d trips, want %d", c.left, got, c.trips)
 			}
 		}
-		if s := states(t, b); s[0].HeldFor == 0 || s[0].Reason != ReasonExhausted {
+		if s := states(t, b); s[0].HeldFor == 0 || s[0].Reason != "exhausted" {
 			t.Errorf("%+v", s[0])
 		}
 	})

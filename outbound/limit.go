@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -232,7 +233,7 @@ func Monthly(n float64, zone *time.Location) Limit {
 func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Limit {
 	l := Limit{Capacity: n, kind: kind}
 	if l.flaw = flawOfNumber(name, n); l.flaw == "" && kind != store.Hourly {
-		if l.zone, l.flaw = nameOf(zone); l.flaw != "" {
+		if l.zone, l.flaw = calendar.Name(zone); l.flaw != "" {
 			l.flaw = name + ": " + l.flaw
 		}
 	}
@@ -345,7 +346,7 @@ func (l *Limit) check() string {
 	case l.inFlight || l.kind == store.Hourly:
 		return ""
 	case l.kind.Calendar():
-		_, flaw := zoneOf(l.zone)
+		_, flaw := calendar.Zone(l.zone)
 		return flaw
 	case l.kind == store.Leaky && l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -91,9 +92,9 @@ func findAtOnce(limits []Limit) int {
 // limitSet is a bucket's limits, except for an InFlight, as stores know them. It never changes.
 type limitSet struct {
 	law      []store.Limit
-	labels   []string  // of those without a name; nil: none is made yet
-	calendar *calendar // nil: none of them counts by the calendar
-	parts    bool      // a limit needs State.Parts to say when it has capacity
+	labels   []string           // of those without a name; nil: none is made yet
+	calendar *calendar.Calendar // nil: none of them counts by the calendar
+	parts    bool               // a limit needs State.Parts to say when it has capacity
 }
 
 // newLimitSet leaves an InFlight out, which is no limit of the law.
@@ -115,7 +116,7 @@ func newLimitSet(limits []Limit) (s limitSet) {
 			s.labels[len(s.law)-1] = limits[i].label()
 		}
 	}
-	s.calendar = newCalendar(s.law)
+	s.calendar = calendar.New(s.law)
 	return s
 }
 

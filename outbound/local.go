@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -43,7 +44,7 @@ func (b *core) updateHere(p *slowPath, s *step, op *store.Op, r *reply) {
 	}
 	at, unix := now(), time.Duration(0)
 	if op.Periods != nil {
-		unix = unixOf(time.Now())
+		unix = calendar.Stamp(time.Now())
 	}
 	r.Reply = op.ApplyAt(&l.stored, at, unix)
 	if s.action == store.Replace {

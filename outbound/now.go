@@ -17,16 +17,6 @@ var start = time.Now()
 
 func now() time.Duration { return time.Since(start) }
 
-// unixOf returns a time as Unix time. Calendars end in 2112: for them a clock that is set to a
-// later time, or to one before 1827, stands.
-func unixOf(t time.Time) time.Duration {
-	const most = 4_500_000_000
-	if sec := t.Unix(); sec > most || sec < -most {
-		return time.Duration(min(max(sec, -most), most)) * time.Second
-	}
-	return time.Duration(t.UnixNano())
-}
-
 // later returns t + d, at most the end of time. t may be negative: a clock's
 // zero is anywhere.
 func later(t, d time.Duration) time.Duration {

@@ -195,7 +195,7 @@ func (o *observed) hear(a Answer) (held bool) {
 			e.Err = ErrInvalid
 		}
 	case AnswerRemaining:
-		tell, e.Reason = held, ReasonExhausted
+		tell, e.Reason = held, "exhausted"
 	case AnswerQuota:
 		told := a.Budget // on the heap, and only here
 		e = Event{Kind: EventQuota, Budget: &told}

@@ -112,7 +112,7 @@ func (p *Permit) Settle(used Cost) {
 
 // Answered says what the API has answered. A call may have several answers, such as a
 // refusal in its headers and a longer wait in its body. Each counts, also after Done,
-// except that an AnswerNone comes too late then. A bucket ignores an AnswerHold whose
+// except that the zero Answer comes too late then. A bucket ignores an AnswerHold whose
 // Wait is not above 0, and a kind that it does not know.
 func (p *Permit) Answered(a Answer) { p.answered(a) }
 
@@ -210,9 +210,9 @@ func (p *Permit) Done() {
 }
 
 // Failed ends a call that had no answer, as after an error of the network. It is Done
-// after an [AnswerNone]: the call counts neither as a success nor as a refusal.
+// after the zero Answer: the call counts neither as a success nor as a refusal.
 func (p *Permit) Failed() {
-	p.Answered(Answer{Kind: AnswerNone})
+	p.Answered(Answer{})
 	p.Done()
 }
 
@@ -294,7 +294,7 @@ type call struct {
 
 	// What State returns, in as few bytes as can be.
 	nearest                  int8 // the index of the limit; -1: the limit on calls in flight
-	reason                   Reason
+	why                      uint8
 	speed                    int32    // in billionths
 	force                    *inForce // nil: the state is unknown
 	level                    float64
@@ -330,7 +330,7 @@ func (k *call) noteState(f *inForce, whole *store.State, a *inFlight, used int, 
 	}
 	k.speed = int32(math.Round(whole.Speed * 1e9))
 	if k.heldFor = max(0, whole.Rem); k.heldFor > 0 {
-		k.reason = Reason(whole.Why)
+		k.why = whole.Why
 	}
 }
 
@@ -339,7 +339,7 @@ func (k *call) State() State {
 	if k.force == nil {
 		return State{}
 	}
-	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: k.reason, Speed: float64(k.speed) / 1e9}
+	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
 		s.Limit = limitOf(&k.force.law[k.nearest])
 	} else if f := k.core.slots().limit.Load(); f != nil {

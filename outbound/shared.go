@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -25,7 +26,7 @@ func (h *sharedState) update(ctx context.Context, op *store.Op) (store.Reply, er
 		if at.IsZero() {
 			at = time.Now()
 		}
-		h.ahead.Store(int64(r.State.Unix - unixOf(at)))
+		h.ahead.Store(int64(r.State.Unix - calendar.Stamp(at)))
 	}
 	return r, err
 }

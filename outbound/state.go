@@ -30,8 +30,8 @@ type State struct {
 	NextIn time.Duration
 	// HeldFor is how long a hold still lasts; 0: none does.
 	HeldFor time.Duration
-	// Reason is why, while a hold lasts; [ReasonUnknown] if nobody has said so.
-	Reason Reason
+	// Reason is why, while a hold lasts, as [Answer.Reason] has it.
+	Reason string
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
@@ -48,8 +48,8 @@ func (l *State) Label() string { return l.Limit.label() }
 
 // holds sets what a bucket's clock says of all its limits.
 func (l *State) holds(of *store.State) {
-	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), ReasonUnknown, of.Speed; of.Rem > 0 {
-		l.Reason = Reason(of.Why)
+	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), "", of.Speed; of.Rem > 0 {
+		l.Reason = reasonOf(of.Why)
 	}
 }
 
@@ -80,7 +80,7 @@ func comeBack(set *limitSet, s *store.State, i int, admitted bool) (all, next ti
 	l := &set.law[i]
 	switch {
 	case set.calendar != nil && l.Kind.Calendar():
-		all = time.Duration(set.calendar.at(s.Unix)[i].End)*time.Second + store.Slack - s.Unix
+		all = time.Duration(set.calendar.At(s.Unix)[i].End)*time.Second + store.Slack - s.Unix
 	case l.Kind != store.Leaky && s.Parts == nil: // nothing counts for longer
 		all = s.Real(l.Window)
 	default:

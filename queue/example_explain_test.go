@@ -54,7 +54,7 @@ func TestReadmeShowsWhatAQueueExplains(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.Done(); i == 1199 {
-				p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 90 * time.Second, Reason: outbound.ReasonRate})
+				p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 90 * time.Second, Reason: "rate"})
 			}
 		}
 		for range 3 {

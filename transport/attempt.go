@@ -65,7 +65,7 @@ func (a *attempt) Done() {
 // was none.
 func (a *attempt) fail(resp *http.Response) {
 	if resp == nil {
-		a.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+		a.Answered(outbound.Answer{})
 	}
 	a.Done()
 }

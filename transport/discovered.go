@@ -191,10 +191,10 @@ const lookUpTimeout = 100 * time.Millisecond
 
 // Answered tells the answer to the limiter that admitted the call last. If the API has
 // named another bucket meanwhile, Answered also tells the route's own limiter, which then
-// holds the route whatever its next names are, and the new name's. An AnswerNone goes to all
+// holds the route whatever its next names are, and the new name's. The zero Answer goes to all
 // of them.
 func (k *routedCall) Answered(a outbound.Answer) {
-	if a.Kind == outbound.AnswerNone {
+	if a.Kind == "" {
 		k.each(func(p *outbound.Permit) { p.Answered(a) })
 		return
 	}

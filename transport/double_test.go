@@ -79,7 +79,7 @@ func (r *recorder) Done()                     { r.note("done") }
 
 func (r *recorder) Answered(a outbound.Answer) {
 	switch a.Kind {
-	case outbound.AnswerNone:
+	case "":
 		r.note("none")
 	case outbound.AnswerRefused:
 		r.note("refused %v", a.Wait)

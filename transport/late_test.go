@@ -80,28 +80,28 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 		took    time.Duration // until RoundTrip returns
 		then    time.Duration // the hold from then on
 		speed   float64
-		reason  outbound.Reason
+		reason  string
 		signals int
 	}{
-		"prompt":                          {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{0, `{}`}}, held: 30*s - soon, then: 30 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
-		"stalls":                          {profile: profile.GitHub, status: 429, header: wait("30"), stalls: true, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"prompt":                          {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{0, `{}`}}, held: 30*s - soon, then: 30 * s, speed: 0.9, reason: "rate", signals: 1},
+		"stalls":                          {profile: profile.GitHub, status: 429, header: wait("30"), stalls: true, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: "rate", signals: 2},
 		"stalls, no time":                 {profile: profile.OpenAI, status: 429, stalls: true, held: s, took: most, speed: 0.9, signals: 2},
-		"stalls half-way":                 {profile: profile.OpenAI, status: 429, header: wait("30"), stalls: true, parts: []part{{0, `{"error":{"code":"insufficient_quota",`}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonQuota, signals: 2},
-		"late":                            {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{s, `{}`}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"stalls half-way":                 {profile: profile.OpenAI, status: 429, header: wait("30"), stalls: true, parts: []part{{0, `{"error":{"code":"insufficient_quota",`}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: "quota", signals: 2},
+		"late":                            {profile: profile.GitHub, status: 429, header: wait("30"), parts: []part{{s, `{}`}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: "rate", signals: 2},
 		"a lock, prompt":                  {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{0, lock}}, speed: 1, signals: 1},
 		"a lock, almost prompt":           {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{9 * time.Millisecond, lock}}, took: 9 * time.Millisecond, speed: 1, signals: 1},
-		"a lock, late":                    {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{s, lock}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
-		"a lock, never":                   {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{3 * s, lock}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
-		"a longer wait in a late body":    {profile: profile.Dropbox, status: 429, parts: []part{{s / 2, `{"error":{"retry_after":60}}`}}, held: s, took: s / 2, then: 60 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
-		"a short wait, a longer one late": {profile: patient, status: 429, header: []string{"Retry-After-Ms", "200"}, parts: []part{{s / 2, `{}`}}, held: s / 5, took: s / 2, then: 9 * s / 10, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
-		"a shorter wait in a late body":   {profile: profile.Airtable, status: 429, parts: []part{{s / 2, `{"errors":[{"error":"RATE_LIMIT_REACHED"}]}`}}, held: 30 * s, took: s / 2, then: 30*s - s/2 + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
-		"too many at once, late":          {profile: profile.Twilio, status: 429, parts: []part{{s / 2, `{"code":20429}`}}, held: s, took: s / 2, then: s/2 + soon, speed: 0.9, reason: outbound.ReasonRate, signals: 2},
+		"a lock, late":                    {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{s, lock}}, held: 30 * s, took: s, then: 29*s + soon, speed: 0.9, reason: "rate", signals: 2},
+		"a lock, never":                   {profile: profile.Stripe, status: 429, header: wait("30"), parts: []part{{3 * s, lock}}, held: 30 * s, took: most, then: 30*s - most + soon, speed: 0.9, reason: "rate", signals: 2},
+		"a longer wait in a late body":    {profile: profile.Dropbox, status: 429, parts: []part{{s / 2, `{"error":{"retry_after":60}}`}}, held: s, took: s / 2, then: 60 * s, speed: 0.9, reason: "rate", signals: 2},
+		"a short wait, a longer one late": {profile: patient, status: 429, header: []string{"Retry-After-Ms", "200"}, parts: []part{{s / 2, `{}`}}, held: s / 5, took: s / 2, then: 9 * s / 10, speed: 0.9, reason: "rate", signals: 2},
+		"a shorter wait in a late body":   {profile: profile.Airtable, status: 429, parts: []part{{s / 2, `{"errors":[{"error":"RATE_LIMIT_REACHED"}]}`}}, held: 30 * s, took: s / 2, then: 30*s - s/2 + soon, speed: 0.9, reason: "rate", signals: 2},
+		"too many at once, late":          {profile: profile.Twilio, status: 429, parts: []part{{s / 2, `{"code":20429}`}}, held: s, took: s / 2, then: s/2 + soon, speed: 0.9, reason: "rate", signals: 2},
 		"down for a while, stalls":        {profile: profile.Google, status: 503, header: wait("30"), stalls: true, held: 30 * s, took: most, then: 30*s - most + soon, speed: 1, signals: 2},
-		"down, then a rate":               {profile: profile.AWS, status: 503, header: wait("30"), parts: []part{{s / 2, `{"code":"SlowDown"}`}}, held: 30 * s, took: s / 2, then: 30 * s, speed: 0.7, reason: outbound.ReasonRate, signals: 2},
-		"no refusal by its headers":       {profile: profile.Linear, status: 400, parts: []part{{s, `{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`}}, took: s, then: s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
+		"down, then a rate":               {profile: profile.AWS, status: 503, header: wait("30"), parts: []part{{s / 2, `{"code":"SlowDown"}`}}, held: 30 * s, took: s / 2, then: 30 * s, speed: 0.7, reason: "rate", signals: 2},
+		"no refusal by its headers":       {profile: profile.Linear, status: 400, parts: []part{{s, `{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`}}, took: s, then: s, speed: 0.9, reason: "rate", signals: 1},
 		"no refusal, stalls":              {profile: profile.ShopifyGraphQL, status: 200, stalls: true, took: most, speed: 1, signals: 1},
 		"no refusal, too late":            {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{3 * s, graphQL}}, took: most, speed: 1, signals: 1},
-		"a refusal inside a success":      {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{s, graphQL}}, took: s, then: 2 * s, speed: 0.9, reason: outbound.ReasonRate, signals: 1},
+		"a refusal inside a success":      {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{s, graphQL}}, took: s, then: 2 * s, speed: 0.9, reason: "rate", signals: 1},
 	} {
 		for _, followed := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

@@ -39,42 +39,42 @@ func TestTheEffectOfAnAnswerOnTheBucket(t *testing.T) {
 		body   string
 		header []string
 		held   time.Duration
-		reason outbound.Reason
+		reason string
 		speed  float64
 	}{
 		"no signal":                {status: 200, speed: 1},
-		"429 with a time":          {status: 429, header: []string{"Retry-After", "7.5"}, held: 7500 * time.Millisecond, reason: outbound.ReasonRate, speed: slower},
-		"429 without":              {status: 429, held: time.Second, reason: outbound.ReasonRate, speed: slower},
-		"429 for a day":            {status: 429, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600", "RateLimit-Policy", `"d";q=9;w=86400`, "RateLimit", `"d";r=0;t=600`}, held: 10 * time.Minute, reason: outbound.ReasonQuota, speed: slower},
-		"too many at once":         {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: time.Second, reason: outbound.ReasonConcurrency, speed: 1},
-		"too many, beyond MaxHold": {rt: Transport{Profile: profile.Stripe, MaxHold: 50 * time.Millisecond}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: 50 * time.Millisecond, reason: outbound.ReasonConcurrency, speed: 1},
-		"429, beyond MaxHold":      {rt: Transport{MaxHold: 50 * time.Millisecond}, status: 429, held: 50 * time.Millisecond, reason: outbound.ReasonRate, speed: slower},
-		"too many at once, longer": {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency", "Retry-After", "60"}, held: time.Second, reason: outbound.ReasonConcurrency, speed: 1},
+		"429 with a time":          {status: 429, header: []string{"Retry-After", "7.5"}, held: 7500 * time.Millisecond, reason: "rate", speed: slower},
+		"429 without":              {status: 429, held: time.Second, reason: "rate", speed: slower},
+		"429 for a day":            {status: 429, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600", "RateLimit-Policy", `"d";q=9;w=86400`, "RateLimit", `"d";r=0;t=600`}, held: 10 * time.Minute, reason: "quota", speed: slower},
+		"too many at once":         {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: time.Second, reason: "concurrency", speed: 1},
+		"too many, beyond MaxHold": {rt: Transport{Profile: profile.Stripe, MaxHold: 50 * time.Millisecond}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency"}, held: 50 * time.Millisecond, reason: "concurrency", speed: 1},
+		"429, beyond MaxHold":      {rt: Transport{MaxHold: 50 * time.Millisecond}, status: 429, held: 50 * time.Millisecond, reason: "rate", speed: slower},
+		"too many at once, longer": {rt: Transport{Profile: profile.Stripe}, status: 429, header: []string{"Stripe-Rate-Limited-Reason", "global-concurrency", "Retry-After", "60"}, held: time.Second, reason: "concurrency", speed: 1},
 		"a lock":                   {rt: Transport{Profile: profile.Stripe}, status: 429, body: `{"error":{"code":"lock_timeout"}}`, header: []string{"Content-Type", "application/json", "Retry-After", "60"}, speed: 1},
 		"an endpoint's own limit":  {rt: Transport{Profile: profile.Zendesk}, status: 429, header: []string{"X-Rate-Limit-Remaining", "9", "Zendesk-RateLimit-Tickets-Index", "total=100; remaining=0; resets=41", "Retry-After", "41"}, speed: 1},
 		"nothing for an endpoint":  {rt: Transport{Profile: profile.Zendesk}, status: 200, header: []string{"X-Rate-Limit-Remaining", "9", "Zendesk-RateLimit-Tickets-Index", "total=100; remaining=0; resets=41"}, speed: 1},
-		"nothing, for that alone":  {rt: Transport{Profile: profile.Zendesk, Units: map[string]int{"tickets-index": 0}}, status: 200, header: []string{"Zendesk-RateLimit-Tickets-Index", "total=100; remaining=0; resets=41"}, held: 41 * time.Second, reason: outbound.ReasonExhausted, speed: 1},
+		"nothing, for that alone":  {rt: Transport{Profile: profile.Zendesk, Units: map[string]int{"tickets-index": 0}}, status: 200, header: []string{"Zendesk-RateLimit-Tickets-Index", "total=100; remaining=0; resets=41"}, held: 41 * time.Second, reason: "exhausted", speed: 1},
 		"what others share":        {rt: Transport{Profile: profile.Discord}, status: 429, header: []string{"X-RateLimit-Scope", "shared", "Retry-After", "41"}, speed: 1},
 		"records locked":           {rt: Transport{Profile: profile.HubSpot}, status: 423, speed: 1},
 		"an overload":              {status: 529, header: []string{"Retry-After", "60"}, speed: 1},
 		"down for a while":         {status: 503, header: []string{"Retry-After", "60"}, held: time.Minute, speed: 1},
-		"GraphQL":                  {rt: Transport{Profile: profile.ShopifyGraphQL}, status: 200, body: `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{"requestedQueryCost":100,"throttleStatus":{"maximumAvailable":1000,"currentlyAvailable":0,"restoreRate":50}}}}`, header: []string{"Content-Type", "application/json"}, held: 2 * time.Second, reason: outbound.ReasonRate, speed: slower},
-		"refused inside a 200":     {rt: Transport{Profile: profile.OpenAI}, status: 200, body: "event: error", header: []string{"Content-Type", "text/event-stream", "X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "-27689", "X-RateLimit-Reset-Tokens", "64", "Retry-After", "4"}, held: 4 * time.Second, reason: outbound.ReasonRate, speed: slower},
-		"nothing remains":          {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, held: time.Minute, reason: outbound.ReasonExhausted, speed: 1},
+		"GraphQL":                  {rt: Transport{Profile: profile.ShopifyGraphQL}, status: 200, body: `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{"requestedQueryCost":100,"throttleStatus":{"maximumAvailable":1000,"currentlyAvailable":0,"restoreRate":50}}}}`, header: []string{"Content-Type", "application/json"}, held: 2 * time.Second, reason: "rate", speed: slower},
+		"refused inside a 200":     {rt: Transport{Profile: profile.OpenAI}, status: 200, body: "event: error", header: []string{"Content-Type", "text/event-stream", "X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "-27689", "X-RateLimit-Reset-Tokens", "64", "Retry-After", "4"}, held: 4 * time.Second, reason: "rate", speed: slower},
+		"nothing remains":          {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, held: time.Minute, reason: "exhausted", speed: 1},
 		"one remains":              {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "60"}, speed: 1},
 		"nothing, until soon":      {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "2"}, speed: 1},
-		"nothing, a little longer": {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3"}, held: 3 * time.Second, reason: outbound.ReasonExhausted, speed: 1},
+		"nothing, a little longer": {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3"}, held: 3 * time.Second, reason: "exhausted", speed: 1},
 		"nothing, until a time":    {status: 200, header: []string{"Date", "Fri, 01 Jan 2027 00:00:00 GMT", "X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1798761602"}, speed: 1},
-		"nothing, until a later":   {status: 200, header: []string{"Date", "Fri, 01 Jan 2027 00:00:00 GMT", "X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1798761603"}, held: 4 * time.Second, reason: outbound.ReasonExhausted, speed: 1},
+		"nothing, until a later":   {status: 200, header: []string{"Date", "Fri, 01 Jan 2027 00:00:00 GMT", "X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1798761603"}, held: 4 * time.Second, reason: "exhausted", speed: 1},
 		"nothing, for how long?":   {status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0"}, speed: 1},
 		"nothing, but it leaks":    {rt: Transport{Profile: profile.Shopify}, status: 200, header: []string{"X-Shopify-Shop-Api-Call-Limit", "40/40"}, speed: 1},
 		"nothing, but it drips":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Requests", "9", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Reset-Requests", "6m"}, speed: 1},
 		"nothing, but it refills":  {rt: Transport{Profile: profile.Linear}, status: 200, header: []string{"X-RateLimit-Requests-Limit", "9", "X-RateLimit-Requests-Remaining", "0", "X-RateLimit-Requests-Reset", "3600"}, speed: 1},
-		"nothing, beyond MaxHold":  {rt: Transport{MaxHold: time.Minute}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600"}, held: time.Minute, reason: outbound.ReasonExhausted, speed: 1},
+		"nothing, beyond MaxHold":  {rt: Transport{MaxHold: time.Minute}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "600"}, held: time.Minute, reason: "exhausted", speed: 1},
 		"no tokens, not heeded":    {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Tokens", "900", "X-RateLimit-Remaining-Tokens", "0", "X-RateLimit-Reset-Tokens", "6m"}, speed: 1},
 		"unlimited tokens":         {rt: Transport{Profile: profile.OpenAI}, status: 200, header: []string{"X-RateLimit-Limit-Tokens", "-1", "X-RateLimit-Remaining-Tokens", "-1", "Retry-After", "4"}, speed: 1},
 		"no unit of ours":          {rt: Transport{Units: map[string]int{"requests": 4, "": -1}}, status: 200, header: []string{"X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, speed: 1},
-		"tokens by name":           {rt: Transport{Units: map[string]int{"t": 1}}, status: 200, header: []string{"RateLimit-Policy", `"t";q=900;w=60`, "RateLimit", `"t";r=0;t=30`}, held: 30 * time.Second, reason: outbound.ReasonExhausted, speed: 1},
+		"tokens by name":           {rt: Transport{Units: map[string]int{"t": 1}}, status: 200, header: []string{"RateLimit-Policy", `"t";q=900;w=60`, "RateLimit", `"t";r=0;t=30`}, held: 30 * time.Second, reason: "exhausted", speed: 1},
 		"of two, the other":        {rt: Transport{Units: tokens}, status: 200, header: []string{"RateLimit-Policy", `"t";q=900;w=60`, "RateLimit", `"t";r=0;t=30`}, speed: 1},
 		"out of a cache":           {status: 200, header: []string{"Age", "7", "X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, speed: 1},
 	} {
@@ -180,7 +180,7 @@ func TestAWrongClockOfTheAPIDoesNotMatter(t *testing.T) {
 // What OnResponse says of the answer does not turn Used off.
 func TestUsedSettlesACallThatOnResponseHasJudged(t *testing.T) {
 	for name, judge := range map[string]func(*outbound.Permit){
-		"none":    func(p *outbound.Permit) { p.Answered(outbound.Answer{Kind: outbound.AnswerNone}) },
+		"none":    func(p *outbound.Permit) { p.Answered(outbound.Answer{}) },
 		"hold":    func(p *outbound.Permit) { p.Hold(time.Second) },
 		"refused": func(p *outbound.Permit) { p.Refused(time.Second) },
 		"done":    (*outbound.Permit).Done,
@@ -262,11 +262,11 @@ func TestThePermitOfWithCostPassesOnReasonAndRemainder(t *testing.T) {
 		}
 		closeResponse(resp)
 		permit.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Remaining: outbound.Cost{0, -1, -1, -1}, Wait: time.Minute})
-		if s := stateOf(t, b); s.HeldFor != time.Minute || s.Reason != outbound.ReasonExhausted {
+		if s := stateOf(t, b); s.HeldFor != time.Minute || s.Reason != "exhausted" {
 			t.Errorf("held for %v by %q", s.HeldFor, s.Reason)
 		}
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 2 * time.Minute, Reason: outbound.ReasonQuota})
-		if s := stateOf(t, b); s.HeldFor != 2*time.Minute || s.Reason != outbound.ReasonQuota {
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 2 * time.Minute, Reason: "quota"})
+		if s := stateOf(t, b); s.HeldFor != 2*time.Minute || s.Reason != "quota" {
 			t.Errorf("held for %v by %q", s.HeldFor, s.Reason)
 		}
 	})

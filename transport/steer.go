@@ -70,7 +70,7 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool
 	success := !s.Cached && !s.Throttled && !redirected && resp.StatusCode < 500 && before == reported{}
 	before = t.applySignal(resp, &s, redirected, before, c)
 	if !success && !before.refused {
-		c.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+		c.Answered(outbound.Answer{})
 	}
 	t.settle(resp, redirected, c)
 }
@@ -131,14 +131,14 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 	paced := false
 	switch s.Reason {
 	case profile.Rate:
-		paced, answer.Reason = true, outbound.ReasonRate
+		paced, answer.Reason = true, "rate"
 	case profile.Quota:
-		paced, answer.Reason = true, outbound.ReasonQuota
+		paced, answer.Reason = true, "quota"
 	case profile.Concurrency:
 		if answer.Wait == 0 {
 			answer.Wait = t.maxHold()
 		}
-		answer.Wait, answer.Reason = min(answer.Wait, slotHold), outbound.ReasonConcurrency
+		answer.Wait, answer.Reason = min(answer.Wait, slotHold), "concurrency"
 	case profile.Unknown: // the API may be down or busy, which does not show that calls are too fast
 	default: // not this quota: the caller waits before it tries again, and nobody else
 		return before

@@ -73,7 +73,7 @@ type Transport struct {
 	// transport judges it. It can settle the call's cost, say how the API has answered, or
 	// wrap the body to do so when it has been read: the permit stays in use until the body's
 	// end. After the permit's Done, or an answer other than [outbound.AnswerRemaining], as by
-	// Refused, the transport does not judge the response itself: [outbound.AnswerNone] says
+	// Refused, the transport does not judge the response itself: the zero Answer says
 	// that a 429 has nothing to do with this quota. nil: nothing is called.
 	OnResponse func(*http.Response, *outbound.Permit)
 	// OnRefusal is called with a request that was not admitted, and the reason, which may
@@ -152,7 +152,7 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 	case a.judged():
 		t.settle(resp, redirected, a)
 	case judged: // it tells this limiter nothing
-		a.Answered(outbound.Answer{Kind: outbound.AnswerNone})
+		a.Answered(outbound.Answer{})
 		t.settle(resp, redirected, a)
 	default:
 		t.judge(resp, nil, a, redirected)

@@ -114,8 +114,8 @@ func (n *named) refusal(err error) []attribute.KeyValue {
 	if full.Limit != "" {
 		all = append(all, text("limit", full.Limit))
 	}
-	if why := full.Reason.String(); why != "" {
-		all = append(all, text("reason", why))
+	if full.Reason != "" {
+		all = append(all, text("reason", full.Reason))
 	}
 	if full.RetryAfter > 0 {
 		all = append(all, attribute.Float64("retry_after", full.RetryAfter.Seconds()))

@@ -148,7 +148,7 @@ func TestASpanSaysWhatBecameOfTheCall(t *testing.T) {
 			events int
 		}{
 			{errors.New("secret-key is broken"), "failed", codes.Error, 0},
-			{&outbound.ThrottledError{Key: secret, Limit: "per hour", RetryAfter: 90 * time.Second, Held: true, Reason: outbound.ReasonQuota}, "refused", codes.Unset, 1},
+			{&outbound.ThrottledError{Key: secret, Limit: "per hour", RetryAfter: 90 * time.Second, Held: true, Reason: "quota"}, "refused", codes.Unset, 1},
 			{&outbound.ThrottledError{Key: secret, Err: context.Canceled}, "refused", codes.Unset, 1},
 			{context.Canceled, "cancelled", codes.Unset, 0},
 			{nil, "cancelled", codes.Unset, 0},
@@ -189,7 +189,7 @@ func TestARefusalIsAnEventOnTheCallersSpan(t *testing.T) {
 		if _, err := l.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatal(err)
 		}
-		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: outbound.ReasonRate})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: "rate"})
 		if _, err := l.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func busy(t testing.TB, b *watch.Board) {
 	api := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}))
 	p := acquire(t, bg, api, 2)
 	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: "core", Unit: "requests", Limit: 100, Remaining: 40, Reset: time.Hour}})
-	p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: outbound.ReasonRate})
+	p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 	p.Done()
 	_, _ = b.Add("broken", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
 		return outbound.Permit{}, errors.New("broken")
@@ -199,7 +199,7 @@ func TestNoCounterGoesBack(t *testing.T) {
 					defer cancel()
 					if p, err := l.Acquire(ctx, outbound.Cost{1}); err == nil {
 						if refuse {
-							p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 200 * time.Millisecond, Reason: outbound.ReasonRate})
+							p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 200 * time.Millisecond, Reason: "rate"})
 						}
 						p.Done()
 					}

@@ -76,7 +76,7 @@ func (e events) last(name string) int {
 }
 
 // storms reports whether many changes of a kind may come in a row, which are one event then.
-func storms(k outbound.EventKind) bool {
+func storms(k string) bool {
 	switch k {
 	case outbound.EventHeld, outbound.EventReleased, outbound.EventResumed, outbound.EventLimits:
 		return false
@@ -93,7 +93,7 @@ func (b *Board) note(s *shown, times int, c *outbound.Event) {
 		return
 	}
 	s.held.note(c, now())
-	e := Event{At: time.Now(), Name: s.name, Kind: c.Kind.String(), Words: wordsOf(c), Times: 1}
+	e := Event{At: time.Now(), Name: s.name, Kind: c.Kind, Words: wordsOf(c), Times: 1}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := b.events.last(s.name); i >= 0 && b.events[i].Kind == e.Kind && storms(c.Kind) {
@@ -109,8 +109,8 @@ func (b *Board) note(s *shown, times int, c *outbound.Event) {
 // wordsOf says what has changed.
 func wordsOf(c *outbound.Event) string {
 	why := ""
-	if r := c.Reason.String(); r != "" {
-		why = " (" + r + ")"
+	if c.Reason != "" {
+		why = " (" + c.Reason + ")"
 	}
 	switch c.Kind {
 	case outbound.EventHeld:
@@ -133,5 +133,5 @@ func wordsOf(c *outbound.Event) string {
 		}
 		return fmt.Sprintf("%d places passed before this process came to use them, the latest by %s", c.Calls, brief(c.Late))
 	}
-	return c.Kind.String()
+	return c.Kind
 }

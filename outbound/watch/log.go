@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -37,7 +38,7 @@ type changeLog struct {
 	mu     sync.Mutex    // protects what follows
 	more   int           // times that the hold was extended
 	told   time.Duration // how long the hold is to last, as far as it was logged
-	recent map[outbound.EventKind]*storm
+	recent map[string]*storm
 }
 
 // storm is changes of one kind that come in a row.
@@ -63,7 +64,7 @@ func (g *changeLog) line(c *outbound.Event) (level slog.Level, words string, all
 		g.more, g.told = 0, c.Hold
 		always = c.Hold >= quiet // which makes it rare
 		words = "calls are held"
-		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", reasonName(c.Reason)))
+		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", cmp.Or(c.Reason, reasons[0])))
 	case outbound.EventExtended:
 		g.more++ // the hold's end tells
 		if c.Hold < quiet || c.Hold/2 < g.told {
@@ -71,7 +72,7 @@ func (g *changeLog) line(c *outbound.Event) (level slog.Level, words string, all
 		}
 		g.told, always = c.Hold, true
 		words = "calls are held for longer"
-		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", reasonName(c.Reason)))
+		all = append(all, slog.Duration("for", c.Hold), slog.String("reason", cmp.Or(c.Reason, reasons[0])))
 	case outbound.EventReleased:
 		level, words = slog.LevelInfo, "calls go again"
 		all = append(all, slog.Duration("held_for", c.Hold), slog.Int("extended", g.more))
@@ -90,7 +91,7 @@ func (g *changeLog) line(c *outbound.Event) (level slog.Level, words string, all
 		words = "places were lost, because this process was late"
 		all = append(all, slog.Int("places", c.Calls), slog.Duration("late", c.Late))
 	default:
-		level, words = slog.LevelInfo, "the bucket has changed: "+c.Kind.String()
+		level, words = slog.LevelInfo, "the bucket has changed: "+c.Kind
 	}
 	hidden, ok := g.passLocked(c.Kind, always)
 	if hidden > 0 {
@@ -100,9 +101,9 @@ func (g *changeLog) line(c *outbound.Event) (level slog.Level, words string, all
 }
 
 // passLocked reports whether a change of a kind is to be logged now, and how many were not since the last that was.
-func (g *changeLog) passLocked(k outbound.EventKind, always bool) (hidden int, ok bool) {
+func (g *changeLog) passLocked(k string, always bool) (hidden int, ok bool) {
 	if g.recent == nil {
-		g.recent = make(map[outbound.EventKind]*storm)
+		g.recent = make(map[string]*storm)
 	}
 	s := g.recent[k]
 	if s == nil {

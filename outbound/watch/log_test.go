@@ -28,10 +28,10 @@ func TestAHoldOfAnHourMakesTwoLines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: outbound.ReasonQuota})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: "quota"})
 		for range 59 {
 			time.Sleep(time.Minute / 2)
-			p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: outbound.ReasonQuota})
+			p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: "quota"})
 			_, _ = b.State(bg)
 		}
 		time.Sleep(time.Hour)
@@ -64,10 +64,8 @@ func TestAStormMakesFewLines(t *testing.T) {
 func TestEachChangeHasItsLine(t *testing.T) {
 	var l lines
 	note := Log(l.logger())
-	kinds := []outbound.EventKind{outbound.EventHeld}
-	for k := outbound.EventExtended; k <= outbound.EventLate+1; k++ {
-		kinds = append(kinds, k)
-	}
+	kinds := []string{outbound.EventHeld, outbound.EventExtended, outbound.EventReleased, outbound.EventResumed, outbound.EventSlowed,
+		outbound.EventLimits, outbound.EventForgotten, outbound.EventLate, "new"}
 	for _, k := range kinds {
 		c := outbound.Event{Kind: k, Hold: time.Second, Speed: 0.5, Calls: 3, Late: time.Millisecond}
 		if note(c); wordsOf(&c) == "" {
@@ -78,7 +76,7 @@ func TestEachChangeHasItsLine(t *testing.T) {
 		t.Errorf("%d lines: %q", len(all), all)
 	}
 	Log(nil)
-	for k, want := range map[outbound.EventKind]string{
+	for k, want := range map[string]string{
 		outbound.EventForgotten: "1 call ended without Done, and kept its place until now",
 		outbound.EventLate:      "a place passed 21 ms before this process came to use it",
 	} {
@@ -94,7 +92,7 @@ func TestALongHoldIsToldThoughShortOnesCameBefore(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
 		hold := func(d time.Duration) {
-			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: outbound.ReasonQuota})
+			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: "quota"})
 		}
 		hold(time.Second)
 		time.Sleep(time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,8 +80,8 @@ func failureOf(err error) failure {
 	return failedOther
 }
 
-// reasons is how many Reasons there are, and one for those to come.
-const reasons = 8
+// reasons are the words of an [outbound.Answer]'s Reason, with one for an unknown reason.
+var reasons = [...]string{"unknown", "rate", "quota", "concurrency", "exhausted"}
 
 // meter counts what becomes of the calls of one name. Its counters never go back.
 type meter struct {
@@ -89,7 +90,7 @@ type meter struct {
 	waits                        [len(bounds) + 1]atomic.Uint64 // of the admitted, by the wait
 	waited                       atomic.Int64                   // ns, of the admitted in all
 	units                        [len(outbound.Cost{})]floats   // of the admitted
-	byAPI                        [reasons]atomic.Uint64         // calls that the API has refused, by its reason
+	byAPI                        [len(reasons)]atomic.Uint64    // calls that the API has refused, by its reason
 	lastFailure                  atomic.Uint32
 	minute                       minute
 	budgets                      budgets
@@ -186,12 +187,12 @@ func throttled(err error) *outbound.ThrottledError {
 // Answered counts an answer of the API: see [outbound.Permit.Listen].
 func (m *meter) Answered(a outbound.Answer) {
 	kind := a.Kind
-	if kind == outbound.AnswerHold && a.Reason == outbound.ReasonConcurrency {
+	if kind == outbound.AnswerHold && a.Reason == "concurrency" {
 		kind = outbound.AnswerRefused // because of too many calls at once, which shows nothing about the pace
 	}
 	switch kind {
 	case outbound.AnswerRefused:
-		m.byAPI[min(int(a.Reason), reasons-1)].Add(1)
+		m.byAPI[max(0, slices.Index(reasons[:], a.Reason))].Add(1)
 		m.minute.refuseByAPI(now())
 	case outbound.AnswerQuota:
 		m.budgets.hear(&a.Budget, &m.units)
@@ -231,18 +232,10 @@ func (m *meter) refusals() (all map[string]uint64) {
 			if all == nil {
 				all = make(map[string]uint64)
 			}
-			all[reasonName(outbound.Reason(i))] += n
+			all[reasons[i]] += n
 		}
 	}
 	return all
-}
-
-// reasonName is a reason in a word.
-func reasonName(r outbound.Reason) string {
-	if s := r.String(); s != "" {
-		return s
-	}
-	return "unknown"
 }
 
 // usual is what a call costs on average. Before the first it is one of each unit.

@@ -223,10 +223,10 @@ func TestABoardCountsWhatTheAPIAnswersAndWrapsNoPermit(t *testing.T) {
 		if err != nil || p.Pending() {
 			t.Fatal(err, "or Done has something to free")
 		}
-		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: outbound.ReasonRate})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		p.Refused(0)
-		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Reason: 200})
-		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1, Reason: outbound.ReasonConcurrency})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Reason: "whim"})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1, Reason: "concurrency"})
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1}) // of a call that it has taken
 		p.Done()
 		s := only(t, &b)

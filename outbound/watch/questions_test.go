@@ -129,7 +129,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		var log lines
 		defer one.Observe(Log(log.logger().With("limiter", "api")))()
 		p := go1(t, l)
-		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: outbound.ReasonQuota})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: "quota"})
 		p.Done()
 		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatal(err)

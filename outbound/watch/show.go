@@ -223,13 +223,13 @@ func (r *row) judge(b *Board) {
 	if l.HeldFor > 0 {
 		why := "an operator, or the API without a reason, has asked for a pause"
 		switch l.Reason {
-		case outbound.ReasonRate.String():
+		case "rate":
 			why = "the API has refused calls that came too fast"
-		case outbound.ReasonQuota.String():
+		case "quota":
 			why = "the API says that the quota is used up"
-		case outbound.ReasonConcurrency.String():
+		case "concurrency":
 			why = "the API has refused a call because of too many at once"
-		case outbound.ReasonExhausted.String():
+		case "exhausted":
 			why = "nothing is left of the API's quota until its reset"
 		}
 		say(Stopped, "No call goes for %s: %s.", brief(l.HeldFor), why)

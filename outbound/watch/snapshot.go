@@ -168,7 +168,7 @@ type Store struct {
 type Event struct {
 	At    time.Time
 	Name  string
-	Kind  string // as [outbound.EventKind] tells
+	Kind  string // as [string] tells
 	Words string
 	Times int // that it has happened in a row, the latest at At
 }

@@ -141,7 +141,7 @@ func (l *Limiter) fill(ctx context.Context, in outbound.Limiter, c *cached, m *m
 	}
 	if l.AsOf = e.AsOf; len(e.States) > 0 {
 		s := &e.States[0]
-		l.HeldFor, l.Speed, l.Reason = s.HeldFor, s.Speed, s.Reason.String()
+		l.HeldFor, l.Speed, l.Reason = s.HeldFor, s.Speed, s.Reason
 	}
 	if err != nil { // the hold goes on meanwhile
 		l.HeldFor = max(0, l.HeldFor-time.Since(e.AsOf))

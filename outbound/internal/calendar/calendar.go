@@ -1,4 +1,5 @@
-package outbound
+// Package calendar knows time zones, and in which periods of a calendar a moment is.
+package calendar
 
 import (
 	"fmt"
@@ -16,8 +17,8 @@ import (
 // longer than all else that a limit needs.
 var zones sync.Map
 
-// zoneOf returns the time zone of a name, or what is wrong with the name.
-func zoneOf(name string) (zone *time.Location, flaw string) {
+// Zone returns the time zone of a name, or what is wrong with the name.
+func Zone(name string) (zone *time.Location, flaw string) {
 	if known, ok := zones.Load(name); ok {
 		return known.(*time.Location), ""
 	}
@@ -35,13 +36,13 @@ func zoneOf(name string) (zone *time.Location, flaw string) {
 	return zone, ""
 }
 
-// nameOf returns the name by which other processes know a zone, or what is wrong with it.
-func nameOf(zone *time.Location) (name, flaw string) {
+// Name returns the name by which other processes know a zone, or what is wrong with it.
+func Name(zone *time.Location) (name, flaw string) {
 	if zone == nil {
 		return "", "its location is nil: time.UTC is one"
 	}
 	name = zone.String()
-	loaded, flaw := zoneOf(name)
+	loaded, flaw := Zone(name)
 	if flaw != "" {
 		return "", flaw
 	}
@@ -58,8 +59,8 @@ func nameOf(zone *time.Location) (name, flaw string) {
 	return name, ""
 }
 
-// calendar tells where a moment is in the periods of a bucket's limits.
-type calendar struct {
+// Calendar tells where a moment is in the periods of a bucket's limits.
+type Calendar struct {
 	kinds []store.Kind
 	zones []*time.Location // nil: the limit does not count by the calendar, or by UTC's hours
 	last  atomic.Pointer[moment]
@@ -71,23 +72,23 @@ type moment struct {
 	periods     []store.Period
 }
 
-// newCalendar returns the calendar of limits whose zones load; nil: none counts by one.
-func newCalendar(limits []store.Limit) *calendar {
+// New returns the calendar of limits whose zones load; nil: none counts by one.
+func New(limits []store.Limit) *Calendar {
 	if !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind.Calendar() }) {
 		return nil
 	}
-	c := &calendar{kinds: make([]store.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
+	c := &Calendar{kinds: make([]store.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
 	for i := range limits {
 		if c.kinds[i] = limits[i].Kind; c.kinds[i] > store.Hourly {
-			c.zones[i], _ = zoneOf(limits[i].Zone)
+			c.zones[i], _ = Zone(limits[i].Zone)
 		}
 	}
 	return c
 }
 
-// at returns the periods at a Unix time, one for each limit, or nil if no limit counts by the
+// At returns the periods at a Unix time, one for each limit, or nil if no limit counts by the
 // calendar. No one changes them.
-func (c *calendar) at(unix time.Duration) []store.Period {
+func (c *Calendar) At(unix time.Duration) []store.Period {
 	if c == nil {
 		return nil
 	}
@@ -104,7 +105,7 @@ func (c *calendar) at(unix time.Duration) []store.Period {
 }
 
 // moment computes what the calendar tells at a Unix time.
-func (c *calendar) moment(sec int64) *moment {
+func (c *Calendar) moment(sec int64) *moment {
 	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
 	for i, kind := range c.kinds {
 		if !kind.Calendar() {
@@ -160,4 +161,14 @@ func dayBegins(zone *time.Location, year int, month time.Month, day int) int64 {
 		}
 		t = until
 	}
+}
+
+// Stamp returns a time as Unix time. Calendars end in 2112: for them a clock that is set to a
+// later time, or to one before 1827, stands.
+func Stamp(t time.Time) time.Duration {
+	const most = 4_500_000_000
+	if sec := t.Unix(); sec > most || sec < -most {
+		return time.Duration(min(max(sec, -most), most)) * time.Second
+	}
+	return time.Duration(t.UnixNano())
 }
