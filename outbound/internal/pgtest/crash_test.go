@@ -126,10 +126,10 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		p.to = replica.host
 		p.mu.Unlock()
 	}
-	_, err := at.over(replica.open(t, "", nil), short).Update(bg, "key", calls(1))
-	require.ErrorIs(t, err, outbound.ErrUnavailable, "a replica that is not promoted yet")
+	_, err := bucket(at.over(replica.open(t, "", nil), short), "key", limit).Acquire(bg, outbound.Cost{1})
 	close(stop)
 	busy.Wait()
+	require.ErrorIs(t, err, outbound.ErrUnavailable, "a replica that is not promoted yet")
 	require.Empty(t, told.of(store.EventDenied))
 	replica.exec(t, "SELECT pg_promote()")
 	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)

@@ -57,8 +57,8 @@ var matrix = []struct {
 	{7, "the store hangs, and goes on", "0", []string{
 		"TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt",
 		"TestARequestThatComesAfterItsSuccessorChargesNothing",
-		"TestEveryDecisionIsChargedOnceDespiteLosses",
-		"TestAHungServerKeepsNobodyWaiting",
+		"TestStore_ChargesOnceOnABadLine",
+		"TestStore_OperationEndsAtItsTimeout",
 		"TestAQueueDoesNotWaitForAStoreThatHangs",
 		"TestCluster_MasterHangsAndReplicaIsPromoted",
 	}},
@@ -83,7 +83,7 @@ var matrix = []struct {
 		"TestANewMastersClockIsTakenAsItIs",
 	}},
 	{13, "the server does not know the script any more", "0", []string{
-		"TestScriptsMayBeFlushedAtAnyTime",
+		"TestStore_FlushedScriptChargesOnce",
 		"TestAServerThatLosesItsDataCostsOneCapacity",
 		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 	}},
@@ -95,14 +95,12 @@ var matrix = []struct {
 		"TestABucketThatIsEvictedCostsOneCapacity",
 	}},
 	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", []string{
-		"TestTroubleIsAStoreErrorAndChargesNothing",
-		"TestAWrongAddressIsAStoreError",
+		"TestStore_TroubleIsAnErrorAndChargesNothing",
+		"TestStore_ClientThatReachesNoServer",
 	}},
 	{17, "the key has another type, or garbage in it", "0", []string{
-		"TestGarbageInAKeyNeitherOpensNorShutsABucket",
-		"TestTroubleIsAStoreErrorAndChargesNothing",
-		"TestLimitsThatNobodyCanHaveSetAreForgotten",
-		"TestAClockWithoutAStateIsGarbage",
+		"TestStore_CorruptDataNeitherOpensNorShutsAKey",
+		"TestStore_KeyOfAnotherTypeBeginsFull",
 	}},
 	{18, "keys are huge, binary or empty", "0", []string{
 		"TestAnyKeyWorks",
@@ -151,10 +149,9 @@ var matrix = []struct {
 		"TestLimitsThatAreChangedOftenRefillNothing",
 		"TestLoweredLimitsRefuseWhatNoLongerFits",
 	}},
-	{28, "workers have different limits for one key", "0 for each limit's workers, and in its window a call has room for the calls of all; together the sum of both", []string{
-		"TestWorkersWhoDisagreeAreEachHeldToTheirOwnLimit",
-		"TestWorkersThatBookUnderDifferentRatesOfOneLimitKeepGoing",
-		"TestWorkersWithDifferentLimitsAreEachHeldToTheirOwn",
+	{28, "workers have different limits for one key", "0: the newest release's limits count for all", []string{
+		"TestBucket_NewestReleaseCounts",
+		"TestBucket_SetLimitsMovesNoReservation",
 	}},
 	{29, "another version's keys lie in the server", "0", []string{
 		"TestAnotherFormatsKeysAreNotTouched",
