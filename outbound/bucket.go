@@ -230,7 +230,8 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 }
 
 // Resume ends a hold and a slow-down at once: the operator's way out. Places
-// that were booked are void, and callers that wait book anew. Nothing refills.
+// that were booked are void, and callers that wait book anew. Nothing refills, except
+// for a bucket whose stored data was corrupt: that keeps only what calls have taken since.
 func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err

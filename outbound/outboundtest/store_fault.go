@@ -148,11 +148,11 @@ func (e *exam) ghosts() {
 }
 
 func (e *exam) corrupt() {
-	limits := []store.Limit{slow(10), named(moving(5, time.Hour), 1, "window"), named(fixed(3, time.Hour), 2, "fixed window")}
-	key := e.key()
+	limits := []store.Limit{slow(10), named(moving(5, time.Hour), 1, "window"), named(fixed(3, time.Hour), 2, "fixed window"), {Name: "month", Unit: 3, Kind: store.Monthly, Capacity: 4}}
+	key, periods := e.key(), []store.Period{3: {Begin: -1e9, End: 4e9, Next: 4.5e9}}
 	ask := func(op store.Op) store.Reply {
 		e.Helper()
-		op.Limits = limits
+		op.Limits, op.Periods = limits, periods
 		return e.ask(key, &op)
 	}
 	cost := store.Units{1, 1, 1}
@@ -184,10 +184,12 @@ func (e *exam) corrupt() {
 	full()
 	ask(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &before[0]}}})
 	full()
-	// Resume opens what would take a window, or a month.
+	// Resume empties what would take a window, or a month.
 	ask(store.Op{Action: store.Resume})
-	r = ask(store.Op{Action: store.Book, Costs: []store.Units{{0, 5, 3}}})
-	if r.State.Corrupt || len(r.Charges) != 1 {
-		e.failf("after a Resume: corrupt %v, and %d calls of the windows' capacity are booked", r.State.Corrupt, len(r.Charges))
+	for i, n := range []store.Units{{10, 5, 3, 4}, {1}, {0, 1}, {0, 0, 1}, {0, 0, 0, 1}} {
+		r = ask(store.Op{Action: store.Book, Costs: []store.Units{n}})
+		if want := max(0, 1-i); r.State.Corrupt || len(r.Charges) != want {
+			e.failf("after a Resume: corrupt %v, and %d calls of %v are booked, want %d", r.State.Corrupt, len(r.Charges), n, want)
+		}
 	}
 }

@@ -371,6 +371,7 @@ repeat
             break
           end
           if b < begin[i] or f > fin[i] then -- another period
+            if begin[i] ~= 0 then sure[i] = 0 end
             if begin[i] ~= 0 and b >= fin[i] then
               level[i] = 0
             elseif begin[i] ~= 0 and f == begin[i] then

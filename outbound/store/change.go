@@ -29,7 +29,7 @@ func (s *State) Change(old, limits []Limit, number int64) {
 		l := &limits[i]
 		if j := find(old, l); j >= 0 {
 			s.Level[i], s.Leaked[i], s.Parts[i] = levels[j], leaked[j], parts[j]
-			if !l.law().change(s, &old[j], l, i) {
+			if !l.law().change(s, &old[j], l, i) || s.Corrupt && l.Capacity > old[j].Capacity {
 				s.Parts[i].Since = number
 			}
 			continue
@@ -45,7 +45,7 @@ func (s *State) Change(old, limits []Limit, number int64) {
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
 // is returned to calls from before. The dial goes back by what the hold may have let leak ahead of
-// real time.
+// real time. Of a corrupt key only what calls have taken since stays.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
 	for i := range limits {
@@ -71,6 +71,10 @@ func (s *State) renew(limits []Limit, now time.Duration) {
 	}
 	for i := range limits {
 		limits[i].law().fill(s, &limits[i], i, limits[i].Capacity, 0, new(Charge))
-		s.Parts[i].Sure = false
+		s.Parts[i].Sure = limits[i].Kind.Calendar()
 	}
 }
+
+// filled reports whether it is known how much of limit i is what [State.renew] has filled: not once
+// its capacity or its rate was changed.
+func (s *State) filled(i int) bool { return s.Corrupt && s.Parts[i].Since == 0 }

@@ -91,6 +91,67 @@ func TestACorruptKeyIsFullAndOpens(t *testing.T) {
 	}
 }
 
+// A Resume empties a corrupt key, whatever its limits, except for what calls have taken since: after
+// it no more leaves than the limits allow for these and what follows.
+func TestResumeOfACorruptKeyKeepsWhatCallsHaveTaken(t *testing.T) {
+	for name, l := range map[string]Limit{
+		"leaky":  {Name: "a", Capacity: 10, Rate: 1},
+		"window": moving(10, 10*time.Second),
+		"fixed":  fixedWindow(10, 10*time.Second),
+		"hourly": {Name: "a", Kind: Hourly, Capacity: 10},
+	} {
+		var s Stored
+		now := 3700 * time.Second
+		limits := []Limit{l}
+		do := func(op Op) Reply {
+			op.Limits, op.Number, op.Periods = limits, s.Number, []Period{periodOf(now, 3600)}
+			return op.Apply(&s, now)
+		}
+		book := func(n float64) int { return len(do(Op{Action: Book, Costs: []Units{{n}}}).Charges) }
+		resume := func(free float64) {
+			t.Helper()
+			c := s.Clone()
+			if do(Op{Action: Resume}); s.State.Corrupt || book(free) != 1 || book(0.01) != 0 {
+				t.Errorf("%s: after a Resume %v of %v are free, want %v", name, l.Capacity-s.State.Level[0], l.Capacity, free)
+			}
+			s = c
+		}
+		corrupt := func() {
+			s.State.Speed, s.trusted = -1, false
+			if !do(Op{}).Corrupt {
+				t.Errorf("%s: not corrupt", name)
+			}
+		}
+		book(1)
+		corrupt()
+		resume(10)
+		now += 4 * time.Second
+		left := 10.
+		if book(3) == 1 { // of a leaky limit four units have leaked
+			left -= 3
+		}
+		resume(left)
+		do(Op{Reports: []Report{{Kind: Held, Wait: time.Second}}})
+		if now += time.Second; name != "leaky" { // which a hold fills
+			resume(left)
+		}
+		now += 2 * time.Hour
+		for book(1) == 1 {
+		}
+		resume(0)
+		now += 2 * time.Hour
+		corrupt()
+		l.Capacity = 15 // as SetLimits raises it: calls may have taken the rest
+		if l.Window > 0 {
+			l.Rate *= 1.5
+		}
+		do(Op{Action: Replace, Replacement: []Limit{l}})
+		limits = []Limit{l}
+		book(5)
+		resume(0)
+	}
+}
+
 func TestBytesThatAreNoKeyAreCorrupt(t *testing.T) {
 	var s Stored
 	op := Op{Limits: []Limit{{Capacity: 1, Rate: 1}}, Action: Book, Costs: []Units{{1}}}

@@ -105,7 +105,7 @@ func (law fixed) void(s *State, l *Limit, i int) bool {
 
 func (law fixed) resume(s *State, l *Limit, i int, back time.Duration) {
 	p := &s.Parts[i]
-	if s.Corrupt {
+	if s.filled(i) && p.Begin <= 0 { // no call has begun a window since
 		*p = Part{}
 	}
 	dial := s.Dial() - back

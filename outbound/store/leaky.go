@@ -88,10 +88,13 @@ func (law leaky) void(s *State, l *Limit, i int) bool {
 	return false
 }
 
-func (law leaky) resume(s *State, l *Limit, i int, _ time.Duration) {
+func (law leaky) resume(s *State, l *Limit, i int, back time.Duration) {
 	p := &s.Parts[i]
 	most := law.most(s, l, i)
 	s.Level[i] = min(most, s.Level[i]+s.Leaked[i]+p.Owed)
+	if s.filled(i) { // what filled it then has leaked first
+		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-float64(l.Rate*(s.Dial()-back).Seconds())))
+	}
 	if *p = (Part{Since: p.Since}); most > l.Capacity {
 		p.Over = most
 	}

@@ -58,6 +58,7 @@ func (period) roll(s *State, i int, of *Period) (timely, begun bool) {
 		case end == p.Begin: // the clock was set back, and may come forward again: both periods count as one
 			end = p.End
 		} // else the zone is another one, or the clock was wrong: lose nothing
+		p.Sure = p.Sure && p.Begin == 0
 		p.Begin, p.End = begin, end
 	}
 	return true, begun
@@ -109,7 +110,7 @@ func (period) void(*State, *Limit, int) bool { return true }
 
 // resume takes nothing out of a period, because the API goes on counting.
 func (period) resume(s *State, l *Limit, i int, _ time.Duration) {
-	if s.Corrupt {
+	if s.filled(i) && s.Parts[i].Sure { // since then the period is the same, and no call has left
 		s.Level[i] = 0
 	}
 }

@@ -47,7 +47,7 @@ type State struct {
 	Fails int   // refusals since the last success, from 0; or HasSucceeded, or NoRefusalYet
 	Why   uint8 // the reason of the last hold, for the key's user
 	// Corrupt is true if the key was found in a state that cannot be, and every limit was
-	// taken for full. A Resume ends that.
+	// taken for full. A Resume ends that, and takes out what no call has taken.
 	Corrupt bool `json:",omitzero"`
 	Row     Row  `json:",omitzero"` // what the latest refusals have taught
 	// Top is the number of the last booking while it can be undone, else 0. IDs is the largest
@@ -80,7 +80,8 @@ type Part struct {
 	Begin, End time.Duration `json:",omitzero"`
 	// Units is what has been filled in a fixed window.
 	Units float64 `json:",omitzero"`
-	// Sure is true if a fixed window began with the call at Begin, when State.Skip was Skip.
+	// Sure is true if a fixed window began with the call at Begin, when State.Skip was Skip. Of a
+	// calendar it is true in the period in which the key was found corrupt.
 	Sure  bool          `json:",omitzero"`
 	Skip  time.Duration `json:",omitzero"`
 	Slots []Slot        `json:",omitempty"` // of a window, in the order of their ends

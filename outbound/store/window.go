@@ -192,8 +192,8 @@ func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
 
 func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
 	p := &s.Parts[i]
-	if s.Corrupt {
-		p.Slots = nil
+	if s.filled(i) { // which is the first slot
+		p.Slots = slices.DeleteFunc(p.Slots, func(t Slot) bool { return t.End <= l.Window })
 	}
 	dial := s.Dial()
 	law.cut(s, l, i, dial)
