@@ -78,7 +78,7 @@ func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o op
 			if own {
 				program = this
 			}
-			e := errand{o, s.name, c.name}
+			e := errand{Options: o, Scenario: s.name, Contender: c.name}
 			got, err := e.in(ctx, program)
 			// A server that gets no processor for a second fails a turn. That says
 			// nothing about the trees, and must not cost all earlier turns.

@@ -20,6 +20,7 @@ type errand struct {
 	Options   options
 	Scenario  string
 	Contender string
+	Fleet     *fleet // in place of a scenario
 }
 
 // ownProgram takes the turn in a new process of this program.
@@ -74,6 +75,13 @@ func (e errand) run() error {
 	all := servers{new(server), new(database)}
 	defer all.redis.stop()
 	defer all.postgres.stop()
+	if e.Fleet != nil {
+		got, err := e.Fleet.run(all.redis)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(got)
+	}
 	for _, contest := range contests(e.Options, all) {
 		s := slices.IndexFunc(contest.scenarios, func(s scenario) bool { return s.name == e.Scenario })
 		c := slices.IndexFunc(contest.list, func(c contender) bool { return c.name == e.Contender })

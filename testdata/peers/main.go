@@ -28,16 +28,22 @@ func main() {
 	flag.IntVar(&o.Window, "window", 5000, "calls of the larger windows, at least 400; the smaller have a fifth")
 	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with others")
 	flag.BoolVar(&o.Strict, "strict", false, "with -against: fail if a row of this tree is worse")
+	fleets := flag.Duration("fleets", 0, "measure fleets of ten stores behind lines that delay, each for this time, and nothing else")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
 	flag.Parse()
 	if o.Rounds == 0 {
-		if o.Rounds = 5; o.Against != "" {
+		switch o.Rounds = 5; {
+		case *fleets > 0:
+			o.Rounds = 3
+		case o.Against != "":
 			o.Rounds = 10
 		}
 	}
 
 	match, err := regexp.Compile(*only)
-	if err == nil {
+	if err == nil && *fleets > 0 {
+		err = measureFleets(os.Stdout, os.Stderr, o, *fleets, match)
+	} else if err == nil {
 		err = run(os.Stdout, os.Stderr, o, match)
 	}
 	if err != nil {
@@ -116,7 +122,9 @@ func measure(progress io.Writer, s scenario, o options, list []contender, only *
 	}
 	turn := s.measure
 	if s.apart {
-		turn = func(c contender) (sample, error) { return errand{o, s.name, c.name}.ownProgram() }
+		turn = func(c contender) (sample, error) {
+			return errand{Options: o, Scenario: s.name, Contender: c.name}.ownProgram()
+		}
 	}
 	for round := range o.Rounds {
 		for _, c := range list {
